@@ -1,0 +1,65 @@
+"""bulkedge: random-matrix theory for transformer attention.
+
+Predict a spectrum with a law, simulate it with an ensemble, measure it, compare the two:
+
+>>> import numpy as np
+>>> import bulkedge as be
+>>> model = be.Wishart(dim=300, samples=600)
+>>> comparison = be.compare(model.spectrum(np.random.default_rng(0)), model.law())
+>>> comparison.ks < 0.01, comparison.outliers
+(True, ())
+"""
+
+from bulkedge.comparison import Comparison, compare
+from bulkedge.ensembles import GaussianProduct, GaussianSum, Wigner, Wishart
+from bulkedge.laws import (
+    AttentionLaw,
+    EmpiricalLaw,
+    FussCatalan,
+    Law,
+    MarchenkoPastur,
+    PoissonLaw,
+    ProductLaw,
+    QuarterCircle,
+    Semicircle,
+    Spike,
+    SumLaw,
+    TracyWidom,
+    free_add,
+    free_mul,
+    rectangular_add,
+)
+from bulkedge.spectra import Spectrum, spectrum
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # laws
+    "Law",
+    "Semicircle",
+    "QuarterCircle",
+    "MarchenkoPastur",
+    "ProductLaw",
+    "FussCatalan",
+    "SumLaw",
+    "AttentionLaw",
+    "PoissonLaw",
+    "EmpiricalLaw",
+    "free_add",
+    "free_mul",
+    "rectangular_add",
+    "Spike",
+    "TracyWidom",
+    # ensembles
+    "Wigner",
+    "Wishart",
+    "GaussianProduct",
+    "GaussianSum",
+    # spectra
+    "Spectrum",
+    "spectrum",
+    # comparison
+    "Comparison",
+    "compare",
+    "__version__",
+]

@@ -1,0 +1,128 @@
+"""Parameters that state their domain once: for validation, for documentation and for property tests.
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True)
+... class Shape(Parametric):
+...     ratio: float = parameter(Interval(0, 1, "(]"), "width over height")
+>>> Shape(ratio=2)
+Traceback (most recent call last):
+    ...
+ValueError: ratio = 2 is outside its domain (0, 1]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Protocol
+
+
+class Domain(Protocol):
+    """A set of admissible values."""
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value in its canonical form, or raise a ValueError that names it."""
+
+
+def _refuse(name: str, value: object, domain: object) -> ValueError:
+    return ValueError(f"{name} = {value!r} is outside its domain {domain}")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Real numbers between two bounds; ``ends`` says with brackets which bounds belong to it."""
+
+    low: float
+    high: float
+    ends: str = "[]"
+    infinity: bool = False
+
+    def check(self, name: str, value: Any) -> float:
+        """Return the value as a float, or raise."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise _refuse(name, value, self) from None
+        above = number >= self.low if self.ends[0] == "[" else number > self.low
+        below = number <= self.high if self.ends[1] == "]" else number < self.high
+        if not (above and below) and not (self.infinity and number == math.inf):
+            raise _refuse(name, value, self)
+        return number
+
+    def __str__(self) -> str:
+        infinity = " or infinity" if self.infinity else ""
+        return f"{self.ends[0]}{self.low:g}, {self.high:g}{self.ends[1]}{infinity}"
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Whole numbers between two bounds, both included."""
+
+    low: int
+    high: int
+
+    def check(self, name: str, value: Any) -> int:
+        """Return the value as an int, or raise."""
+        try:
+            whole = int(value) == value
+        except (TypeError, ValueError, OverflowError):
+            whole = False
+        if not whole or not self.low <= value <= self.high:
+            raise _refuse(name, value, self)
+        return int(value)
+
+    def __str__(self) -> str:
+        return f"{{{self.low}, ..., {self.high}}}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values."""
+
+    options: tuple[Any, ...]
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value, or raise."""
+        if value not in self.options:
+            raise _refuse(name, value, self)
+        return value
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(repr(option) for option in self.options) + "}"
+
+
+@dataclass(frozen=True)
+class Each:
+    """Non-empty tuples whose members all lie in one domain."""
+
+    member: Domain
+    most: int = 1000
+
+    def check(self, name: str, value: Any) -> tuple[Any, ...]:
+        """Return the value as a tuple, or raise."""
+        if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
+            raise _refuse(name, value, self)
+        members = tuple(value)
+        if not 1 <= len(members) <= self.most:
+            raise _refuse(name, value, self)
+        return tuple(self.member.check(f"{name}[{k}]", each) for k, each in enumerate(members))
+
+    def __str__(self) -> str:
+        return f"tuples of 1 to {self.most} members in {self.member}"
+
+
+def parameter(domain: Domain, doc: str, default: Any = MISSING) -> Any:
+    """Declare a dataclass field with its domain and its meaning."""
+    return field(default=default, metadata={"domain": domain, "doc": doc})
+
+
+class Parametric:
+    """Mixin for frozen dataclasses: every field declared with :func:`parameter` is checked on construction."""
+
+    def __post_init__(self) -> None:
+        """Check and canonicalise the declared parameters."""
+        for each in fields(self):  # type: ignore[arg-type]  # only dataclasses inherit from this
+            if "domain" in each.metadata:
+                value = each.metadata["domain"].check(each.name, getattr(self, each.name))
+                object.__setattr__(self, each.name, value)

@@ -1,0 +1,29 @@
+"""Limiting spectral laws, one file a family; :mod:`bulkedge.laws.engine` is the numerical engine under them."""
+
+from bulkedge.laws.attention import AttentionLaw
+from bulkedge.laws.base import Law
+from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
+from bulkedge.laws.free import free_add, free_mul, rectangular_add
+from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
+from bulkedge.laws.semicircle import QuarterCircle, Semicircle
+from bulkedge.laws.spikes import Spike
+from bulkedge.laws.sum import SumLaw
+from bulkedge.laws.tracy_widom import TracyWidom
+
+__all__ = [
+    "AttentionLaw",
+    "EmpiricalLaw",
+    "FussCatalan",
+    "Law",
+    "MarchenkoPastur",
+    "PoissonLaw",
+    "ProductLaw",
+    "QuarterCircle",
+    "Semicircle",
+    "Spike",
+    "SumLaw",
+    "TracyWidom",
+    "free_add",
+    "free_mul",
+    "rectangular_add",
+]

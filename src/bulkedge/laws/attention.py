@@ -1,0 +1,54 @@
+"""The spectrum of softmax attention when head dimension and context length grow together.
+
+>>> law = AttentionLaw(beta=1.0, head_ratio=1.0)
+>>> round(law.edge, 8), round(law.mean() - (2.718281828459045 - 1), 12)   # Marchenko-Pastur would end at 4(e - 1) = 6.87
+(9.00954255, 0.0)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bulkedge.domains import Interval, Parametric, parameter
+from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.images import Squared
+from bulkedge.laws.sum import SumLaw
+
+
+def noise_variance(beta: float) -> float:
+    """``theta_1 - theta_2 = exp(beta**2) - 1 - beta**2``, the variance of f beyond its linear part, without cancellation."""
+    x = beta**2
+    if x > 0.5:
+        return float(np.expm1(x) - x)
+    term, total, k = x * x / 2, 0.0, 2
+    while total + term != total:
+        total += term
+        k += 1
+        term *= x / k
+    return total
+
+
+@dataclass(frozen=True)
+class AttentionLaw(Parametric, Law):
+    """Squared singular values of ``sqrt(l) (A - uu')``, A = softmax(beta S) of l tokens, in the proportional regime.
+
+    ``SumLaw`` with the linear term of variance ``beta**2`` and rank ratio ``head_ratio = d_qk/l`` and noise of variance
+    ``exp(beta**2) - 1 - beta**2``, squared (*equivalence*, Theorem 3.2; THEORY section 1).
+    """
+
+    beta: float = parameter(Interval(1e-3, 10), "inverse temperature: standard deviation of the scaled scores")
+    head_ratio: float = parameter(Interval(1e-6, 1e6), "head dimension over tokens, d_qk/l")
+
+    @property
+    def _squares(self) -> Squared:
+        return Squared(SumLaw((self.beta**2, noise_variance(self.beta)), (self.head_ratio, np.inf)))
+
+    @property
+    def atoms(self) -> tuple[tuple[float, float], ...]:
+        """None: the noise term has full rank."""
+        return ()
+
+    def _bulk(self) -> Bulk:
+        return self._squares._bulk()

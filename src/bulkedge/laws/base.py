@@ -1,0 +1,316 @@
+"""What a law is: atoms and a bulk, and everything that can be read off them.
+
+A family supplies two things: its atoms, and its bulk (the edges of the continuous part and the density between them). The bulk is
+resolved once (:mod:`bulkedge.laws.engine.continuum`); density, cdf, quantiles, moments, transforms and spikes come from that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+
+from bulkedge.arrays import EPS, Complex, Real
+from bulkedge.laws.engine.cauchy import weighted_inverses
+from bulkedge.laws.engine.continuum import Continuum, resolve
+from bulkedge.laws.engine.edges import Interval
+from bulkedge.laws.engine.panels import Density, UnresolvedDensityError
+from bulkedge.laws.spikes import CLOSEST, Spike, additive_spike, sample_spike
+from bulkedge.laws.tracy_widom import TracyWidom
+
+if TYPE_CHECKING:
+    from bulkedge.laws.engine.levy import Levy
+
+MASS_TOLERANCE = 1e-10
+"""A law whose mass differs from one by more has lost or gained something, and is refused."""
+
+Atoms = tuple[tuple[float, float], ...]
+Bulk = tuple[list[Interval], Density]
+
+
+class Law(ABC):
+    """A limiting spectral distribution on the real line: atoms plus a density."""
+
+    # -- what a family supplies ----------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def atoms(self) -> Atoms:
+        """Point masses ``((location, mass), ...)`` in increasing order of location."""
+
+    @abstractmethod
+    def _bulk(self) -> Bulk | None:
+        """Edges of the continuous part, in increasing order, and the density between them; None if there is none."""
+
+    @property
+    def _levy(self) -> Levy | None:
+        """The free Levy measure, where it is known and made of atoms: such laws convolve explicitly."""
+        return None
+
+    @property
+    def _symmetric(self) -> bool:
+        """Whether the law is symmetric about zero by construction."""
+        return False
+
+    @property
+    def _unbounded(self) -> bool:
+        """Whether the law has a tail, of which the atoms show only the part that matters."""
+        return False
+
+    # -- where it lives ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _continuum(self) -> Continuum | None:
+        bulk = self._bulk()
+        continuum = None if bulk is None else resolve(*bulk)
+        total = (continuum.mass if continuum else 0.0) + float(self._masses.sum())
+        if not abs(total - 1) <= MASS_TOLERANCE:
+            raise UnresolvedDensityError(f"{self!r} has total mass {total!r}: part of the support was missed")
+        return continuum
+
+    @cached_property
+    def _locations(self) -> Real:
+        return np.array([location for location, _ in self.atoms], dtype=float)
+
+    @cached_property
+    def _masses(self) -> Real:
+        return np.array([mass for _, mass in self.atoms], dtype=float)
+
+    @property
+    def support(self) -> tuple[tuple[float, float], ...]:
+        """Intervals ``((lo, hi), ...)`` of the continuous part, in increasing order."""
+        return self._continuum.support if self._continuum else ()
+
+    @property
+    def edge(self) -> float:
+        """The rightmost point: the upper end of the support, or an atom beyond it."""
+        if self._unbounded:
+            return np.inf
+        return max([hi for _, hi in self.support[-1:]] + [location for location, _ in self.atoms[-1:]])
+
+    @property
+    def lower_edge(self) -> float:
+        """The leftmost point."""
+        return min([lo for lo, _ in self.support[:1]] + [location for location, _ in self.atoms[:1]])
+
+    # -- distribution --------------------------------------------------------------------------------------------------
+
+    def pdf(self, x: ArrayLike) -> Any:
+        """Density of the continuous part (atoms have none: see :attr:`atoms`)."""
+        points = np.asarray(x, dtype=float)
+        density = np.where(np.isnan(points), np.nan, 0.0)
+        finite = np.isfinite(points)
+        if self._continuum:
+            density[finite] = self._continuum.pdf(points[finite])
+        return density[()]
+
+    def cdf(self, x: ArrayLike) -> Any:
+        """Mass at or below x, atoms included."""
+        points = np.asarray(x, dtype=float)
+        mass = np.where(np.isnan(points), np.nan, np.where(points > 0, 1.0, 0.0))
+        finite = np.isfinite(points)
+        below = np.append(0.0, np.cumsum(self._masses))
+        upto = below[np.searchsorted(self._locations, points[finite], side="right")]
+        if self._continuum:
+            upto = upto + self._continuum.cdf(points[finite])
+        mass[finite] = np.clip(upto, 0.0, 1.0)
+        return mass[()]
+
+    def ppf(self, q: ArrayLike) -> Any:
+        """Smallest x with ``cdf(x) >= q``; nan outside [0, 1]."""
+        levels = np.asarray(q, dtype=float)
+        valid = (levels >= 0) & (levels <= 1)
+        result = np.full(levels.shape, np.nan)
+        result[valid] = self._quantile(levels[valid])
+        result[levels == 0] = self.lower_edge
+        result[levels == 1] = self.edge
+        return result[()]
+
+    def _quantile(self, level: Real) -> Real:
+        if self._continuum is None:
+            reached = np.searchsorted(np.cumsum(self._masses), level * (1 - 4 * EPS))
+            return self._locations[np.minimum(reached, len(self._locations) - 1)]
+        if not len(self._locations):
+            return self._continuum.ppf(np.clip(level, 0.0, self._continuum.mass))
+        upto = self._continuum.cdf(self._locations) + np.cumsum(self._masses)
+        passed = np.searchsorted(upto, level, side="left")
+        taken = np.append(0.0, np.cumsum(self._masses))[passed]
+        between = self._continuum.ppf(np.clip(level - taken, 0.0, self._continuum.mass))
+        # the next atom holds the level if its own jump reaches down to it
+        following = np.minimum(passed, len(upto) - 1)
+        on_atom = (passed < len(upto)) & (level > upto[following] - self._masses[following])
+        return np.where(on_atom, self._locations[following], between)
+
+    def rvs(self, size: int | tuple[int, ...], rng: np.random.Generator) -> Real:
+        """Independent draws, by inversion."""
+        return np.asarray(self.ppf(rng.random(size)))
+
+    def moment(self, k: int) -> float:
+        """``E[x**k]``."""
+        if k != int(k) or k < 0:
+            raise ValueError(f"k = {k!r} is outside its domain {{0, 1, 2, ...}}")
+        return self._moment_about(int(k), 0.0)
+
+    def _moment_about(self, k: int, centre: float) -> float:
+        continuous = self._continuum.moment(k, centre) if self._continuum else 0.0
+        return continuous + float(np.sum(self._masses * (self._locations - centre) ** k))
+
+    def mean(self) -> float:
+        """First moment."""
+        return self.moment(1)
+
+    def var(self) -> float:
+        """Variance."""
+        return self._moment_about(2, self.mean())
+
+    # -- the Cauchy transform and its inverse --------------------------------------------------------------------------
+
+    def _transforms(self, z: Complex) -> tuple[Complex, Complex, Complex, Complex]:
+        """``G = int 1/(z-t)``, ``G'``, ``psi = int t/(z-t)`` and ``psi'``; on the support, their limits from above."""
+        lower = z.imag < 0
+        point = np.where(lower, np.conj(z), z)
+        result = np.zeros((4, len(z)), dtype=complex)
+        if self._continuum:
+            result += self._continuum.transforms(point)
+        if len(self._locations):
+            block = max(1, 2_000_000 // len(self._locations))
+            for first in range(0, len(point), block):
+                inverse = 1 / (point[first : first + block, None] - self._locations)
+                result[:, first : first + block] += weighted_inverses(inverse, self._locations, self._masses)
+        g, g_slope, psi, psi_slope = np.where(lower, np.conj(result), result)
+        return g, g_slope, psi, psi_slope
+
+    def cauchy(self, z: ArrayLike) -> Any:
+        """Cauchy transform ``G(z) = int dmu(t)/(z - t)``, complex; on the support, its limit from the upper half-plane."""
+        points = np.asarray(z, dtype=complex)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = self._transforms(points.ravel())[0]
+        return value.reshape(points.shape)[()]
+
+    @cached_property
+    def _edge_cauchy(self) -> tuple[float, float]:
+        """G at the lower and at the upper edge, approached from outside."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            low, high = self._transforms(np.array([self.lower_edge, self.edge]) + 0j)[0].real
+        at_infinity = 0.0 if self._unbounded else np.inf
+        return (float(low) if np.isfinite(low) else -np.inf), (float(high) if np.isfinite(high) else at_infinity)
+
+    def inverse_cauchy(self, w: ArrayLike) -> Any:
+        """The inverse K of the Cauchy transform, on the branch that is ``1/w + mean + ...`` at small w.
+
+        Real w must lie strictly between G at the two outer edges; complex w is reached along the ray from zero.
+
+        Raises
+        ------
+        ValueError
+            If K has no value at some w on that branch.
+        """
+        targets = np.asarray(w)
+        search = self._follow if np.iscomplexobj(targets) else self._outside
+        return np.array([search(each) for each in targets.ravel().tolist()]).reshape(targets.shape)[()]
+
+    def _outside(self, w: float) -> float:
+        """The real point beyond the outer edges at which G equals w."""
+        low, high = self._edge_cauchy
+        if not (low < w < high and w != 0):
+            raise ValueError(f"w = {w!r} is outside its domain ({low:.6g}, {high:.6g}) without 0")
+        start, sign = (self.edge, 1.0) if w > 0 else (self.lower_edge, -1.0)
+
+        # |G| is at most one over the distance to the law, so the point is within 1/|w| of it
+        def miss(v: float) -> float:
+            value = float(self._transforms(np.array([start + np.exp(v) / w + 0j]))[0][0].real)
+            return sign * (value - w) if np.isfinite(value) else 1e300
+
+        return float(start + np.exp(brentq(miss, CLOSEST, 1e-9, xtol=1e-15, rtol=8 * EPS)) / w)
+
+    def _follow(self, w: complex) -> complex:
+        """Newton continuation of ``G(z) = w`` along the ray from zero, where ``z = 1/w + mean``."""
+        spread = max(abs(self.edge - self.mean()), abs(self.lower_edge - self.mean()))
+        share = min(1.0, 0.05 / (abs(w) * spread)) if w else 0.0
+        z = 1 / (share * w) + self.mean() if share else complex(np.nan)
+        while np.isfinite(z):
+            for _ in range(50):
+                value, slope, _, _ = self._transforms(np.array([z]))
+                step = complex((share * w - value[0]) / slope[0])
+                z += step
+                if abs(step) <= 1e-14 * abs(z):
+                    break
+            if (z.imag > 0) != (w.imag < 0):
+                break
+            if share == 1:
+                return z
+            share = min(1.0, 1.1 * share)
+        raise ValueError(f"w = {w!r} is outside the image of the Cauchy transform along the ray from zero")
+
+    # -- spikes --------------------------------------------------------------------------------------------------------
+
+    def spike(self, theta: ArrayLike) -> Spike:
+        """Additive rank-one perturbation of strength theta > 0.
+
+        The outlier is ``K(1/theta)``, present when ``1/theta < G(edge)``, with squared overlap ``-K'(1/theta)/theta**2``
+        (Benaych-Georges and Nadakuditi 2011; *recovery*, equations 19 and 22).
+        """
+        return additive_spike(self, theta)
+
+    def sample_spike(self, theta: ArrayLike, ratio: float) -> Spike:
+        """Population eigenvalue theta seen through a sample covariance with ``ratio = dimension/samples``.
+
+        With this law as the population bulk, the outlier is ``lam(theta) = theta (1 + ratio int t/(theta - t))``, present when
+        ``lam'(theta) > 0``, with squared overlap ``theta lam'(theta)/lam(theta)`` (*recovery*, equations 24 and 27).
+        """
+        return sample_spike(self, theta, ratio)
+
+    # -- the edge at finite size ---------------------------------------------------------------------------------------
+
+    @property
+    def edge_scale(self) -> float:
+        """Width of the edge: the largest of n values is about ``edge + edge_scale * n**(-2/3) * TracyWidom``.
+
+        It is ``(pi C)**(-2/3)`` where the density is ``C sqrt(edge - x)`` at the edge, which must be of square-root type.
+        """
+        last = self._continuum.intervals[-1][1] if self._continuum else None
+        if self._continuum is None or last is None or last.location < self.edge or last.exponent != 0.5:
+            raise ValueError(f"{self!r} has no square-root edge on the right, so no Tracy-Widom scale")
+        return float((np.pi * self._continuum.edge_coefficient) ** (-2 / 3))
+
+    def finite_edge(self, n: int, level: float = 0.01, beta: int = 1) -> float:
+        """The value that the largest of n bulk values exceeds with probability ``level``.
+
+        Parameters
+        ----------
+        n : int
+            Number of eigenvalues of the finite matrix, those in atoms included.
+        level : float
+            Probability of a false alarm.
+        beta : {1, 2, 4}
+            Symmetry class: 1 for real matrices, 2 for complex ones.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level = {level!r} is outside its domain (0, 1)")
+        if not n >= 1:
+            raise ValueError(f"n = {n!r} is outside its domain {{1, 2, ...}}")
+        return self.edge + self.edge_scale * n ** (-2 / 3) * float(TracyWidom(beta).isf(level))
+
+    # -- images --------------------------------------------------------------------------------------------------------
+
+    def scaled(self, factor: float) -> Law:
+        """The law of ``factor * x``."""
+        from bulkedge.laws.images import Affine
+
+        return Affine.of(self, factor, 0.0)
+
+    def squared(self) -> Law:
+        """The law of ``x**2``."""
+        from bulkedge.laws.images import Squared
+
+        return Squared(self)
+
+    def sqrt(self) -> Law:
+        """The law of ``sqrt(x)``, for a law on the positive half-line."""
+        from bulkedge.laws.images import SquareRoot
+
+        return SquareRoot(self)

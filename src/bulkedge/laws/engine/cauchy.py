@@ -1,0 +1,132 @@
+"""Cauchy integrals of polynomials on panels, exact however close the point is to the panel.
+
+The mass of a panel at ``x = location + direction * length * s**order`` is ``scale * g(s) * s**weight ds``. With
+``Z = direction (z - location)/length`` its Cauchy integral is ``(direction * scale/length) J(Z)``,
+``J = int g(s) s**weight/(Z - s**order) ds``. Partial fractions over the roots of ``s**order = Z`` reduce J to integrals of
+``T_k(s)/(t - s)``, which obey a three-term recurrence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.polynomial import chebyshev, legendre
+
+from bulkedge.arrays import Complex, Mask, Real
+from bulkedge.laws.engine.panels import DEGREE, Panels
+
+GAUSS = 32
+"""Gauss nodes on a panel."""
+NEAR = 2.3
+"""Bernstein radius inside which the Gauss nodes no longer give the integral to 1e-16: ``2.3**-(2 * 32 - 20)``."""
+GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(GAUSS)
+
+
+def is_near(panels: Panels, z: Complex) -> Mask:
+    """Which panels (columns) are too close to which points (rows) of the closed upper half-plane for quadrature."""
+    root = _local(panels, z[:, None]) ** (1 / panels.order)
+    straight = (2 * root - panels.start - panels.stop) / (panels.stop - panels.start)
+    return _bernstein(np.where(panels.symmetric, root / panels.stop, straight)) < NEAR
+
+
+def near_field(panels: Panels, z: Complex) -> tuple[Complex, Complex]:
+    """Cauchy integral of each panel at its own z, and the derivative."""
+    local = _local(panels, z)
+    value, slope = np.empty_like(local), np.empty_like(local)
+    for symmetric in (False, True):
+        for order in np.unique(panels.order[panels.symmetric == symmetric]):
+            chosen = (panels.symmetric == symmetric) & (panels.order == order)
+            value[chosen], slope[chosen] = _panel_integral(panels.take(chosen), local[chosen])
+    factor = panels.direction * panels.scale / panels.length
+    value, slope = factor * value, factor * slope * panels.direction / panels.length
+    left = panels.direction > 0
+    return np.where(left, value, np.conj(value)), np.where(left, slope, np.conj(slope))
+
+
+def _local(panels: Panels, z: Complex) -> Complex:
+    """Z, conjugated at right edges so that it stays in the closed upper half-plane; never zero."""
+    offset = ((z - panels.location) - panels.remainder) * panels.direction / panels.length
+    # the stored location of an edge stands for the edge itself, remainder and all, as seen from outside
+    offset = np.where((z == panels.location) | (offset == 0), -1e-150, offset)
+    return np.asarray(np.where(panels.direction > 0, offset, np.conj(offset)))
+
+
+def _panel_integral(panels: Panels, local: Complex) -> tuple[Complex, Complex]:
+    """J and dJ/dZ; the panels share their order and symmetry.
+
+    A weight of at least the order is lowered by ``s**order/(Z - s**order) = Z/(Z - s**order) - 1``: nothing cancels near the edge.
+    """
+    order = int(panels.order[0])
+    lowered = panels.weight >= order
+    weight = np.where(lowered, panels.weight - order, panels.weight)
+    principal = local ** (1 / order)
+    if panels.symmetric[0]:
+        # g is even, so the roots +-s together integrate it over [-stop, stop]
+        series = np.zeros((len(panels), 2 * DEGREE - 1))
+        series[:, ::2] = panels.coefficients
+        roots, low, high = [principal], -panels.stop, panels.stop
+    else:
+        series, low, high = panels.coefficients, panels.start, panels.stop
+        roots = [principal * np.exp(2j * np.pi * k / order) for k in range(order)]
+    value, slope = np.zeros_like(local), np.zeros_like(local)
+    for root in roots:
+        cauchy, d_cauchy = _series_integral(series, root, low, high)
+        factor = root ** (weight + 1 - order) / order
+        value += factor * cauchy
+        slope += factor * (cauchy * (weight + 1 - order) + d_cauchy * root) / (order * local)
+    if lowered.any():
+        s = panels.sites(GAUSS_NODES)
+        half = (panels.stop - panels.start) / 2
+        total = (panels.g(s) * s ** weight[:, None] * GAUSS_WEIGHTS).sum(axis=1) * half
+        lifted, lifted_slope = local * value - total, value + local * slope
+        value, slope = np.where(lowered, lifted, value), np.where(lowered, lifted_slope, slope)
+    return value, slope
+
+
+def _series_integral(series: Real, root: Complex, low: Real, high: Real) -> tuple[Complex, Complex]:
+    """``int g(s)/(root - s) ds`` of Chebyshev series on [low, high], and the derivative: by recurrence, or by quadrature far away."""
+    stretch = 2 / (high - low)
+    t = (root - (low + high) / 2) * stretch
+    value, slope = np.empty_like(t), np.empty_like(t)
+    near = _bernstein(t) < NEAR
+    # the distances to the ends of the panel come from the root: t + 1 and t - 1 would have lost their digits
+    up, down = ((root - low) * stretch)[near], ((root - high) * stretch)[near]
+    value[near], slope[near] = _recurrence(series[near], t[near], np.log(up) - np.log(down), 1 / up - 1 / down)
+    if not near.all():
+        g = np.asarray(chebyshev.chebval(GAUSS_NODES, series[~near].T)) * GAUSS_WEIGHTS
+        inverse = 1 / (t[~near, None] - GAUSS_NODES)
+        value[~near], slope[~near] = (g * inverse).sum(axis=1), -(g * inverse**2).sum(axis=1)
+    return value, slope * stretch
+
+
+def _recurrence(series: Real, t: Complex, log: Complex, log_slope: Complex) -> tuple[Complex, Complex]:
+    """``int p(s)/(t - s) ds`` over [-1, 1] and its derivative in t, for rows of Chebyshev coefficients.
+
+    ``Q_k = int T_k(s)/(t-s) ds`` obeys ``Q_{k+1} = 2t Q_k - Q_{k-1} - 2 int T_k`` from ``Q_0 = log((t+1)/(t-1))``. Run forwards, its
+    rounding error grows like ``|t + sqrt(t**2 - 1)|**k``, which the decay of the coefficients outweighs.
+    """
+    before, d_before = log, log_slope
+    current, d_current = t * before - 2, before + t * d_before
+    value = series[:, 0] * before + series[:, 1] * current
+    slope = series[:, 0] * d_before + series[:, 1] * d_current
+    for k in range(1, series.shape[1] - 1):
+        integral = 4 / (1 - k * k) if k % 2 == 0 else 0.0
+        before, current = current, 2 * t * current - before - integral
+        d_before, d_current = d_current, 2 * before + 2 * t * d_current - d_before
+        value = value + series[:, k + 1] * current
+        slope = slope + series[:, k + 1] * d_current
+    return value, slope
+
+
+def _bernstein(t: Complex) -> Real:
+    """Sum of the semi-axes of the ellipse with foci -1, 1 through t."""
+    root = np.sqrt(t - 1) * np.sqrt(t + 1)
+    return np.asarray(np.maximum(np.abs(t + root), np.abs(t - root)))
+
+
+def weighted_inverses(inverse: Complex, locations: Real, masses: Real) -> Complex:
+    """G, G', psi and psi' (rows) of atoms, from the matrix of ``1/(z - location)``, which is overwritten."""
+    weights = np.stack([masses, masses * locations], axis=1)
+    value = inverse @ weights
+    np.multiply(inverse, inverse, out=inverse)
+    slope = inverse @ weights
+    return np.stack([value[:, 0], -slope[:, 0], value[:, 1], -slope[:, 1]])

@@ -1,0 +1,166 @@
+"""Certified fixed points of analytic self-maps of the upper half-plane.
+
+Every law computed here is, at a real point x of its bulk, the fixed point ``u = T(u)`` of an analytic self-map T of the upper
+half-plane (of a product of half-planes for rectangular sums). Such a map has at most one fixed point in the open half-plane
+(Denjoy-Wolff), so a solution with positive imaginary part *is* the right branch: no continuation to trust, no root to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bulkedge.arrays import EPS, Complex, Index, Mask, Real
+
+Step = Callable[[Complex, Complex], tuple[Complex, Complex]]
+"""``step(u, z)`` returns the self-map ``T_z(u)``, of shape ``(d, n)``, and its Jacobian, of shape ``(d, d, n)``."""
+
+
+class BranchError(ArithmeticError):
+    """No fixed point in the upper half-plane was found above points x where the law should have one."""
+
+    def __init__(self, message: str, x: Real) -> None:
+        super().__init__(f"{message} at x = {x[:3]}")
+        self.x = x
+
+
+def solve(step: Step, x: Real, start: Complex, *, noise: float = 0.0) -> Complex:
+    """Find the fixed point above each point x of the bulk.
+
+    Parameters
+    ----------
+    step : callable
+        The self-map and its Jacobian.
+    x : array of shape (n,)
+        Points inside the bulk.
+    start : array of shape (d, n)
+        Starting points with positive imaginary part.
+    noise : float
+        Absolute rounding error of the map; a residual below it is zero.
+
+    Raises
+    ------
+    BranchError
+        If some point has no solution with positive imaginary part.
+    """
+    u, proved = bulk_fixed_point(step, x, start, noise=noise)
+    if not proved.all():
+        u[:, ~proved] = descend(step, x[~proved], len(u), noise=noise)
+    outside = np.any(u.imag <= 0, axis=0)
+    if outside.any():
+        raise BranchError("no solution in the upper half-plane", x[outside])
+    return u
+
+
+def descend(step: Step, x: Real, size: int, *, noise: float = 0.0) -> Complex:
+    """Find the fixed point at each x, in the bulk or outside it, where nothing better is known to start from.
+
+    ``z = x + i h`` comes down from far above the axis: each quartering of h moves the fixed point by a bounded hyperbolic distance
+    (Schwarz-Pick), which Newton bridges. Outside the bulk the result is real.
+    """
+    height = 4 * float(np.abs(x).max())
+    result, lost = np.zeros((size, len(x)), dtype=complex), np.arange(len(x))
+    path = x + np.full((size, 1), 1j * height)
+    for _ in range(60):
+        path, _ = _newton(step, x[lost] + 1j * height, path, noise, 60)
+        result[:, lost], high = bulk_fixed_point(step, x[lost], path, noise=noise, iterations=12)
+        lost, path = lost[~high], path[:, ~high]
+        result[:, lost], proved = real_fixed_point(step, x[lost], path)
+        lost, path = lost[~proved], path[:, ~proved]
+        if not len(lost):
+            return result
+        height /= 4
+    raise BranchError("no fixed point", x[lost])
+
+
+def bulk_fixed_point(
+    step: Step, x: Real, start: Complex, *, noise: float = 0.0, iterations: int = 60
+) -> tuple[Complex, Mask]:
+    """Newton from the given points of the upper half-plane; which results are proved to be fixed points there."""
+    u, lost = _newton(step, x + 0j, start, noise, iterations)
+    # a smaller height is no more than rounding error: the point is real
+    high = np.all(u.imag > 1e-11 * np.abs(u), axis=0)
+    return u, high & np.isin(np.arange(len(x)), lost, invert=True)
+
+
+def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask]:
+    """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one."""
+    u = start.real + 0j
+    with np.errstate(all="ignore"):
+        for _ in range(30):
+            image, jacobian = step(u, x + 0j)
+            delta = _newton_step(image - u, jacobian)
+            u = np.where(np.isfinite(delta), u + delta.real, np.nan)
+            if np.all(np.abs(delta) <= 4 * EPS * np.abs(u)):
+                break
+        image, jacobian = step(u, x + 0j)
+        exact = np.all(np.abs(image - u) <= 1e-12 * (np.abs(u) + np.abs(x)), axis=0)
+        return u, exact & (spectral_radius(jacobian) < 1)
+
+
+def spectral_radius(jacobian: Complex) -> Real:
+    """Largest modulus of the eigenvalues of 1 x 1 or 2 x 2 matrices, given as ``(d, d, n)``."""
+    if len(jacobian) == 1:
+        return np.abs(jacobian[0, 0])
+    (a, b), (c, d) = jacobian
+    split = np.sqrt((a - d) ** 2 / 4 + b * c)
+    return np.maximum(np.abs((a + d) / 2 + split), np.abs((a + d) / 2 - split))
+
+
+def _newton(step: Step, z: Complex, start: Complex, noise: float, iterations: int) -> tuple[Complex, Index]:
+    """Damped Newton; return the last points and the indices of those that did not converge.
+
+    A step is kept if it shortens the hyperbolic distance from u to T(u). Where no damping helps, the plain step to T(u) is taken, which
+    never lengthens it (Schwarz-Pick).
+    """
+    trial = np.array(start)
+    base, image, delta = trial.copy(), trial.copy(), np.zeros_like(trial)
+    best, damping = np.full(len(z), np.inf), np.ones(len(z))
+    active = np.arange(len(z))
+    for _ in range(iterations):
+        values, jacobian = step(trial[:, active], z[active])
+        merit = _hyperbolic(trial[:, active], values)
+        better = merit <= best[active]
+        go, stuck = active[better], active[~better]
+
+        base[:, go], image[:, go], best[go] = trial[:, go], values[:, better], merit[better]
+        residual = image[:, go] - base[:, go]
+        delta[:, go] = _newton_step(residual, jacobian[..., better])
+        damping[go] = _largest_damping(base[:, go], delta[:, go])
+        damping[stuck] /= 4
+        trial[:, active] = base[:, active] + damping[active] * delta[:, active]
+        lost = stuck[damping[stuck] < 1e-3]
+        trial[:, lost], best[lost] = image[:, lost], np.inf
+
+        # the map is analytic in a disc of radius Im u, so Newton's next error is about |delta|**2 / Im u
+        exact = (damping[go] == 1) & (np.abs(delta[:, go]) <= 1e-8 * trial[:, go].imag)
+        settled = np.all(exact | (np.abs(residual) <= noise + 16 * EPS * np.abs(base[:, go])), axis=0)
+        # a fixed point of the open half-plane is attracting; one that is not lies on the axis, and rounding lifted it
+        settled &= spectral_radius(jacobian[..., better]) < 1
+        active = np.concatenate([stuck, go[~settled]])
+        if not len(active):
+            break
+    return trial, active
+
+
+def _hyperbolic(u: Complex, image: Complex) -> Real:
+    """A monotone function of the hyperbolic distance from u to its image; infinite outside the half-plane."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.abs(image - u) ** 2 / (u.imag * image.imag)
+    return np.where((u.imag > 0) & (image.imag > 0), ratio, np.inf).max(axis=0)
+
+
+def _newton_step(residual: Complex, jacobian: Complex) -> Complex:
+    if len(residual) == 1:
+        return np.asarray(residual / (1 - jacobian[0]))
+    (a, b), (c, d) = np.eye(2)[:, :, None] - jacobian
+    return np.stack([d * residual[0] - b * residual[1], a * residual[1] - c * residual[0]]) / (a * d - b * c)
+
+
+def _largest_damping(u: Complex, delta: Complex) -> Real:
+    """How much of the step is of moderate hyperbolic length: at most ten heights long, and keeping a tenth of the height."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(delta.imag < 0, -0.9 * u.imag / delta.imag, np.inf)
+        length = 10 * u.imag / np.abs(delta)
+    return np.minimum(np.fmin(room, length).min(axis=0), 1.0)

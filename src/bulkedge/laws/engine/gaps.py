@@ -1,0 +1,210 @@
+"""The support of a free convolution, by counting: a Sturm sequence for laws.
+
+At any real x the fixed point of the round trip proves either that x lies in the bulk, or that it lies in a gap, and then it gives the
+mass to the left of x exactly. Where that mass differs between two points in gaps there is bulk between them, however narrow; so sections of
+the line find every interval before any density is computed. At an edge the multiplier is one: there Newton's method has the last word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bulkedge.arrays import EPS, Complex, Mask, Real
+from bulkedge.laws.engine.curve import Curve
+from bulkedge.laws.engine.edges import Edge, Interval
+from bulkedge.laws.engine.fixed_point import BranchError, bulk_fixed_point, descend, real_fixed_point
+from bulkedge.laws.engine.panels import Density, fit
+from bulkedge.laws.engine.subordination import Operation
+
+Atoms = tuple[tuple[float, float], ...]
+
+SECTIONS = 16
+RESOLUTION = 1e-6
+"""Sections stop at this fraction of x, and Newton's method takes over."""
+MOST_POINTS = 20_000
+SMALLEST_MASS = 1e-11
+"""Mass between two gaps that counts as none."""
+SMALLEST_POSITIVE = 1e-16
+"""A positive law whose bulk reaches below this fraction of its size reaches down to zero."""
+
+
+@dataclass
+class Survey:
+    """What is known of the line, in increasing order of x: fixed points, and for those in gaps the continuous mass to their left."""
+
+    operation: Operation
+    atoms: Atoms
+    x: Real
+    mass: Real
+    state: Complex
+
+    @classmethod
+    def of(cls, operation: Operation, atoms: Atoms) -> Survey:
+        """Survey the line between the bounds of the operation, until every edge is known roughly."""
+        low, high = operation.bounds()
+        margin = (high - low) / 8
+        survey = cls(operation, atoms, np.zeros(0), np.zeros(0), np.zeros((operation.size, 0), dtype=complex))
+        survey.examine(np.array([high + margin] if operation.positive else [low - margin, high + margin]))
+        if operation.positive:
+            survey._add(np.zeros(1), np.zeros(1), np.full((operation.size, 1), np.nan + 0j))
+        survey.refine()
+        return survey
+
+    def refine(self) -> None:
+        """Cut the line into sections until neighbours that differ are close together."""
+        for _ in range(200):
+            sections = self._sections()
+            if not len(sections):
+                return
+            self.examine(sections)
+            if len(self.x) > MOST_POINTS:
+                break
+        raise BranchError(f"the support of {self.operation!r} was not resolved", self.x)
+
+    @property
+    def inside(self) -> Mask:
+        """Which known points lie in the bulk."""
+        return np.isnan(self.mass)
+
+    def examine(self, x: Real) -> None:
+        """Prove for each x on which side it lies, and remember it."""
+        state = self.prove(x)
+        real = np.all(state.imag == 0, axis=0)
+        mass = np.full(len(x), np.nan)
+        mass[real] = self.operation.count(state[:, real].real, x[real])
+        for place, weight in self.atoms:
+            mass[real & (x > place)] -= weight
+        self._add(x, mass, state)
+
+    def _add(self, x: Real, mass: Real, state: Complex) -> None:
+        order = np.argsort(np.append(self.x, x), kind="stable")
+        self.x, self.mass = np.append(self.x, x)[order], np.append(self.mass, mass)[order]
+        self.state = np.concatenate([self.state, state], axis=1)[:, order]
+
+    def prove(self, x: Real) -> Complex:
+        """Fixed points from the nearest known one of either kind, or else by descent from far above the axis."""
+        step, size = self.operation.step, self.operation.size
+        state, pending = np.zeros((size, len(x)), dtype=complex), np.arange(len(x))
+        finite = np.isfinite(self.state[0])
+        for kind, search in ((~self.inside & finite, real_fixed_point), (self.inside, bulk_fixed_point)):
+            if kind.any() and len(pending):
+                nearest = np.abs(np.where(kind, self.x, np.inf)[:, None] - x[pending]).argmin(axis=0)
+                found, proved = search(step, x[pending], self.state[:, nearest])
+                state[:, pending[proved]] = found[:, proved]
+                pending = pending[~proved]
+        if len(pending):
+            state[:, pending] = descend(step, x[pending], size)
+        return state
+
+    def _sections(self) -> Real:
+        """New points between neighbours that differ: in kind, or in the mass to their left."""
+        inside = self.inside
+        with np.errstate(invalid="ignore"):
+            differ = (inside[1:] != inside[:-1]) | (np.abs(np.diff(self.mass)) > SMALLEST_MASS)
+        low, high, size = self.x[:-1], self.x[1:], float(np.ptp(self.x))
+        finest = 0.0 if self.operation.positive else RESOLUTION**2 * size
+        wide = high - low > np.maximum(RESOLUTION * np.maximum(np.abs(low), np.abs(high)), finest)
+        if self.operation.positive:
+            wide &= high > 2 * SMALLEST_POSITIVE * size
+        points = [self._between(a, b) for a, b in zip(low[differ & wide], high[differ & wide], strict=True)]
+        return np.concatenate(points) if points else np.zeros(0)
+
+    def _between(self, low: float, high: float) -> Real:
+        # unequal parts, so that no point falls on an atom by symmetry
+        parts = (np.arange(1, SECTIONS) - 0.1618) / SECTIONS
+        if self.operation.positive and high > 8 * low:
+            bottom = max(low, SMALLEST_POSITIVE * self.x[-1])
+            return np.asarray(bottom * (high / bottom) ** parts)
+        return np.asarray(low + (high - low) * parts)
+
+    def edges(self) -> list[tuple[float, float]]:
+        """The bulk: runs of inside points, from edge to edge."""
+        change = np.diff(self.inside.astype(int))
+        low, high = np.nonzero(change == 1)[0], np.nonzero(change == -1)[0] + 1
+        ends = polish(self.operation, self.x[np.append(low, high)], self.state[:, np.append(low, high)].real)
+        ends = np.where(np.abs(ends) < 4 * EPS * np.ptp(self.x), 0.0, ends)
+        return list(zip(ends[: len(low)].tolist(), ends[len(low) :].tolist(), strict=True))
+
+
+def polish(operation: Operation, x: Real, state: Real) -> Real:
+    """Newton's method for the edges next to points x in gaps: a fixed point at which ``det(1 - Jacobian)`` vanishes.
+
+    Derivatives are taken by complex steps: all functions involved are analytic, and real on the real axis.
+    """
+    unknown = np.concatenate([state, x[None]])
+    at_zero = ~np.isfinite(state[0])
+    current = unknown[:, ~at_zero]
+    for _ in range(60):
+        with np.errstate(all="ignore"):
+            residual, matrix = _edge_equations(operation, current)
+            delta = np.linalg.solve(np.moveaxis(matrix, -1, 0), -residual.T[:, :, None])[:, :, 0].T
+        # where an edge is a joint atom of the two laws, the transforms are infinite on arrival
+        delta = np.where(np.all(np.isfinite(delta), axis=0), delta, 0.0)
+        current = current + delta
+        # x is stationary along the curve of fixed points: an error of the variables enters it squared
+        travelled = np.abs(current - unknown[:, ~at_zero])[:-1]
+        if np.all(np.abs(delta[:-1]) <= 1e-5 * travelled + 4 * EPS * np.abs(current[:-1])):
+            return np.where(at_zero, 0.0, np.insert(current[-1], np.cumsum(~at_zero)[at_zero], 0.0) if at_zero.any() else current[-1])
+    raise BranchError("the edges were not resolved", x[~at_zero])
+
+
+def _edge_equations(operation: Operation, unknown: Real) -> tuple[Real, Real]:
+    """Residuals and Jacobian matrix of ``T_x(u) = u, det(1 - T_x'(u)) = 0`` in the unknowns (u, x)."""
+
+    def equations(values: Complex) -> Complex:
+        image, jacobian = operation.step(values[:-1], values[-1])
+        rest = np.eye(operation.size)[:, :, None] - jacobian
+        determinant = rest[0, 0] if operation.size == 1 else rest[0, 0] * rest[1, 1] - rest[0, 1] * rest[1, 0]
+        return np.concatenate([image - values[:-1], determinant[None]])
+
+    # large enough to stand above the rounding error that transforms of continuous laws leave in their imaginary parts
+    height = 1e-9 * np.abs(unknown).max(axis=0)
+    columns = []
+    for k in range(len(unknown)):
+        shift = np.zeros(unknown.shape, dtype=complex)
+        shift[k] = 1j * height
+        columns.append(equations(unknown + shift).imag / height)
+    return equations(unknown + 0j).real, np.stack(columns, axis=1)
+
+
+def bulk_of(operation: Operation, atoms: Atoms) -> tuple[list[Interval], Density] | None:
+    """The bulk of a free convolution: the support by counting, then the curve above it.
+
+    A gap too narrow for the first sections shows itself when the density is resolved: some point of it has no solution above.
+    """
+    survey = Survey.of(operation, atoms)
+    for _ in range(20):
+        ends = survey.edges()
+        if not ends:
+            return None
+        inside = survey.inside
+        noise = 64 * EPS * max(abs(end) for pair in ends for end in pair)
+        curve = Curve(operation.step, operation.cauchy, survey.x[inside], survey.state[:, inside], noise)
+        try:
+            kinds = [_kinds(operation, curve, low, high) for low, high in ends]
+            fit(kinds, curve.density)
+        except BranchError as error:
+            survey.examine(error.x)
+            survey.refine()
+        else:
+            return kinds, curve.density
+    raise BranchError(f"the support of {operation!r} was not resolved", survey.x)
+
+
+def _kinds(operation: Operation, curve: Curve, low: float, high: float) -> Interval:
+    """The types of two edges: as the operation knows them, or from the slope of the density there."""
+    left, right = (_kind(operation, curve, place, sign * (high - low)) for place, sign in ((low, 1), (high, -1)))
+    return left, right
+
+
+def _kind(operation: Operation, curve: Curve, place: float, length: float) -> Edge:
+    known = operation.edge_at_zero() if place == 0 else None
+    if known is not None:
+        return known
+    density, _ = curve.density(place + length * np.array([1e-4, 1e-6]))
+    slope = float(np.diff(np.log(density))[0] / np.log(1e-2))
+    kinds = [Edge.soft(place), Edge.hard(place), Edge.cusp(place), Edge.cusp(place, -1 / 3), Edge.plain(place)]
+    nearest = min(kinds, key=lambda kind: abs(kind.exponent - slope))
+    return nearest if abs(nearest.exponent - slope) < 0.05 else Edge.plain(place, order=2)

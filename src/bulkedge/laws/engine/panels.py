@@ -1,0 +1,175 @@
+"""Densities between edges as Chebyshev polynomials on panels.
+
+Each half of each support interval belongs to its edge: with ``delta`` the distance to it and ``length`` half the interval, the density
+is ``delta**exponent * g(s)``, ``s = (delta/length)**(1/order)``. :func:`fit` samples ``g`` on panels of ``s`` and halves those that have
+not converged, so any structure, at any scale, costs a number of panels proportional to the logarithm of the scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
+
+from bulkedge.arrays import Index, Mask, Real
+from bulkedge.laws.engine.edges import Interval
+
+DEGREE = 20
+"""Chebyshev coefficients of ``g`` on a panel."""
+TOLERANCE = 1e-13
+"""A panel has converged when its last coefficients are this small beside its largest."""
+NEGLIGIBLE = 1e-17
+"""A panel with less mass needs no accuracy."""
+MOST_HALVINGS = 64
+MOST_PANELS = 1000
+
+Density = Callable[[Real], tuple[Real, Real]]
+"""Maps points strictly inside the support to the density there and a bound on its rounding error."""
+
+
+class UnresolvedDensityError(ArithmeticError):
+    """A density could not be represented to the tolerance; the numbers would have been wrong."""
+
+
+@cache
+def nodes_and_transform(n: int) -> tuple[Real, Real]:
+    """Chebyshev nodes on [-1, 1], and the matrix from values there to coefficients."""
+    angle = np.pi * (np.arange(n) + 0.5) / n
+    transform = np.cos(np.outer(np.arange(n), angle)) * (2 / n)
+    transform[0] /= 2
+    return np.cos(angle), transform
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Panels of ``s``, one row of each column a panel: the edge it belongs to, its ends, and the coefficients of ``g``."""
+
+    location: Real
+    remainder: Real
+    direction: Real
+    length: Real
+    order: NDArray[np.int64]
+    exponent: Real
+    weight: NDArray[np.int64]
+    even: Mask
+    start: Real
+    stop: Real
+    coefficients: Real
+
+    @classmethod
+    def halves(cls, intervals: Sequence[Interval]) -> Panels:
+        """One panel for each half of each interval, still without coefficients."""
+        edges = [edge for pair in intervals for edge in pair]
+        spans = [
+            (right.location - left.location) + (right.remainder - left.remainder) for left, right in intervals
+        ]
+        count = len(edges)
+        return cls(
+            location=np.array([edge.location for edge in edges]),
+            remainder=np.array([edge.remainder for edge in edges]),
+            direction=np.tile([1.0, -1.0], len(intervals)),
+            length=np.repeat(spans, 2) / 2,
+            order=np.array([edge.order for edge in edges]),
+            exponent=np.array([edge.exponent for edge in edges]),
+            weight=np.array([edge.weight for edge in edges]),
+            even=np.array([edge.even for edge in edges]),
+            start=np.zeros(count),
+            stop=np.ones(count),
+            coefficients=np.zeros((count, DEGREE)),
+        )
+
+    @classmethod
+    def stack(cls, parts: Sequence[Panels]) -> Panels:
+        """All panels of several collections."""
+        return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def take(self, index: Index | Mask) -> Panels:
+        """The chosen rows."""
+        return Panels(*(getattr(self, each.name)[index] for each in fields(self)))
+
+    def replaced(self, **columns: Any) -> Panels:
+        """The same panels with some columns exchanged."""
+        return Panels(**(vars(self) | columns))
+
+    @property
+    def symmetric(self) -> Mask:
+        """Panels that start at an edge about which ``g`` is even: there the series is in ``T_k(2 (s/stop)**2 - 1)``."""
+        return self.even & (self.start == 0)
+
+    @property
+    def scale(self) -> Real:
+        """Constant of the mass element: ``density dx = scale * g(s) * s**weight ds``."""
+        return self.order * self.length ** (self.exponent + 1)
+
+    def sites(self, t: Real) -> Real:
+        """Map points t of [-1, 1] onto the ``s`` of each panel, one row a panel."""
+        middle, half = (self.start + self.stop) / 2, (self.stop - self.start) / 2
+        return np.asarray(middle[:, None] + half[:, None] * t)
+
+    def distance(self, s: Real) -> Real:
+        """Distance to the edge, rows of ``s`` being panels."""
+        return np.asarray(self.length[:, None] * s ** self.order[:, None])
+
+    def position(self, s: Real) -> Real:
+        """Point of the line, rows of ``s`` being panels."""
+        return np.asarray(self.location[:, None] + self.direction[:, None] * self.distance(s))
+
+    def g(self, s: Real) -> Real:
+        """The analytic factor, rows of ``s`` being panels."""
+        start, stop = self.start[:, None], self.stop[:, None]
+        t = np.where(self.symmetric[:, None], 2 * (s / stop) ** 2 - 1, (2 * s - start - stop) / (stop - start))
+        return np.asarray(chebyshev.chebval(t, self.coefficients.T[:, :, None], tensor=False))
+
+    def mass_density(self, s: Real) -> Real:
+        """Mass per unit ``s``, rows of ``s`` being panels."""
+        return np.asarray(self.scale[:, None] * self.g(s) * s ** self.weight[:, None])
+
+
+def fit(intervals: Sequence[Interval], density: Density) -> Panels:
+    """Represent a density between known edges.
+
+    Raises
+    ------
+    UnresolvedDensityError
+        If the panels do not converge.
+    """
+    pending, done = Panels.halves(intervals), []
+    limit = MOST_PANELS + 100 * len(pending)
+    for _ in range(MOST_HALVINGS):
+        fitted, converged = _sampled(pending, density)
+        done.append(fitted.take(converged))
+        if converged.all():
+            return Panels.stack(done)
+        coarse = fitted.take(~converged)
+        middle = (coarse.start + coarse.stop) / 2
+        pending = Panels.stack([coarse.replaced(stop=middle), coarse.replaced(start=middle)])
+        if len(pending) > limit:
+            break
+    where = pending.position(pending.sites(np.zeros(1)))[:3, 0]
+    raise UnresolvedDensityError(f"the density is not resolved near x = {where}: {len(pending)} panels do not converge")
+
+
+def _sampled(panels: Panels, density: Density) -> tuple[Panels, Mask]:
+    """Sample the density on every panel; return the fitted panels and which of them have converged."""
+    t, transform = nodes_and_transform(DEGREE)
+    # even functions of s are sampled as functions of s**2: better conditioned, as no sample is close to the edge
+    s = np.where(panels.symmetric[:, None], panels.stop[:, None] * np.sqrt((1 + t) / 2), panels.sites(t))
+    x, power = panels.position(s), panels.distance(s) ** panels.exponent[:, None]
+    values, errors = (np.reshape(np.broadcast_to(part, x.size), x.shape) for part in density(x.ravel()))
+    bad = ~(np.isfinite(values) & (values >= 0))
+    if bad.any():
+        raise UnresolvedDensityError(f"the density is not finite and non-negative at x = {x[bad][:3]}")
+    coefficients = (values / power) @ transform.T
+    fitted = panels.replaced(coefficients=coefficients)
+    largest, tail = np.abs(coefficients).max(axis=1), np.abs(coefficients[:, -3:]).max(axis=1)
+    rounding = 2 * np.mean(errors / power, axis=1)
+    mass = fitted.scale * largest * panels.stop**panels.weight * (panels.stop - panels.start)
+    return fitted, (tail <= np.maximum(TOLERANCE * largest, rounding)) | (mass < NEGLIGIBLE)

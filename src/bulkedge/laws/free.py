@@ -1,0 +1,250 @@
+"""Free convolution of any two laws: sums, products, and sums of rectangular matrices.
+
+>>> from bulkedge.laws.empirical import EmpiricalLaw
+>>> from bulkedge.laws.product import MarchenkoPastur
+>>> law = free_mul(EmpiricalLaw([1.0, 5.0]), MarchenkoPastur(0.5))    # the Silverstein law of two population eigenvalues
+>>> [tuple(round(end, 6) for end in interval) for interval in law.support]
+[(0.124659, 1.659374), (1.677527, 11.53844)]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+import numpy as np
+
+from bulkedge.arrays import Complex
+from bulkedge.domains import Interval
+from bulkedge.laws.base import Atoms, Bulk, Law
+from bulkedge.laws.engine.edges import Edge
+from bulkedge.laws.empirical import EmpiricalLaw
+from bulkedge.laws.images import Affine, SquareRoot
+from bulkedge.laws.engine.levy import Levy
+from bulkedge.laws.engine.pick import PickMap, sorted_barriers
+from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
+from bulkedge.laws.engine.gaps import bulk_of
+from bulkedge.laws.engine.subordination import Addition, Multiplication, RectangularAddition
+
+LIGHTEST = 1e-14
+
+
+def free_add(mu: Law, nu: Law) -> Law:
+    """Free additive convolution: the eigenvalues of A + U B U' for laws mu of A and nu of B and U a Haar rotation.
+
+    Parameters
+    ----------
+    mu, nu : Law
+        Any two laws.
+    """
+    mu, nu = _operand(mu), _operand(nu)
+    for law, other in ((mu, nu), (nu, mu)):
+        if _is_point(law):
+            return Affine.of(other, 1.0, law.atoms[0][0])
+    return FreeSum(mu, nu)
+
+
+def free_mul(mu: Law, nu: Law) -> Law:
+    """Free multiplicative convolution: the eigenvalues of sqrt(B) U A U' sqrt(B).
+
+    Parameters
+    ----------
+    mu, nu : Law
+        Two laws, at least one of them on the positive half-line.
+    """
+    mu, nu = _operand(mu), _operand(nu)
+    if mu.lower_edge < 0 and nu.lower_edge < 0:
+        raise ValueError(f"free_mul needs a law on [0, inf); {mu!r} and {nu!r} both reach below zero")
+    if mu.lower_edge >= 0 and nu.lower_edge < 0:
+        mu, nu = nu, mu
+    factor = 1.0
+    laws = []
+    for law in (mu, nu):
+        if isinstance(law, Affine) and law.shift == 0:
+            factor, law = factor * law.factor, law.law
+        if isinstance(law, MarchenkoPastur | ProductLaw | FussCatalan):
+            factor *= law.scale
+        laws.append(law)
+    return _unscaled_product(*laws).scaled(factor)
+
+
+def _unscaled_product(mu: Law, nu: Law) -> Law:
+    """The free product of laws whose scale has been taken out."""
+    for law, other in ((mu, nu), (nu, mu)):
+        if _is_point(law):
+            return other.scaled(law.atoms[0][0])
+    ratios = _ratios(mu), _ratios(nu)
+    if ratios[0] and ratios[1]:
+        return ProductLaw((*ratios[0], *ratios[1]))
+    for law, factors in ((mu, ratios[1]), (nu, ratios[0])):
+        if factors:
+            return reduce(lambda inner, ratio: FreeProduct(inner, MarchenkoPastur(ratio)), factors, law)
+    return FreeProduct(mu, nu)
+
+
+def rectangular_add(mu: Law, nu: Law, ratio: float) -> Law:
+    """Rectangular free convolution: the singular values of A + U B V' for n x m matrices, ``ratio = n/m <= 1``.
+
+    Parameters
+    ----------
+    mu, nu : Law
+        Laws of the n singular values, on [0, inf), or symmetric about zero (symmetrised).
+    ratio : float
+        Aspect ratio in (0, 1].
+
+    Returns
+    -------
+    Law
+        The law of the singular values of the sum, on [0, inf) (Benaych-Georges 2009).
+    """
+    ratio = Interval(1e-6, 1).check("ratio", ratio)
+    mu, nu = _operand(mu), _operand(nu)
+    for law in (mu, nu):
+        if law.lower_edge < 0 and not _is_symmetric(law):
+            raise ValueError(f"rectangular_add needs laws on [0, inf) or symmetric ones; {law!r} is neither")
+    for law, other in ((mu, nu), (nu, mu)):
+        if _is_point(law) and law.atoms[0][0] == 0:
+            return SquareRoot(other.squared())
+    return SquareRoot(RectangularSquares(mu.squared(), nu.squared(), ratio))
+
+
+def _operand(law: Law) -> Law:
+    """Leave out atoms lighter than 1e-14: the islands they make are narrower than double precision resolves."""
+    if law.support or not np.any(law._masses < LIGHTEST):
+        return law
+    kept = law._masses >= LIGHTEST
+    return EmpiricalLaw(law._locations[kept], law._masses[kept])
+
+
+def _is_point(law: Law) -> bool:
+    return len(law.atoms) == 1 and law.atoms[0][1] == 1.0
+
+
+def _is_symmetric(law: Law) -> bool:
+    width = law.edge - law.lower_edge
+    points = np.linspace(0, 1, 9) * law.edge
+    return bool(abs(law.edge + law.lower_edge) < 1e-12 * width and np.allclose(law.pdf(points), law.pdf(-points), 1e-9, 1e-12))
+
+
+def _ratios(law: Law) -> tuple[float, ...]:
+    """The Marchenko-Pastur factors of a law that is a product of them."""
+    if isinstance(law, MarchenkoPastur):
+        return (law.ratio,)
+    if isinstance(law, FussCatalan):
+        return (1.0,) * law.order
+    return law.ratios if isinstance(law, ProductLaw) else ()
+
+
+@dataclass(frozen=True)
+class FreeSum(Law):
+    """Free additive convolution of two laws; made by :func:`free_add`."""
+
+    mu: Law
+    nu: Law
+
+    @cached_property
+    def _levy(self) -> Levy | None:
+        return self.mu._levy + self.nu._levy if self.mu._levy and self.nu._levy else None
+
+    @cached_property
+    def atoms(self) -> Atoms:
+        """Pairs of atoms with more than unit mass together (Bercovici and Voiculescu 1998)."""
+        if self._levy:
+            return self._levy.surviving_atoms(((0.0, 1.0),))
+        return _paired_atoms(self.mu, self.nu, lambda a, b: a + b)
+
+    def _bulk(self) -> Bulk | None:
+        if self._levy:
+            return self._levy.own_map().bulk()
+        for law, other in ((self.mu, self.nu), (self.nu, self.mu)):
+            if law._levy:
+                return law._levy.map_over(other).bulk()
+        return bulk_of(Addition(self.mu, self.nu), self.atoms)
+
+
+@dataclass(frozen=True)
+class FreeProduct(Law):
+    """Free multiplicative convolution of two laws, the second positive; made by :func:`free_mul`."""
+
+    mu: Law
+    nu: Law
+
+    @cached_property
+    def atoms(self) -> Atoms:
+        """Pairs of atoms with more than unit mass together; at zero, the larger of the two kernels."""
+        pairs = [(place, mass) for place, mass in _paired_atoms(self.mu, self.nu, lambda a, b: a * b) if place]
+        kernel = max(dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu))
+        return tuple(sorted([*pairs, (0.0, kernel)] if kernel else pairs))
+
+    def _bulk(self) -> Bulk | None:
+        if isinstance(self.nu, MarchenkoPastur):
+            return silverstein_map(self.mu, self.nu.ratio).bulk()
+        return bulk_of(Multiplication(self.mu, self.nu), self.atoms)
+
+
+def _paired_atoms(mu: Law, nu: Law, combine: object) -> Atoms:
+    pairs = [
+        (combine(a, b), m + n - 1)  # type: ignore[operator]
+        for a, m in mu.atoms
+        if m > 1 - max((n for _, n in nu.atoms), default=0.0)
+        for b, n in nu.atoms
+        if m + n - 1 > 1e-14
+    ]
+    return tuple(sorted(pairs))
+
+
+def silverstein_map(law: Law, ratio: float) -> PickMap:
+    """The inverse map ``z(u) = u (1 + ratio psi(u))`` of the free product with MP(ratio); ``1/u`` is the companion transform."""
+
+    def evaluate(u: Complex) -> tuple[Complex, Complex]:
+        g, _, psi, slope = law._transforms(u)
+        # 1 + psi = u G: near u = 0 the second has the relative accuracy, far away the first
+        factor = np.where(np.abs(1 + psi) < 0.5, 1 - ratio + ratio * u * g, 1 + ratio * psi)
+        return u * factor, factor + ratio * u * slope
+
+    positive = law._locations != 0
+    atoms, masses = law._locations[positive], law._masses[positive]
+    barriers, weights = sorted_barriers(law.support, atoms, ratio * masses * atoms**2)
+    return PickMap(
+        evaluate,
+        barriers,
+        weights,
+        lambda u, x: (1 / u - (1 - ratio) / x) / ratio,
+        np.zeros(1),
+        touching=_touching_edge(law, ratio),
+        multiplicative=law.lower_edge >= 0,
+    )
+
+
+def _touching_edge(law: Law, ratio: float) -> Edge | None:
+    """The edge at zero of the free product with MP(ratio), for a law whose bulk starts at zero."""
+    first = law._continuum.intervals[0][0] if law._continuum else None
+    if first is None or first.location != 0:
+        return None
+    full_rank = ratio * (1 - dict(law.atoms).get(0.0, 0.0))
+    if full_rank < 1:
+        return first
+    if first.exponent < 0:
+        return Edge.hard(0.0, first.order + 1)
+    return Edge(0.0, -0.5, 2 * first.order)
+
+
+@dataclass(frozen=True)
+class RectangularSquares(Law):
+    """Squared singular values of a sum of independent bi-invariant n x m matrices, from those of its terms."""
+
+    mu: Law
+    nu: Law
+    ratio: float
+
+    @cached_property
+    def atoms(self) -> Atoms:
+        """Singular values of one term on the kernel of the other; at zero, the common kernel."""
+        kernels = [dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu)]
+        others = zip((self.mu, self.nu), kernels[::-1], strict=True)
+        # a value survives where its left vectors meet the other left kernel and its right vectors the other right kernel
+        pairs = [(place, mass + 2 * kernel - 2) for law, kernel in others for place, mass in law.atoms if place]
+        return tuple(sorted(pair for pair in [*pairs, (0.0, sum(kernels) - 1)] if pair[1] > 1e-14))
+
+    def _bulk(self) -> Bulk | None:
+        return bulk_of(RectangularAddition(self.mu, self.nu, self.ratio), self.atoms)

@@ -1,0 +1,50 @@
+"""Sums of independent Gaussian products: the symmetrised singular-value law of low-rank terms plus noise.
+
+>>> SumLaw(variances=(1.0,), ratios=(float("inf"),)).support   # noise alone: the semicircle
+((-2.0, 2.0),)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bulkedge.domains import Each, Interval, Parametric, parameter
+from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.engine.levy import Levy
+
+
+@dataclass(frozen=True)
+class SumLaw(Parametric, Law):
+    """Symmetrised singular-value law of ``sum_k b_k P_k Q_k'/sqrt(l N_k)``, with P_k, Q_k Gaussian l x N_k, ``N_k/l = ratios[k]``.
+
+    ``R(w) = sum_k b_k**2 w/(1 - b_k**2 w**2/ratios[k])``; an infinite ratio is a full Gaussian matrix ``b W/sqrt(l)``
+    (THEORY section 0). ``squared()`` is the law of the squared singular values. With ``sum(ratios) < 1`` the kernel is an atom at zero.
+    """
+
+    variances: tuple[float, ...] = parameter(Each(Interval(1e-100, 1e100)), "variances b_k**2 of the terms")
+    ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6, infinity=True)), "rank ratios N_k/l of the terms")
+
+    _symmetric = True
+
+    def __post_init__(self) -> None:
+        """Check the parameters, and that there is one ratio for each variance."""
+        super().__post_init__()
+        if len(self.variances) != len(self.ratios):
+            raise ValueError(f"ratios = {self.ratios!r} must have as many members as variances = {self.variances!r}")
+
+    @property
+    def _levy(self) -> Levy:
+        # m w/(1 - q**2 w**2) is half an atom at q and half at -q
+        variance = np.array(self.variances)
+        jump = np.sqrt(variance / np.array(self.ratios))
+        return Levy.of(0.0, np.concatenate([-jump, jump]), np.concatenate([variance, variance]) / 2)
+
+    @property
+    def atoms(self) -> tuple[tuple[float, float], ...]:
+        """The kernel of the sum."""
+        return self._levy.surviving_atoms(((0.0, 1.0),))
+
+    def _bulk(self) -> Bulk:
+        return self._levy.own_map().bulk()
