@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-Real = NDArray[np.float64]
-Complex = NDArray[np.complex128]
+Real = NDArray[np.floating[Any]]
+Complex = NDArray[np.complexfloating[Any, Any]]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 

@@ -82,7 +82,9 @@ def compare(spectrum: Spectrum, law: Law, level: float = 0.01, beta: int = 1) ->
     values = _snapped(spectrum.values, law)
     bulk = values <= reach
     if not bulk.any():
-        raise ValueError(f"no value lies within {law!r} (edge {law.edge:g}, smallest value {values.min():g}): different scales?")
+        raise ValueError(
+            f"no value lies within {law!r} (edge {law.edge:g}, smallest value {values.min():g}): different scales?"
+        )
     kept, weights = values[bulk], spectrum.weights[bulk] / spectrum.weights[bulk].sum()
     return Comparison(
         ks=_kolmogorov(kept, weights, law),
@@ -103,7 +105,9 @@ def _finite_edge(law: Law, n: int, level: float, beta: int) -> float:
 
 
 def _snapped(values: Real, law: Law) -> Real:
-    size = max(abs(place) for place in (law.lower_edge, *(hi for _, hi in law.support), *law._locations) if np.isfinite(place))
+    size = max(
+        abs(place) for place in (law.lower_edge, *(hi for _, hi in law.support), *law._locations) if np.isfinite(place)
+    )
     moved = values.copy()
     for place in law._locations:
         moved[np.abs(values - place) <= SNAP * size] = place

@@ -38,7 +38,7 @@ class AttentionLaw(Parametric, Law):
     ``exp(beta**2) - 1 - beta**2``, squared (*equivalence*, Theorem 3.2; THEORY section 1).
     """
 
-    beta: float = parameter(Interval(1e-3, 10), "inverse temperature: standard deviation of the scaled scores")
+    beta: float = parameter(Interval(1e-3, 6), "inverse temperature: standard deviation of the scaled scores")
     head_ratio: float = parameter(Interval(1e-6, 1e6), "head dimension over tokens, d_qk/l")
 
     @property
@@ -50,5 +50,5 @@ class AttentionLaw(Parametric, Law):
         """None: the noise term has full rank."""
         return ()
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> Bulk | None:
         return self._squares._bulk()

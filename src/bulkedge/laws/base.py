@@ -170,32 +170,33 @@ class Law(ABC):
     # -- the Cauchy transform and its inverse --------------------------------------------------------------------------
 
     def _transforms(self, z: Complex) -> tuple[Complex, Complex, Complex, Complex]:
-        """``G = int 1/(z-t)``, ``G'``, ``psi = int t/(z-t)`` and ``psi'``; on the support, their limits from above."""
+        """``G = int 1/(z-t)``, ``G'``, ``psi = int t/(z-t)`` and ``psi'``; on the support, their limits from above.
+
+        Infinite at atoms and hard edges.
+        """
         lower = z.imag < 0
         point = np.where(lower, np.conj(z), z)
         result = np.zeros((4, len(z)), dtype=complex)
-        if self._continuum:
-            result += self._continuum.transforms(point)
-        if len(self._locations):
-            block = max(1, 2_000_000 // len(self._locations))
-            for first in range(0, len(point), block):
-                inverse = 1 / (point[first : first + block, None] - self._locations)
-                result[:, first : first + block] += weighted_inverses(inverse, self._locations, self._masses)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            if self._continuum:
+                result += self._continuum.transforms(point)
+            if len(self._locations):
+                block = max(1, 2_000_000 // len(self._locations))
+                for first in range(0, len(point), block):
+                    inverse = 1 / (point[first : first + block, None] - self._locations)
+                    result[:, first : first + block] += weighted_inverses(inverse, self._locations, self._masses)
         g, g_slope, psi, psi_slope = np.where(lower, np.conj(result), result)
         return g, g_slope, psi, psi_slope
 
     def cauchy(self, z: ArrayLike) -> Any:
         """Cauchy transform ``G(z) = int dmu(t)/(z - t)``, complex; on the support, its limit from the upper half-plane."""
         points = np.asarray(z, dtype=complex)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = self._transforms(points.ravel())[0]
-        return value.reshape(points.shape)[()]
+        return self._transforms(points.ravel())[0].reshape(points.shape)[()]
 
     @cached_property
     def _edge_cauchy(self) -> tuple[float, float]:
         """G at the lower and at the upper edge, approached from outside."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            low, high = self._transforms(np.array([self.lower_edge, self.edge]) + 0j)[0].real
+        low, high = self._transforms(np.array([self.lower_edge, self.edge]) + 0j)[0].real
         at_infinity = 0.0 if self._unbounded else np.inf
         return (float(low) if np.isfinite(low) else -np.inf), (float(high) if np.isfinite(high) else at_infinity)
 
@@ -222,16 +223,18 @@ class Law(ABC):
 
         # |G| is at most one over the distance to the law, so the point is within 1/|w| of it
         def miss(v: float) -> float:
-            value = float(self._transforms(np.array([start + np.exp(v) / w + 0j]))[0][0].real)
+            value = float(self.cauchy(start + np.exp(v) / w).real)
             return sign * (value - w) if np.isfinite(value) else 1e300
 
+        if miss(1e-9) > 0:  # so close to an atom that no number lies between
+            return start
         return float(start + np.exp(brentq(miss, CLOSEST, 1e-9, xtol=1e-15, rtol=8 * EPS)) / w)
 
     def _follow(self, w: complex) -> complex:
         """Newton continuation of ``G(z) = w`` along the ray from zero, where ``z = 1/w + mean``."""
         spread = max(abs(self.edge - self.mean()), abs(self.lower_edge - self.mean()))
-        share = min(1.0, 0.05 / (abs(w) * spread)) if w else 0.0
-        z = 1 / (share * w) + self.mean() if share else complex(np.nan)
+        share = 0.05 / max(abs(w) * spread, 0.05)
+        z = 1 / (share * w) + self.mean() if w else complex(np.nan)
         while np.isfinite(z):
             for _ in range(50):
                 value, slope, _, _ = self._transforms(np.array([z]))

@@ -40,7 +40,9 @@ class EmpiricalLaw(Law):
         if not len(points) or not np.all(np.isfinite(points)):
             raise ValueError("values is outside its domain: finite numbers, at least one")
         if shares.shape != points.shape or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.sum() > 0:
-            raise ValueError("weights is outside its domain: one finite non-negative number for each value, not all zero")
+            raise ValueError(
+                "weights is outside its domain: one finite non-negative number for each value, not all zero"
+            )
         places, index = np.unique(points, return_inverse=True)
         masses = np.bincount(index, weights=shares / shares.sum(), minlength=len(places))
         object.__setattr__(self, "values", places[masses > 0])

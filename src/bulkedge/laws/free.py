@@ -17,6 +17,7 @@ import numpy as np
 from bulkedge.arrays import Complex
 from bulkedge.domains import Interval
 from bulkedge.laws.base import Atoms, Bulk, Law
+from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.images import Affine, SquareRoot
@@ -123,7 +124,9 @@ def _is_point(law: Law) -> bool:
 def _is_symmetric(law: Law) -> bool:
     width = law.edge - law.lower_edge
     points = np.linspace(0, 1, 9) * law.edge
-    return bool(abs(law.edge + law.lower_edge) < 1e-12 * width and np.allclose(law.pdf(points), law.pdf(-points), 1e-9, 1e-12))
+    return bool(
+        abs(law.edge + law.lower_edge) < 1e-12 * width and np.allclose(law.pdf(points), law.pdf(-points), 1e-9, 1e-12)
+    )
 
 
 def _ratios(law: Law) -> tuple[float, ...]:
@@ -196,11 +199,13 @@ def _paired_atoms(mu: Law, nu: Law, combine: object) -> Atoms:
 def silverstein_map(law: Law, ratio: float) -> PickMap:
     """The inverse map ``z(u) = u (1 + ratio psi(u))`` of the free product with MP(ratio); ``1/u`` is the companion transform."""
 
-    def evaluate(u: Complex) -> tuple[Complex, Complex]:
-        g, _, psi, slope = law._transforms(u)
+    def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
+        g, g_slope, psi, slope = law._transforms(u)
         # 1 + psi = u G: near u = 0 the second has the relative accuracy, far away the first
-        factor = np.where(np.abs(1 + psi) < 0.5, 1 - ratio + ratio * u * g, 1 + ratio * psi)
-        return u * factor, factor + ratio * u * slope
+        close = np.abs(1 + psi) < 0.5
+        factor = np.where(close, 1 - ratio + ratio * u * g, 1 + ratio * psi)
+        size = np.where(close, abs(1 - ratio), 1 + ratio) + ratio * np.abs(u) * root_mean_square(u, g, g_slope)
+        return u * factor, factor + ratio * u * slope, np.abs(u) * size
 
     positive = law._locations != 0
     atoms, masses = law._locations[positive], law._masses[positive]

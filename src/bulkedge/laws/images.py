@@ -111,7 +111,7 @@ class Squared(Law):
 def _square_pieces(left: Edge, right: Edge) -> list[Interval]:
     """The images of an interval under squaring: two if it contains zero."""
     if left.location < 0 < right.location:
-        centre = Edge(0.0, -0.5, 2, True)
+        centre = Edge.hard(0.0)
         return [(centre, _squared_edge(right)), (centre, _squared_edge(left))]
     low, high = sorted((left, right), key=lambda edge: abs(edge.location))
     return [(_squared_edge(low), _squared_edge(high))]

@@ -28,7 +28,7 @@ from bulkedge.laws.engine.fixed_point import BranchError
 from bulkedge.laws.engine.levy import Levy
 
 RATIO = Interval(1e-6, 1e6)
-SCALE = Interval(1e-100, 1e100)
+SCALE = Interval(1e-30, 1e30)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,9 @@ class _Curve:
         factors = np.sort(np.array([1.0, *ratios]))[::-1]
         self.factors, self.scale = factors, scale
         self.floor = 1 / factors[0]
-        self.gaps = (factors[0] - factors) / (factors[0] * factors)
+        gaps = (factors[0] - factors) / (factors[0] * factors)
+        # ratios equal to twelve digits are taken as equal: the law does not see the difference in its first ten
+        self.gaps = np.where(gaps < 1e-12 * self.floor, 0.0, gaps)
         self.zeros = int(np.sum(self.gaps == 0))
         self.log_scale = float(np.log(scale) + np.sum(np.log(factors)))
 
@@ -157,7 +159,7 @@ class _Curve:
             y = np.exp(log_y)
             return float(y / (y + self.floor) + np.sum(y / (gaps - y))) - 1
 
-        high = np.log(gaps.min() / 2)
+        high = np.log(gaps.min() * (1 - 1e-9))
         return self._soft(-float(np.exp(brentq(balance, high - 40, high, xtol=1e-15))))
 
     def _soft(self, e: float) -> Edge:

@@ -20,7 +20,7 @@ from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.levy import Levy
 
-VARIANCE = Interval(1e-100, 1e100)
+VARIANCE = Interval(1e-60, 1e60)
 
 
 def _half_circle(variance: float) -> tuple[float, float]:

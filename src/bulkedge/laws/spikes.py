@@ -52,9 +52,12 @@ def additive_spike(law: Law, theta: ArrayLike) -> Spike:
     threshold = 1 / law._edge_cauchy[1] if law._edge_cauchy[1] else np.inf
     detectable = strength > threshold
     location, overlap = np.full(strength.shape, law.edge), np.zeros(strength.shape)
-    places = np.array([law.inverse_cauchy(1 / each) for each in strength[detectable]])
-    location[detectable] = places
-    overlap[detectable] = -1 / (strength[detectable] ** 2 * law._transforms(places + 0j)[1].real)
+    location[detectable] = [law.inverse_cauchy(1 / each) for each in strength[detectable]]
+    # an outlier that no number separates from an atom shares its eigenspace
+    overlap[detectable] = dict(law.atoms).get(law.edge, 0.0)
+    apart = detectable & (location > law.edge)
+    slope = law._transforms(location[apart] + 0j)[1].real
+    overlap[apart] = np.minimum(-1 / (strength[apart] ** 2 * slope), 1.0)
     return Spike(location[()], overlap[()], detectable[()], threshold)
 
 

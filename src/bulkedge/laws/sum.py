@@ -14,6 +14,8 @@ from bulkedge.domains import Each, Interval, Parametric, parameter
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.engine.levy import Levy
 
+LIGHTEST = 1e-15
+
 
 @dataclass(frozen=True)
 class SumLaw(Parametric, Law):
@@ -23,7 +25,7 @@ class SumLaw(Parametric, Law):
     (THEORY section 0). ``squared()`` is the law of the squared singular values. With ``sum(ratios) < 1`` the kernel is an atom at zero.
     """
 
-    variances: tuple[float, ...] = parameter(Each(Interval(1e-100, 1e100)), "variances b_k**2 of the terms")
+    variances: tuple[float, ...] = parameter(Each(Interval(1e-60, 1e60)), "variances b_k**2 of the terms")
     ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6, infinity=True)), "rank ratios N_k/l of the terms")
 
     _symmetric = True
@@ -33,6 +35,11 @@ class SumLaw(Parametric, Law):
         super().__post_init__()
         if len(self.variances) != len(self.ratios):
             raise ValueError(f"ratios = {self.ratios!r} must have as many members as variances = {self.variances!r}")
+        if min(self.variances) < LIGHTEST * sum(self.variances):
+            raise ValueError(
+                f"variances = {self.variances!r}: a term with less than {LIGHTEST:g} of the total is below double precision; "
+                "leave it out"
+            )
 
     @property
     def _levy(self) -> Levy:

@@ -19,7 +19,7 @@ from functools import cache
 import numpy as np
 from numpy.polynomial import chebyshev, legendre
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import airy  # type: ignore[import-untyped]
+from scipy.special import airy
 
 Real = NDArray[np.float64]
 # Panel ends in the unit of G. Every cdf underflows before -30; the sf of beta = 2, 4 soon after 62, of beta = 1 after 100.
@@ -27,7 +27,15 @@ _EDGES = (-30.0, -18.0, -11.0, -7.0, -5.5, -4.0, -2.0, 0.0, 2.0, 5.0, 10.0, 20.0
 _PIVOT = _EDGES.index(-2.0)  # panels before this edge interpolate log(cdf), the others log(sf); both exceed 0.1 here
 _NODES = 18  # Chebyshev nodes per panel: on each, 16 reach rounding level
 _SERIES_END = -7.0  # rounding costs the determinants here as much as truncation the series: 1e-9 of the cdf
-_SERIES_A = (-0.068270005588559937, 3 / 128, 63 / 512, 2407 / 1024, 1608657 / 16384, 1180103913 / 163840, 26886699679 / 32768)
+_SERIES_A = (
+    -0.068270005588559937,
+    3 / 128,
+    63 / 512,
+    2407 / 1024,
+    1608657 / 16384,
+    1180103913 / 163840,
+    26886699679 / 32768,
+)
 _SERIES_D = (1 / 24, 73 / 1152, 10657 / 15360, 13912277 / 688128, 8045883943 / 7077888, 4839483796783 / 46137344)
 
 

@@ -18,58 +18,74 @@ GAUSS = 32
 """Gauss nodes on a panel."""
 NEAR = 2.3
 """Bernstein radius inside which the Gauss nodes no longer give the integral to 1e-16: ``2.3**-(2 * 32 - 20)``."""
+TINY = 1e-150
+"""Stands for a distance of zero."""
 GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(GAUSS)
 
 
 def is_near(panels: Panels, z: Complex) -> Mask:
     """Which panels (columns) are too close to which points (rows) of the closed upper half-plane for quadrature."""
-    root = _local(panels, z[:, None]) ** (1 / panels.order)
+    root = _to_edge(panels, z[:, None]) ** (1 / panels.order)
     straight = (2 * root - panels.start - panels.stop) / (panels.stop - panels.start)
     return _bernstein(np.where(panels.symmetric, root / panels.stop, straight)) < NEAR
 
 
 def near_field(panels: Panels, z: Complex) -> tuple[Complex, Complex]:
     """Cauchy integral of each panel at its own z, and the derivative."""
-    local = _local(panels, z)
+    start, stop = panels.ends()
+    local, to_start, to_stop = _to_edge(panels, z), _offset(panels, z, start), _offset(panels, z, stop)
     value, slope = np.empty_like(local), np.empty_like(local)
     for symmetric in (False, True):
         for order in np.unique(panels.order[panels.symmetric == symmetric]):
             chosen = (panels.symmetric == symmetric) & (panels.order == order)
-            value[chosen], slope[chosen] = _panel_integral(panels.take(chosen), local[chosen])
+            value[chosen], slope[chosen] = _panel_integral(
+                panels.take(chosen), local[chosen], to_start[chosen], to_stop[chosen]
+            )
     factor = panels.direction * panels.scale / panels.length
     value, slope = factor * value, factor * slope * panels.direction / panels.length
     left = panels.direction > 0
     return np.where(left, value, np.conj(value)), np.where(left, slope, np.conj(slope))
 
 
-def _local(panels: Panels, z: Complex) -> Complex:
-    """Z, conjugated at right edges so that it stays in the closed upper half-plane; never zero."""
+def _offset(panels: Panels, z: Complex, place: Real) -> Complex:
+    """``direction (z - place)/length``, conjugated at right edges so that it stays in the closed upper half-plane."""
+    apart = z - place
+    offset = np.where(apart == 0, TINY, apart) * (panels.direction / panels.length)
+    return np.where(panels.direction > 0, offset, np.conj(offset))
+
+
+def _to_edge(panels: Panels, z: Complex) -> Complex:
+    """Z, conjugated likewise. The stored location of an edge stands for the edge itself, remainder and all, from outside."""
     offset = ((z - panels.location) - panels.remainder) * panels.direction / panels.length
-    # the stored location of an edge stands for the edge itself, remainder and all, as seen from outside
-    offset = np.where((z == panels.location) | (offset == 0), -1e-150, offset)
-    return np.asarray(np.where(panels.direction > 0, offset, np.conj(offset)))
+    offset = np.where((z == panels.location) | (offset == 0), -TINY, offset)
+    return np.where(panels.direction > 0, offset, np.conj(offset))
 
 
-def _panel_integral(panels: Panels, local: Complex) -> tuple[Complex, Complex]:
-    """J and dJ/dZ; the panels share their order and symmetry.
+def _panel_integral(panels: Panels, local: Complex, to_start: Complex, to_stop: Complex) -> tuple[Complex, Complex]:
+    """J and dJ/dZ, given Z and its offsets from the ends of the panel; the panels share their order and symmetry.
 
-    A weight of at least the order is lowered by ``s**order/(Z - s**order) = Z/(Z - s**order) - 1``: nothing cancels near the edge.
+    A weight of at least the order is lowered by ``s**order/(Z - s**order) = Z/(Z - s**order) - 1``: nothing cancels near
+    the edge.
     """
-    order = int(panels.order[0])
+    order, symmetric = int(panels.order[0]), bool(panels.symmetric[0])
     lowered = panels.weight >= order
     weight = np.where(lowered, panels.weight - order, panels.weight)
     principal = local ** (1 / order)
-    if panels.symmetric[0]:
+    series, low, high = panels.coefficients, panels.start, panels.stop
+    if symmetric:
         # g is even, so the roots +-s together integrate it over [-stop, stop]
-        series = np.zeros((len(panels), 2 * DEGREE - 1))
+        series, low = np.zeros((len(panels), 2 * DEGREE - 1)), -panels.stop
         series[:, ::2] = panels.coefficients
-        roots, low, high = [principal], -panels.stop, panels.stop
-    else:
-        series, low, high = panels.coefficients, panels.start, panels.stop
-        roots = [principal * np.exp(2j * np.pi * k / order) for k in range(order)]
     value, slope = np.zeros_like(local), np.zeros_like(local)
-    for root in roots:
-        cauchy, d_cauchy = _series_integral(series, root, low, high)
+    for k in range(1 if symmetric else order):
+        root = principal * np.exp(2j * np.pi * k / order)
+        up, down = root - low, root - high
+        if k == 0:
+            # the principal root may be close to an end of the panel. Distances taken along the line are the same numbers
+            # for the two panels that meet there, so their logarithms cancel as they should
+            up = np.where(low > 0, to_start / _quotient(root, low, order), up)
+            down = to_stop / _quotient(root, high, order)
+        cauchy, d_cauchy = _series_integral(series, (up + down) / (high - low), up, down, high - low)
         factor = root ** (weight + 1 - order) / order
         value += factor * cauchy
         slope += factor * (cauchy * (weight + 1 - order) + d_cauchy * root) / (order * local)
@@ -82,20 +98,26 @@ def _panel_integral(panels: Panels, local: Complex) -> tuple[Complex, Complex]:
     return value, slope
 
 
-def _series_integral(series: Real, root: Complex, low: Real, high: Real) -> tuple[Complex, Complex]:
-    """``int g(s)/(root - s) ds`` of Chebyshev series on [low, high], and the derivative: by recurrence, or by quadrature far away."""
-    stretch = 2 / (high - low)
-    t = (root - (low + high) / 2) * stretch
+def _quotient(root: Complex, end: Real, order: int) -> Complex:
+    """``(root**order - end**order)/(root - end)``."""
+    return sum((root**k * end ** (order - 1 - k) for k in range(order)), np.zeros_like(root))
+
+
+def _series_integral(series: Real, t: Complex, up: Complex, down: Complex, width: Real) -> tuple[Complex, Complex]:
+    """``int g(s)/(root - s) ds`` of a Chebyshev series on a panel, and the derivative.
+
+    The root is at t in the panel's own coordinate, ``up`` beyond its lower end and ``down`` beyond its upper one. Close to
+    the panel by recurrence, away from it by quadrature.
+    """
     value, slope = np.empty_like(t), np.empty_like(t)
     near = _bernstein(t) < NEAR
-    # the distances to the ends of the panel come from the root: t + 1 and t - 1 would have lost their digits
-    up, down = ((root - low) * stretch)[near], ((root - high) * stretch)[near]
-    value[near], slope[near] = _recurrence(series[near], t[near], np.log(up) - np.log(down), 1 / up - 1 / down)
+    log, log_slope = np.log(up[near]) - np.log(down[near]), (1 / up[near] - 1 / down[near]) * (width[near] / 2)
+    value[near], slope[near] = _recurrence(series[near], t[near], log, log_slope)
     if not near.all():
         g = np.asarray(chebyshev.chebval(GAUSS_NODES, series[~near].T)) * GAUSS_WEIGHTS
         inverse = 1 / (t[~near, None] - GAUSS_NODES)
         value[~near], slope[~near] = (g * inverse).sum(axis=1), -(g * inverse**2).sum(axis=1)
-    return value, slope * stretch
+    return value, slope * (2 / width)
 
 
 def _recurrence(series: Real, t: Complex, log: Complex, log_slope: Complex) -> tuple[Complex, Complex]:
@@ -121,6 +143,12 @@ def _bernstein(t: Complex) -> Real:
     """Sum of the semi-axes of the ellipse with foci -1, 1 through t."""
     root = np.sqrt(t - 1) * np.sqrt(t + 1)
     return np.asarray(np.maximum(np.abs(t + root), np.abs(t - root)))
+
+
+def root_mean_square(z: Complex, g: Complex, g_slope: Complex) -> Real:
+    """``sqrt(int 1/|z - t|**2)``: bounds the size of the terms that make up G, and so its rounding error."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt(np.where(z.imag == 0, np.abs(g_slope), np.abs(g.imag / z.imag)))
 
 
 def weighted_inverses(inverse: Complex, locations: Real, masses: Real) -> Complex:

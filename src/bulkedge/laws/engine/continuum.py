@@ -31,8 +31,7 @@ MASS_DEGREE = 32
 def resolve(intervals: Sequence[Interval], density: Density) -> Continuum:
     """Represent a density between known edges, given in increasing order."""
     panels = fit(intervals, density)
-    ends = panels.position(np.stack([panels.start, panels.stop], axis=1))
-    return Continuum(panels.take(np.argsort(ends.min(axis=1), kind="stable")), tuple(intervals))
+    return Continuum(panels.take(np.argsort(np.minimum(*panels.ends()), kind="stable")), tuple(intervals))
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Continuum:
     @cached_property
     def _breaks(self) -> Real:
         """Left ends of the panels."""
-        return self.panels.position(np.stack([self.panels.start, self.panels.stop], axis=1)).min(axis=1)
+        return np.minimum(*self.panels.ends())
 
     @cached_property
     def _ends(self) -> tuple[Real, Real]:
@@ -201,8 +200,7 @@ class Continuum:
     def _transforms(self, z: Complex) -> Complex:
         x, mass = self._nodes
         near = is_near(self.panels, z)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            inverse = 1 / (z[:, None, None] - x)
+        inverse = 1 / (z[:, None, None] - x)
         inverse[near] = 0.0
         result = weighted_inverses(inverse.reshape(len(z), x.size), x.ravel(), mass.ravel())
         target, panel = np.nonzero(near)

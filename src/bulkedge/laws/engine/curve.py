@@ -20,19 +20,15 @@ class Curve:
     Parameters
     ----------
     step : callable
-        ``step(u, z)`` returns the self-map at u and its Jacobian; see :func:`bulkedge.laws.engine.fixed_point.solve`.
+        The self-map; see :data:`bulkedge.laws.engine.fixed_point.Step`.
     cauchy : callable
         ``cauchy(u, x)`` reads the Cauchy transform off the fixed point.
     x, u : arrays of shape (n,) and (d, n)
         Where to start: points of the bulk with their variables, at least roughly.
-    noise : float
-        Absolute rounding error of the map.
     """
 
-    def __init__(
-        self, step: Step, cauchy: Callable[[Complex, Real], Complex], x: Real, u: Complex, noise: float
-    ) -> None:
-        self.step, self.cauchy, self.noise = step, cauchy, noise
+    def __init__(self, step: Step, cauchy: Callable[[Complex, Real], Complex], x: Real, u: Complex) -> None:
+        self.step, self.cauchy = step, cauchy
         self.x, self.u = x, u
 
     def density(self, x: Real) -> tuple[Real, Real]:
@@ -40,15 +36,14 @@ class Curve:
         order = np.argsort(self.x, kind="stable")
         start = np.stack([np.interp(x, self.x[order], row[order]) for row in self.u])
         start = start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start))
-        u = solve(self.step, x, start, noise=self.noise)
+        u = solve(self.step, x, start)
         self.x, self.u = np.concatenate([self.x, x]), np.concatenate([self.u, u], axis=1)
         density = -self.cauchy(u, x).imag / np.pi
-        return density, density * (self._slip(u, x) + 4 * EPS)
+        return density, density * (8 * self._slip(u, x) + 4 * EPS)
 
     def _slip(self, u: Complex, x: Real) -> Real:
         """Rounding error of u, in units of its height above the real axis."""
-        image, jacobian = self.step(u, x + 0j)
-        error = self.noise + 8 * EPS * np.abs(image)
+        _, jacobian, error = self.step(u, x + 0j)
         if len(u) == 1:
             return np.asarray(error[0] / np.abs(1 - jacobian[0, 0]) / u[0].imag)
         inverse = np.linalg.inv(np.moveaxis(np.eye(len(u))[:, :, None] - jacobian, -1, 0))

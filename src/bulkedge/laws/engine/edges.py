@@ -32,7 +32,7 @@ class Edge:
     @classmethod
     def soft(cls, location: float, remainder: float = 0.0) -> Edge:
         """Square-root edge, the generic one: a simple critical point of the inverse map."""
-        return cls(location, 0.5, 2, True, remainder)
+        return cls(location, 0.5, 2, even=True, remainder=remainder)
 
     @classmethod
     def exactly_soft(cls, location: Fraction) -> Edge:
@@ -43,7 +43,7 @@ class Edge:
     @classmethod
     def hard(cls, location: float, order: int = 2) -> Edge:
         """Density ``delta**(1/order - 1)``: a zero of the given order of the inverse map."""
-        return cls(location, 1 / order - 1, order, order == 2)
+        return cls(location, 1 / order - 1, order, even=order == 2)
 
     @classmethod
     def cusp(cls, location: float, exponent: float = 1 / 3) -> Edge:

@@ -13,8 +13,8 @@ import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 
-Step = Callable[[Complex, Complex], tuple[Complex, Complex]]
-"""``step(u, z)`` returns the self-map ``T_z(u)``, of shape ``(d, n)``, and its Jacobian, of shape ``(d, d, n)``."""
+Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
+"""``step(u, z)`` returns ``T_z(u)``, of shape ``(d, n)``, its Jacobian, ``(d, d, n)``, and its rounding error, ``(d, n)``."""
 
 
 class BranchError(ArithmeticError):
@@ -25,35 +25,33 @@ class BranchError(ArithmeticError):
         self.x = x
 
 
-def solve(step: Step, x: Real, start: Complex, *, noise: float = 0.0) -> Complex:
+def solve(step: Step, x: Real, start: Complex) -> Complex:
     """Find the fixed point above each point x of the bulk.
 
     Parameters
     ----------
     step : callable
-        The self-map and its Jacobian.
+        The self-map, its Jacobian and its rounding error.
     x : array of shape (n,)
         Points inside the bulk.
     start : array of shape (d, n)
         Starting points with positive imaginary part.
-    noise : float
-        Absolute rounding error of the map; a residual below it is zero.
 
     Raises
     ------
     BranchError
         If some point has no solution with positive imaginary part.
     """
-    u, proved = bulk_fixed_point(step, x, start, noise=noise)
+    u, proved = bulk_fixed_point(step, x, start)
     if not proved.all():
-        u[:, ~proved] = descend(step, x[~proved], len(u), noise=noise)
+        u[:, ~proved] = descend(step, x[~proved], len(u))
     outside = np.any(u.imag <= 0, axis=0)
     if outside.any():
         raise BranchError("no solution in the upper half-plane", x[outside])
     return u
 
 
-def descend(step: Step, x: Real, size: int, *, noise: float = 0.0) -> Complex:
+def descend(step: Step, x: Real, size: int) -> Complex:
     """Find the fixed point at each x, in the bulk or outside it, where nothing better is known to start from.
 
     ``z = x + i h`` comes down from far above the axis: each quartering of h moves the fixed point by a bounded hyperbolic distance
@@ -63,8 +61,8 @@ def descend(step: Step, x: Real, size: int, *, noise: float = 0.0) -> Complex:
     result, lost = np.zeros((size, len(x)), dtype=complex), np.arange(len(x))
     path = x + np.full((size, 1), 1j * height)
     for _ in range(60):
-        path, _ = _newton(step, x[lost] + 1j * height, path, noise, 60)
-        result[:, lost], high = bulk_fixed_point(step, x[lost], path, noise=noise, iterations=12)
+        path, _ = _newton(step, x[lost] + 1j * height, path, 60)
+        result[:, lost], high = bulk_fixed_point(step, x[lost], path, iterations=12)
         lost, path = lost[~high], path[:, ~high]
         result[:, lost], proved = real_fixed_point(step, x[lost], path)
         lost, path = lost[~proved], path[:, ~proved]
@@ -74,11 +72,9 @@ def descend(step: Step, x: Real, size: int, *, noise: float = 0.0) -> Complex:
     raise BranchError("no fixed point", x[lost])
 
 
-def bulk_fixed_point(
-    step: Step, x: Real, start: Complex, *, noise: float = 0.0, iterations: int = 60
-) -> tuple[Complex, Mask]:
+def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, Mask]:
     """Newton from the given points of the upper half-plane; which results are proved to be fixed points there."""
-    u, lost = _newton(step, x + 0j, start, noise, iterations)
+    u, lost = _newton(step, x + 0j, start, iterations)
     # a smaller height is no more than rounding error: the point is real
     high = np.all(u.imag > 1e-11 * np.abs(u), axis=0)
     return u, high & np.isin(np.arange(len(x)), lost, invert=True)
@@ -89,12 +85,12 @@ def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask
     u = start.real + 0j
     with np.errstate(all="ignore"):
         for _ in range(30):
-            image, jacobian = step(u, x + 0j)
+            image, jacobian, _ = step(u, x + 0j)
             delta = _newton_step(image - u, jacobian)
             u = np.where(np.isfinite(delta), u + delta.real, np.nan)
             if np.all(np.abs(delta) <= 4 * EPS * np.abs(u)):
                 break
-        image, jacobian = step(u, x + 0j)
+        image, jacobian, _ = step(u, x + 0j)
         exact = np.all(np.abs(image - u) <= 1e-12 * (np.abs(u) + np.abs(x)), axis=0)
         return u, exact & (spectral_radius(jacobian) < 1)
 
@@ -108,7 +104,7 @@ def spectral_radius(jacobian: Complex) -> Real:
     return np.maximum(np.abs((a + d) / 2 + split), np.abs((a + d) / 2 - split))
 
 
-def _newton(step: Step, z: Complex, start: Complex, noise: float, iterations: int) -> tuple[Complex, Index]:
+def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:
     """Damped Newton; return the last points and the indices of those that did not converge.
 
     A step is kept if it shortens the hyperbolic distance from u to T(u). Where no damping helps, the plain step to T(u) is taken, which
@@ -119,7 +115,7 @@ def _newton(step: Step, z: Complex, start: Complex, noise: float, iterations: in
     best, damping = np.full(len(z), np.inf), np.ones(len(z))
     active = np.arange(len(z))
     for _ in range(iterations):
-        values, jacobian = step(trial[:, active], z[active])
+        values, jacobian, error = step(trial[:, active], z[active])
         merit = _hyperbolic(trial[:, active], values)
         better = merit <= best[active]
         go, stuck = active[better], active[~better]
@@ -135,7 +131,7 @@ def _newton(step: Step, z: Complex, start: Complex, noise: float, iterations: in
 
         # the map is analytic in a disc of radius Im u, so Newton's next error is about |delta|**2 / Im u
         exact = (damping[go] == 1) & (np.abs(delta[:, go]) <= 1e-8 * trial[:, go].imag)
-        settled = np.all(exact | (np.abs(residual) <= noise + 16 * EPS * np.abs(base[:, go])), axis=0)
+        settled = np.all(exact | (np.abs(residual) <= 4 * error[:, better]), axis=0)
         # a fixed point of the open half-plane is attracting; one that is not lies on the axis, and rounding lifted it
         settled &= spectral_radius(jacobian[..., better]) < 1
         active = np.concatenate([stuck, go[~settled]])
@@ -152,10 +148,14 @@ def _hyperbolic(u: Complex, image: Complex) -> Real:
 
 
 def _newton_step(residual: Complex, jacobian: Complex) -> Complex:
-    if len(residual) == 1:
-        return np.asarray(residual / (1 - jacobian[0]))
-    (a, b), (c, d) = np.eye(2)[:, :, None] - jacobian
-    return np.stack([d * residual[0] - b * residual[1], a * residual[1] - c * residual[0]]) / (a * d - b * c)
+    """Solve ``(1 - jacobian) delta = residual``; where that is singular, the plain step."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if len(residual) == 1:
+            delta = residual / (1 - jacobian[0])
+        else:
+            (a, b), (c, d) = np.eye(2)[:, :, None] - jacobian
+            delta = np.stack([d * residual[0] - b * residual[1], a * residual[1] - c * residual[0]]) / (a * d - b * c)
+    return np.where(np.all(np.isfinite(delta), axis=0), delta, residual)
 
 
 def _largest_damping(u: Complex, delta: Complex) -> Real:

@@ -146,7 +146,11 @@ def polish(operation: Operation, x: Real, state: Real) -> Real:
         # x is stationary along the curve of fixed points: an error of the variables enters it squared
         travelled = np.abs(current - unknown[:, ~at_zero])[:-1]
         if np.all(np.abs(delta[:-1]) <= 1e-5 * travelled + 4 * EPS * np.abs(current[:-1])):
-            return np.where(at_zero, 0.0, np.insert(current[-1], np.cumsum(~at_zero)[at_zero], 0.0) if at_zero.any() else current[-1])
+            return np.where(
+                at_zero,
+                0.0,
+                np.insert(current[-1], np.cumsum(~at_zero)[at_zero], 0.0) if at_zero.any() else current[-1],
+            )
     raise BranchError("the edges were not resolved", x[~at_zero])
 
 
@@ -154,7 +158,7 @@ def _edge_equations(operation: Operation, unknown: Real) -> tuple[Real, Real]:
     """Residuals and Jacobian matrix of ``T_x(u) = u, det(1 - T_x'(u)) = 0`` in the unknowns (u, x)."""
 
     def equations(values: Complex) -> Complex:
-        image, jacobian = operation.step(values[:-1], values[-1])
+        image, jacobian, _ = operation.step(values[:-1], values[-1])
         rest = np.eye(operation.size)[:, :, None] - jacobian
         determinant = rest[0, 0] if operation.size == 1 else rest[0, 0] * rest[1, 1] - rest[0, 1] * rest[1, 0]
         return np.concatenate([image - values[:-1], determinant[None]])
@@ -163,9 +167,9 @@ def _edge_equations(operation: Operation, unknown: Real) -> tuple[Real, Real]:
     height = 1e-9 * np.abs(unknown).max(axis=0)
     columns = []
     for k in range(len(unknown)):
-        shift = np.zeros(unknown.shape, dtype=complex)
-        shift[k] = 1j * height
-        columns.append(equations(unknown + shift).imag / height)
+        shifted = unknown + 0j
+        shifted[k] += 1j * height
+        columns.append(equations(shifted).imag / height)
     return equations(unknown + 0j).real, np.stack(columns, axis=1)
 
 
@@ -180,8 +184,7 @@ def bulk_of(operation: Operation, atoms: Atoms) -> tuple[list[Interval], Density
         if not ends:
             return None
         inside = survey.inside
-        noise = 64 * EPS * max(abs(end) for pair in ends for end in pair)
-        curve = Curve(operation.step, operation.cauchy, survey.x[inside], survey.state[:, inside], noise)
+        curve = Curve(operation.step, operation.cauchy, survey.x[inside], survey.state[:, inside])
         try:
             kinds = [_kinds(operation, curve, low, high) for low, high in ends]
             fit(kinds, curve.density)

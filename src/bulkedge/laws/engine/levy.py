@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bulkedge.arrays import Complex, Real
+from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.pick import CUSP, PickMap, sorted_barriers
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ class Levy:
     def of(cls, drift: float, locations: Real, masses: Real) -> Levy:
         """Merge equal locations."""
         places, index = np.unique(locations, return_inverse=True)
-        return cls(drift, places, np.bincount(index, weights=masses, minlength=len(places)))
+        merged = np.zeros(len(places))
+        np.add.at(merged, index, masses)
+        return cls(drift, places, merged)
 
     def __add__(self, other: Levy) -> Levy:
         """The Levy measure of the free sum."""
@@ -66,13 +69,15 @@ class Levy:
         places, masses = self.locations, self.masses
         symmetric = self.drift == 0 and np.array_equal(places, -places[::-1]) and np.array_equal(masses, masses[::-1])
 
-        def evaluate(u: Complex) -> tuple[Complex, Complex]:
+        def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
             inverse = 1 / (u[:, None] - places)
             slope = 1 - inverse**2 @ masses
             if symmetric:
                 # a pair of atoms at +-q gives m u/(u**2 - q**2), without the cancellation of its two terms near u = 0
-                return u + u * ((1 / (u[:, None] ** 2 - places**2)) @ masses), slope
-            return u + self.drift + inverse @ masses, slope
+                paired = 1 / (u[:, None] ** 2 - places**2)
+                return u + u * (paired @ masses), slope, np.abs(u) * (1 + np.abs(paired) @ masses)
+            size = np.abs(u) + abs(self.drift) + np.abs(inverse) @ masses
+            return u + self.drift + inverse @ masses, slope, size
 
         def exact(u: Fraction) -> Fraction:
             jumps = (Fraction(m) / (u - Fraction(t)) for t, m in zip(places.tolist(), masses.tolist(), strict=True))
@@ -90,16 +95,20 @@ class Levy:
     def map_over(self, law: Law) -> PickMap:
         """The inverse map ``u + R(G(u))`` of the free sum with ``law``."""
 
-        def evaluate(u: Complex) -> tuple[Complex, Complex]:
+        def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
             g, slope, _, _ = law._transforms(u)
             shrink = 1 / (1 - g[:, None] * self.locations)
-            return u + self.drift + g * (shrink @ self.masses), 1 + slope * (shrink**2 @ self.masses)
+            size = np.abs(u) + abs(self.drift) + root_mean_square(u, g, slope) * (np.abs(shrink) ** 2 @ self.masses)
+            return u + self.drift + g * (shrink @ self.masses), 1 + slope * (shrink**2 @ self.masses), size
 
-        points, weights = [np.zeros(0)], [np.zeros(0)]
+        points: list[Real] = []
+        weights: list[Real] = []
         for place, mass in zip(self.locations, self.masses, strict=True):
             found = law._locations if place == 0 else level_points(law, 1 / place)
             points.append(found)
-            weights.append(mass * law._masses if place == 0 else -mass / (place**2 * law._transforms(found + 0j)[1].real))
+            weights.append(
+                mass * law._masses if place == 0 else -mass / (place**2 * law._transforms(found + 0j)[1].real)
+            )
         barriers, masses = sorted_barriers(law.support, np.concatenate(points), np.concatenate(weights))
         return PickMap(evaluate, barriers, masses, lambda u, _: law._transforms(u)[0], law._locations)
 

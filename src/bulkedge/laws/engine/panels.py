@@ -16,7 +16,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from bulkedge.arrays import Index, Mask, Real
+from bulkedge.arrays import EPS, Index, Mask, Real
 from bulkedge.laws.engine.edges import Interval
 
 DEGREE = 20
@@ -25,7 +25,7 @@ TOLERANCE = 1e-13
 """A panel has converged when its last coefficients are this small beside its largest."""
 NEGLIGIBLE = 1e-17
 """A panel with less mass needs no accuracy."""
-MOST_HALVINGS = 64
+MOST_HALVINGS = 400
 MOST_PANELS = 1000
 
 Density = Callable[[Real], tuple[Real, Real]]
@@ -53,6 +53,7 @@ class Panels:
     remainder: Real
     direction: Real
     length: Real
+    middle: Real
     order: NDArray[np.int64]
     exponent: Real
     weight: NDArray[np.int64]
@@ -65,15 +66,14 @@ class Panels:
     def halves(cls, intervals: Sequence[Interval]) -> Panels:
         """One panel for each half of each interval, still without coefficients."""
         edges = [edge for pair in intervals for edge in pair]
-        spans = [
-            (right.location - left.location) + (right.remainder - left.remainder) for left, right in intervals
-        ]
+        spans = [(right.location - left.location) + (right.remainder - left.remainder) for left, right in intervals]
         count = len(edges)
         return cls(
             location=np.array([edge.location for edge in edges]),
             remainder=np.array([edge.remainder for edge in edges]),
             direction=np.tile([1.0, -1.0], len(intervals)),
             length=np.repeat(spans, 2) / 2,
+            middle=np.repeat([(left.location + right.location) / 2 for left, right in intervals], 2),
             order=np.array([edge.order for edge in edges]),
             exponent=np.array([edge.exponent for edge in edges]),
             weight=np.array([edge.weight for edge in edges]),
@@ -121,6 +121,11 @@ class Panels:
     def position(self, s: Real) -> Real:
         """Point of the line, rows of ``s`` being panels."""
         return np.asarray(self.location[:, None] + self.direction[:, None] * self.distance(s))
+
+    def ends(self) -> tuple[Real, Real]:
+        """Points of the line at which each panel starts and stops, the same numbers for panels that meet there."""
+        start, stop = self.position(np.stack([self.start, self.stop], axis=1)).T
+        return start, np.where(self.stop == 1, self.middle, stop)
 
     def g(self, s: Real) -> Real:
         """The analytic factor, rows of ``s`` being panels."""
@@ -170,6 +175,9 @@ def _sampled(panels: Panels, density: Density) -> tuple[Panels, Mask]:
     coefficients = (values / power) @ transform.T
     fitted = panels.replaced(coefficients=coefficients)
     largest, tail = np.abs(coefficients).max(axis=1), np.abs(coefficients[:, -3:]).max(axis=1)
+    # x is rounded too: where it lies beside a far edge, a steep density feels it
+    steepness = np.abs(np.gradient(values, axis=1) / np.gradient(x, axis=1))
+    errors = errors + 2 * EPS * np.abs(panels.location)[:, None] * steepness
     rounding = 2 * np.mean(errors / power, axis=1)
     mass = fitted.scale * largest * panels.stop**panels.weight * (panels.stop - panels.start)
     return fitted, (tail <= np.maximum(TOLERANCE * largest, rounding)) | (mass < NEGLIGIBLE)

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
@@ -26,6 +28,16 @@ from bulkedge.laws.engine.panels import Density
 
 CUSP = 1e-10
 """Two intervals closer than this slope touch: the gap, of width ~ CUSP**1.5, is below double precision."""
+NECK = 1e-2
+"""Up to this negative slope the density has a narrow place, which wants an edge of its own."""
+
+
+class Gap(NamedTuple):
+    """A stretch of u on which the map increases, and its steepest slope; a point where that is not positive."""
+
+    low: float
+    high: float
+    slope: float
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,7 @@ class PickMap:
     Attributes
     ----------
     evaluate : callable
-        ``evaluate(u)`` returns ``z(u)`` and ``z'(u)``.
+        ``evaluate(u)`` returns ``z(u)``, ``z'(u)`` and the size of the terms that add up to z: its rounding error in units.
     barriers : array of shape (k, 2)
         Disjoint closed intervals (points: equal ends), increasing, outside which N is analytic and real.
     weights : array of shape (k,)
@@ -53,7 +65,7 @@ class PickMap:
         self-map, which keeps that accuracy down to x = 0.
     """
 
-    evaluate: Callable[[Complex], tuple[Complex, Complex]]
+    evaluate: Callable[[Complex], tuple[Complex, Complex, Real]]
     barriers: Real
     weights: Real
     cauchy: Callable[[Complex, Real], Complex]
@@ -68,73 +80,88 @@ class PickMap:
             slope = float(self.evaluate(np.array([u + 0j]))[1][0].real)
         return slope if np.isfinite(slope) else -1e300
 
+    def value(self, u: float) -> float:
+        """``z(u)`` for real u off the barriers."""
+        return float(self.evaluate(np.array([u + 0j]))[0][0].real)
+
     def bulk(self) -> tuple[list[Interval], Density]:
         """Edges first, then the density between them."""
         gaps = self._gaps()
-        critical = list(zip(gaps[:-1, 1], gaps[1:, 0], strict=True))
-        ends = [(self._edge(a, gaps[k]), self._edge(b, gaps[k + 1])) for k, (a, b) in enumerate(critical)]
-        noise = 0.0 if self.multiplicative else 16 * EPS * max(abs(edge.location) for pair in ends for edge in pair)
+        open_gaps = [gap for gap in gaps if gap.slope > -CUSP]
+        critical = [(left.high, right.low) for left, right in pairwise(open_gaps)]
+        ends = [(self._edge(left.high, left), self._edge(right.low, right)) for left, right in pairwise(open_gaps)]
         # half circles: exact for the semicircle law, a fair start for the others
         turn = np.linspace(0, np.pi, 17)
-        x = [(left.location + right.location - (right.location - left.location) * np.cos(turn)) / 2 for left, right in ends]
-        u = [(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical]
-        curve = Curve(self._step, lambda u, x: self.cauchy(u[0], x), np.concatenate(x), np.concatenate(u)[None], noise)
-        return ends, curve.density
+        spans = [(left.location, right.location) for left, right in ends]
+        x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in spans])
+        u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
+        curve = Curve(self._step, lambda u, x: self.cauchy(u[0], x), x, u[None])
+        necks = [self.value(gap.low) for gap in gaps if gap.slope <= -CUSP]
+        return [part for pair in ends for part in _cut(pair, necks)], curve.density
 
-    def _step(self, u: Complex, z: Complex) -> tuple[Complex, Complex]:
-        """The self-map whose fixed point is the subordination variable, and its derivative."""
-        value, slope = self.evaluate(u[0])
+    def _step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
+        """The self-map whose fixed point is the subordination variable."""
+        value, slope, terms = self.evaluate(u[0])
         if self.multiplicative:
             image = z * u[0] / value
-            return image[None], (image * (1 / u[0] - slope / value))[None, None]
-        return (u[0] + (z - value))[None], (1 - slope)[None, None]
+            jacobian = image * (1 / u[0] - slope / value)
+            return image[None], jacobian[None, None], 4 * EPS * np.abs(image * terms / value)[None]
+        return (u[0] + (z - value))[None], (1 - slope)[None, None], 4 * EPS * (np.abs(z) + terms)[None]
 
-    def _edge(self, u: float, gap: Real) -> Edge:
+    def _edge(self, u: float, gap: Gap) -> Edge:
         """The edge at the critical point u, which ends the given gap."""
         if self.touching is not None and np.any(self.barriers == u):
             return self.touching
-        touch = gap[0] == gap[1]
+        touch = gap.low == gap.high
         # the place of a maximum is known to the root of the rounding error, that of a zero to the rounding error
         slack = (1e-6 if touch else 1e-12) * np.abs(self.barriers - u).min()
         pole = self.poles[np.abs(self.poles - u) <= slack]
         u = float(pole[0]) if len(pole) else u
-        location = float(self.evaluate(np.array([u + 0j]))[0][0].real)
         if touch:
-            return Edge.cusp(location, -1 / 3 if len(pole) else 1 / 3)
+            return Edge.cusp(self.value(u), -1 / 3 if len(pole) else 1 / 3)
         if len(pole):
-            return Edge.hard(location)
-        return Edge.soft(location) if self.exact is None else Edge.exactly_soft(self.exact(Fraction(u)))
+            return Edge.hard(self.value(u))
+        return Edge.soft(self.value(u)) if self.exact is None else Edge.exactly_soft(self.exact(Fraction(u)))
 
-    def _gaps(self) -> Real:
+    def _gaps(self) -> list[Gap]:
         """Intervals of u on which the map increases, left to right; the outermost reach to infinity."""
         first, last = float(self.barriers[0, 0]), float(self.barriers[-1, 1])
-        reach = 1.0 + float(np.abs(self.barriers).max())
+        reach = float(np.abs(self.barriers).max()) + float(np.sqrt(self.weights.max())) + float(np.finfo(float).tiny)
         left = _rise(lambda v: self.slope(first - reach * np.exp(v)), -80.0, 80.0)
         right = _rise(lambda v: self.slope(last + reach * np.exp(v)), -80.0, 80.0)
-        outer = (-np.inf, first - reach * np.exp(left) if left > -80 else first)
-        return np.array([outer, *self._inner_gaps(), (last + reach * np.exp(right), np.inf)])
+        outer = Gap(-np.inf, first - reach * np.exp(left) if left > -80 else first, 1.0)
+        return [outer, *self._inner_gaps(), Gap(last + reach * np.exp(right), np.inf, 1.0)]
 
-    def _inner_gaps(self) -> list[tuple[float, float]]:
+    def _inner_gaps(self) -> list[Gap]:
         low, high = self.barriers[:-1, 1], self.barriers[1:, 0]
-        # slope <= 1 - w1/(u-low)**2 - w2/(high-u)**2, whose maximum over u is 1 - (w1**(1/3) + w2**(1/3))**3/(high-low)**2
+        # slope <= 1 - w1/(u-low)**2 - w2/(high-u)**2, at most 1 - (w1**(1/3) + w2**(1/3))**3/(high-low)**2
         pair = (np.cbrt(self.weights[:-1]) + np.cbrt(self.weights[1:])) ** 3
-        possible = pair < (high - low) ** 2 * (1 + CUSP)
-        candidates = (self._gap_between(a, b) for a, b in zip(low[possible], high[possible], strict=True))
-        return [gap for gap in candidates if gap is not None]
+        possible = pair < (high - low) ** 2 * (1 + NECK)
+        found = (self._gap_between(a, b) for a, b in zip(low[possible], high[possible], strict=True))
+        return [gap for gap in found if gap.slope > -NECK]
 
-    def _gap_between(self, low: float, high: float) -> tuple[float, float] | None:
+    def _gap_between(self, low: float, high: float) -> Gap:
+        """The increasing stretch between two barriers; a point if the slope there is at most zero."""
+
         def place(v: float) -> float:
             width = (high - low) / (1 + np.exp(abs(v)))
             return float(low + width if v < 0 else high - width)
 
-        top = minimize_scalar(lambda v: -self.slope(place(v)), bounds=(-36, 36), method="bounded", options={"xatol": 1e-9})
-        if -top.fun < -CUSP:
-            return None
-        if -top.fun < CUSP:
-            return place(top.x), place(top.x)
-        ends = (_rise(lambda v: self.slope(place(v)), end, top.x) for end in (-36.0, 36.0))
-        left, right = (place(v) for v in ends)
-        return left, right
+        def slope(v: float) -> float:
+            return self.slope(place(v))
+
+        top = minimize_scalar(lambda v: -slope(v), bounds=(-36, 36), method="bounded", options={"xatol": 1e-9}).x
+        steepest = slope(top)
+        if steepest < CUSP:
+            return Gap(place(top), place(top), steepest)
+        return Gap(place(_rise(slope, -36.0, top)), place(_rise(slope, 36.0, top)), steepest)
+
+
+def _cut(interval: Interval, necks: list[float]) -> list[Interval]:
+    """Split an interval at its necks: distances from a narrow place are then measured from that place."""
+    left, right = interval
+    inner = [Edge.plain(neck) for neck in necks if left.location < neck < right.location]
+    return list(pairwise([left, *inner, right]))
 
 
 def _rise(function: Callable[[float], float], negative: float, positive: float) -> float:
@@ -144,9 +171,7 @@ def _rise(function: Callable[[float], float], negative: float, positive: float) 
     return float(brentq(function, negative, positive, xtol=1e-15, rtol=8 * EPS))
 
 
-def sorted_barriers(
-    support: tuple[tuple[float, float], ...], points: Real, weights: Real
-) -> tuple[Real, Real]:
+def sorted_barriers(support: tuple[tuple[float, float], ...], points: Real, weights: Real) -> tuple[Real, Real]:
     """Intervals and weighted points as disjoint barriers in increasing order, with their weights."""
     intervals = np.array(support, dtype=float).reshape(-1, 2)
     ends = np.concatenate([intervals, np.stack([points, points], axis=1)])

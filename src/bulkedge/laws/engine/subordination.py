@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bulkedge.arrays import Complex, Real
+from bulkedge.arrays import EPS, Complex, Real
+from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.edges import Edge
 
 if TYPE_CHECKING:
     from bulkedge.laws.base import Law
+
+ROUNDING = 4 * EPS
 
 
 class Side(NamedTuple):
@@ -41,6 +44,12 @@ class Side(NamedTuple):
     def h(self) -> Complex:
         """``1/G(y) - y``."""
         return -self.psi / self.g
+
+    @property
+    def h_size(self) -> Real:
+        """Size of the terms that make up h: its rounding error in units."""
+        mean = root_mean_square(self.y, self.g, self.dg)
+        return (1 + np.abs(self.y) * mean + np.abs(self.h) * mean) / np.abs(self.g)
 
     @property
     def dh(self) -> Complex:
@@ -69,8 +78,8 @@ class Operation(ABC):
         """Numbers between which the support of the result lies."""
 
     @abstractmethod
-    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex]:
-        """The round trip from the variables u of mu, of shape ``(d, n)``, and its Jacobian, of shape ``(d, d, n)``."""
+    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
+        """The round trip from the variables u of mu; see :data:`bulkedge.laws.engine.fixed_point.Step`."""
 
     @abstractmethod
     def cauchy(self, u: Complex, x: Real) -> Complex:
@@ -92,11 +101,12 @@ class Addition(Operation):
         """Sums of the edges."""
         return self.mu.lower_edge + self.nu.lower_edge, self.mu.edge + self.nu.edge
 
-    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex]:
+    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
         """``y_1 -> z + h(z + h(y_1))``."""
         one = Side.at(self.mu, u[0])
         two = Side.at(self.nu, z + one.h)
-        return (z + two.h)[None], (one.dh * two.dh)[None, None]
+        error = np.abs(z) + two.h_size + np.abs(two.dh) * (np.abs(z) + one.h_size)
+        return (z + two.h)[None], (one.dh * two.dh)[None, None], ROUNDING * error[None]
 
     def cauchy(self, u: Complex, x: Real) -> Complex:
         """``G_mu(y_1)``."""
@@ -124,11 +134,13 @@ class Multiplication(Operation):
         """If both laws do."""
         return self.mu.lower_edge >= 0
 
-    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex]:
+    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
         """``y_1 -> -z/h(-z/h(y_1))``; for negative z the partner lies in the lower half-plane."""
         one = Side.at(self.mu, u[0])
         two = Side.at(self.nu, -z / one.h)
-        return (-z / two.h)[None], ((z / one.h**2 * one.dh) * (z / two.h**2 * two.dh))[None, None]
+        jacobian = (z / one.h**2 * one.dh) * (z / two.h**2 * two.dh)
+        error = np.abs(z / two.h**2) * (two.h_size + np.abs(two.dh * two.y) * (1 + one.h_size / np.abs(one.h)))
+        return (-z / two.h)[None], jacobian[None, None], ROUNDING * error[None]
 
     def cauchy(self, u: Complex, x: Real) -> Complex:
         """``(1 + psi)/x``."""
@@ -145,7 +157,11 @@ class Multiplication(Operation):
         if self.mu.lower_edge < 0:
             return None
         kernels = [dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu)]
-        orders = [_order_at_zero(law) for law, kernel in zip((self.mu, self.nu), kernels, strict=True) if kernel == max(kernels)]
+        orders = [
+            _order_at_zero(law)
+            for law, kernel in zip((self.mu, self.nu), kernels, strict=True)
+            if kernel == max(kernels)
+        ]
         order = sum(orders) - (max(kernels) == 0)
         return Edge.hard(0.0, order) if order > 1 else None
 
@@ -176,8 +192,9 @@ class RectangularAddition(Operation):
         """The largest singular values add up at most."""
         return 0.0, (np.sqrt(self.mu.edge) + np.sqrt(self.nu.edge)) ** 2
 
-    def _partner(self, a: Complex, b: Complex, law: Law) -> tuple[Complex, Complex, Side]:
+    def _partner(self, u: Complex, law: Law) -> tuple[Complex, Complex, Side]:
         """``h(a, b) = (1/g - a, 1/g' - b)``, its Jacobian, and the law's transforms."""
+        a, b = u
         side = Side.at(law, a * b)
         wide = 1 + self.ratio * side.psi
         bend = self.ratio * side.dpsi / wide**2
@@ -187,15 +204,17 @@ class RectangularAddition(Operation):
 
     def _both(self, u: Complex, root: Complex) -> tuple[Side, Side, Complex]:
         """The two laws at a fixed point, and the second law's variables."""
-        h, _, one = self._partner(u[0], u[1], self.mu)
+        h, _, one = self._partner(u, self.mu)
         return one, Side.at(self.nu, np.prod(root + h, axis=0)), root + h
 
-    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex]:
+    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
         """``(a, b) -> x + h(x + h(a, b))`` with ``x = sqrt(z)``."""
         root = np.sqrt(z)
-        h, inner, _ = self._partner(u[0], u[1], self.mu)
-        h, outer, _ = self._partner(*(root + h), self.nu)
-        return root + h, np.einsum("ijn,jkn->ikn", outer, inner)
+        h, inner, _ = self._partner(u, self.mu)
+        partner = root + h
+        h_back, outer, _ = self._partner(partner, self.nu)
+        error = np.abs(root) + np.abs(h_back) + np.einsum("ijn,jn->in", np.abs(outer), np.abs(root) + np.abs(h))
+        return root + h_back, np.einsum("ijn,jkn->ikn", outer, inner), 4 * ROUNDING * error
 
     def cauchy(self, u: Complex, x: Real) -> Complex:
         """``(1 + psi_1 + psi_2)/x``."""

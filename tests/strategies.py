@@ -1,0 +1,44 @@
+"""Hypothesis strategies from the domains that parameters declare."""
+
+import math
+from dataclasses import fields
+
+from hypothesis import strategies as st
+
+from bulkedge.domains import Choice, Each, Integers, Interval
+
+
+def members(domain, length=None):
+    """Values of a declared domain, its ends and the usual suspects included."""
+    if isinstance(domain, Interval):
+        return _numbers(domain)
+    if isinstance(domain, Integers):
+        return st.integers(domain.low, domain.high)
+    if isinstance(domain, Choice):
+        return st.sampled_from(domain.options)
+    if isinstance(domain, Each):
+        size = length or 3
+        return st.lists(members(domain.member), min_size=size, max_size=size).map(tuple)
+    raise TypeError(domain)
+
+
+def _numbers(domain):
+    special = [value for value in (domain.low, 0.5, 1.0, 2.0, domain.high) if domain.low <= value <= domain.high]
+    low, high = math.log(domain.low), math.log(domain.high)
+    spread = st.floats(low, high).map(lambda v: min(max(math.exp(v), domain.low), domain.high))
+    # most interest lies within a few decades of one
+    central = st.floats(max(low, -3), min(high, 3)).map(math.exp) if low < 3 and high > -3 else spread
+    choices = [st.sampled_from(special), central, spread]
+    return st.one_of(*choices, st.just(math.inf)) if domain.infinity else st.one_of(*choices)
+
+
+def parameters_of(cls):
+    """Keyword arguments of a class, each from its declared domain; tuples of one object share their length."""
+    declared = {each.name: each.metadata["domain"] for each in fields(cls)}
+
+    @st.composite
+    def draw(draw):
+        length = draw(st.integers(1, 4))
+        return {name: draw(members(domain, length)) for name, domain in declared.items()}
+
+    return draw()
