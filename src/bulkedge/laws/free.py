@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, reduce
 
 import numpy as np
@@ -21,7 +22,7 @@ from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.images import Affine, SquareRoot
-from bulkedge.laws.engine.levy import Levy
+from bulkedge.laws.engine.levy import Levy, exact_cauchy, is_short
 from bulkedge.laws.engine.pick import PickMap, sorted_barriers
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.engine.gaps import bulk_of
@@ -207,6 +208,9 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
         size = np.where(close, abs(1 - ratio), 1 + ratio) + ratio * np.abs(u) * root_mean_square(u, g, g_slope)
         return u * factor, factor + ratio * u * slope, np.abs(u) * size
 
+    def exact(u: Fraction) -> Fraction:
+        return u * (1 + Fraction(ratio) * (u * exact_cauchy(law, u) - sum(Fraction(mass) for _, mass in law.atoms)))
+
     positive = law._locations != 0
     atoms, masses = law._locations[positive], law._masses[positive]
     barriers, weights = sorted_barriers(law.support, atoms, ratio * masses * atoms**2)
@@ -216,6 +220,7 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
         weights,
         lambda u, x: (1 / u - (1 - ratio) / x) / ratio,
         np.zeros(1),
+        exact=exact if is_short(law) else None,
         touching=_touching_edge(law, ratio),
         multiplicative=law.lower_edge >= 0,
     )

@@ -109,8 +109,30 @@ class Levy:
             weights.append(
                 mass * law._masses if place == 0 else -mass / (place**2 * law._transforms(found + 0j)[1].real)
             )
+        def exact(u: Fraction) -> Fraction:
+            g = exact_cauchy(law, u)
+            jumps = zip(self.locations.tolist(), self.masses.tolist(), strict=True)
+            return u + Fraction(self.drift) + sum((Fraction(m) * g / (1 - Fraction(t) * g) for t, m in jumps), Fraction(0))
+
         barriers, masses = sorted_barriers(law.support, np.concatenate(points), np.concatenate(weights))
-        return PickMap(evaluate, barriers, masses, lambda u, _: law._transforms(u)[0], law._locations)
+        return PickMap(
+            evaluate=evaluate,
+            barriers=barriers,
+            weights=masses,
+            cauchy=lambda u, _: law._transforms(u)[0],
+            poles=law._locations,
+            exact=exact if is_short(law) else None,
+        )
+
+
+def is_short(law: Law) -> bool:
+    """Whether a law consists of a few atoms, for which exact arithmetic is cheap."""
+    return not law.support and len(law.atoms) <= MOST_EXACT_ATOMS
+
+
+def exact_cauchy(law: Law, u: Fraction) -> Fraction:
+    """The Cauchy transform of a law of atoms, in exact arithmetic."""
+    return sum((Fraction(mass) / (u - Fraction(place)) for place, mass in law.atoms), Fraction(0))
 
 
 def level_points(law: Law, w: float) -> Real:

@@ -1,0 +1,116 @@
+"""Fifty-digit references that share no code with the package.
+
+Densities come from the defining equation by Newton continuation from far above the axis (:func:`follow`), where the solution is known,
+straight down to the axis; moments from exact power series in rational numbers.
+"""
+
+from fractions import Fraction
+
+import mpmath as mp
+
+mp.mp.dps = 50
+
+
+def follow(equation, x, start):
+    """Solve ``equation(w, z) = 0`` at z = x + i0, following the branch that is ``start(z)`` at large z."""
+    height = mp.mpf(10) ** 6
+    z = mp.mpc(x, height)
+    w = start(z)
+    while height > 0:
+        z = mp.mpc(x, height)
+        w = _newton(equation, w, z, digits=12)
+        height = height * mp.mpf("0.8") if height > mp.mpf(10) ** -12 else mp.mpf(0)
+    return _newton(equation, w, mp.mpf(x), digits=45)
+
+
+def _newton(equation, w, z, digits):
+    step = mp.mpf(1)
+    for _ in range(100):
+        value = equation(w, z)
+        shift = abs(w) * mp.mpf(10) ** -25
+        slope = (equation(w + shift, z) - equation(w - shift, z)) / (2 * shift)
+        step = value / slope
+        w -= step
+        if abs(step) < abs(w) * mp.mpf(10) ** -digits:
+            break
+    return w
+
+
+def r_transform_density(r, x):
+    """Density at x of the law with the given R-transform."""
+    w = follow(lambda w, z: 1 / w + r(w) - z, x, lambda z: 1 / z)
+    return -w.imag / mp.pi
+
+
+def product_density(ratios, x, scale=1):
+    """Density at x of the free product of Marchenko-Pastur laws."""
+
+    def equation(psi, z):
+        value = scale * (1 + psi) / psi
+        for ratio in ratios:
+            value *= 1 + ratio * psi
+        return value - z
+
+    psi = follow(equation, x, lambda z: scale / z)
+    return -(psi.imag) / (mp.pi * x)
+
+
+def silverstein_density(values, weights, ratio, x):
+    """Density at x of the free product of atoms with MP(ratio), from the companion Stieltjes transform."""
+
+    def equation(m, z):
+        return -1 / m + ratio * mp.fsum(p * t / (1 + t * m) for t, p in zip(values, weights, strict=True)) - z
+
+    m = follow(equation, x, lambda z: -1 / z)
+    return m.imag / (mp.pi * ratio)
+
+
+def fuss_catalan_point(order, angle):
+    """Point and density of the Fuss-Catalan law by its angle in (0, pi/(order + 1)) (Haagerup and Moller 2013)."""
+    m, phi = order, mp.mpf(angle)
+    x = mp.sin((m + 1) * phi) ** (m + 1) / (mp.sin(phi) * mp.sin(m * phi) ** m)
+    density = mp.sin(phi) ** 2 * mp.sin(m * phi) ** (m - 1) / (mp.pi * mp.sin((m + 1) * phi) ** m)
+    return x, density
+
+
+def marchenko_pastur_density(ratio, x):
+    """Closed form, scale one."""
+    c = mp.mpf(ratio)
+    return mp.sqrt(((1 + mp.sqrt(c)) ** 2 - x) * (x - (1 - mp.sqrt(c)) ** 2)) / (2 * mp.pi * c * x)
+
+
+def moments_from_free_cumulants(cumulants):
+    """Moments 1..n from free cumulants 1..n, in the arithmetic of the arguments: ``M(z) = 1 + sum k_n (z M(z))**n``."""
+    n = len(cumulants)
+    series = [Fraction(1)] + [Fraction(0)] * n
+    for _ in range(n):
+        # one more coefficient is right after each pass
+        total = [Fraction(1)] + [Fraction(0)] * n
+        power = [Fraction(1)] + [Fraction(0)] * n
+        for order, cumulant in enumerate(cumulants, start=1):
+            power = [Fraction(0), *_multiply(power, series, n)[:n]]
+            total = [a + cumulant * b for a, b in zip(total, power, strict=True)]
+        series = total
+    return series[1:]
+
+
+def _multiply(a, b, n):
+    return [sum((a[i] * b[k - i] for i in range(k + 1)), Fraction(0)) for k in range(n + 1)]
+
+
+def product_moments(ratios, n):
+    """Moments 1..n of the product law: ``m_k = [u**(k-1)] ((1 + u) prod(1 + c u))**k / k`` (Lagrange inversion)."""
+    polynomial = [Fraction(1), Fraction(1)]
+    for ratio in ratios:
+        polynomial = [
+            (polynomial[k] if k < len(polynomial) else Fraction(0)) + (Fraction(ratio) * polynomial[k - 1] if k else 0)
+            for k in range(len(polynomial) + 1)
+        ]
+    result = []
+    for k in range(1, n + 1):
+        padded = (polynomial + [Fraction(0)] * n)[: n + 1]
+        power = [Fraction(1)] + [Fraction(0)] * n
+        for _ in range(k):
+            power = _multiply(power, padded, n)
+        result.append(power[k - 1] / k)
+    return result
