@@ -18,10 +18,12 @@ from functools import cache
 
 import numpy as np
 from numpy.polynomial import chebyshev, legendre
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import airy
 
-Real = NDArray[np.float64]
+from bulkedge.arrays import Real
+from bulkedge.domains import Choice, Parametric, parameter
+
 # Panel ends in the unit of G. Every cdf underflows before -30; the sf of beta = 2, 4 soon after 62, of beta = 1 after 100.
 _EDGES = (-30.0, -18.0, -11.0, -7.0, -5.5, -4.0, -2.0, 0.0, 2.0, 5.0, 10.0, 20.0, 36.0, 62.0, 100.0)
 _PIVOT = _EDGES.index(-2.0)  # panels before this edge interpolate log(cdf), the others log(sf); both exceed 0.1 here
@@ -138,7 +140,7 @@ def _probability(log_tail: Real) -> Real:
 
 
 @dataclass(frozen=True)
-class TracyWidom:
+class TracyWidom(Parametric):
     """Tracy-Widom law; its methods act elementwise.
 
     Parameters
@@ -147,11 +149,7 @@ class TracyWidom:
         Dyson index: real, complex or quaternionic matrices. The module states the scale at 4.
     """
 
-    beta: int
-
-    def __post_init__(self) -> None:
-        if self.beta not in (1, 2, 4):
-            raise ValueError(f"beta must be 1, 2 or 4, got {self.beta!r}")
+    beta: int = parameter(Choice((1, 2, 4)), "Dyson index")
 
     def pdf(self, s: ArrayLike) -> Real:
         """Return the density at s."""

@@ -22,7 +22,8 @@ Atoms = tuple[tuple[float, float], ...]
 
 SECTIONS = 16
 RESOLUTION = 1e-6
-"""Sections stop at this fraction of x, and Newton's method takes over."""
+"""Sections stop at this fraction of x, and Newton's method takes over; if it fails, at a hundredth of that, and so on."""
+FINEST = 1e-12
 MOST_POINTS = 20_000
 SMALLEST_MASS = 1e-11
 """Mass between two gaps that counts as none."""
@@ -39,6 +40,7 @@ class Survey:
     x: Real
     mass: Real
     state: Complex
+    resolution: float = RESOLUTION
 
     @classmethod
     def of(cls, operation: Operation, atoms: Atoms) -> Survey:
@@ -104,8 +106,8 @@ class Survey:
         with np.errstate(invalid="ignore"):
             differ = (inside[1:] != inside[:-1]) | (np.abs(np.diff(self.mass)) > SMALLEST_MASS)
         low, high, size = self.x[:-1], self.x[1:], float(np.ptp(self.x))
-        finest = 0.0 if self.operation.positive else RESOLUTION**2 * size
-        wide = high - low > np.maximum(RESOLUTION * np.maximum(np.abs(low), np.abs(high)), finest)
+        finest = 0.0 if self.operation.positive else FINEST * size
+        wide = high - low > np.maximum(self.resolution * np.maximum(np.abs(low), np.abs(high)), finest)
         if self.operation.positive:
             wide &= high > 2 * SMALLEST_POSITIVE * size
         points = [self._between(a, b) for a, b in zip(low[differ & wide], high[differ & wide], strict=True)]
@@ -121,37 +123,44 @@ class Survey:
 
     def edges(self) -> list[tuple[float, float]]:
         """The bulk: runs of inside points, from edge to edge."""
-        change = np.diff(self.inside.astype(int))
-        low, high = np.nonzero(change == 1)[0], np.nonzero(change == -1)[0] + 1
-        ends = polish(self.operation, self.x[np.append(low, high)], self.state[:, np.append(low, high)].real)
-        ends = np.where(np.abs(ends) < 4 * EPS * np.ptp(self.x), 0.0, ends)
-        return list(zip(ends[: len(low)].tolist(), ends[len(low) :].tolist(), strict=True))
+        while True:
+            change = np.diff(self.inside.astype(int))
+            low, high = np.nonzero(change == 1)[0], np.nonzero(change == -1)[0] + 1
+            outer, inner = np.append(low, high), np.append(low + 1, high - 1)
+            ends, resolved = polish(self.operation, self.x[outer], self.state[:, outer].real, self.x[inner])
+            if resolved.all():
+                ends = np.where(np.abs(ends) < 4 * EPS * np.ptp(self.x), 0.0, ends)
+                return list(zip(ends[: len(low)].tolist(), ends[len(low) :].tolist(), strict=True))
+            if self.resolution < FINEST:
+                raise BranchError("the edges were not resolved", self.x[outer][~resolved])
+            self.resolution /= 100
+            self.refine()
 
 
-def polish(operation: Operation, x: Real, state: Real) -> Real:
-    """Newton's method for the edges next to points x in gaps: a fixed point at which ``det(1 - Jacobian)`` vanishes.
+def polish(operation: Operation, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
+    """Newton's method for the edges between points x in gaps and their neighbours in the bulk; and which edges it found.
 
-    Derivatives are taken by complex steps: all functions involved are analytic, and real on the real axis.
+    An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all functions involved
+    are analytic, and real on the real axis.
     """
-    unknown = np.concatenate([state, x[None]])
     at_zero = ~np.isfinite(state[0])
-    current = unknown[:, ~at_zero]
-    for _ in range(60):
+    start = np.concatenate([state, x[None]])[:, ~at_zero]
+    current = start.copy()
+    for _ in range(15):
         with np.errstate(all="ignore"):
             residual, matrix = _edge_equations(operation, current)
             delta = np.linalg.solve(np.moveaxis(matrix, -1, 0), -residual.T[:, :, None])[:, :, 0].T
         # where an edge is a joint atom of the two laws, the transforms are infinite on arrival
         delta = np.where(np.all(np.isfinite(delta), axis=0), delta, 0.0)
         current = current + delta
-        # x is stationary along the curve of fixed points: an error of the variables enters it squared
-        travelled = np.abs(current - unknown[:, ~at_zero])[:-1]
-        if np.all(np.abs(delta[:-1]) <= 1e-5 * travelled + 4 * EPS * np.abs(current[:-1])):
-            return np.where(
-                at_zero,
-                0.0,
-                np.insert(current[-1], np.cumsum(~at_zero)[at_zero], 0.0) if at_zero.any() else current[-1],
-            )
-    raise BranchError("the edges were not resolved", x[~at_zero])
+    # x is stationary along the curve of fixed points: an error of the variables enters it squared
+    moved = np.abs(current - start)[:-1]
+    settled = np.all(np.abs(delta[:-1]) <= 1e-5 * moved + 1e-10 * np.abs(current[:-1]), axis=0)
+    ends, resolved = np.zeros(len(x)), np.ones(len(x), dtype=bool)
+    ends[~at_zero] = current[-1]
+    between = (ends - x) * (ends - bulk) <= 1e-9 * (x - bulk) ** 2 + 64 * EPS * np.abs(x) * np.abs(x - bulk)
+    resolved[~at_zero] = settled & between[~at_zero]
+    return ends, resolved
 
 
 def _edge_equations(operation: Operation, unknown: Real) -> tuple[Real, Real]:

@@ -1,0 +1,93 @@
+"""Parameters outside their domain are refused by name, value and domain."""
+
+import pytest
+
+import bulkedge as be
+from bulkedge.domains import Choice, Each, Integers, Interval
+
+BAD = [
+    (be.Semicircle, {"variance": 0}, r"variance = 0 is outside its domain \[1e-60, 1e\+60\]"),
+    (be.Semicircle, {"variance": float("nan")}, "variance = nan"),
+    (be.Semicircle, {"variance": "large"}, "variance = 'large'"),
+    (be.QuarterCircle, {"variance": -1}, "variance = -1"),
+    (be.MarchenkoPastur, {"ratio": 0}, r"ratio = 0 is outside its domain \[1e-06, 1e\+06\]"),
+    (be.MarchenkoPastur, {"ratio": float("inf")}, "ratio = inf"),
+    (be.MarchenkoPastur, {"ratio": 1, "scale": 0}, "scale = 0"),
+    (be.FussCatalan, {"order": 0}, r"order = 0 is outside its domain \{1, ..., 50\}"),
+    (be.FussCatalan, {"order": 2.5}, "order = 2.5"),
+    (be.ProductLaw, {"ratios": ()}, r"ratios = \(\) is outside its domain tuples of 1 to 50 members"),
+    (be.ProductLaw, {"ratios": (0.5, -1)}, r"ratios\[1\] = -1 is outside its domain"),
+    (be.ProductLaw, {"ratios": 0.5}, "ratios = 0.5"),
+    (be.SumLaw, {"variances": (1.0,), "ratios": (1.0, 2.0)}, "as many members"),
+    (be.SumLaw, {"variances": (1.0, 1e-20), "ratios": (1.0, 2.0)}, "leave it out"),
+    (be.AttentionLaw, {"beta": 50, "head_ratio": 1}, r"beta = 50 is outside its domain \[0.001, 6\]"),
+    (be.AttentionLaw, {"beta": 1, "head_ratio": 0}, "head_ratio = 0"),
+    (be.PoissonLaw, {"rate": 0}, "rate = 0"),
+    (be.Wigner, {"size": 1}, "size = 1"),
+    (be.GaussianSum, {"tokens": 10, "variances": (1.0,), "ratios": (1.0, 1.0)}, "as many members"),
+]
+
+
+@pytest.mark.parametrize(("cls", "arguments", "message"), BAD)
+def test_parameters_are_checked(cls, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cls(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "values"),
+        (([1.0, float("nan")],), "values"),
+        (([1.0, 2.0], [1.0]), "weights"),
+        (([1.0], [-1.0]), "weights"),
+        (([1.0], [0.0]), "weights"),
+    ],
+)
+def test_empirical_law_checks_its_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        be.EmpiricalLaw(*arguments)
+
+
+def test_free_operations_check_their_operands():
+    signed, skew = be.Semicircle(), be.EmpiricalLaw([-1.0, 2.0])
+    with pytest.raises(ValueError, match="free_mul needs a law on"):
+        be.free_mul(signed, skew)
+    with pytest.raises(ValueError, match="rectangular_add needs laws on"):
+        be.rectangular_add(skew, signed, 0.5)
+    with pytest.raises(ValueError, match=r"ratio = 2 is outside its domain"):
+        be.rectangular_add(signed, signed, 2)
+    with pytest.raises(ValueError, match=r"sqrt\(\) needs a law on"):
+        signed.sqrt()
+    with pytest.raises(ValueError, match="must be finite"):
+        signed.scaled(float("inf"))
+
+
+def test_law_methods_check_their_arguments():
+    law = be.MarchenkoPastur(0.5)
+    for call, message in [
+        (lambda: law.moment(-1), "k = -1"),
+        (lambda: law.moment(1.5), "k = 1.5"),
+        (lambda: law.spike(0.0), "theta = 0.0"),
+        (lambda: law.sample_spike(2.0, 0.0), "ratio = 0.0"),
+        (lambda: be.Semicircle().sample_spike(2.0, 0.5), "positive"),
+        (lambda: law.inverse_cauchy(0.0), "w = 0.0 is outside its domain"),
+        (lambda: law.inverse_cauchy(100.0), "w = 100.0 is outside its domain"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_domains_describe_themselves():
+    assert str(Interval(0, 1, "(]")) == "(0, 1]"
+    assert str(Interval(1, 2, infinity=True)) == "[1, 2] or infinity"
+    assert str(Integers(1, 3)) == "{1, ..., 3}"
+    assert str(Choice((1, 2))) == "{1, 2}"
+    assert str(Each(Integers(1, 3), most=2)) == "tuples of 1 to 2 members in {1, ..., 3}"
+
+
+def test_values_are_canonical():
+    assert be.FussCatalan(order=2.0).order == 2
+    assert isinstance(be.MarchenkoPastur(ratio=1).ratio, float)
+    assert be.ProductLaw(ratios=[1, 2]).ratios == (1.0, 2.0)
+    assert be.SumLaw((1.0,), (float("inf"),)).ratios == (float("inf"),)

@@ -1,0 +1,81 @@
+"""Imports point one way along the pipeline: laws, ensembles and spectra, comparison, ..., report, command line."""
+
+import ast
+from pathlib import Path
+
+import bulkedge
+
+ROOT = Path(bulkedge.__file__).parent
+
+LAYERS = [
+    ["arrays", "domains"],
+    ["laws"],
+    ["spectra"],
+    ["ensembles"],
+    ["comparison"],
+    ["programs"],
+    ["nn"],
+    ["models"],
+    ["studies"],
+    ["sweeps"],
+    ["report"],
+    ["explore"],
+    ["cli"],
+]
+"""From the bottom up; a module may import from its own layer and those before it."""
+DRAWING = {"matplotlib", "plotly"}
+MAY_DRAW = {"report", "studies", "explore", "models"}
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def layer_of(module):
+    parts = module.split(".")
+    top = parts[1] if len(parts) > 1 else "__init__"
+    return next((k for k, layer in enumerate(LAYERS) if top in layer), None)
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        relative = path.relative_to(ROOT.parent).with_suffix("")
+        yield ".".join(relative.parts).removesuffix(".__init__"), path
+
+
+def test_every_module_has_a_layer():
+    assert [name for name, _ in modules() if name != "bulkedge" and layer_of(name) is None] == []
+
+
+def test_imports_point_up_the_pipeline():
+    wrong = [
+        f"{name} imports {target}"
+        for name, path in modules()
+        if name != "bulkedge"
+        for target in imports_of(path)
+        if target.startswith("bulkedge.") and layer_of(target) > layer_of(name)
+    ]
+    assert wrong == []
+
+
+def test_only_the_top_of_the_pipeline_draws_or_prints():
+    drawing = [
+        name
+        for name, path in modules()
+        if (name.split(".")[1:2] or [""])[0] not in MAY_DRAW
+        and any(target.split(".")[0] in DRAWING for target in imports_of(path))
+    ]
+    printing = [
+        name
+        for name, path in modules()
+        if (name.split(".")[1:2] or [""])[0] not in MAY_DRAW | {"cli"}
+        and any(
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    ]
+    assert (drawing, printing) == ([], [])
