@@ -72,7 +72,7 @@ class GaussianProduct(Parametric, Ensemble):
     """Product of rectangular Gaussian matrices; its squared singular values follow :class:`~bulkedge.laws.product.ProductLaw`."""
 
     dim: int = parameter(SIZE, "rows d of the product")
-    ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6), most=50), "ratios d/N_i to the inner dimensions")
+    ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6), most=30), "ratios d/N_i to the inner dimensions")
     scale: float = parameter(VARIANCE, "mean squared singular value", 1.0)
 
     def _widths(self) -> list[int]:

@@ -78,7 +78,7 @@ class ProductLaw(Parametric, Law):
     variance ``scale**2 sum(c_i)``, an atom of mass ``1 - 1/max(c_i)`` at zero when some ratio exceeds one.
     """
 
-    ratios: tuple[float, ...] = parameter(Each(RATIO, most=50), "aspect ratios of the factors")
+    ratios: tuple[float, ...] = parameter(Each(RATIO, most=30), "aspect ratios of the factors")
     scale: float = parameter(SCALE, "mean of the law", 1.0)
 
     @property
@@ -88,8 +88,7 @@ class ProductLaw(Parametric, Law):
         return ((0.0, 1 - 1 / widest),) if widest > 1 else ()
 
     def _bulk(self) -> Bulk:
-        curve = _Curve(self.ratios, self.scale)
-        return [(curve.left, curve.right)], curve.density
+        return _product_bulk(self.ratios, self.scale)
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class FussCatalan(Parametric, Law):
     ``ProductLaw`` with all ratios one; moments ``binom((m+1)k, k)/(mk+1)`` (*propagation*, proof of Proposition 8).
     """
 
-    order: int = parameter(Integers(1, 50), "number of factors")
+    order: int = parameter(Integers(1, 30), "number of factors")
     scale: float = parameter(SCALE, "mean of the law", 1.0)
 
     @property
@@ -108,26 +107,36 @@ class FussCatalan(Parametric, Law):
         return ()
 
     def _bulk(self) -> Bulk:
-        curve = _Curve((1.0,) * self.order, self.scale)
-        return [(curve.left, curve.right)], curve.density
+        return _product_bulk((1.0,) * self.order, self.scale)
+
+
+def _product_bulk(ratios: tuple[float, ...], scale: float) -> Bulk:
+    curve = _Curve(ratios)
+
+    def density(x: Real) -> tuple[Real, Real]:
+        value, error = curve.density(x / scale)
+        return value / scale, error / scale
+
+    left, right = (edge.moved(edge.exact * Fraction(scale)) for edge in (curve.left, curve.right))
+    return [(left, right)], density
 
 
 class _Curve:
-    """``z(e) = scale prod(c_j) prod(e + gap_j)/(e - floor)`` with ``e = psi + floor``, ``floor = 1/max(c)``.
+    """``z(e) = prod(c_j) prod(e + gap_j)/(e - floor)`` with ``e = psi + floor``, ``floor = 1/max(c)``.
 
     The zeros ``-1/c_j`` of z (with c_0 = 1 for the factor 1 + psi) are measured from the largest of them, so nothing cancels near
     x = 0, where e goes to zero.
     """
 
-    def __init__(self, ratios: tuple[float, ...], scale: float) -> None:
+    def __init__(self, ratios: tuple[float, ...]) -> None:
         factors = np.sort(np.array([1.0, *ratios]))[::-1]
-        self.factors, self.scale = factors, scale
+        self.factors = factors
         self.floor = 1 / factors[0]
         gaps = (factors[0] - factors) / (factors[0] * factors)
         # ratios equal to twelve digits are taken as equal: the law does not see the difference in its first ten
         self.gaps = np.where(gaps < 1e-12 * self.floor, 0.0, gaps)
         self.zeros = int(np.sum(self.gaps == 0))
-        self.log_scale = float(np.log(scale) + np.sum(np.log(factors)))
+        self.log_scale = float(np.sum(np.log(factors)))
 
     def log_z(self, e: Complex) -> Complex:
         """``log z``; the imaginary part is the sum of principal arguments, zero only on the right branch."""
@@ -165,7 +174,7 @@ class _Curve:
     def _soft(self, e: float) -> Edge:
         factors = [Fraction(c) for c in self.factors.tolist()]
         psi = Fraction(e) - 1 / factors[0]
-        z = Fraction(self.scale) / psi
+        z = 1 / psi
         for c in factors:
             z *= 1 + c * psi
         return Edge.exactly_soft(z)

@@ -96,7 +96,7 @@ class PickMap:
         x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in spans])
         u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
         curve = Curve(self._step, lambda u, x: self.cauchy(u[0], x), x, u[None])
-        necks = [self.value(gap.low) for gap in gaps if gap.slope <= -CUSP]
+        necks = [self._above(gap.low) for gap in gaps if gap.slope <= -CUSP]
         return [part for pair in ends for part in _cut(pair, necks)], curve.density
 
     def _step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
@@ -113,15 +113,29 @@ class PickMap:
         if self.touching is not None and np.any(self.barriers == u):
             return self.touching
         touch = gap.low == gap.high
-        # the place of a maximum is known to the root of the rounding error, that of a zero to the rounding error
-        slack = (1e-6 if touch else 1e-12) * np.abs(self.barriers - u).min()
-        pole = self.poles[np.abs(self.poles - u) <= slack]
-        u = float(pole[0]) if len(pole) else u
+        u, at_pole = self._snapped(u, 1e-6 if touch else 1e-12)
         if touch:
-            return Edge.cusp(self.value(u), -1 / 3 if len(pole) else 1 / 3)
-        if len(pole):
+            return Edge.cusp(self.value(u), -1 / 3 if at_pole else 1 / 3)
+        if at_pole:
             return Edge.hard(self.value(u))
         return Edge.soft(self.value(u)) if self.exact is None else Edge.exactly_soft(self.exact(Fraction(u)))
+
+    def _snapped(self, u: float, slack: float) -> tuple[float, bool]:
+        """The pole next to u, if it is within the slack that rounding leaves: a zero is sharper than a maximum."""
+        near = self.poles[np.abs(self.poles - u) <= slack * np.abs(self.barriers - u).min()]
+        return (float(near[0]), True) if len(near) else (u, False)
+
+    def _above(self, u: float) -> float:
+        """The point of the bulk whose variable lies above u: ``Im z/Im u`` rises from z'(u) < 0 to 1 along the vertical."""
+        u, _ = self._snapped(u, 1e-6)
+        scale = float(np.abs(self.barriers - u).min())
+
+        def rise(v: float) -> float:
+            height = scale * np.exp(v)
+            return float(self.evaluate(np.array([u + 1j * height]))[0][0].imag / height)
+
+        height = scale * np.exp(_rise(rise, -36.0, 80.0))
+        return float(self.evaluate(np.array([u + 1j * height]))[0][0].real)
 
     def _gaps(self) -> list[Gap]:
         """Intervals of u on which the map increases, left to right; the outermost reach to infinity."""

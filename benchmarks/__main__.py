@@ -1,0 +1,32 @@
+"""Run every benchmark, print its tables and write them to docs/benchmarks."""
+
+import importlib
+import os
+import platform
+import sys
+from pathlib import Path
+
+# one thread for everybody: ratios should not depend on who threads better
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+BENCHMARKS = ["laws"]
+DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
+
+
+def main() -> None:
+    import numpy as np
+
+    DOCS.mkdir(parents=True, exist_ok=True)
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}"
+    for name in sys.argv[1:] or BENCHMARKS:
+        module = importlib.import_module(f"benchmarks.{name}")
+        tables = module.tables()
+        for table in tables:
+            print(table.text())
+        heading = f"# {module.TITLE}\n\n{module.__doc__.strip()}\n\nMeasured on {machine}; times are the best of repeated calls."
+        (DOCS / f"{name}.md").write_text("\n\n".join([heading, *(table.markdown() for table in tables)]))
+
+
+if __name__ == "__main__":
+    main()
