@@ -1,1 +1,1 @@
-"""Speed and accuracy against peers, measured in the same run; ``python -m benchmarks`` writes the tables of the docs."""
+"""Speed and accuracy against peers, measured in the same run; ``python -m benchmarks`` writes the docs' tables."""

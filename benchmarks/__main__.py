@@ -24,7 +24,8 @@ def main() -> None:
         tables = module.tables()
         for table in tables:
             print(table.text())
-        heading = f"# {module.TITLE}\n\n{module.__doc__.strip()}\n\nMeasured on {machine}; times are the best of repeated calls."
+        measured = f"Measured on {machine}; times are the best of repeated calls."
+        heading = f"# {module.TITLE}\n\n{module.__doc__.strip()}\n\n{measured}"
         (DOCS / f"{name}.md").write_text("\n\n".join([heading, *(table.markdown() for table in tables)]))
 
 

@@ -52,7 +52,7 @@ def seconds(value: float) -> str:
 
 
 def best(function: Callable[[], Any], budget: float = 1.0, least: int = 5) -> float:
-    """Fastest of repeated calls after one unmeasured call, in seconds: what the function costs without its neighbours."""
+    """Fastest of repeated calls after one unmeasured call, in seconds: the cost without the machine's neighbours."""
     function()
     fastest, began, count = float("inf"), time.perf_counter(), 0
     while count < least or (time.perf_counter() - began < budget and count < 1000):
@@ -70,7 +70,9 @@ def peer(name: str, requirements: list[str], job: dict[str, Any]) -> list[dict[s
     stamp = environment / ".requirements"
     if not stamp.exists() or stamp.read_text() != "\n".join(requirements):
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], check=True)
+        subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], check=True
+        )
         stamp.write_text("\n".join(requirements))
     done = subprocess.run(
         [str(python), str(HERE / "peers" / f"run_{name}.py")],

@@ -1,8 +1,8 @@
-"""Densities of free convolutions, quantiles and cold builds, against the packages a random-matrix theorist would reach for today.
+"""Densities of free convolutions, quantiles and cold builds, against the packages a theorist would reach for today.
 
-Every tool evaluates the same points in the same run, in an environment of its own. Errors are the largest relative errors at 40 points
-inside the support and at 20 within a millionth of an edge, against fifty-digit references that share no code with any of the tools;
-wrong points are those inside, of 800, that are off by more than one per cent.
+Every tool evaluates the same points in the same run, in an environment of its own. Errors are the largest relative
+errors at 40 points inside the support and at 20 within a millionth of an edge, against fifty-digit references that
+share no code with any of the tools; wrong points are those inside, of 800, that are off by more than one per cent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import bulkedge as be
 from benchmarks.harness import Table, best, peer, seconds
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-import reference  # noqa: E402  # the tests' references, which are not part of the package
+import reference  # the tests' references, which are not part of the package
 
 TITLE = "Laws"
 POINTS = 1000
@@ -41,8 +41,8 @@ LAWS = {
     "FC(3)": (be.FussCatalan(3), lambda x: reference.product_density([1, 1, 1], x)),
 }
 FAMILIES = {
-    "Semicircle": lambda: be.Semicircle(),
-    "QuarterCircle": lambda: be.QuarterCircle(),
+    "Semicircle": be.Semicircle,
+    "QuarterCircle": be.QuarterCircle,
     "MarchenkoPastur, ratio 0.5": lambda: be.MarchenkoPastur(0.5),
     "MarchenkoPastur, ratio 0.999999": lambda: be.MarchenkoPastur(0.999999),
     "FussCatalan, order 2": lambda: be.FussCatalan(2),
@@ -80,8 +80,10 @@ def densities() -> Table:
     table = Table(
         f"Density at {POINTS} points, law already built",
         ["law", "tool", "error inside", "error at an edge", "wrong points", "time", "bulkedge is faster by"],
-        "freealg's rows: its default offset from the axis, the most accurate offset we found, and its fitted algebraic form. "
-        "rmtool's documentation asks the user to pick the root above degree three, as in FC(3); its own heuristic is shown.",
+        "freealg's rows: its default offset from the axis, the most accurate offset we found, and its fitted "
+        "algebraic form. "
+        "rmtool's documentation asks the user to pick the root above degree three, as in FC(3); "
+        "its own heuristic is shown.",
     )
     for name, (law, exact) in LAWS.items():
         points = cases[name]
@@ -91,16 +93,15 @@ def densities() -> Table:
         ours = law.pdf(points)
         own = best(lambda law=law, points=points: law.pdf(points))
 
-        def add(label: str, values: np.ndarray, time: float, ratio: str) -> None:
-            wrong = int(np.sum(~(np.abs(values - ours) <= 0.01 * ours) & ~close))
-            table.add(name, label, _error(values, truth, inside), _error(values, truth, edge), wrong, seconds(time), ratio)
-
-        add("**bulkedge**", ours, own, "")
+        rows = [("**bulkedge**", ours, own, "")]
         for tool, answer in answers:
             if answer["case"] == name:
-                values = np.array([np.nan if v is None else v for v in answer["values"]], dtype=float)
-                label = f"{tool} {answer['variant']}".strip()
-                add(label, values, answer["seconds"], f"{answer['seconds'] / own:.0f}×")
+                label, time = f"{tool} {answer['variant']}".strip(), answer["seconds"]
+                rows.append((label, np.array(answer["values"], dtype=float), time, f"{time / own:.0f}×"))
+        for label, values, time, ratio in rows:
+            errors = _error(values, truth, inside), _error(values, truth, edge)
+            wrong = int(np.sum(~(np.abs(values - ours) <= 0.01 * ours) & ~close))
+            table.add(name, label, *errors, wrong, seconds(time), ratio)
     return table
 
 
@@ -116,7 +117,10 @@ def quantiles() -> Table:
     law = be.MarchenkoPastur(0.5)
     ours, theirs = law.ppf(levels), np.array(answer["values"], dtype=float)
     own = best(lambda: law.ppf(levels))
-    table = Table("1000 quantiles of MP(1/2), law already built", ["tool", "largest |cdf(x) - q|", "time", "bulkedge is faster by"])
+    table = Table(
+        "1000 quantiles of MP(1/2), law already built",
+        ["tool", "largest |cdf(x) - q|", "time", "bulkedge is faster by"],
+    )
     table.add("**bulkedge**", _miss(ours, levels), seconds(own), "")
     table.add("scikit-rmt", _miss(theirs, levels), seconds(answer["seconds"]), f"{answer['seconds'] / own:.0f}×")
     return table
@@ -125,7 +129,9 @@ def quantiles() -> Table:
 def _miss(values: np.ndarray, levels: np.ndarray) -> str:
     """Error of quantiles, by the closed-form distribution function at every hundredth of them."""
     low = (1 - mp.sqrt(HALF)) ** 2
-    exact = [mp.quad(lambda t: reference.marchenko_pastur_density(0.5, t), [low, mp.mpf(float(x))]) for x in values[50::100]]
+    exact = [
+        mp.quad(lambda t: reference.marchenko_pastur_density(0.5, t), [low, mp.mpf(float(x))]) for x in values[50::100]
+    ]
     return f"{max(abs(float(mass) - level) for mass, level in zip(exact, levels[50::100], strict=True)):.1e}"
 
 

@@ -1,7 +1,7 @@
 """Fifty-digit references that share no code with the package.
 
-Densities come from the defining equation by Newton continuation from far above the axis (:func:`follow`), where the solution is known,
-straight down to the axis; moments from exact power series in rational numbers.
+Densities come from the defining equation by Newton continuation from far above the axis (:func:`follow`), where the
+solution is known, straight down to the axis; moments from exact power series in rational numbers.
 """
 
 from fractions import Fraction
@@ -87,7 +87,7 @@ def moments_from_free_cumulants(cumulants):
         # one more coefficient is right after each pass
         total = [Fraction(1)] + [Fraction(0)] * n
         power = [Fraction(1)] + [Fraction(0)] * n
-        for order, cumulant in enumerate(cumulants, start=1):
+        for cumulant in cumulants:
             power = [Fraction(0), *_multiply(power, series, n)[:n]]
             total = [a + cumulant * b for a, b in zip(total, power, strict=True)]
         series = total

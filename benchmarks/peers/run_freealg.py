@@ -1,7 +1,8 @@
-"""freealg, by the distributions it ships: density with its default offset ``eta``, and with the most accurate one found, ``eta=0``.
+"""freealg's own distributions: density with its default offset ``eta`` and with the most accurate, ``eta=0``.
 
-The third variant is the route that made no branch error in any test here: ``AlgebraicForm(law)``, fitted to the degrees of the law's
-polynomial, as in the docstring of ``AlgebraicForm.density``. It compiles for some 15 s at the first call, which is not counted.
+The third variant is the route that made no branch error in any test here: ``AlgebraicForm(law)``, fitted to the degrees
+of the law's polynomial, as in the docstring of ``AlgebraicForm.density``. It compiles for some 15 s at the first call,
+which is not counted.
 """
 
 import os
@@ -17,7 +18,11 @@ np.seterr(all="ignore")
 
 LAWS = {
     "SC+MP(1/2)": (lambda: FreeLevy(t=[0.5], w=[1.0], lam=2.0, a=0.0, sigma=1.0), "FreeLevy", (3, 1)),
-    "atoms*MP(1/2)": (lambda: DeformedMarchenkoPastur(t=[1.0, 5.0], w=[0.5, 0.5], c=0.5), "DeformedMarchenkoPastur", (3, 2)),
+    "atoms*MP(1/2)": (
+        lambda: DeformedMarchenkoPastur(t=[1.0, 5.0], w=[0.5, 0.5], c=0.5),
+        "DeformedMarchenkoPastur",
+        (3, 2),
+    ),
     "FC(2)": (lambda: FussCatalan(p=2), "FussCatalan", (3, 2)),
     "FC(3)": (lambda: FussCatalan(p=3), "FussCatalan", (4, 3)),
 }

@@ -1,4 +1,4 @@
-"""scikit-rmt: its Marchenko-Pastur distribution is a scipy ``rv_continuous``; ``ppf`` is scipy's inversion of its closed-form cdf."""
+"""scikit-rmt: a scipy ``rv_continuous``, whose ``ppf`` is scipy's inversion of the closed-form cdf."""
 
 import os
 
@@ -8,12 +8,14 @@ import numpy as np
 from skrmt.ensemble import MarchenkoPasturDistribution
 from worker import serve
 
-serve([
-    (
-        "MP(1/2) quantiles",
-        "",
-        lambda: MarchenkoPasturDistribution(ratio=0.5, beta=1, sigma=1.0),
-        lambda law, q: law.ppf(np.array(q)),
-        "MarchenkoPasturDistribution(ratio=0.5).ppf(q)",
-    )
-])
+serve(
+    [
+        (
+            "MP(1/2) quantiles",
+            "",
+            lambda: MarchenkoPasturDistribution(ratio=0.5, beta=1, sigma=1.0),
+            lambda law, q: law.ppf(np.array(q)),
+            "MarchenkoPasturDistribution(ratio=0.5).ppf(q)",
+        )
+    ]
+)

@@ -4,6 +4,7 @@ A worker runs in the peer's own environment; this file needs nothing but the sta
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -24,7 +25,7 @@ def best(run, budget=2.0, least=3, most=7):
 
 
 def serve(tasks):
-    """Answer a job with tasks ``(case, variant, build, evaluate, call)``: ``evaluate(build(), points)`` gives the values."""
+    """Answer a job with tasks ``(case, variant, build, evaluate, call)``: ``evaluate(build(), points)`` is timed."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the peer prints goes to stderr
     warnings.simplefilter("ignore")
@@ -37,7 +38,7 @@ def serve(tasks):
         law = build()
         setup = time.perf_counter() - start
         values, fastest = best(lambda law=law, case=case, evaluate=evaluate: evaluate(law, cases[case]))
-        numbers = [float(value) if value == value and abs(value) < float("inf") else None for value in values]
+        numbers = [float(value) if math.isfinite(value) else None for value in values]
         answers.append(
             {"case": case, "variant": variant, "values": numbers, "seconds": fastest, "setup": setup, "call": call}
         )

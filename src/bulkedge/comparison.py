@@ -7,7 +7,7 @@
 >>> z[:, 0] *= 2                                            # a population spike of strength 4
 >>> result = compare(spectrum(z / np.sqrt(800)).squared(), MarchenkoPastur(ratio=0.5))
 >>> [round(value, 2) for value in result.outliers]          # 4 (1 + 0.5/3) = 4.67 in the limit
-[4.87]
+[4.51]
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Comparison:
     wasserstein : float
         First Wasserstein distance between the same two.
     edge_error : float
-        Largest value that is not an outlier, relative to the edge of the law, minus one.
+        Largest value that is not an outlier, minus the edge of the law, relative to it; nan where that is 0 or inf.
     outliers : tuple of float
         Values beyond ``finite_edge``, largest last.
     finite_edge : float
@@ -70,15 +70,15 @@ def compare(spectrum: Spectrum, law: Law, level: float = 0.01, beta: int = 1) ->
 
     Notes
     -----
-    The false-alarm rate is that of the Tracy-Widom limit; the tests measure it at finite size. A law whose right end is not a
-    square-root edge (an atom, say) has no such limit: there everything beyond the end is an outlier.
+    The false-alarm rate is that of the Tracy-Widom limit; the tests measure it at finite size. A law whose right end is
+    not a square-root edge (an atom, say) has no such limit: there everything beyond the end is an outlier.
     """
     if spectrum.kind == "singular" and law.lower_edge < 0:
         raise ValueError(
             f"singular values are not negative, but {law!r} reaches down to {law.lower_edge:g}: "
             "compare the squared spectrum with law.squared()"
         )
-    reach = _finite_edge(law, spectrum.size, level, beta)
+    reach = law.finite_edge(spectrum.size, level, beta) if law._soft_edge else law.edge + _slack(law)
     values = _snapped(spectrum.values, law)
     bulk = values <= reach
     if not bulk.any():
@@ -89,28 +89,22 @@ def compare(spectrum: Spectrum, law: Law, level: float = 0.01, beta: int = 1) ->
     return Comparison(
         ks=_kolmogorov(kept, weights, law),
         wasserstein=_wasserstein(kept, weights, law),
-        edge_error=float(kept.max() / law.edge - 1) if law.edge else float(kept.max()),
+        edge_error=float((kept.max() - law.edge) / abs(law.edge)) if law.edge and np.isfinite(law.edge) else np.nan,
         outliers=tuple(values[~bulk].tolist()),
         finite_edge=reach,
         level=level,
     )
 
 
-def _finite_edge(law: Law, n: int, level: float, beta: int) -> float:
-    try:
-        law.edge_scale
-    except ValueError:
-        return law.edge * (1 + SNAP)
-    return law.finite_edge(n, level, beta)
+def _slack(law: Law) -> float:
+    ends = (law.lower_edge, *(hi for _, hi in law.support), *law._locations)
+    return SNAP * max(abs(place) for place in ends)
 
 
 def _snapped(values: Real, law: Law) -> Real:
-    size = max(
-        abs(place) for place in (law.lower_edge, *(hi for _, hi in law.support), *law._locations) if np.isfinite(place)
-    )
     moved = values.copy()
     for place in law._locations:
-        moved[np.abs(values - place) <= SNAP * size] = place
+        moved[np.abs(values - place) <= _slack(law)] = place
     return moved
 
 
@@ -120,7 +114,8 @@ def _kolmogorov(values: Real, weights: Real, law: Law) -> float:
     upto = np.cumsum(np.bincount(index, weights=weights))
     before = np.append(0.0, upto[:-1])
     at = law.cdf(points)
-    jump = np.array([dict(law.atoms).get(point, 0.0) for point in points.tolist()]) if law.atoms else 0.0
+    atoms = dict(law.atoms)
+    jump = np.array([atoms.get(point, 0.0) for point in points.tolist()])
     return float(max(np.abs(upto - at).max(), np.abs(before - (at - jump)).max()))
 
 

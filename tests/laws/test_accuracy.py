@@ -1,7 +1,7 @@
 """Laws against fifty-digit references and closed forms that they were not built from.
 
-The promise: density to 1e-10 absolute in the interior and 1e-8 relative within 1e-6 of an edge; mass and moments 1 to 8 to 1e-10
-relative. The tests ask for ten times less than what was measured where that is stricter.
+The promise: density to 1e-10 absolute in the interior and 1e-8 relative within 1e-6 of an edge; mass and moments 1 to 8
+to 1e-10 relative. The tests ask for ten times less than what was measured where that is stricter.
 """
 
 from fractions import Fraction
@@ -10,13 +10,13 @@ from math import comb
 import mpmath as mp
 import numpy as np
 import pytest
+import reference
 
 import bulkedge as be
-import reference
 
 INTERIOR = (np.arange(7) + 0.5) / 7
 CLOSE = [1e-6, 1e-7, 1e-9, 1e-11]
-"""Distances to an edge, in units of the interval: the density there is steep, and the edge has to be known beyond double precision."""
+"""Distances to an edge, in units of the interval: there the edge has to be known beyond double precision."""
 
 LEVY = {
     "SC+SC": (lambda: be.free_add(be.Semicircle(1.0), be.Semicircle(0.5)), lambda w: mp.mpf("1.5") * w),
@@ -88,7 +88,9 @@ def test_marchenko_pastur_cdf_against_quadrature(ratio):
     law = be.MarchenkoPastur(ratio)
     low = (1 - mp.sqrt(mp.mpf(ratio))) ** 2
     for x in places(law, [0.2, 0.9]):
-        exact = max(0, 1 - 1 / ratio) + mp.quad(lambda t: reference.marchenko_pastur_density(ratio, t), [low, mp.mpf(float(x))])
+        exact = max(0, 1 - 1 / ratio) + mp.quad(
+            lambda t: reference.marchenko_pastur_density(ratio, t), [low, mp.mpf(float(x))]
+        )
         assert law.cdf(x) == pytest.approx(float(exact), abs=1e-13)
 
 
@@ -181,7 +183,7 @@ def test_two_routes_to_the_same_law():
     """The explicit inverse map and the two-sided subordination agree: MP(0.3) hidden in an empirical-free form."""
     atoms, ratio = be.EmpiricalLaw([1.0, 2.0, 4.0]), 0.3
     explicit = be.free_mul(atoms, be.MarchenkoPastur(ratio))
-    # MP(c) is also the square of the singular values of a rectangular Gaussian matrix; hide it behind a root and a square
+    # MP(c) is also the squared singular values of a rectangular Gaussian matrix; hide it behind a root and a square
     hidden = be.MarchenkoPastur(ratio).sqrt().squared()
     general = be.free_mul(atoms, hidden)
     assert type(general.nu) is not be.MarchenkoPastur
@@ -232,9 +234,11 @@ FREE_CUMULANTS = {
     "SC+two atoms": (
         lambda: be.free_add(be.Semicircle(0.5), be.EmpiricalLaw([-1.0, 1.0])),
         # free cumulants of a symmetric Bernoulli law are signed Catalan numbers
-        lambda n: Fraction(0)
-        if n % 2
-        else (-1) ** (n // 2 - 1) * Fraction(comb(n - 2, n // 2 - 1), n // 2) + (Fraction(1, 2) if n == 2 else 0),
+        lambda n: (
+            Fraction(0)
+            if n % 2
+            else (-1) ** (n // 2 - 1) * Fraction(comb(n - 2, n // 2 - 1), n // 2) + (Fraction(1, 2) if n == 2 else 0)
+        ),
     ),
 }
 
@@ -256,7 +260,7 @@ def test_moments_of_products(ratios):
 
 
 def test_attention_edge():
-    """THEORY section 1: ``a**2 + b**2 (1 + cg)/(1 - cg)**2 = 1/g`` with g in (0, 1/c), then the edge is ``K(sqrt(g))**2``."""
+    """THEORY section 1: ``a**2 + b**2 (1 + cg)/(1 - cg)**2 = 1/g``, g in (0, 1/c); the edge is ``K(sqrt(g))**2``."""
     law = be.AttentionLaw(beta=1.0, head_ratio=1.0)
     a2, b2 = mp.e - 2, mp.mpf(1)
     c = b2

@@ -1,7 +1,7 @@
 """Tracy-Widom laws against published values and independent determinants.
 
-References: mean, variance, skewness and kurtosis from Bornemann (2010); cdf values from fifty-digit Fredholm determinants computed here
-with a different kernel (the Airy kernel for beta = 2) and more nodes.
+References: mean, variance, skewness and kurtosis from Bornemann (2010); cdf values from fifty-digit Fredholm
+determinants computed here with a different kernel (the Airy kernel for beta = 2) and more nodes.
 """
 
 import mpmath as mp
@@ -38,7 +38,10 @@ def test_cdf_against_airy_determinant(s):
     assert be.TracyWidom(2).cdf(s) == pytest.approx(airy_determinant(s), abs=1e-12)
 
 
-@pytest.mark.parametrize(("beta", "s", "value"), [(1, -2.0, 0.27432019790921786), (2, -2.0, 0.41322414250512255), (4, 0.0, 0.99857419735816854)])
+@pytest.mark.parametrize(
+    ("beta", "s", "value"),
+    [(1, -2.0, 0.27432019790921786), (2, -2.0, 0.41322414250512255), (4, 0.0, 0.99857419735816854)],
+)
 def test_cdf_against_fifty_digit_values(beta, s, value):
     assert be.TracyWidom(beta).cdf(s) == pytest.approx(value, abs=1e-13)
 
@@ -81,7 +84,7 @@ def test_beta_is_checked():
 
 @pytest.mark.parametrize(("beta", "variance_of_diagonal"), [(1, 2.0), (2, 1.0), (4, 0.5)])
 def test_largest_eigenvalue_of_the_gaussian_ensembles(beta, variance_of_diagonal):
-    """The convention at beta = 4 in particular: the tridiagonal ensemble of Dumitriu and Edelman, 4000 draws, top corner."""
+    """The convention at beta = 4 in particular: the tridiagonal ensemble of Dumitriu and Edelman, 4000 draws."""
     from scipy.linalg import eigh_tridiagonal
 
     n, corner, draws = 10**5, 400, 2000
@@ -90,7 +93,9 @@ def test_largest_eigenvalue_of_the_gaussian_ensembles(beta, variance_of_diagonal
     for _ in range(draws):
         main = rng.normal(scale=np.sqrt(variance_of_diagonal / n), size=corner)
         off = np.sqrt(rng.chisquare(beta * (n - 1 - np.arange(corner - 1))) / (beta * n))
-        tops.append(eigh_tridiagonal(main, off, eigvals_only=True, select="i", select_range=(corner - 1, corner - 1))[0])
+        tops.append(
+            eigh_tridiagonal(main, off, eigvals_only=True, select="i", select_range=(corner - 1, corner - 1))[0]
+        )
     scaled = n ** (2 / 3) * (np.array(tops) - 2)
     law = be.TracyWidom(beta)
     assert abs(scaled.mean() - law.mean()) < 4 * np.sqrt(law.var() / draws) + 0.01

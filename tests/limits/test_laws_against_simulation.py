@@ -1,7 +1,7 @@
 """Laws against simulated spectra, at sizes and seeds that nothing was tuned on.
 
-Eigenvalues of these models are rigid: the Kolmogorov distance of n of them to their law is a small multiple of 1/n. The bound 5/n was
-chosen before running; distances measured are 1/n to 3/n.
+Eigenvalues of these models are rigid: the Kolmogorov distance of n of them to their law is a small multiple of 1/n. The
+bound 5/n was chosen before running; distances measured are 1/n to 3/n.
 """
 
 import numpy as np
@@ -146,7 +146,7 @@ def test_sample_spikes(population, theta):
 
 
 def test_sample_spike_of_white_noise_is_the_classical_formula():
-    """Baik and Silverstein, and Paul: location l (1 + c/(l-1)), squared overlap (1 - c/(l-1)**2)/(1 + c/(l-1)), threshold 1 + sqrt(c)."""
+    """Baik and Silverstein, Paul: at l (1 + c/(l-1)), overlap (1 - c/(l-1)**2)/(1 + c/(l-1)), from 1 + sqrt(c) on."""
     strength, c = np.array([2.0, 3.0, 10.0]), 0.5
     spike = be.EmpiricalLaw([1.0]).sample_spike(strength, c)
     assert spike.threshold == pytest.approx(1 + np.sqrt(c), rel=1e-12)

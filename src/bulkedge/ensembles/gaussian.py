@@ -69,7 +69,10 @@ class Wishart(Parametric, Ensemble):
 
 @dataclass(frozen=True)
 class GaussianProduct(Parametric, Ensemble):
-    """Product of rectangular Gaussian matrices; its squared singular values follow :class:`~bulkedge.laws.product.ProductLaw`."""
+    """Product of rectangular Gaussian matrices.
+
+    Its squared singular values follow :class:`~bulkedge.laws.product.ProductLaw`.
+    """
 
     dim: int = parameter(SIZE, "rows d of the product")
     ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6), most=30), "ratios d/N_i to the inner dimensions")
@@ -99,9 +102,10 @@ class GaussianProduct(Parametric, Ensemble):
 
 @dataclass(frozen=True)
 class GaussianSum(Parametric, Ensemble):
-    """Low-rank Gaussian terms plus noise; its squared singular values follow :class:`~bulkedge.laws.sum.SumLaw`, squared.
+    """Low-rank Gaussian terms plus noise.
 
-    The linear model of *equivalence*: ``sum_k b_k P_k Q_k'/sqrt(l N_k)``, an infinite ratio being a full matrix ``b W/sqrt(l)``.
+    Its squared singular values follow :class:`~bulkedge.laws.sum.SumLaw`, squared. The linear model of *equivalence*:
+    ``sum_k b_k P_k Q_k'/sqrt(l N_k)``, an infinite ratio being a full matrix ``b W/sqrt(l)``.
     """
 
     tokens: int = parameter(SIZE, "size l of the matrix")

@@ -1,7 +1,8 @@
 """What a law is: atoms and a bulk, and everything that can be read off them.
 
-A family supplies two things: its atoms, and its bulk (the edges of the continuous part and the density between them). The bulk is
-resolved once (:mod:`bulkedge.laws.engine.continuum`); density, cdf, quantiles, moments, transforms and spikes come from that.
+A family supplies two things: its atoms, and its bulk (the edges of the continuous part and the density between them).
+The bulk is resolved once (:mod:`bulkedge.laws.engine.continuum`); density, cdf, quantiles, moments, transforms and
+spikes come from that.
 """
 
 from __future__ import annotations
@@ -176,20 +177,20 @@ class Law(ABC):
         """
         lower = z.imag < 0
         point = np.where(lower, np.conj(z), z)
-        result = np.zeros((4, len(z)), dtype=complex)
+        result: Complex = np.zeros((4, len(z)), dtype=complex)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if self._continuum:
                 result += self._continuum.transforms(point)
             if len(self._locations):
                 block = max(1, 2_000_000 // len(self._locations))
                 for first in range(0, len(point), block):
-                    inverse = 1 / (point[first : first + block, None] - self._locations)
+                    inverse: Complex = np.reciprocal(point[first : first + block, None] - self._locations)
                     result[:, first : first + block] += weighted_inverses(inverse, self._locations, self._masses)
         g, g_slope, psi, psi_slope = np.where(lower, np.conj(result), result)
         return g, g_slope, psi, psi_slope
 
     def cauchy(self, z: ArrayLike) -> Any:
-        """Cauchy transform ``G(z) = int dmu(t)/(z - t)``, complex; on the support, its limit from the upper half-plane."""
+        """Cauchy transform ``G(z) = int dmu(t)/(z - t)``; on the support, its limit from the upper half-plane."""
         points = np.asarray(z, dtype=complex)
         return self._transforms(points.ravel())[0].reshape(points.shape)[()]
 
@@ -254,16 +255,17 @@ class Law(ABC):
     def spike(self, theta: ArrayLike) -> Spike:
         """Additive rank-one perturbation of strength theta > 0.
 
-        The outlier is ``K(1/theta)``, present when ``1/theta < G(edge)``, with squared overlap ``-K'(1/theta)/theta**2``
-        (Benaych-Georges and Nadakuditi 2011; *recovery*, equations 19 and 22).
+        The outlier is ``K(1/theta)``, present when ``1/theta < G(edge)``, with squared overlap
+        ``-K'(1/theta)/theta**2`` (Benaych-Georges and Nadakuditi 2011; *recovery*, equations 19 and 22).
         """
         return additive_spike(self, theta)
 
     def sample_spike(self, theta: ArrayLike, ratio: float) -> Spike:
         """Population eigenvalue theta seen through a sample covariance with ``ratio = dimension/samples``.
 
-        With this law as the population bulk, the outlier is ``lam(theta) = theta (1 + ratio int t/(theta - t))``, present when
-        ``lam'(theta) > 0``, with squared overlap ``theta lam'(theta)/lam(theta)`` (*recovery*, equations 24 and 27).
+        With this law as the population bulk, the outlier is ``lam(theta) = theta (1 + ratio int t/(theta - t))``,
+        present when ``lam'(theta) > 0``, with squared overlap ``theta lam'(theta)/lam(theta)`` (*recovery*, equations
+        24 and 27).
         """
         return sample_spike(self, theta, ratio)
 
@@ -273,12 +275,18 @@ class Law(ABC):
     def edge_scale(self) -> float:
         """Width of the edge: the largest of n values is about ``edge + edge_scale * n**(-2/3) * TracyWidom``.
 
-        It is ``(pi C)**(-2/3)`` where the density is ``C sqrt(edge - x)`` at the edge, which must be of square-root type.
+        It is ``(pi C)**(-2/3)`` where the density is ``C sqrt(edge - x)`` at the edge, which must be of square-root
+        type.
         """
-        last = self._continuum.intervals[-1][1] if self._continuum else None
-        if self._continuum is None or last is None or last.location < self.edge or last.exponent != 0.5:
+        if self._continuum is None or not self._soft_edge:
             raise ValueError(f"{self!r} has no square-root edge on the right, so no Tracy-Widom scale")
         return float((np.pi * self._continuum.edge_coefficient) ** (-2 / 3))
+
+    @property
+    def _soft_edge(self) -> bool:
+        """Whether the law ends on the right with a square-root edge."""
+        last = self._continuum.intervals[-1][1] if self._continuum else None
+        return last is not None and last.location == self.edge and last.exponent == 0.5
 
     def finite_edge(self, n: int, level: float = 0.01, beta: int = 1) -> float:
         """The value that the largest of n bulk values exceeds with probability ``level``.

@@ -2,31 +2,32 @@
 
 >>> from bulkedge.laws.empirical import EmpiricalLaw
 >>> from bulkedge.laws.product import MarchenkoPastur
->>> law = free_mul(EmpiricalLaw([1.0, 5.0]), MarchenkoPastur(0.5))    # the Silverstein law of two population eigenvalues
+>>> law = free_mul(EmpiricalLaw([1.0, 5.0]), MarchenkoPastur(0.5))    # Silverstein's law, two population eigenvalues
 >>> [tuple(round(end, 6) for end in interval) for interval in law.support]
 [(0.124659, 1.659374), (1.677527, 11.53844)]
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, reduce
 
 import numpy as np
 
-from bulkedge.arrays import Complex
+from bulkedge.arrays import Complex, Real
 from bulkedge.domains import Interval
 from bulkedge.laws.base import Atoms, Bulk, Law
+from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.edges import Edge
-from bulkedge.laws.empirical import EmpiricalLaw
-from bulkedge.laws.images import Affine, SquareRoot
+from bulkedge.laws.engine.gaps import bulk_of
 from bulkedge.laws.engine.levy import Levy, exact_cauchy, is_short
 from bulkedge.laws.engine.pick import PickMap, sorted_barriers
-from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
-from bulkedge.laws.engine.gaps import bulk_of
 from bulkedge.laws.engine.subordination import Addition, Multiplication, RectangularAddition
+from bulkedge.laws.images import Affine, SquareRoot
+from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 
 LIGHTEST = 1e-14
 
@@ -59,15 +60,18 @@ def free_mul(mu: Law, nu: Law) -> Law:
         raise ValueError(f"free_mul needs a law on [0, inf); {mu!r} and {nu!r} both reach below zero")
     if mu.lower_edge >= 0 and nu.lower_edge < 0:
         mu, nu = nu, mu
-    factor = 1.0
-    laws = []
-    for law in (mu, nu):
-        if isinstance(law, Affine) and law.shift == 0:
-            factor, law = factor * law.factor, law.law
-        if isinstance(law, MarchenkoPastur | ProductLaw | FussCatalan):
-            factor *= law.scale
-        laws.append(law)
-    return _unscaled_product(*laws).scaled(factor)
+    (mu_shape, mu_scale), (nu_shape, nu_scale) = _shape_and_scale(mu), _shape_and_scale(nu)
+    return _unscaled_product(mu_shape, nu_shape).scaled(mu_scale * nu_scale)
+
+
+def _shape_and_scale(law: Law) -> tuple[Law, float]:
+    """A law without its factor, and the factor."""
+    if isinstance(law, Affine) and law.shift == 0:
+        shape, scale = _shape_and_scale(law.law)
+        return shape, scale * law.factor
+    if isinstance(law, MarchenkoPastur | ProductLaw | FussCatalan):
+        return replace(law, scale=1.0), law.scale
+    return law, 1.0
 
 
 def _unscaled_product(mu: Law, nu: Law) -> Law:
@@ -186,9 +190,9 @@ class FreeProduct(Law):
         return bulk_of(Multiplication(self.mu, self.nu), self.atoms)
 
 
-def _paired_atoms(mu: Law, nu: Law, combine: object) -> Atoms:
+def _paired_atoms(mu: Law, nu: Law, combine: Callable[[float, float], float]) -> Atoms:
     pairs = [
-        (combine(a, b), m + n - 1)  # type: ignore[operator]
+        (combine(a, b), m + n - 1)
         for a, m in mu.atoms
         if m > 1 - max((n for _, n in nu.atoms), default=0.0)
         for b, n in nu.atoms
@@ -198,7 +202,7 @@ def _paired_atoms(mu: Law, nu: Law, combine: object) -> Atoms:
 
 
 def silverstein_map(law: Law, ratio: float) -> PickMap:
-    """The inverse map ``z(u) = u (1 + ratio psi(u))`` of the free product with MP(ratio); ``1/u`` is the companion transform."""
+    """The inverse map ``z(u) = u (1 + ratio psi(u))`` of the free product with MP(ratio)."""
 
     def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
         g, g_slope, psi, slope = law._transforms(u)
@@ -252,7 +256,7 @@ class RectangularSquares(Law):
         """Singular values of one term on the kernel of the other; at zero, the common kernel."""
         kernels = [dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu)]
         others = zip((self.mu, self.nu), kernels[::-1], strict=True)
-        # a value survives where its left vectors meet the other left kernel and its right vectors the other right kernel
+        # a value survives where its left and right vectors meet the other law's left and right kernels
         pairs = [(place, mass + 2 * kernel - 2) for law, kernel in others for place, mass in law.atoms if place]
         return tuple(sorted(pair for pair in [*pairs, (0.0, sum(kernels) - 1)] if pair[1] > 1e-14))
 

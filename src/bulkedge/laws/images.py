@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Affine(Law):
         if not (np.isfinite(factor) and np.isfinite(shift)):
             raise ValueError(f"factor = {factor!r} and shift = {shift!r} must be finite")
         if isinstance(law, Affine):
-            law, factor, shift = law.law, factor * law.factor, factor * law.shift + shift
+            return cls.of(law.law, factor * law.factor, factor * law.shift + shift)
         if factor == 0:
             return EmpiricalLaw([shift])
         if isinstance(law, EmpiricalLaw):
@@ -129,7 +130,7 @@ def _overlay(pieces: list[Interval]) -> list[Interval]:
     # a symmetric law squares to the same edge twice, up to rounding
     points = [point for k, point in enumerate(ends) if not k or point - ends[k - 1] > 1e-14 * abs(point)]
     result = []
-    for low, high in zip(points[:-1], points[1:], strict=True):
+    for low, high in pairwise(points):
         middle = (low + high) / 2
         over = [piece for piece in pieces if piece[0].location < middle < piece[1].location]
         if over:

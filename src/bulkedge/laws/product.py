@@ -1,11 +1,12 @@
 """Free products of Marchenko-Pastur laws: sample covariances of sample covariances.
 
-``s MP(c_1) * ... * MP(c_m)`` (free product) is the rational curve ``z = s (1 + psi) prod(1 + c_i psi)/psi`` with
-``psi = z G(z) - 1`` (THEORY section 0). On the upper side of the bulk the arguments of the factors add up to zero, and on each ray
-``arg psi`` there is exactly one such point: the curve is a graph in polar coordinates, so its branch is never in doubt.
+``s MP(c_1) * ... * MP(c_m)`` (free product) is the rational curve ``z = s (1 + psi) prod(1 + c_i psi)/psi`` with ``psi
+= z G(z) - 1`` (THEORY section 0). On the upper side of the bulk the arguments of the factors add up to zero, and on
+each ray ``arg psi`` there is exactly one such point: the curve is a graph in polar coordinates, so its branch is never
+in doubt.
 
 >>> law = MarchenkoPastur(ratio=2.0)
->>> law.atoms, law.cdf(0.1)
+>>> law.atoms, float(law.cdf(0.1))
 (((0.0, 0.5),), 0.5)
 >>> round(FussCatalan(order=2).edge, 12)
 6.75
@@ -33,9 +34,10 @@ SCALE = Interval(1e-30, 1e30)
 
 @dataclass(frozen=True)
 class MarchenkoPastur(Parametric, Law):
-    """Marchenko-Pastur law: eigenvalues of ``scale Z'Z/V`` with Z a V x d matrix of unit-variance entries, ``ratio = d/V``.
+    """Marchenko-Pastur law: eigenvalues of ``scale Z'Z/V``, Z a V x d matrix of unit-variance entries, ``ratio = d/V``.
 
-    An atom of mass ``1 - 1/ratio`` sits at zero when ratio > 1. S-transform ``1/(scale (1 + ratio u))`` (*recovery*, Theorem 1).
+    An atom of mass ``1 - 1/ratio`` sits at zero when ratio > 1. S-transform ``1/(scale (1 + ratio u))`` (*recovery*,
+    Theorem 1).
     """
 
     ratio: float = parameter(RATIO, "dimension over samples, d/V")
@@ -73,9 +75,10 @@ class MarchenkoPastur(Parametric, Law):
 class ProductLaw(Parametric, Law):
     """Free product ``scale * MP(c_1) * ... * MP(c_m)``.
 
-    Eigenvalues of ``scale W_1 ... W_m W_m' ... W_1'`` for independent matrices with ``W_i W_i'`` of law MP(c_i): the bulk of
-    pooled sequences (*recovery*, Theorem 1) and of a gap-free attention stack (*propagation*, Proposition 7). Mean ``scale``,
-    variance ``scale**2 sum(c_i)``, an atom of mass ``1 - 1/max(c_i)`` at zero when some ratio exceeds one.
+    Eigenvalues of ``scale W_1 ... W_m W_m' ... W_1'`` for independent matrices with ``W_i W_i'`` of law MP(c_i): the
+    bulk of pooled sequences (*recovery*, Theorem 1) and of a gap-free attention stack (*propagation*, Proposition 7).
+    Mean ``scale``, variance ``scale**2 sum(c_i)``, an atom of mass ``1 - 1/max(c_i)`` at zero when some ratio exceeds
+    one.
     """
 
     ratios: tuple[float, ...] = parameter(Each(RATIO, most=30), "aspect ratios of the factors")
@@ -124,8 +127,8 @@ def _product_bulk(ratios: tuple[float, ...], scale: float) -> Bulk:
 class _Curve:
     """``z(e) = prod(c_j) prod(e + gap_j)/(e - floor)`` with ``e = psi + floor``, ``floor = 1/max(c)``.
 
-    The zeros ``-1/c_j`` of z (with c_0 = 1 for the factor 1 + psi) are measured from the largest of them, so nothing cancels near
-    x = 0, where e goes to zero.
+    The zeros ``-1/c_j`` of z (with c_0 = 1 for the factor 1 + psi) are measured from the largest of them, so nothing
+    cancels near x = 0, where e goes to zero.
     """
 
     def __init__(self, ratios: tuple[float, ...]) -> None:
@@ -203,15 +206,16 @@ class _Curve:
         log_e[below] = logs[0] + (target[below] - grid[0]) / self.zeros
         for _ in range(50):
             e = np.exp(log_e)
-            step = (target - self.log_z(e)) / self.log_slope(e)
+            slope = self.log_slope(e)
+            step = (target - self.log_z(e)) / slope
+            rounding = 4 * EPS * (1 + np.abs(target)) / np.abs(slope)
             room = np.minimum(log_e.imag, np.pi - log_e.imag) / 2
             step *= room / np.maximum(room, np.abs(step.imag))
             log_e = log_e + step
-            if np.all(np.abs(step) <= 1e-9 * log_e.imag):
+            if np.all(np.abs(step) <= np.maximum(1e-9 * log_e.imag, rounding)):
                 break
         else:
             raise BranchError("the product curve did not converge", x)
         e = np.exp(log_e)
         density = e.imag / (np.pi * x)
-        slip = 8 * EPS * (1 + np.abs(target)) / np.abs(self.log_slope(e)) * np.abs(e) / e.imag
-        return density, density * slip
+        return density, 2 * rounding * np.abs(e) / (np.pi * x)

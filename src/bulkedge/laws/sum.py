@@ -19,10 +19,11 @@ LIGHTEST = 1e-15
 
 @dataclass(frozen=True)
 class SumLaw(Parametric, Law):
-    """Symmetrised singular-value law of ``sum_k b_k P_k Q_k'/sqrt(l N_k)``, with P_k, Q_k Gaussian l x N_k, ``N_k/l = ratios[k]``.
+    """Symmetrised singular-value law of ``sum_k b_k P_k Q_k'/sqrt(l N_k)``, P_k and Q_k Gaussian l x N_k.
 
-    ``R(w) = sum_k b_k**2 w/(1 - b_k**2 w**2/ratios[k])``; an infinite ratio is a full Gaussian matrix ``b W/sqrt(l)``
-    (THEORY section 0). ``squared()`` is the law of the squared singular values. With ``sum(ratios) < 1`` the kernel is an atom at zero.
+    The rank ratios are ``N_k/l``. ``R(w) = sum_k b_k**2 w/(1 - b_k**2 w**2/ratios[k])``; an infinite ratio is a full
+    Gaussian matrix ``b W/sqrt(l)`` (THEORY section 0). ``squared()`` is the law of the squared singular values. With
+    ``sum(ratios) < 1`` the kernel is an atom at zero.
     """
 
     variances: tuple[float, ...] = parameter(Each(Interval(1e-60, 1e60)), "variances b_k**2 of the terms")
@@ -37,8 +38,8 @@ class SumLaw(Parametric, Law):
             raise ValueError(f"ratios = {self.ratios!r} must have as many members as variances = {self.variances!r}")
         if min(self.variances) < LIGHTEST * sum(self.variances):
             raise ValueError(
-                f"variances = {self.variances!r}: a term with less than {LIGHTEST:g} of the total is below double precision; "
-                "leave it out"
+                f"variances = {self.variances!r}: a term with less than {LIGHTEST:g} of the total "
+                "is below double precision; leave it out"
             )
 
     @property

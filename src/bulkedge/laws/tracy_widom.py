@@ -1,13 +1,15 @@
 r"""Tracy-Widom laws of the largest eigenvalue at a soft edge, for beta = 1, 2, 4, accurate in both tails.
 
-``F_beta`` is the limit law of ``n**(2/3) * (lambda_max - 2)`` for the Gaussian beta-ensemble, whose eigenvalues have density
-``prod |l_i - l_j|**beta * exp(-beta * n / 4 * sum l_i**2)`` (Ramirez, Rider, Virag 2011, arXiv:math/0607331). At beta = 4 usage
-differs: if ``G`` is the law of the *second* largest point of the beta = 1 limit, here ``F_4(s) = G(2**(2/3) * s)``, mean
--2.0552; Bornemann, Mathematica and Wikipedia have ``G(sqrt(2) * s)``, mean -2.3069; R's RMTstat has ``G(s)``, mean -3.2624.
+``F_beta`` is the limit law of ``n**(2/3) * (lambda_max - 2)`` for the Gaussian beta-ensemble, whose eigenvalues have
+density ``prod |l_i - l_j|**beta * exp(-beta * n / 4 * sum l_i**2)`` (Ramirez, Rider, Virag 2011, arXiv:math/0607331).
+At beta = 4 usage differs: if ``G`` is the law of the *second* largest point of the beta = 1 limit, here
+``F_4(s) = G(2**(2/3) * s)``, mean -2.0552; Bornemann, Mathematica and Wikipedia have ``G(sqrt(2) * s)``, mean -2.3069;
+R's RMTstat has ``G(s)``, mean -3.2624.
 
-With ``tau`` the eigenvalues of the kernel ``Ai(x + y - s)`` on ``L2(s, inf)``, whose square is the Airy kernel, the formulas
-of Bornemann (2010, arXiv:0904.1581) read ``F_1 = exp(a - d)``, ``F_2 = exp(2 * a)`` and ``G = exp(a) * cosh(d)``, where
-``a = sum log(1 - tau**2) / 2`` and ``d = sum artanh(tau)``. Chebyshev panels interpolate the logarithm of the smaller tail.
+With ``tau`` the eigenvalues of the kernel ``Ai(x + y - s)`` on ``L2(s, inf)``, whose square is the Airy kernel, the
+formulas of Bornemann (2010, arXiv:0904.1581) read ``F_1 = exp(a - d)``, ``F_2 = exp(2 * a)`` and ``G = exp(a) *
+cosh(d)``, where ``a = sum log(1 - tau**2) / 2`` and ``d = sum artanh(tau)``. Chebyshev panels interpolate the logarithm
+of the smaller tail.
 
 >>> [round(float(x), 12) for x in (TracyWidom(1).mean(), TracyWidom(1).cdf(-1.0), TracyWidom(1).isf(1e-10))]
 [-1.206533574582, 0.58378989552, 9.446275599785]
@@ -24,7 +26,7 @@ from scipy.special import airy
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Parametric, parameter
 
-# Panel ends in the unit of G. Every cdf underflows before -30; the sf of beta = 2, 4 soon after 62, of beta = 1 after 100.
+# Panel ends in the unit of G. Every cdf underflows before -30; the sf of beta = 2, 4 after 62, of beta = 1 after 100.
 _EDGES = (-30.0, -18.0, -11.0, -7.0, -5.5, -4.0, -2.0, 0.0, 2.0, 5.0, 10.0, 20.0, 36.0, 62.0, 100.0)
 _PIVOT = _EDGES.index(-2.0)  # panels before this edge interpolate log(cdf), the others log(sf); both exceed 0.1 here
 _NODES = 18  # Chebyshev nodes per panel: on each, 16 reach rounding level
@@ -42,14 +44,14 @@ _SERIES_D = (1 / 24, 73 / 1152, 10657 / 15360, 13912277 / 688128, 8045883943 / 7
 
 
 def _from_series(y: Real) -> tuple[Real, Real]:
-    """Return (a, d) at x = -y << 0: Painleve II in powers of y**-3, constants from Baik et al. (2008, arXiv:0704.3636)."""
+    """(a, d) at x = -y << 0: Painleve II in powers of y**-3, constants of Baik et al. (2008, arXiv:0704.3636)."""
     a = -(y**3) / 24 - np.log(y) / 16 + np.polyval(_SERIES_A[::-1], y**-3)
     return a, (y**1.5 / 3 + y**-1.5 * np.polyval(_SERIES_D[::-1], y**-3)) / np.sqrt(2) + np.log(2) / 4
 
 
 def _from_determinants(x: Real, order: int) -> tuple[Real, Real]:
     """Return (a, d) from Gauss-Legendre discretizations of the kernel, whose eigenvalues converge exponentially."""
-    # Eigenfunctions decay like Ai: past this cut they are below exp(-20) of their start, and tau errs by the square of that.
+    # Eigenfunctions decay like Ai: past this cut they are below exp(-20) of their start, and tau errs by its square.
     half = ((np.maximum(x, 0) ** 1.5 + 30) ** (2 / 3) - x)[:, None] / 2
     node, weight = legendre.leggauss(order)
     z, root = half * (1 + node), np.sqrt(half * weight)
@@ -78,7 +80,7 @@ def _signed_log_tail(beta: int, x: Real, a: Real, d: Real) -> Real:
 
 @dataclass(frozen=True, eq=False)
 class _Tails:
-    """Interpolant of the signed log tail, which increases from -inf to inf and changes sign, with a jump, at the pivot."""
+    """Interpolant of the signed log tail, which increases from -inf to inf and jumps over zero at the pivot."""
 
     edges: Real
     series: Real  # indexed by Chebyshev degree, value or slope, panel
@@ -101,7 +103,7 @@ class _Tails:
         first, pivot, last = self.edges[0], self.edges[_PIVOT], self.edges[-1]
         with np.errstate(divide="ignore", invalid="ignore"):
             target = np.where(sf > np.exp(-self(pivot)[0]), np.log(cdf), -np.log(sf))
-        # log(cdf) and log(sf) are concave: from the first step on, iterates stay on the root's side away from the pivot.
+        # log(cdf) and log(sf) are concave: after one step, iterates stay on the root's side away from the pivot.
         low, high = np.where(target < 0, first, pivot), np.where(target < 0, np.nextafter(pivot, first), last)
         x = np.clip(np.interp(target, *self.samples), low, high)
         for _ in range(3):  # largest errors: 1e-2 of the guess, then 6e-6, 2e-11, rounding

@@ -86,5 +86,6 @@ def _require_hermitian(xp: Any, matrix: Any) -> None:
     asymmetry = float(xp.max(xp.abs(matrix - xp.conj(xp.matrix_transpose(matrix)))))
     if asymmetry > HERMITIAN_TOLERANCE * float(xp.max(xp.abs(matrix))):
         raise ValueError(
-            f"eigenvalues need a symmetric matrix; entries differ from their mirror by {asymmetry:g} (use kind='singular')"
+            f"eigenvalues need a symmetric matrix; entries differ from their mirror by {asymmetry:g} "
+            "(use kind='singular')"
         )

@@ -1,9 +1,9 @@
 """Cauchy integrals of polynomials on panels, exact however close the point is to the panel.
 
-The mass of a panel at ``x = location + direction * length * s**order`` is ``scale * g(s) * s**weight ds``. With
-``Z = direction (z - location)/length`` its Cauchy integral is ``(direction * scale/length) J(Z)``,
-``J = int g(s) s**weight/(Z - s**order) ds``. Partial fractions over the roots of ``s**order = Z`` reduce J to integrals of
-``T_k(s)/(t - s)``, which obey a three-term recurrence.
+The mass of a panel at ``x = location + direction * length * s**order`` is ``scale * g(s) * s**weight ds``. With ``Z =
+direction (z - location)/length`` its Cauchy integral is ``(direction * scale/length) J(Z)``, ``J = int g(s)
+s**weight/(Z - s**order) ds``. Partial fractions over the roots of ``s**order = Z`` reduce J to integrals of ``T_k(s)/(t
+- s)``, which obey a three-term recurrence.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _offset(panels: Panels, z: Complex, place: Real) -> Complex:
 
 
 def _to_edge(panels: Panels, z: Complex) -> Complex:
-    """Z, conjugated likewise. The stored location of an edge stands for the edge itself, remainder and all, from outside."""
+    """Z, conjugated likewise; from outside, the stored location of an edge stands for the edge, remainder and all."""
     offset = ((z - panels.location) - panels.remainder) * panels.direction / panels.length
     offset = np.where((z == panels.location) | (offset == 0), -TINY, offset)
     return np.where(panels.direction > 0, offset, np.conj(offset))
@@ -64,8 +64,8 @@ def _to_edge(panels: Panels, z: Complex) -> Complex:
 def _panel_integral(panels: Panels, local: Complex, to_start: Complex, to_stop: Complex) -> tuple[Complex, Complex]:
     """J and dJ/dZ, given Z and its offsets from the ends of the panel; the panels share their order and symmetry.
 
-    A weight of at least the order is lowered by ``s**order/(Z - s**order) = Z/(Z - s**order) - 1``: nothing cancels near
-    the edge.
+    A weight of at least the order is lowered by ``s**order/(Z - s**order) = Z/(Z - s**order) - 1``: nothing cancels
+    near the edge.
     """
     order, symmetric = int(panels.order[0]), bool(panels.symmetric[0])
     lowered = panels.weight >= order
@@ -81,8 +81,8 @@ def _panel_integral(panels: Panels, local: Complex, to_start: Complex, to_stop: 
         root = principal * np.exp(2j * np.pi * k / order)
         up, down = root - low, root - high
         if k == 0:
-            # the principal root may be close to an end of the panel. Distances taken along the line are the same numbers
-            # for the two panels that meet there, so their logarithms cancel as they should
+            # the principal root may be close to an end of the panel. Distances taken along the line are the same for
+            # the two panels that meet there, so their logarithms cancel as they should
             up = np.where(low > 0, to_start / _quotient(root, low, order), up)
             down = to_stop / _quotient(root, high, order)
         cauchy, d_cauchy = _series_integral(series, (up + down) / (high - low), up, down, high - low)
@@ -106,12 +106,13 @@ def _quotient(root: Complex, end: Real, order: int) -> Complex:
 def _series_integral(series: Real, t: Complex, up: Complex, down: Complex, width: Real) -> tuple[Complex, Complex]:
     """``int g(s)/(root - s) ds`` of a Chebyshev series on a panel, and the derivative.
 
-    The root is at t in the panel's own coordinate, ``up`` beyond its lower end and ``down`` beyond its upper one. Close to
-    the panel by recurrence, away from it by quadrature.
+    The root is at t in the panel's own coordinate, ``up`` beyond its lower end and ``down`` beyond its upper one. Close
+    to the panel by recurrence, away from it by quadrature.
     """
     value, slope = np.empty_like(t), np.empty_like(t)
     near = _bernstein(t) < NEAR
-    log, log_slope = np.log(up[near]) - np.log(down[near]), (1 / up[near] - 1 / down[near]) * (width[near] / 2)
+    log = np.log(up[near]) - np.log(down[near])
+    log_slope = np.asarray((1 / up[near] - 1 / down[near]) * (width[near] / 2), dtype=complex)
     value[near], slope[near] = _recurrence(series[near], t[near], log, log_slope)
     if not near.all():
         g = np.asarray(chebyshev.chebval(GAUSS_NODES, series[~near].T)) * GAUSS_WEIGHTS
@@ -123,8 +124,8 @@ def _series_integral(series: Real, t: Complex, up: Complex, down: Complex, width
 def _recurrence(series: Real, t: Complex, log: Complex, log_slope: Complex) -> tuple[Complex, Complex]:
     """``int p(s)/(t - s) ds`` over [-1, 1] and its derivative in t, for rows of Chebyshev coefficients.
 
-    ``Q_k = int T_k(s)/(t-s) ds`` obeys ``Q_{k+1} = 2t Q_k - Q_{k-1} - 2 int T_k`` from ``Q_0 = log((t+1)/(t-1))``. Run forwards, its
-    rounding error grows like ``|t + sqrt(t**2 - 1)|**k``, which the decay of the coefficients outweighs.
+    ``Q_k = int T_k(s)/(t-s) ds`` obeys ``Q_{k+1} = 2t Q_k - Q_{k-1} - 2 int T_k`` from ``Q_0 = log((t+1)/(t-1))``. Run
+    forwards, its rounding error grows like ``|t + sqrt(t**2 - 1)|**k``, which the decay of the coefficients outweighs.
     """
     before, d_before = log, log_slope
     current, d_current = t * before - 2, before + t * d_before

@@ -89,7 +89,7 @@ class Continuum:
 
     @cached_property
     def _series(self) -> tuple[Real, Real, Real, Real]:
-        """Coefficients of g, one column a panel, and the power, slope and offset of ``t = slope (delta/length)**power + offset``."""
+        """Coefficients of g, a column a panel; power, slope, offset of ``t = slope (delta/length)**power + offset``."""
         panels = self.panels
         width = panels.stop - panels.start
         slope = np.where(panels.symmetric, 2 / panels.stop**2, 2 / width)

@@ -1,7 +1,7 @@
 """The curve above the bulk: subordination variables as functions of x, and the density they give.
 
-The variables at x are the fixed point of a self-map of the upper half-plane (:mod:`bulkedge.laws.engine.fixed_point`); the curve
-remembers the points it has solved, so that each new one starts from its neighbours.
+The variables at x are the fixed point of a self-map of the upper half-plane (:mod:`bulkedge.laws.engine.fixed_point`);
+the curve remembers the points it has solved, so that each new one starts from its neighbours.
 """
 
 from __future__ import annotations

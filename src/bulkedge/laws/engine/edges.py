@@ -10,8 +10,8 @@ from fractions import Fraction
 class Edge:
     """An end of a support interval.
 
-    At distance ``delta`` from the edge the density is ``delta**exponent * g(delta**(1/order))`` with ``g`` analytic, and even where
-    ``even`` says so; ``order * (exponent + 1)`` is a positive integer.
+    At distance ``delta`` from the edge the density is ``delta**exponent * g(delta**(1/order))`` with ``g`` analytic,
+    and even where ``even`` says so; ``order * (exponent + 1)`` is a positive integer.
 
     Attributes
     ----------

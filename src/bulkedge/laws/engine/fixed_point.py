@@ -1,8 +1,9 @@
 """Certified fixed points of analytic self-maps of the upper half-plane.
 
-Every law computed here is, at a real point x of its bulk, the fixed point ``u = T(u)`` of an analytic self-map T of the upper
-half-plane (of a product of half-planes for rectangular sums). Such a map has at most one fixed point in the open half-plane
-(Denjoy-Wolff), so a solution with positive imaginary part *is* the right branch: no continuation to trust, no root to choose.
+Every law computed here is, at a real point x of its bulk, the fixed point ``u = T(u)`` of an analytic self-map T of the
+upper half-plane (of a product of half-planes for rectangular sums). Such a map has at most one fixed point in the open
+half-plane (Denjoy-Wolff), so a solution with positive imaginary part *is* the right branch: no continuation to trust,
+no root to choose.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 
 Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
-"""``step(u, z)`` returns ``T_z(u)``, of shape ``(d, n)``, its Jacobian, ``(d, d, n)``, and its rounding error, ``(d, n)``."""
+"""``step(u, z)`` returns ``T_z(u) - u``, shape ``(d, n)``, the Jacobian of T, ``(d, d, n)``, and the rounding error."""
 
 
 class BranchError(ArithmeticError):
@@ -54,10 +55,13 @@ def solve(step: Step, x: Real, start: Complex) -> Complex:
 def descend(step: Step, x: Real, size: int) -> Complex:
     """Find the fixed point at each x, in the bulk or outside it, where nothing better is known to start from.
 
-    ``z = x + i h`` comes down from far above the axis: each quartering of h moves the fixed point by a bounded hyperbolic distance
-    (Schwarz-Pick), which Newton bridges. Outside the bulk the result is real.
+    ``z = x + i h`` comes down from far above the axis: each quartering of h moves the fixed point by a bounded
+    hyperbolic distance (Schwarz-Pick), which Newton bridges. Outside the bulk the result is real.
     """
-    height = 4 * float(np.abs(x).max())
+    height = 4 * float(np.abs(x).max()) + float(np.finfo(float).tiny)
+    # as high as it takes for z itself to be nearly fixed
+    while np.abs(step(x + np.full((size, 1), 1j * height), x + 1j * height)[0]).max() > height:
+        height *= 4
     result, lost = np.zeros((size, len(x)), dtype=complex), np.arange(len(x))
     path = x + np.full((size, 1), 1j * height)
     for _ in range(60):
@@ -85,13 +89,13 @@ def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask
     u = start.real + 0j
     with np.errstate(all="ignore"):
         for _ in range(30):
-            image, jacobian, _ = step(u, x + 0j)
-            delta = _newton_step(image - u, jacobian)
+            shift, jacobian, _ = step(u, x + 0j)
+            delta = _newton_step(shift, jacobian)
             u = np.where(np.isfinite(delta), u + delta.real, np.nan)
             if np.all(np.abs(delta) <= 4 * EPS * np.abs(u)):
                 break
-        image, jacobian, _ = step(u, x + 0j)
-        exact = np.all(np.abs(image - u) <= 1e-12 * (np.abs(u) + np.abs(x)), axis=0)
+        shift, jacobian, _ = step(u, x + 0j)
+        exact = np.all(np.abs(shift) <= 1e-12 * (np.abs(u) + np.abs(x)), axis=0)
         return u, exact & (spectral_radius(jacobian) < 1)
 
 
@@ -107,11 +111,11 @@ def spectral_radius(jacobian: Complex) -> Real:
 def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:
     """Damped Newton; return the last points and the indices of those that did not converge.
 
-    A step is kept if it shortens the hyperbolic distance from u to T(u). Where no damping helps, the plain step to T(u) is taken, which
-    never lengthens it (Schwarz-Pick).
+    A step is kept if it shortens the hyperbolic distance from u to T(u). Where no damping helps, the plain step to T(u)
+    is taken, which never lengthens it (Schwarz-Pick).
     """
     trial = np.array(start)
-    base, image, delta = trial.copy(), trial.copy(), np.zeros_like(trial)
+    base, shift, delta = trial.copy(), np.zeros_like(trial), np.zeros_like(trial)
     best, damping = np.full(len(z), np.inf), np.ones(len(z))
     active = np.arange(len(z))
     for _ in range(iterations):
@@ -120,18 +124,17 @@ def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Co
         better = merit <= best[active]
         go, stuck = active[better], active[~better]
 
-        base[:, go], image[:, go], best[go] = trial[:, go], values[:, better], merit[better]
-        residual = image[:, go] - base[:, go]
-        delta[:, go] = _newton_step(residual, jacobian[..., better])
+        base[:, go], shift[:, go], best[go] = trial[:, go], values[:, better], merit[better]
+        delta[:, go] = _newton_step(shift[:, go], jacobian[..., better])
         damping[go] = _largest_damping(base[:, go], delta[:, go])
         damping[stuck] /= 4
         trial[:, active] = base[:, active] + damping[active] * delta[:, active]
         lost = stuck[damping[stuck] < 1e-3]
-        trial[:, lost], best[lost] = image[:, lost], np.inf
+        trial[:, lost], best[lost] = base[:, lost] + shift[:, lost], np.inf
 
         # the map is analytic in a disc of radius Im u, so Newton's next error is about |delta|**2 / Im u
         exact = (damping[go] == 1) & (np.abs(delta[:, go]) <= 1e-8 * trial[:, go].imag)
-        settled = np.all(exact | (np.abs(residual) <= 4 * error[:, better]), axis=0)
+        settled = np.all(exact | (np.abs(shift[:, go]) <= 4 * error[:, better]), axis=0)
         # a fixed point of the open half-plane is attracting; one that is not lies on the axis, and rounding lifted it
         settled &= spectral_radius(jacobian[..., better]) < 1
         active = np.concatenate([stuck, go[~settled]])
@@ -140,11 +143,12 @@ def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Co
     return trial, active
 
 
-def _hyperbolic(u: Complex, image: Complex) -> Real:
-    """A monotone function of the hyperbolic distance from u to its image; infinite outside the half-plane."""
+def _hyperbolic(u: Complex, shift: Complex) -> Real:
+    """A monotone function of the hyperbolic distance from u to u + shift; infinite outside the half-plane."""
+    height = u.imag + shift.imag
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.abs(image - u) ** 2 / (u.imag * image.imag)
-    return np.where((u.imag > 0) & (image.imag > 0), ratio, np.inf).max(axis=0)
+        ratio = np.abs(shift) ** 2 / (u.imag * height)
+    return np.where((u.imag > 0) & (height > 0), ratio, np.inf).max(axis=0)
 
 
 def _newton_step(residual: Complex, jacobian: Complex) -> Complex:
@@ -159,7 +163,7 @@ def _newton_step(residual: Complex, jacobian: Complex) -> Complex:
 
 
 def _largest_damping(u: Complex, delta: Complex) -> Real:
-    """How much of the step is of moderate hyperbolic length: at most ten heights long, and keeping a tenth of the height."""
+    """How much of the step is of moderate hyperbolic length: at most ten heights, keeping a tenth of the height."""
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.where(delta.imag < 0, -0.9 * u.imag / delta.imag, np.inf)
         length = 10 * u.imag / np.abs(delta)

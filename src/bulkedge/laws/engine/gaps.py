@@ -1,8 +1,9 @@
 """The support of a free convolution, by counting: a Sturm sequence for laws.
 
-At any real x the fixed point of the round trip proves either that x lies in the bulk, or that it lies in a gap, and then it gives the
-mass to the left of x exactly. Where that mass differs between two points in gaps there is bulk between them, however narrow; so sections of
-the line find every interval before any density is computed. At an edge the multiplier is one: there Newton's method has the last word.
+At any real x the fixed point of the round trip proves either that x lies in the bulk, or that it lies in a gap, and
+then it gives the mass to the left of x exactly. Where that mass differs between two points in gaps there is bulk
+between them, however narrow; so sections of the line find every interval before any density is computed. At an edge the
+multiplier is one: there Newton's method has the last word.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Atoms = tuple[tuple[float, float], ...]
 
 SECTIONS = 16
 RESOLUTION = 1e-6
-"""Sections stop at this fraction of x, and Newton's method takes over; if it fails, at a hundredth of that, and so on."""
+"""Sections stop at this fraction of x and Newton's method takes over; if it fails, at a hundredth of that, and on."""
 FINEST = 1e-12
 MOST_POINTS = 20_000
 SMALLEST_MASS = 1e-11
@@ -33,7 +34,7 @@ SMALLEST_POSITIVE = 1e-16
 
 @dataclass
 class Survey:
-    """What is known of the line, in increasing order of x: fixed points, and for those in gaps the continuous mass to their left."""
+    """What is known of the line, from left to right: fixed points, and for those in gaps the continuous mass so far."""
 
     operation: Operation
     atoms: Atoms
@@ -138,10 +139,10 @@ class Survey:
 
 
 def polish(operation: Operation, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
-    """Newton's method for the edges between points x in gaps and their neighbours in the bulk; and which edges it found.
+    """Newton's method for the edges between points x in gaps and their neighbours in the bulk; and which it found.
 
-    An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all functions involved
-    are analytic, and real on the real axis.
+    An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all
+    functions involved are analytic, and real on the real axis.
     """
     at_zero = ~np.isfinite(state[0])
     start = np.concatenate([state, x[None]])[:, ~at_zero]
@@ -149,9 +150,11 @@ def polish(operation: Operation, x: Real, state: Real, bulk: Real) -> tuple[Real
     for _ in range(15):
         with np.errstate(all="ignore"):
             residual, matrix = _edge_equations(operation, current)
-            delta = np.linalg.solve(np.moveaxis(matrix, -1, 0), -residual.T[:, :, None])[:, :, 0].T
-        # where an edge is a joint atom of the two laws, the transforms are infinite on arrival
-        delta = np.where(np.all(np.isfinite(delta), axis=0), delta, 0.0)
+            # where an edge is a joint atom of the two laws, the transforms are infinite on arrival
+            regular = np.linalg.det(matrix.T) != 0
+            delta = np.zeros_like(current)
+            solution = np.linalg.solve(np.moveaxis(matrix, -1, 0)[regular], -residual.T[regular, :, None])
+        delta[:, regular] = np.nan_to_num(solution[:, :, 0].T, nan=0.0, posinf=0.0, neginf=0.0)
         current = current + delta
     # x is stationary along the curve of fixed points: an error of the variables enters it squared
     moved = np.abs(current - start)[:-1]
@@ -167,10 +170,10 @@ def _edge_equations(operation: Operation, unknown: Real) -> tuple[Real, Real]:
     """Residuals and Jacobian matrix of ``T_x(u) = u, det(1 - T_x'(u)) = 0`` in the unknowns (u, x)."""
 
     def equations(values: Complex) -> Complex:
-        image, jacobian, _ = operation.step(values[:-1], values[-1])
+        shift, jacobian, _ = operation.step(values[:-1], values[-1])
         rest = np.eye(operation.size)[:, :, None] - jacobian
         determinant = rest[0, 0] if operation.size == 1 else rest[0, 0] * rest[1, 1] - rest[0, 1] * rest[1, 0]
-        return np.concatenate([image - values[:-1], determinant[None]])
+        return np.concatenate([shift, determinant[None]])
 
     # large enough to stand above the rounding error that transforms of continuous laws leave in their imaginary parts
     height = 1e-9 * np.abs(unknown).max(axis=0)
@@ -185,7 +188,8 @@ def _edge_equations(operation: Operation, unknown: Real) -> tuple[Real, Real]:
 def bulk_of(operation: Operation, atoms: Atoms) -> tuple[list[Interval], Density] | None:
     """The bulk of a free convolution: the support by counting, then the curve above it.
 
-    A gap too narrow for the first sections shows itself when the density is resolved: some point of it has no solution above.
+    A gap too narrow for the first sections shows itself when the density is resolved: some point of it has no solution
+    above.
     """
     survey = Survey.of(operation, atoms)
     for _ in range(20):

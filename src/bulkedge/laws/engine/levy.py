@@ -1,8 +1,9 @@
 """Freely infinitely divisible laws whose Levy measure is finite and made of atoms, and their free sums with any law.
 
-The R-transform is ``R(w) = drift + sum_j m_j w/(1 - t_j w)``; the semicircle is the atom at zero, Marchenko-Pastur a single atom
-elsewhere. Such R-transforms extend to the whole half-plane, so ``z(u) = u + R(G_mu(u))`` is an explicit inverse map for the free sum with
-any law mu (:mod:`bulkedge.laws.engine.pick`); with mu the unit mass at zero it is that of the law itself.
+The R-transform is ``R(w) = drift + sum_j m_j w/(1 - t_j w)``; the semicircle is the atom at zero, Marchenko-Pastur a
+single atom elsewhere. Such R-transforms extend to the whole half-plane, so ``z(u) = u + R(G_mu(u))`` is an explicit
+inverse map for the free sum with any law mu (:mod:`bulkedge.laws.engine.pick`); with mu the unit mass at zero it is
+that of the law itself.
 """
 
 from __future__ import annotations
@@ -109,10 +110,13 @@ class Levy:
             weights.append(
                 mass * law._masses if place == 0 else -mass / (place**2 * law._transforms(found + 0j)[1].real)
             )
+
         def exact(u: Fraction) -> Fraction:
             g = exact_cauchy(law, u)
             jumps = zip(self.locations.tolist(), self.masses.tolist(), strict=True)
-            return u + Fraction(self.drift) + sum((Fraction(m) * g / (1 - Fraction(t) * g) for t, m in jumps), Fraction(0))
+            return (
+                u + Fraction(self.drift) + sum((Fraction(m) * g / (1 - Fraction(t) * g) for t, m in jumps), Fraction(0))
+            )
 
         barriers, masses = sorted_barriers(law.support, np.concatenate(points), np.concatenate(weights))
         return PickMap(

@@ -1,8 +1,9 @@
 """Densities between edges as Chebyshev polynomials on panels.
 
-Each half of each support interval belongs to its edge: with ``delta`` the distance to it and ``length`` half the interval, the density
-is ``delta**exponent * g(s)``, ``s = (delta/length)**(1/order)``. :func:`fit` samples ``g`` on panels of ``s`` and halves those that have
-not converged, so any structure, at any scale, costs a number of panels proportional to the logarithm of the scale.
+Each half of each support interval belongs to its edge: with ``delta`` the distance to it and ``length`` half the
+interval, the density is ``delta**exponent * g(s)``, ``s = (delta/length)**(1/order)``. :func:`fit` samples ``g`` on
+panels of ``s`` and halves those that have not converged, so any structure, at any scale, costs a number of panels
+proportional to the logarithm of the scale.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def nodes_and_transform(n: int) -> tuple[Real, Real]:
 
 @dataclass(frozen=True)
 class Panels:
-    """Panels of ``s``, one row of each column a panel: the edge it belongs to, its ends, and the coefficients of ``g``."""
+    """Panels of ``s``, one row of each column a panel: its edge, its ends, and the coefficients of ``g``."""
 
     location: Real
     remainder: Real
@@ -109,6 +110,12 @@ class Panels:
         """Constant of the mass element: ``density dx = scale * g(s) * s**weight ds``."""
         return self.order * self.length ** (self.exponent + 1)
 
+    @property
+    def mass_bound(self) -> Real:
+        """About the mass of each panel, and rather more than less."""
+        largest = np.abs(self.coefficients).max(axis=1)
+        return np.asarray(self.scale * largest * self.stop**self.weight * (self.stop - self.start))
+
     def sites(self, t: Real) -> Real:
         """Map points t of [-1, 1] onto the ``s`` of each panel, one row a panel."""
         middle, half = (self.start + self.stop) / 2, (self.stop - self.start) / 2
@@ -148,12 +155,15 @@ def fit(intervals: Sequence[Interval], density: Density) -> Panels:
     """
     pending, done = Panels.halves(intervals), []
     limit = MOST_PANELS + 100 * len(pending)
+    before = np.full(len(pending), np.inf)
     for _ in range(MOST_HALVINGS):
-        fitted, converged = _sampled(pending, density)
+        fitted, tail, rounding = _sampled(pending, density)
+        # where rounding explains the tail, halve until that no longer shrinks it: a half may be free of the rounding
+        converged = (tail <= TOLERANCE) | ((tail <= rounding) & (tail >= before / 8)) | (fitted.mass_bound < NEGLIGIBLE)
         done.append(fitted.take(converged))
         if converged.all():
             return Panels.stack(done)
-        coarse = fitted.take(~converged)
+        coarse, before = fitted.take(~converged), np.tile(tail[~converged], 2)
         middle = (coarse.start + coarse.stop) / 2
         pending = Panels.stack([coarse.replaced(stop=middle), coarse.replaced(start=middle)])
         if len(pending) > limit:
@@ -162,8 +172,11 @@ def fit(intervals: Sequence[Interval], density: Density) -> Panels:
     raise UnresolvedDensityError(f"the density is not resolved near x = {where}: {len(pending)} panels do not converge")
 
 
-def _sampled(panels: Panels, density: Density) -> tuple[Panels, Mask]:
-    """Sample the density on every panel; return the fitted panels and which of them have converged."""
+def _sampled(panels: Panels, density: Density) -> tuple[Panels, Real, Real]:
+    """Sample the density on every panel; return the fitted panels, the size of their last coefficients and of rounding.
+
+    Both sizes are relative to the largest coefficient.
+    """
     t, transform = nodes_and_transform(DEGREE)
     # even functions of s are sampled as functions of s**2: better conditioned, as no sample is close to the edge
     s = np.where(panels.symmetric[:, None], panels.stop[:, None] * np.sqrt((1 + t) / 2), panels.sites(t))
@@ -172,12 +185,11 @@ def _sampled(panels: Panels, density: Density) -> tuple[Panels, Mask]:
     bad = ~(np.isfinite(values) & (values >= 0))
     if bad.any():
         raise UnresolvedDensityError(f"the density is not finite and non-negative at x = {x[bad][:3]}")
-    coefficients = (values / power) @ transform.T
-    fitted = panels.replaced(coefficients=coefficients)
-    largest, tail = np.abs(coefficients).max(axis=1), np.abs(coefficients[:, -3:]).max(axis=1)
     # x is rounded too: where it lies beside a far edge, a steep density feels it
     steepness = np.abs(np.gradient(values, axis=1) / np.gradient(x, axis=1))
     errors = errors + 2 * EPS * np.abs(panels.location)[:, None] * steepness
+    fitted = panels.replaced(coefficients=(values / power) @ transform.T)
+    tail = np.abs(fitted.coefficients[:, -3:]).max(axis=1)
     rounding = 2 * np.mean(errors / power, axis=1)
-    mass = fitted.scale * largest * panels.stop**panels.weight * (panels.stop - panels.start)
-    return fitted, (tail <= np.maximum(TOLERANCE * largest, rounding)) | (mass < NEGLIGIBLE)
+    largest = np.maximum(np.abs(fitted.coefficients).max(axis=1), np.finfo(float).tiny)
+    return fitted, tail / largest, rounding / largest

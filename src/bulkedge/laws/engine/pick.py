@@ -1,10 +1,11 @@
 """Laws whose inverse map is explicit: ``z(u) = u + N(u)``, with ``-N`` a Pick function.
 
-This form covers every free sum with a freely infinitely divisible law (Semicircle, MarchenkoPastur, SumLaw) and every free
-product with a Marchenko-Pastur law; ``u`` is the subordination variable. It makes the analysis one-dimensional:
+This form covers every free sum with a freely infinitely divisible law (Semicircle, MarchenkoPastur, SumLaw) and every
+free product with a Marchenko-Pastur law; ``u`` is the subordination variable. It makes the analysis one-dimensional:
 
-* off the barriers (the support of the measure of N) the slope ``z'(u)`` is concave, so between two barriers it is positive on
-  at most one interval. The images of those intervals are exactly the complement of the support; their ends are the edges;
+* off the barriers (the support of the measure of N) the slope ``z'(u)`` is concave, so between two barriers it is
+  positive on at most one interval. The images of those intervals are exactly the complement of the support; their
+  ends are the edges;
 * at x inside the support, u is the fixed point of ``u -> x - N(u)``, a self-map of the upper half-plane.
 
 References: Biane (1997) for sums with a semicircle, Silverstein and Choi (1995) for products with Marchenko-Pastur.
@@ -13,7 +14,7 @@ References: Biane (1997) for sums with a semicircle, Silverstein and Choi (1995)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.laws.engine.curve import Curve
+from bulkedge.laws.engine.cusps import expanded
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.panels import Density
 
@@ -47,7 +49,8 @@ class PickMap:
     Attributes
     ----------
     evaluate : callable
-        ``evaluate(u)`` returns ``z(u)``, ``z'(u)`` and the size of the terms that add up to z: its rounding error in units.
+        ``evaluate(u)`` returns ``z(u)``, ``z'(u)`` and the size of the terms that add up to z: its rounding error in
+        units.
     barriers : array of shape (k, 2)
         Disjoint closed intervals (points: equal ends), increasing, outside which N is analytic and real.
     weights : array of shape (k,)
@@ -61,8 +64,8 @@ class PickMap:
     touching : Edge, optional
         The edge that the law has at a barrier which the map reaches with positive slope.
     multiplicative : bool
-        The law is positive and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead, also a
-        self-map, which keeps that accuracy down to x = 0.
+        The law is positive and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
+        also a self-map, which keeps that accuracy down to x = 0.
     """
 
     evaluate: Callable[[Complex], tuple[Complex, Complex, Real]]
@@ -95,9 +98,16 @@ class PickMap:
         spans = [(left.location, right.location) for left, right in ends]
         x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in spans])
         u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
-        curve = Curve(self._step, lambda u, x: self.cauchy(u[0], x), x, u[None])
+        curve = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None])
         necks = [self._above(gap.low) for gap in gaps if gap.slope <= -CUSP]
         return [part for pair in ends for part in _cut(pair, necks)], curve.density
+
+    def _expanded_at_cusps(self, gaps: list[Gap]) -> PickMap:
+        evaluate = self.evaluate
+        for gap in gaps:
+            if abs(gap.slope) < CUSP:
+                evaluate = expanded(evaluate, gap.low, float(np.abs(self.barriers - gap.low).min()))
+        return replace(self, evaluate=evaluate)
 
     def _step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
         """The self-map whose fixed point is the subordination variable."""
@@ -105,8 +115,9 @@ class PickMap:
         if self.multiplicative:
             image = z * u[0] / value
             jacobian = image * (1 / u[0] - slope / value)
-            return image[None], jacobian[None, None], 4 * EPS * np.abs(image * terms / value)[None]
-        return (u[0] + (z - value))[None], (1 - slope)[None, None], 4 * EPS * (np.abs(z) + terms)[None]
+            shift = u[0] * ((z - value) / value)
+            return shift[None], jacobian[None, None], 4 * EPS * np.abs(image * terms / value)[None]
+        return (z - value)[None], (1 - slope)[None, None], 4 * EPS * (np.abs(z) + terms)[None]
 
     def _edge(self, u: float, gap: Gap) -> Edge:
         """The edge at the critical point u, which ends the given gap."""
@@ -126,7 +137,7 @@ class PickMap:
         return (float(near[0]), True) if len(near) else (u, False)
 
     def _above(self, u: float) -> float:
-        """The point of the bulk whose variable lies above u: ``Im z/Im u`` rises from z'(u) < 0 to 1 along the vertical."""
+        """The point of the bulk whose variable lies above u: ``Im z/Im u`` rises from z'(u) < 0 to 1 on the way up."""
         u, _ = self._snapped(u, 1e-6)
         scale = float(np.abs(self.barriers - u).min())
 
@@ -179,7 +190,7 @@ def _cut(interval: Interval, necks: list[float]) -> list[Interval]:
 
 
 def _rise(function: Callable[[float], float], negative: float, positive: float) -> float:
-    """Where a function turns positive on the way from ``negative`` to ``positive``; ``negative`` if it is so already there."""
+    """Where a function turns positive on the way from ``negative`` to ``positive``; ``negative`` if already there."""
     if function(negative) >= 0:
         return negative
     return float(brentq(function, negative, positive, xtol=1e-15, rtol=8 * EPS))

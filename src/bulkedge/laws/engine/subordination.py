@@ -1,11 +1,12 @@
 """Free convolutions as fixed-point problems: sums, products, and sums of rectangular matrices, of any two laws.
 
-Given x and the variable y_1 of one law, the partner map of that law gives the variable y_2 of the other, and back. The round trip is an
-analytic self-map of the upper half-plane. Inside the bulk its fixed point has positive imaginary part; outside the bulk it is real, with a
-multiplier below one. Either is a proof of where x lies, and a real one also tells the mass to the left of x (``count``).
+Given x and the variable y_1 of one law, the partner map of that law gives the variable y_2 of the other, and back. The
+round trip is an analytic self-map of the upper half-plane. Inside the bulk its fixed point has positive imaginary part;
+outside the bulk it is real, with a multiplier below one. Either is a proof of where x lies, and a real one also tells
+the mass to the left of x (``count``).
 
-References: Belinschi and Bercovici (2007) for sums and products; Benaych-Georges (2009) for rectangular sums, solved here as sums with
-amalgamation over the diagonal (Belinschi, Mai and Speicher 2017).
+References: Belinschi and Bercovici (2007) for sums and products; Benaych-Georges (2009) for rectangular sums, solved
+here as sums with amalgamation over the diagonal (Belinschi, Mai and Speicher 2017).
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Operation(ABC):
 
     @abstractmethod
     def count(self, u: Real, x: Real) -> Real:
-        """Mass of the result to the left of x, at a real fixed point: from the imaginary part of the logarithmic potential."""
+        """Mass to the left of x at a real fixed point: the imaginary part of the logarithmic potential."""
 
     @abstractmethod
     def edge_at_zero(self) -> Edge | None:
@@ -106,9 +107,9 @@ class Addition(Operation):
         one = Side.at(self.mu, u[0])
         two = Side.at(self.nu, z + one.h)
         error = np.abs(z) + two.h_size + np.abs(two.dh) * (np.abs(z) + one.h_size)
-        return (z + two.h)[None], (one.dh * two.dh)[None, None], ROUNDING * error[None]
+        return (z + two.h - u[0])[None], (one.dh * two.dh)[None, None], ROUNDING * error[None]
 
-    def cauchy(self, u: Complex, x: Real) -> Complex:
+    def cauchy(self, u: Complex, x: Real) -> Complex:  # noqa: ARG002  # the others need x
         """``G_mu(y_1)``."""
         return self.mu._transforms(u[0])[0]
 
@@ -140,7 +141,7 @@ class Multiplication(Operation):
         two = Side.at(self.nu, -z / one.h)
         jacobian = (z / one.h**2 * one.dh) * (z / two.h**2 * two.dh)
         error = np.abs(z / two.h**2) * (two.h_size + np.abs(two.dh * two.y) * (1 + one.h_size / np.abs(one.h)))
-        return (-z / two.h)[None], jacobian[None, None], ROUNDING * error[None]
+        return (-z / two.h - u[0])[None], jacobian[None, None], ROUNDING * error[None]
 
     def cauchy(self, u: Complex, x: Real) -> Complex:
         """``(1 + psi)/x``."""
@@ -175,8 +176,9 @@ def _order_at_zero(law: Law) -> int:
 class RectangularAddition(Operation):
     """Sum of n x m matrices, in terms of squared singular values.
 
-    The variables are the diagonal entries (a, b) of the subordination function of the hermitised matrix, and ``y = a b``. The two corners
-    of its resolvent, ``g = b G(y)`` and ``g' = (1 + ratio psi(y))/b``, are equal for the two laws, and then the ``psi`` add up.
+    The variables are the diagonal entries (a, b) of the subordination function of the hermitised matrix, and ``y = a
+    b``. The two corners of its resolvent, ``g = b G(y)`` and ``g' = (1 + ratio psi(y))/b``, are equal for the two laws,
+    and then the ``psi`` add up.
     """
 
     ratio: float = 1.0
@@ -214,7 +216,7 @@ class RectangularAddition(Operation):
         partner = root + h
         h_back, outer, _ = self._partner(partner, self.nu)
         error = np.abs(root) + np.abs(h_back) + np.einsum("ijn,jn->in", np.abs(outer), np.abs(root) + np.abs(h))
-        return root + h_back, np.einsum("ijn,jkn->ikn", outer, inner), 4 * ROUNDING * error
+        return root + h_back - u, np.einsum("ijn,jkn->ikn", outer, inner), 4 * ROUNDING * error
 
     def cauchy(self, u: Complex, x: Real) -> Complex:
         """``(1 + psi_1 + psi_2)/x``."""
@@ -222,7 +224,7 @@ class RectangularAddition(Operation):
         return (1 + one.psi + two.psi) / x
 
     def count(self, u: Real, x: Real) -> Real:
-        """``L = L_1(y_1) + L_2(y_2) + log(g g') - (1/ratio - 1) log[(1 + ratio psi)/((1 + ratio psi_1)(1 + ratio psi_2))]``."""
+        """``L = L_1(y_1) + L_2(y_2) + log(g g') - (1/ratio - 1) log[w/(w_1 w_2)]`` with ``w = 1 + ratio psi``."""
         one, two, partner = self._both(u + 0j, np.sqrt(x) + 0j)
         psi = (one.psi + two.psi).real
         long, wide = 1 + psi < 0, 1 + self.ratio * psi < 0
