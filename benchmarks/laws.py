@@ -119,7 +119,7 @@ def quantiles() -> Table:
     own = best(lambda: law.ppf(levels))
     table = Table(
         "1000 quantiles of MP(1/2), law already built",
-        ["tool", "largest |cdf(x) - q|", "time", "bulkedge is faster by"],
+        ["tool", "largest error of the cdf there", "time", "bulkedge is faster by"],
     )
     table.add("**bulkedge**", _miss(ours, levels), seconds(own), "")
     table.add("scikit-rmt", _miss(theirs, levels), seconds(answer["seconds"]), f"{answer['seconds'] / own:.0f}×")

@@ -11,7 +11,7 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 """
 
 from bulkedge.comparison import Comparison, compare
-from bulkedge.ensembles import GaussianProduct, GaussianSum, Wigner, Wishart
+from bulkedge.ensembles import Ensemble, GaussianProduct, GaussianSum, Wigner, Wishart
 from bulkedge.laws import (
     AttentionLaw,
     EmpiricalLaw,
@@ -51,6 +51,7 @@ __all__ = [
     "Spike",
     "TracyWidom",
     # ensembles
+    "Ensemble",
     "Wigner",
     "Wishart",
     "GaussianProduct",
