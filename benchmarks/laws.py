@@ -20,7 +20,7 @@ from benchmarks.harness import Table, best, peer, seconds
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import reference  # the tests' references, which are not part of the package
 
-TITLE = "Laws"
+TITLE = "Benchmarks: laws"
 POINTS = 1000
 PEERS = {
     "rmtool": ["rmtool==1.0"],
