@@ -18,7 +18,7 @@ def wigner_tops(n, rng):
 
 
 def wishart_tops(n, rng):
-    """Largest eigenvalues of sample covariances with twice as many samples as dimensions, ``B B'`` with B bidiagonal."""
+    """Largest eigenvalues of sample covariances of twice as many samples as dimensions, ``B B'`` with B bidiagonal."""
     for _ in range(DRAWS):
         main = rng.chisquare(2 * n - np.arange(n))
         below = rng.chisquare(n - 1 - np.arange(n - 1))
@@ -39,5 +39,4 @@ def test_false_alarms_stay_below_the_level(law, tops, n):
     largest = np.fromiter(tops(n, np.random.default_rng(n)), float)
     for level in (0.05, 0.01):
         rate = np.mean(largest > law.finite_edge(n, level))
-        print(f"n = {n}, level {level}: {rate:.4f}")
         assert 0.5 * level < rate < level + 4 * np.sqrt(level / DRAWS)
