@@ -30,8 +30,7 @@ from bulkedge.laws import (
     rectangular_add,
 )
 from bulkedge.spectra import Spectrum, spectrum
-
-__version__ = "0.1.0"
+from bulkedge.version import __version__
 
 __all__ = [
     # laws

@@ -24,6 +24,9 @@ class Domain(Protocol):
     def check(self, name: str, value: Any) -> Any:
         """Return the value in its canonical form, or raise a ValueError that names it."""
 
+    def parse(self, name: str, text: str) -> Any:
+        """Read the value from a command line; the result is checked."""
+
 
 def _refuse(name: str, value: object, domain: object) -> ValueError:
     return ValueError(f"{name} = {value!r} is outside its domain {domain}")
@@ -50,6 +53,10 @@ class Interval:
             raise _refuse(name, value, self)
         return number
 
+    def parse(self, name: str, text: str) -> float:
+        """Read a number."""
+        return self.check(name, text)
+
     def __str__(self) -> str:
         infinity = " or infinity" if self.infinity else ""
         return f"{self.ends[0]}{self.low:g}, {self.high:g}{self.ends[1]}{infinity}"
@@ -72,6 +79,13 @@ class Integers:
             raise _refuse(name, value, self)
         return int(value)
 
+    def parse(self, name: str, text: str) -> int:
+        """Read a whole number; 1e4 is one too."""
+        try:
+            return self.check(name, float(text))
+        except ValueError:
+            raise _refuse(name, text, self) from None
+
     def __str__(self) -> str:
         return f"{{{self.low}, ..., {self.high}}}"
 
@@ -87,6 +101,10 @@ class Choice:
         if value not in self.options:
             raise _refuse(name, value, self)
         return value
+
+    def parse(self, name: str, text: str) -> Any:
+        """Find the option that is written so."""
+        return self.check(name, next((option for option in self.options if str(option) == text), text))
 
     def __str__(self) -> str:
         return "{" + ", ".join(repr(option) for option in self.options) + "}"
@@ -108,13 +126,37 @@ class Each:
             raise _refuse(name, value, self)
         return tuple(self.member.check(f"{name}[{k}]", each) for k, each in enumerate(members))
 
+    def parse(self, name: str, text: str) -> tuple[Any, ...]:
+        """Read members separated by commas."""
+        return self.check(name, [self.member.parse(f"{name}[{k}]", each) for k, each in enumerate(text.split(","))])
+
     def __str__(self) -> str:
         return f"tuples of 1 to {self.most} members in {self.member}"
 
 
-def parameter(domain: Domain, doc: str, default: Any = MISSING) -> Any:
-    """Declare a dataclass field with its domain and its meaning."""
-    return field(default=default, metadata={"domain": domain, "doc": doc})
+def parameter(domain: Domain, doc: str, default: Any = MISSING, *, paper: Any = MISSING) -> Any:
+    """Declare a dataclass field with its domain, its meaning, and for studies its value at the paper's size."""
+    return field(default=default, metadata={"domain": domain, "doc": doc, "paper": paper})
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a field declared with :func:`parameter` says of itself."""
+
+    name: str
+    domain: Domain
+    doc: str
+    default: Any
+    paper: Any
+
+
+def parameters(cls: type) -> tuple[Parameter, ...]:
+    """The declared parameters of a class, in order."""
+    declared = (each for each in fields(cls) if "domain" in each.metadata)
+    return tuple(
+        Parameter(each.name, each.metadata["domain"], each.metadata["doc"], each.default, each.metadata["paper"])
+        for each in declared
+    )
 
 
 class Parametric:
@@ -122,7 +164,5 @@ class Parametric:
 
     def __post_init__(self) -> None:
         """Check and canonicalise the declared parameters."""
-        for each in fields(self):  # type: ignore[arg-type]  # only dataclasses inherit from this
-            if "domain" in each.metadata:
-                value = each.metadata["domain"].check(each.name, getattr(self, each.name))
-                object.__setattr__(self, each.name, value)
+        for each in parameters(type(self)):
+            object.__setattr__(self, each.name, each.domain.check(each.name, getattr(self, each.name)))

@@ -1,0 +1,98 @@
+"""What a study is: frozen parameters, a labelled dataset, claims that it can refute, and a figure.
+
+A study is a frozen dataclass in a file of its own, ``studies/<paper>/<figure>.py``; that path is its name. Its parameters
+are declared with :func:`bulkedge.domains.parameter`, whose default is the quick size and whose ``paper`` value is the
+paper's; the figure is drawn by the function of the same name in ``studies/<paper>/plot.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from abc import ABC, abstractmethod
+from dataclasses import MISSING
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, Literal, Self
+
+import numpy as np
+import xarray as xr
+
+import bulkedge.studies as package
+from bulkedge.domains import Parametric, parameters
+from bulkedge.studies.claims import Claim
+from bulkedge.version import __version__
+
+Preset = Literal["quick", "paper"]
+
+
+class Study(Parametric, ABC):
+    """A named experiment."""
+
+    @abstractmethod
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Simulate and compute: variables with labelled dimensions, and a ``units`` attribute where they have one."""
+
+    @abstractmethod
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """What the dataset says of the paper's statements."""
+
+    @classmethod
+    def preset(cls, size: Preset = "quick", **changes: Any) -> Self:
+        """The study at one of its two sizes, with some parameters changed."""
+        at_paper = {each.name: each.paper for each in parameters(cls) if each.paper is not MISSING}
+        return cls(**((at_paper if size == "paper" else {}) | changes))
+
+    @classmethod
+    def name(cls) -> str:
+        """``paper/figure``, from where the study is defined; elsewhere, its module and class."""
+        module = cls.__module__
+        if module.startswith(package.__name__ + "."):
+            return module.removeprefix(package.__name__ + ".").replace(".", "/").replace("_", "-")
+        return f"{module}.{cls.__qualname__}"
+
+    @classmethod
+    def summary(cls) -> str:
+        """What the study shows, in a sentence."""
+        return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+
+    def parameters(self) -> dict[str, Any]:
+        """The declared parameters with their values."""
+        return {each.name: getattr(self, each.name) for each in parameters(type(self))}
+
+    def simulate(self, seed: int) -> xr.Dataset:
+        """Run, and record in the dataset what made it."""
+        data = self.run(np.random.default_rng(seed))
+        made_by = {"study": self.name(), "parameters": json.dumps(self.parameters()), "seed": seed}
+        return data.assign_attrs(made_by | {"bulkedge": __version__})
+
+    def plot(self, data: xr.Dataset) -> Any:
+        """Draw the figure (a matplotlib Figure) of a dataset."""
+        folder, _, name = type(self).__module__.rpartition(".")
+        draw = getattr(import_module(f"{folder}.plot"), name)
+        with import_module("bulkedge.studies.figures").styled():
+            return draw(data)
+
+
+@cache
+def studies() -> dict[str, type[Study]]:
+    """Every study of the package, by its name."""
+    found = {}
+    for folder in iter_modules(package.__path__, package.__name__ + "."):
+        if not folder.ispkg:
+            continue
+        for each in iter_modules(import_module(folder.name).__path__, folder.name + "."):
+            module = import_module(each.name) if not each.name.endswith(".plot") else None
+            for _, member in inspect.getmembers(module, inspect.isclass):
+                if issubclass(member, Study) and member.__module__ == each.name:
+                    found[member.name()] = member
+    return dict(sorted(found.items()))
+
+
+def find(name: str) -> list[type[Study]]:
+    """The study of that name, or all studies of the paper of that name, or all."""
+    chosen = [study for known, study in studies().items() if name in ("", known, known.split("/")[0])]
+    if not chosen:
+        raise ValueError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
+    return chosen

@@ -1,0 +1,1 @@
+"""Studies of the laws themselves: what every paper stands on."""

@@ -1,0 +1,76 @@
+"""How far the largest of n values strays from the edge, and how often an outlier is called where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from scipy.linalg import eigvalsh_tridiagonal
+
+from bulkedge.domains import Integers, Interval, parameter
+from bulkedge.laws import Semicircle, TracyWidom
+from bulkedge.progress import track
+from bulkedge.studies.base import Study
+from bulkedge.studies.claims import Claim
+
+BINS = np.linspace(-5, 4, 46)
+
+
+@dataclass(frozen=True)
+class Edge(Study):
+    """The largest eigenvalue of many Gaussian matrices against the Tracy-Widom law, and the rate of false alarms."""
+
+    size: int = parameter(Integers(10, 10_000), "rows of the matrices", 200, paper=1000)
+    draws: int = parameter(Integers(100, 1_000_000), "matrices", 4000, paper=100_000)
+    level: float = parameter(Interval(0.001, 0.5), "false-alarm rate asked for", 0.05)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Draw tridiagonal forms (Dumitriu and Edelman 2002), whose largest eigenvalue is that of the full matrix."""
+        law, unit = Semicircle(), Semicircle().edge_scale * self.size ** (-2 / 3)
+        tops = np.array([self._top(rng) for _ in track(range(self.draws), "matrices")])
+        x = np.linspace(BINS[0], BINS[-1], 400)
+        scaled = (tops - law.edge) / unit
+        return xr.Dataset(
+            {
+                "theory": ("x", TracyWidom(1).pdf(x), {"long_name": "Tracy-Widom density"}),
+                "simulation": ("bin", np.histogram(scaled, BINS)[0] / np.diff(BINS) / self.draws),
+                "bin_edge": ("end", BINS),
+                "mean": ((), scaled.mean(), {"long_name": "mean of the scaled largest values"}),
+                "error": ((), scaled.std(ddof=1) / np.sqrt(self.draws), {"long_name": "its standard error"}),
+                "alarms": ((), np.mean(tops > law.finite_edge(self.size, self.level)), {"long_name": "false alarms"}),
+            },
+            coords={"x": ("x", x, {"long_name": "(largest value - edge) / (edge_scale n^(-2/3))"})},
+        )
+
+    def _top(self, rng: np.random.Generator) -> float:
+        n = self.size
+        main = rng.normal(scale=np.sqrt(2 / n), size=n)
+        off = np.sqrt(rng.chisquare(np.arange(n - 1, 0, -1)) / n)
+        return float(eigvalsh_tridiagonal(main, off, select="i", select_range=(n - 1, n - 1))[0])
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The mean, and the rate."""
+        error, shift = float(data.error), self.size ** (-1 / 3)
+        spread = np.sqrt(self.level * (1 - self.level) / self.draws)
+        return [
+            Claim(
+                statement="mean of the scaled largest eigenvalue",
+                place="Tracy and Widom 1996",
+                predicted=TracyWidom(1).mean(),
+                measured=data["mean"],
+                error=error,
+                tolerance=4 * error + shift,
+                reason="four standard errors, and corrections of order n**(-1/3)",
+            ),
+            Claim(
+                statement=f"outliers called where there are none, asked for {self.level:g}",
+                place="finite_edge",
+                predicted=self.level,
+                measured=data.alarms,
+                error=spread,
+                tolerance=4 * spread,
+                reason="four standard errors; at finite size alarms are rarer than asked for",
+                relation="<=",
+            ),
+        ]

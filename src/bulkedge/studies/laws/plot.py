@@ -1,0 +1,68 @@
+"""Figures of the studies of laws."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bulkedge.studies.figures import histogram, line, marks, panels
+from bulkedge.studies.laws.bulk import exhibits
+
+MODELS = {"wigner": "rank one plus Wigner", "covariance": "sample covariance"}
+
+
+def bulk(data: xr.Dataset) -> Figure:
+    """A panel for each law, and the legend in the place after the last."""
+    figure, grid = panels(4, 3, height=1.9, width=2.4)
+    labels = exhibits(100)
+    for name, axes in zip(data.law.values.tolist(), grid.flat, strict=False):
+        law_panel(axes, data.sel(law=name))
+        axes.set_title(labels[name].label)
+    for axes in grid.flat[data.sizes["law"] :]:
+        axes.axis("off")
+    grid.flat[-1].legend(*grid.flat[0].get_legend_handles_labels(), loc="center")
+    return figure
+
+
+def law_panel(axes: Axes, data: xr.Dataset) -> None:
+    """One law over the histogram of one draw."""
+    shown = data.theory > 1e-4 * data.theory.max()
+    histogram(axes, data.bin_edge, data.simulation, label="one draw")
+    if data.atomic:
+        line(axes, data.x[shown], data.theory[shown], label="law", ls="none", marker="o", ms=3)
+        axes.set_xlim(-0.7, float(data.x[shown].max()) + 0.7)
+    else:
+        line(axes, data.x, data.theory, label="law")
+        axes.set_ylim(0, 1.25 * float(np.quantile(data.theory, 0.98)))
+
+
+def edge(data: xr.Dataset) -> Figure:
+    """The scaled largest values over the Tracy-Widom density."""
+    figure, grid = panels(1, 1)
+    axes = grid[0, 0]
+    histogram(axes, data.bin_edge, data.simulation, label="largest values")
+    line(axes, data.x, data.theory, label="Tracy-Widom, β = 1")
+    axes.set_xlabel(r"(largest value $-$ edge) / (edge scale $n^{-2/3}$)")
+    axes.set_ylabel("density")
+    axes.legend(loc="upper right")
+    return figure
+
+
+def transition(data: xr.Dataset) -> Figure:
+    """Location on top, overlap below, a column for each model."""
+    figure, grid = panels(2, data.sizes["model"])
+    for column, model in enumerate(data.model.values.tolist()):
+        one = data.sel(model=model)
+        for axes, name in zip(grid[:, column], ("location", "overlap"), strict=True):
+            line(axes, one.fine_strength, one[f"curve_{name}"])
+            scatter = one[name].std("draw", ddof=1) / np.sqrt(one.sizes["draw"])
+            marks(axes, one.strength, one[name].mean("draw"), scatter, label="simulation, mean of draws")
+            axes.axvline(1.0, color="black", lw=0.8, ls=":", zorder=0)
+            axes.set_ylabel(one[name].attrs["long_name"].replace(" with", "\nwith"))
+        grid[0, column].set_title(MODELS[model])
+        grid[1, column].set_xlabel("strength / threshold")
+        grid[1, column].set_ylim(-0.03, 1)
+        grid[1, column].legend(loc="lower right")
+    return figure

@@ -1,0 +1,131 @@
+"""An outlier crosses the threshold of Baik, Ben Arous and Peche."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from scipy.linalg import eigh
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Integers, Interval, parameter
+from bulkedge.ensembles import Wigner
+from bulkedge.laws import EmpiricalLaw, Semicircle, Spike
+from bulkedge.progress import track
+from bulkedge.studies.base import Study
+from bulkedge.studies.claims import Claim
+
+PLACES = {
+    "wigner": "Benaych-Georges and Nadakuditi 2011; recovery, Theorem 2",
+    "covariance": "Baik and Silverstein 2006, Paul 2007; recovery, Theorems 3 and 4",
+}
+ABOVE, BELOW = 1.3, 0.7
+"""Strengths, in units of the threshold, from which the outlier stands clear of the edge's fluctuations, on either side."""
+
+
+@dataclass(frozen=True)
+class Transition(Study):
+    """Largest eigenvalue and overlap of its eigenvector with a planted direction, as the signal passes the threshold.
+
+    Two models: a rank-one matrix added to a Wigner matrix, and one large population eigenvalue seen through a sample
+    covariance of white noise.
+    """
+
+    size: int = parameter(Integers(50, 10_000), "rows of the matrices", 300, paper=2000)
+    draws: int = parameter(Integers(2, 1000), "matrices for each strength", 8, paper=20)
+    strengths: int = parameter(Integers(5, 200), "strengths between 0.4 and 2.5 thresholds", 15, paper=22)
+    ratio: float = parameter(Interval(0.05, 5), "dimension over samples of the covariance", 0.5)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Plant a direction of each strength in each model."""
+        relative = np.linspace(0.4, 2.5, self.strengths)
+        parts = [self._measure(model, relative, rng) for model in PLACES]
+        return xr.concat(parts, dim=xr.Variable("model", list(PLACES))).assign_coords(
+            strength=("strength", relative, {"units": "threshold"})
+        )
+
+    def _theory(self, model: str, theta: Real) -> Spike:
+        if model == "wigner":
+            return Semicircle().spike(theta)
+        return EmpiricalLaw([1.0]).sample_spike(theta, self.ratio)
+
+    def _measure(self, model: str, relative: Real, rng: np.random.Generator) -> xr.Dataset:
+        threshold = self._theory(model, np.ones(1)).threshold
+        fine = np.linspace(relative[0], relative[-1], 211)
+        theory, curve = self._theory(model, threshold * relative), self._theory(model, threshold * fine)
+        draw = self._wigner if model == "wigner" else self._covariance
+        found = [
+            [_top(draw(threshold * strength, rng)) for _ in range(self.draws)] for strength in track(relative, model)
+        ]
+        location, overlap = np.moveaxis(np.array(found), 2, 0)
+        return xr.Dataset(
+            {
+                "location": (("strength", "draw"), location, {"long_name": "largest eigenvalue"}),
+                "overlap": (("strength", "draw"), overlap, {"long_name": "squared overlap with the planted direction"}),
+                "predicted_location": ("strength", theory.location),
+                "predicted_overlap": ("strength", theory.overlap),
+                "curve_location": ("fine_strength", curve.location),
+                "curve_overlap": ("fine_strength", curve.overlap),
+                "threshold": ((), threshold, {"long_name": "detection threshold"}),
+            },
+            coords={"fine_strength": ("fine_strength", fine, {"units": "threshold"})},
+        )
+
+    def _wigner(self, theta: float, rng: np.random.Generator) -> Real:
+        matrix = Wigner(self.size).sample(rng)
+        matrix[0, 0] += theta
+        return matrix
+
+    def _covariance(self, theta: float, rng: np.random.Generator) -> Real:
+        samples = round(self.size / self.ratio)
+        data = rng.standard_normal((samples, self.size))
+        data[:, 0] *= np.sqrt(theta)
+        return np.asarray(data.T @ data / samples)
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Location and overlap above the threshold, and no overlap below it."""
+        claims = []
+        for model, place in PLACES.items():
+            one = data.sel(model=model)
+            above, below = one.sel(strength=slice(ABOVE, None)), one.sel(strength=slice(None, BELOW))
+            for quantity, name in (("largest eigenvalue", "location"), ("squared overlap", "overlap")):
+                measured, error = _mean(above[name])
+                claims.append(
+                    Claim(
+                        statement=f"{model}: mean {quantity}, strengths above {ABOVE} thresholds",
+                        place=place,
+                        predicted=float(above[f"predicted_{name}"].mean()),
+                        measured=measured,
+                        error=error,
+                        tolerance=4 * error + 4 / self.size,
+                        reason="four standard errors, and a shift of a few 1/n at finite size",
+                    )
+                )
+            measured, error = _mean(below.overlap)
+            claims.append(
+                Claim(
+                    statement=f"{model}: mean squared overlap, strengths below {BELOW} thresholds",
+                    place=place,
+                    predicted=0.0,
+                    measured=measured,
+                    error=error,
+                    tolerance=4 * error + 12 / self.size,
+                    reason="four standard errors, and n overlap <= 1/(1 - strength)**2 = 11 below the threshold",
+                    relation="<=",
+                )
+            )
+        return claims
+
+
+def _top(matrix: Real) -> tuple[float, float]:
+    """Largest eigenvalue, and the squared first entry of its eigenvector."""
+    last = len(matrix) - 1
+    values, vectors = eigh(matrix, subset_by_index=(last, last), overwrite_a=True)
+    return float(values[0]), float(vectors[0, 0] ** 2)
+
+
+def _mean(values: xr.DataArray) -> tuple[float, float]:
+    """Mean over strengths and draws, and its standard error from the scatter of the draws at each strength."""
+    variance = values.var("draw", ddof=1) / values.sizes["draw"]
+    return float(values.mean()), float(np.sqrt(variance.sum()) / values.sizes["strength"])

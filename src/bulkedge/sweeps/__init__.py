@@ -1,0 +1,8 @@
+"""Grids of studies: resumable, on any executor, with the same numbers wherever they run."""
+
+from bulkedge.sweeps.executors import SerialExecutor, local_processes
+from bulkedge.sweeps.grid import Sweep, parse_axis
+from bulkedge.sweeps.run import Outcome, run
+from bulkedge.sweeps.store import StoreError, open_sweep
+
+__all__ = ["Outcome", "SerialExecutor", "StoreError", "Sweep", "local_processes", "open_sweep", "parse_axis", "run"]

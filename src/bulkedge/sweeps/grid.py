@@ -1,0 +1,140 @@
+"""What a sweep is: a study, axes of parameters, repetitions, and a root seed.
+
+>>> from bulkedge.studies.laws.edge import Edge
+>>> sweep = Sweep(Edge(), {"size": parse_axis(Edge, "size", "100:300:100")}, repetitions=2)
+>>> sweep.axes, sweep.shape
+({'size': (100, 200, 300)}, (3, 2))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from bulkedge.domains import Domain, Each, Integers, parameters
+from bulkedge.studies.base import Study
+from bulkedge.version import __version__
+
+REPETITION = "repetition"
+MOST_VALUES = 100_000
+Index = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One study of a sweep: its place in the grid, and all that it takes to run it anywhere."""
+
+    index: Index
+    study: Study
+    changes: dict[str, Any]
+    seed: np.random.SeedSequence
+
+    def configured(self) -> Study:
+        """The study with the parameters of this cell."""
+        return replace(self.study, **self.changes)  # type: ignore[type-var]  # every concrete study is a dataclass
+
+
+class Sweep:
+    """A grid of studies.
+
+    Parameters
+    ----------
+    study : Study
+        The study, with the parameters that stay fixed.
+    axes : mapping of str to sequence
+        Values for each parameter that is swept.
+    repetitions : int
+        Independent repetitions of each point of the grid.
+    seed : int
+        The root of all random streams.
+    """
+
+    def __init__(self, study: Study, axes: Mapping[str, Sequence[Any]], repetitions: int = 1, seed: int = 0) -> None:
+        self.study = study
+        self.axes = {name: _checked(type(study), name, values) for name, values in axes.items()}
+        self.repetitions = Integers(1, 10**9).check("repetitions", repetitions)
+        self.seed = Integers(0, 2**63 - 1).check("seed", seed)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the axes, repetitions last."""
+        return (*self.axes, REPETITION)
+
+    @property
+    def shape(self) -> Index:
+        """Lengths of the axes."""
+        return (*(len(values) for values in self.axes.values()), self.repetitions)
+
+    @property
+    def size(self) -> int:
+        """Number of cells."""
+        return prod(self.shape)
+
+    def manifest(self) -> dict[str, Any]:
+        """All that the numbers depend on; two sweeps with the same manifest have the same cells."""
+        fixed = {name: value for name, value in self.study.parameters().items() if name not in self.axes}
+        return {
+            "study": self.study.name(),
+            "parameters": json.loads(json.dumps(fixed)),
+            "axes": json.loads(json.dumps(self.axes)),
+            "repetitions": self.repetitions,
+            "seed": self.seed,
+            "bulkedge": __version__,
+        }
+
+    def indices(self) -> Iterator[Index]:
+        """The places of all cells, one at a time."""
+        return product(*(range(length) for length in self.shape))
+
+    def cell(self, index: Index) -> Cell:
+        """The cell at a place."""
+        changes = {name: values[k] for (name, values), k in zip(self.axes.items(), index[:-1], strict=True)}
+        return Cell(index, self.study, changes, self._stream(changes, index[-1]))
+
+    def _stream(self, changes: dict[str, Any], repetition: int) -> np.random.SeedSequence:
+        """The random stream of a cell: from the root seed and what the cell *is*, not where it stands or who runs it."""
+        label = json.dumps([self.study.name(), sorted(changes.items()), repetition])
+        words = np.frombuffer(hashlib.sha256(label.encode()).digest(), dtype="<u4")
+        return np.random.SeedSequence(self.seed, spawn_key=tuple(words.tolist()))
+
+
+def _domain(study: type[Study], name: str) -> Domain:
+    known = {each.name: each.domain for each in parameters(study)}
+    if name not in known:
+        raise ValueError(f"{name} is not a parameter of {study.name()}; there are {', '.join(known)}")
+    if isinstance(known[name], Each):
+        raise ValueError(f"{name} is a tuple and cannot be an axis; sweep over a number")
+    return known[name]
+
+
+def _checked(study: type[Study], name: str, values: Sequence[Any]) -> tuple[Any, ...]:
+    domain = _domain(study, name)
+    checked = tuple(domain.check(name, value) for value in values)
+    if not checked:
+        raise ValueError(f"the axis {name} has no values")
+    if len(set(checked)) < len(checked):
+        raise ValueError(f"the axis {name} has equal values: {list(values)!r}")
+    return checked
+
+
+def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
+    """Read ``first:last:step`` (the last included, if it is reached) or values separated by commas."""
+    domain = _domain(study, name)
+    if ":" not in text:
+        return _checked(study, name, [domain.parse(name, part.strip()) for part in text.split(",")])
+    try:
+        first, last, step = (Decimal(part) for part in text.split(":"))
+        count = int((last - first) / step) + 1
+    except (ValueError, ArithmeticError, InvalidOperation):
+        raise ValueError(f"{name}={text}: a range is first:last:step with a step that is not zero") from None
+    if not 1 <= count <= MOST_VALUES:
+        raise ValueError(f"{name}={text}: the range has {max(count, 0)} values; between 1 and {MOST_VALUES} are possible")
+    return _checked(study, name, [domain.parse(name, str(first + k * step)) for k in range(count)])
