@@ -132,12 +132,12 @@ class _Curve:
     """
 
     def __init__(self, ratios: tuple[float, ...]) -> None:
-        factors = np.sort(np.array([1.0, *ratios]))[::-1]
+        given = np.sort(np.array([1.0, *ratios]))[::-1]
+        # ratios equal to twelve digits are taken as equal: the law does not see the difference in its first ten
+        factors = np.where(given[0] - given < 1e-12 * given[0], given[0], given)
         self.factors = factors
         self.floor = 1 / factors[0]
-        gaps = (factors[0] - factors) / (factors[0] * factors)
-        # ratios equal to twelve digits are taken as equal: the law does not see the difference in its first ten
-        self.gaps = np.where(gaps < 1e-12 * self.floor, 0.0, gaps)
+        self.gaps = (factors[0] - factors) / (factors[0] * factors)
         self.zeros = int(np.sum(self.gaps == 0))
         self.log_scale = float(np.sum(np.log(factors)))
 
