@@ -155,12 +155,12 @@ class _Loop:
             self.pace = 0.7 * self.pace + 0.3 * max(sum(each.seconds for each in results) / len(results), 1e-6)
 
     def _flush(self) -> None:
-        good = [(each.index, each.values) for each in self.finished if each.values is not None]
-        bad = [(each.index, each.failure) for each in self.finished if each.failure is not None]
-        if good or bad:
+        finished, self.finished, self.flushed = self.finished, [], time.monotonic()
+        good = [(each.index, each.values) for each in finished if each.values is not None]
+        bad = [(each.index, each.failure) for each in finished if each.failure is not None]
+        if finished:
             self.store.write(good, bad)
-        self.stored += len(self.finished)
-        self.finished, self.flushed = [], time.monotonic()
+        self.stored += len(finished)
         tell("cells", self.stored, self.total)
 
 

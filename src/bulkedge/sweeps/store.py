@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class Store:
     sweep: Sweep
     group: zarr.Group
     failures: dict[str, Any]
+    labels: dict[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> NDArray[np.int8]:
@@ -94,13 +95,13 @@ class Store:
 
     def _label(self, name: str, labels: NDArray[Any], attributes: dict[str, Any]) -> None:
         """Coordinates of an inner dimension: the same in all cells."""
-        text = labels.dtype.kind in "UOT"
-        if name not in self.group:
-            _write_labels(self.group, name, labels, attributes)
-        known = np.asarray(self.group[name][...])
-        if not np.array_equal(known.astype(str) if text else known, labels.astype(str) if text else labels):
+        if name not in self.labels:
+            if name not in self.group:
+                _write_labels(self.group, name, labels, attributes)
+            self.labels[name] = self.group[name][...].tolist()  # type: ignore[index, union-attr]
+        if labels.tolist() != self.labels[name]:
             raise StoreError(
-                f"the dimension {name} has other labels in another cell; leave the labels out, or sweep over another parameter"
+                f"the dimension {name} has other labels in another cell; leave them out, or sweep over another parameter"
             )
 
     def _fill(self, array: Any, cells: Sequence[tuple[Index, NDArray[Any]]]) -> None:

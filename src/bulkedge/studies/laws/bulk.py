@@ -116,12 +116,12 @@ class Bulk(Study):
         """Kolmogorov distances."""
         return [
             Claim(
-                statement=f"the values follow {exhibit.label}: Kolmogorov distance",
+                statement=f"{exhibit.label}: Kolmogorov distance",
                 place=exhibit.place,
-                predicted=0.0,
+                predicted=exhibit.bound[0] / float(data["count"].sel(law=name)),
                 measured=data.kolmogorov.sel(law=name),
                 error=0.0,
-                tolerance=exhibit.bound[0] / float(data["count"].sel(law=name)),
+                tolerance=0.0,
                 reason=exhibit.bound[1],
                 relation="<=",
             )

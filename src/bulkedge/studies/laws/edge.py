@@ -64,7 +64,7 @@ class Edge(Study):
                 reason="four standard errors, and corrections of order n**(-1/3)",
             ),
             Claim(
-                statement=f"outliers called where there are none, asked for {self.level:g}",
+                statement=f"false alarms at level {self.level:g}",
                 place="finite_edge",
                 predicted=self.level,
                 measured=data.alarms,

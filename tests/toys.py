@@ -1,0 +1,86 @@
+"""Small studies for the tests of the machinery; worker processes import them from here."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.domains import Choice, Integers, Interval, parameter
+from bulkedge.studies.base import Study
+from bulkedge.studies.claims import Claim
+
+
+@dataclass(frozen=True)
+class Toy(Study):
+    """Draws numbers, and lets BLAS add some up."""
+
+    rate: float = parameter(Interval(0, 10), "scale of the numbers", 1.0, paper=2.0)
+    size: int = parameter(Integers(1, 1000), "how many", 5)
+    kind: str = parameter(Choice(("normal", "uniform")), "their distribution", "normal")
+    pause: float = parameter(Interval(0, 10), "seconds to wait", 0.0)
+
+    def run(self, rng):
+        time.sleep(self.pause)
+        values = self.rate * (rng.standard_normal(self.size) if self.kind == "normal" else rng.random(self.size))
+        matrix = rng.standard_normal((200, 200))
+        return xr.Dataset(
+            {
+                "values": ("index", values, {"units": "one"}),
+                "mean": ((), values.mean()),
+                "norm": ((), np.linalg.norm(matrix @ matrix)),
+                "count": ((), self.size),
+            }
+        )
+
+    def claims(self, data):
+        return [Claim("the mean vanishes", "here", 0.0, data["mean"], 1.0, 4.0, "four standard errors")]
+
+
+@dataclass(frozen=True)
+class Labelled(Study):
+    """Has labels on an inner dimension, which depend on a parameter."""
+
+    size: int = parameter(Integers(1, 10), "how many", 3)
+    shift: float = parameter(Interval(0, 1), "where they start", 0.0)
+
+    def run(self, rng):
+        return xr.Dataset(
+            {"value": (("place", "name"), rng.random((self.size, 2)))},
+            coords={"place": np.arange(self.size) + self.shift, "name": ["left", "right"]},
+        )
+
+    def claims(self, data):
+        return []
+
+
+@dataclass(frozen=True)
+class Fragile(Study):
+    """Raises at rate 3, as long as the environment does not say that it is mended; dies at rate 4."""
+
+    rate: int = parameter(Integers(0, 10), "what may go wrong", 0)
+
+    def run(self, rng):
+        if self.rate == 3 and not Path(os.environ.get("TOYS_MENDED", "nowhere")).exists():
+            raise ArithmeticError("three is too much")
+        if self.rate == 4:
+            os._exit(9)
+        return xr.Dataset({"value": ((), rng.random())})
+
+    def claims(self, data):
+        return []
+
+
+@dataclass(frozen=True)
+class Empty(Study):
+    """Does nothing, so that only the machinery takes time."""
+
+    place: int = parameter(Integers(0, 10**6), "which", 0)
+
+    def run(self, rng):
+        return xr.Dataset({"value": ((), 1.0)})
+
+    def claims(self, data):
+        return []
