@@ -10,7 +10,7 @@ from pathlib import Path
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
-BENCHMARKS = ["laws"]
+BENCHMARKS = ["laws", "sweep"]
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 
 
@@ -24,7 +24,7 @@ def main() -> None:
         tables = module.tables()
         for table in tables:
             print(table.text())
-        measured = f"Measured on {machine}; times are the best of repeated calls."
+        measured = f"Measured on {machine}."
         heading = f"# {module.TITLE}\n\n{module.__doc__.strip()}\n\n{measured}"
         (DOCS / f"{name}.md").write_text("\n\n".join([heading, *(table.markdown() for table in tables)]))
 

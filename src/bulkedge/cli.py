@@ -45,7 +45,7 @@ def main() -> None:
 # -- options from declarations -----------------------------------------------------------------------------------------
 
 
-class Declared(click.ParamType):
+class Declared(click.ParamType[Any]):
     """The values of a declared parameter."""
 
     def __init__(self, declared: Parameter) -> None:
@@ -143,7 +143,9 @@ def list_studies(*, as_json: bool) -> None:
 @click.argument("name", default="")
 @click.option("--paper", is_flag=True, help="Run at the paper's sizes instead of the quick ones.")
 @click.option("--seed", default=0, show_default=True, help="Seed of every study.")
-@click.option("--out", "folder", default="out", show_default=True, type=click.Path(path_type=Path), help="Folder to write.")
+@click.option(
+    "--out", "folder", default="out", show_default=True, type=click.Path(path_type=Path), help="Folder to write."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
 def reproduce_command(name: str, *, paper: bool, seed: int, folder: Path, as_json: bool, **changes: Any) -> None:
     """Run studies, write their data, figures and a page, and check their claims.
@@ -232,9 +234,13 @@ def sweep_command(name: str, **given: Any) -> None:
     if given["as_json"]:
         click.echo(json.dumps({"folder": str(result.folder), "cells": result.cells, "done": result.done, "failed": result.failed}))  # fmt: skip  # noqa: E501
     else:
-        out.print(f"{result.done} of {result.cells} cells done, {result.failed} failed: {result.folder}", soft_wrap=True)
+        out.print(
+            f"{result.done} of {result.cells} cells done, {result.failed} failed: {result.folder}", soft_wrap=True
+        )
         if result.failed:
-            out.print(f"errors are in {result.folder / 'failures.json'}; --retry-failed runs them again", soft_wrap=True)
+            out.print(
+                f"errors are in {result.folder / 'failures.json'}; --retry-failed runs them again", soft_wrap=True
+            )
     if result.failed:
         sys.exit(1)
 
@@ -249,7 +255,7 @@ def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[
             from distributed import Client
         except ImportError:
             raise click.ClickException("--cluster needs Dask: pip install 'bulkedge[cluster]'") from None
-        with Client(cluster, timeout=10) as client:
+        with Client(cluster, timeout=10) as client:  # type: ignore[no-untyped-call]
             yield client.get_executor(pure=False), sum(client.nthreads().values())
     elif workers == 1:
         yield SerialExecutor(), 1

@@ -34,7 +34,7 @@ def test_axes(name, text, values):
         ("size", "1.5", "outside its domain"),
         ("rate", "1,1.0", "equal values"),
         ("kind", "cauchy", "outside its domain"),
-        ("speed", "1", "speed is not a parameter of toys.Toy; there are rate, size, kind, pause"),
+        ("speed", "1", "speed is not a parameter of toys.Toy that can be an axis; there are rate, size, kind, pause"),
     ],
 )
 def test_bad_axes_are_refused_with_a_reason(name, text, message):
@@ -72,7 +72,9 @@ def test_a_sweep_without_axes_is_its_repetitions():
     assert Sweep(Toy(), {}, repetitions=3).shape == (3,)
 
 
-@pytest.mark.parametrize(("keywords", "message"), [({"repetitions": 0}, "repetitions = 0"), ({"seed": -1}, "seed = -1")])
+@pytest.mark.parametrize(
+    ("keywords", "message"), [({"repetitions": 0}, "repetitions = 0"), ({"seed": -1}, "seed = -1")]
+)
 def test_numbers_are_checked(keywords, message):
     with pytest.raises(ValueError, match=message):
         Sweep(Toy(), {}, **keywords)

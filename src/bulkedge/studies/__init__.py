@@ -1,1 +1,1 @@
-"""Named experiments, a folder for each paper and a file for each figure; :mod:`bulkedge.studies.base` says what one is."""
+"""Named experiments, a folder for each paper and a file for each figure; ``base.py`` says what one is."""

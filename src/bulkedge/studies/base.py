@@ -1,8 +1,8 @@
 """What a study is: frozen parameters, a labelled dataset, claims that it can refute, and a figure.
 
-A study is a frozen dataclass in a file of its own, ``studies/<paper>/<figure>.py``; that path is its name. Its parameters
-are declared with :func:`bulkedge.domains.parameter`, whose default is the quick size and whose ``paper`` value is the
-paper's; the figure is drawn by the function of the same name in ``studies/<paper>/plot.py``.
+A study is a frozen dataclass in a file of its own, ``studies/<paper>/<figure>.py``; that path is its name. Its
+parameters are declared with :func:`bulkedge.domains.parameter`, whose default is the quick size and whose ``paper``
+value is the paper's; the figure is drawn by the function of the same name in ``studies/<paper>/plot.py``.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Study(Parametric, ABC):
         """What the dataset says of the paper's statements."""
 
     @classmethod
-    def preset(cls, size: Preset = "quick", **changes: Any) -> Self:
+    def preset(cls, which: Preset = "quick", /, **changes: Any) -> Self:
         """The study at one of its two sizes, with some parameters changed."""
         at_paper = {each.name: each.paper for each in parameters(cls) if each.paper is not MISSING}
-        return cls(**((at_paper if size == "paper" else {}) | changes))
+        return cls(**((at_paper if which == "paper" else {}) | changes))
 
     @classmethod
     def name(cls) -> str:

@@ -19,7 +19,7 @@ COLUMN = 3.4
 """Width of a column of a two-column paper, in inches; text stays readable there."""
 THEORY, SIMULATION, BARS = "#D55E00", "#0072B2", "#A9C9E3"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-STYLE = {
+STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -48,17 +48,20 @@ def panels(rows: int, columns: int, *, height: float = 2.3, width: float = COLUM
 
 def line(axes: Axes, x: ArrayLike, y: ArrayLike, label: str = "theory", **look: Any) -> None:
     """Theory."""
-    axes.plot(x, y, **({"color": THEORY, "label": label, "zorder": 3} | look))
+    style: dict[str, Any] = {"color": THEORY, "label": label, "zorder": 3}
+    axes.plot(x, y, **(style | look))
 
 
-def marks(axes: Axes, x: ArrayLike, y: ArrayLike, error: ArrayLike = 0.0, label: str = "simulation", **look: Any) -> None:
+def marks(
+    axes: Axes, x: ArrayLike, y: ArrayLike, error: ArrayLike = 0.0, label: str = "simulation", **look: Any
+) -> None:
     """Simulation, with error bars."""
     bars = np.broadcast_to(np.asarray(error, dtype=float), np.shape(x))
-    style = {"fmt": "o", "ms": 3, "color": SIMULATION, "label": label, "elinewidth": 0.8, "capsize": 0}
+    style: dict[str, Any] = {"fmt": "o", "ms": 3, "color": SIMULATION, "label": label, "elinewidth": 0.8, "capsize": 0}
     axes.errorbar(x, y, yerr=bars, **(style | look))
 
 
 def histogram(axes: Axes, edges: ArrayLike, density: ArrayLike, label: str = "simulation", **look: Any) -> None:
     """Simulation, as bars between given ends."""
-    axes.stairs(density, edges, **({"fill": True, "color": BARS, "label": label} | look))
-
+    style: dict[str, Any] = {"fill": True, "color": BARS, "label": label}
+    axes.stairs(density, edges, **(style | look))

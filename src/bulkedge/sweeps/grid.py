@@ -100,18 +100,18 @@ class Sweep:
         return Cell(index, self.study, changes, self._stream(changes, index[-1]))
 
     def _stream(self, changes: dict[str, Any], repetition: int) -> np.random.SeedSequence:
-        """The random stream of a cell: from the root seed and what the cell *is*, not where it stands or who runs it."""
+        """The random stream of a cell: from the root seed and what the cell *is*, not from its place or who runs it."""
         label = json.dumps([self.study.name(), sorted(changes.items()), repetition])
         words = np.frombuffer(hashlib.sha256(label.encode()).digest(), dtype="<u4")
         return np.random.SeedSequence(self.seed, spawn_key=tuple(words.tolist()))
 
 
 def _domain(study: type[Study], name: str) -> Domain:
-    known = {each.name: each.domain for each in parameters(study)}
+    known = {each.name: each.domain for each in parameters(study) if not isinstance(each.domain, Each)}
     if name not in known:
-        raise ValueError(f"{name} is not a parameter of {study.name()}; there are {', '.join(known)}")
-    if isinstance(known[name], Each):
-        raise ValueError(f"{name} is a tuple and cannot be an axis; sweep over a number")
+        raise ValueError(
+            f"{name} is not a parameter of {study.name()} that can be an axis; there are {', '.join(known)}"
+        )
     return known[name]
 
 
@@ -136,5 +136,7 @@ def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
     except (ValueError, ArithmeticError, InvalidOperation):
         raise ValueError(f"{name}={text}: a range is first:last:step with a step that is not zero") from None
     if not 1 <= count <= MOST_VALUES:
-        raise ValueError(f"{name}={text}: the range has {max(count, 0)} values; between 1 and {MOST_VALUES} are possible")
+        raise ValueError(
+            f"{name}={text}: the range has {max(count, 0)} values; between 1 and {MOST_VALUES} are possible"
+        )
     return _checked(study, name, [domain.parse(name, str(first + k * step)) for k in range(count)])

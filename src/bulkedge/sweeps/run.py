@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -26,7 +26,8 @@ FLUSH_SECONDS = 0.5
 """Results wait at most this long to be written."""
 
 
-class Result(NamedTuple):
+@dataclass(frozen=True)
+class Result:
     """What became of a cell: its values, or why there are none."""
 
     index: Index

@@ -1,7 +1,7 @@
 """The results of a sweep: one Zarr store, labelled by the grid, written by one process, cell by cell.
 
-A folder holds ``results.zarr`` and ``failures.json``. Every write replaces whole files, and a cell's ``status`` is written
-after its values, so that a process killed at any moment leaves nothing half-written behind.
+A folder holds ``results.zarr`` and ``failures.json``. Every write replaces whole files, and a cell's ``status`` is
+written after its values, so that a process killed at any moment leaves nothing half-written behind.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,11 @@ class Store:
     @property
     def status(self) -> NDArray[np.int8]:
         """What is known of each cell."""
-        return np.asarray(self.group["status"][...], dtype=np.int8)  # type: ignore[index]
+        return np.asarray(self._arrays["status"][...], dtype=np.int8)
+
+    @cached_property
+    def _arrays(self) -> dict[str, Any]:
+        return dict(self.group.arrays())
 
     def write(self, finished: Sequence[tuple[Index, Values]], failed: Sequence[tuple[Index, dict[str, Any]]]) -> None:
         """Add finished and failed cells."""
@@ -61,23 +66,23 @@ class Store:
                     self._prepare(name, dims, array, attributes)
                     by_name.setdefault(name, []).append((index, array))
         for name, cells in by_name.items():
-            self._fill(self.group[name], cells)
+            self._fill(self._arrays[name], cells)
         for index, _ in finished:
             self.failures.pop(str(list(index)), None)
         for index, record in failed:
             self.failures[str(list(index))] = record
         if failed or (self.folder / FAILURES).exists():
             _replace(self.folder / FAILURES, json.dumps(self.failures, indent=1))
-        self._fill(self.group["status"], [(index, np.array(DONE)) for index, _ in finished])
-        self._fill(self.group["status"], [(index, np.array(FAILED)) for index, _ in failed])
+        self._fill(self._arrays["status"], [(index, np.array(DONE)) for index, _ in finished])
+        self._fill(self._arrays["status"], [(index, np.array(FAILED)) for index, _ in failed])
 
     def _prepare(self, name: str, dims: tuple[str, ...], array: NDArray[Any], attributes: dict[str, Any]) -> None:
         """Make room for a variable; an inner dimension without labels may grow."""
         if set(dims) & set(self.sweep.dims) or name in (*self.sweep.dims, "status"):
             raise StoreError(f"the study has a variable or dimension of the name of an axis: {name}{dims}")
-        if name not in self.group:
+        if name not in self._arrays:
             chunks = _grid_chunks(self.sweep.shape, 1 if dims else CELLS_PER_CHUNK)
-            self.group.create_array(
+            self._arrays[name] = self.group.create_array(
                 name,
                 shape=(*self.sweep.shape, *array.shape),
                 chunks=(*chunks, *(max(length, 1) for length in array.shape)),
@@ -86,7 +91,7 @@ class Store:
                 dimension_names=[*self.sweep.dims, *dims],
                 attributes=attributes,
             )
-        known = self.group[name]
+        known = self._arrays[name]
         inner = known.shape[len(self.sweep.shape) :]
         if len(inner) != array.ndim:
             raise StoreError(f"the variable {name} has {array.ndim} dimensions in one cell and {len(inner)} in another")
@@ -96,12 +101,12 @@ class Store:
     def _label(self, name: str, labels: NDArray[Any], attributes: dict[str, Any]) -> None:
         """Coordinates of an inner dimension: the same in all cells."""
         if name not in self.labels:
-            if name not in self.group:
-                _write_labels(self.group, name, labels, attributes)
-            self.labels[name] = self.group[name][...].tolist()  # type: ignore[index, union-attr]
+            if name not in self._arrays:
+                self._arrays[name] = _write_labels(self.group, name, labels, attributes)
+            self.labels[name] = self._arrays[name][...].tolist()
         if labels.tolist() != self.labels[name]:
             raise StoreError(
-                f"the dimension {name} has other labels in another cell; leave them out, or sweep over another parameter"
+                f"the dimension {name} has other labels in another cell; leave them out, or sweep another parameter"
             )
 
     def _fill(self, array: Any, cells: Sequence[tuple[Index, NDArray[Any]]]) -> None:
@@ -128,7 +133,9 @@ def opened(folder: Path, sweep: Sweep) -> Iterator[Store]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreError(f"{folder} is being written by another sweep; wait for it, or choose another folder") from None
+            raise StoreError(
+                f"{folder} is being written by another sweep; wait for it, or choose another folder"
+            ) from None
         if not (folder / RESULTS / "zarr.json").exists():
             zarr.create_group(folder / RESULTS, attributes={"sweep": sweep.manifest()}, zarr_format=3)
         group = _group(folder, "r+")
@@ -138,7 +145,7 @@ def opened(folder: Path, sweep: Sweep) -> Iterator[Store]:
 
 
 def open_sweep(folder: str | Path) -> xr.Dataset:
-    """The results so far as a labelled dataset, nan where a cell is not done; ``status`` is 1 for done and 2 for failed."""
+    """The results so far, labelled, nan where a cell is not done; ``status`` is 1 for done and 2 for failed."""
     path = Path(folder)
     _group(path, "r")
     try:
@@ -168,7 +175,9 @@ def _require_same(folder: Path, group: zarr.Group, sweep: Sweep) -> None:
     found, wanted = group.attrs.get("sweep"), sweep.manifest()
     if not isinstance(found, dict):
         raise StoreError(f"{folder / RESULTS} was not made by a sweep")
-    differ = [f"{key} = {found.get(key)!r} there, {wanted[key]!r} here" for key in wanted if found.get(key) != wanted[key]]
+    differ = [
+        f"{key} = {found.get(key)!r} there, {wanted[key]!r} here" for key in wanted if found.get(key) != wanted[key]
+    ]
     if differ:
         raise StoreError(f"{folder} holds another sweep ({'; '.join(differ)}); choose another folder")
 
@@ -189,7 +198,7 @@ def _label_axes(group: zarr.Group, sweep: Sweep) -> None:
         )
 
 
-def _write_labels(group: zarr.Group, name: str, labels: NDArray[Any], attributes: dict[str, Any]) -> None:
+def _write_labels(group: zarr.Group, name: str, labels: NDArray[Any], attributes: dict[str, Any]) -> Any:
     text = labels.dtype.kind in "UOT"
     array = group.create_array(
         name,
@@ -201,6 +210,7 @@ def _write_labels(group: zarr.Group, name: str, labels: NDArray[Any], attributes
         overwrite=True,
     )
     array[...] = labels.astype(object) if text else labels
+    return array
 
 
 def _grid_chunks(shape: Index, cells: int) -> Index:

@@ -119,7 +119,7 @@ class Bulk(Study):
                 statement=f"{exhibit.label}: Kolmogorov distance",
                 place=exhibit.place,
                 predicted=exhibit.bound[0] / float(data["count"].sel(law=name)),
-                measured=data.kolmogorov.sel(law=name),
+                measured=float(data.kolmogorov.sel(law=name)),
                 error=0.0,
                 tolerance=0.0,
                 reason=exhibit.bound[1],
@@ -138,7 +138,7 @@ def _measure(exhibit: Exhibit, rng: np.random.Generator) -> xr.Dataset:
         curve, bins = law.pdf(x), np.linspace(low, high, BINS + 1)
     else:
         # an atom of mass m is a bin of unit width and density m
-        x, bins = np.arange(POINTS, dtype=float), np.arange(BINS + 1) - 0.5
+        x, bins = np.arange(float(POINTS)), np.arange(BINS + 1.0) - 0.5
         curve = np.array([dict(law.atoms).get(place, 0.0) for place in x.tolist()])
     density = np.histogram(found.values, bins)[0] / np.diff(bins) / found.size
     return xr.Dataset(

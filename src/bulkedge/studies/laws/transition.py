@@ -21,7 +21,7 @@ PLACES = {
     "covariance": "Baik and Silverstein 2006, Paul 2007; recovery, Theorems 3 and 4",
 }
 ABOVE, BELOW = 1.3, 0.7
-"""Strengths, in units of the threshold, from which the outlier stands clear of the edge's fluctuations, on either side."""
+"""Strengths, in thresholds, from which the outlier stands clear of the fluctuations of the edge, on either side."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Transition(Study):
         theory, curve = self._theory(model, threshold * relative), self._theory(model, threshold * fine)
         draw = self._wigner if model == "wigner" else self._covariance
         found = [
-            [_top(draw(threshold * strength, rng)) for _ in range(self.draws)] for strength in track(relative, model)
+            [_top(draw(threshold * strength, rng)) for _ in range(self.draws)]
+            for strength in track(relative.tolist(), model)
         ]
         location, overlap = np.moveaxis(np.array(found), 2, 0)
         return xr.Dataset(

@@ -1,0 +1,90 @@
+"""Every study of the package runs, records what made it, draws, and can be refuted."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from toys import Toy
+
+from bulkedge.domains import parameters
+from bulkedge.studies.base import find, studies
+from bulkedge.studies.claims import Claim
+from bulkedge.studies.laws.transition import Transition
+from bulkedge.version import __version__
+
+SMALL = {
+    "laws/bulk": {"size": 120},
+    "laws/edge": {"size": 50, "draws": 500},
+    "laws/transition": {"size": 100, "draws": 4},
+}
+"""Sizes at which a study runs in about a second; a new study needs an entry."""
+
+
+@pytest.mark.parametrize("name", studies())
+def test_study(name):
+    study = studies()[name].preset(**SMALL[name])
+    data = study.simulate(seed=5)
+    assert data.attrs["study"] == name
+    assert json.loads(data.attrs["parameters"]) == study.parameters()
+    assert (data.attrs["seed"], data.attrs["bulkedge"]) == (5, __version__)
+    assert data.identical(study.simulate(seed=5))
+    assert isinstance(study.plot(data), Figure)
+    claims = study.claims(data)
+    assert claims
+    assert [claim.statement for claim in claims if not claim.holds] == []
+    assert len({claim.statement for claim in claims}) == len(claims)
+
+
+@pytest.mark.parametrize("name", studies())
+def test_both_presets_are_valid_and_documented(name):
+    family = studies()[name]
+    assert family.summary().endswith(".")
+    assert any(each.paper is not each.default for each in parameters(family))
+    assert family.preset("paper") != family.preset("quick")
+
+
+def test_a_wrong_dataset_is_refuted():
+    study = Transition(size=100, draws=4)
+    data = study.simulate(0)
+    data["location"] = 1.2 * data.location
+    failed = [claim.statement for claim in study.claims(data) if not claim.holds]
+    assert failed == [f"{model}: mean largest eigenvalue above 1.3 thresholds" for model in ("wigner", "covariance")]
+
+
+def test_find():
+    assert [study.name() for study in find("")] == list(studies())
+    assert find("laws/edge") == [studies()["laws/edge"]]
+    assert [study.name() for study in find("laws")] == [name for name in studies() if name.startswith("laws/")]
+    with pytest.raises(ValueError, match="study = 'lows' is unknown; there are laws/bulk"):
+        find("lows")
+
+
+def test_presets():
+    assert Toy.preset("paper").rate == 2.0
+    assert Toy.preset("paper", rate=3, size=7) == Toy(rate=3.0, size=7)
+    assert Toy.name() == "toys.Toy"
+
+
+@pytest.mark.parametrize(
+    ("relation", "measured", "holds"),
+    [
+        ("=", 1.05, True),
+        ("=", 0.95, True),
+        ("=", 1.2, False),
+        ("=", math.nan, False),
+        ("<=", 0.0, True),
+        ("<=", 1.05, True),
+        ("<=", 1.2, False),
+        ("<=", math.nan, False),
+        (">=", 2.0, True),
+        (">=", 0.95, True),
+        (">=", 0.8, False),
+        (">=", math.nan, False),
+    ],
+)
+def test_verdicts(relation, measured, holds):
+    claim = Claim("s", "p", 1.0, np.float64(measured), 0.0, 0.1, "r", relation)
+    assert claim.holds is holds
+    assert claim.record()["holds"] is holds
