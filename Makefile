@@ -26,8 +26,8 @@ test-slow: $(VENV)/.test  ## run the checks that take minutes: a thousand exampl
 	$(BIN)/pytest -n auto -m slow
 	$(BIN)/pytest -n auto tests/conformance --hypothesis-profile=thorough
 
-demo: $(VENV)/.base  ## draw the laws against simulated spectra
-	$(BIN)/python examples/law_gallery.py out/demo
+demo: $(VENV)/.base  ## run every study at its quick size, check its claims, and say where the page is
+	$(BIN)/bulkedge reproduce --out out/demo
 
 lint: $(VENV)/.test  ## check style and types
 	$(BIN)/ruff check .

@@ -1,19 +1,20 @@
-"""Configuration of the documentation; figures are drawn from the gallery of ``make demo`` when it is built."""
+"""Configuration of the documentation; its figures are those of the studies, drawn when it is built."""
 
 import sys
-from functools import partial
 from pathlib import Path
 
-import numpy as np
+from matplotlib.figure import Figure
 from sphinx.application import Sphinx
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent / "examples")]
-
-import law_gallery
-import matplotlib.pyplot as plt
-
 import bulkedge
+from bulkedge.studies.figures import panels, styled
+from bulkedge.studies.laws.bulk import Bulk
+from bulkedge.studies.laws.edge import Edge
+from bulkedge.studies.laws.plot import law_panel
+from bulkedge.studies.laws.transition import Transition
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
 
 project = "bulkedge"
 author = "The bulkedge developers"
@@ -34,12 +35,19 @@ napoleon_use_ivar = True
 def draw_figures(_: Sphinx) -> None:
     folder = HERE / "figures"
     folder.mkdir(exist_ok=True)
-    exhibits = {each.name: partial(law_gallery.draw, each) for each in law_gallery.GALLERY}
-    for name, draw in (exhibits | {"tracy_widom": law_gallery.draw_tracy_widom}).items():
-        figure, axes = plt.subplots(figsize=(5.4, 3.2), constrained_layout=True)
-        draw(axes, np.random.default_rng(0))
-        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-        plt.close(figure)
+    gallery = Bulk(size=1000).simulate(seed=0)
+    with styled():
+        for name in gallery.law.values.tolist():
+            figure, axes = panels(1, 1, width=4.6, height=2.8)
+            law_panel(axes[0, 0], gallery.sel(law=name))
+            axes[0, 0].legend()
+            save(figure, folder / f"{name}.svg")
+    for study in (Edge(), Transition()):
+        save(study.plot(study.simulate(seed=0)), folder / f"{type(study).__name__.lower()}.svg")
+
+
+def save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, metadata={"Date": None})
 
 
 def setup(app: Sphinx) -> None:

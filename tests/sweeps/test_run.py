@@ -4,7 +4,7 @@ import json
 import os
 import resource
 import stat
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,12 @@ def test_a_cell_is_the_study_run_with_its_own_stream(serial):
 
 def test_two_processes_write_the_same_bytes(serial, tmp_path):
     with local_processes(2) as executor:
+        run(SWEEP, tmp_path, executor)
+    assert same_files(serial, tmp_path)
+
+
+def test_threads_write_the_same_bytes(serial, tmp_path):
+    with ThreadPoolExecutor(3) as executor:
         run(SWEEP, tmp_path, executor)
     assert same_files(serial, tmp_path)
 

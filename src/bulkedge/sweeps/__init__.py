@@ -2,7 +2,7 @@
 
 from bulkedge.sweeps.executors import SerialExecutor, local_processes
 from bulkedge.sweeps.grid import Sweep, parse_axis
-from bulkedge.sweeps.run import Outcome, run
+from bulkedge.sweeps.loop import Outcome, run
 from bulkedge.sweeps.store import StoreError, open_sweep
 
 __all__ = ["Outcome", "SerialExecutor", "StoreError", "Sweep", "local_processes", "open_sweep", "parse_axis", "run"]

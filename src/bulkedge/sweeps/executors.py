@@ -34,7 +34,7 @@ def local_processes(workers: int | None = None) -> ProcessPoolExecutor:
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
-        context.set_forkserver_preload(["bulkedge.sweeps.run"])
+        context.set_forkserver_preload(["bulkedge.sweeps.loop"])
     return ProcessPoolExecutor(workers or available_cores(), mp_context=context, initializer=_prepare_worker)
 
 

@@ -74,7 +74,7 @@ def run(
     own = executor is None
     pool = executor or local_processes()
     try:
-        with opened(Path(folder), sweep) as store:
+        with ThreadpoolController().limit(limits=1), opened(Path(folder), sweep) as store:
             status = store.status
             wanted = (PENDING, FAILED) if retry_failed else (PENDING,)
             todo = (index for index in sweep.indices() if status[index] in wanted)
@@ -167,13 +167,14 @@ class _Loop:
 
 def run_cells(cells: Sequence[Cell]) -> list[Result]:
     """Run cells one after another; BLAS gets one thread, so that neither cores nor the last digit are contended for."""
-    with _controller().limit(limits=1):
-        return [_run_cell(cell) for cell in cells]
+    _limit_worker()
+    return [_run_cell(cell) for cell in cells]
 
 
 @cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
+def _limit_worker() -> None:
+    """Once for each process: in a worker nobody else wants the threads, and :func:`run` restores its own."""
+    ThreadpoolController().limit(limits=1)
 
 
 def _run_cell(cell: Cell) -> Result:
