@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import stat
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -124,6 +125,18 @@ def test_labels_of_inner_dimensions_are_kept(tmp_path):
     data = open_sweep(tmp_path)
     assert data.place.values.tolist() == [0, 1, 2]
     assert data.name.values.tolist() == ["left", "right"]
+
+
+def test_labels_that_were_not_written_to_the_end_are_written_again(tmp_path):
+    sweep = Sweep(Labelled(), {}, 2)
+    run(sweep, tmp_path / "whole", SerialExecutor())
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "results.zarr" / "name" / "c")
+    shutil.rmtree(tmp_path / "cut" / "results.zarr" / "repetition" / "c")
+    shutil.rmtree(tmp_path / "cut" / "results.zarr" / "status" / "c")
+    (tmp_path / "cut" / "results.zarr" / "value" / "zarr.0123.partial").touch()
+    run(sweep, tmp_path / "cut", SerialExecutor())
+    assert same_files(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_labels_that_differ_between_cells_are_refused(tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import numpy as np
 import xarray as xr
 import zarr
 from numpy.typing import NDArray
+from zarr.errors import ZarrUserWarning
 
 from bulkedge.sweeps.grid import REPETITION, Index, Sweep
 
@@ -101,7 +103,7 @@ class Store:
     def _label(self, name: str, labels: NDArray[Any], attributes: dict[str, Any]) -> None:
         """Coordinates of an inner dimension: the same in all cells."""
         if name not in self.labels:
-            if name not in self._arrays:
+            if not (self.status == DONE).any():  # else they were written before the first cell was called done
                 self._arrays[name] = _write_labels(self.group, name, labels, attributes)
             self.labels[name] = self._arrays[name][...].tolist()
         if labels.tolist() != self.labels[name]:
@@ -136,6 +138,8 @@ def opened(folder: Path, sweep: Sweep) -> Iterator[Store]:
             raise StoreError(
                 f"{folder} is being written by another sweep; wait for it, or choose another folder"
             ) from None
+        for draft in (folder / RESULTS).rglob("*.partial"):  # what a killed process was about to rename
+            draft.unlink()
         if not (folder / RESULTS / "zarr.json").exists():
             zarr.create_group(folder / RESULTS, attributes={"sweep": sweep.manifest()}, zarr_format=3)
         group = _group(folder, "r+")
@@ -149,7 +153,10 @@ def open_sweep(folder: str | Path) -> xr.Dataset:
     path = Path(folder)
     _group(path, "r")
     try:
-        return xr.open_zarr(path / RESULTS, consolidated=False, chunks=None)
+        with warnings.catch_warnings():
+            # a sweep that is still running has files that are not in place yet
+            warnings.simplefilter("ignore", ZarrUserWarning)
+            return xr.open_zarr(path / RESULTS, consolidated=False, chunks=None)
     except Exception as error:
         raise StoreError(f"{path / RESULTS} is damaged ({error}); delete it and run the sweep again") from error
 
@@ -183,7 +190,7 @@ def _require_same(folder: Path, group: zarr.Group, sweep: Sweep) -> None:
 
 
 def _label_axes(group: zarr.Group, sweep: Sweep) -> None:
-    """Labels and status; written anew on each opening, in case an earlier one was cut short."""
+    """Labels and status."""
     for name, values in (sweep.axes | {REPETITION: tuple(range(sweep.repetitions))}).items():
         _write_labels(group, name, np.array(values), {})
     if "status" not in group:
@@ -199,17 +206,20 @@ def _label_axes(group: zarr.Group, sweep: Sweep) -> None:
 
 
 def _write_labels(group: zarr.Group, name: str, labels: NDArray[Any], attributes: dict[str, Any]) -> Any:
+    """Write labels, unless they are there; a process that was killed may have left them empty."""
     text = labels.dtype.kind in "UOT"
-    array = group.create_array(
-        name,
-        shape=labels.shape,
-        chunks=labels.shape,
-        dtype="string" if text else labels.dtype,
-        dimension_names=[name],
-        attributes=attributes,
-        overwrite=True,
-    )
-    array[...] = labels.astype(object) if text else labels
+    array: Any = group.get(name)
+    if array is None:
+        array = group.create_array(
+            name,
+            shape=labels.shape,
+            chunks=labels.shape,
+            dtype="string" if text else labels.dtype,
+            dimension_names=[name],
+            attributes=attributes,
+        )
+    if array[...].tolist() != labels.tolist():
+        array[...] = labels.astype(object) if text else labels
     return array
 
 
