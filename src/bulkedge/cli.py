@@ -246,9 +246,9 @@ def sweep_command(name: str, **given: Any) -> None:
 
 
 @contextmanager
-def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[Executor | None, int]]:
+def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[Executor, int]]:
     """Where cells run, and how many at a time."""
-    from bulkedge.sweeps import SerialExecutor, local_processes
+    from bulkedge.sweeps import SerialExecutor, local_processes, stop
 
     if cluster:
         try:
@@ -260,7 +260,11 @@ def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[
     elif workers == 1:
         yield SerialExecutor(), 1
     else:
-        yield (local_processes(workers) if workers else None), 0
+        pool = local_processes(workers)
+        try:
+            yield pool, 0
+        finally:
+            stop(pool)
 
 
 # -- law ---------------------------------------------------------------------------------------------------------------

@@ -38,6 +38,14 @@ def local_processes(workers: int | None = None) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers or available_cores(), mp_context=context, initializer=_prepare_worker)
 
 
+def stop(executor: Executor) -> None:
+    """End the workers now: what they are still computing is not wanted."""
+    if isinstance(executor, ProcessPoolExecutor):
+        for worker in list((executor._processes or {}).values()):
+            worker.terminate()
+    executor.shutdown(wait=True, cancel_futures=True)
+
+
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -16,7 +16,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from bulkedge.progress import tell
-from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes
+from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes, stop
 from bulkedge.sweeps.grid import Cell, Index, Sweep
 from bulkedge.sweeps.store import DONE, FAILED, PENDING, Store, Values, opened
 
@@ -84,21 +84,13 @@ def run(
         return Outcome(Path(folder), sweep.size, int(np.sum(status == DONE)), int(np.sum(status == FAILED)))
     finally:
         if own:
-            _stop(pool)
+            stop(pool)
 
 
 def _width_of(executor: Executor) -> int:
     if isinstance(executor, SerialExecutor):
         return 1
     return int(getattr(executor, "_max_workers", available_cores()))
-
-
-def _stop(executor: Executor) -> None:
-    """End the workers now: what they are still computing is not wanted."""
-    if isinstance(executor, ProcessPoolExecutor):
-        for worker in list((executor._processes or {}).values()):
-            worker.terminate()
-    executor.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass
