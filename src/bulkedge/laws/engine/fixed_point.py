@@ -100,9 +100,12 @@ def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask
 
 
 def spectral_radius(jacobian: Complex) -> Real:
-    """Largest modulus of the eigenvalues of 1 x 1 or 2 x 2 matrices, given as ``(d, d, n)``."""
+    """Largest modulus of the eigenvalues of matrices given as ``(d, d, n)``."""
     if len(jacobian) == 1:
         return np.abs(jacobian[0, 0])
+    if len(jacobian) > 2:
+        finite = np.where(np.isfinite(jacobian), jacobian, 1e300)
+        return np.abs(np.linalg.eigvals(np.moveaxis(finite, -1, 0))).max(axis=1, initial=0.0)
     (a, b), (c, d) = jacobian
     split = np.sqrt((a - d) ** 2 / 4 + b * c)
     return np.maximum(np.abs((a + d) / 2 + split), np.abs((a + d) / 2 - split))
@@ -156,10 +159,23 @@ def _newton_step(residual: Complex, jacobian: Complex) -> Complex:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if len(residual) == 1:
             delta = residual / (1 - jacobian[0])
+        elif len(residual) > 2:
+            delta = _solved(np.eye(len(residual))[:, :, None] - jacobian, residual)
         else:
             (a, b), (c, d) = np.eye(2)[:, :, None] - jacobian
             delta = np.stack([d * residual[0] - b * residual[1], a * residual[1] - c * residual[0]]) / (a * d - b * c)
     return np.where(np.all(np.isfinite(delta), axis=0), delta, residual)
+
+
+def _solved(matrix: Complex, right: Complex) -> Complex:
+    """Solve systems given as ``(d, d, n)`` and ``(d, n)``; not a number where that is impossible."""
+    result = np.full(right.shape, np.nan + 0j)
+    regular = np.all(np.isfinite(matrix), axis=(0, 1))
+    regular[regular] = np.linalg.det(np.moveaxis(matrix[..., regular], -1, 0)) != 0
+    if regular.any():
+        system = np.moveaxis(matrix[..., regular], -1, 0)
+        result[:, regular] = np.linalg.solve(system, right[:, regular].T[:, :, None])[:, :, 0].T
+    return result
 
 
 def _largest_damping(u: Complex, delta: Complex) -> Real:

@@ -172,7 +172,7 @@ def _edge_equations(operation: Operation, unknown: Real) -> tuple[Real, Real]:
     def equations(values: Complex) -> Complex:
         shift, jacobian, _ = operation.step(values[:-1], values[-1])
         rest = np.eye(operation.size)[:, :, None] - jacobian
-        determinant = rest[0, 0] if operation.size == 1 else rest[0, 0] * rest[1, 1] - rest[0, 1] * rest[1, 0]
+        determinant = np.linalg.det(np.moveaxis(rest, -1, 0))
         return np.concatenate([shift, determinant[None]])
 
     # large enough to stand above the rounding error that transforms of continuous laws leave in their imaginary parts
