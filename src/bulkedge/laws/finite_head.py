@@ -1,0 +1,193 @@
+"""The spectrum of softmax attention at the size of real heads: tens of dimensions, thousands of tokens.
+
+The exponential of a score is expanded in spherical harmonics of the head's dimension d: degree k has ``N_k`` harmonics, and
+is a low-rank term of rank ratio ``N_k/tokens`` where the law of *equivalence* has one linear term and noise (THEORY section
+1b; in no paper).
+
+>>> law = FiniteHeadLaw(beta=1.0, head_dim=64, tokens=2048, qk_norm=True)
+>>> [tuple(round(end, 4) for end in interval) for interval in law.support]
+[(0.0, 2.2497), (21.9219, 49.1877)]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh_tridiagonal
+from scipy.special import gammaln
+from scipy.stats import chi2
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.engine.gaps import bulk_of
+from bulkedge.laws.engine.profiles import Profile, ProfiledSum
+from bulkedge.laws.images import Squared
+from bulkedge.laws.sum import SumLaw
+
+FULL_RANK = 1000.0
+"""A degree with this many harmonics a token is as good as noise."""
+MOST_DEGREES = 60
+NEGLIGIBLE = 1e-9
+"""Share of the variance below which a degree is counted as noise."""
+NODES = 300
+"""Quadrature nodes for the cosine of query and key."""
+SIZES = 16
+"""Quadrature nodes for the norms of queries and keys."""
+
+
+@dataclass(frozen=True)
+class FiniteHeadLaw(Parametric, Law):
+    """Squared singular values of ``sqrt(l) (A - uu')``, A = softmax(beta S) of l tokens, at a fixed head dimension.
+
+    With ``qk_norm`` queries and keys lie on the sphere of radius ``sqrt(head_dim)``; without, they are Gaussian, and their
+    norms give rows and columns a profile, separable in each degree to good accuracy. An entry is part of its own row's
+    sum, which shrinks large entries: ``w -> w/(1 + (w - 1)/l)``. Beyond beta of about 1.25 single large entries leave the
+    bulk, which no law of this form knows.
+    """
+
+    beta: float = parameter(Interval(1e-3, 4), "inverse temperature: standard deviation of the scaled scores")
+    head_dim: int = parameter(Integers(2, 4096), "dimension d of queries and keys")
+    tokens: int = parameter(Integers(16, 10**8), "number of tokens l")
+    qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", False)
+
+    @property
+    def atoms(self) -> tuple[tuple[float, float], ...]:
+        """None: the high degrees have full rank."""
+        return ()
+
+    def _bulk(self) -> Bulk | None:
+        return self._on_the_sphere._bulk() if self.qk_norm else bulk_of(self._gaussian, ())
+
+    @property
+    def _on_the_sphere(self) -> Squared:
+        kappa, one = np.array([self.beta * np.sqrt(self.head_dim)]), np.ones(1)
+        terms = self._terms(kappa, log_coefficients(self.head_dim, kappa, 0)[0], one)
+        variances = (np.append(terms.sizes[:, 0] ** 2, terms.noise) / terms.mean**2).tolist()
+        return Squared(SumLaw(tuple(variances), (*terms.ratios.tolist(), np.inf)))
+
+    @cached_property
+    def _gaussian(self) -> ProfiledSum:
+        norms, weights = norm_quadrature(self.head_dim, self.tokens, SIZES)
+        # given a query of norm r, its scores are Gaussian of variance (beta r)**2: that is the normaliser
+        normaliser = np.repeat((self.beta * norms) ** 2 / 2, SIZES)
+        kappa = self.beta * np.sqrt(self.head_dim) * np.outer(norms, norms).ravel()
+        terms = self._terms(kappa, normaliser, np.outer(weights, weights).ravel())
+        row_mean = (terms.mean.reshape(SIZES, SIZES) @ weights)[:, None]
+        parts = [_separated(size.reshape(SIZES, SIZES) / row_mean, weights) for size in terms.sizes]
+        parts.append(_separated_variance(terms.noise.reshape(SIZES, SIZES) / row_mean**2, weights))
+        variances, rows, columns = (np.array(part) for part in zip(*parts, strict=True))
+        return ProfiledSum(variances, np.append(terms.ratios, np.inf), Profile(weights, rows), Profile(weights, columns))
+
+    def _terms(self, kappa: Real, log_normaliser: Real, weights: Real) -> Terms:
+        """Degrees of ``exp(kappa t)/normaliser`` as functions of kappa, which has the given weights."""
+        number = log_harmonics(self.head_dim, MOST_DEGREES)
+        plain = np.exp(number[:, None] / 2 + log_coefficients(self.head_dim, kappa, MOST_DEGREES) - log_normaliser)
+        ratios, share = np.exp(number - np.log(self.tokens)), plain**2 @ weights
+        low = np.flatnonzero((ratios < FULL_RANK) & (share > NEGLIGIBLE * share[1:].sum()))[1:]
+        noise = (plain[1:] ** 2).sum(axis=0) - (plain[low] ** 2).sum(axis=0)
+        shrink, noise_shrink = self._shrinkage(kappa, log_normaliser, np.append(0, low))
+        return Terms(ratios[low], plain[0] * shrink[0], plain[low] * shrink[1:], noise * noise_shrink)
+
+    def _shrinkage(self, kappa: Real, log_normaliser: Real, degrees: NDArray[np.intp]) -> tuple[Real, Real]:
+        """What ``w -> w/(1 + (w - 1)/l)`` does to each degree, and to the variance of the rest where that is resolved."""
+        cosine, mass = cosine_quadrature(self.head_dim, NODES)
+        basis = harmonics(self.head_dim, int(degrees.max()), cosine)[degrees]
+        number = np.exp(log_harmonics(self.head_dim, int(degrees.max())))[degrees]
+        weight = np.exp(np.outer(cosine, kappa) - log_normaliser)
+        found = []
+        for each in (weight, weight / (1 + (weight - 1) / self.tokens)):
+            coefficients, square = (basis * mass) @ each, mass @ each**2
+            found.append((coefficients, square - number @ coefficients**2, square))
+        (before, rest, square), (after, shrunken, _) = found
+        resolved = rest > 1e-6 * square
+        return after / before, np.where(resolved, shrunken / np.where(resolved, rest, 1.0), 1.0)
+
+
+class Terms(NamedTuple):
+    """Low degrees and noise: rank ratios, the mean weight, sizes ``sqrt(N_k) lambda_k`` (rows: degrees), and variance."""
+
+    ratios: Real
+    mean: Real
+    sizes: Real
+    noise: Real
+
+
+def _separated(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
+    """The best separable form of a positive function of two norms: variance, and the squares of its factors."""
+    root = np.sqrt(weights)
+    left, values, right = np.linalg.svd(root[:, None] * kernel * root)
+    return float(values[0] ** 2), (left[:, 0] / root) ** 2, (right[0] / root) ** 2
+
+
+def _separated_variance(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
+    """The same for a variance, which is squared already: mean, and factors of unit mean."""
+    scale, row, column = _separated(kernel, weights)
+    row, column = np.sqrt(row), np.sqrt(column)
+    means = weights @ row, weights @ column
+    return float(np.sqrt(scale) * means[0] * means[1]), row / means[0], column / means[1]
+
+
+def log_harmonics(dim: int, most: int) -> Real:
+    """Logarithm of the number of spherical harmonics of degrees 0 to ``most``: ``C(d+k-1, k) - C(d+k-3, k-2)``."""
+    k = np.arange(1, most + 1)
+    if dim == 2:
+        return np.append(0.0, np.full(most, np.log(2.0)))
+    return np.append(0.0, np.log(2 * k + dim - 2) + gammaln(k + dim - 2) - gammaln(k + 1) - gammaln(dim - 1))
+
+
+def harmonics(dim: int, most: int, cosine: Real) -> Real:
+    """Zonal harmonics ``P_k`` with ``P_k(1) = 1``, degrees 0 to ``most`` (rows): Gegenbauer polynomials."""
+    rows = [np.ones_like(cosine), cosine]
+    for k in range(1, most):
+        rows.append(((2 * k + dim - 2) * cosine * rows[k] - k * rows[k - 1]) / (k + dim - 2))
+    return np.array(rows[: most + 1])
+
+
+def cosine_quadrature(dim: int, count: int) -> tuple[Real, Real]:
+    """Gauss nodes and weights for the cosine of two independent directions in ``dim`` dimensions (Golub and Welsch)."""
+    k, half = np.arange(1, count), (dim - 2) / 2
+    with np.errstate(invalid="ignore"):
+        square = k * (k + 2 * half - 1) / (4 * (k + half) * (k + half - 1))
+    if dim == 2:
+        square[0] = 0.5
+    nodes, vectors = eigh_tridiagonal(np.zeros(count), np.sqrt(square))
+    return nodes, vectors[0] ** 2
+
+
+def norm_quadrature(dim: int, tokens: int, count: int) -> tuple[Real, Real]:
+    """Nodes and weights for ``|q|/sqrt(d)``, q Gaussian in d dimensions, between the extremes of so many tokens."""
+    low, high = np.sqrt(chi2.ppf([1 / (2 * tokens), 1 - 1 / (2 * tokens)], dim) / dim)
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    norms = (low + high) / 2 + (high - low) / 2 * nodes
+    mass = weights * norms * chi2.pdf(dim * norms**2, dim)
+    return norms, mass / mass.sum()
+
+
+def log_coefficients(dim: int, kappa: Real, most: int) -> Real:
+    """``log lambda_k(kappa)`` for degrees 0 to ``most`` (rows): ``exp(kappa t) = sum_k lambda_k N_k P_k(t)``.
+
+    ``lambda_k/lambda_{k-1} = I_{k+v}/I_{k+v-1}`` with ``v = d/2 - 1``, by backward recurrence, which is stable where the
+    Bessel functions themselves under- and overflow; ``log lambda_0`` is the integral of ``I_{v+1}/I_v``.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    start = bessel_ratios(dim / 2 - 1, np.outer((nodes + 1) / 2, kappa).ravel(), 1)[0].reshape(64, -1)
+    first = kappa * ((weights / 2) @ start)
+    return np.concatenate([first[None], first + np.cumsum(np.log(bessel_ratios(dim / 2 - 1, kappa, most)), axis=0)])
+
+
+def bessel_ratios(order: float, x: Real, most: int) -> Real:
+    """``I_{order+k}(x)/I_{order+k-1}(x)`` for k = 1 to ``most``, rows."""
+    extra = 20 + int(2 * np.sqrt(x.max()))
+    k = order + most + extra
+    ratio = x / (k + np.sqrt(k**2 + x**2))
+    result = np.empty((most, len(x)))
+    for j in range(most + extra - 1, 0, -1):
+        ratio = x / (2 * (order + j) + x * ratio)
+        if j <= most:
+            result[j - 1] = ratio
+    return result
