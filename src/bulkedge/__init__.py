@@ -11,10 +11,11 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 """
 
 from bulkedge.comparison import Comparison, compare
-from bulkedge.ensembles import Ensemble, GaussianProduct, GaussianSum, Wigner, Wishart
+from bulkedge.ensembles import Ensemble, GaussianProduct, GaussianSum, SoftmaxAttention, Wigner, Wishart
 from bulkedge.laws import (
     AttentionLaw,
     EmpiricalLaw,
+    FiniteHeadLaw,
     FussCatalan,
     Law,
     MarchenkoPastur,
@@ -42,6 +43,7 @@ __all__ = [
     "FussCatalan",
     "SumLaw",
     "AttentionLaw",
+    "FiniteHeadLaw",
     "PoissonLaw",
     "EmpiricalLaw",
     "free_add",
@@ -55,6 +57,7 @@ __all__ = [
     "Wishart",
     "GaussianProduct",
     "GaussianSum",
+    "SoftmaxAttention",
     # spectra
     "Spectrum",
     "spectrum",

@@ -3,6 +3,7 @@
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
+from bulkedge.laws.finite_head import FiniteHeadLaw
 from bulkedge.laws.free import free_add, free_mul, rectangular_add
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.semicircle import QuarterCircle, Semicircle
@@ -13,6 +14,7 @@ from bulkedge.laws.tracy_widom import TracyWidom
 __all__ = [
     "AttentionLaw",
     "EmpiricalLaw",
+    "FiniteHeadLaw",
     "FussCatalan",
     "Law",
     "MarchenkoPastur",

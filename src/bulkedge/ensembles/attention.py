@@ -1,0 +1,286 @@
+"""Softmax attention at initialisation: the matrix, the steps from it to its linear model, its law and its outliers.
+
+>>> import numpy as np
+>>> model = SoftmaxAttention(tokens=400, head_dim=32, beta=0.5)
+>>> bool(np.allclose(model.sample(np.random.default_rng(0)).sum(axis=1), 1.0))
+True
+>>> model.regime().name
+'finite head'
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from array_api_compat import array_namespace
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.ensembles.base import Ensemble
+from bulkedge.ensembles.random import normal
+from bulkedge.laws.attention import AttentionLaw
+from bulkedge.laws.base import Law
+from bulkedge.laws.empirical import PoissonLaw
+from bulkedge.laws.finite_head import FiniteHeadLaw, norm_quadrature
+from bulkedge.spectra import Spectrum, spectrum
+
+TRUSTED = 0.05
+"""Share of the variance in single large entries up to which the bulk is taken to follow a law that does not know them."""
+
+
+class Regime(NamedTuple):
+    """Which law applies, and why."""
+
+    name: Literal["finite head", "heavy tails", "one-hot"]
+    reason: str
+
+
+class Outlier(NamedTuple):
+    """An expected value beyond the bulk: squared singular value of ``sqrt(l) A``, and where it comes from."""
+
+    kind: Literal["mean", "entry"]
+    location: float
+
+
+class Stages(NamedTuple):
+    """The matrices of *equivalence*, Figure 1, from one draw of the scores."""
+
+    attention: Any
+    fixed_normaliser: Any
+    entrywise: Any
+    taylor: Any
+    taylor_linear: Any
+    linear: Any
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxAttention(Parametric, Ensemble):
+    """``A = softmax(beta S)`` with ``S = X W_Q W_K' X'/sqrt(head_dim)``; the law is that of ``sqrt(l) (A - uu')``, squared.
+
+    By default the tokens are orthonormal, so that queries and keys are independent Gaussian vectors (*equivalence*, section
+    2). ``inputs`` is any matrix X with a row for each token.
+    """
+
+    tokens: int = parameter(Integers(16, 10**6), "number of tokens l")
+    head_dim: int = parameter(Integers(2, 10**5), "dimension of queries and keys")
+    beta: float = parameter(Interval(1e-3, 1e3), "inverse temperature", 1.0)
+    qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", False)
+    causal: bool = parameter(Choice((False, True)), "whether tokens attend to earlier ones only", False)
+    inputs: Any = None
+
+    def __post_init__(self) -> None:
+        """Check the parameters, and the shape of the inputs."""
+        super().__post_init__()
+        if self.inputs is not None and (np.ndim(self.inputs) != 2 or len(self.inputs) != self.tokens):
+            raise ValueError(f"inputs must have a row for each of the {self.tokens} tokens; got {np.shape(self.inputs)}")
+
+    # -- simulation ----------------------------------------------------------------------------------------------------
+
+    def scores(self, rng: Any) -> Any:
+        """Draw ``S``, on the backend of the generator."""
+        width = self.tokens if self.inputs is None else self.inputs.shape[1]
+        query, key = (normal(rng, (width, self.head_dim)) for _ in range(2))
+        xp = array_namespace(query)
+        if self.inputs is not None:
+            tokens = xp.asarray(self.inputs, dtype=query.dtype)
+            query, key = tokens @ query, tokens @ key
+        if self.qk_norm:
+            query, key = (
+                each * (self.head_dim**0.5 / xp.linalg.vector_norm(each, axis=1, keepdims=True)) for each in (query, key)
+            )
+        return query @ xp.matrix_transpose(key) / self.head_dim**0.5
+
+    def sample(self, rng: Any) -> Any:
+        """Draw A."""
+        return self._softmax(self.scores(rng))
+
+    def _softmax(self, scores: Any) -> Any:
+        xp = array_namespace(scores)
+        scaled = self.beta * scores
+        if self.causal:
+            scaled = xp.where(xp.tril(xp.ones_like(scaled)) > 0, scaled, -xp.inf)
+        weights = xp.exp(scaled - xp.max(scaled, axis=1, keepdims=True))
+        return weights / xp.sum(weights, axis=1, keepdims=True)
+
+    def spectrum(self, rng: Any) -> Spectrum:
+        """Squared singular values of ``sqrt(l) (A - uu')``."""
+        return spectrum(self.tokens**0.5 * (self.sample(rng) - 1 / self.tokens)).squared()
+
+    def normalisers(self, scores: Any) -> Any:
+        """``Z_i/l``, which tends to ``exp(beta**2/2)`` (*equivalence*, Lemma 4.1)."""
+        xp = array_namespace(scores)
+        return xp.mean(xp.exp(self.beta * scores), axis=1)
+
+    def stages(self, rng: Any, degree: int | None = None) -> Stages:
+        """The steps of the proof: attention, fixed normaliser, entrywise function, polynomial, and two linear models."""
+        scores = self.scores(rng)
+        xp, root = array_namespace(scores), self.tokens**0.5
+        noise = normal(rng, (self.tokens, self.tokens))
+        entrywise = (xp.exp(self.beta * scores - self.beta**2 / 2) - 1) / root
+        polynomial = taylor(self.beta, degree or taylor_degree(self.head_dim))
+        theta = float(np.expm1(self.beta**2)), self.beta**2
+        theta_taylor = polynomial.variance, polynomial.slope**2
+
+        def linear(variance: float, signal: float) -> Any:
+            return (signal**0.5 * scores + max(variance - signal, 0.0) ** 0.5 * noise) / root
+
+        return Stages(
+            attention=root * (self._softmax(scores) - 1 / self.tokens),
+            fixed_normaliser=entrywise - xp.mean(entrywise, axis=1, keepdims=True),
+            entrywise=entrywise,
+            taylor=polynomial(scores) / root,
+            taylor_linear=linear(*theta_taylor),
+            linear=linear(*theta),
+        )
+
+    # -- prediction ----------------------------------------------------------------------------------------------------
+
+    def heavy_share(self) -> float:
+        """Share of the variance of an entry that lies in entries large enough to leave the bulk on their own.
+
+        Such an entry exceeds ``sqrt(l)`` times its standard deviation. The linear model needs this share to be small, which
+        is the threshold ``beta << sqrt(log l)`` of *equivalence*, as a number.
+        """
+        return heavy_share(self.beta, self.tokens)
+
+    def regime(self) -> Regime:
+        """Which law applies, and why."""
+        share = self.heavy_share()
+        if self.beta > 4 * np.sqrt(np.log(self.tokens)):
+            return Regime("one-hot", f"beta = {self.beta:g} is far above sqrt(log l): rows attend to one token each")
+        if share > TRUSTED:
+            return Regime("heavy tails", f"{share:.0%} of the variance is in single large entries, which leave the bulk")
+        return Regime("finite head", f"degrees of the exponential over head_dim = {self.head_dim}, tokens = {self.tokens}")
+
+    def law(self, regime: Literal["auto", "finite head", "proportional", "one-hot"] = "auto") -> Law:
+        """The law of the squared singular values of ``sqrt(l) (A - uu')``.
+
+        Parameters
+        ----------
+        regime : str
+            ``"finite head"`` and ``"proportional"`` (*equivalence*, Theorem 3.2) for moderate beta, ``"one-hot"`` (its
+            Figure 4) for large beta, ``"auto"`` as :meth:`regime` says; a warning tells when no law is to be trusted.
+        """
+        Choice(("auto", "finite head", "proportional", "one-hot")).check("regime", regime)
+        if self.causal or self.inputs is not None:
+            raise ValueError("there is no law yet for causal attention or for inputs that are not orthonormal")
+        if regime == "auto":
+            name, reason = self.regime()
+            if name == "heavy tails":
+                warnings.warn(f"{reason}: the law of the bulk is not reliable here", stacklevel=2)
+            regime = "one-hot" if name == "one-hot" else "finite head"
+        if regime == "one-hot":
+            return PoissonLaw(1.0).scaled(self.tokens)
+        if regime == "proportional":
+            return AttentionLaw(self.beta, self.head_dim / self.tokens)
+        return FiniteHeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm)
+
+    def perron(self) -> float:
+        """``l s_1(A)**2``, about ``l (1 + beta**4/(2 d)) + theta_1``: the norms of the keys tilt the constant row."""
+        tilt = 0.0 if self.qk_norm else self.beta**4 / (2 * self.head_dim)
+        return float(self.tokens * (1 + tilt) + np.expm1(self.beta**2))
+
+    def outliers(self, most: int = 10) -> list[Outlier]:
+        """Expected values beyond the bulk, largest first: the mean's, and those of single large entries.
+
+        An entry x of ``sqrt(l) (A - uu')`` is a perturbation of rank one, with outlier ``K(1/x)**2``; the m-th largest of
+        ``l**2`` entries is where their expected number above is ``m - 1/2``.
+        """
+        found = [Outlier("mean", self.perron())]
+        for m in range(1, most + 1):
+            place = self._entry_location(self._largest_entry(m - 0.5))
+            if place is None:
+                break
+            found.append(Outlier("entry", place))
+        return found
+
+    def expected_entry_outliers(self) -> float:
+        """Expected number of single entries that leave the bulk."""
+        return float(self.tokens**2 * self._tail(self._entry_threshold))
+
+    @cached_property
+    def _bulk_law(self) -> Law:
+        return FiniteHeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm)
+
+    @cached_property
+    def _entry_threshold(self) -> float:
+        edge = self._bulk_law.finite_edge(self.tokens)
+        return 1 / self._symmetrised_cauchy(edge)
+
+    def _symmetrised_cauchy(self, square: float) -> float:
+        """Cauchy transform of the symmetrised law at the root of a point beyond the edge."""
+        return float(np.sqrt(square) * self._bulk_law.cauchy(square).real)
+
+    def _entry_location(self, entry: float) -> float | None:
+        if entry <= self._entry_threshold:
+            return None
+        edge = self._bulk_law.edge
+        high = edge + 4 * (entry**2 + edge)
+        return float(brentq(lambda x: self._symmetrised_cauchy(x) - 1 / entry, edge * (1 + 1e-9), high))
+
+    def _tail(self, entry: float) -> float:
+        """Probability that an entry of ``sqrt(l) (A - uu')`` exceeds a value: Gaussian scores given the query's norm."""
+        weight = 1 + entry * np.sqrt(self.tokens)
+        weight = weight / (1 - min((weight - 1) / self.tokens, 0.999))
+        if self.qk_norm:
+            return float(norm.sf((np.log(weight) + self.beta**2 / 2) / self.beta))
+        norms, mass = norm_quadrature(self.head_dim, self.tokens, 24)
+        return float(mass @ norm.sf((np.log(weight) + (self.beta * norms) ** 2 / 2) / (self.beta * norms)))
+
+    def _largest_entry(self, expected: float) -> float:
+        """The value that so many of the ``l**2`` entries are expected to exceed."""
+        top = 0.99 * np.sqrt(self.tokens)
+        return float(brentq(lambda x: np.log(self.tokens**2 * self._tail(x) + 1e-300) - np.log(expected), 1e-6, top))
+
+
+def heavy_share(beta: float, tokens: float) -> float:
+    """Share of ``E f**2``, ``f = exp(beta s - beta**2/2) - 1``, where f exceeds ``sqrt(tokens)`` standard deviations."""
+    variance = np.expm1(beta**2)
+    cut = (np.log1p(np.sqrt(variance * tokens)) + beta**2 / 2) / beta
+    above = np.exp(beta**2) * norm.sf(cut - 2 * beta) - 2 * norm.sf(cut - beta) + norm.sf(cut)
+    return float(above / variance)
+
+
+def tokens_for(beta: float, share: float = TRUSTED) -> float:
+    """Number of tokens from which the linear model can be trusted at this beta: where the heavy share falls below."""
+    return float(np.exp(brentq(lambda log: heavy_share(beta, np.exp(log)) - share, 0.0, 600.0)))
+
+
+@dataclass(frozen=True)
+class Taylor:
+    """A centred polynomial, with its variance and mean slope for a standard Gaussian."""
+
+    coefficients: tuple[float, ...]
+    variance: float
+    slope: float
+
+    def __call__(self, x: Any) -> Any:
+        """Evaluate, by Horner's rule."""
+        total = 0.0 * x + self.coefficients[-1]
+        for each in self.coefficients[-2::-1]:
+            total = total * x + each
+        return total
+
+
+def taylor(beta: float, degree: int) -> Taylor:
+    """The Taylor polynomial of ``f(x) = exp(beta x - beta**2/2) - 1``, centred (*equivalence*, section 4)."""
+    steps = np.cumprod(np.append(1.0, beta / np.arange(1, degree + 1)))
+    raw = np.exp(-(beta**2) / 2) * steps
+    nodes, weights = np.polynomial.hermite_e.hermegauss(degree + 2)
+    weights = weights / weights.sum()
+    values = np.polynomial.polynomial.polyval(nodes, raw)
+    mean = float(weights @ values)
+    slope = float(weights @ np.polynomial.polynomial.polyval(nodes, np.polynomial.polynomial.polyder(raw)))
+    return Taylor((float(raw[0]) - mean, *raw[1:].tolist()), float(weights @ (values - mean) ** 2), slope)
+
+
+def taylor_degree(dim: int, constant: float = 2.0) -> int:
+    """``ceil(c log d/log log d)``, the degree that *equivalence* takes."""
+    return int(np.ceil(constant * np.log(dim) / np.log(np.log(max(dim, 16)))))
+
+
