@@ -53,7 +53,7 @@ def test_reproduce_exits_with_one_if_a_claim_fails(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "nothing"], "study = 'nothing' is unknown; there are laws/bulk"),
+        (["reproduce", "nothing"], "study = 'nothing' is unknown; there are equivalence/breakdown"),
         (["reproduce", "laws/edge", "--size", "3"], "size = '3' is outside its domain {10, ..., 10000}"),
         (["reproduce", "laws", "--size", "30"], "No such option"),
         (["sweep", "laws/edge", "--grid", "size=1:2", "--out", "x"], "a range is first:last:step"),

@@ -25,6 +25,9 @@ FAMILIES = [
     be.PoissonLaw,
 ]
 COMPUTED = {
+    "finite head, normalised": lambda: be.FiniteHeadLaw(1.0, 64, 2048, qk_norm=True),
+    "finite head": lambda: be.FiniteHeadLaw(1.0, 64, 2048),
+    "finite head, three intervals": lambda: be.FiniteHeadLaw(0.25, 32, 2048),
     "empirical": lambda: be.EmpiricalLaw([-1.0, 0.5, 0.5, 3.0], [1, 2, 3, 4]),
     "affine": lambda: be.free_add(be.MarchenkoPastur(2.0), be.EmpiricalLaw([-3.0])),
     "negative multiple": lambda: be.MarchenkoPastur(2.0).scaled(-1.5),

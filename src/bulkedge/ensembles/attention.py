@@ -30,7 +30,11 @@ from bulkedge.laws.finite_head import FiniteHeadLaw, norm_quadrature
 from bulkedge.spectra import Spectrum, spectrum
 
 TRUSTED = 0.05
-"""Share of the variance in single large entries up to which the bulk is taken to follow a law that does not know them."""
+"""Share of the variance in single large entries up to which a law that does not know them is trusted."""
+
+
+LARGEST = 20.0
+"""Beyond this beta all of the variance is in large entries, whatever fits into memory."""
 
 
 class Regime(NamedTuple):
@@ -60,24 +64,26 @@ class Stages(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxAttention(Parametric, Ensemble):
-    """``A = softmax(beta S)`` with ``S = X W_Q W_K' X'/sqrt(head_dim)``; the law is that of ``sqrt(l) (A - uu')``, squared.
+    """``A = softmax(beta S)``, ``S = X W_Q W_K' X'/sqrt(head_dim)``; the law is that of ``sqrt(l) (A - uu')``, squared.
 
-    By default the tokens are orthonormal, so that queries and keys are independent Gaussian vectors (*equivalence*, section
-    2). ``inputs`` is any matrix X with a row for each token.
+    By default the tokens are orthonormal, so that queries and keys are independent Gaussian vectors (*equivalence*,
+    section 2). ``inputs`` is any matrix X with a row for each token.
     """
 
     tokens: int = parameter(Integers(16, 10**6), "number of tokens l")
     head_dim: int = parameter(Integers(2, 10**5), "dimension of queries and keys")
     beta: float = parameter(Interval(1e-3, 1e3), "inverse temperature", 1.0)
-    qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", False)
-    causal: bool = parameter(Choice((False, True)), "whether tokens attend to earlier ones only", False)
+    qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", default=False)
+    causal: bool = parameter(Choice((False, True)), "whether tokens attend to earlier ones only", default=False)
     inputs: Any = None
 
     def __post_init__(self) -> None:
         """Check the parameters, and the shape of the inputs."""
         super().__post_init__()
         if self.inputs is not None and (np.ndim(self.inputs) != 2 or len(self.inputs) != self.tokens):
-            raise ValueError(f"inputs must have a row for each of the {self.tokens} tokens; got {np.shape(self.inputs)}")
+            raise ValueError(
+                f"inputs must have a row for each of the {self.tokens} tokens; got {np.shape(self.inputs)}"
+            )
 
     # -- simulation ----------------------------------------------------------------------------------------------------
 
@@ -91,7 +97,8 @@ class SoftmaxAttention(Parametric, Ensemble):
             query, key = tokens @ query, tokens @ key
         if self.qk_norm:
             query, key = (
-                each * (self.head_dim**0.5 / xp.linalg.vector_norm(each, axis=1, keepdims=True)) for each in (query, key)
+                each * (self.head_dim**0.5 / xp.linalg.vector_norm(each, axis=1, keepdims=True))
+                for each in (query, key)
             )
         return query @ xp.matrix_transpose(key) / self.head_dim**0.5
 
@@ -117,7 +124,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         return xp.mean(xp.exp(self.beta * scores), axis=1)
 
     def stages(self, rng: Any, degree: int | None = None) -> Stages:
-        """The steps of the proof: attention, fixed normaliser, entrywise function, polynomial, and two linear models."""
+        """The steps of the proof, from attention to the linear model, from one draw."""
         scores = self.scores(rng)
         xp, root = array_namespace(scores), self.tokens**0.5
         noise = normal(rng, (self.tokens, self.tokens))
@@ -143,8 +150,8 @@ class SoftmaxAttention(Parametric, Ensemble):
     def heavy_share(self) -> float:
         """Share of the variance of an entry that lies in entries large enough to leave the bulk on their own.
 
-        Such an entry exceeds ``sqrt(l)`` times its standard deviation. The linear model needs this share to be small, which
-        is the threshold ``beta << sqrt(log l)`` of *equivalence*, as a number.
+        Such an entry exceeds ``sqrt(l)`` times its standard deviation. The linear model needs this share to be small,
+        which is the threshold ``beta << sqrt(log l)`` of *equivalence*, as a number.
         """
         return heavy_share(self.beta, self.tokens)
 
@@ -154,8 +161,12 @@ class SoftmaxAttention(Parametric, Ensemble):
         if self.beta > 4 * np.sqrt(np.log(self.tokens)):
             return Regime("one-hot", f"beta = {self.beta:g} is far above sqrt(log l): rows attend to one token each")
         if share > TRUSTED:
-            return Regime("heavy tails", f"{share:.0%} of the variance is in single large entries, which leave the bulk")
-        return Regime("finite head", f"degrees of the exponential over head_dim = {self.head_dim}, tokens = {self.tokens}")
+            return Regime(
+                "heavy tails", f"{share:.0%} of the variance is in single large entries, which leave the bulk"
+            )
+        return Regime(
+            "finite head", f"degrees of the exponential over head_dim = {self.head_dim}, tokens = {self.tokens}"
+        )
 
     def law(self, regime: Literal["auto", "finite head", "proportional", "one-hot"] = "auto") -> Law:
         """The law of the squared singular values of ``sqrt(l) (A - uu')``.
@@ -188,8 +199,8 @@ class SoftmaxAttention(Parametric, Ensemble):
     def outliers(self, most: int = 10) -> list[Outlier]:
         """Expected values beyond the bulk, largest first: the mean's, and those of single large entries.
 
-        An entry x of ``sqrt(l) (A - uu')`` is a perturbation of rank one, with outlier ``K(1/x)**2``; the m-th largest of
-        ``l**2`` entries is where their expected number above is ``m - 1/2``.
+        An entry x of ``sqrt(l) (A - uu')`` is a perturbation of rank one, with outlier ``K(1/x)**2``; the m-th largest
+        of ``l**2`` entries is where their expected number above is ``m - 1/2``.
         """
         found = [Outlier("mean", self.perron())]
         for m in range(1, most + 1):
@@ -198,6 +209,11 @@ class SoftmaxAttention(Parametric, Ensemble):
                 break
             found.append(Outlier("entry", place))
         return found
+
+    def median_second(self) -> float:
+        """Median of the second largest squared singular value of ``sqrt(l) A``: the edge, or an entry beyond it."""
+        place = self._entry_location(self._largest_entry(np.log(2)))
+        return self._bulk_law.finite_edge(self.tokens, 0.5) if place is None else place
 
     def expected_entry_outliers(self) -> float:
         """Expected number of single entries that leave the bulk."""
@@ -224,7 +240,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         return float(brentq(lambda x: self._symmetrised_cauchy(x) - 1 / entry, edge * (1 + 1e-9), high))
 
     def _tail(self, entry: float) -> float:
-        """Probability that an entry of ``sqrt(l) (A - uu')`` exceeds a value: Gaussian scores given the query's norm."""
+        """Probability that an entry of ``sqrt(l) (A - uu')`` exceeds a value: scores are Gaussian given the query."""
         weight = 1 + entry * np.sqrt(self.tokens)
         weight = weight / (1 - min((weight - 1) / self.tokens, 0.999))
         if self.qk_norm:
@@ -239,7 +255,9 @@ class SoftmaxAttention(Parametric, Ensemble):
 
 
 def heavy_share(beta: float, tokens: float) -> float:
-    """Share of ``E f**2``, ``f = exp(beta s - beta**2/2) - 1``, where f exceeds ``sqrt(tokens)`` standard deviations."""
+    """Share of the variance of ``f = exp(beta s - beta**2/2) - 1`` beyond ``sqrt(tokens)`` standard deviations."""
+    if beta > LARGEST:
+        return 1.0
     variance = np.expm1(beta**2)
     cut = (np.log1p(np.sqrt(variance * tokens)) + beta**2 / 2) / beta
     above = np.exp(beta**2) * norm.sf(cut - 2 * beta) - 2 * norm.sf(cut - beta) + norm.sf(cut)
@@ -282,5 +300,3 @@ def taylor(beta: float, degree: int) -> Taylor:
 def taylor_degree(dim: int, constant: float = 2.0) -> int:
     """``ceil(c log d/log log d)``, the degree that *equivalence* takes."""
     return int(np.ceil(constant * np.log(dim) / np.log(np.log(max(dim, 16)))))
-
-

@@ -17,7 +17,7 @@ from bulkedge.laws.engine.curve import Curve
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.fixed_point import BranchError, bulk_fixed_point, descend, real_fixed_point
 from bulkedge.laws.engine.panels import Density, fit
-from bulkedge.laws.engine.subordination import Operation
+from bulkedge.laws.engine.subordination import Problem
 
 Atoms = tuple[tuple[float, float], ...]
 
@@ -28,15 +28,13 @@ FINEST = 1e-12
 MOST_POINTS = 20_000
 SMALLEST_MASS = 1e-11
 """Mass between two gaps that counts as none."""
-SMALLEST_POSITIVE = 1e-16
-"""A positive law whose bulk reaches below this fraction of its size reaches down to zero."""
 
 
 @dataclass
 class Survey:
     """What is known of the line, from left to right: fixed points, and for those in gaps the continuous mass so far."""
 
-    operation: Operation
+    operation: Problem
     atoms: Atoms
     x: Real
     mass: Real
@@ -44,7 +42,7 @@ class Survey:
     resolution: float = RESOLUTION
 
     @classmethod
-    def of(cls, operation: Operation, atoms: Atoms) -> Survey:
+    def of(cls, operation: Problem, atoms: Atoms) -> Survey:
         """Survey the line between the bounds of the operation, until every edge is known roughly."""
         low, high = operation.bounds()
         margin = (high - low) / 8
@@ -110,7 +108,7 @@ class Survey:
         finest = 0.0 if self.operation.positive else FINEST * size
         wide = high - low > np.maximum(self.resolution * np.maximum(np.abs(low), np.abs(high)), finest)
         if self.operation.positive:
-            wide &= high > 2 * SMALLEST_POSITIVE * size
+            wide &= high > 2 * self.operation.smallest * size
         points = [self._between(a, b) for a, b in zip(low[differ & wide], high[differ & wide], strict=True)]
         return np.concatenate(points) if points else np.zeros(0)
 
@@ -118,7 +116,7 @@ class Survey:
         # unequal parts, so that no point falls on an atom by symmetry
         parts = (np.arange(1, SECTIONS) - 0.1618) / SECTIONS
         if self.operation.positive and high > 8 * low:
-            bottom = max(low, SMALLEST_POSITIVE * self.x[-1])
+            bottom = max(low, self.operation.smallest * self.x[-1])
             return np.asarray(bottom * (high / bottom) ** parts)
         return np.asarray(low + (high - low) * parts)
 
@@ -138,7 +136,7 @@ class Survey:
             self.refine()
 
 
-def polish(operation: Operation, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
+def polish(operation: Problem, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
     """Newton's method for the edges between points x in gaps and their neighbours in the bulk; and which it found.
 
     An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all
@@ -166,7 +164,7 @@ def polish(operation: Operation, x: Real, state: Real, bulk: Real) -> tuple[Real
     return ends, resolved
 
 
-def _edge_equations(operation: Operation, unknown: Real) -> tuple[Real, Real]:
+def _edge_equations(operation: Problem, unknown: Real) -> tuple[Real, Real]:
     """Residuals and Jacobian matrix of ``T_x(u) = u, det(1 - T_x'(u)) = 0`` in the unknowns (u, x)."""
 
     def equations(values: Complex) -> Complex:
@@ -185,7 +183,7 @@ def _edge_equations(operation: Operation, unknown: Real) -> tuple[Real, Real]:
     return equations(unknown + 0j).real, np.stack(columns, axis=1)
 
 
-def bulk_of(operation: Operation, atoms: Atoms) -> tuple[list[Interval], Density] | None:
+def bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] | None:
     """The bulk of a free convolution: the support by counting, then the curve above it.
 
     A gap too narrow for the first sections shows itself when the density is resolved: some point of it has no solution
@@ -198,24 +196,38 @@ def bulk_of(operation: Operation, atoms: Atoms) -> tuple[list[Interval], Density
             return None
         inside = survey.inside
         curve = Curve(operation.step, operation.cauchy, survey.x[inside], survey.state[:, inside])
+        density = _remembering(curve.density)
         try:
             kinds = [_kinds(operation, curve, low, high) for low, high in ends]
-            fit(kinds, curve.density)
+            fit(kinds, density)
         except BranchError as error:
             survey.examine(error.x)
             survey.refine()
         else:
-            return kinds, curve.density
+            return kinds, density
     raise BranchError(f"the support of {operation!r} was not resolved", survey.x)
 
 
-def _kinds(operation: Operation, curve: Curve, low: float, high: float) -> Interval:
+def _remembering(density: Density) -> Density:
+    """The same function; who resolves it again asks for the same points in the same order."""
+    known: dict[bytes, tuple[Real, Real]] = {}
+
+    def remembered(x: Real) -> tuple[Real, Real]:
+        key = x.tobytes()
+        if key not in known:
+            known[key] = density(x)
+        return known[key]
+
+    return remembered
+
+
+def _kinds(operation: Problem, curve: Curve, low: float, high: float) -> Interval:
     """The types of two edges: as the operation knows them, or from the slope of the density there."""
     left, right = (_kind(operation, curve, place, sign * (high - low)) for place, sign in ((low, 1), (high, -1)))
     return left, right
 
 
-def _kind(operation: Operation, curve: Curve, place: float, length: float) -> Edge:
+def _kind(operation: Problem, curve: Curve, place: float, length: float) -> Edge:
     known = operation.edge_at_zero() if place == 0 else None
     if known is not None:
         return known

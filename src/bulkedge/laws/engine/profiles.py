@@ -1,12 +1,12 @@
 """Sums of Gaussian products with variance profiles: low-rank terms whose rows and columns have sizes of their own.
 
-``sum_k sqrt(B_k) diag(u_k) P_k Q_k' diag(v_k)/sqrt(l N_k)`` with P_k, Q_k Gaussian l x N_k: with g and h the diagonals of
-the resolvent, ``a_k = E[u_k**2 g]`` and ``b_k = E[v_k**2 h]``,
+``sum_k sqrt(B_k) diag(u_k) P_k Q_k' diag(v_k)/sqrt(l N_k)`` with P_k, Q_k Gaussian l x N_k: with g and h the diagonals
+of the resolvent, ``a_k = E[u_k**2 g]`` and ``b_k = E[v_k**2 h]``,
 
     g = 1/(z - sum_k B_k u_k**2 t_k),   t_k = b_k/(1 - B_k a_k b_k/phi_k),   phi_k = N_k/l,
 
-and the same for h with rows and columns exchanged. In the variables ``1/a_k`` and ``1/b_k`` this is the fixed point of a
-self-map of a product of upper half-planes, like any free convolution here.
+and the same for h with rows and columns exchanged. In the variables ``1/a_k`` and ``1/b_k`` this is the fixed point of
+a self-map of a product of upper half-planes, like any free convolution here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.laws.engine.edges import Edge
+from bulkedge.laws.engine.subordination import Problem
 
 
 class Profile(NamedTuple):
@@ -28,8 +29,8 @@ class Profile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ProfiledSum:
-    """The law of the squared singular values; an :class:`~bulkedge.laws.engine.subordination.Operation` in form.
+class ProfiledSum(Problem):
+    """The law of the squared singular values.
 
     Attributes
     ----------
@@ -43,6 +44,12 @@ class ProfiledSum:
     ratios: Real
     rows: Profile
     columns: Profile
+
+    @property
+    def smallest(self) -> float:
+        """The last term, noise, fills the neighbourhood of zero up to about its variance."""
+        noise = self.variances[-1] * self.rows.squares[-1].min() * self.columns.squares[-1].min()
+        return float(min(1e-4 * noise / self.bounds()[1], 1e-10))
 
     @property
     def size(self) -> int:

@@ -59,15 +59,18 @@ class Side(NamedTuple):
         return np.where(np.abs(self.psi) < 0.5, far, -self.dg / self.g**2 - 1)
 
 
-@dataclass(frozen=True)
-class Operation(ABC):
-    """A free convolution of mu and nu."""
+class Problem(ABC):
+    """A law given by the fixed point of a self-map of half-planes."""
 
-    mu: Law
-    nu: Law
+    @property
+    def size(self) -> int:
+        """Number of variables."""
+        return 1
 
-    size = 1
-    """Number of variables."""
+    @property
+    def smallest(self) -> float:
+        """A positive law whose bulk reaches below this fraction of its size reaches down to zero."""
+        return 1e-16
 
     @property
     def positive(self) -> bool:
@@ -93,6 +96,14 @@ class Operation(ABC):
     @abstractmethod
     def edge_at_zero(self) -> Edge | None:
         """The edge at zero, if there is one, where it is known not to be of square-root type."""
+
+
+@dataclass(frozen=True)
+class Operation(Problem):
+    """A free convolution of mu and nu."""
+
+    mu: Law
+    nu: Law
 
 
 class Addition(Operation):
@@ -183,7 +194,10 @@ class RectangularAddition(Operation):
 
     ratio: float = 1.0
 
-    size = 2
+    @property
+    def size(self) -> int:
+        """Rows and columns."""
+        return 2
 
     @property
     def positive(self) -> bool:

@@ -1,0 +1,1 @@
+"""Studies of *equivalence*: the singular values of softmax attention follow a linear Gaussian model."""

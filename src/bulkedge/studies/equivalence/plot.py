@@ -1,0 +1,137 @@
+"""Figures of the studies of *equivalence*."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from bulkedge.studies.figures import COLOURS, histogram, line, marks, panels
+
+
+def bulk(data: xr.Dataset) -> Figure:
+    """Histograms on top, sorted values below, a column for each stage."""
+    names = data.stage.values.tolist()
+    figure, grid = panels(2, len(names), width=1.75, height=1.9)
+    for column, name in enumerate(names):
+        top, below = grid[:, column]
+        one = data.sel(stage=name)
+        histogram(top, data.bin_edge, one.simulation)
+        line(top, data.x, data.theory, label="law")
+        top.set_ylim(0, 4 * float(np.median(data.theory)) + 0.3)
+        top.set_title(name.replace("_", " "))
+        rank = np.arange(1, data.sizes["rank"] + 1)
+        shown = slice(3, None)
+        marks(below, rank[shown][:: max(1, len(rank) // 60)], one.sorted[shown][:: max(1, len(rank) // 60)], ms=2)
+        line(below, rank, data["quantile"], label="law")
+        below.set_xlabel("rank")
+    grid[0, 0].set_ylabel("density")
+    grid[1, 0].set_ylabel("squared singular value")
+    grid[0, 0].legend(loc="upper right")
+    return figure
+
+
+def top(data: xr.Dataset) -> Figure:
+    """The Perron value on one panel, the next two on the other."""
+    figure, grid = panels(1, 2)
+    left, right = grid[0]
+    draw = np.arange(1, data.sizes["draw"] + 1)
+    marks(left, draw, data.value.sel(rank=1), label="largest")
+    left.axhline(float(data.perron), color=COLOURS[1], label="predicted")
+    for rank, colour, symbol in ((2, COLOURS[0], "o"), (3, COLOURS[2], "s")):
+        marks(right, draw, data.value.sel(rank=rank), label=("second", "third")[rank - 2], color=colour, fmt=symbol)
+    right.axhline(float(data.edge), color=COLOURS[1], label="edge of the bulk")
+    for axes in grid[0]:
+        axes.set_xlabel("draw")
+        axes.margins(y=0.5)
+        axes.legend(loc="upper left", ncols=3, columnspacing=0.8, handlelength=1.2)
+    left.set_ylabel(r"squared singular value of $\sqrt{\ell}\,A$")
+    left.ticklabel_format(useOffset=False)
+    return figure
+
+
+def breakdown(data: xr.Dataset) -> Figure:
+    """Coefficients, largest values, and the share of the variance in large entries."""
+    figure, grid = panels(1, 3, width=2.6)
+    left, middle, right = grid[0]
+    line(left, data.beta, data.variance, label=r"$\theta_1$")
+    line(left, data.beta, data.signal, label=r"$\theta_2$", color=COLOURS[0])
+    line(left, data.beta, data.variance - data.signal, label=r"$\theta_1-\theta_2$", color=COLOURS[2], ls="--")
+    line(middle, data.beta, data.perron, label="Perron value")
+    line(middle, data.beta, data.edge, label="edge", color=COLOURS[2])
+    marks(middle, data.beta, data["first"].mean("draw"), label=r"$\ell s_1^2$")
+    marks(middle, data.beta, data.second.mean("draw"), label=r"$\ell s_2^2$", fmt="s", color=COLOURS[3])
+    line(right, data.beta, data.heavy, label="")
+    for axes, label in ((left, "coefficient"), (middle, "squared singular value")):
+        axes.set_yscale("log")
+        axes.set_ylabel(label)
+        axes.legend(loc="upper left")
+    middle.set_ylim(None, 30 * float(data["first"].max()))
+    right.set_ylabel("variance in large entries")
+    for axes in grid[0]:
+        axes.set_xlabel(r"$\beta$")
+    return figure
+
+
+def poisson(data: xr.Dataset) -> Figure:
+    """Histogram with bins of 0.1, and sorted values over quantiles."""
+    figure, grid = panels(1, 2)
+    left, right = grid[0]
+    histogram(left, data.bin_edge, data.simulation)
+    line(left, data["count"], data.theory, label="Poisson(1)", ls="none", marker="o", ms=4)
+    left.set_xlabel("squared singular value")
+    left.set_ylabel("share")
+    rank = np.arange(1, data.sizes["rank"] + 1)
+    line(right, rank, data["quantile"], label="Poisson(1) quantiles")
+    every = slice(None, None, max(1, len(rank) // 80))
+    marks(right, rank[every], data.sorted[every])
+    right.set_xlabel("rank")
+    right.set_ylabel("squared singular value")
+    for axes in grid[0]:
+        axes.legend(loc="upper right")
+    return figure
+
+
+def normaliser(data: xr.Dataset) -> Figure:
+    """Fluctuations over the number of tokens."""
+    figure, grid = panels(1, 1)
+    axes = grid[0, 0]
+    line(axes, data.tokens, data.predicted, label=r"$\sqrt{(\theta_1+\beta^4/2)/\ell}$")
+    error = data.deviation.std("draw", ddof=1) / data.sizes["draw"] ** 0.5
+    marks(axes, data.tokens, data.deviation.mean("draw"), error)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("tokens")
+    axes.set_ylabel("relative fluctuation of the normaliser")
+    axes.legend(loc="upper right")
+    return figure
+
+
+def finite_head(data: xr.Dataset) -> Figure:
+    """A panel for each beta: distance over tokens for both laws and the floor."""
+    figure, grid = panels(1, data.sizes["beta"], width=2.4)
+    symbols = ("o", "s", "^", "D", "v")
+    for axes, beta in zip(grid[0], data.beta.values.tolist(), strict=True):
+        one = data.sel(beta=beta)
+        for k, dim in enumerate(data.head_dim.values.tolist()):
+            for name, colour, text in (
+                ("proportional", COLOURS[1], "proportional"),
+                ("finite_head", COLOURS[0], "finite head"),
+            ):
+                marks(
+                    axes,
+                    data.tokens,
+                    one[name].sel(head_dim=dim),
+                    fmt=symbols[k % 5],
+                    color=colour,
+                    label=f"{text}, d = {dim}",
+                )
+        line(axes, data.tokens, one.floor.mean("head_dim"), color=COLOURS[-1], label="floor", ls="--", marker=".")
+        axes.set_yscale("log")
+        axes.set_xscale("log", base=2)
+        axes.set_title(f"β = {beta:g}")
+        axes.set_xlabel("tokens")
+        axes.set_ylim(0.7 * float(data.to_array().min()), 1.5 * float(data.to_array().max()))
+    grid[0, 0].set_ylabel("Kolmogorov distance")
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure

@@ -1,0 +1,122 @@
+"""Softmax attention, simulated, against its laws and predictions, at seeds that nothing was tuned on."""
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+import bulkedge as be
+from bulkedge.ensembles.attention import heavy_share, taylor, tokens_for
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_finite_head_law_at_the_size_of_a_real_head(qk_norm):
+    """2048 tokens, 64 dimensions, beta 1: at most 0.015, and a fourth of the proportional law's distance."""
+    model = be.SoftmaxAttention(2048, 64, 1.0, qk_norm=qk_norm)
+    found = model.spectrum(np.random.default_rng(101))
+    distance = be.compare(found, model.law()).ks
+    assert distance < 0.015
+    assert distance < be.compare(found, model.law("proportional")).ks / 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("tokens", [1024, 2048, 4096])
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+@pytest.mark.parametrize("beta", [0.25, 0.5, 1.0])
+def test_finite_head_law_over_the_grid(beta, head_dim, tokens, qk_norm):
+    model = be.SoftmaxAttention(tokens, head_dim, beta, qk_norm=qk_norm)
+    distance = be.compare(
+        model.spectrum(np.random.default_rng(102)), be.FiniteHeadLaw(beta, head_dim, tokens, qk_norm)
+    ).ks
+    assert distance < (0.015 if tokens >= 2048 else 0.025)
+
+
+def test_perron_value():
+    """Four draws at 600 tokens, 64 dimensions, where the norms of the keys add l beta**4/(2 d) = 4.7."""
+    model = be.SoftmaxAttention(600, 64, 1.0)
+    rng = np.random.default_rng(103)
+    values = [be.spectrum(model.sample(rng)).values[-1] ** 2 * 600 for _ in range(4)]
+    error = np.std(values, ddof=1) / 2
+    assert model.perron() == pytest.approx(np.mean(values), abs=4 * error + 0.3)
+    assert be.SoftmaxAttention(600, 64, 1.0, qk_norm=True).perron() == pytest.approx(600 + np.e - 1)
+
+
+def test_expected_outliers_of_single_entries():
+    """Entries beyond the threshold, counted in four draws; Poisson, so four roots of the number."""
+    model = be.SoftmaxAttention(500, 500, 1.2)
+    rng = np.random.default_rng(104)
+    draws = 4
+    count = sum(
+        int(np.sum(np.sqrt(500) * (model.sample(rng) - 1 / 500) > model._entry_threshold)) for _ in range(draws)
+    )
+    expected = draws * model.expected_entry_outliers()
+    assert abs(count - expected) < 4 * np.sqrt(expected) + 1
+
+
+def test_heavy_share():
+    """Against a million draws: the share of the variance beyond sqrt(l) standard deviations."""
+    beta, tokens = 1.2, 300
+    f = np.exp(beta * np.random.default_rng(105).standard_normal(4_000_000) - beta**2 / 2) - 1
+    scale = np.sqrt(np.expm1(beta**2) * tokens)
+    share = np.mean(f**2 * (f > scale)) / np.expm1(beta**2)
+    assert heavy_share(beta, tokens) == pytest.approx(share, rel=0.1)
+    assert heavy_share(beta, tokens_for(beta, 0.02)) == pytest.approx(0.02)
+
+
+def test_stages_of_the_proof():
+    """All six share their bulk; the last is the linear model, whose law is exact: 8/n."""
+    model = be.SoftmaxAttention(400, 400, 0.6)
+    stages = model.stages(np.random.default_rng(106))
+    law = model.law("proportional")
+    distances = [be.compare(be.spectrum(each).squared(), law).ks for each in stages]
+    assert distances[-1] < 8 / 400
+    assert max(distances) < 20 / 400
+    assert stages.fixed_normaliser.sum(axis=1) == pytest.approx(np.zeros(400), abs=1e-10)
+
+
+def test_taylor_polynomial():
+    """Centred, and its variance and slope those of the exponential when the degree is large."""
+    beta = 0.8
+    polynomial = taylor(beta, 30)
+    assert (polynomial.variance, polynomial.slope) == pytest.approx((np.expm1(beta**2), beta), rel=1e-12)
+    x = np.linspace(-3, 3, 7)
+    assert polynomial(x) == pytest.approx(np.expm1(beta * x - beta**2 / 2), abs=1e-9)
+
+
+def test_scores_are_of_unit_variance_and_inputs_are_used():
+    model = be.SoftmaxAttention(200, 100, 1.0, inputs=np.eye(200)[:, ::-1].copy())
+    scores = model.scores(np.random.default_rng(107))
+    assert scores.var() == pytest.approx(1.0, abs=0.05)
+    twice = be.SoftmaxAttention(200, 100, 1.0, inputs=2 * np.eye(200)).scores(np.random.default_rng(107))
+    assert twice.var() == pytest.approx(16.0, rel=0.05)
+    assert kstest(scores[0] / scores[0].std(), "norm").pvalue > 1e-4
+
+
+def test_causal_attention_is_lower_triangular():
+    attention = be.SoftmaxAttention(50, 16, 1.0, causal=True).sample(np.random.default_rng(0))
+    assert np.array_equal(attention, np.tril(attention))
+    assert attention.sum(axis=1) == pytest.approx(np.ones(50))
+
+
+def test_regimes():
+    assert be.SoftmaxAttention(1000, 64, 0.5).regime().name == "finite head"
+    assert be.SoftmaxAttention(1000, 64, 2.0).regime().name == "heavy tails"
+    assert be.SoftmaxAttention(1000, 64, 50.0).regime().name == "one-hot"
+    with pytest.warns(UserWarning, match="the law of the bulk is not reliable here"):
+        be.SoftmaxAttention(1000, 64, 2.0).law()
+    assert be.SoftmaxAttention(1000, 64, 50.0).law().atoms[1][0] == 1000
+    with pytest.raises(ValueError, match="there is no law yet for causal attention"):
+        be.SoftmaxAttention(1000, 64, 1.0, causal=True).law()
+    with pytest.raises(ValueError, match="inputs must have a row for each of the 50 tokens"):
+        be.SoftmaxAttention(50, 16, 1.0, inputs=np.eye(3))
+
+
+def test_torch_gives_the_same_law():
+    torch = pytest.importorskip("torch")
+    model = be.SoftmaxAttention(256, 64, 0.5)
+    generator = torch.Generator().manual_seed(0)
+    attention = model.sample(generator)
+    assert isinstance(attention, torch.Tensor)
+    assert be.compare(model.spectrum(generator), model.law()).ks < 20 / 256
+    with pytest.raises(ValueError, match="neither a numpy"):
+        model.sample(0)
