@@ -139,7 +139,7 @@ def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Co
         exact = (damping[go] == 1) & (np.abs(delta[:, go]) <= 1e-8 * trial[:, go].imag)
         settled = np.all(exact | (np.abs(shift[:, go]) <= 4 * error[:, better]), axis=0)
         # a fixed point of the open half-plane is attracting; one that is not lies on the axis, and rounding lifted it
-        settled &= spectral_radius(jacobian[..., better]) < 1
+        settled[settled] = spectral_radius(jacobian[..., better][..., settled]) < 1
         active = np.concatenate([stuck, go[~settled]])
         if not len(active):
             break
