@@ -17,6 +17,9 @@ from bulkedge.version import __version__
 SMALL = {
     "equivalence/breakdown": {"tokens": 200, "head_dim": 200, "steps": 6},
     "equivalence/bulk": {"tokens": 200, "head_dim": 200},
+    "equivalence/causal": {"tokens": 200, "head_dim": 200},
+    "equivalence/context": {"largest": 256},
+    "equivalence/taylor": {"tokens": 150},
     "equivalence/finite-head": {"tokens": (256,), "head_dims": (32,)},
     "equivalence/normaliser": {"sizes": 3},
     "equivalence/poisson": {"tokens": 200, "head_dim": 200},

@@ -17,6 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
+from scipy.linalg import eigh_tridiagonal
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -267,6 +269,17 @@ def heavy_share(beta: float, tokens: float) -> float:
 def tokens_for(beta: float, share: float = TRUSTED) -> float:
     """Number of tokens from which the linear model can be trusted at this beta: where the heavy share falls below."""
     return float(np.exp(brentq(lambda log: heavy_share(beta, np.exp(log)) - share, 0.0, 600.0)))
+
+
+def cesaro_values(tokens: int, count: int) -> NDArray[np.floating[Any]]:
+    """Largest singular values of the Cesaro matrix, row i uniform on 1 to i: the mean of causal attention.
+
+    Its inverse is bidiagonal, with i on the diagonal and 1 - i beside it, so that a million tokens are no effort.
+    """
+    i = np.arange(1.0, tokens + 1)
+    main, off = i**2 + (i - 1) ** 2, -i[:-1] * i[1:] * (i[:-1] / i[1:])
+    smallest = eigh_tridiagonal(main, off, eigvals_only=True, select="i", select_range=(0, count - 1))
+    return np.asarray(1 / np.sqrt(smallest))
 
 
 @dataclass(frozen=True)

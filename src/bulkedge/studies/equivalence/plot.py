@@ -135,3 +135,52 @@ def finite_head(data: xr.Dataset) -> Figure:
     grid[0, 0].set_ylabel("Kolmogorov distance")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
+
+
+def context(data: xr.Dataset) -> Figure:
+    """Second singular value over tokens: law, limit, quarter circle and simulation."""
+    figure, grid = panels(1, 1)
+    axes = grid[0, 0]
+    line(axes, data.tokens, data.edge, label="finite-head law")
+    line(axes, data.tokens, data.proportional, label="i.i.d. scores", color=COLOURS[2], ls="--")
+    axes.axhline(float(data.limit), color=COLOURS[-1], ls=":", lw=0.9, label=r"$\lambda_1/\lambda_0$")
+    marks(axes, data.tokens, data.second.mean("draw"), data.second.std("draw", ddof=1))
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("tokens")
+    axes.set_ylabel("second singular value of A")
+    axes.legend(loc="lower left")
+    return figure
+
+
+def causal(data: xr.Dataset) -> Figure:
+    """Largest values over rank, and the norm of the mean over tokens."""
+    figure, grid = panels(1, 2)
+    left, right = grid[0]
+    line(left, data["rank"], data["mean"], label="Cesàro matrix", marker=".")
+    marks(left, data["rank"], data.value.mean("draw"), data.value.std("draw", ddof=1), label="causal attention")
+    left.set_xlabel("rank")
+    left.set_ylabel("singular value")
+    left.legend(loc="upper right")
+    line(right, data.tokens, data["norm"], label="norm of the Cesàro matrix")
+    right.axhline(2.0, color=COLOURS[-1], ls=":", lw=0.9, label="limit")
+    right.set_xscale("log", base=2)
+    right.set_xlabel("tokens")
+    right.legend(loc="lower right")
+    return figure
+
+
+def taylor(data: xr.Dataset) -> Figure:
+    """Error over degree, a curve for each beta."""
+    figure, grid = panels(1, 1)
+    axes = grid[0, 0]
+    for beta, colour, symbol in zip(data.beta.values.tolist(), COLOURS, "os^", strict=False):
+        marks(
+            axes, data.degree, data.error.sel(beta=beta), color=colour, fmt=symbol + "-", lw=0.8, label=f"β = {beta:g}"
+        )
+    axes.axvline(float(data.chosen), color=COLOURS[-1], ls=":", lw=0.9, label="degree of the proof")
+    axes.set_yscale("log")
+    axes.set_xlabel("degree")
+    axes.set_ylabel("relative error, operator norm")
+    axes.legend(loc="lower left")
+    return figure
