@@ -14,6 +14,7 @@ from bulkedge.comparison import Comparison, compare
 from bulkedge.ensembles import Ensemble, GaussianProduct, GaussianSum, SoftmaxAttention, Wigner, Wishart
 from bulkedge.laws import (
     AttentionLaw,
+    CorrelatedAttentionLaw,
     EmpiricalLaw,
     FiniteHeadLaw,
     FussCatalan,
@@ -44,6 +45,7 @@ __all__ = [
     "SumLaw",
     "AttentionLaw",
     "FiniteHeadLaw",
+    "CorrelatedAttentionLaw",
     "PoissonLaw",
     "EmpiricalLaw",
     "free_add",

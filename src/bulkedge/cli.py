@@ -22,7 +22,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from bulkedge import laws as families
-from bulkedge.domains import Each, Interval, Parameter, Parametric, parameters
+from bulkedge.domains import Each, Instance, Interval, Parameter, Parametric, parameters
 from bulkedge.progress import Progress, listening
 from bulkedge.version import __version__
 
@@ -108,8 +108,16 @@ def _families() -> dict[str, type]:
     return {
         re.sub(r"(?<=[a-z])(?=[A-Z])", "-", each.__name__).lower(): each
         for each in found
-        if isinstance(each, type) and issubclass(each, Parametric) and issubclass(each, families.Law)
+        if isinstance(each, type)
+        and issubclass(each, Parametric)
+        and issubclass(each, families.Law)
+        and _writable(each)
     }
+
+
+def _writable(family: type) -> bool:
+    """Whether all parameters can be given as text."""
+    return not any(isinstance(each.domain, Instance) for each in parameters(family))
 
 
 class LawCommand(Catalogued):

@@ -111,6 +111,26 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Instance:
+    """Objects of a class."""
+
+    kind: type
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value, or raise."""
+        if not isinstance(value, self.kind):
+            raise _refuse(name, value, self)
+        return value
+
+    def parse(self, name: str, text: str) -> Any:
+        """Objects have no written form."""
+        raise ValueError(f"{name} = {text!r} cannot be given as text: {self} are made in Python")
+
+    def __str__(self) -> str:
+        return f"objects of class {self.kind.__name__}"
+
+
+@dataclass(frozen=True)
 class Each:
     """Non-empty tuples whose members all lie in one domain."""
 

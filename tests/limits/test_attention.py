@@ -92,6 +92,15 @@ def test_scores_are_of_unit_variance_and_inputs_are_used():
     assert kstest(scores[0] / scores[0].std(), "norm").pvalue > 1e-4
 
 
+def test_inputs_that_are_not_orthonormal():
+    """600 Gaussian tokens in 300 dimensions, beta 0.5: 24/n, where the law of orthonormal tokens is at 0.15."""
+    rng = np.random.default_rng(108)
+    inputs = rng.standard_normal((600, 300))
+    inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
+    model = be.SoftmaxAttention(600, 300, 0.5, inputs=inputs)
+    assert be.compare(model.spectrum(rng), model.law()).ks < 24 / 600
+
+
 def test_causal_attention_is_lower_triangular():
     attention = be.SoftmaxAttention(50, 16, 1.0, causal=True).sample(np.random.default_rng(0))
     assert np.array_equal(attention, np.tril(attention))
@@ -107,6 +116,8 @@ def test_regimes():
     assert be.SoftmaxAttention(1000, 64, 50.0).law().atoms[1][0] == 1000
     with pytest.raises(ValueError, match="there is no law yet for causal attention"):
         be.SoftmaxAttention(1000, 64, 1.0, causal=True).law()
+    with pytest.raises(ValueError, match="tokens of unit norm"):
+        be.SoftmaxAttention(50, 40, 1.0, inputs=np.diag(np.linspace(1, 2, 50))).law()
     with pytest.raises(ValueError, match="inputs must have a row for each of the 50 tokens"):
         be.SoftmaxAttention(50, 16, 1.0, inputs=np.eye(3))
 

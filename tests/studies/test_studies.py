@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import MISSING
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ SMALL = {
     "equivalence/causal": {"tokens": 200, "head_dim": 200},
     "equivalence/context": {"largest": 256},
     "equivalence/taylor": {"tokens": 150},
+    "equivalence/inputs": {"tokens": 200, "head_dim": 100, "ratios": (0.5, 1.0), "betas": (0.5,)},
+    "equivalence/outliers": {"tokens": 200, "betas": (1.0, 1.2)},
     "equivalence/finite-head": {"tokens": (256,), "head_dims": (32,)},
     "equivalence/normaliser": {"sizes": 3},
     "equivalence/poisson": {"tokens": 200, "head_dim": 200},
@@ -50,7 +53,7 @@ def test_study(name):
 def test_both_presets_are_valid_and_documented(name):
     family = studies()[name]
     assert family.summary().endswith(".")
-    assert any(each.paper is not each.default for each in parameters(family))
+    assert any(each.paper is not MISSING for each in parameters(family))
     assert family.preset("paper") != family.preset("quick")
 
 

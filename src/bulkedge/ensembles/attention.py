@@ -27,7 +27,8 @@ from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.random import normal
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
-from bulkedge.laws.empirical import PoissonLaw
+from bulkedge.laws.correlated import CorrelatedAttentionLaw
+from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw, norm_quadrature
 from bulkedge.spectra import Spectrum, spectrum
 
@@ -180,8 +181,10 @@ class SoftmaxAttention(Parametric, Ensemble):
             Figure 4) for large beta, ``"auto"`` as :meth:`regime` says; a warning tells when no law is to be trusted.
         """
         Choice(("auto", "finite head", "proportional", "one-hot")).check("regime", regime)
-        if self.causal or self.inputs is not None:
-            raise ValueError("there is no law yet for causal attention or for inputs that are not orthonormal")
+        if self.causal:
+            raise ValueError("there is no law yet for causal attention; cesaro_values gives the outliers of its mean")
+        if self.inputs is not None:
+            return self._law_of_inputs()
         if regime == "auto":
             name, reason = self.regime()
             if name == "heavy tails":
@@ -192,6 +195,14 @@ class SoftmaxAttention(Parametric, Ensemble):
         if regime == "proportional":
             return AttentionLaw(self.beta, self.head_dim / self.tokens)
         return FiniteHeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm)
+
+    def _law_of_inputs(self) -> Law:
+        tokens = np.asarray(self.inputs, dtype=float)
+        if self.qk_norm or np.ptp(np.linalg.norm(tokens, axis=1)) > 0.2:
+            raise ValueError("with inputs, the law is for tokens of unit norm (within a tenth) and no qk_norm")
+        values = np.linalg.eigvalsh(tokens @ tokens.T)
+        gram = EmpiricalLaw(np.maximum(values, 0.0) / np.mean(np.maximum(values, 0.0)))
+        return CorrelatedAttentionLaw(self.beta * float(np.mean(values)), self.head_dim / self.tokens, gram)
 
     def perron(self) -> float:
         """``l s_1(A)**2``, about ``l (1 + beta**4/(2 d)) + theta_1``: the norms of the keys tilt the constant row."""

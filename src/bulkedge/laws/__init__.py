@@ -2,6 +2,7 @@
 
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
+from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw
 from bulkedge.laws.free import free_add, free_mul, rectangular_add
@@ -13,6 +14,7 @@ from bulkedge.laws.tracy_widom import TracyWidom
 
 __all__ = [
     "AttentionLaw",
+    "CorrelatedAttentionLaw",
     "EmpiricalLaw",
     "FiniteHeadLaw",
     "FussCatalan",

@@ -184,3 +184,36 @@ def taylor(data: xr.Dataset) -> Figure:
     axes.set_ylabel("relative error, operator norm")
     axes.legend(loc="lower left")
     return figure
+
+
+def inputs(data: xr.Dataset) -> Figure:
+    """Distances over beta, a panel for each ratio."""
+    figure, grid = panels(1, data.sizes["ratio"], width=2.4)
+    for axes, ratio in zip(grid[0], data.ratio.values.tolist(), strict=True):
+        one = data.sel(ratio=ratio)
+        marks(axes, data.beta, one.without, fmt="s-", lw=0.8, color=COLOURS[1], label="orthonormal tokens")
+        marks(axes, data.beta, one.with_gram, fmt="o-", lw=0.8, label="with the Gram matrix")
+        axes.set_yscale("log")
+        axes.set_ylim(0.7 * float(data.to_array().min()), 2.5 * float(data.to_array().max()))
+        axes.set_title(f"dimensions / tokens = {ratio:g}")
+        axes.set_xlabel("β")
+    grid[0, 0].set_ylabel("Kolmogorov distance")
+    grid[0, 0].legend(loc="upper left")
+    return figure
+
+
+def outliers(data: xr.Dataset) -> Figure:
+    """Number of outliers, and participation ratios."""
+    figure, grid = panels(1, 2)
+    left, right = grid[0]
+    line(left, data.beta, data.expected, label="expected entries", marker=".")
+    marks(left, data.beta, data.found.mean("draw"), data.found.std("draw", ddof=1), label="found")
+    left.set_ylabel("values beyond the edge")
+    marks(right, data.beta, data.outside.mean("draw"), label="outliers")
+    marks(right, data.beta, data.inside.mean("draw"), label="bulk", fmt="s", color=COLOURS[2])
+    right.set_yscale("log")
+    right.set_ylabel("inverse participation ratio")
+    for axes in grid[0]:
+        axes.set_xlabel("β")
+        axes.legend(loc="upper left" if axes is left else "center left")
+    return figure
