@@ -99,6 +99,16 @@ def test_at_many_dimensions_it_is_the_law_of_the_proportional_regime():
     assert (4 * near - far) / 3 == pytest.approx(0.0, abs=far**2)
 
 
+def test_orthonormal_tokens_give_the_law_of_the_paper():
+    law, exact = be.CorrelatedAttentionLaw(1.0, 0.5, be.EmpiricalLaw([1.0])), be.AttentionLaw(1.0, 0.5)
+    x = exact.ppf(np.linspace(0.01, 0.99, 25))
+    assert law.pdf(x) == pytest.approx(exact.pdf(x), rel=1e-11)
+    with pytest.raises(ValueError, match="must be a law on"):
+        be.CorrelatedAttentionLaw(1.0, 0.5, be.MarchenkoPastur(0.5, 2.0))
+    with pytest.raises(ValueError, match="gram = 3 is outside its domain objects of class Law"):
+        be.CorrelatedAttentionLaw(1.0, 0.5, 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import kstest
 
 import bulkedge as be
-from bulkedge.ensembles.attention import heavy_share, taylor, tokens_for
+from bulkedge.ensembles.attention import cesaro_values, heavy_share, taylor, tokens_for
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])
@@ -105,6 +105,12 @@ def test_causal_attention_is_lower_triangular():
     attention = be.SoftmaxAttention(50, 16, 1.0, causal=True).sample(np.random.default_rng(0))
     assert np.array_equal(attention, np.tril(attention))
     assert attention.sum(axis=1) == pytest.approx(np.ones(50))
+
+
+def test_singular_values_of_the_cesaro_matrix():
+    matrix = np.tril(np.ones((200, 200))) / np.arange(1, 201)[:, None]
+    assert cesaro_values(200, 5) == pytest.approx(np.linalg.svd(matrix, compute_uv=False)[:5], rel=1e-12)
+    assert cesaro_values(10**6, 1)[0] < 2
 
 
 def test_regimes():
