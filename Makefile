@@ -19,7 +19,7 @@ $(VENV)/.test $(VENV)/.docs: $(VENV)/.%: $(VENV)/.base
 	$(PIP) --editable '.[$*]'
 	touch $@
 
-test: $(VENV)/.test  ## run the tests (two minutes on two cores)
+test: $(VENV)/.test  ## run the tests (three minutes on two cores)
 	$(BIN)/pytest -n auto
 
 test-slow: $(VENV)/.test  ## run the checks that take minutes: a thousand examples of every law
