@@ -1,11 +1,10 @@
 """Hypothesis strategies from the domains that parameters declare."""
 
 import math
-from dataclasses import fields
 
 from hypothesis import strategies as st
 
-from bulkedge.domains import Choice, Each, Integers, Interval
+from bulkedge.domains import Choice, Each, Integers, Interval, parameters
 
 
 def members(domain, length=None):
@@ -32,13 +31,13 @@ def _numbers(domain):
     return st.one_of(*choices, st.just(math.inf)) if domain.infinity else st.one_of(*choices)
 
 
-def parameters_of(cls):
-    """Keyword arguments of a class, each from its declared domain; tuples of one object share their length."""
-    declared = {each.name: each.metadata["domain"] for each in fields(cls)}
+def parameters_of(cls, fixed):
+    """Keyword arguments of a class, each from its declared domain or fixed; tuples of one object share their length."""
+    declared = {each.name: each.domain for each in parameters(cls) if each.name not in fixed}
 
     @st.composite
     def draw(draw):
         length = draw(st.integers(1, 4))
-        return {name: draw(members(domain, length)) for name, domain in declared.items()}
+        return fixed | {name: draw(members(domain, length)) for name, domain in declared.items()}
 
     return draw()

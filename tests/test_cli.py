@@ -61,6 +61,7 @@ def test_reproduce_exits_with_one_if_a_claim_fails(tmp_path, monkeypatch):
         (["sweep", "laws/edge", "--grid", "size=20", "--grid", "size=30", "--out", "x"], "names a parameter twice"),
         (["sweep", "laws/edge", "--grid", "sizes=20", "--out", "x"], "sizes is not a parameter of laws/edge"),
         (["sweep", "laws", "--grid", "size=20", "--out", "x"], "study = 'laws' is unknown"),
+        (["sweep", "laws/edge", "--size", "20", "--grid", "size=30", "--out", "x"], "size is fixed and an axis"),
         (["sweep", "laws/edge"], "Missing option '--out'"),
         (["law", "nothing"], "law = 'nothing' is unknown; there are attention-law"),
         (["law", "marchenko-pastur"], "Missing option '--ratio'"),
@@ -97,6 +98,11 @@ def test_law_as_json():
     assert facts["atoms"] == [[0.0, 0.5]]
     assert facts["quantiles"] == [0.0]
     assert facts["spike_location"][0] > facts["edge"]
+
+
+def test_json_has_no_infinities():
+    facts = json.loads(bulkedge("law", "poisson-law", "--json").output, parse_constant=pytest.fail)
+    assert facts["edge"] is None
 
 
 def test_law_for_people():

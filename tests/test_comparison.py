@@ -1,15 +1,14 @@
 """Comparison: distances, outliers and their false-alarm rate."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.linalg import eigvalsh_tridiagonal
 
 import bulkedge as be
 
-
-def spectrum_of(values, kind="eigen"):
-    values = np.sort(np.asarray(values, dtype=float))
-    return be.Spectrum(values, np.full(len(values), 1 / len(values)), len(values), kind)
+spectrum_of = partial(be.Spectrum.of, kind="eigen")
 
 
 @pytest.mark.parametrize("law", [be.Semicircle(), be.MarchenkoPastur(2.0), be.FussCatalan(3)], ids=repr)

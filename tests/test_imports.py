@@ -9,7 +9,7 @@ import bulkedge
 ROOT = Path(bulkedge.__file__).parent
 
 LAYERS = [
-    ["arrays", "domains", "progress", "version"],
+    ["arrays", "domains", "progress", "records", "version"],
     ["laws"],
     ["spectra"],
     ["ensembles"],

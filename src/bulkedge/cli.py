@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor
 from contextlib import contextmanager
-from dataclasses import MISSING
+from dataclasses import MISSING, asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -24,7 +23,11 @@ from rich.table import Table
 from bulkedge import laws as families
 from bulkedge.domains import Each, Instance, Interval, Parameter, Parametric, parameters
 from bulkedge.progress import Progress, listening
+from bulkedge.records import written
 from bulkedge.version import __version__
+
+if TYPE_CHECKING:
+    from bulkedge.sweeps import Sweep
 
 INTERRUPTED = 130
 PLAIN_SECONDS = 5.0
@@ -78,7 +81,9 @@ class Catalogued(click.Command):
     catalogue: Callable[[], dict[str, type]]
     chosen: type | None = None
 
-    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:  # noqa: E501  # fmt: skip
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
         """Look for a known name among the arguments before they are parsed."""
         known = self.catalogue()
         self.chosen = next((known[each] for each in args if each in known), None)
@@ -136,7 +141,7 @@ def list_studies(*, as_json: bool) -> None:
     from bulkedge.studies.base import studies
 
     if as_json:
-        click.echo(json.dumps({name: study.summary() for name, study in studies().items()}, indent=1))
+        click.echo(written({name: study.summary() for name, study in studies().items()}, indent=1))
         return
     table = Table("study", "shows", box=None, pad_edge=False)
     for name, study in studies().items():
@@ -221,26 +226,18 @@ def sweep_command(name: str, **given: Any) -> None:
 
     bulkedge sweep laws/edge --grid size=50:200:50 --seeds 4 --out runs/edge
     """
-    from bulkedge.studies.base import studies
-    from bulkedge.sweeps import Sweep, parse_axis, run
+    from bulkedge.sweeps import run
 
     with explained():
-        if name not in studies():
-            raise ValueError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
-        family = studies()[name]
-        pairs = [text.partition("=") for text in given["axes"]]
-        if unclear := [key for key, sign, values in pairs if not (key and sign and values)]:
-            raise ValueError(f"--grid {unclear[0]!r} is not PARAMETER=VALUES")
-        if len({key for key, _, _ in pairs}) < len(pairs):
-            raise ValueError("--grid names a parameter twice")
-        axes = {key: parse_axis(family, key, values) for key, _, values in pairs}
-        fixed = {each.name: given[each.name] for each in parameters(family) if given.get(each.name) is not None}
-        study = family.preset("paper" if given["paper"] else "quick", **fixed)
-        sweep = Sweep(study, axes, given["repetitions"], given["seed"])
-    with explained(), shown_progress(), chosen_executor(given["workers"], given["cluster"]) as (executor, width):
+        sweep = _planned(name, given)
+    with (
+        explained("the same command goes on from there"),
+        shown_progress(),
+        chosen_executor(given["workers"], given["cluster"]) as (executor, width),
+    ):
         result = run(sweep, given["folder"], executor, retry_failed=given["retry_failed"], width=width)
     if given["as_json"]:
-        click.echo(json.dumps({"folder": str(result.folder), "cells": result.cells, "done": result.done, "failed": result.failed}))  # fmt: skip  # noqa: E501
+        click.echo(written(asdict(result)))
     else:
         out.print(
             f"{result.done} of {result.cells} cells done, {result.failed} failed: {result.folder}", soft_wrap=True
@@ -251,6 +248,27 @@ def sweep_command(name: str, **given: Any) -> None:
             )
     if result.failed:
         sys.exit(1)
+
+
+def _planned(name: str, given: dict[str, Any]) -> Sweep:
+    """The sweep that the options describe."""
+    from bulkedge.studies.base import studies
+    from bulkedge.sweeps import Sweep, parse_axis
+
+    if name not in studies():
+        raise ValueError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
+    family = studies()[name]
+    pairs = [text.partition("=") for text in given["axes"]]
+    if unclear := [key for key, sign, values in pairs if not (key and sign and values)]:
+        raise ValueError(f"--grid {unclear[0]!r} is not PARAMETER=VALUES")
+    if len({key for key, _, _ in pairs}) < len(pairs):
+        raise ValueError("--grid names a parameter twice")
+    axes = {key: parse_axis(family, key, values) for key, _, values in pairs}
+    fixed = {each.name: given[each.name] for each in parameters(family) if given.get(each.name) is not None}
+    if both := sorted(axes.keys() & fixed.keys()):
+        raise ValueError(f"{both[0]} is fixed and an axis of the grid; leave out one of the two")
+    study = family.preset("paper" if given["paper"] else "quick", **fixed)
+    return Sweep(study, axes, given["repetitions"], given["seed"])
 
 
 @contextmanager
@@ -312,7 +330,7 @@ def law_command(name: str, *, at: str, quantiles: str, spike: str, as_json: bool
             facts |= {"spike_location": found.location.tolist(), "spike_overlap": found.overlap.tolist()}
             facts |= {"spike_threshold": found.threshold}
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(written(facts))
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     for key, value in facts.items():
@@ -324,8 +342,8 @@ def law_command(name: str, *, at: str, quantiles: str, spike: str, as_json: bool
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Errors that a user can mend, without a traceback; Ctrl-C says what is kept."""
+def explained(after_ctrl_c: str = "run the command again for the rest") -> Iterator[None]:
+    """Errors that a user can mend, without a traceback; Ctrl-C says what is kept, and how to go on."""
     from bulkedge.sweeps import StoreError
 
     try:
@@ -342,7 +360,7 @@ def explained() -> Iterator[None]:
             "run the same command again, with fewer --workers"
         ) from error
     except KeyboardInterrupt:
-        err.print("stopped; what was finished is kept: the same command goes on from there")
+        err.print(f"stopped; what was finished is kept: {after_ctrl_c}")
         sys.exit(INTERRUPTED)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from bulkedge.arrays import Real
-from bulkedge.laws.base import Law
+from bulkedge.laws.base import LEVEL, Law
 from bulkedge.spectra import Spectrum
 
 SNAP = 1e-9
@@ -73,6 +73,7 @@ def compare(spectrum: Spectrum, law: Law, level: float = 0.01, beta: int = 1) ->
     The false-alarm rate is that of the Tracy-Widom limit; the tests measure it at finite size. A law whose right end is
     not a square-root edge (an atom, say) has no such limit: there everything beyond the end is an outlier.
     """
+    level = LEVEL.check("level", level)
     if spectrum.kind == "singular" and law.lower_edge < 0:
         raise ValueError(
             f"singular values are not negative, but {law!r} reaches down to {law.lower_edge:g}: "

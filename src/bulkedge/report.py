@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ import xarray as xr
 from jinja2 import Environment, PackageLoader
 
 from bulkedge.domains import parameters
+from bulkedge.records import written
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim
 from bulkedge.version import __version__
@@ -25,12 +25,13 @@ DPI = 200
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A study that was run: its dataset, claims and figure (as PNG), and the seconds it took."""
+    """A study that was run: its dataset, claims and figure (as PNG and PDF), and the seconds it took."""
 
     study: Study
     data: xr.Dataset
     claims: tuple[Claim, ...]
     image: bytes
+    document: bytes
     width: int
     seconds: float
 
@@ -71,17 +72,19 @@ def reproduce(
 def _run(study: Study, seed: int) -> Reproduction:
     start = time.perf_counter()
     data = study.simulate(seed)
-    figure, image = study.plot(data), io.BytesIO()
+    figure, image, document = study.plot(data), io.BytesIO(), io.BytesIO()
     figure.savefig(image, format="png", dpi=DPI)
+    figure.savefig(document, format="pdf", metadata={"CreationDate": None})
     width = round(115 * figure.get_size_inches()[0])
     claims = tuple(study.claims(data))
-    return Reproduction(study, data, claims, image.getvalue(), width, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Reproduction(study, data, claims, image.getvalue(), document.getvalue(), width, seconds)
 
 
 def _write(result: Reproduction, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "figure.png").write_bytes(result.image)
-    result.study.plot(result.data).savefig(folder / "figure.pdf", metadata={"CreationDate": None})
+    (folder / "figure.pdf").write_bytes(result.document)
     shutil.rmtree(folder / "data.zarr", ignore_errors=True)
     # Zarr has a type for strings, but not for NumPy's strings of fixed length
     labels = {name: each.astype(object) for name, each in result.data.coords.items() if each.dtype.kind == "U"}
@@ -91,7 +94,7 @@ def _write(result: Reproduction, folder: Path) -> None:
 
 def _write_page(results: list[Reproduction], root: Path, seed: int) -> None:
     claims = [claim.record() | {"study": each.study.name()} for each in results for claim in each.claims]
-    (root / "claims.json").write_text(json.dumps(claims, indent=1), encoding="utf-8")
+    (root / "claims.json").write_text(written(claims, indent=1), encoding="utf-8")
     page = Environment(loader=PackageLoader("bulkedge"), autoescape=True).get_template("gallery.html")
     text = page.render(
         title="reproduced claims" if len(results) > 1 else results[0].study.name(),

@@ -54,7 +54,7 @@ def test_expected_outliers_of_single_entries():
 
 
 def test_heavy_share():
-    """Against a million draws: the share of the variance beyond sqrt(l) standard deviations."""
+    """Against four million draws: the share of the variance beyond sqrt(l) standard deviations."""
     beta, tokens = 1.2, 300
     f = np.exp(beta * np.random.default_rng(105).standard_normal(4_000_000) - beta**2 / 2) - 1
     scale = np.sqrt(np.expm1(beta**2) * tokens)
@@ -122,10 +122,32 @@ def test_regimes():
     assert be.SoftmaxAttention(1000, 64, 50.0).law().atoms[1][0] == 1000
     with pytest.raises(ValueError, match="there is no law yet for causal attention"):
         be.SoftmaxAttention(1000, 64, 1.0, causal=True).law()
-    with pytest.raises(ValueError, match="tokens of unit norm"):
+    with pytest.raises(ValueError, match="tokens of equal norm"):
         be.SoftmaxAttention(50, 40, 1.0, inputs=np.diag(np.linspace(1, 2, 50))).law()
     with pytest.raises(ValueError, match="inputs must have a row for each of the 50 tokens"):
         be.SoftmaxAttention(50, 16, 1.0, inputs=np.eye(3))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [be.SoftmaxAttention(50, 40, causal=True), be.SoftmaxAttention(50, 40, inputs=np.eye(50))],
+    ids=["causal", "inputs"],
+)
+def test_what_is_known_for_plain_attention_only_is_refused_elsewhere(model):
+    for ask in (model.perron, model.outliers, model.expected_entry_outliers, model.median_second):
+        with pytest.raises(ValueError, match="outliers are known for attention to all of"):
+            ask()
+    with pytest.raises(ValueError, match="stages of the proof"):
+        model.stages(np.random.default_rng(0))
+
+
+def test_long_tokens_make_the_scores_larger_and_the_law_says_so():
+    long = be.SoftmaxAttention(200, 100, 0.5, inputs=2 * np.eye(200))
+    assert long.heavy_share() == be.SoftmaxAttention(200, 100, 2.0).heavy_share()
+    with pytest.warns(UserWarning, match="not reliable"):
+        assert long.law().beta == pytest.approx(2.0)
+    with pytest.raises(ValueError, match="regime = 'one-hot' is for orthonormal tokens"):
+        long.law("one-hot")
 
 
 def test_torch_gives_the_same_law():

@@ -34,8 +34,6 @@ from bulkedge.spectra import Spectrum, spectrum
 
 TRUSTED = 0.05
 """Share of the variance in single large entries up to which a law that does not know them is trusted."""
-
-
 LARGEST = 20.0
 """Beyond this beta all of the variance is in large entries, whatever fits into memory."""
 
@@ -128,6 +126,7 @@ class SoftmaxAttention(Parametric, Ensemble):
 
     def stages(self, rng: Any, degree: int | None = None) -> Stages:
         """The steps of the proof, from attention to the linear model, from one draw."""
+        self._require_plain("the stages of the proof")
         scores = self.scores(rng)
         xp, root = array_namespace(scores), self.tokens**0.5
         noise = normal(rng, (self.tokens, self.tokens))
@@ -156,7 +155,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         Such an entry exceeds ``sqrt(l)`` times its standard deviation. The linear model needs this share to be small,
         which is the threshold ``beta << sqrt(log l)`` of *equivalence*, as a number.
         """
-        return heavy_share(self.beta, self.tokens)
+        return heavy_share(self._scale * self.beta, self.tokens)
 
     def regime(self) -> Regime:
         """Which law applies, and why."""
@@ -183,13 +182,16 @@ class SoftmaxAttention(Parametric, Ensemble):
         Choice(("auto", "finite head", "proportional", "one-hot")).check("regime", regime)
         if self.causal:
             raise ValueError("there is no law yet for causal attention; cesaro_values gives the outliers of its mean")
-        if self.inputs is not None:
-            return self._law_of_inputs()
+        if self.inputs is not None and regime != "auto":
+            raise ValueError(f"regime = {regime!r} is for orthonormal tokens; with inputs there is one law, 'auto'")
+        law = self._law_of_inputs() if self.inputs is not None else self._law_in(regime)
+        if regime == "auto" and self.regime().name == "heavy tails":
+            warnings.warn(f"{self.regime().reason}: the law of the bulk is not reliable here", stacklevel=2)
+        return law
+
+    def _law_in(self, regime: str) -> Law:
         if regime == "auto":
-            name, reason = self.regime()
-            if name == "heavy tails":
-                warnings.warn(f"{reason}: the law of the bulk is not reliable here", stacklevel=2)
-            regime = "one-hot" if name == "one-hot" else "finite head"
+            regime = "one-hot" if self.regime().name == "one-hot" else "finite head"
         if regime == "one-hot":
             return PoissonLaw(1.0).scaled(self.tokens)
         if regime == "proportional":
@@ -198,14 +200,28 @@ class SoftmaxAttention(Parametric, Ensemble):
 
     def _law_of_inputs(self) -> Law:
         tokens = np.asarray(self.inputs, dtype=float)
-        if self.qk_norm or np.ptp(np.linalg.norm(tokens, axis=1)) > 0.2:
-            raise ValueError("with inputs, the law is for tokens of unit norm (within a tenth) and no qk_norm")
-        values = np.linalg.eigvalsh(tokens @ tokens.T)
-        gram = EmpiricalLaw(np.maximum(values, 0.0) / np.mean(np.maximum(values, 0.0)))
-        return CorrelatedAttentionLaw(self.beta * float(np.mean(values)), self.head_dim / self.tokens, gram)
+        norms = np.linalg.norm(tokens, axis=1)
+        if self.qk_norm or np.ptp(norms) > 0.2 * norms.mean():
+            raise ValueError("with inputs, the law is for tokens of equal norm (within a tenth) and no qk_norm")
+        values = np.maximum(np.linalg.eigvalsh(tokens @ tokens.T), 0.0)
+        return CorrelatedAttentionLaw(
+            self._scale * self.beta, self.head_dim / self.tokens, EmpiricalLaw(values / values.mean())
+        )
+
+    @property
+    def _scale(self) -> float:
+        """Standard deviation of a score: the mean squared norm of the tokens."""
+        if self.inputs is None:
+            return 1.0
+        return float(np.mean(np.linalg.norm(np.asarray(self.inputs, dtype=float), axis=1) ** 2))
+
+    def _require_plain(self, what: str) -> None:
+        if self.causal or self.inputs is not None:
+            raise ValueError(f"{what} are known for attention to all of orthonormal tokens: no causal, no inputs")
 
     def perron(self) -> float:
         """``l s_1(A)**2``, about ``l (1 + beta**4/(2 d)) + theta_1``: the norms of the keys tilt the constant row."""
+        self._require_plain("outliers")
         tilt = 0.0 if self.qk_norm else self.beta**4 / (2 * self.head_dim)
         return float(self.tokens * (1 + tilt) + np.expm1(self.beta**2))
 
@@ -234,6 +250,7 @@ class SoftmaxAttention(Parametric, Ensemble):
 
     @cached_property
     def _bulk_law(self) -> Law:
+        self._require_plain("outliers")
         return FiniteHeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm)
 
     @cached_property

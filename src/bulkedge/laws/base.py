@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
+from bulkedge import domains
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.laws.engine.cauchy import weighted_inverses
 from bulkedge.laws.engine.continuum import Continuum, resolve
@@ -26,6 +27,7 @@ from bulkedge.laws.tracy_widom import TracyWidom
 if TYPE_CHECKING:
     from bulkedge.laws.engine.levy import Levy
 
+LEVEL = domains.Interval(0, 1, "()")
 MASS_TOLERANCE = 1e-10
 """A law whose mass differs from one by more has lost or gained something, and is refused."""
 
@@ -300,8 +302,7 @@ class Law(ABC):
         beta : {1, 2, 4}
             Symmetry class: 1 for real matrices, 2 for complex ones.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level = {level!r} is outside its domain (0, 1)")
+        level = LEVEL.check("level", level)
         if not n >= 1:
             raise ValueError(f"n = {n!r} is outside its domain {{1, 2, ...}}")
         return self.edge + self.edge_scale * n ** (-2 / 3) * float(TracyWidom(beta).isf(level))

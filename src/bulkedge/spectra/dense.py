@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice
@@ -42,6 +43,12 @@ class Spectrum:
     weights: Real
     size: int
     kind: Literal["singular", "eigen"]
+
+    @classmethod
+    def of(cls, values: ArrayLike, kind: Literal["singular", "eigen"]) -> Spectrum:
+        """Values that are all of the spectrum, in any order, with equal weights."""
+        ordered = np.sort(np.asarray(values, dtype=float))
+        return cls(ordered, np.full(len(ordered), 1 / len(ordered)), len(ordered), kind)
 
     def squared(self) -> Spectrum:
         """The squared values."""
@@ -76,8 +83,7 @@ def spectrum(matrix: Any, kind: Literal["singular", "eigen"] = "singular") -> Sp
     else:
         _require_hermitian(xp, matrix)
         values = xp.linalg.eigvalsh(matrix)
-    ordered = np.sort(np.asarray(values.cpu() if hasattr(values, "cpu") else values, dtype=float))
-    return Spectrum(ordered, np.full(len(ordered), 1 / len(ordered)), len(ordered), kind)
+    return Spectrum.of(values.cpu() if hasattr(values, "cpu") else values, kind)
 
 
 def _require_hermitian(xp: Any, matrix: Any) -> None:

@@ -23,6 +23,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 
+from bulkedge.records import written
 from bulkedge.sweeps.grid import REPETITION, Index, Sweep
 
 PENDING, DONE, FAILED = 0, 1, 2
@@ -69,14 +70,17 @@ class Store:
                     by_name.setdefault(name, []).append((index, array))
         for name, cells in by_name.items():
             self._fill(self._arrays[name], cells)
-        for index, _ in finished:
-            self.failures.pop(str(list(index)), None)
-        for index, record in failed:
-            self.failures[str(list(index))] = record
-        if failed or (self.folder / FAILURES).exists():
-            _replace(self.folder / FAILURES, json.dumps(self.failures, indent=1))
+        # what failed is on record before the status says so, and until the status says otherwise
+        self._record(self.failures | {str(list(index)): record for index, record in failed})
         self._fill(self._arrays["status"], [(index, np.array(DONE)) for index, _ in finished])
         self._fill(self._arrays["status"], [(index, np.array(FAILED)) for index, _ in failed])
+        mended = {str(list(index)) for index, _ in finished}
+        self._record({key: record for key, record in self.failures.items() if key not in mended})
+
+    def _record(self, failures: dict[str, Any]) -> None:
+        if failures != self.failures:
+            _replace(self.folder / FAILURES, written(failures, indent=1))
+            self.failures = failures
 
     def _prepare(self, name: str, dims: tuple[str, ...], array: NDArray[Any], attributes: dict[str, Any]) -> None:
         """Make room for a variable; an inner dimension without labels may grow."""

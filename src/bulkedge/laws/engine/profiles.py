@@ -71,17 +71,21 @@ class ProfiledSum(Problem):
         resolvent = 1 / (z - profile.squares.T @ (self.variances[:, None] * pull))
         return resolvent, (profile.squares * profile.weights) @ resolvent
 
+    @property
+    def _coupling(self) -> Real:
+        """``B_k/phi_k``, a column."""
+        return (self.variances / self.ratios)[:, None]
+
     def _pulls(self, u: Complex) -> tuple[Complex, Complex, Complex, Complex]:
         """``1/a``, ``1/b`` and the pulls ``t`` and ``s``."""
-        alpha, beta = u[: len(self.variances)], u[len(self.variances) :]
-        c = (self.variances / self.ratios)[:, None]
+        alpha, beta, c = u[: len(self.variances)], u[len(self.variances) :], self._coupling
         return alpha, beta, 1 / (beta - c / alpha), 1 / (alpha - c / beta)
 
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
         """One round; see :data:`bulkedge.laws.engine.fixed_point.Step`."""
         root = np.sqrt(z)
         alpha, beta, t, s = self._pulls(u)
-        c = (self.variances / self.ratios)[:, None]
+        c = self._coupling
         g, a = self._side(root, self.rows, t)
         h, b = self._side(root, self.columns, s)
         image = np.concatenate([1 / a, 1 / b])
@@ -114,7 +118,7 @@ class ProfiledSum(Problem):
         g, _ = self._side(root, self.rows, t)
         h, _ = self._side(root, self.columns, s)
         rank = np.where(np.isfinite(self.ratios), self.ratios, 0.0)
-        negative = rank @ ((1 - (self.variances / self.ratios)[:, None] / (alpha * beta)).real < 0)
+        negative = rank @ ((1 - self._coupling / (alpha * beta)).real < 0)
         return 1 - (negative + (self.rows.weights @ (g.real < 0) + self.columns.weights @ (h.real < 0)) / 2)
 
     def edge_at_zero(self) -> Edge | None:

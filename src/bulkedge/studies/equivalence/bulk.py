@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from bulkedge.arrays import Real
 from bulkedge.comparison import compare
 from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention, Stages
@@ -48,7 +47,7 @@ class Bulk(Study):
         density = [
             np.histogram(bulk[:, k], bins)[0] / np.diff(bins) / values[:, k].size for k in range(len(Stages._fields))
         ]
-        distances = [[_distance(row, law) for row in stages] for stages in bulk]
+        distances = [[compare(Spectrum.of(row, "singular"), law).ks for row in stages] for stages in bulk]
         return xr.Dataset(
             {
                 "sorted": (("stage", "rank"), values.mean(axis=0)[:, ::-1], {"long_name": "squared singular value"}),
@@ -78,7 +77,3 @@ class Bulk(Study):
             )
             for stage in data.stage.values.tolist()
         ]
-
-
-def _distance(values: Real, law: AttentionLaw) -> float:
-    return compare(Spectrum(values, np.full(len(values), 1 / len(values)), len(values), "singular"), law).ks

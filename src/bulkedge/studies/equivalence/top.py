@@ -57,7 +57,7 @@ class Top(Study):
                 measured=float(first.mean()),
                 error=error,
                 tolerance=4 * error + 0.5 * self.tokens * self.beta**6 / self.head_dim**2 + 0.2,
-                reason="four standard errors, the next order in 1/d, and the rounding of theta_1",
+                reason="four standard errors, the next order in 1/d, and what row sums take off theta_1",
             ),
             Claim(
                 statement="median of the second value: the edge, or the largest single entry beyond it",
