@@ -11,6 +11,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def standard_error(draws: ArrayLike) -> float:
+    """Standard error of the mean of independent draws; zero for a single one, which does not tell."""
+    values = np.asarray(draws, dtype=float)
+    return float(values.std() / max(values.size - 1, 1) ** 0.5)
+
 
 @dataclass(frozen=True)
 class Claim:

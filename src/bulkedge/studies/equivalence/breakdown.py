@@ -13,7 +13,7 @@ from bulkedge.laws import AttentionLaw, TracyWidom
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, standard_error
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Breakdown(Study):
         ratio = data.second.mean("draw") / data.edge
         safe = data.heavy < 0.01
         held, expected = ratio.where(safe, drop=True), (data.reach / data.edge).where(safe, drop=True)
-        error = float((held - expected).std()) / max(held.size - 1, 1) ** 0.5
+        error = standard_error(held - expected)
         return [
             Claim(
                 statement="second value over the edge, where less than 1 % of the variance is in large entries",

@@ -14,7 +14,7 @@ from bulkedge.laws import AttentionLaw
 from bulkedge.progress import track
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, standard_error
 
 BINS, POINTS = 50, 400
 REMOVED = 3
@@ -70,7 +70,7 @@ class Bulk(Study):
                 place="equivalence, Theorem 3.2 and Figure 1",
                 predicted=(8 if stage.endswith("linear") else 30) / size,
                 measured=float(data.kolmogorov.sel(stage=stage).mean()),
-                error=float(data.kolmogorov.sel(stage=stage).std()) / max(self.draws - 1, 1) ** 0.5,
+                error=standard_error(data.kolmogorov.sel(stage=stage)),
                 tolerance=0.0,
                 reason="8/n for a Gaussian model; 30/n with heavy tails, twice what i.i.d. ones were measured to need",
                 relation="<=",

@@ -13,7 +13,7 @@ from bulkedge.ensembles.attention import SoftmaxAttention, cesaro_values
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, standard_error
 
 SHOWN = 8
 
@@ -53,7 +53,7 @@ class Causal(Study):
         claims = []
         for rank in (1, 2):
             found = data.value.sel(rank=rank)
-            error = float(found.std(ddof=1)) / self.draws**0.5
+            error = standard_error(found)
             noise = float(np.expm1(self.beta**2))
             claims.append(
                 Claim(

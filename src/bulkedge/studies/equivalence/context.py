@@ -13,7 +13,7 @@ from bulkedge.laws.finite_head import FiniteHeadLaw, log_coefficients
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, standard_error
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Context(Study):
         """The law where it can be simulated, and its limit."""
         last = int(np.sum(data.tokens <= self.largest)) - 1
         found = data.second.isel(tokens=last)
-        error = float(found.std(ddof=1)) / self.draws**0.5
+        error = standard_error(found)
         return [
             Claim(
                 statement=f"second singular value at {int(data.tokens[last])} tokens",

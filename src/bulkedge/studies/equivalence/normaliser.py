@@ -11,7 +11,7 @@ from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, standard_error
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Normaliser(Study):
         """The exponent, fitted, and the constant."""
         x = np.log(data.tokens.values)
         slopes = [np.polyfit(x, np.log(column), 1)[0] for column in data.deviation.values.T]
-        slope, error = float(np.mean(slopes)), float(np.std(slopes, ddof=1) / len(slopes) ** 0.5)
+        slope, error = float(np.mean(slopes)), standard_error(slopes)
         ratio = data.deviation.isel(tokens=-1) / data.predicted.isel(tokens=-1)
-        spread = float(ratio.std(ddof=1)) / self.draws**0.5
+        spread = standard_error(ratio)
         return [
             Claim(
                 statement="exponent of the fluctuations in the number of tokens",

@@ -99,10 +99,7 @@ def normaliser(data: xr.Dataset) -> Figure:
     line(axes, data.tokens, data.predicted, label=r"$\sqrt{(\theta_1+\beta^4/2)/\ell}$")
     error = data.deviation.std("draw", ddof=1) / data.sizes["draw"] ** 0.5
     marks(axes, data.tokens, data.deviation.mean("draw"), error)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("tokens")
-    axes.set_ylabel("relative fluctuation of the normaliser")
+    axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="relative fluctuation of the normaliser")
     axes.legend(loc="upper right")
     return figure
 
@@ -114,24 +111,13 @@ def finite_head(data: xr.Dataset) -> Figure:
     for axes, beta in zip(grid[0], data.beta.values.tolist(), strict=True):
         one = data.sel(beta=beta)
         for k, dim in enumerate(data.head_dim.values.tolist()):
-            for name, colour, text in (
-                ("proportional", COLOURS[1], "proportional"),
-                ("finite_head", COLOURS[0], "finite head"),
-            ):
-                marks(
-                    axes,
-                    data.tokens,
-                    one[name].sel(head_dim=dim),
-                    fmt=symbols[k % 5],
-                    color=colour,
-                    label=f"{text}, d = {dim}",
-                )
+            for name, colour in (("proportional", COLOURS[1]), ("finite_head", COLOURS[0])):
+                look = {"fmt": symbols[k % 5], "color": colour, "label": f"{name.replace('_', ' ')}, d = {dim}"}
+                marks(axes, data.tokens, one[name].sel(head_dim=dim), **look)
         line(axes, data.tokens, one.floor.mean("head_dim"), color=COLOURS[-1], label="floor", ls="--", marker=".")
-        axes.set_yscale("log")
         axes.set_xscale("log", base=2)
-        axes.set_title(f"β = {beta:g}")
-        axes.set_xlabel("tokens")
-        axes.set_ylim(0.7 * float(data.to_array().min()), 1.5 * float(data.to_array().max()))
+        limits = 0.7 * float(data.to_array().min()), 1.5 * float(data.to_array().max())
+        axes.set(yscale="log", ylim=limits, title=f"β = {beta:g}", xlabel="tokens")
     grid[0, 0].set_ylabel("Kolmogorov distance")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
@@ -146,9 +132,7 @@ def context(data: xr.Dataset) -> Figure:
     axes.axhline(float(data.limit), color=COLOURS[-1], ls=":", lw=0.9, label=r"$\lambda_1/\lambda_0$")
     marks(axes, data.tokens, data.second.mean("draw"), data.second.std("draw", ddof=1))
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlabel("tokens")
-    axes.set_ylabel("second singular value of A")
+    axes.set(yscale="log", xlabel="tokens", ylabel="second singular value of A")
     axes.legend(loc="lower left")
     return figure
 
@@ -179,9 +163,7 @@ def taylor(data: xr.Dataset) -> Figure:
             axes, data.degree, data.error.sel(beta=beta), color=colour, fmt=symbol + "-", lw=0.8, label=f"β = {beta:g}"
         )
     axes.axvline(float(data.chosen), color=COLOURS[-1], ls=":", lw=0.9, label="degree of the proof")
-    axes.set_yscale("log")
-    axes.set_xlabel("degree")
-    axes.set_ylabel("relative error, operator norm")
+    axes.set(yscale="log", xlabel="degree", ylabel="relative error, operator norm")
     axes.legend(loc="lower left")
     return figure
 
@@ -193,10 +175,8 @@ def inputs(data: xr.Dataset) -> Figure:
         one = data.sel(ratio=ratio)
         marks(axes, data.beta, one.without, fmt="s-", lw=0.8, color=COLOURS[1], label="orthonormal tokens")
         marks(axes, data.beta, one.with_gram, fmt="o-", lw=0.8, label="with the Gram matrix")
-        axes.set_yscale("log")
-        axes.set_ylim(0.7 * float(data.to_array().min()), 2.5 * float(data.to_array().max()))
-        axes.set_title(f"dimensions / tokens = {ratio:g}")
-        axes.set_xlabel("β")
+        limits = 0.7 * float(data.to_array().min()), 2.5 * float(data.to_array().max())
+        axes.set(yscale="log", ylim=limits, title=f"dimensions / tokens = {ratio:g}", xlabel="β")
     grid[0, 0].set_ylabel("Kolmogorov distance")
     grid[0, 0].legend(loc="upper left")
     return figure
@@ -211,8 +191,7 @@ def outliers(data: xr.Dataset) -> Figure:
     left.set_ylabel("values beyond the edge")
     marks(right, data.beta, data.outside.mean("draw"), label="outliers")
     marks(right, data.beta, data.inside.mean("draw"), label="bulk", fmt="s", color=COLOURS[2])
-    right.set_yscale("log")
-    right.set_ylabel("inverse participation ratio")
+    right.set(yscale="log", ylabel="inverse participation ratio")
     for axes in grid[0]:
         axes.set_xlabel("β")
         axes.legend(loc="upper left" if axes is left else "center left")

@@ -14,7 +14,7 @@ from bulkedge.laws import PoissonLaw
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, standard_error
 
 BIN = 0.1
 
@@ -65,7 +65,7 @@ class Poisson(Study):
                 place="ours, first correction to equivalence, Figure 4",
                 predicted=1 - shared,
                 measured=float(data.sorted.mean()),
-                error=float(data["mean"].std()) / max(self.draws - 1, 1) ** 0.5,
+                error=standard_error(data["mean"]),
                 tolerance=0.3 * shared,
                 reason="the spacing of the two largest of l scores is exponential to about 1/log l",
             )

@@ -12,7 +12,7 @@ from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, standard_error
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Top(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The Perron value, and the second value at the edge."""
         first, second = data.value.sel(rank=1), data.value.sel(rank=2)
-        error = float(first.std(ddof=1)) / self.draws**0.5
-        spread = 1.25 * float(second.std(ddof=1)) / self.draws**0.5
+        error = standard_error(first)
+        spread = 1.25 * standard_error(second)
         return [
             Claim(
                 statement="largest squared singular value of sqrt(l) A: l (1 + beta^4/(2 d)) + theta_1",

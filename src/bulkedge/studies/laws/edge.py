@@ -12,7 +12,7 @@ from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.laws import Semicircle, TracyWidom
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, standard_error
 
 BINS = np.linspace(-5, 4, 46)
 
@@ -37,7 +37,7 @@ class Edge(Study):
                 "simulation": ("bin", np.histogram(scaled, BINS)[0] / np.diff(BINS) / self.draws),
                 "bin_edge": ("end", BINS),
                 "mean": ((), scaled.mean(), {"long_name": "mean of the scaled largest values"}),
-                "error": ((), scaled.std(ddof=1) / np.sqrt(self.draws), {"long_name": "its standard error"}),
+                "error": ((), standard_error(scaled), {"long_name": "its standard error"}),
                 "alarms": ((), np.mean(tops > law.finite_edge(self.size, self.level)), {"long_name": "false alarms"}),
             },
             coords={"x": ("x", x, {"long_name": "(largest value - edge) / (edge_scale n^(-2/3))"})},
