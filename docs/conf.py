@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from sphinx.application import Sphinx
 
 import bulkedge
+from bulkedge.studies.equivalence.causal import Causal
 from bulkedge.studies.equivalence.finite_head import FiniteHead
 from bulkedge.studies.figures import panels, styled
 from bulkedge.studies.laws.bulk import Bulk
@@ -43,7 +44,7 @@ def draw_figures(_: Sphinx) -> None:
             law_panel(axes[0, 0], gallery.sel(law=name))
             axes[0, 0].legend()
             save(figure, folder / f"{name}.svg")
-    for study in (Edge(), Transition(), FiniteHead()):
+    for study in (Edge(), Transition(), FiniteHead(), Causal()):
         save(study.plot(study.simulate(seed=0)), folder / f"{type(study).__name__.lower()}.svg")
 
 

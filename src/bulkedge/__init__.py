@@ -14,6 +14,7 @@ from bulkedge.comparison import Comparison, compare
 from bulkedge.ensembles import Ensemble, GaussianProduct, GaussianSum, SoftmaxAttention, Wigner, Wishart
 from bulkedge.laws import (
     AttentionLaw,
+    CausalLaw,
     CorrelatedAttentionLaw,
     EmpiricalLaw,
     FiniteHeadLaw,
@@ -22,6 +23,7 @@ from bulkedge.laws import (
     MarchenkoPastur,
     PoissonLaw,
     ProductLaw,
+    ProfileLaw,
     QuarterCircle,
     Semicircle,
     Spike,
@@ -46,6 +48,8 @@ __all__ = [
     "AttentionLaw",
     "FiniteHeadLaw",
     "CorrelatedAttentionLaw",
+    "CausalLaw",
+    "ProfileLaw",
     "PoissonLaw",
     "EmpiricalLaw",
     "free_add",

@@ -33,7 +33,7 @@ class Comparison:
     Attributes
     ----------
     ks : float
-        Kolmogorov distance between the law and the values that are not outliers.
+        Kolmogorov distance between the law and the values that are not outliers, rounding errors left aside.
     wasserstein : float
         First Wasserstein distance between the same two.
     edge_error : float
@@ -88,7 +88,7 @@ def compare(spectrum: Spectrum, law: Law, level: float = 0.01, beta: int = 1) ->
         )
     kept, weights = values[bulk], spectrum.weights[bulk] / spectrum.weights[bulk].sum()
     return Comparison(
-        ks=_kolmogorov(kept, weights, law),
+        ks=_kolmogorov(kept, weights, law, spectrum.rounding),
         wasserstein=_wasserstein(kept, weights, law),
         edge_error=float((kept.max() - law.edge) / abs(law.edge)) if law.edge and np.isfinite(law.edge) else np.nan,
         outliers=tuple(values[~bulk].tolist()),
@@ -105,19 +105,23 @@ def _slack(law: Law) -> float:
 def _snapped(values: Real, law: Law) -> Real:
     moved = values.copy()
     for place in law._locations:
-        moved[np.abs(values - place) <= _slack(law)] = place
+        # values may come from the continuous part where that comes closer
+        nearest = min((max(lo - place, place - hi, 0.0) for lo, hi in law.support), default=np.inf)
+        moved[np.abs(values - place) <= min(_slack(law), nearest)] = place
     return moved
 
 
-def _kolmogorov(values: Real, weights: Real, law: Law) -> float:
-    """Largest difference of the two distribution functions, on either side of each value."""
+def _kolmogorov(values: Real, weights: Real, law: Law, rounding: float) -> float:
+    """Largest difference of the two distribution functions, on either side of each value that is not rounding."""
     points, index = np.unique(values, return_inverse=True)
     upto = np.cumsum(np.bincount(index, weights=weights))
     before = np.append(0.0, upto[:-1])
     at = law.cdf(points)
     atoms = dict(law.atoms)
     jump = np.array([atoms.get(point, 0.0) for point in points.tolist()])
-    return float(max(np.abs(upto - at).max(), np.abs(before - (at - jump)).max()))
+    differences = np.maximum(np.abs(upto - at), np.abs(before - (at - jump)))
+    known = np.abs(points) > rounding
+    return float(differences[known | (jump > 0)].max(initial=0.0))
 
 
 def _wasserstein(values: Real, weights: Real, law: Law) -> float:

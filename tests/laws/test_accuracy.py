@@ -289,3 +289,49 @@ def test_poisson_moments_are_touchard_numbers():
     assert [law.moment(k) for k in range(1, 9)] == pytest.approx([1, 2, 5, 15, 52, 203, 877, 4140], rel=1e-12)
     assert law.cdf(1) == pytest.approx(2 / np.e, rel=1e-14)
     assert law.edge == np.inf
+
+
+@pytest.mark.parametrize("x", [0.3, 20.0])
+def test_causal_law(x):
+    """Its equation in the form dM/dlog X = (X - M X + M**2)/(X - M + 1), by another integrator with twenty digits.
+
+    It starts next to the fixed point, on the tangent of the unstable manifold: what is not on it decays.
+    """
+
+    def rate(place, m):
+        return (place - m * place + m * m) / (place - m + 1)
+
+    with mp.workdps(20):
+        side, start = mp.sign(mp.log(2 * x)), mp.mpf(10) ** -9
+        first = mp.mpf(1) / 2 + side * start * (mp.sqrt(5) - 2) / 2
+        along = mp.odefun(lambda s, y: [side * rate(-mp.exp(side * s) / 2, y[0])], start, [first])
+        m = along(abs(mp.log(2 * x)))[0]
+        # turned from the negative axis to the positive one; the distribution function is the average of Re M on the way
+        around = mp.odefun(
+            lambda s, y: [-1j * rate(x * mp.expj(mp.pi - s), y[0]), y[0].real], 0, [mp.mpc(m), mp.mpc(0)]
+        )
+        m, total = around(mp.pi)
+        density, below = float(-m.imag / (mp.pi * x)), float(total.real / mp.pi)
+    law = be.CausalLaw(2.0)
+    assert law.pdf(2 * x) == pytest.approx(density / 2, rel=1e-11)
+    assert law.cdf(2 * x) == pytest.approx(below, abs=1e-11)
+
+
+def test_profile_laws_that_are_others():
+    """Equal variances: Marchenko-Pastur. Variances of rows alone: Silverstein's law, with population 1 and 5."""
+    assert be.ProfileLaw([[2.0, 2.0], [2.0, 2.0]]).edge == pytest.approx(8.0, rel=1e-12)
+    law = be.ProfileLaw([[1.0], [5.0]])
+    other = be.free_mul(be.EmpiricalLaw([1.0, 5.0]), be.MarchenkoPastur(1.0))
+    x = np.linspace(0.1, 0.99, 9) * other.edge
+    assert law.edge == pytest.approx(other.edge, rel=1e-11)
+    assert law.pdf(x) == pytest.approx(other.pdf(x), rel=1e-10)
+
+
+def test_cauchy_transform_on_both_sides_of_a_cut():
+    """Where one interval ends and the next begins, the boundary value still carries the density."""
+    for law in (be.CausalLaw(1.0), be.free_add(be.Semicircle(), be.EmpiricalLaw([-1.0, 3.0])).squared()):
+        cuts = law._continuum._touching
+        x = np.concatenate([cuts * (1 + 1e-9), cuts * (1 - 1e-9), cuts * 1.01])
+        assert -law.cauchy(x).imag / np.pi == pytest.approx(law.pdf(x), rel=1e-9)
+        # at the cut itself it is that of the next number, and a density with a square root moves by 1e-8
+        assert -law.cauchy(cuts).imag / np.pi == pytest.approx(law.pdf(cuts), rel=1e-7)

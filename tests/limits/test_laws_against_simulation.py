@@ -50,6 +50,21 @@ def test_ensembles(model):
     assert result.outliers == ()
 
 
+def test_profile():
+    """Blocks of different variances and shares, unlike those of the gallery."""
+    law = be.ProfileLaw([[1.0, 0.2, 3.0], [0.5, 2.0, 0.1]], rows=(0.25, 0.75), columns=(0.5, 0.25, 0.25))
+    rows, columns = np.repeat([0, 1], [N // 4, 3 * N // 4]), np.repeat([0, 1, 2], [N // 2, N // 4, N // 4])
+    scale = np.sqrt(np.array(law.variances)[np.ix_(rows, columns)] / N)
+    matrix = scale * np.random.default_rng(20261116).standard_normal((N, N))
+    assert be.compare(be.spectrum(matrix).squared(), law, level=1e-3).ks < BOUND
+
+
+def test_causal():
+    """Below the diagonal, rows scaled by 1/i: what the causal law is the limit of."""
+    matrix = np.tril(np.random.default_rng(20261117).standard_normal((N, N))) / np.arange(1, N + 1)[:, None]
+    assert be.compare(be.spectrum(np.sqrt(2 * N) * matrix).squared(), be.CausalLaw(2.0)).ks < BOUND
+
+
 PAIRS = {
     "atoms and atoms": (be.EmpiricalLaw([0.0, 1.0, 3.0]), be.EmpiricalLaw([0.0, 1.0, 5.0])),
     "atoms and semicircle": (be.EmpiricalLaw([-2.0, 2.0], [1, 3]), be.Semicircle(0.5)),

@@ -18,7 +18,8 @@ from bulkedge.version import __version__
 SMALL = {
     "equivalence/breakdown": {"tokens": 200, "head_dim": 200, "steps": 6},
     "equivalence/bulk": {"tokens": 200, "head_dim": 200},
-    "equivalence/causal": {"tokens": 200, "head_dim": 200},
+    "equivalence/causal": {"tokens": 200, "head_dims": (32, 4096)},
+    "equivalence/coefficients": {"steps": 6, "samples": 20_000},
     "equivalence/context": {"largest": 256},
     "equivalence/taylor": {"tokens": 150},
     "equivalence/inputs": {"tokens": 200, "head_dim": 100, "ratios": (0.5, 1.0), "betas": (0.5,)},

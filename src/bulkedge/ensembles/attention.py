@@ -27,6 +27,7 @@ from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.random import normal
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
+from bulkedge.laws.causal import CausalLaw
 from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw, norm_quadrature
@@ -67,6 +68,7 @@ class Stages(NamedTuple):
 class SoftmaxAttention(Parametric, Ensemble):
     """``A = softmax(beta S)``, ``S = X W_Q W_K' X'/sqrt(head_dim)``; the law is that of ``sqrt(l) (A - uu')``, squared.
 
+    For causal attention the mean is not ``uu'`` but the Cesaro matrix C, whose row i is uniform on the first i tokens.
     By default the tokens are orthonormal, so that queries and keys are independent Gaussian vectors (*equivalence*,
     section 2). ``inputs`` is any matrix X with a row for each token.
     """
@@ -116,8 +118,16 @@ class SoftmaxAttention(Parametric, Ensemble):
         return weights / xp.sum(weights, axis=1, keepdims=True)
 
     def spectrum(self, rng: Any) -> Spectrum:
-        """Squared singular values of ``sqrt(l) (A - uu')``."""
-        return spectrum(self.tokens**0.5 * (self.sample(rng) - 1 / self.tokens)).squared()
+        """Squared singular values of ``sqrt(l) (A - uu')``, or ``sqrt(l) (A - C)`` if causal."""
+        weights = self.sample(rng)
+        return spectrum(self.tokens**0.5 * (weights - self._mean(weights))).squared()
+
+    def _mean(self, like: Any) -> Any:
+        """The mean of A, on the backend of another matrix."""
+        if not self.causal:
+            return 1 / self.tokens
+        ones = array_namespace(like).tril(array_namespace(like).ones_like(like))
+        return ones / array_namespace(like).sum(ones, axis=1, keepdims=True)
 
     def normalisers(self, scores: Any) -> Any:
         """``Z_i/l``, which tends to ``exp(beta**2/2)`` (*equivalence*, Lemma 4.1)."""
@@ -171,23 +181,40 @@ class SoftmaxAttention(Parametric, Ensemble):
         )
 
     def law(self, regime: Literal["auto", "finite head", "proportional", "one-hot"] = "auto") -> Law:
-        """The law of the squared singular values of ``sqrt(l) (A - uu')``.
+        """The law of the values that :meth:`spectrum` draws.
 
         Parameters
         ----------
         regime : str
             ``"finite head"`` and ``"proportional"`` (*equivalence*, Theorem 3.2) for moderate beta, ``"one-hot"`` (its
             Figure 4) for large beta, ``"auto"`` as :meth:`regime` says; a warning tells when no law is to be trusted.
+            Causal attention and inputs have one law each, ``"auto"``.
         """
         Choice(("auto", "finite head", "proportional", "one-hot")).check("regime", regime)
+        if (self.causal or self.inputs is not None) and regime != "auto":
+            raise ValueError(
+                f"regime = {regime!r} is for attention to all of orthonormal tokens; here there is one, 'auto'"
+            )
         if self.causal:
-            raise ValueError("there is no law yet for causal attention; cesaro_values gives the outliers of its mean")
-        if self.inputs is not None and regime != "auto":
-            raise ValueError(f"regime = {regime!r} is for orthonormal tokens; with inputs there is one law, 'auto'")
-        law = self._law_of_inputs() if self.inputs is not None else self._law_in(regime)
+            law = self._law_of_causal()
+        elif self.inputs is not None:
+            law = self._law_of_inputs()
+        else:
+            law = self._law_in(regime)
         if regime == "auto" and self.regime().name == "heavy tails":
             warnings.warn(f"{self.regime().reason}: the law of the bulk is not reliable here", stacklevel=2)
         return law
+
+    def _law_of_causal(self) -> Law:
+        if self.inputs is not None:
+            raise ValueError("the law of causal attention is for orthonormal tokens: no inputs")
+        if self.head_dim < 4 * self.tokens:
+            warnings.warn(
+                f"scores of rank head_dim = {self.head_dim} are not independent over {self.tokens} tokens, as the law "
+                "of causal attention takes them to be: equivalence/causal measures how far it is off",
+                stacklevel=3,
+            )
+        return CausalLaw(np.expm1(self.beta**2))
 
     def _law_in(self, regime: str) -> Law:
         if regime == "auto":
@@ -229,8 +256,11 @@ class SoftmaxAttention(Parametric, Ensemble):
         """Expected values beyond the bulk, largest first: the mean's, and those of single large entries.
 
         An entry x of ``sqrt(l) (A - uu')`` is a perturbation of rank one, with outlier ``K(1/x)**2``; the m-th largest
-        of ``l**2`` entries is where their expected number above is ``m - 1/2``.
+        of ``l**2`` entries is where their expected number above is ``m - 1/2``. The mean of causal attention has many
+        values, those of the Cesaro matrix; which of its entries stand out is not known.
         """
+        if self.causal:
+            return [Outlier("mean", self.tokens * value**2) for value in cesaro_values(self.tokens, most).tolist()]
         found = [Outlier("mean", self.perron())]
         for m in range(1, most + 1):
             place = self._entry_location(self._largest_entry(m - 0.5))

@@ -2,11 +2,13 @@
 
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
+from bulkedge.laws.causal import CausalLaw
 from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw
 from bulkedge.laws.free import free_add, free_mul, rectangular_add
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
+from bulkedge.laws.profile import ProfileLaw
 from bulkedge.laws.semicircle import QuarterCircle, Semicircle
 from bulkedge.laws.spikes import Spike
 from bulkedge.laws.sum import SumLaw
@@ -14,6 +16,7 @@ from bulkedge.laws.tracy_widom import TracyWidom
 
 __all__ = [
     "AttentionLaw",
+    "CausalLaw",
     "CorrelatedAttentionLaw",
     "EmpiricalLaw",
     "FiniteHeadLaw",
@@ -22,6 +25,7 @@ __all__ = [
     "MarchenkoPastur",
     "PoissonLaw",
     "ProductLaw",
+    "ProfileLaw",
     "QuarterCircle",
     "Semicircle",
     "Spike",

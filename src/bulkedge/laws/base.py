@@ -61,8 +61,13 @@ class Law(ABC):
 
     @property
     def _unbounded(self) -> bool:
-        """Whether the law has a tail, of which the atoms show only the part that matters."""
+        """Whether the law has a tail, of which only the part that matters is represented."""
         return False
+
+    @property
+    def _infinite_moment(self) -> float:
+        """The order from which on moments are infinite."""
+        return np.inf
 
     # -- where it lives ------------------------------------------------------------------------------------------------
 
@@ -159,6 +164,8 @@ class Law(ABC):
         return self._moment_about(int(k), 0.0)
 
     def _moment_about(self, k: int, centre: float) -> float:
+        if k >= self._infinite_moment:
+            return np.inf
         continuous = self._continuum.moment(k, centre) if self._continuum else 0.0
         return continuous + float(np.sum(self._masses * (self._locations - centre) ** k))
 

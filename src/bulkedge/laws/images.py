@@ -54,6 +54,14 @@ class Affine(Law):
         return tuple(sorted((self.factor * place + self.shift, mass) for place, mass in self.law.atoms))
 
     @property
+    def _unbounded(self) -> bool:
+        return self.law._unbounded
+
+    @property
+    def _infinite_moment(self) -> float:
+        return self.law._infinite_moment
+
+    @property
     def _levy(self) -> Levy | None:
         return None if self.law._levy is None else self.law._levy.affine(self.factor, self.shift)
 
@@ -85,6 +93,14 @@ class Squared(Law):
     def atoms(self) -> Atoms:
         """The atoms of the original, squared; those at +-x merge."""
         return _collected([(place**2, mass) for place, mass in self.law.atoms])
+
+    @property
+    def _unbounded(self) -> bool:
+        return self.law._unbounded
+
+    @property
+    def _infinite_moment(self) -> float:
+        return self.law._infinite_moment / 2
 
     def _bulk(self) -> Bulk | None:
         bulk = self.law._bulk()
@@ -164,6 +180,14 @@ class SquareRoot(Law):
     def atoms(self) -> Atoms:
         """The atoms of the original, rooted."""
         return tuple((float(np.sqrt(place)), mass) for place, mass in self.law.atoms)
+
+    @property
+    def _unbounded(self) -> bool:
+        return self.law._unbounded
+
+    @property
+    def _infinite_moment(self) -> float:
+        return 2 * self.law._infinite_moment
 
     def _bulk(self) -> Bulk | None:
         bulk = self.law._bulk()

@@ -37,29 +37,32 @@ class Spectrum:
         How many values the matrix has (more than listed here, if they were estimated).
     kind : {"singular", "eigen"}
         What they are.
+    rounding : float
+        Error of the decomposition: of values closer to zero than this only the number is known.
     """
 
     values: Real
     weights: Real
     size: int
     kind: Literal["singular", "eigen"]
+    rounding: float = 0.0
 
     @classmethod
-    def of(cls, values: ArrayLike, kind: Literal["singular", "eigen"]) -> Spectrum:
+    def of(cls, values: ArrayLike, kind: Literal["singular", "eigen"], rounding: float = 0.0) -> Spectrum:
         """Values that are all of the spectrum, in any order, with equal weights."""
         ordered = np.sort(np.asarray(values, dtype=float))
-        return cls(ordered, np.full(len(ordered), 1 / len(ordered)), len(ordered), kind)
+        return cls(ordered, np.full(len(ordered), 1 / len(ordered)), len(ordered), kind, rounding)
 
     def squared(self) -> Spectrum:
         """The squared values."""
         order = np.argsort(self.values**2, kind="stable")
-        return replace(self, values=self.values[order] ** 2, weights=self.weights[order])
+        return replace(self, values=self.values[order] ** 2, weights=self.weights[order], rounding=self.rounding**2)
 
     def scaled(self, factor: float) -> Spectrum:
         """The values times a positive factor."""
         if not factor > 0:
             raise ValueError(f"factor = {factor!r} is outside its domain (0, inf)")
-        return replace(self, values=factor * self.values)
+        return replace(self, values=factor * self.values, rounding=factor * self.rounding)
 
 
 def spectrum(matrix: Any, kind: Literal["singular", "eigen"] = "singular") -> Spectrum:
@@ -83,7 +86,8 @@ def spectrum(matrix: Any, kind: Literal["singular", "eigen"] = "singular") -> Sp
     else:
         _require_hermitian(xp, matrix)
         values = xp.linalg.eigvalsh(matrix)
-    return Spectrum.of(values.cpu() if hasattr(values, "cpu") else values, kind)
+    rounding = float(xp.max(xp.abs(values))) * float(xp.finfo(values.dtype).eps) * max(matrix.shape) ** 0.5
+    return Spectrum.of(values.cpu() if hasattr(values, "cpu") else values, kind, rounding)
 
 
 def _require_hermitian(xp: Any, matrix: Any) -> None:

@@ -51,14 +51,15 @@ def _offset(panels: Panels, z: Complex, place: Real) -> Complex:
     """``direction (z - place)/length``, conjugated at right edges so that it stays in the closed upper half-plane."""
     apart = z - place
     offset = np.where(apart == 0, TINY, apart) * (panels.direction / panels.length)
-    return np.where(panels.direction > 0, offset, np.conj(offset))
+    # a point of the line is approached from above: its imaginary part is zero, not minus zero
+    return np.where(panels.direction > 0, offset, np.conj(offset)) + 0j
 
 
 def _to_edge(panels: Panels, z: Complex) -> Complex:
     """Z, conjugated likewise; from outside, the stored location of an edge stands for the edge, remainder and all."""
     offset = ((z - panels.location) - panels.remainder) * panels.direction / panels.length
     offset = np.where((z == panels.location) | (offset == 0), -TINY, offset)
-    return np.where(panels.direction > 0, offset, np.conj(offset))
+    return np.where(panels.direction > 0, offset, np.conj(offset)) + 0j
 
 
 def _panel_integral(panels: Panels, local: Complex, to_start: Complex, to_stop: Complex) -> tuple[Complex, Complex]:

@@ -73,6 +73,12 @@ class Continuum:
             np.array([right.location for _, right in self.intervals]),
         )
 
+    @cached_property
+    def _touching(self) -> Real:
+        """Points at which one interval ends and the next begins."""
+        low, high = self._ends
+        return np.intersect1d(low, high)
+
     def _panel(self, x: Real) -> tuple[Index, Real]:
         """The panel of each x, and the distance to its edge (zero for x in a gap)."""
         panels = self.panels
@@ -103,8 +109,8 @@ class Continuum:
         variable = _power(delta / self.panels.length[index], power[index])
         t = np.clip(slope[index] * variable + offset[index], -1.0, 1.0)
         g = np.maximum(_clenshaw(coefficients.take(index, axis=1), t), 0.0)
-        with np.errstate(divide="ignore"):
-            density = g * _power(delta, self.panels.exponent[index])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            density = np.where(g > 0, g * _power(delta, self.panels.exponent[index]), 0.0)
         return np.where(self._inside(x), density, 0.0)
 
     # -- mass ----------------------------------------------------------------------------------------------------------
@@ -193,6 +199,8 @@ class Continuum:
 
         On the support the values are limits from above.
         """
+        # where two intervals touch, a point belongs to neither: its neighbour does
+        z = np.where(np.isin(z, self._touching), np.nextafter(z.real, np.inf), z)
         block = max(1, 2_000_000 // self._nodes[0].size)
         parts = [self._transforms(z[first : first + block]) for first in range(0, max(len(z), 1), block)]
         return np.concatenate(parts, axis=1)

@@ -70,8 +70,15 @@ class Survey:
         return np.isnan(self.mass)
 
     def examine(self, x: Real) -> None:
-        """Prove for each x on which side it lies, and remember it."""
-        state = self.prove(x)
+        """Prove for each x on which side it lies, and remember it.
+
+        Too close to an edge nothing can be proved: such points are left out, and sections go on around them.
+        """
+        try:
+            state = self.prove(x)
+        except BranchError as undecided:
+            x = x[~np.isin(x, undecided.x)]
+            state = self.prove(x)
         real = np.all(state.imag == 0, axis=0)
         mass = np.full(len(x), np.nan)
         mass[real] = self.operation.count(state[:, real].real, x[real])

@@ -186,7 +186,8 @@ def _sampled(panels: Panels, density: Density) -> tuple[Panels, Real, Real]:
     if bad.any():
         raise UnresolvedDensityError(f"the density is not finite and non-negative at x = {x[bad][:3]}")
     # x is rounded too: where it lies beside a far edge, a steep density feels it
-    steepness = np.abs(np.gradient(values, axis=1) / np.gradient(x, axis=1))
+    rise, run = np.gradient(values, axis=1), np.gradient(x, axis=1)
+    steepness = np.abs(np.divide(rise, run, out=np.zeros_like(run), where=run != 0))
     errors = errors + 2 * EPS * np.abs(panels.location)[:, None] * steepness
     fitted = panels.replaced(coefficients=(values / power) @ transform.T)
     tail = np.abs(fitted.coefficients[:, -3:]).max(axis=1)

@@ -47,9 +47,10 @@ class ProfiledSum(Problem):
 
     @property
     def smallest(self) -> float:
-        """The last term, noise, fills the neighbourhood of zero up to about its variance."""
-        noise = self.variances[-1] * self.rows.squares[-1].min() * self.columns.squares[-1].min()
-        return float(min(1e-4 * noise / self.bounds()[1], 1e-10))
+        """Full matrices, which are noise, fill the neighbourhood of zero up to about their smallest variance."""
+        full = np.isinf(self.ratios)
+        sizes = self.variances[full, None] * self.rows.squares[full]
+        return float(min(1e-4 * (sizes.T @ self.columns.squares[full]).min() / self.bounds()[1], 1e-10))
 
     @property
     def size(self) -> int:

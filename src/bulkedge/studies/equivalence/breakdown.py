@@ -48,8 +48,6 @@ class Breakdown(Study):
                     [law.edge + law.edge_scale * unit for law in laws],
                     {"long_name": "mean largest value"},
                 ),
-                "variance": ("beta", np.expm1(betas**2), {"long_name": "theta_1"}),
-                "signal": ("beta", betas**2, {"long_name": "theta_2"}),
                 "heavy": ("beta", [heavy_share(float(beta), self.tokens) for beta in betas]),
             },
             coords={"beta": betas},

@@ -50,23 +50,32 @@ def top(data: xr.Dataset) -> Figure:
     return figure
 
 
+def coefficients(data: xr.Dataset) -> Figure:
+    """Both coefficients and their difference."""
+    figure, grid = panels(1, 1)
+    axes = grid[0, 0]
+    line(axes, data.beta, data.variance, label=r"$\theta_1$")
+    line(axes, data.beta, data.signal, label=r"$\theta_2$", color=COLOURS[0])
+    line(axes, data.beta, data.variance - data.signal, label=r"$\theta_1-\theta_2$", color=COLOURS[2], ls="--")
+    shown = slice(None, None, max(1, data.sizes["beta"] // 15))
+    marks(axes, data.beta[shown], data.sampled_variance.mean("batch")[shown], label="sampled", color=COLOURS[-1])
+    marks(axes, data.beta[shown], data.sampled_slope.mean("batch")[shown] ** 2, label="", color=COLOURS[-1])
+    axes.set(yscale="log", xlabel=r"$\beta$", ylabel="coefficient")
+    axes.legend(loc="upper left")
+    return figure
+
+
 def breakdown(data: xr.Dataset) -> Figure:
-    """Coefficients, largest values, and the share of the variance in large entries."""
-    figure, grid = panels(1, 3, width=2.6)
-    left, middle, right = grid[0]
-    line(left, data.beta, data.variance, label=r"$\theta_1$")
-    line(left, data.beta, data.signal, label=r"$\theta_2$", color=COLOURS[0])
-    line(left, data.beta, data.variance - data.signal, label=r"$\theta_1-\theta_2$", color=COLOURS[2], ls="--")
-    line(middle, data.beta, data.perron, label="Perron value")
-    line(middle, data.beta, data.edge, label="edge", color=COLOURS[2])
-    marks(middle, data.beta, data["first"].mean("draw"), label=r"$\ell s_1^2$")
-    marks(middle, data.beta, data.second.mean("draw"), label=r"$\ell s_2^2$", fmt="s", color=COLOURS[3])
+    """Largest values, and the share of the variance in large entries."""
+    figure, grid = panels(1, 2)
+    left, right = grid[0]
+    line(left, data.beta, data.perron, label="Perron value")
+    line(left, data.beta, data.edge, label="edge", color=COLOURS[2])
+    marks(left, data.beta, data["first"].mean("draw"), label=r"$\ell s_1^2$")
+    marks(left, data.beta, data.second.mean("draw"), label=r"$\ell s_2^2$", fmt="s", color=COLOURS[3])
+    left.set(yscale="log", ylabel="squared singular value", ylim=(None, 30 * float(data["first"].max())))
+    left.legend(loc="upper left", ncols=2)
     line(right, data.beta, data.heavy, label="")
-    for axes, label in ((left, "coefficient"), (middle, "squared singular value")):
-        axes.set_yscale("log")
-        axes.set_ylabel(label)
-        axes.legend(loc="upper left")
-    middle.set_ylim(None, 30 * float(data["first"].max()))
     right.set_ylabel("variance in large entries")
     for axes in grid[0]:
         axes.set_xlabel(r"$\beta$")
@@ -138,19 +147,24 @@ def context(data: xr.Dataset) -> Figure:
 
 
 def causal(data: xr.Dataset) -> Figure:
-    """Largest values over rank, and the norm of the mean over tokens."""
-    figure, grid = panels(1, 2)
-    left, right = grid[0]
-    line(left, data["rank"], data["mean"], label="Cesàro matrix", marker=".")
-    marks(left, data["rank"], data.value.mean("draw"), data.value.std("draw", ddof=1), label="causal attention")
-    left.set_xlabel("rank")
-    left.set_ylabel("singular value")
-    left.legend(loc="upper right")
-    line(right, data.tokens, data["norm"], label="norm of the Cesàro matrix")
-    right.axhline(2.0, color=COLOURS[-1], ls=":", lw=0.9, label="limit")
-    right.set_xscale("log", base=2)
-    right.set_xlabel("tokens")
-    right.legend(loc="lower right")
+    """The bulk, its distance over the head dimension, largest values over rank, and the norm of the mean."""
+    figure, grid = panels(2, 2)
+    (bulk, distance), (top, norm) = grid
+    histogram(bulk, 10**data.bin_edge, data.simulation)
+    line(bulk, 10**data.point, data.theory, label="causal law")
+    bulk.set(xscale="log", xlabel="squared singular value", ylabel="density, per decade", ylim=(0, None))
+    error = data.distance.std("draw", ddof=1)
+    marks(distance, data.head_dim, data.distance.mean("draw"), error, label="distance to the causal law")
+    distance.set(xscale="log", yscale="log", xlabel="head dimension", ylabel="Kolmogorov distance")
+    line(top, data["rank"], data["mean"], label="Cesàro matrix", marker=".")
+    marks(top, data["rank"], data.value.mean("draw"), data.value.std("draw", ddof=1), label="causal attention")
+    top.set(xlabel="rank", ylabel="singular value")
+    line(norm, data.tokens, data["norm"], label="norm of the Cesàro matrix")
+    norm.axhline(2.0, color=COLOURS[-1], ls=":", lw=0.9, label="limit")
+    norm.set_xscale("log", base=2)
+    norm.set_xlabel("tokens")
+    for axes, place in ((bulk, "upper left"), (distance, "lower left"), (top, "upper right"), (norm, "lower right")):
+        axes.legend(loc=place)
     return figure
 
 

@@ -17,6 +17,7 @@ from bulkedge.laws import (
     Law,
     MarchenkoPastur,
     PoissonLaw,
+    ProfileLaw,
     QuarterCircle,
     Semicircle,
     SumLaw,
@@ -30,6 +31,7 @@ from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim
 
 BINS, POINTS = 60, 800
+BLOCKS = ((1.0, 0.05), (0.05, 4.0))
 RIGID = 8, "a rigid spectrum: the number of values below any point errs by about log n / 2, so 8/n"
 HEAVY = 30, "twice the 14/n measured for an i.i.d. log-normal Markov matrix, whose tails attention shares: 30/n"
 
@@ -74,6 +76,12 @@ def exhibits(n: int) -> dict[str, Exhibit]:
             AttentionLaw(1.0, 1.0),
             lambda rng: _softmax_attention(n, rng),
             HEAVY,
+        ),
+        "profile": Exhibit(
+            "ProfileLaw, two by two blocks",
+            "Ajanki, Erdős and Krüger 2017",
+            ProfileLaw(BLOCKS),
+            lambda rng: _blocks(n, rng),
         ),
         "poisson": Exhibit(
             "PoissonLaw, one-hot attention",
@@ -173,6 +181,12 @@ def _softmax_attention(n: int, rng: np.random.Generator) -> Spectrum:
     weights = np.exp(query @ key.T / np.sqrt(n))
     attention = weights / weights.sum(axis=1, keepdims=True)
     return spectrum(np.sqrt(n) * (attention - 1 / n)).squared()
+
+
+def _blocks(n: int, rng: np.random.Generator) -> Spectrum:
+    """Squared singular values of a Gaussian matrix with four blocks, each of its own variance."""
+    block = (2 * np.arange(n)) // n
+    return spectrum(rng.standard_normal((n, n)) * np.sqrt(np.array(BLOCKS)[np.ix_(block, block)] / n)).squared()
 
 
 def _one_hot_attention(n: int, rng: np.random.Generator) -> Spectrum:

@@ -14,15 +14,13 @@ MODELS = {"wigner": "rank one plus Wigner", "covariance": "sample covariance"}
 
 
 def bulk(data: xr.Dataset) -> Figure:
-    """A panel for each law, and the legend in the place after the last."""
+    """A panel for each law."""
     figure, grid = panels(4, 3, height=1.9, width=2.4)
     labels = exhibits(100)
-    for name, axes in zip(data.law.values.tolist(), grid.flat, strict=False):
+    for name, axes in zip(data.law.values.tolist(), grid.flat, strict=True):
         law_panel(axes, data.sel(law=name))
         axes.set_title(labels[name].label)
-    for axes in grid.flat[data.sizes["law"] :]:
-        axes.axis("off")
-    grid.flat[-1].legend(*grid.flat[0].get_legend_handles_labels(), loc="center")
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
