@@ -1,0 +1,141 @@
+"""The ridge classifier's accuracy, scores and training loss in closed form, against simulation."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from scipy.special import ndtr
+
+from bulkedge.ensembles.classifier import LabelledSigns, RidgeClassifier, prefix_majority
+from bulkedge.ensembles.learned import learned_weights, pooled_rows, ridge_coefficients
+
+LENGTH, PREFIX = 9, 3
+POPULATION = prefix_majority(LENGTH, PREFIX, 0.7)
+MEAN = np.full(LENGTH, 1 / LENGTH)
+DECAYING = np.arange(LENGTH, 0.0, -1) / np.arange(LENGTH, 0.0, -1).sum()
+ON_PREFIX = np.where(np.arange(LENGTH) < PREFIX, 1 / PREFIX, 0.0)
+
+
+def measured(model, weights, rng, tests=2000):
+    """Accuracy, slope and variance of the scores, and training loss, of one draw."""
+    data = model.sample(rng, tests)
+    rows = pooled_rows(data.table, data.tokens, weights)
+    train, labels = rows[: model.samples], data.labels[: model.samples]
+    b = ridge_coefficients(train, labels, model.ridge)
+    loss = np.mean((train @ b - labels) ** 2) + model.ridge * b @ b
+    scores = rows[model.samples :] @ b
+    pooled = np.where(data.tokens[model.samples :] < model.vocab // 2, 1.0, -1.0) @ weights
+    slope = scores @ pooled / (pooled @ pooled)
+    return model.tested(data, weights), slope, np.var(scores - slope * pooled), loss
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weights"),
+    [
+        ((240, 480, 700, 0.8, 0.05), MEAN),
+        ((240, 480, 700, 1.6, 0.05), DECAYING),
+        ((240, 480, 700, 0.8, 0.5), ON_PREFIX),
+        ((200, 2000, 500, 1.0, 0.1), DECAYING),
+        ((300, 150, 400, 0.5, 0.1), MEAN),
+        ((300, 400, 150, 1.2, 0.02), ON_PREFIX),
+        ((160, 320, 1200, 0.0, 0.2), DECAYING),
+    ],
+)
+def test_closed_form_against_simulation(sizes, weights):
+    """Ten draws: four standard errors, plus 2/dim of the value for the finite size (the next order is 1/dim)."""
+    model = RidgeClassifier(*sizes, POPULATION)
+    draws = np.array([measured(model, weights, np.random.default_rng([41, k])) for k in range(10)])
+    mean, error = draws.mean(axis=0), draws.std(axis=0) / 3
+    score = model.score(weights)
+    predicted = np.array([model.accuracy(weights), score.slope, score.variance, score.loss])
+    assert np.all(np.abs(mean - predicted) <= 4 * error + 2 / model.dim * predicted), (mean, predicted, error)
+
+
+def test_a_table_without_signal_still_tells_the_classes_apart():
+    """The means of V/2 noisy rows differ by themselves, which formulas with exact class means miss: they say 1/2."""
+    model = RidgeClassifier(200, 200, 600, 0.0, 0.1, POPULATION)
+    draws = np.array([measured(model, MEAN, np.random.default_rng([42, k]))[0] for k in range(10)])
+    assert abs(draws.mean() - model.accuracy(MEAN)) < 4 * draws.std() / 3
+    assert draws.mean() - 0.5 > 20 * draws.std() / 3
+
+
+def test_many_samples_and_tokens_give_the_linear_discriminant():
+    """V and N to infinity: b is along mu, and the accuracy is E Phi(l a signal/sqrt(kappa)) to 1e-3."""
+    model = RidgeClassifier(2, 10**6, 10**6, 0.9, 0.1, POPULATION)
+    pooled = POPULATION.signs @ DECAYING
+    margin = POPULATION.labels * pooled * 0.9 / np.linalg.norm(DECAYING)
+    assert model.accuracy(DECAYING) == pytest.approx(POPULATION.probabilities @ ndtr(margin), abs=1e-3)
+
+
+def test_limits_of_the_ridge():
+    """A huge ridge shrinks the scores but not the accuracy, which has a limit; the loss goes to that of no model."""
+    accuracies = [RidgeClassifier(200, 400, 600, 1.0, ridge, POPULATION).accuracy(MEAN) for ridge in (1e4, 1e5, 1e6)]
+    assert accuracies[0] == pytest.approx(accuracies[2], abs=1e-4)
+    assert accuracies[1] == pytest.approx(accuracies[2], abs=1e-5)
+    assert RidgeClassifier(200, 400, 600, 1.0, 1e6, POPULATION).score(MEAN).loss == pytest.approx(1.0, abs=1e-5)
+
+
+def test_learned_weights_tend_to_the_minimiser_of_the_limiting_loss():
+    """Their loss at 600 samples is within 4 standard errors + 2 length/samples (they fit that much noise) of it.
+
+    The minimiser is at the boundary, which logits approach but do not reach: its loss is found to 1e-6.
+    """
+    model = RidgeClassifier(100, 200, 600, 1.5, 0.3, POPULATION)
+    limit = model.learned(np.random.default_rng(0))
+    assert limit.weights[:PREFIX] == pytest.approx(np.full(PREFIX, limit.weights[0]), abs=1e-4)
+    assert limit.loss <= min(model.score(each).loss for each in (MEAN, DECAYING, ON_PREFIX)) + 1e-6
+    losses = []
+    for k in range(8):
+        rng = np.random.default_rng([43, k])
+        losses.append(learned_weights(*model.sample(rng), model.ridge, rng, restarts=2).loss)
+    assert abs(np.mean(losses) - limit.loss) < 4 * np.std(losses) / 7**0.5 + 2 * LENGTH / model.samples
+
+
+def test_where_the_formula_fails_is_where_pooling_is_not_gaussian():
+    """Fourth moment of the pooling matrix: a Gaussian's plus ``(V/N)**2 (sum w**4/kappa**2)**2``; 5 standard errors."""
+    vocab, samples, weights = 600, 900, np.array([0.5, 0.5])
+    ratio, kappa, rng = vocab / samples, weights @ weights, np.random.default_rng(44)
+    moments = []
+    for _ in range(40):
+        tokens = rng.integers(0, vocab, samples * 2)
+        pooling = csr_array((np.tile(weights, samples), tokens, np.arange(0, 2 * samples + 1, 2)), (samples, vocab))
+        gram = (pooling.T @ pooling).toarray() * vocab / (samples * kappa)
+        square = gram @ gram
+        moments.append([np.sum(square * gram) / vocab, np.sum(square**2) / vocab])
+    gaussian = np.array([1 + 3 * ratio + ratio**2, 1 + 6 * ratio + 6 * ratio**2 + ratio**3])
+    excess, error = np.mean(moments, axis=0) - gaussian, np.std(moments, axis=0) / 39**0.5
+    expected = np.array([0.0, ratio**2 * (np.sum(weights**4) / kappa**2) ** 2])
+    assert np.all(np.abs(excess - expected) < 5 * error + 20 / vocab), (excess, expected, error)
+    assert excess[1] > 3 * error[1]
+
+
+def test_prefix_majority():
+    """Probabilities sum to one and reproduce the correlations; labels are the majority."""
+    signs, labels, probabilities = prefix_majority(6, 3, 0.4)
+    assert probabilities.sum() == pytest.approx(1.0, abs=1e-14)
+    correlation = signs.T @ (probabilities[:, None] * signs)
+    expected = np.eye(6)
+    expected[:3, :3] += 0.4 * (1 - np.eye(3))
+    assert correlation == pytest.approx(expected, abs=1e-14)
+    assert np.array_equal(labels, np.sign(signs[:, :3].sum(axis=1)))
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="prefix = 4 is even"):
+        prefix_majority(9, 4, 0.5)
+    with pytest.raises(ValueError, match="correlation = 2 is outside"):
+        prefix_majority(9, 3, 2)
+    with pytest.raises(ValueError, match="vocab = 401 is odd"):
+        RidgeClassifier(200, 401, 600, 1.0, 0.1, POPULATION)
+    with pytest.raises(ValueError, match=r"ridge = 0\.0 is outside its domain"):
+        RidgeClassifier(200, 400, 600, 1.0, 0.0, POPULATION)
+    ones = LabelledSigns(np.ones((1, 9)), np.ones(1), np.ones(1))
+    with pytest.raises(ValueError, match="must have mean zero"):
+        RidgeClassifier(200, 400, 600, 1.0, 0.1, ones)
+    with pytest.raises(ValueError, match=r"signs and labels of \+1 and -1"):
+        RidgeClassifier(200, 400, 600, 1.0, 0.1, POPULATION._replace(probabilities=2 * POPULATION.probabilities))
+    model = RidgeClassifier(20, 40, 60, 1.0, 0.1, POPULATION)
+    for weights in (np.ones(3), np.full(9, np.nan), np.zeros(9)):
+        with pytest.raises(ValueError, match="weights of shape"):
+            model.accuracy(weights)
+    with pytest.raises(ValueError, match="no test sequences"):
+        model.tested(model.sample(np.random.default_rng(0)), MEAN)
