@@ -11,7 +11,18 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 """
 
 from bulkedge.comparison import Comparison, compare
-from bulkedge.ensembles import Ensemble, GaussianProduct, GaussianSum, SoftmaxAttention, Wigner, Wishart
+from bulkedge.ensembles import (
+    Ensemble,
+    GaussianProduct,
+    GaussianSum,
+    LearnedWeights,
+    RidgeClassifier,
+    SoftmaxAttention,
+    Wigner,
+    Wishart,
+    learned_weights,
+    prefix_majority,
+)
 from bulkedge.laws import (
     AttentionLaw,
     CorrelatedAttentionLaw,
@@ -31,6 +42,7 @@ from bulkedge.laws import (
     free_mul,
     rectangular_add,
 )
+from bulkedge.models import TableSpectrum, table_spectrum
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.version import __version__
 
@@ -60,11 +72,18 @@ __all__ = [
     "GaussianProduct",
     "GaussianSum",
     "SoftmaxAttention",
+    "LearnedWeights",
+    "learned_weights",
+    "RidgeClassifier",
+    "prefix_majority",
     # spectra
     "Spectrum",
     "spectrum",
     # comparison
     "Comparison",
     "compare",
+    # models
+    "TableSpectrum",
+    "table_spectrum",
     "__version__",
 ]

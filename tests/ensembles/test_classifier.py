@@ -108,6 +108,17 @@ def test_where_the_formula_fails_is_where_pooling_is_not_gaussian():
     assert excess[1] > 3 * error[1]
 
 
+def test_all_the_weight_on_one_position_is_out_of_reach():
+    """Rows are then rows of the table, seen a few times each: the variance is a sixth smaller than the formula says.
+
+    Not a finite size: it is the same at three times these sizes. Should this fail, the module's warning can go.
+    """
+    model = RidgeClassifier(150, 200, 100, 1.0, 0.1, POPULATION)
+    first = np.eye(LENGTH)[0]
+    variances = np.array([measured(model, first, np.random.default_rng([45, k]))[2] for k in range(30)])
+    assert variances.mean() + 4 * variances.std() / 29**0.5 < model.score(first).variance
+
+
 def test_prefix_majority():
     """Probabilities sum to one and reproduce the correlations; labels are the majority."""
     signs, labels, probabilities = prefix_majority(6, 3, 0.4)
