@@ -46,7 +46,7 @@ def test_closed_form_against_simulation(sizes, weights):
     draws = np.array([measured(model, weights, np.random.default_rng([41, k])) for k in range(10)])
     mean, error = draws.mean(axis=0), draws.std(axis=0) / 3
     score = model.score(weights)
-    predicted = np.array([model.accuracy(weights), score.slope, score.variance, score.loss])
+    predicted = np.array([model.accuracy(weights), score.slope, score.variance, model.loss(weights).loss])
     assert np.all(np.abs(mean - predicted) <= 4 * error + 2 / model.dim * predicted), (mean, predicted, error)
 
 
@@ -71,7 +71,16 @@ def test_limits_of_the_ridge():
     accuracies = [RidgeClassifier(200, 400, 600, 1.0, ridge, POPULATION).accuracy(MEAN) for ridge in (1e4, 1e5, 1e6)]
     assert accuracies[0] == pytest.approx(accuracies[2], abs=1e-4)
     assert accuracies[1] == pytest.approx(accuracies[2], abs=1e-5)
-    assert RidgeClassifier(200, 400, 600, 1.0, 1e6, POPULATION).score(MEAN).loss == pytest.approx(1.0, abs=1e-5)
+    assert RidgeClassifier(200, 400, 600, 1.0, 1e6, POPULATION).loss(MEAN).loss == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(200, 400, 600, 1.0, 0.1), (300, 150, 200, 0.3, 1.0)])
+def test_gradient_of_the_limiting_loss(sizes):
+    """Central differences of step 1e-5 are good to 1e-8."""
+    model = RidgeClassifier(*sizes, POPULATION)
+    steps = 1e-5 * np.eye(LENGTH)
+    found = [(model.loss(DECAYING + e).loss - model.loss(DECAYING - e).loss) / 2e-5 for e in steps]
+    assert model.loss(DECAYING).gradient == pytest.approx(found, abs=1e-8)
 
 
 def test_learned_weights_tend_to_the_minimiser_of_the_limiting_loss():
@@ -82,7 +91,7 @@ def test_learned_weights_tend_to_the_minimiser_of_the_limiting_loss():
     model = RidgeClassifier(100, 200, 600, 1.5, 0.3, POPULATION)
     limit = model.learned(np.random.default_rng(0))
     assert limit.weights[:PREFIX] == pytest.approx(np.full(PREFIX, limit.weights[0]), abs=1e-4)
-    assert limit.loss <= min(model.score(each).loss for each in (MEAN, DECAYING, ON_PREFIX)) + 1e-6
+    assert limit.loss <= min(model.loss(each).loss for each in (MEAN, DECAYING, ON_PREFIX)) + 1e-6
     losses = []
     for k in range(8):
         rng = np.random.default_rng([43, k])

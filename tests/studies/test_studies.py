@@ -30,6 +30,8 @@ SMALL = {
     "laws/bulk": {"size": 120},
     "laws/edge": {"size": 50, "draws": 500},
     "laws/transition": {"size": 100, "draws": 4},
+    "recovery/classification": {"dim": 40, "vocab": 80, "samples": 160, "signals": 3, "draws": 3},
+    "recovery/embeddings": {"dim": 60, "vocab": 2000},
 }
 """Sizes at which a study runs in about a second; a new study needs an entry."""
 

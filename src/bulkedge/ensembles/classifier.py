@@ -26,23 +26,22 @@ w**4/kappa**2)**2``. With all the weight on one position the formula is not to b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import approx_fprime
-from scipy.special import ndtr, softmax
+from scipy.special import ndtr
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Instance, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.learned import (
     LearnedWeights,
+    LossGradient,
     minimise_on_simplex,
     pooled_rows,
     ridge_coefficients,
-    through_softmax,
 )
 from bulkedge.laws.base import Law
 from bulkedge.laws.product import MarchenkoPastur, ProductLaw
@@ -68,11 +67,10 @@ class LabelledSequences(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What the classifier gives a test row, ``slope * a + sqrt(variance) * g``, and its training loss."""
+    """What the classifier gives a test row: ``slope * a + sqrt(variance) * g``."""
 
     slope: float
     variance: float
-    loss: float
 
 
 def prefix_majority(length: int, prefix: int, correlation: float) -> LabelledSigns:
@@ -121,8 +119,9 @@ class RidgeClassifier(Parametric):
         if self.vocab % 2:
             raise ValueError(f"vocab = {self.vocab} is odd: the two classes have the same size, take an even one")
         signs, labels, probabilities = self.population
+        fitting = signs.ndim == 2 and labels.shape == probabilities.shape == signs.shape[:1]
         known = np.all(np.abs(signs) == 1) and np.all(np.abs(labels) == 1) and np.all(probabilities >= 0)
-        if not known or abs(probabilities.sum() - 1) > 1e-9:
+        if not (fitting and known and abs(probabilities.sum() - 1) <= 1e-9):
             raise ValueError("population is outside its domain: signs and labels of +1 and -1, with a law over them")
         if max(abs(probabilities @ labels), *np.abs(probabilities @ signs)) > 1e-9:
             raise ValueError("population is outside its domain: labels and signs must have mean zero")
@@ -131,6 +130,7 @@ class RidgeClassifier(Parametric):
 
     def sample(self, rng: np.random.Generator, tests: int = 0) -> LabelledSequences:
         """A centred table, and the training sequences followed by as many test sequences as asked for."""
+        tests = Integers(0, 10**8).check("tests", tests)
         table = rng.standard_normal((self.vocab, self.dim))
         half = self.vocab // 2
         table[:half, 0] += self.signal
@@ -159,42 +159,57 @@ class RidgeClassifier(Parametric):
         return float(self.population.probabilities @ ndtr(margin / np.sqrt(score.variance)))
 
     def score(self, weights: ArrayLike) -> Score:
-        """Limits of the slope and the variance of the scores, and of the training loss; see the module."""
-        w = self._weights(weights)
-        kappa, gamma = float(w @ w), self.dim / self.samples
-        pooled = self.population.signs @ w
-        alpha = float(self.population.probabilities @ pooled**2)
-        q = float(self.population.probabilities @ (pooled * self.population.labels))
-        size = self.signal**2 + self.dim / self.vocab
-        bulk, _, bulk_psi, _ = _transforms(self._bulk, -self.ridge / kappa)
-        trace, tau = -bulk / kappa, 1 + gamma * bulk_psi
+        """Limits of the slope and the variance of the scores; see the module."""
+        kappa, alpha, q = self._kept(self._weights(weights))
+        tau, gain, _, _ = self._resolvent(kappa)
+        slope = q * gain / (1 + alpha * gain)
         place = self.ridge / (tau * kappa)  # R = 1/(tau kappa (C + place))
-        _, _, psi, psi_slope = _transforms(self._noise, -place)
-        x = gamma * (place * psi_slope - psi)
-        slope = tau * q * size * trace / (1 + tau * alpha * size * trace)
-        along = (q - alpha * slope) ** 2 * size * -psi_slope / kappa
-        variance = (along + x * (1 - 2 * slope * q + slope**2 * alpha)) / (1 - x)
-        return Score(slope, variance, tau * (1 - q * slope))
+        _, _, psi, psi_slope = _transforms(_noise(self.dim / self.vocab), -place)
+        x = self.dim / self.samples * (place * psi_slope - psi)
+        along = (q - alpha * slope) ** 2 * self._squared_mean * -psi_slope / kappa
+        return Score(slope, (along + x * (1 - 2 * slope * q + slope**2 * alpha)) / (1 - x))
 
-    def learned(self, rng: np.random.Generator, restarts: int = 3) -> LearnedWeights:
+    def loss(self, weights: ArrayLike) -> LossGradient:
+        """Limit of the training loss, and its derivative in each weight."""
+        w = self._weights(weights)
+        kappa, alpha, q = self._kept(w)
+        tau, gain, tau_slope, gain_slope = self._resolvent(kappa)
+        slope = q * gain / (1 + alpha * gain)
+        by_kappa = tau_slope * (1 - q * slope) - tau * q**2 * gain_slope / (1 + alpha * gain) ** 2
+        gradient = 2 * (by_kappa * w + tau * slope**2 * self._correlation @ w - tau * slope * self._label_correlation)
+        return LossGradient(tau * (1 - q * slope), gradient)
+
+    def learned(self, rng: np.random.Generator, *, restarts: int = 4) -> LearnedWeights:
         """Limit of :func:`~bulkedge.ensembles.learned.learned_weights`: the minimiser of the limiting loss."""
-
-        def loss(weights: Real) -> float:
-            return self.score(weights).loss
-
-        def objective(theta: Real) -> tuple[float, Real]:
-            weights = np.asarray(softmax(theta))
-            return loss(weights), through_softmax(theta, np.asarray(approx_fprime(weights, loss)))
-
-        return minimise_on_simplex(objective, self.population.signs.shape[1], rng, restarts)
+        return minimise_on_simplex(self.loss, self.population.signs.shape[1], rng, restarts)
 
     @cached_property
-    def _noise(self) -> MarchenkoPastur:
-        return MarchenkoPastur(self.dim / self.vocab)
+    def _correlation(self) -> Real:
+        signs, _, probabilities = self.population
+        return np.asarray(signs.T @ (probabilities[:, None] * signs))
 
     @cached_property
-    def _bulk(self) -> ProductLaw:
-        return ProductLaw((self.dim / self.vocab, self.dim / self.samples))
+    def _label_correlation(self) -> Real:
+        signs, labels, probabilities = self.population
+        return np.asarray((probabilities * labels) @ signs)
+
+    @property
+    def _squared_mean(self) -> float:
+        """``|m|**2``: the class means are means of V/2 noisy rows."""
+        return self.signal**2 + self.dim / self.vocab
+
+    def _kept(self, weights: Real) -> tuple[float, float, float]:
+        """What the pooling keeps of the noise, the signal and the label: kappa, alpha and q."""
+        signal = weights @ self._correlation @ weights
+        return float(weights @ weights), float(signal), float(weights @ self._label_correlation)
+
+    def _resolvent(self, kappa: float) -> tuple[float, float, float, float]:
+        """``tau`` and ``tau h``, and their derivatives in kappa."""
+        gamma, place = self.dim / self.samples, -self.ridge / kappa
+        g, g_slope, psi, psi_slope = _transforms(_bulk(self.dim / self.vocab, gamma), place)
+        tau, tau_slope = 1 + gamma * psi, -gamma * psi_slope * place / kappa
+        gain = -tau * self._squared_mean * g / kappa
+        return tau, gain, tau_slope, gain * (tau_slope / tau - (g_slope / g * place + 1) / kappa)
 
     def _weights(self, weights: ArrayLike) -> Real:
         given, length = np.asarray(weights, dtype=float), self.population.signs.shape[1]
@@ -204,6 +219,17 @@ class RidgeClassifier(Parametric):
                 "positions, not all zero"
             )
         return given
+
+
+@lru_cache(maxsize=16)
+def _bulk(delta: float, gamma: float) -> ProductLaw:
+    """Kept, because a law is resolved once: models that differ in signal or ridge share it."""
+    return ProductLaw((delta, gamma))
+
+
+@lru_cache(maxsize=16)
+def _noise(delta: float) -> MarchenkoPastur:
+    return MarchenkoPastur(delta)
 
 
 def _transforms(law: Law, place: float) -> tuple[float, float, float, float]:

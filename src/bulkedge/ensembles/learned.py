@@ -18,6 +18,7 @@ array([0., 1., 0.])
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,11 +112,10 @@ def learned_weights(  # noqa: PLR0913  # three arrays of data, then how to fit t
     embeddings, sequences, targets = _checked(table, tokens, labels)
     ridge, restarts = RIDGE.check("ridge", ridge), Integers(1, 10_000).check("restarts", restarts)
 
-    def objective(theta: Real) -> tuple[float, Real]:
-        loss, gradient = ridge_loss(embeddings, sequences, targets, ridge, softmax(theta))
-        return loss, through_softmax(theta, gradient)
+    def loss(weights: Real) -> LossGradient:
+        return ridge_loss(embeddings, sequences, targets, ridge, weights)
 
-    return minimise_on_simplex(objective, sequences.shape[1], rng, restarts)
+    return minimise_on_simplex(loss, sequences.shape[1], rng, restarts)
 
 
 def through_softmax(theta: Real, gradient: Real) -> Real:
@@ -124,8 +124,15 @@ def through_softmax(theta: Real, gradient: Real) -> Real:
     return np.asarray(weights * (gradient - weights @ gradient))
 
 
-def minimise_on_simplex(objective: Any, length: int, rng: np.random.Generator, restarts: int) -> LearnedWeights:
-    """L-BFGS-B in the logits from several starting points; the objective returns its value and its gradient."""
+def minimise_on_simplex(
+    loss: Callable[[Real], LossGradient], length: int, rng: np.random.Generator, restarts: int
+) -> LearnedWeights:
+    """The best of several runs of L-BFGS-B in the logits, of a loss that comes with its gradient in the weights."""
+
+    def objective(theta: Real) -> tuple[float, Real]:
+        value, gradient = loss(np.asarray(softmax(theta)))
+        return value, through_softmax(theta, gradient)
+
     starts = [np.zeros(length), *rng.standard_normal((restarts - 1, length))]
     bounds = [(-REACH, REACH)] * length
     found = [minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds) for start in starts]
