@@ -58,6 +58,24 @@ def test_a_table_without_signal_still_tells_the_classes_apart():
     assert draws.mean() - 0.5 > 20 * draws.std() / 3
 
 
+@pytest.mark.parametrize("change", ["not centred", "rademacher"])
+def test_neither_centring_nor_the_law_of_the_noise_matters(change):
+    """The mean of the table is not correlated with balanced labels. Twenty draws, four standard errors plus 2/dim."""
+    model = RidgeClassifier(240, 200, 500, 1.0, 0.2, POPULATION)
+    found = []
+    for k in range(20):
+        rng = np.random.default_rng([46, k])
+        data = model.sample(rng, 1000)
+        table = rng.standard_normal((200, 240))
+        if change == "rademacher":
+            table = np.sign(table)
+        table += model.signal / np.sqrt(240) * np.repeat([1.0, -1.0], 100)[:, None]
+        if change == "rademacher":
+            table -= table.mean(axis=0)
+        found.append(model.tested(data._replace(table=table), DECAYING))
+    assert abs(np.mean(found) - model.accuracy(DECAYING)) < 4 * np.std(found) / 19**0.5 + 2 / model.dim
+
+
 def test_many_samples_and_tokens_give_the_linear_discriminant():
     """V and N to infinity: b is along mu, and the accuracy is E Phi(l a signal/sqrt(kappa)) to 1e-3."""
     model = RidgeClassifier(2, 10**6, 10**6, 0.9, 0.1, POPULATION)

@@ -51,6 +51,8 @@ def test_rows_of_different_lengths_refute_silverstein_but_not_the_elliptical_law
     rng = np.random.default_rng(70)
     sizes = rng.gamma(2.0, 0.5, 6000)
     result = be.table_spectrum(gaussian_table(rng, 6000) * np.sqrt(sizes)[:, None], rng)
+    own = be.free_mul(be.EmpiricalLaw(result.spectrum.values), be.MarchenkoPastur(len(PROFILE) / 6000))
+    assert be.compare(result.spectrum, own).ks < 0.6 * result.profiled.comparison.ks  # from the same rows all is well
     assert result.size_variance == pytest.approx(0.5, abs=0.1)
     assert result.profiled.comparison.ks > result.control.mean() + 8 * result.control.std()
     assert result.elliptical.comparison.ks < 0.6 * result.profiled.comparison.ks
