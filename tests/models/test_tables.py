@@ -77,7 +77,7 @@ def test_equal_sizes_are_silversteins_law():
 
 def test_row_sizes_of_gaussian_rows_are_one():
     rng = np.random.default_rng(72)
-    assert row_sizes(gaussian_table(rng), PROFILE).variance == 0.0
+    assert row_sizes(np.sum(gaussian_table(rng) ** 2, axis=1), PROFILE).variance == 0.0
 
 
 def test_more_dimensions_than_rows():
@@ -104,11 +104,28 @@ def test_split_profile():
         (np.ones((5, 5, 5)), r"embeddings of shape \(5, 5, 5\)"),
         (np.where(np.eye(9) > 0, np.nan, 1.0), "NaN or infinite"),
         (np.ones((9, 5)), "rows that are all the same"),
+        (1j * np.ones((9, 5)), "embeddings is complex"),
     ],
 )
 def test_bad_tables(embeddings, message):
     with pytest.raises(ValueError, match=message):
         be.table_spectrum(embeddings, np.random.default_rng(0))
+
+
+def test_nearly_equal_rows_are_refused():
+    table = np.zeros((50, 3))
+    table[0] = 1.0
+    with pytest.raises(ValueError, match="nearly all the same"):
+        be.table_spectrum(table, np.random.default_rng(0))
+
+
+def test_a_torch_parameter_will_do():
+    torch = pytest.importorskip("torch")
+    table = np.random.default_rng(0).standard_normal((300, 20)).astype(np.float32)
+    parameter = torch.nn.Embedding.from_pretrained(torch.tensor(table), freeze=False).weight
+    ours, theirs = (be.table_spectrum(each, np.random.default_rng(1)) for each in (table, parameter))
+    assert np.array_equal(ours.spectrum.values, theirs.spectrum.values)
+    assert ours.spectrum.values == pytest.approx(np.linalg.eigvalsh(np.cov(table.T.astype(float), bias=True)))
 
 
 def test_bad_options():

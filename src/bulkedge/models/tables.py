@@ -109,20 +109,21 @@ def table_spectrum(
     level : float
         Accepted probability of calling an outlier where there is none.
     """
-    table = _checked(embeddings)
+    table = centred(embeddings)
     vocab, dim = table.shape
     level = LEVEL.check("level", level)
     rows = min(2 * dim, vocab // 2) if rows is None else Integers(2, vocab - 2).check("rows", rows)
     order = rng.permutation(vocab)
-    tested, seen = covariance_values(table[order[:rows]]), covariance_values(table[order[rows:]])
-    held_out = Spectrum.of(tested, "eigen")
+    whole, tested = Scatter.of(table), Scatter.of(table[order[:rows]])
+    held_out, seen = Spectrum.of(tested.values(), "eigen"), whole.without(tested).values()
+    if not (held_out.values[-1] > 0 and seen[-1] > 0):
+        raise ValueError("embeddings has rows that are nearly all the same: too few differ for a spectrum")
     bulk, spikes = split_profile(seen, rows)
-    sizes = row_sizes(table[order[rows:]], seen)
+    sizes = row_sizes(np.einsum("vd,vd->v", table, table)[order[rows:]], seen)
     profiled = _fit(held_out, free_mul(EmpiricalLaw(bulk), MarchenkoPastur(dim / rows)), level)
     even = sizes.variance == 0
-    controls = [_control(seen, rows, rng) for _ in range(CONTROLS)]
     return TableSpectrum(
-        spectrum=Spectrum.of(covariance_values(table), "eigen"),
+        spectrum=Spectrum.of(whole.values(), "eigen"),
         held_out=held_out,
         rows=rows,
         spikes=tuple(spikes.tolist()),
@@ -130,14 +131,30 @@ def table_spectrum(
         profiled=profiled,
         elliptical=profiled if even else _fit(held_out, elliptical_law(bulk, dim / rows, sizes.groups), level),
         size_variance=sizes.variance,
-        control=np.array([compare(each, profiled.law, level).ks for each in controls]),
+        control=np.array([_control(seen, rows, profiled.law, rng) for _ in range(CONTROLS)]),
     )
 
 
-def covariance_values(rows: Real) -> Real:
-    """Eigenvalues of the covariance of some rows, about their mean; rounding does not make them negative."""
-    centred = rows - rows.mean(axis=0)
-    return np.maximum(spectrum(centred.T @ centred / len(rows), kind="eigen").values, 0.0)
+class Scatter(NamedTuple):
+    """Sums over rows, from which their covariance follows; those of some rows come off without another pass."""
+
+    rows: int
+    total: Real
+    squares: Real
+
+    @classmethod
+    def of(cls, rows: Real) -> Scatter:
+        """The sums of these rows."""
+        return cls(len(rows), rows.sum(axis=0), rows.T @ rows)
+
+    def without(self, other: Scatter) -> Scatter:
+        """The sums of the rows that are not in the other."""
+        return Scatter(self.rows - other.rows, self.total - other.total, self.squares - other.squares)
+
+    def values(self) -> Real:
+        """Eigenvalues of the covariance; rounding does not make them negative."""
+        mean = self.total / self.rows
+        return np.maximum(spectrum(self.squares / self.rows - np.outer(mean, mean), kind="eigen").values, 0.0)
 
 
 def isotropic_law(held_out: Spectrum, ratio: float) -> Law:
@@ -159,13 +176,12 @@ def split_profile(values: Real, rows: int) -> tuple[Real, Real]:
     return values[: len(values) - count], values[len(values) - count :]
 
 
-def row_sizes(rows: Real, profile: Real) -> RowSizes:
-    """Sizes of the rows, in groups of equal number.
+def row_sizes(lengths: Real, profile: Real) -> RowSizes:
+    """Sizes of the rows from their squared lengths, in groups of equal number.
 
     Gaussian rows of covariance S have squared lengths of relative variance ``c = 2 tr S**2/(tr S)**2``, and sizes of
     variance v make that ``v (1 + c) + c``: deviations from one are shrunk so that v is left.
     """
-    lengths = np.sum((rows - rows.mean(axis=0)) ** 2, axis=1)
     relative = np.sort(lengths / lengths.mean())
     chance = 2 * float(np.sum(profile**2) / np.sum(profile) ** 2)
     total = float(relative.var())
@@ -186,16 +202,13 @@ def elliptical_law(profile: Real, ratio: float, sizes: Real) -> Law:
     return free_mul(EmpiricalLaw(profile), reduce(free_add, noise))
 
 
-def _control(profile: Real, rows: int, rng: np.random.Generator) -> Spectrum:
-    return Spectrum.of(covariance_values(rng.standard_normal((rows, len(profile))) * np.sqrt(profile)), "eigen")
-
-
-def _fit(held_out: Spectrum, law: Law, level: float) -> TableFit:
-    return TableFit(law, compare(held_out, law, level))
-
-
-def _checked(embeddings: ArrayLike) -> Real:
-    table = np.asarray(embeddings, dtype=float)
+def centred(embeddings: ArrayLike) -> Real:
+    """The table without its mean, in double precision; the one copy that is made of it."""
+    if hasattr(embeddings, "detach"):
+        embeddings = embeddings.detach().cpu().double().numpy()  # a torch parameter, of any precision
+    if np.iscomplexobj(embeddings):
+        raise ValueError("embeddings is complex; take its real and imaginary parts as columns")
+    table = np.array(embeddings, dtype=float)
     if table.ndim != 2 or table.shape[0] < 4 or table.shape[1] < 2:
         raise ValueError(
             f"embeddings of shape {table.shape} is outside its domain: matrices with a row for each of at least four "
@@ -205,4 +218,15 @@ def _checked(embeddings: ArrayLike) -> Real:
         raise ValueError("embeddings has entries that are NaN or infinite; leave those rows out")
     if not np.any(table != table[0]):
         raise ValueError("embeddings has rows that are all the same: there is no spectrum to speak of")
+    table -= table.mean(axis=0)
     return table
+
+
+def _control(profile: Real, rows: int, law: Law, rng: np.random.Generator) -> float:
+    """Distance to the law of Gaussian rows with this profile."""
+    noise = Scatter.of(rng.standard_normal((rows, len(profile))) * np.sqrt(profile))
+    return compare(Spectrum.of(noise.values(), "eigen"), law).ks
+
+
+def _fit(held_out: Spectrum, law: Law, level: float) -> TableFit:
+    return TableFit(law, compare(held_out, law, level))
