@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.sparse import csr_array
 from scipy.special import ndtr
 
 from bulkedge.ensembles.classifier import LabelledSigns, RidgeClassifier, prefix_majority
 from bulkedge.ensembles.learned import learned_weights, pooled_rows, ridge_coefficients
+from bulkedge.laws import MarchenkoPastur
 
 LENGTH, PREFIX = 9, 3
 POPULATION = prefix_majority(LENGTH, PREFIX, 0.7)
@@ -48,6 +50,33 @@ def test_closed_form_against_simulation(sizes, weights):
     score = model.score(weights)
     predicted = np.array([model.accuracy(weights), score.slope, score.variance, model.loss(weights).loss])
     assert np.all(np.abs(mean - predicted) <= 4 * error + 2 / model.dim * predicted), (mean, predicted, error)
+
+
+@pytest.mark.parametrize("sizes", [(240, 480, 700, 0.8, 0.05), (300, 150, 100, 1.2, 2.0)])
+def test_traces_by_quadrature(sizes):
+    """The same formula from the equation of tau and integrals over the density of MP(delta): to 1e-9."""
+    model = RidgeClassifier(*sizes, POPULATION)
+    kappa, gamma = DECAYING @ DECAYING, model.dim / model.samples
+    law = MarchenkoPastur(model.dim / model.vocab, kappa)
+
+    def trace(function):
+        angle = (np.arange(2000) + 0.5) * np.pi / 2000
+        low, high = law.support[0]
+        points = (low + high) / 2 + (high - low) / 2 * np.cos(angle)
+        mass = law.pdf(points) * np.sin(angle) * (high - low) / 2 * np.pi / 2000
+        return function(points) @ mass + sum(mass * function(np.array([place]))[0] for place, mass in law.atoms)
+
+    tau = brentq(lambda t: t + gamma * trace(lambda s: t * s / (t * s + model.ridge)) - 1, 0.0, 1.0, xtol=1e-15)
+    pooled = POPULATION.signs @ DECAYING
+    alpha, q = POPULATION.probabilities @ pooled**2, POPULATION.probabilities @ (pooled * POPULATION.labels)
+    size = model.signal**2 + model.dim / model.vocab
+    h = size * trace(lambda s: 1 / (tau * s + model.ridge))
+    slope = tau * q * h / (1 + tau * alpha * h)
+    x = gamma * tau**2 * trace(lambda s: (s / (tau * s + model.ridge)) ** 2)
+    along = tau**2 * (q - alpha * slope) ** 2 * size * trace(lambda s: s / (tau * s + model.ridge) ** 2)
+    variance = (along + x * (1 - 2 * slope * q + slope**2 * alpha)) / (1 - x)
+    assert model.score(DECAYING) == pytest.approx((slope, variance), rel=1e-9)
+    assert model.loss(DECAYING).loss == pytest.approx(tau * (1 - q * slope), rel=1e-9)
 
 
 def test_a_table_without_signal_still_tells_the_classes_apart():
