@@ -11,7 +11,23 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 """
 
 from bulkedge.comparison import Comparison, compare
-from bulkedge.ensembles import Ensemble, GaussianProduct, GaussianSum, SoftmaxAttention, Wigner, Wishart
+from bulkedge.ensembles import (
+    Ensemble,
+    GaussianProduct,
+    GaussianSum,
+    PooledSequences,
+    SoftmaxAttention,
+    Wigner,
+    Wishart,
+    autoregressive_correlation,
+    causal_weights,
+    draw_signs,
+    mean_weights,
+    optimal_weights,
+    prefix_correlation,
+    self_attention_weights,
+    spiked_correlation,
+)
 from bulkedge.laws import (
     AttentionLaw,
     CorrelatedAttentionLaw,
@@ -60,6 +76,15 @@ __all__ = [
     "GaussianProduct",
     "GaussianSum",
     "SoftmaxAttention",
+    "PooledSequences",
+    "mean_weights",
+    "causal_weights",
+    "optimal_weights",
+    "self_attention_weights",
+    "prefix_correlation",
+    "spiked_correlation",
+    "autoregressive_correlation",
+    "draw_signs",
     # spectra
     "Spectrum",
     "spectrum",
