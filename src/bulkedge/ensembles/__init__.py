@@ -9,6 +9,7 @@ from bulkedge.ensembles.correlations import (
     spiked_correlation,
 )
 from bulkedge.ensembles.gaussian import GaussianProduct, GaussianSum, Wigner, Wishart
+from bulkedge.ensembles.mixture import PooledMixture
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import causal_weights, mean_weights, optimal_weights, self_attention_weights
 
@@ -16,6 +17,7 @@ __all__ = [
     "Ensemble",
     "GaussianProduct",
     "GaussianSum",
+    "PooledMixture",
     "PooledSequences",
     "SoftmaxAttention",
     "Wigner",

@@ -2,8 +2,8 @@
 
 A table has ``vocab`` rows ``e_v = s_v mu + z_v``, half of each class ``s_v = +-1``. A sequence has signs with
 correlation R along its positions, and at each position a token drawn from the class of its sign; the rows at its tokens
-are summed with weights w. With ``delta = d/V``, ``gamma = d/N``, ``alpha = w'Rw``, ``kappa = |w|**2`` the eigenvalues of
-``Y'Y/N`` are a bulk ``kappa MP(delta) * MP(gamma)`` (free product) and a spike of strength ``omega`` along mu.
+are summed with weights w. With ``delta = d/V``, ``gamma = d/N``, ``alpha = w'Rw``, ``kappa = |w|**2`` the eigenvalues
+of ``Y'Y/N`` are a bulk ``kappa MP(delta) * MP(gamma)`` (free product) and a spike of strength ``omega`` along mu.
 
 >>> from bulkedge.ensembles import causal_weights, prefix_correlation
 >>> model = PooledSequences(1000, 2000, 3000, 1.3, causal_weights(10), prefix_correlation(10, 4, 0.6))
@@ -165,7 +165,7 @@ class PooledSequences(Parametric, Ensemble):
         half = self.vocab // 2
         tokens = rng.integers(0, half, signs.shape)
         tokens += np.where(signs > 0, 0, half)
-        return PooledDraw(table, signs, tokens, self.pool(table, tokens), mean)
+        return PooledDraw(table, signs, tokens, pool(table, tokens, self.weights), mean)
 
     def _draw_table(self, mean: Real, rng: np.random.Generator) -> Real:
         table = draw_noise(self.noise, (self.vocab, self.dim), rng)
@@ -178,13 +178,6 @@ class PooledSequences(Parametric, Ensemble):
         if self.centered:
             table -= table.mean(axis=0)
         return table
-
-    def pool(self, table: Real, tokens: Any) -> Real:
-        """Weighted sums of the rows of a table at the tokens of each sequence."""
-        count, length = tokens.shape
-        ends = np.arange(0, count * length + 1, length)
-        data = np.tile(self.weights, count)
-        return np.asarray(csr_array((data, tokens.ravel(), ends), shape=(count, len(table))) @ table)
 
     def sample(self, rng: np.random.Generator) -> Real:
         """The pooled rows Y, N x d."""
@@ -274,6 +267,14 @@ class PooledSequences(Parametric, Ensemble):
     def mean_outranks(self) -> bool:
         """Whether the top eigenvalue is the mean's: ``delta > alpha (|mu|**2 + delta)``, and it leaves the bulk."""
         return bool(self.mean_strength > self.strength and self.mean_spike().detectable)
+
+
+def pool(table: Real, tokens: Any, weights: Real) -> Real:
+    """Weighted sums of the rows of a table at the tokens of each sequence, by a sparse product."""
+    count, length = tokens.shape
+    ends = np.arange(0, count * length + 1, length)
+    spread = csr_array((np.tile(weights, count), tokens.ravel(), ends), shape=(count, len(table)))
+    return np.asarray(spread @ table)
 
 
 def draw_noise(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> Real:
