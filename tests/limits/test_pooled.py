@@ -13,6 +13,7 @@ import pytest
 from scipy.stats import chi2
 
 import bulkedge as be
+from bulkedge.ensembles.weights import self_attention_spread
 
 LENGTH = 12
 CORRELATIONS = {
@@ -142,8 +143,8 @@ def test_bulk(weighting):
 def test_counts_of_tokens_show_in_the_fourth_moment(length):
     """Tokens are drawn finitely often: the fourth moment exceeds the law's by ``gamma**2 delta (sum w**4)**2``.
 
-    Two samples that share one token make the crossing pairing, which a free product has not. The excess over kappa**4 is
-    ``gamma**2 delta/L**2`` for the mean of L tokens: nothing much at ten, all of a Poisson law at one.
+    Two samples that share one token make the crossing pairing, which a free product has not. The excess over kappa**4
+    is ``gamma**2 delta/L**2`` for the mean of L tokens: nothing much at ten, all of a Poisson law at one.
     """
     rng = np.random.default_rng(450)
     model = {
@@ -210,15 +211,16 @@ def test_classes_of_any_number_size_and_noise_at_length(name):
 
 @pytest.mark.parametrize("dim", [100, 400])
 def test_self_attention_weights_spread_as_predicted(dim):
-    """Lemma 1: root mean square distance to the harmonic weights over 400 sequences; 1/d is the next order."""
-    from bulkedge.ensembles.weights import self_attention_spread
+    """Lemma 1: mean squared distance to the harmonic weights over 2000 sequences, repeated tokens included.
 
-    model = be.PooledSequences(dim, 4 * dim, 400, 1.0, be.mean_weights(LENGTH), CORRELATIONS["prefix"])
+    Three standard errors, and a tenth at 100 dimensions for the next order, falling as 1/d.
+    """
+    model = be.PooledSequences(dim, 4 * dim, 2000, 1.0, be.mean_weights(LENGTH), CORRELATIONS["prefix"])
     draw = model.draw(np.random.default_rng(480))
     weights = np.array([be.self_attention_weights(draw.table[tokens], 1.5) for tokens in draw.tokens])
     squares = np.sum((weights - be.causal_weights(LENGTH)) ** 2, axis=1)
-    predicted = self_attention_spread(LENGTH, dim, 1.5) ** 2
-    error = squares.std(ddof=1) / np.sqrt(400)
+    predicted = self_attention_spread(CORRELATIONS["prefix"], dim, 4 * dim, 1.5) ** 2
+    error = squares.std(ddof=1) / np.sqrt(2000)
     assert abs(squares.mean() - predicted) < 3 * error + 10 * predicted / dim
 
 

@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh, sqrtm
+from scipy.linalg import eigh
 from scipy.optimize import brentq
 
 from bulkedge.arrays import Real
@@ -138,7 +138,8 @@ class PooledMixture(Parametric, Ensemble):
         """Pooled rows, and class means."""
         classes = len(self.sizes)
         axes = np.linalg.qr(rng.standard_normal((self.dim, classes)))[0].T
-        means = np.asarray(sqrtm(self.gram).real @ axes)
+        values, vectors = np.linalg.eigh(self.gram)
+        means = np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)) @ axes)
         variances = self.noise_covariance.ppf((np.arange(self.dim) + 0.5) / self.dim)
         table = rng.standard_normal((sum(self.sizes), self.dim)) * np.sqrt(variances)
         table += np.repeat(means, self.sizes, axis=0)

@@ -150,12 +150,20 @@ def self_attention_weights(sequences: ArrayLike, temperature: float = 1.0) -> Re
     return np.asarray(attention.mean(axis=-2))
 
 
-def self_attention_spread(length: int, dim: int, temperature: float = 1.0) -> float:
-    """Root mean square distance of :func:`self_attention_weights` to :func:`causal_weights`, to leading order in 1/d.
+def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, temperature: float = 1.0) -> float:
+    """Root mean square distance of :func:`self_attention_weights` to :func:`causal_weights`, to leading order.
 
     A row with n keys has independent scores of variance ``tau**2/d``, which move its weights by their deviations from
-    their mean over n. So the square is ``tau**2/(d L**2) sum_n (n - 1)/n**2`` for n up to L - 1: order ``d**(-1/2)``.
+    their mean over n: together ``tau**2/(d L**2) sum_n (n - 1)/n**2`` for n up to L - 1. But a key may be the query's
+    own token, with probability ``(1 + R_ts)/V``, and then its score is tau and not small (*recovery*, Appendix G,
+    leaves this out). Its weight rises by ``a = e**tau/(n - 1 + e**tau) - 1/n``, at a squared distance of ``a**2 n/(n -
+    1)``. Both parts are of order ``d**(-1/2)`` in distance.
     """
+    matrix = CORRELATION.check("correlation", correlation)
     temperature = TEMPERATURE.check("temperature", temperature)
-    keys = np.arange(1.0, LENGTH.check("length", length))
-    return float(abs(temperature) / length * np.sqrt(np.sum((keys - 1) / keys**2) / dim))
+    length = len(matrix)
+    keys = np.arange(2.0, length)
+    scores = temperature**2 / dim * np.sum((keys - 1) / keys**2)
+    rise = 1 / (1 + (keys - 1) * np.exp(-temperature)) - 1 / keys
+    repeats = np.tril(1 + matrix, -1).sum(axis=1)[2:] / vocab
+    return float(np.sqrt(scores + np.sum(repeats * rise**2 * keys / (keys - 1))) / length)
