@@ -5,7 +5,7 @@ import pytest
 
 import bulkedge as be
 from bulkedge.ensembles.correlations import product_loading
-from bulkedge.ensembles.pooled import spectral_alignment
+from bulkedge.ensembles.pooled import critical_strength, spectral_alignment
 from bulkedge.ensembles.weights import causal_noise, causal_signal
 
 LENGTH = 10
@@ -187,6 +187,7 @@ def test_closed_forms_of_outlier_alignment_and_thresholds(table, weights):
     closed = spectral_alignment(pooled.strength, delta, gamma)
     assert alignment.sample * alignment.population == pytest.approx(closed, rel=1e-11)
     critical = np.roots([1, 0, -(delta + gamma + delta * gamma), -2 * delta * gamma]).real.max()
+    assert critical_strength(delta, gamma) == pytest.approx(delta + critical, rel=1e-13)
     for found, least in zip(pooled.threshold(), (np.sqrt(delta), critical), strict=True):
         square = (delta + least) * kappa / pooled.alpha - (delta if table == "finite" else 0.0)
         assert found == pytest.approx(np.sqrt(max(square, 0.0)), rel=1e-9)

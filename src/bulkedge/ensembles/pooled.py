@@ -14,7 +14,8 @@ of ``Y'Y/N`` are a bulk ``kappa MP(delta) * MP(gamma)`` (free product) and a spi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,6 +33,9 @@ from bulkedge.laws.spikes import Spike
 from bulkedge.spectra import Spectrum, spectrum
 
 SMALLEST = float(np.finfo(float).tiny)
+Table = Literal["finite", "additive"]
+Noise = Literal["gaussian", "uniform", "rademacher"]
+TABLE, NOISE = Choice(get_args(Table)), Choice(get_args(Noise))
 
 
 class PooledDraw(NamedTuple):
@@ -101,13 +105,9 @@ class PooledSequences(Parametric, Ensemble):
     signal: float = parameter(Interval(0, 1e6), "length of mu")
     weights: Any = parameter(WEIGHTS, "pooling weights")  # noqa: RUF009
     correlation: Any = parameter(CORRELATION, "correlation R of the signs along a sequence")  # noqa: RUF009
-    table: Literal["finite", "additive"] = parameter(
-        Choice(("finite", "additive")), "what the class means are", "finite"
-    )
+    table: Table = parameter(TABLE, "what the class means are", "finite")  # noqa: RUF009
     centered: bool = parameter(Choice((False, True)), "whether the mean of the table is taken off", default=True)
-    noise: Literal["gaussian", "uniform", "rademacher"] = parameter(
-        Choice(("gaussian", "uniform", "rademacher")), "entries of the noise, of unit variance", "gaussian"
-    )
+    noise: Noise = parameter(NOISE, "entries of the noise, of unit variance", "gaussian")  # noqa: RUF009
 
     def __post_init__(self) -> None:
         """Check the parameters, and that they fit each other."""
@@ -206,13 +206,14 @@ class PooledSequences(Parametric, Ensemble):
         """The bulk."""
         return self.bulk()
 
+    @cached_property
     def population_bulk(self) -> MarchenkoPastur:
         """``kappa MP(delta)``: the noise given the table, with unlimited samples."""
         return MarchenkoPastur(self.vocab_ratio, self.kappa)
 
     def population_spike(self) -> Spike:
         """Top eigenvalue with unlimited samples; the overlap is with m (*recovery*, Theorem 2, equation 6)."""
-        return self.population_bulk().spike(max(self.kappa * self.strength, SMALLEST))
+        return self.population_bulk.spike(max(self.kappa * self.strength, SMALLEST))
 
     def sample_spike(self) -> Spike:
         """Top eigenvalue of ``Y'Y/N``; the overlap is with the population's eigenvector (*recovery*, Theorems 3 and 4).
@@ -222,7 +223,7 @@ class PooledSequences(Parametric, Ensemble):
         return self._through_samples(self.population_spike())
 
     def _through_samples(self, population: Spike) -> Spike:
-        return self.population_bulk().sample_spike(population.location, self.sample_ratio)
+        return self.population_bulk.sample_spike(population.location, self.sample_ratio)
 
     def alignment(self) -> Alignment:
         """Squared overlap of the top eigenvector of ``Y'Y/N`` with mu, in factors (*recovery*, equation 8).
@@ -240,7 +241,7 @@ class PooledSequences(Parametric, Ensemble):
         Both are a critical ``omega``, solved for ``|mu|``. In a finite table the noise of the class means counts
         towards omega: where it is enough alone, the threshold is zero, and an outlier does not tell of a signal.
         """
-        law = self.population_bulk()
+        law = self.population_bulk
         population = law.spike(1.0).threshold / self.kappa
         level = law.sample_spike(0.0, self.sample_ratio).threshold
         sample = 1 / float(law.cauchy(level).real) / self.kappa
@@ -261,7 +262,7 @@ class PooledSequences(Parametric, Ensemble):
 
     def mean_spike(self) -> Spike:
         """The eigenvalue of ``Y'Y/N`` that the mean of the table makes, which tells nothing of the signal."""
-        population = self.population_bulk().spike(max(self.kappa * self.mean_strength, SMALLEST))
+        population = self.population_bulk.spike(max(self.kappa * self.mean_strength, SMALLEST))
         return self._through_samples(population)
 
     def mean_outranks(self) -> bool:
@@ -277,7 +278,7 @@ def pool(table: Real, tokens: Any, weights: Real) -> Real:
     return np.asarray(spread @ table)
 
 
-def draw_noise(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> Real:
+def draw_noise(kind: Noise, shape: tuple[int, int], rng: np.random.Generator) -> Real:
     """Independent entries of mean zero and unit variance."""
     if kind == "gaussian":
         return rng.standard_normal(shape)
@@ -301,3 +302,15 @@ def spectral_alignment(strength: ArrayLike, vocab_ratio: ArrayLike, sample_ratio
     x = np.maximum(omega - delta, SMALLEST ** (1 / 4))
     kept = 1 - (delta + gamma + delta * gamma) / x**2 - 2 * delta * gamma / x**3
     return np.maximum(x / (x + gamma) * kept, 0.0)[()]
+
+
+def critical_strength(vocab_ratio: ArrayLike, sample_ratio: ArrayLike) -> Any:
+    """The ``omega`` from which the sample's top eigenvalue leaves the bulk, for arrays of ``delta`` and ``gamma``.
+
+    ``x = omega - delta`` is the positive root of ``x**3 - (delta + gamma + delta gamma) x - 2 delta gamma``, by the
+    trigonometric formula (*recovery*, Proposition 1 and equation 36).
+    """
+    delta, gamma = (np.asarray(each, dtype=float) for each in (vocab_ratio, sample_ratio))
+    third = (delta + gamma + delta * gamma) / 3
+    angle = np.arccos(np.minimum(delta * gamma / third**1.5, 1.0)) / 3
+    return (delta + 2 * np.sqrt(third) * np.cos(angle))[()]
