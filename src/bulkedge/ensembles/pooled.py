@@ -213,27 +213,33 @@ class PooledSequences(Parametric, Ensemble):
 
     def population_spike(self) -> Spike:
         """Top eigenvalue with unlimited samples; the overlap is with m (*recovery*, Theorem 2, equation 6)."""
-        return self.population_bulk.spike(max(self.kappa * self.strength, SMALLEST))
+        return self._spikes[0]
 
     def sample_spike(self) -> Spike:
         """Top eigenvalue of ``Y'Y/N``; the overlap is with the population's eigenvector (*recovery*, Theorems 3 and 4).
 
         ``threshold`` is in units of the population's eigenvalue; :meth:`threshold` has it as a signal strength.
         """
-        return self._through_samples(self.population_spike())
+        return self._spikes[1]
 
-    def _through_samples(self, population: Spike) -> Spike:
-        return self.population_bulk.sample_spike(population.location, self.sample_ratio)
+    @cached_property
+    def _spikes(self) -> tuple[Spike, Spike]:
+        return self._spikes_of(self.strength)
+
+    def _spikes_of(self, strength: float) -> tuple[Spike, Spike]:
+        """What a spike of so many kappa does, in the population and in the sample."""
+        population = self.population_bulk.spike(max(self.kappa * strength, SMALLEST))
+        return population, self.population_bulk.sample_spike(population.location, self.sample_ratio)
 
     def alignment(self) -> Alignment:
         """Squared overlap of the top eigenvector of ``Y'Y/N`` with mu, in factors (*recovery*, equation 8).
 
         Where the mean of the table outranks the signal (:meth:`mean_outranks`), it is that of the second eigenvector.
         """
-        population = self.population_spike()
+        population, sample = self._spikes
         kept = self.signal**2
         table = kept / (kept + self._spread) if kept else 0.0
-        return Alignment(float(self._through_samples(population).overlap), float(population.overlap), table)
+        return Alignment(float(sample.overlap), float(population.overlap), table)
 
     def threshold(self) -> Thresholds:
         """Signal strengths at which the spike leaves the bulk, of the population and of the sample.
@@ -262,8 +268,7 @@ class PooledSequences(Parametric, Ensemble):
 
     def mean_spike(self) -> Spike:
         """The eigenvalue of ``Y'Y/N`` that the mean of the table makes, which tells nothing of the signal."""
-        population = self.population_bulk.spike(max(self.kappa * self.mean_strength, SMALLEST))
-        return self._through_samples(population)
+        return self._spikes_of(self.mean_strength)[1]
 
     def mean_outranks(self) -> bool:
         """Whether the top eigenvalue is the mean's: ``delta > alpha (|mu|**2 + delta)``, and it leaves the bulk."""

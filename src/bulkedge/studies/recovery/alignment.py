@@ -31,7 +31,7 @@ class Alignment(Study):
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Simulate each model with each weighting."""
-        signal, fine = np.linspace(0.2, 4.0, self.signals), np.linspace(0.02, 4.0, 200)
+        signal, fine = np.linspace(0.2, 3.0, self.signals), np.linspace(0.02, 3.0, 200)
         models = {
             (name, weighting): PooledSequences(
                 self.dim, self.vocab, self.samples, 1.0, weights_of(weighting, matrix), matrix, self.table

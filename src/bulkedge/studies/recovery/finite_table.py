@@ -50,7 +50,7 @@ class FiniteTable(Study):
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both tables, simulated and predicted."""
-        fine = np.geomspace(min(self.ratios), max(self.ratios), 20)
+        fine = np.geomspace(min(self.ratios), max(self.ratios), 16)
         found = [
             leading([self.model(ratio, table) for ratio in self.ratios], self.draws, rng, table) for table in TABLES
         ]

@@ -27,8 +27,8 @@ class MeanSpike(Study):
     dim: int = parameter(Integers(50, 5000), "dimension of the embeddings", 150, paper=600)
     vocab: int = parameter(Integers(50, 100_000), "rows of the table, even", 300, paper=1200)
     samples: int = parameter(Integers(50, 100_000), "sequences", 450, paper=1800)
-    weighting: str = parameter(Choice(WEIGHTINGS), "pooling", "causal")
-    strongest: float = parameter(Interval(0.5, 10), "strongest signal", 2.4)
+    weighting: str = parameter(Choice(WEIGHTINGS), "pooling", "mean")
+    strongest: float = parameter(Interval(0.5, 10), "strongest signal", 3.2)
     signals: int = parameter(Integers(4, 100), "signal strengths", 9, paper=20)
     draws: int = parameter(Integers(2, 1000), "draws of each", 10, paper=20)
 
@@ -37,10 +37,12 @@ class MeanSpike(Study):
         correlation = correlations()["prefix"]
         weights = weights_of(self.weighting, correlation)
         signal = np.linspace(self.strongest / self.signals, self.strongest, self.signals)
+        fine = np.linspace(0.02, self.strongest, 40)
         parts = []
         for label, centered in CENTRED.items():
             model = PooledSequences(self.dim, self.vocab, self.samples, 1.0, weights, correlation, centered=centered)
             models = [with_signal(model, each) for each in signal]
+            curve = [with_signal(model, each) for each in fine]
             found = leading(models, self.draws, rng, label)
             mean, outranked = model.mean_spike(), np.array([each.mean_outranks() for each in models])
             parts.append(
@@ -54,11 +56,13 @@ class MeanSpike(Study):
                         ),
                         "signal_spike": ("signal", [each.sample_spike().location for each in models]),
                         "alignment": ("signal", [each.alignment().total for each in models]),
+                        "curve_location": ("fine_signal", [each.sample_spike().location for each in curve]),
+                        "curve_overlap": ("fine_signal", [each.alignment().total for each in curve]),
                         "mean_spike": ((), mean.location),
                         "outranked": ("signal", outranked),
                         "edge": ((), model.bulk().edge),
                     },
-                    coords={"signal": signal},
+                    coords={"signal": signal, "fine_signal": fine},
                 )
             )
         crossing = np.sqrt(model.vocab_ratio * (1 / model.alpha - 1))

@@ -71,15 +71,15 @@ def thresholds(data: xr.Dataset) -> Figure:
     left, right = grid[0]
     for weighting, (colour, symbol) in LOOK.items():
         one = data.sel(weighting=weighting)
-        line(left, one.prefix, one.threshold, label=f"{weighting} weights", color=colour)
-        line(right, one.length, one.snr, label="", color=colour)
-        marks(
-            right, one.length, one.drawn, one.drawn_error, label=f"{weighting}, drawn signs", color=colour, fmt=symbol
-        )
+        line(left, one.prefix, one.threshold.sel(table="finite"), label=f"{weighting}, finite table", color=colour)
+        line(left, one.prefix, one.threshold.sel(table="additive"), label="additive (paper)", color=colour, ls="--")
+        line(right, one.length, one.snr, label=f"{weighting} weights", color=colour)
+        marks(right, one.length, one.drawn, one.drawn_error, label="drawn signs", color=colour, fmt=symbol)
     left.set(xlabel="length of the prefix", ylabel=r"critical signal $|\mu|$")
-    left.legend(loc="upper right")
-    right.set(xlabel="length of the sequence", ylabel=r"$\alpha/\kappa$", ylim=(0.9, 1.35 * float(data.snr.max())))
-    right.legend(loc="upper center", ncols=3, columnspacing=0.7, handletextpad=0.2)
+    left.set_ylim(-0.03, 1.5 * float(data.threshold.max()))
+    left.legend(loc="upper right", ncols=2, columnspacing=0.8)
+    right.set(xlabel="length of the sequence", ylabel=r"$\alpha/\kappa$", ylim=(0.9, 1.5 * float(data.snr.max())))
+    right.legend(loc="upper right", ncols=2, columnspacing=0.8)
     return figure
 
 
@@ -104,6 +104,8 @@ def harmonic(data: xr.Dataset) -> Figure:
         root = np.sqrt(one.square)
         marks(right, one.dim, root, one.error / (2 * root), label=f"{tokens} tokens", color=colour, fmt=symbol)
     right.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="distance to harmonic weights")
+    right.set_xticks(data.dim.values, [str(each) for each in data.dim.values.tolist()])
+    right.minorticks_off()
     left.legend(loc="upper right")
     right.legend(loc="lower left")
     return figure
@@ -113,13 +115,15 @@ def finite_table(data: xr.Dataset) -> Figure:
     """Largest eigenvalue and alignment over the vocabulary ratio, for both tables."""
     figure, grid = panels(1, 2)
     looks = {"finite": (COLOURS[0], "o", "finite form"), "additive": (COLOURS[1], "s", "paper's form")}
-    for axes, name in zip(grid[0], ("location", "overlap"), strict=True):
+    for axes, name, label in zip(
+        grid[0], ("location", "overlap"), ("largest eigenvalue", "squared overlap"), strict=True
+    ):
         for table, (colour, symbol, form) in looks.items():
             one = data.sel(table=table)
             line(axes, one.fine_ratio, one[f"curve_{name}"], label=form, color=colour)
             found = one[name].mean("draw")
             marks(axes, one.ratio, found, scatter(one[name]), label=f"{table} table", color=colour, fmt=symbol)
-        axes.set(xlabel=r"vocabulary ratio $d/V$", ylabel=data[name].attrs["long_name"])
+        axes.set(xlabel=r"vocabulary ratio $d/V$", ylabel=label)
     grid[0, 1].set_ylim(-0.03, 1)
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
@@ -134,13 +138,13 @@ def mean_spike(data: xr.Dataset) -> Figure:
         one = data.sel(table=table)
         for axes, name in ((left, "location"), (right, "overlap")):
             marks(axes, one.signal, one[name].mean("draw"), scatter(one[name]), label=table, color=colour, fmt=symbol)
-    line(left, raw.signal, raw.signal_spike, label="signal, theory", color=COLOURS[0])
+    line(left, raw.fine_signal, raw.curve_location, label="signal, theory", color=COLOURS[0])
     left.axhline(float(raw.mean_spike), color=COLOURS[3], label="mean of the table, theory")
-    line(right, raw.signal, raw.alignment, label="signal, theory", color=COLOURS[0])
+    line(right, raw.fine_signal, raw.curve_overlap, label="signal, theory", color=COLOURS[0])
     for axes in grid[0]:
         axes.axvline(float(data.crossing), color="black", lw=0.8, ls=":", zorder=0, label="signal outranks the mean")
         axes.set_xlabel(r"signal $|\mu|$")
     left.set_ylabel("largest eigenvalue")
-    right.set(ylabel="squared overlap with the signal", ylim=(-0.03, 1))
+    right.set(ylabel="squared overlap", ylim=(-0.03, 1))
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

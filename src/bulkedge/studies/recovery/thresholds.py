@@ -10,7 +10,7 @@ import xarray as xr
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.ensembles.correlations import draw_signs, prefix_correlation
-from bulkedge.ensembles.pooled import TABLE, Table, critical_strength
+from bulkedge.ensembles.pooled import TABLE, critical_strength
 from bulkedge.ensembles.weights import causal_noise, causal_signal
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
@@ -23,7 +23,8 @@ class Thresholds(Study):
     """Causal weights need less signal than the mean while the prefix is short, and keep their lead as sequences grow.
 
     Left: the signal at which the sample's outlier leaves the bulk, over the length of the prefix. Right: alpha/kappa
-    over the length of the sequence with a prefix of four, from formulas and from drawn signs.
+    over the length of the sequence with a prefix of four, from formulas and from drawn signs. In a finite table the
+    noise of the class means leaves the bulk without any signal once alpha/kappa is large: there the threshold is zero.
     """
 
     length: int = parameter(Integers(3, 200), "positions of the left panel", 20)
@@ -31,21 +32,20 @@ class Thresholds(Study):
     correlation: float = parameter(Interval(0.01, 1), "correlation within the prefix", 0.6)
     vocab_ratio: float = parameter(Interval(0.01, 10), "dimension over vocabulary", 0.5)
     sample_ratio: float = parameter(Interval(0.01, 10), "dimension over samples", 1 / 3)
-    table: Table = parameter(TABLE, "class means of the table", "finite")  # noqa: RUF009
     sequences: int = parameter(Integers(100, 10**7), "drawn sequences of signs", 20_000, paper=200_000)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both panels."""
         prefix = np.arange(1, self.length + 1)
         lengths = np.unique(np.linspace(PREFIX, self.longest, 10).round().astype(int))
-        spread = self.vocab_ratio if self.table == "finite" else 0.0
+        spread = np.array([self.vocab_ratio, 0.0])
         short = np.array([self._kept(self.length, each) for each in prefix.tolist()])
-        square = critical_strength(self.vocab_ratio, self.sample_ratio) / short - spread
+        square = critical_strength(self.vocab_ratio, self.sample_ratio) / short - spread[:, None, None]
         drawn = np.array([self._drawn(each, rng) for each in track(lengths.tolist(), "lengths")])
         return xr.Dataset(
             {
                 "threshold": (
-                    ("prefix", "weighting"),
+                    ("table", "prefix", "weighting"),
                     np.sqrt(np.maximum(square, 0.0)),
                     {"long_name": "critical signal"},
                 ),
@@ -58,7 +58,7 @@ class Thresholds(Study):
                 "drawn_error": (("length", "weighting"), drawn[:, 1]),
                 "closed": ("length", [self._closed(each) for each in lengths.tolist()]),
             },
-            coords={"prefix": prefix, "length": lengths, "weighting": list(WEIGHTINGS)},
+            coords={"table": list(TABLE.options), "prefix": prefix, "length": lengths, "weighting": list(WEIGHTINGS)},
         )
 
     def _kept(self, length: int, prefix: int) -> Real:
@@ -79,7 +79,8 @@ class Thresholds(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Order of the thresholds, drawn signs, and the growing lead of causal weights."""
-        gap = data.threshold.sel(weighting="mean") - data.threshold.sel(weighting="causal")
+        paper = data.threshold.sel(table="additive")
+        gap = paper.sel(weighting="mean") - paper.sel(weighting="causal")
         deviation = np.abs((data.drawn - data.snr) / data.drawn_error)
         lead = data.snr.sel(weighting="causal") / data.snr.sel(weighting="mean")
         return [
