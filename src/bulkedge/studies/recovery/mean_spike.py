@@ -37,12 +37,10 @@ class MeanSpike(Study):
         correlation = correlations()["prefix"]
         weights = weights_of(self.weighting, correlation)
         signal = np.linspace(self.strongest / self.signals, self.strongest, self.signals)
-        fine = np.linspace(0.02, self.strongest, 40)
         parts = []
         for label, centered in CENTRED.items():
             model = PooledSequences(self.dim, self.vocab, self.samples, 1.0, weights, correlation, centered=centered)
             models = [with_signal(model, each) for each in signal]
-            curve = [with_signal(model, each) for each in fine]
             found = leading(models, self.draws, rng, label)
             mean, outranked = model.mean_spike(), np.array([each.mean_outranks() for each in models])
             parts.append(
@@ -56,18 +54,25 @@ class MeanSpike(Study):
                         ),
                         "signal_spike": ("signal", [each.sample_spike().location for each in models]),
                         "alignment": ("signal", [each.alignment().total for each in models]),
-                        "curve_location": ("fine_signal", [each.sample_spike().location for each in curve]),
-                        "curve_overlap": ("fine_signal", [each.alignment().total for each in curve]),
                         "mean_spike": ((), mean.location),
                         "outranked": ("signal", outranked),
                         "edge": ((), model.bulk().edge),
                     },
-                    coords={"signal": signal, "fine_signal": fine},
+                    coords={"signal": signal},
                 )
             )
         crossing = np.sqrt(model.vocab_ratio * (1 / model.alpha - 1))
-        data = xr.concat(parts, dim=xr.Variable("table", list(CENTRED)))
-        return data.assign(crossing=((), crossing, {"long_name": "signal from which it outranks the mean"}))
+        fine = np.linspace(0.02, self.strongest, 30)
+        curve = [with_signal(model, each) for each in fine]
+        return (
+            xr.concat(parts, dim=xr.Variable("table", list(CENTRED)))
+            .assign(
+                crossing=((), crossing, {"long_name": "signal from which it outranks the mean"}),
+                curve_location=("fine_signal", [each.sample_spike().location for each in curve]),
+                curve_overlap=("fine_signal", [each.alignment().total for each in curve]),
+            )
+            .assign_coords(fine_signal=fine)
+        )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The spike of the mean, and that centring takes it away."""

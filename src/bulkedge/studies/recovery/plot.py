@@ -105,7 +105,7 @@ def harmonic(data: xr.Dataset) -> Figure:
         marks(right, one.dim, root, one.error / (2 * root), label=f"{tokens} tokens", color=colour, fmt=symbol)
     right.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="distance to harmonic weights")
     right.set_xticks(data.dim.values, [str(each) for each in data.dim.values.tolist()])
-    right.minorticks_off()
+    right.set_xticks([], minor=True)
     left.legend(loc="upper right")
     right.legend(loc="lower left")
     return figure
