@@ -9,10 +9,18 @@ import xarray as xr
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, parameter
-from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table, spectral_alignment
+from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim
-from bulkedge.studies.recovery.setting import WEIGHTINGS, average, correlations, leading, weights_of, with_signal
+from bulkedge.studies.recovery.setting import (
+    WEIGHTINGS,
+    Predictions,
+    average,
+    correlations,
+    leading,
+    weights_of,
+    with_signal,
+)
 
 CLEAR = 1.5
 """Signals from so many thresholds on, beyond which finite-size effects are of order 1/d."""
@@ -62,12 +70,12 @@ class Alignment(Study):
         )
 
     def _curves(self, models: dict[tuple[str, str], PooledSequences], signal: Real) -> Real:
-        curves = []
-        for model in models.values():
-            spread = model.vocab_ratio if self.table == "finite" else 0.0
-            omega = model.alpha / model.kappa * (signal**2 + spread)
-            spectral = spectral_alignment(omega, model.vocab_ratio, model.sample_ratio)
-            curves.append(spectral * signal**2 / (signal**2 + spread))
+        curves = [
+            Predictions(each.alpha / each.kappa, each.sample_ratio, self.table).alignment(
+                signal, np.array(each.vocab_ratio)
+            )
+            for each in models.values()
+        ]
         return np.reshape(curves, (len(correlations()), len(WEIGHTINGS), len(signal)))
 
     def claims(self, data: xr.Dataset) -> list[Claim]:

@@ -10,10 +10,10 @@ import xarray as xr
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.ensembles.correlations import spiked_correlation
-from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table, critical_strength, spectral_alignment
+from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim
-from bulkedge.studies.recovery.setting import LENGTH, average, leading, weights_of
+from bulkedge.studies.recovery.setting import LENGTH, Predictions, average, leading, weights_of
 
 SHOWN = ("mean", "optimal")
 SUPPORT, STRENGTH = 3, 6.0
@@ -44,15 +44,16 @@ class PhaseDiagram(Study):
         for weighting in SHOWN:
             weights = weights_of(weighting, correlation)
             snr = float(weights @ correlation @ weights / (weights @ weights))
+            predicted = Predictions(snr, self.sample_ratio, self.table)
             models = [self._model(weights, correlation, *probe) for probe in PROBES]
             found = leading(models, self.draws, rng, weighting)[..., 1]
             parts.append(
                 xr.Dataset(
                     {
-                        "alignment": (("vocab_ratio", "signal"), self._map(signal[None], ratio[:, None], snr)),
+                        "alignment": (("vocab_ratio", "signal"), predicted.alignment(signal[None], ratio[:, None])),
                         "boundary": (
                             "vocab_ratio",
-                            self._boundary(ratio, snr),
+                            predicted.threshold(ratio),
                             {"long_name": "threshold of the signal"},
                         ),
                         "measured": (("probe", "draw"), found, {"long_name": "simulated alignment"}),
@@ -64,18 +65,6 @@ class PhaseDiagram(Study):
             )
         places = {"probe_signal": ("probe", [a for a, _ in PROBES]), "probe_ratio": ("probe", [b for _, b in PROBES])}
         return xr.concat(parts, dim=xr.Variable("weighting", list(SHOWN))).assign_coords(places)
-
-    def _spread(self, ratio: Real) -> Real:
-        return ratio if self.table == "finite" else np.zeros_like(ratio)
-
-    def _map(self, signal: Real, ratio: Real, snr: float) -> Real:
-        spread = self._spread(ratio)
-        spectral = spectral_alignment(snr * (signal**2 + spread), ratio, self.sample_ratio)
-        return np.asarray(spectral * signal**2 / (signal**2 + spread))
-
-    def _boundary(self, ratio: Real, snr: float) -> Real:
-        square = critical_strength(ratio, self.sample_ratio) / snr - self._spread(ratio)
-        return np.sqrt(np.maximum(square, 0.0))
 
     def _model(self, weights: Real, correlation: Real, signal: float, ratio: float) -> PooledSequences:
         vocab, samples = 2 * round(self.dim / ratio / 2), round(self.dim / self.sample_ratio)
@@ -98,20 +87,23 @@ class PhaseDiagram(Study):
                     reason="four standard errors, and a few 1/d at finite size",
                 )
             )
+        return claims + self._gain(data)
+
+    def _gain(self, data: xr.Dataset) -> list[Claim]:
+        """What optimal weights recover beyond mean ones."""
         share = (data.alignment > 0).mean(("signal", "vocab_ratio"))
-        claims.append(
+        rise = data.boundary.sel(weighting="optimal") - data.boundary.sel(weighting="mean")
+        return [
             Claim(
                 statement="largest rise of the threshold from mean to optimal weights, over the map",
                 place="recovery, section 4: the frontier moves to weaker signals at every vocabulary ratio",
                 predicted=0.0,
-                measured=float((data.boundary.sel(weighting="optimal") - data.boundary.sel(weighting="mean")).max()),
+                measured=float(rise.max()),
                 error=0.0,
                 tolerance=0.0,
                 reason="thresholds fall as alpha/kappa grows",
                 relation="<=",
-            )
-        )
-        claims.append(
+            ),
             Claim(
                 statement="recoverable part of the map, optimal over mean weights",
                 place="recovery, Figure 2",
@@ -121,6 +113,5 @@ class PhaseDiagram(Study):
                 tolerance=0.0,
                 reason="optimal weights have the larger alpha/kappa",
                 relation=">=",
-            )
-        )
-        return claims
+            ),
+        ]

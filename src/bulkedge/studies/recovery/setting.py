@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from bulkedge.arrays import Real
 from bulkedge.ensembles.correlations import prefix_correlation, spiked_correlation
-from bulkedge.ensembles.pooled import PooledSequences
+from bulkedge.ensembles.pooled import PooledSequences, Table, critical_strength, spectral_alignment
 from bulkedge.ensembles.weights import causal_weights, mean_weights, optimal_weights
 from bulkedge.progress import track
 
@@ -39,6 +40,30 @@ def weights_of(weighting: str, correlation: Real) -> Real:
 def with_signal(model: PooledSequences, signal: float) -> PooledSequences:
     """The same model with another signal."""
     return replace(model, signal=signal)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Alignment and threshold of the sample for arrays of signals and vocabulary ratios, in closed form."""
+
+    snr: Any
+    """Alpha over kappa."""
+    sample_ratio: float
+    table: Table
+
+    def _spread(self, vocab_ratio: Real) -> Real:
+        return vocab_ratio if self.table == "finite" else 0.0 * vocab_ratio
+
+    def alignment(self, signal: Real, vocab_ratio: Real) -> Real:
+        """Equation 8, with the factor of the table."""
+        square, spread = signal**2, self._spread(vocab_ratio)
+        spectral = spectral_alignment(self.snr * (square + spread), vocab_ratio, self.sample_ratio)
+        return np.asarray(spectral * square / (square + spread))
+
+    def threshold(self, vocab_ratio: Real) -> Real:
+        """Equation 36; zero where the noise of the class means leaves the bulk alone."""
+        square = critical_strength(vocab_ratio, self.sample_ratio) / self.snr - self._spread(vocab_ratio)
+        return np.sqrt(np.maximum(square, 0.0))
 
 
 def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Real:
