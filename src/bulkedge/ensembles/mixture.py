@@ -162,14 +162,17 @@ class PooledMixture(Parametric, Ensemble):
     def _kappa(self) -> float:
         return float(self.weights @ self.weights)
 
-    @cached_property
     def population_bulk(self) -> Law:
         """``kappa Sigma * MP(d/V)``, free product: the noise given the table, with unlimited samples."""
+        return self._population
+
+    @cached_property
+    def _population(self) -> Law:
         return free_mul(self.noise_covariance, MarchenkoPastur(self.dim / sum(self.sizes), self._kappa))
 
     def law(self) -> Law:
         """The population's bulk seen through N samples."""
-        return free_mul(self.population_bulk, MarchenkoPastur(self.dim / self.samples))
+        return free_mul(self._population, MarchenkoPastur(self.dim / self.samples))
 
     def spikes(self) -> list[ClassSpike]:
         """The K - 1 spikes between classes, largest first.
@@ -180,7 +183,7 @@ class PooledMixture(Parametric, Ensemble):
         psi/(1 + delta psi)`` with ``psi = z G - 1``, ``delta = d/V``. The eigenvector q of M tells the squared length
         within the span of the means, ``-alpha/kappa G**2 q'A gram A'q/q'M'q``.
         """
-        bulk = self.population_bulk
+        bulk = self._population
         ratio = self.dim / self.samples
         spikes = []
         for rank in range(1, len(self.sizes)):
@@ -200,7 +203,7 @@ class PooledMixture(Parametric, Ensemble):
     def _forms(self, z: float) -> tuple[float, Real, Real]:
         """G, M and M' at a point beyond the edge, in units of kappa."""
         point = np.array([self._kappa * z + 0j])
-        g, g_slope, psi, psi_slope = (float(part.real[0]) for part in self.population_bulk._transforms(point))
+        g, g_slope, psi, psi_slope = (float(part.real[0]) for part in self._population._transforms(point))
         g, g_slope, psi_slope = self._kappa * g, self._kappa**2 * g_slope, self._kappa * psi_slope
         spreads, whole = self.dim / np.array(self.sizes), self.dim / sum(self.sizes)
         tau, tau_slope = psi / (1 + whole * psi), psi_slope / (1 + whole * psi) ** 2
@@ -216,7 +219,7 @@ class PooledMixture(Parametric, Ensemble):
         def excess(z: float) -> float:
             return float(np.linalg.eigvalsh(self._forms(z)[1])[-rank]) - 1
 
-        low = self.population_bulk.edge / self._kappa * (1 + 1e-9)
+        low = self._population.edge / self._kappa * (1 + 1e-9)
         if excess(low) <= 0:
             return None
         high = 2 * low

@@ -194,7 +194,8 @@ class PooledSequences(Parametric, Ensemble):
         values, vectors = eigh(
             rows.T @ rows / self.samples, subset_by_index=(self.dim - 1, self.dim - 1), overwrite_a=True
         )
-        return Leading(float(values[0]), float(vectors[:, 0].sum() ** 2 / self.dim))
+        along = vectors[:, 0].sum() / np.sqrt(self.dim)  # mu points along the constant vector
+        return Leading(float(values[0]), float(along**2))
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 
@@ -206,9 +207,12 @@ class PooledSequences(Parametric, Ensemble):
         """The bulk."""
         return self.bulk()
 
-    @cached_property
     def population_bulk(self) -> MarchenkoPastur:
         """``kappa MP(delta)``: the noise given the table, with unlimited samples."""
+        return self._population
+
+    @cached_property
+    def _population(self) -> MarchenkoPastur:
         return MarchenkoPastur(self.vocab_ratio, self.kappa)
 
     def population_spike(self) -> Spike:
@@ -228,8 +232,8 @@ class PooledSequences(Parametric, Ensemble):
 
     def _spikes_of(self, strength: float) -> tuple[Spike, Spike]:
         """What a spike of so many kappa does, in the population and in the sample."""
-        population = self.population_bulk.spike(max(self.kappa * strength, SMALLEST))
-        return population, self.population_bulk.sample_spike(population.location, self.sample_ratio)
+        population = self._population.spike(max(self.kappa * strength, SMALLEST))
+        return population, self._population.sample_spike(population.location, self.sample_ratio)
 
     def alignment(self) -> Alignment:
         """Squared overlap of the top eigenvector of ``Y'Y/N`` with mu, in factors (*recovery*, equation 8).
@@ -247,7 +251,7 @@ class PooledSequences(Parametric, Ensemble):
         Both are a critical ``omega``, solved for ``|mu|``. In a finite table the noise of the class means counts
         towards omega: where it is enough alone, the threshold is zero, and an outlier does not tell of a signal.
         """
-        law = self.population_bulk
+        law = self._population
         population = law.spike(1.0).threshold / self.kappa
         level = law.sample_spike(0.0, self.sample_ratio).threshold
         sample = 1 / float(law.cauchy(level).real) / self.kappa

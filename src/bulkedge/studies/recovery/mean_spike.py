@@ -93,7 +93,7 @@ class MeanSpike(Study):
                 predicted=float(data.mean_spike),
                 measured=location[0],
                 error=location[1],
-                tolerance=4 * location[1] + 10 / self.dim * float(data.mean_spike),
+                tolerance=4 * location[1] + 5 / self.dim * float(data.mean_spike),
                 reason="four standard errors, and a few 1/d; the signal's spike pushes it up as it comes near",
             ),
             Claim(
@@ -102,7 +102,7 @@ class MeanSpike(Study):
                 predicted=0.0,
                 measured=overlap[0],
                 error=overlap[1],
-                tolerance=4 * overlap[1] + 10 / self.dim,
+                tolerance=4 * overlap[1] + 5 / self.dim,
                 reason="four standard errors, and order 1/d",
             ),
             Claim(
@@ -111,7 +111,7 @@ class MeanSpike(Study):
                 predicted=float(data.alignment[strong].mean()),
                 measured=kept[0],
                 error=kept[1],
-                tolerance=4 * kept[1] + 10 / self.dim,
+                tolerance=4 * kept[1] + 5 / self.dim,
                 reason="four standard errors, and mixing with the mean's eigenvector, of order 1/d",
             ),
         ]
