@@ -7,11 +7,11 @@ from scipy.special import softmax
 
 from bulkedge.ensembles.learned import (
     learned_weights,
-    pooled_rows,
     ridge_coefficients,
     ridge_loss,
     through_softmax,
 )
+from bulkedge.ensembles.pooled import pool
 
 
 def problem(seed, vocab=30, dim=6, samples=80, length=4):
@@ -25,14 +25,14 @@ def problem(seed, vocab=30, dim=6, samples=80, length=4):
 def test_pooled_rows_are_weighted_sums():
     table, tokens, _ = problem(0)
     weights = np.array([0.4, 0.3, 0.2, 0.1])
-    assert pooled_rows(table, tokens, weights) == pytest.approx(np.einsum("t,ntd->nd", weights, table[tokens]))
+    assert pool(table, tokens, weights) == pytest.approx(np.einsum("t,ntd->nd", weights, table[tokens]))
 
 
 @pytest.mark.parametrize("samples", [80, 4])
 def test_ridge_is_the_minimiser_by_either_route(samples):
     """The gradient of the objective vanishes at the coefficients, to rounding."""
     table, tokens, labels = problem(1, samples=samples)
-    rows = pooled_rows(table, tokens, np.full(4, 0.25))
+    rows = pool(table, tokens, np.full(4, 0.25))
     b = ridge_coefficients(rows, labels, 0.3)
     assert rows.T @ (rows @ b - labels) / samples + 0.3 * b == pytest.approx(np.zeros(6), abs=1e-13)
 

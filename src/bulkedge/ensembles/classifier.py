@@ -40,9 +40,9 @@ from bulkedge.ensembles.learned import (
     LearnedWeights,
     LossGradient,
     minimise_on_simplex,
-    pooled_rows,
     ridge_coefficients,
 )
+from bulkedge.ensembles.pooled import pool
 from bulkedge.laws.base import Law
 from bulkedge.laws.product import MarchenkoPastur, ProductLaw
 
@@ -144,7 +144,7 @@ class RidgeClassifier(Parametric):
         """Share of the test sequences of a draw that a classifier trained on the others gets right."""
         if len(data.labels) <= self.samples:
             raise ValueError(f"there are no test sequences: sample(rng, tests) draws them after {self.samples} others")
-        rows = pooled_rows(data.table, data.tokens, self._weights(weights))
+        rows = pool(data.table, data.tokens, self._weights(weights))
         train, test = slice(self.samples), slice(self.samples, None)
         coefficients = ridge_coefficients(rows[train], data.labels[train], self.ridge)
         return float(np.mean(np.sign(rows[test] @ coefficients) == data.labels[test]))

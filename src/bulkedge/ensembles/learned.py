@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import solve
 from scipy.optimize import minimize
-from scipy.sparse import csr_array
 from scipy.special import softmax
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval
+from bulkedge.ensembles.pooled import pool
 
 RIDGE = Interval(1e-12, 1e12)
 REACH = 15.0
@@ -50,14 +50,6 @@ class LossGradient(NamedTuple):
     gradient: Real
 
 
-def pooled_rows(table: Real, tokens: Any, weights: Real) -> Real:
-    """Rows ``sum_t w_t e(token_it)``: a sparse matrix times the table."""
-    samples, length = tokens.shape
-    starts = np.arange(0, samples * length + 1, length)
-    pooling = csr_array((np.tile(weights, samples), tokens.ravel(), starts), shape=(samples, len(table)))
-    return np.asarray(pooling @ table)
-
-
 def ridge_coefficients(rows: Real, labels: Real, ridge: float) -> Real:
     """The minimiser of ``|Y b - l|**2/N + ridge |b|**2``, by the smaller of its two normal equations."""
     samples, dim = rows.shape
@@ -70,7 +62,7 @@ def ridge_coefficients(rows: Real, labels: Real, ridge: float) -> Real:
 
 def ridge_loss(table: Real, tokens: Any, labels: Real, ridge: float, weights: Real) -> LossGradient:
     """The smallest regularised loss at these weights, and its gradient by the envelope theorem."""
-    rows = pooled_rows(table, tokens, weights)
+    rows = pool(table, tokens, weights)
     coefficients = ridge_coefficients(rows, labels, ridge)
     residual = labels - rows @ coefficients
     loss = residual @ residual / len(labels) + ridge * coefficients @ coefficients

@@ -1,1 +1,1 @@
-"""Figures of *recovery*."""
+"""Studies of *recovery*: which pooling of token embeddings keeps the signal."""

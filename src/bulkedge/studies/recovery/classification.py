@@ -17,7 +17,7 @@ from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim
 
-POOLINGS = ("mean", "causal", "optimal", "learned")
+WEIGHTINGS = ("mean", "causal", "optimal", "learned")
 RESTARTS = 2
 
 
@@ -55,11 +55,11 @@ class Classification(Study):
         )
         return xr.Dataset(
             {
-                "accuracy": (("signal", "draw", "pooling"), np.array(measured), {"long_name": "test accuracy"}),
-                "predicted": (("signal", "pooling"), np.array(theory), {"long_name": "its limit"}),
-                "curve": (("fine_signal", "pooling"), np.array(curve), {"long_name": "its limit"}),
+                "accuracy": (("signal", "draw", "weighting"), np.array(measured), {"long_name": "test accuracy"}),
+                "predicted": (("signal", "weighting"), np.array(theory), {"long_name": "its limit"}),
+                "curve": (("fine_signal", "weighting"), np.array(curve), {"long_name": "its limit"}),
             },
-            coords={"signal": signal, "fine_signal": fine, "pooling": list(POOLINGS)},
+            coords={"signal": signal, "fine_signal": fine, "weighting": list(WEIGHTINGS)},
         )
 
     def _model(self, signal: float, population: LabelledSigns) -> RidgeClassifier:
@@ -81,17 +81,17 @@ class Classification(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The closed form for each pooling, and their order."""
-        return [self._close(data, pooling) for pooling in POOLINGS] + [
+        return [self._close(data, weighting) for weighting in WEIGHTINGS] + [
             self._ahead(data, *pair) for pair in (("causal", "mean"), ("optimal", "causal"))
         ]
 
-    def _close(self, data: xr.Dataset, pooling: str) -> Claim:
-        one = data.sel(pooling=pooling)
+    def _close(self, data: xr.Dataset, weighting: str) -> Claim:
+        one = data.sel(weighting=weighting)
         error = _error(one.accuracy)
         # learned weights also fit noise: one more parameter for each position
-        fitted = self.length / (2 * self.samples) if pooling == "learned" else 0.0
+        fitted = self.length / (2 * self.samples) if weighting == "learned" else 0.0
         return Claim(
-            statement=f"{pooling}: mean test accuracy over the signal strengths",
+            statement=f"{weighting}: mean test accuracy over the signal strengths",
             place="ours, for recovery, Figure 6",
             predicted=float(one.predicted.mean()),
             measured=float(one.accuracy.mean()),
@@ -101,7 +101,7 @@ class Classification(Study):
         )
 
     def _ahead(self, data: xr.Dataset, better: str, worse: str) -> Claim:
-        gain = data.accuracy.sel(pooling=better) - data.accuracy.sel(pooling=worse)
+        gain = data.accuracy.sel(weighting=better) - data.accuracy.sel(weighting=worse)
         error = _error(gain)
         return Claim(
             statement=f"{better} pooling is more accurate than {worse} pooling",
