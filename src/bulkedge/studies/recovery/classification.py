@@ -12,12 +12,11 @@ from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.ensembles.classifier import LabelledSigns, RidgeClassifier, prefix_majority
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.learned import learned_weights
-from bulkedge.ensembles.weights import causal_weights, mean_weights, optimal_weights
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim
+from bulkedge.studies.recovery.setting import WEIGHTINGS, average, weights_of
 
-WEIGHTINGS = ("mean", "causal", "optimal", "learned")
 RESTARTS = 2
 
 
@@ -44,7 +43,7 @@ class Classification(Study):
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train on draws of each strength, and evaluate the closed form on a finer grid."""
         population = prefix_majority(self.length, self.prefix, self.correlation)
-        signal, fine = np.linspace(0, self.strongest, self.signals), np.linspace(0, self.strongest, 26)
+        signal, fine = np.linspace(0, self.strongest, self.signals), np.linspace(0, self.strongest, 16)
         measured = [
             [self._measure(self._model(strength, population), rng) for _ in range(self.draws)]
             for strength in track(signal.tolist(), "signals")
@@ -59,7 +58,7 @@ class Classification(Study):
                 "predicted": (("signal", "weighting"), np.array(theory), {"long_name": "its limit"}),
                 "curve": (("fine_signal", "weighting"), np.array(curve), {"long_name": "its limit"}),
             },
-            coords={"signal": signal, "fine_signal": fine, "weighting": list(WEIGHTINGS)},
+            coords={"signal": signal, "fine_signal": fine, "weighting": [*WEIGHTINGS, "learned"]},
         )
 
     def _model(self, signal: float, population: LabelledSigns) -> RidgeClassifier:
@@ -67,7 +66,7 @@ class Classification(Study):
 
     def _fixed(self) -> list[Real]:
         correlation = prefix_correlation(self.length, self.prefix, self.correlation)
-        return [mean_weights(self.length), causal_weights(self.length), optimal_weights(correlation)]
+        return [weights_of(weighting, correlation) for weighting in WEIGHTINGS]
 
     def _measure(self, model: RidgeClassifier, rng: np.random.Generator) -> list[float]:
         data = model.sample(rng, self.tests)
@@ -81,20 +80,20 @@ class Classification(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The closed form for each pooling, and their order."""
-        return [self._close(data, weighting) for weighting in WEIGHTINGS] + [
+        return [self._close(data, weighting) for weighting in (*WEIGHTINGS, "learned")] + [
             self._ahead(data, *pair) for pair in (("causal", "mean"), ("optimal", "causal"))
         ]
 
     def _close(self, data: xr.Dataset, weighting: str) -> Claim:
         one = data.sel(weighting=weighting)
-        error = _error(one.accuracy)
+        measured, error = average(one.accuracy)
         # learned weights also fit noise: one more parameter for each position
         fitted = self.length / (2 * self.samples) if weighting == "learned" else 0.0
         return Claim(
             statement=f"{weighting}: mean test accuracy over the signal strengths",
             place="ours, for recovery, Figure 6",
             predicted=float(one.predicted.mean()),
-            measured=float(one.accuracy.mean()),
+            measured=measured,
             error=error,
             tolerance=4 * error + 0.25 / self.dim + fitted,
             reason="four standard errors, a shift of order 1/d, and L/(2 N) for the noise that learned weights fit",
@@ -102,20 +101,14 @@ class Classification(Study):
 
     def _ahead(self, data: xr.Dataset, better: str, worse: str) -> Claim:
         gain = data.accuracy.sel(weighting=better) - data.accuracy.sel(weighting=worse)
-        error = _error(gain)
+        measured, error = average(gain)
         return Claim(
             statement=f"{better} pooling is more accurate than {worse} pooling",
             place="recovery, Figure 6",
             predicted=0.0,
-            measured=float(gain.mean()),
+            measured=measured,
             error=error,
             tolerance=-2 * error,
             reason="by more than two standard errors",
             relation=">=",
         )
-
-
-def _error(values: xr.DataArray) -> float:
-    """Standard error of the mean over strengths and draws, from the scatter of the draws at each strength."""
-    variances = values.var("draw", ddof=1)
-    return float(np.sqrt(variances.mean() / values.size))
