@@ -182,7 +182,7 @@ def test_where_the_formula_fails_is_where_pooling_is_not_gaussian():
 def test_all_the_weight_on_one_position_is_out_of_reach():
     """Rows are then rows of the table, seen a few times each: the variance is a sixth smaller than the formula says.
 
-    Not a finite size: it is the same at three times these sizes. Should this fail, the module's warning can go.
+    Not an effect of size: it is the same at three times these. Should this fail, the module's warning can go.
     """
     model = RidgeClassifier(150, 200, 100, 1.0, 0.1, POPULATION)
     first = np.eye(LENGTH)[0]
