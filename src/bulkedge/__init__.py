@@ -11,7 +11,28 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 """
 
 from bulkedge.comparison import Comparison, compare
-from bulkedge.ensembles import Ensemble, GaussianProduct, GaussianSum, SoftmaxAttention, Wigner, Wishart
+from bulkedge.ensembles import (
+    Ensemble,
+    GaussianProduct,
+    GaussianSum,
+    LearnedWeights,
+    PooledMixture,
+    PooledSequences,
+    RidgeClassifier,
+    SoftmaxAttention,
+    Wigner,
+    Wishart,
+    autoregressive_correlation,
+    causal_weights,
+    draw_signs,
+    learned_weights,
+    mean_weights,
+    optimal_weights,
+    prefix_correlation,
+    prefix_majority,
+    self_attention_weights,
+    spiked_correlation,
+)
 from bulkedge.laws import (
     AttentionLaw,
     CausalLaw,
@@ -33,6 +54,7 @@ from bulkedge.laws import (
     free_mul,
     rectangular_add,
 )
+from bulkedge.models import TableSpectrum, table_spectrum
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.version import __version__
 
@@ -64,11 +86,28 @@ __all__ = [
     "GaussianProduct",
     "GaussianSum",
     "SoftmaxAttention",
+    "PooledSequences",
+    "PooledMixture",
+    "mean_weights",
+    "causal_weights",
+    "optimal_weights",
+    "self_attention_weights",
+    "prefix_correlation",
+    "spiked_correlation",
+    "autoregressive_correlation",
+    "draw_signs",
+    "LearnedWeights",
+    "learned_weights",
+    "RidgeClassifier",
+    "prefix_majority",
     # spectra
     "Spectrum",
     "spectrum",
     # comparison
     "Comparison",
     "compare",
+    # models
+    "TableSpectrum",
+    "table_spectrum",
     "__version__",
 ]

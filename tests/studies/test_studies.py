@@ -31,6 +31,15 @@ SMALL = {
     "laws/bulk": {"size": 120},
     "laws/edge": {"size": 50, "draws": 500},
     "laws/transition": {"size": 100, "draws": 4},
+    "recovery/alignment": {"dim": 80, "vocab": 160, "samples": 240, "signals": 6},
+    "recovery/bulk": {"dim": 150, "vocab": 300, "samples": 450},
+    "recovery/classification": {"dim": 40, "vocab": 80, "samples": 160, "signals": 3, "draws": 3},
+    "recovery/embeddings": {"dim": 60, "vocab": 2000},
+    "recovery/finite-table": {"dim": 80, "ratios": (0.5, 2.0)},
+    "recovery/harmonic": {"dims": (50, 100, 200), "sequences": 2000},
+    "recovery/mean-spike": {"dim": 80, "vocab": 160, "samples": 240, "signals": 6},
+    "recovery/phase-diagram": {"resolution": 50, "dim": 100},
+    "recovery/thresholds": {"sequences": 2000},
 }
 """Sizes at which a study runs in about a second; a new study needs an entry."""
 

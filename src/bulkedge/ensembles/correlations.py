@@ -1,0 +1,182 @@
+"""Correlations of the signs along a sequence, and balanced signs that have them.
+
+``prefix_correlation``, ``spiked_correlation`` and ``autoregressive_correlation`` give the matrix ``R``; ``draw_signs``
+gives +-1 with ``E[xi_t xi_s] = R_ts`` and mean zero, exactly, by one of two constructions:
+
+* ``R_ts = a_t a_s`` off the diagonal: ``xi_t = eta b_t``, a common balanced sign times independent ones of mean a_t;
+* ``sin(pi R/2)`` positive semidefinite: signs of Gaussian variables with that covariance, since
+  ``E[sign(g) sign(h)] = (2/pi) arcsin(corr(g, h))``.
+
+>>> import numpy as np
+>>> correlation = prefix_correlation(length=4, prefix=2, correlation=0.6)
+>>> correlation[0].tolist()
+[1.0, 0.6, 0.0, 0.0]
+>>> signs = draw_signs(correlation, 100_000, np.random.default_rng(0))
+>>> bool(np.abs(signs.T @ signs / 100_000 - correlation).max() < 0.02)
+True
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Integers, Interval
+
+TOLERANCE = 1e-9
+"""Rounding up to which a matrix counts as symmetric, of unit diagonal, positive semidefinite or of product form."""
+LENGTH = Integers(1, 100_000)
+
+
+class CorrelationMatrix:
+    """Domain of correlation matrices: symmetric, of unit diagonal, positive semidefinite."""
+
+    def check(self, name: str, value: Any) -> Real:
+        """Return the matrix as a read-only array, or raise."""
+        matrix = np.array(value, dtype=float)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+            raise ValueError(f"{name} must be a square matrix; got shape {matrix.shape}")
+        if not np.all(np.isfinite(matrix)):
+            raise ValueError(f"{name} has entries that are NaN or infinite; it must be {self}")
+        asymmetry = np.abs(matrix - matrix.T).max()
+        if asymmetry > TOLERANCE:
+            raise ValueError(f"{name} is not symmetric: entries differ from their mirror by {asymmetry:g}")
+        off = np.abs(np.diagonal(matrix) - 1).max()
+        if off > TOLERANCE:
+            raise ValueError(f"{name} has a diagonal that differs from 1 by {off:g}; it must be {self}")
+        lowest = float(np.linalg.eigvalsh(matrix)[0])
+        if lowest < -TOLERANCE * len(matrix):
+            raise ValueError(f"{name} has the eigenvalue {lowest:g}; it must be {self}")
+        matrix.flags.writeable = False
+        return matrix
+
+    def parse(self, name: str, text: str) -> Any:
+        """Matrices have no written form."""
+        raise ValueError(f"{name} = {text!r} cannot be given as text: matrices are made in Python")
+
+    def __str__(self) -> str:
+        return "a correlation matrix (symmetric, unit diagonal, positive semidefinite)"
+
+
+CORRELATION = CorrelationMatrix()
+
+
+def prefix_correlation(length: int, prefix: int, correlation: float) -> Real:
+    """The first ``prefix`` positions are correlated with each other, the rest with nothing (*recovery*, section 4).
+
+    Parameters
+    ----------
+    length : int
+        Positions L.
+    prefix : int
+        Correlated positions, at most L.
+    correlation : float
+        Their correlation, in [0, 1].
+    """
+    length = LENGTH.check("length", length)
+    prefix = Integers(1, length).check("prefix", prefix)
+    correlation = Interval(0, 1).check("correlation", correlation)
+    matrix = np.eye(length)
+    matrix[:prefix, :prefix] = correlation
+    np.fill_diagonal(matrix, 1.0)
+    return matrix
+
+
+def spiked_correlation(length: int, direction: ArrayLike, strength: float) -> Real:
+    """``I + strength v v'`` scaled to unit diagonal, v the unit vector along ``direction`` (*recovery*, Figures 2, 4b).
+
+    Parameters
+    ----------
+    length : int
+        Positions L.
+    direction : array of length L
+        Any vector but zero; its signs may differ.
+    strength : float
+        Strength of the spike, at least zero.
+    """
+    length = LENGTH.check("length", length)
+    strength = Interval(0, 1e12).check("strength", strength)
+    vector = np.asarray(direction, dtype=float)
+    if vector.shape != (length,) or not np.all(np.isfinite(vector)) or not np.any(vector):
+        raise ValueError(f"direction must be a finite vector of length {length} other than zero; got {direction!r}")
+    spike = np.sqrt(strength) * vector / np.linalg.norm(vector)
+    loading = spike / np.sqrt(1 + spike**2)
+    matrix = np.outer(loading, loading)
+    np.fill_diagonal(matrix, 1.0)
+    return np.asarray(matrix)
+
+
+def autoregressive_correlation(length: int, correlation: float) -> Real:
+    """``R_ts = correlation**|t - s|``: a sign flips from one position to the next with the same probability.
+
+    Parameters
+    ----------
+    length : int
+        Positions L.
+    correlation : float
+        Correlation of neighbours, in [-1, 1].
+    """
+    positions = np.arange(LENGTH.check("length", length))
+    correlation = Interval(-1, 1).check("correlation", correlation)
+    return np.asarray(correlation ** np.abs(positions[:, None] - positions).astype(float))
+
+
+def draw_signs(correlation: ArrayLike, samples: int, rng: np.random.Generator) -> Real:
+    """Balanced signs with a given correlation, a row for each sample.
+
+    Parameters
+    ----------
+    correlation : array of shape (L, L)
+        Correlation matrix R.
+    samples : int
+        Rows.
+    rng : numpy.random.Generator
+        Source of randomness.
+
+    Raises
+    ------
+    ValueError
+        If R is not a correlation matrix, or neither of the two constructions of this module gives it. Not every
+        correlation matrix is one of signs: three signs cannot all be correlated by -1/2, for instance.
+    """
+    matrix = CORRELATION.check("correlation", correlation)
+    loading = product_loading(matrix)
+    if loading is not None:
+        common = rng.integers(0, 2, (samples, 1), dtype=np.int8)
+        own = rng.random((samples, len(matrix))) < (1 + loading) / 2
+        return np.where(own == common, 1.0, -1.0)
+    values, vectors = np.linalg.eigh(np.sin(np.pi / 2 * matrix))
+    if values[0] < -TOLERANCE * len(matrix):
+        raise ValueError(
+            "correlation is neither of product form a_t a_s off the diagonal, nor is sin(pi R/2) positive semidefinite "
+            f"(its lowest eigenvalue is {values[0]:.3g}): no construction here gives signs with this correlation. "
+            "Correlations closer to zero have one"
+        )
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    return np.where(rng.standard_normal((samples, len(matrix))) @ root.T > 0, 1.0, -1.0)
+
+
+def product_loading(correlation: Real) -> Real | None:
+    """The vector a with ``R_ts = a_t a_s`` off the diagonal and ``|a_t| <= 1``, if there is one."""
+    off = correlation - np.diag(np.diagonal(correlation))
+    first, second = np.unravel_index(np.argmax(np.abs(off)), off.shape)
+    if abs(off[first, second]) <= TOLERANCE:
+        return np.zeros(len(off))
+    # a_first**2 = R_12 R_1k/R_2k for the third position that shares most with both; a lone pair may split evenly
+    third = int(np.argmax(np.minimum(np.abs(off[first]), np.abs(off[second]))))
+    if min(abs(off[first, third]), abs(off[second, third])) > TOLERANCE:
+        square = off[first, second] * off[first, third] / off[second, third]
+    else:
+        square = abs(off[first, second])
+    if not 0 < square <= 1 + TOLERANCE:
+        return None
+    loading = off[first] / np.sqrt(square)
+    loading[first] = np.sqrt(square)
+    rebuilt = np.outer(loading, loading)
+    np.fill_diagonal(rebuilt, 0.0)
+    if np.abs(rebuilt - off).max() > 10 * TOLERANCE or np.abs(loading).max() > 1 + TOLERANCE:
+        return None
+    return np.clip(loading, -1.0, 1.0)

@@ -1,0 +1,234 @@
+"""Pooled sequences beyond two equal classes: several classes of any sizes, with noise of any covariance (ours).
+
+The table has ``V_k`` rows ``mu_k + z`` of class k, z of covariance Sigma. Labels along a sequence occur as often as in
+the table, ``pi_k = V_k/V``, and are correlated by ``R_ts = a_t a_s``: position t takes the label of its sequence with
+probability a_t, and else one of its own. Given the table, the covariance of a pooled row is then ``kappa sum_k pi_k S_k
++ alpha sum_k pi_k (m_k - m)(m_k - m)'``, with S_k the scatter of class k in the table, ``m_k = mu_k + noise`` its mean
+and m their average. So there are K - 1 spikes, and :class:`PooledMixture` says where they are.
+
+>>> import numpy as np
+>>> from bulkedge.ensembles import causal_weights, prefix_correlation
+>>> gram = 1.3**2 * np.array([[1, -1], [-1, 1]])             # as PooledSequences with signal 1.3
+>>> model = PooledMixture(500, (500, 500), 1500, gram, causal_weights(10), prefix_correlation(10, 4, 0.6))
+>>> [round(each, 3) for each in model.spikes()[0][:2]]
+[1.387, 0.674]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh
+from scipy.optimize import brentq
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Each, Instance, Integers, Parametric, parameter
+from bulkedge.ensembles.base import Ensemble
+from bulkedge.ensembles.correlations import CORRELATION, product_loading
+from bulkedge.ensembles.pooled import pool
+from bulkedge.ensembles.weights import WEIGHTS
+from bulkedge.laws.base import Law
+from bulkedge.laws.empirical import EmpiricalLaw
+from bulkedge.laws.free import free_mul
+from bulkedge.laws.product import MarchenkoPastur
+from bulkedge.spectra import Spectrum, spectrum
+
+WHITE = EmpiricalLaw([1.0])
+
+
+class ClassSpike(NamedTuple):
+    """One of the K - 1 directions between classes."""
+
+    location: float
+    """Eigenvalue of the sample covariance; the edge of the bulk if it does not leave it."""
+    alignment: float
+    """Squared length of its eigenvector within the span of the class means."""
+    detectable: bool
+    """Whether it leaves the bulk."""
+
+
+class Gram:
+    """Domain of Gram matrices: symmetric and positive semidefinite."""
+
+    def check(self, name: str, value: Any) -> Real:
+        """Return the matrix as a read-only array, or raise."""
+        matrix = np.array(value, dtype=float)
+        square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and matrix.shape[0] >= 2
+        if not square or not np.all(np.isfinite(matrix)) or not np.allclose(matrix, matrix.T):
+            raise ValueError(f"{name} must be {self}; got {value!r}")
+        if np.linalg.eigvalsh(matrix)[0] < -1e-9 * max(np.trace(matrix), 1.0):
+            raise ValueError(f"{name} has the eigenvalue {np.linalg.eigvalsh(matrix)[0]:g}; it must be {self}")
+        matrix.flags.writeable = False
+        return matrix
+
+    def parse(self, name: str, text: str) -> Any:
+        """Matrices have no written form."""
+        raise ValueError(f"{name} = {text!r} cannot be given as text: matrices are made in Python")
+
+    def __str__(self) -> str:
+        return "the matrix of inner products of two or more vectors"
+
+
+@dataclass(frozen=True, eq=False)
+class PooledMixture(Parametric, Ensemble):
+    """Pooled rows of sequences over a table of several classes; the law is that of the eigenvalues of ``Y'Y/N``.
+
+    Class means have the inner products ``gram`` and otherwise random directions. Rows are centred by their mean given
+    the table.
+    """
+
+    dim: int = parameter(Integers(2, 10**6), "dimension d of the embeddings")
+    sizes: tuple[int, ...] = parameter(Each(Integers(2, 10**8), most=100), "rows V_k of each class in the table")
+    samples: int = parameter(Integers(2, 10**8), "sequences N")
+    gram: Any = parameter(Gram(), "inner products of the class means")  # noqa: RUF009
+    weights: Any = parameter(WEIGHTS, "pooling weights")  # noqa: RUF009
+    correlation: Any = parameter(CORRELATION, "correlation of the labels along a sequence")  # noqa: RUF009
+    noise_covariance: Law = parameter(  # noqa: RUF009
+        Instance(Law), "law of the eigenvalues of the noise covariance", WHITE
+    )
+
+    def __post_init__(self) -> None:
+        """Check the parameters, and that they fit each other."""
+        super().__post_init__()
+        if not len(self.gram) == len(self.sizes) <= self.dim:
+            raise ValueError(
+                f"sizes are for {len(self.sizes)} classes and gram for {len(self.gram)}; they must be as many, "
+                f"and at most dim = {self.dim}"
+            )
+        if len(self.weights) != len(self.correlation):
+            raise ValueError(
+                f"weights are for {len(self.weights)} positions and correlation for {len(self.correlation)}; "
+                "they must be as many"
+            )
+        if self.noise_covariance.lower_edge < 0 or not np.isfinite(self.noise_covariance.edge):
+            raise ValueError(f"noise_covariance = {self.noise_covariance!r} is not a law on a bounded part of [0, inf)")
+        if self._loading.min() < 0:
+            raise ValueError("correlation must be a_t a_s off the diagonal, with a_t >= 0: labels are copied or fresh")
+
+    @cached_property
+    def _loading(self) -> Real:
+        """Probabilities a_t with which positions take the label of their sequence; negative where there are none."""
+        loading = product_loading(self.correlation)
+        return np.full(len(self.correlation), -1.0) if loading is None else loading
+
+    # -- simulation ----------------------------------------------------------------------------------------------------
+
+    def sample(self, rng: np.random.Generator) -> Real:
+        """The pooled rows, N x d."""
+        return self._draw(rng)[0]
+
+    def spectrum(self, rng: np.random.Generator) -> Spectrum:
+        """Eigenvalues of ``Y'Y/N``."""
+        rows = self.sample(rng)
+        return spectrum(rows.T @ rows / self.samples, kind="eigen")
+
+    def leading(self, rng: np.random.Generator) -> Real:
+        """Top K - 1 eigenvalues of a draw, with the squared length of their vectors in the span of the class means."""
+        rows, means = self._draw(rng)
+        last = self.dim - 1
+        values, vectors = eigh(rows.T @ rows / self.samples, subset_by_index=(last - len(means) + 2, last))
+        directions, sizes, _ = np.linalg.svd(means.T, full_matrices=False)
+        kept = directions[:, sizes > 1e-9 * max(sizes[0], 1.0)]
+        return np.stack([values, np.sum((kept.T @ vectors) ** 2, axis=0)], axis=1)[::-1]
+
+    def _draw(self, rng: np.random.Generator) -> tuple[Real, Real]:
+        """Pooled rows, and class means."""
+        classes = len(self.sizes)
+        axes = np.linalg.qr(rng.standard_normal((self.dim, classes)))[0].T
+        values, vectors = np.linalg.eigh(self.gram)
+        means = np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)) @ axes)
+        variances = self.noise_covariance.ppf((np.arange(self.dim) + 0.5) / self.dim)
+        table = rng.standard_normal((sum(self.sizes), self.dim)) * np.sqrt(variances)
+        table += np.repeat(means, self.sizes, axis=0)
+        table -= table.mean(axis=0)
+        shape = self.samples, len(self.weights)
+        common, own = (rng.choice(classes, size, p=self._shares) for size in ((self.samples, 1), shape))
+        labels = np.where(rng.random(shape) < self._loading, common, own)
+        starts, sizes = np.cumsum((0, *self.sizes[:-1])), np.array(self.sizes)
+        tokens = starts[labels] + rng.integers(0, sizes[labels])
+        return pool(table, tokens, self.weights), means
+
+    # -- prediction ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _shares(self) -> Real:
+        """``pi_k = V_k/V``."""
+        return np.array(self.sizes) / sum(self.sizes)
+
+    @property
+    def _kappa(self) -> float:
+        return float(self.weights @ self.weights)
+
+    def population_bulk(self) -> Law:
+        """``kappa Sigma * MP(d/V)``, free product: the noise given the table, with unlimited samples."""
+        return self._population
+
+    @cached_property
+    def _population(self) -> Law:
+        return free_mul(self.noise_covariance, MarchenkoPastur(self.dim / sum(self.sizes), self._kappa))
+
+    def law(self) -> Law:
+        """The population's bulk seen through N samples."""
+        return free_mul(self._population, MarchenkoPastur(self.dim / self.samples))
+
+    def spikes(self) -> list[ClassSpike]:
+        """The K - 1 spikes between classes, largest first.
+
+        With Q the noise over kappa, ``G = tr (z - Q)**-1/d`` and ``tau = tr Sigma (z - Q)**-1/d``, an outlier is where
+        an eigenvalue of ``M(z) = alpha/kappa A (gram G + diag(d/V_k) tau) A'`` is one, ``A = sqrt(pi) (1 - 1 pi')``,
+        because class means are ``mu_k`` plus noise of covariance ``Sigma/V_k``. Silverstein's equation gives ``tau =
+        psi/(1 + delta psi)`` with ``psi = z G - 1``, ``delta = d/V``. The eigenvector q of M tells the squared length
+        within the span of the means, ``-alpha/kappa G**2 q'A gram A'q/q'M'q``.
+        """
+        bulk = self._population
+        ratio = self.dim / self.samples
+        spikes = []
+        for rank in range(1, len(self.sizes)):
+            z = self._outlier(rank)
+            seen = bulk.sample_spike(bulk.edge if z is None else self._kappa * z, ratio)
+            alignment = float(seen.overlap) * self._population_alignment(rank, z) if z is not None else 0.0
+            spikes.append(ClassSpike(float(seen.location), alignment, bool(seen.detectable)))
+        return spikes
+
+    @cached_property
+    def _contrast(self) -> Real:
+        """``sqrt(alpha/kappa) sqrt(pi) (1 - 1 pi')``."""
+        alpha = float(self.weights @ self.correlation @ self.weights)
+        centred = np.eye(len(self.sizes)) - self._shares
+        return np.asarray(np.sqrt(alpha / self._kappa * self._shares)[:, None] * centred)
+
+    def _forms(self, z: float) -> tuple[float, Real, Real]:
+        """G, M and M' at a point beyond the edge, in units of kappa."""
+        point = np.array([self._kappa * z + 0j])
+        g, g_slope, psi, psi_slope = (float(part.real[0]) for part in self._population._transforms(point))
+        g, g_slope, psi_slope = self._kappa * g, self._kappa**2 * g_slope, self._kappa * psi_slope
+        spreads, whole = self.dim / np.array(self.sizes), self.dim / sum(self.sizes)
+        tau, tau_slope = psi / (1 + whole * psi), psi_slope / (1 + whole * psi) ** 2
+        form, slope = (
+            self._contrast @ (self.gram * one + np.diag(spreads) * other) @ self._contrast.T
+            for one, other in ((g, tau), (g_slope, tau_slope))
+        )
+        return g, form, slope
+
+    def _outlier(self, rank: int) -> float | None:
+        """Where the eigenvalue of M of that rank is one, beyond the edge of the population's bulk."""
+
+        def excess(z: float) -> float:
+            return float(np.linalg.eigvalsh(self._forms(z)[1])[-rank]) - 1
+
+        low = self._population.edge / self._kappa * (1 + 1e-9)
+        if excess(low) <= 0:
+            return None
+        high = 2 * low
+        while excess(high) > 0:
+            high *= 2
+        return float(brentq(excess, low, high, xtol=1e-14, rtol=1e-14))
+
+    def _population_alignment(self, rank: int, z: float) -> float:
+        g, form, slope = self._forms(z)
+        q = np.linalg.eigh(form)[1][:, -rank]
+        turned = self._contrast.T @ q
+        return float(-(g**2) * (turned @ self.gram @ turned) / (q @ slope @ q))

@@ -1,0 +1,325 @@
+"""Signal recovery from pooled sequences: which pooling of token embeddings keeps the signal (*recovery*).
+
+A table has ``vocab`` rows ``e_v = s_v mu + z_v``, half of each class ``s_v = +-1``. A sequence has signs with
+correlation R along its positions, and at each position a token drawn from the class of its sign; the rows at its tokens
+are summed with weights w. With ``delta = d/V``, ``gamma = d/N``, ``alpha = w'Rw``, ``kappa = |w|**2`` the eigenvalues
+of ``Y'Y/N`` are a bulk ``kappa MP(delta) * MP(gamma)`` (free product) and a spike of strength ``omega`` along mu.
+
+>>> from bulkedge.ensembles import causal_weights, prefix_correlation
+>>> model = PooledSequences(1000, 2000, 3000, 1.3, causal_weights(10), prefix_correlation(10, 4, 0.6))
+>>> round(float(model.sample_spike().location), 3), round(model.alignment().total, 3)     # simulated: 1.37 and 0.675
+(1.387, 0.674)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import eigh
+from scipy.sparse import csr_array
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.ensembles.base import Ensemble
+from bulkedge.ensembles.correlations import CORRELATION, draw_signs
+from bulkedge.ensembles.weights import WEIGHTS
+from bulkedge.laws.base import Law
+from bulkedge.laws.product import MarchenkoPastur, ProductLaw
+from bulkedge.laws.spikes import Spike
+from bulkedge.spectra import Spectrum, spectrum
+
+SMALLEST = float(np.finfo(float).tiny)
+Table = Literal["finite", "additive"]
+Noise = Literal["gaussian", "uniform", "rademacher"]
+TABLE, NOISE = Choice(get_args(Table)), Choice(get_args(Noise))
+
+
+class PooledDraw(NamedTuple):
+    """One draw of the model; the first half of the table's rows is the positive class."""
+
+    table: Real
+    """Embeddings, V x d, centred if the model says so."""
+    signs: Real
+    """Signs of the positions, N x L."""
+    tokens: Any
+    """Rows of the table that they took, N x L."""
+    rows: Real
+    """Pooled sequences Y, N x d."""
+    mean: Real
+    """The signal mu."""
+
+
+class Leading(NamedTuple):
+    """The top of a measured covariance."""
+
+    location: float
+    """Largest eigenvalue of ``Y'Y/N``."""
+    overlap: float
+    """Squared overlap of its eigenvector with the signal."""
+
+
+class Alignment(NamedTuple):
+    """Squared overlap of the top eigenvector with the signal, factor by factor (*recovery*, equation 8)."""
+
+    sample: float
+    """Of the sample's top eigenvector with the population's: finite N."""
+    population: float
+    """Of the population's top eigenvector with the difference of the class means in the table: finite V."""
+    table: float
+    """Of that difference with mu: one in the additive table, where class means are exact."""
+
+    @property
+    def total(self) -> float:
+        """Their product."""
+        return float(self.sample * self.population * self.table)
+
+
+class Thresholds(NamedTuple):
+    """Smallest signal strength at which an eigenvalue leaves the bulk; zero where one always does."""
+
+    population: float
+    """With unlimited samples (*recovery*, equation 34)."""
+    sample: float
+    """With the N samples there are (*recovery*, equation 36)."""
+
+
+@dataclass(frozen=True, eq=False)
+class PooledSequences(Parametric, Ensemble):
+    """Pooled rows Y of sequences over a two-class table; the law is that of the eigenvalues of ``Y'Y/N``.
+
+    The *finite* table is the model as it is described: class means are means of V/2 noisy rows. In the *additive* one,
+    which the formulas of the paper are for, the noise is centred in each class, so that class means are exact.
+
+    Given the table, the population covariance is ``kappa S + alpha m m' + c c'`` with S the scatter within classes over
+    V, m half the difference of the class means and c their average. Finite: ``m = mu + noise`` of squared length
+    ``|mu|**2 + delta``, and c is noise of squared length delta, removed by centring. Additive: ``m = mu``, ``c = 0``.
+    """
+
+    dim: int = parameter(Integers(2, 10**6), "dimension d of the embeddings")
+    vocab: int = parameter(Integers(4, 10**8), "rows V of the table, an even number")
+    samples: int = parameter(Integers(2, 10**8), "sequences N")
+    signal: float = parameter(Interval(0, 1e6), "length of mu")
+    weights: Any = parameter(WEIGHTS, "pooling weights")  # noqa: RUF009
+    correlation: Any = parameter(CORRELATION, "correlation R of the signs along a sequence")  # noqa: RUF009
+    table: Table = parameter(TABLE, "what the class means are", "finite")  # noqa: RUF009
+    centered: bool = parameter(Choice((False, True)), "whether the mean of the table is taken off", default=True)
+    noise: Noise = parameter(NOISE, "entries of the noise, of unit variance", "gaussian")  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        """Check the parameters, and that they fit each other."""
+        super().__post_init__()
+        if self.vocab % 2:
+            raise ValueError(f"vocab = {self.vocab} is odd; the two classes have half of the table each")
+        if len(self.weights) != len(self.correlation):
+            raise ValueError(
+                f"weights are for {len(self.weights)} positions and correlation for {len(self.correlation)}; "
+                "they must be as many"
+            )
+
+    # -- the numbers that matter ---------------------------------------------------------------------------------------
+
+    @property
+    def vocab_ratio(self) -> float:
+        """``delta = d/V``."""
+        return self.dim / self.vocab
+
+    @property
+    def sample_ratio(self) -> float:
+        """``gamma = d/N``."""
+        return self.dim / self.samples
+
+    @property
+    def alpha(self) -> float:
+        """Signal that the pooling keeps, ``w'Rw`` (*recovery*, equation 4)."""
+        return max(float(self.weights @ self.correlation @ self.weights), 0.0)
+
+    @property
+    def kappa(self) -> float:
+        """Noise that the pooling keeps, ``|w|**2`` (*recovery*, equation 4)."""
+        return float(self.weights @ self.weights)
+
+    @property
+    def strength(self) -> float:
+        """``omega``, the spike over the noise: ``alpha (|mu|**2 + delta)/kappa``; additive: ``alpha |mu|**2/kappa``."""
+        return self.alpha * (self.signal**2 + self._spread) / self.kappa
+
+    @property
+    def _spread(self) -> float:
+        """Squared length of the noise in the class means."""
+        return self.vocab_ratio if self.table == "finite" else 0.0
+
+    # -- simulation ----------------------------------------------------------------------------------------------------
+
+    def draw(self, rng: np.random.Generator) -> PooledDraw:
+        """Everything of one draw: table, signs, tokens, pooled rows and signal.
+
+        Pooling is a sparse N x V matrix times the table: the N x L x d array of embedded sequences is never made.
+        """
+        mean = np.full(self.dim, self.signal / np.sqrt(self.dim))
+        table = self._draw_table(mean, rng)
+        signs = draw_signs(self.correlation, self.samples, rng)
+        half = self.vocab // 2
+        tokens = rng.integers(0, half, signs.shape)
+        tokens += np.where(signs > 0, 0, half)
+        return PooledDraw(table, signs, tokens, pool(table, tokens, self.weights), mean)
+
+    def _draw_table(self, mean: Real, rng: np.random.Generator) -> Real:
+        table = draw_noise(self.noise, (self.vocab, self.dim), rng)
+        positive, negative = np.split(table, 2)
+        if self.table == "additive":
+            positive -= positive.mean(axis=0)
+            negative -= negative.mean(axis=0)
+        positive += mean
+        negative -= mean
+        if self.centered:
+            table -= table.mean(axis=0)
+        return table
+
+    def sample(self, rng: np.random.Generator) -> Real:
+        """The pooled rows Y, N x d."""
+        return self.draw(rng).rows
+
+    def spectrum(self, rng: np.random.Generator) -> Spectrum:
+        """Eigenvalues of ``Y'Y/N``."""
+        rows = self.sample(rng)
+        return spectrum(rows.T @ rows / self.samples, kind="eigen")
+
+    def leading(self, rng: np.random.Generator) -> Leading:
+        """Largest eigenvalue of a draw, and the squared overlap of its eigenvector with the signal's direction."""
+        rows = self.sample(rng)
+        values, vectors = eigh(
+            rows.T @ rows / self.samples, subset_by_index=(self.dim - 1, self.dim - 1), overwrite_a=True
+        )
+        along = vectors[:, 0].sum() / np.sqrt(self.dim)  # mu points along the constant vector
+        return Leading(float(values[0]), float(along**2))
+
+    # -- prediction ----------------------------------------------------------------------------------------------------
+
+    def bulk(self) -> ProductLaw:
+        """``kappa MP(delta) * MP(gamma)``, free product (*recovery*, Theorem 1)."""
+        return ProductLaw((self.vocab_ratio, self.sample_ratio), self.kappa)
+
+    def law(self) -> Law:
+        """The bulk."""
+        return self.bulk()
+
+    def population_bulk(self) -> MarchenkoPastur:
+        """``kappa MP(delta)``: the noise given the table, with unlimited samples."""
+        return self._population
+
+    @cached_property
+    def _population(self) -> MarchenkoPastur:
+        return MarchenkoPastur(self.vocab_ratio, self.kappa)
+
+    def population_spike(self) -> Spike:
+        """Top eigenvalue with unlimited samples; the overlap is with m (*recovery*, Theorem 2, equation 6)."""
+        return self._spikes[0]
+
+    def sample_spike(self) -> Spike:
+        """Top eigenvalue of ``Y'Y/N``; the overlap is with the population's eigenvector (*recovery*, Theorems 3 and 4).
+
+        ``threshold`` is in units of the population's eigenvalue; :meth:`threshold` has it as a signal strength.
+        """
+        return self._spikes[1]
+
+    @cached_property
+    def _spikes(self) -> tuple[Spike, Spike]:
+        return self._spikes_of(self.strength)
+
+    def _spikes_of(self, strength: float) -> tuple[Spike, Spike]:
+        """What a spike of so many kappa does, in the population and in the sample."""
+        population = self._population.spike(max(self.kappa * strength, SMALLEST))
+        return population, self._population.sample_spike(population.location, self.sample_ratio)
+
+    def alignment(self) -> Alignment:
+        """Squared overlap of the top eigenvector of ``Y'Y/N`` with mu, in factors (*recovery*, equation 8).
+
+        Where the mean of the table outranks the signal (:meth:`mean_outranks`), it is that of the second eigenvector.
+        """
+        population, sample = self._spikes
+        kept = self.signal**2
+        table = kept / (kept + self._spread) if kept else 0.0
+        return Alignment(float(sample.overlap), float(population.overlap), table)
+
+    def threshold(self) -> Thresholds:
+        """Signal strengths at which the spike leaves the bulk, of the population and of the sample.
+
+        Both are a critical ``omega``, solved for ``|mu|``. In a finite table the noise of the class means counts
+        towards omega: where it is enough alone, the threshold is zero, and an outlier does not tell of a signal.
+        """
+        law = self._population
+        population = law.spike(1.0).threshold / self.kappa
+        level = law.sample_spike(0.0, self.sample_ratio).threshold
+        sample = 1 / float(law.cauchy(level).real) / self.kappa
+        return Thresholds(*(self._signal_of(omega) for omega in (population, sample)))
+
+    def _signal_of(self, omega: float) -> float:
+        """The signal that makes a strength; infinite if the pooling cancels it."""
+        if not self.alpha:
+            return np.inf
+        return float(np.sqrt(max(omega * self.kappa / self.alpha - self._spread, 0.0)))
+
+    # -- the mean of the table -----------------------------------------------------------------------------------------
+
+    @property
+    def mean_strength(self) -> float:
+        """``(sum w)**2 delta/kappa``, the mean of the table over the noise; zero in centred and additive tables."""
+        return 0.0 if self.centered else self._spread * float(self.weights.sum()) ** 2 / self.kappa
+
+    def mean_spike(self) -> Spike:
+        """The eigenvalue of ``Y'Y/N`` that the mean of the table makes, which tells nothing of the signal."""
+        return self._spikes_of(self.mean_strength)[1]
+
+    def mean_outranks(self) -> bool:
+        """Whether the top eigenvalue is the mean's: ``delta > alpha (|mu|**2 + delta)``, and it leaves the bulk."""
+        return bool(self.mean_strength > self.strength and self.mean_spike().detectable)
+
+
+def pool(table: Real, tokens: Any, weights: Real) -> Real:
+    """Weighted sums of the rows of a table at the tokens of each sequence, by a sparse product."""
+    count, length = tokens.shape
+    ends = np.arange(0, count * length + 1, length)
+    spread = csr_array((np.tile(weights, count), tokens.ravel(), ends), shape=(count, len(table)))
+    return np.asarray(spread @ table)
+
+
+def draw_noise(kind: Noise, shape: tuple[int, int], rng: np.random.Generator) -> Real:
+    """Independent entries of mean zero and unit variance."""
+    if kind == "gaussian":
+        return rng.standard_normal(shape)
+    if kind == "uniform":
+        return rng.uniform(-np.sqrt(3), np.sqrt(3), shape)
+    return 2.0 * rng.integers(0, 2, shape, dtype=np.int8) - 1.0
+
+
+def spectral_alignment(strength: ArrayLike, vocab_ratio: ArrayLike, sample_ratio: ArrayLike) -> Any:
+    """The first two factors of equation 8 of *recovery*, for arrays of ``omega``, ``delta`` and ``gamma``.
+
+    The population's outlier has ``psi = 1/x`` with ``x = omega - delta``, so that the sample's outlier is the product
+    curve there, ``kappa (1 + x)(x + delta)(x + gamma)/x**2``, and the overlap is
+
+        ``x/(x + gamma) (1 - (delta + gamma + delta gamma)/x**2 - 2 delta gamma/x**3)``,
+
+    zero once the second factor is: that is the threshold. It is symmetric in vocabulary and samples but for the first
+    factor; in a finite table with ``alpha = kappa`` the noise of the class means adds ``x/(x + delta)``.
+    """
+    omega, delta, gamma = (np.asarray(each, dtype=float) for each in (strength, vocab_ratio, sample_ratio))
+    x = np.maximum(omega - delta, SMALLEST ** (1 / 4))
+    kept = 1 - (delta + gamma + delta * gamma) / x**2 - 2 * delta * gamma / x**3
+    return np.maximum(x / (x + gamma) * kept, 0.0)[()]
+
+
+def critical_strength(vocab_ratio: ArrayLike, sample_ratio: ArrayLike) -> Any:
+    """The ``omega`` from which the sample's top eigenvalue leaves the bulk, for arrays of ``delta`` and ``gamma``.
+
+    ``x = omega - delta`` is the positive root of ``x**3 - (delta + gamma + delta gamma) x - 2 delta gamma``, by the
+    trigonometric formula (*recovery*, Proposition 1 and equation 36).
+    """
+    delta, gamma = (np.asarray(each, dtype=float) for each in (vocab_ratio, sample_ratio))
+    third = (delta + gamma + delta * gamma) / 3
+    angle = np.arccos(np.minimum(delta * gamma / third**1.5, 1.0)) / 3
+    return (delta + 2 * np.sqrt(third) * np.cos(angle))[()]

@@ -1,0 +1,169 @@
+"""Weights that pool a sequence into one vector, each summing to one.
+
+What they keep (*recovery*, equation 4): of the signal ``alpha = w' R w``, of the noise ``kappa = |w|**2``.
+
+>>> from bulkedge.ensembles.correlations import prefix_correlation
+>>> correlation = prefix_correlation(length=10, prefix=4, correlation=0.6)
+>>> for weights in (mean_weights(10), causal_weights(10), optimal_weights(correlation)):
+...     print(round(float(weights @ correlation @ weights / (weights @ weights)), 3))
+1.72
+2.181
+2.8
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Integers, Interval
+from bulkedge.ensembles.correlations import CORRELATION, LENGTH
+
+SUM_TOLERANCE = 1e-9
+TEMPERATURE = Interval(-1e6, 1e6)
+
+
+class PoolingWeights:
+    """Domain of pooling weights: finite numbers that sum to one."""
+
+    def check(self, name: str, value: Any) -> Real:
+        """Return the weights as a read-only array, or raise."""
+        weights = np.array(value, dtype=float)
+        if weights.ndim != 1 or not weights.size:
+            raise ValueError(f"{name} must be a vector with a number for each position; got shape {weights.shape}")
+        if not np.all(np.isfinite(weights)):
+            raise ValueError(f"{name} has entries that are NaN or infinite; it must be {self}")
+        if not abs(weights.sum() - 1) <= SUM_TOLERANCE:
+            raise ValueError(f"{name} sums to {weights.sum():.12g}; it must be {self}: divide by the sum")
+        weights.flags.writeable = False
+        return weights
+
+    def parse(self, name: str, text: str) -> Any:
+        """Vectors have no written form."""
+        raise ValueError(f"{name} = {text!r} cannot be given as text: weights are made in Python")
+
+    def __str__(self) -> str:
+        return "finite numbers that sum to one"
+
+
+WEIGHTS = PoolingWeights()
+
+
+def mean_weights(length: int) -> Real:
+    """``1/L`` everywhere."""
+    length = LENGTH.check("length", length)
+    return np.full(length, 1 / length)
+
+
+def harmonic(upto: int) -> Real:
+    """The harmonic numbers ``H_0, H_1, ..., H_upto``."""
+    return np.append(0.0, np.cumsum(1 / np.arange(1.0, upto + 1)))
+
+
+def causal_weights(length: int) -> Real:
+    """Causal attention without scores, averaged over its rows (*recovery*, Proposition 2, equation 11).
+
+    Row t attends evenly to the positions before it, the first row to itself: ``w_1 = (1 + H_{L-1})/L`` and
+    ``w_j = (H_{L-1} - H_{j-1})/L``, with harmonic numbers H. The last weight is zero.
+    """
+    length = LENGTH.check("length", length)
+    numbers = harmonic(length - 1)
+    weights = (numbers[-1] - numbers) / length
+    weights[0] += 1 / length
+    return np.asarray(weights)
+
+
+def causal_noise(length: int) -> float:
+    """``kappa`` of the causal weights: ``(2 L - 1 + H_{L-1})/L**2`` (*recovery*, Appendix H)."""
+    length = LENGTH.check("length", length)
+    return float((2 * length - 1 + harmonic(length - 1)[-1]) / length**2)
+
+
+def causal_signal(length: int, prefix: int, correlation: float) -> float:
+    """``alpha`` of the causal weights with a correlated prefix (*recovery*, equation 43).
+
+    ``kappa + r (m**2 - q)``: m is the mass ``(1 + p + p D)/L`` of the prefix and q its sum of squares, which is kappa
+    less ``(2 (L - 1 - p) - (2 p + 1) D - p D**2)/L**2``, with ``D = H_{L-1} - H_p``.
+    """
+    length = LENGTH.check("length", length)
+    prefix = Integers(1, length).check("prefix", prefix)
+    correlation = Interval(0, 1).check("correlation", correlation)
+    kappa, numbers = causal_noise(length), harmonic(length)
+    gap = numbers[length - 1] - numbers[prefix]
+    mass = (1 + prefix + prefix * gap) / length
+    squares = kappa - (2 * (length - 1 - prefix) - (2 * prefix + 1) * gap - prefix * gap**2) / length**2
+    return float(kappa + correlation * (mass**2 - squares))
+
+
+def optimal_weights(correlation: ArrayLike) -> Real:
+    """The weights that keep most signal for the noise: the top eigenvector of R, scaled to sum one.
+
+    They reach ``alpha/kappa = lambda_max(R)`` (*recovery*, Theorem 5, equation 10). Where the top eigenvalue has
+    several eigenvectors, those of least kappa: the projection of the constant vector on their span.
+
+    Raises
+    ------
+    ValueError
+        If the top eigenvectors all sum to zero: then ``alpha/kappa`` comes as close to ``lambda_max`` as one likes, and
+        does not reach it.
+    """
+    matrix = CORRELATION.check("correlation", correlation)
+    values, vectors = np.linalg.eigh(matrix)
+    top = vectors[:, values > values[-1] - 1e-9 * len(matrix)]
+    projection = top @ top.sum(axis=0)
+    if projection.sum() <= 1e-12 * len(matrix):
+        raise ValueError(
+            "correlation has top eigenvectors that sum to zero, so no weights that sum to one reach "
+            f"alpha/kappa = lambda_max = {values[-1]:.6g}: it is a supremum without a maximiser (recovery, Theorem 5b)"
+        )
+    return np.asarray(projection / projection.sum())
+
+
+def self_attention_weights(sequences: ArrayLike, temperature: float = 1.0) -> Real:
+    """Weights of causal self-attention on the sequences themselves, averaged over its rows (*recovery*, Appendix G).
+
+    Row t attends to the positions before it (the first one to itself) with the softmax of the scores
+    ``temperature x_t.x_s/d``. As d grows these vanish and the weights become :func:`causal_weights`, at distance
+    ``self_attention_spread`` (Lemma 1).
+
+    Parameters
+    ----------
+    sequences : array of shape (..., L, d)
+        Embedded sequences.
+    temperature : float
+        The factor tau of the scores.
+    """
+    embedded = np.asarray(sequences, dtype=float)
+    if embedded.ndim < 2 or not np.all(np.isfinite(embedded)):
+        raise ValueError(f"sequences must be finite, of shape (..., L, d); got shape {embedded.shape}")
+    temperature = TEMPERATURE.check("temperature", temperature)
+    length, dim = embedded.shape[-2:]
+    scores = temperature / dim * (embedded @ np.swapaxes(embedded, -1, -2))
+    seen = np.tri(length, length, -1, dtype=bool)
+    seen[0, 0] = True
+    scores = np.where(seen, scores, -np.inf)
+    attention = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    attention /= attention.sum(axis=-1, keepdims=True)
+    return np.asarray(attention.mean(axis=-2))
+
+
+def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, temperature: float = 1.0) -> float:
+    """Root mean square distance of :func:`self_attention_weights` to :func:`causal_weights`, to leading order.
+
+    A row with n keys has independent scores of variance ``tau**2/d``, which move its weights by their deviations from
+    their mean over n: together ``tau**2/(d L**2) sum_n (n - 1)/n**2`` for n up to L - 1. But a key may be the query's
+    own token, with probability ``(1 + R_ts)/V``, and then its score is tau and not small (*recovery*, Appendix G,
+    leaves this out). Its weight rises by ``a = e**tau/(n - 1 + e**tau) - 1/n``, at a squared distance of ``a**2 n/(n -
+    1)``. Both parts are of order ``d**(-1/2)`` in distance.
+    """
+    matrix = CORRELATION.check("correlation", correlation)
+    temperature = TEMPERATURE.check("temperature", temperature)
+    length = len(matrix)
+    keys = np.arange(2.0, length)
+    scores = temperature**2 / dim * np.sum((keys - 1) / keys**2)
+    rise = 1 / (1 + (keys - 1) * np.exp(-temperature)) - 1 / keys
+    repeats = np.tril(1 + matrix, -1).sum(axis=1)[2:] / vocab
+    return float(np.sqrt(scores + np.sum(repeats * rise**2 * keys / (keys - 1))) / length)

@@ -1,0 +1,1 @@
+"""Studies of *recovery*: which pooling of token embeddings keeps the signal."""

@@ -1,0 +1,77 @@
+"""What the studies of *recovery* share: the two correlation models, the three weightings, draws and their averages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.arrays import Real
+from bulkedge.ensembles.correlations import prefix_correlation, spiked_correlation
+from bulkedge.ensembles.pooled import PooledSequences, Table, critical_strength, spectral_alignment
+from bulkedge.ensembles.weights import causal_weights, mean_weights, optimal_weights
+from bulkedge.progress import track
+
+LENGTH, PREFIX, CORRELATION = 10, 4, 0.6
+"""Positions, those with a signal, and their correlation, in the prefix model."""
+DIRECTION, STRENGTH = (0, 0, 1, 0, -1, 0, 0, 1, 0, 0), 6.0
+"""Direction and strength of the spiked model; the paper has a sign pattern on a few positions."""
+WEIGHTINGS = ("mean", "causal", "optimal")
+
+
+def correlations() -> dict[str, Real]:
+    """The two models of Figure 4."""
+    return {
+        "prefix": prefix_correlation(LENGTH, PREFIX, CORRELATION),
+        "spiked": spiked_correlation(LENGTH, DIRECTION, STRENGTH),
+    }
+
+
+def weights_of(weighting: str, correlation: Real) -> Real:
+    """The weights of that name."""
+    if weighting == "optimal":
+        return optimal_weights(correlation)
+    return (mean_weights if weighting == "mean" else causal_weights)(len(correlation))
+
+
+def with_signal(model: PooledSequences, signal: float) -> PooledSequences:
+    """The same model with another signal."""
+    return replace(model, signal=signal)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Alignment and threshold of the sample for arrays of signals and vocabulary ratios, in closed form."""
+
+    snr: Any
+    """Alpha over kappa."""
+    sample_ratio: float
+    table: Table
+
+    def _spread(self, vocab_ratio: Real) -> Real:
+        return vocab_ratio if self.table == "finite" else 0.0 * vocab_ratio
+
+    def alignment(self, signal: Real, vocab_ratio: Real) -> Real:
+        """Equation 8, with the factor of the table."""
+        square, spread = signal**2, self._spread(vocab_ratio)
+        spectral = spectral_alignment(self.snr * (square + spread), vocab_ratio, self.sample_ratio)
+        return np.asarray(spectral * square / (square + spread))
+
+    def threshold(self, vocab_ratio: Real) -> Real:
+        """Equation 36; zero where the noise of the class means leaves the bulk alone."""
+        square = critical_strength(vocab_ratio, self.sample_ratio) / self.snr - self._spread(vocab_ratio)
+        return np.sqrt(np.maximum(square, 0.0))
+
+
+def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Real:
+    """Top eigenvalue and overlap of so many draws of each model: an array of models x draws x 2."""
+    return np.array([[each.leading(rng) for _ in range(draws)] for each in track(models, label)])
+
+
+def average(values: xr.DataArray) -> tuple[float, float]:
+    """Mean over all, and its standard error from the scatter of the draws in each cell."""
+    variance = values.var("draw", ddof=1) / values.sizes["draw"]
+    return float(values.mean()), float(np.sqrt(variance.sum()) / variance.size)
