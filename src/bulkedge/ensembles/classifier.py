@@ -109,9 +109,7 @@ class RidgeClassifier(Parametric):
     ridge: float = parameter(
         Interval(1e-6, 1e6), "penalty on the squared norm of the coefficients, beside the mean squared error"
     )
-    population: LabelledSigns = parameter(  # noqa: RUF009  # a declaration
-        Instance(LabelledSigns), "joint law of the signs and the label"
-    )
+    population: LabelledSigns = parameter(Instance(LabelledSigns), "joint law of the signs and the label")
 
     def __post_init__(self) -> None:
         """Check the parameters, that the classes have the same size, and that the labels are balanced."""

@@ -83,12 +83,10 @@ class PooledMixture(Parametric, Ensemble):
     dim: int = parameter(Integers(2, 10**6), "dimension d of the embeddings")
     sizes: tuple[int, ...] = parameter(Each(Integers(2, 10**8), most=100), "rows V_k of each class in the table")
     samples: int = parameter(Integers(2, 10**8), "sequences N")
-    gram: Any = parameter(Gram(), "inner products of the class means")  # noqa: RUF009
-    weights: Any = parameter(WEIGHTS, "pooling weights")  # noqa: RUF009
-    correlation: Any = parameter(CORRELATION, "correlation of the labels along a sequence")  # noqa: RUF009
-    noise_covariance: Law = parameter(  # noqa: RUF009
-        Instance(Law), "law of the eigenvalues of the noise covariance", WHITE
-    )
+    gram: Any = parameter(Gram(), "inner products of the class means")
+    weights: Any = parameter(WEIGHTS, "pooling weights")
+    correlation: Any = parameter(CORRELATION, "correlation of the labels along a sequence")
+    noise_covariance: Law = parameter(Instance(Law), "law of the eigenvalues of the noise covariance", WHITE)
 
     def __post_init__(self) -> None:
         """Check the parameters, and that they fit each other."""

@@ -103,11 +103,11 @@ class PooledSequences(Parametric, Ensemble):
     vocab: int = parameter(Integers(4, 10**8), "rows V of the table, an even number")
     samples: int = parameter(Integers(2, 10**8), "sequences N")
     signal: float = parameter(Interval(0, 1e6), "length of mu")
-    weights: Any = parameter(WEIGHTS, "pooling weights")  # noqa: RUF009
-    correlation: Any = parameter(CORRELATION, "correlation R of the signs along a sequence")  # noqa: RUF009
-    table: Table = parameter(TABLE, "what the class means are", "finite")  # noqa: RUF009
+    weights: Any = parameter(WEIGHTS, "pooling weights")
+    correlation: Any = parameter(CORRELATION, "correlation R of the signs along a sequence")
+    table: Table = parameter(TABLE, "what the class means are", "finite")
     centered: bool = parameter(Choice((False, True)), "whether the mean of the table is taken off", default=True)
-    noise: Noise = parameter(NOISE, "entries of the noise, of unit variance", "gaussian")  # noqa: RUF009
+    noise: Noise = parameter(NOISE, "entries of the noise, of unit variance", "gaussian")
 
     def __post_init__(self) -> None:
         """Check the parameters, and that they fit each other."""

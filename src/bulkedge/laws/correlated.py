@@ -33,7 +33,7 @@ class CorrelatedAttentionLaw(Parametric, Law):
 
     beta: float = parameter(Interval(1e-2, 3), "inverse temperature: standard deviation of the scaled scores")
     head_ratio: float = parameter(Interval(1e-3, 1e3), "head dimension over tokens, d_qk/l")
-    gram: Law = parameter(Instance(Law), "law of the eigenvalues of XX', of mean one")  # noqa: RUF009  # a declaration
+    gram: Law = parameter(Instance(Law), "law of the eigenvalues of XX', of mean one")
 
     def __post_init__(self) -> None:
         """Check the parameters, and that the tokens have unit norm on average."""

@@ -34,7 +34,7 @@ class Alignment(Study):
     vocab: int = parameter(Integers(50, 100_000), "rows of the table, even", 300, paper=1200)
     samples: int = parameter(Integers(50, 100_000), "sequences", 450, paper=1800)
     signals: int = parameter(Integers(4, 100), "signal strengths", 8, paper=20)
-    table: Table = parameter(TABLE, "class means of the table", "finite")  # noqa: RUF009
+    table: Table = parameter(TABLE, "class means of the table", "finite")
     draws: int = parameter(Integers(2, 1000), "draws of each", 6, paper=10)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:

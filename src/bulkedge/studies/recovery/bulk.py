@@ -28,7 +28,7 @@ class Bulk(Study):
     vocab: int = parameter(Integers(50, 100_000), "rows of the table, even", 600, paper=2000)
     samples: int = parameter(Integers(50, 100_000), "sequences", 900, paper=3000)
     signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.3)
-    table: Table = parameter(TABLE, "class means of the table", "finite")  # noqa: RUF009
+    table: Table = parameter(TABLE, "class means of the table", "finite")
     draws: int = parameter(Integers(2, 1000), "draws", 8, paper=10)
 
     def model(self, weighting: str) -> PooledSequences:

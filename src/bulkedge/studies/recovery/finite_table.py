@@ -38,7 +38,7 @@ class FiniteTable(Study):
     sample_ratio: float = parameter(Interval(0.01, 10), "dimension over samples", 1 / 3)
     signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.8)
     weighting: str = parameter(Choice(WEIGHTINGS), "pooling", "causal")
-    noise: Noise = parameter(NOISE, "entries of the noise", "gaussian")  # noqa: RUF009
+    noise: Noise = parameter(NOISE, "entries of the noise", "gaussian")
     draws: int = parameter(Integers(2, 1000), "draws of each", 25, paper=40)
 
     def model(self, ratio: float, table: Table) -> PooledSequences:

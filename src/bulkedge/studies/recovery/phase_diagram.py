@@ -31,7 +31,7 @@ class PhaseDiagram(Study):
 
     resolution: int = parameter(Integers(10, 2000), "points along each axis", 200)
     sample_ratio: float = parameter(Interval(0.01, 10), "dimension over samples", 1 / 3)
-    table: Table = parameter(TABLE, "class means of the table", "finite")  # noqa: RUF009
+    table: Table = parameter(TABLE, "class means of the table", "finite")
     dim: int = parameter(Integers(50, 5000), "dimension of the simulations", 150, paper=600)
     draws: int = parameter(Integers(2, 1000), "draws of each simulated point", 12, paper=20)
 
