@@ -6,7 +6,7 @@ section 1b; in no paper).
 
 >>> law = FiniteHeadLaw(beta=1.0, head_dim=64, tokens=2048, qk_norm=True)
 >>> [tuple(round(end, 4) for end in interval) for interval in law.support]
-[(0.0, 3.368), (18.9154, 50.3847)]
+[(0.0, 3.3639), (18.913, 50.3817)]
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ NEGLIGIBLE = 1e-9
 """Share of the variance below which a degree is counted as noise."""
 NODES = 300
 """Quadrature nodes for the cosine of query and key."""
+HEAVY = (0.01, 0.1, 0.6)
+"""Squared sizes of an entry over the variance of the noise. Up to the first, entries are Gaussian noise; from there on
+they are two terms of rank one each, about the other two; from one on, where an entry leaves the bulk on its own, they
+fade out of the law."""
 SMALLEST_GAUSSIAN = 32
 SIZES = 16
 """Quadrature nodes for the norms of queries and keys."""
@@ -46,8 +50,11 @@ class FiniteHeadLaw(Parametric, Law):
 
     With ``qk_norm`` queries and keys lie on the sphere of radius ``sqrt(head_dim)``; without, they are Gaussian, and
     their norms give rows and columns a profile, separable in each degree to good accuracy. An entry is part of its own
-    row's sum, which shrinks large entries: ``w -> w/(1 + (w - 1)/l)``. Beyond beta of about 1.25 single large entries
-    leave the bulk, which no law of this form knows.
+    row's sum, which shrinks large entries: ``w -> w/(1 + (w - 1)/l)``.
+
+    A large entry x is a perturbation of rank one, and many of them, at random places, are free of each other: entries
+    of one size add ``n x**2 w/(1 - x**2 w**2)`` to the R-transform, n their number in a row, where Gaussian noise of
+    the same variance adds ``n x**2 w``. Entries so large that they leave the bulk are outliers, and not in the law.
     """
 
     beta: float = parameter(Interval(1e-3, 4), "inverse temperature: standard deviation of the scaled scores")
@@ -80,8 +87,8 @@ class FiniteHeadLaw(Parametric, Law):
     def _on_the_sphere(self) -> Squared:
         kappa, one = np.array([self.beta * np.sqrt(self.head_dim)]), np.ones(1)
         terms = self._terms(kappa, log_coefficients(self.head_dim, kappa, 0)[0], one)
-        variances = (np.append(terms.sizes[:, 0] ** 2, terms.noise) / terms.mean**2).tolist()
-        return Squared(SumLaw(tuple(variances), (*terms.ratios.tolist(), np.inf)))
+        variances = np.concatenate([terms.sizes[:, 0] ** 2, terms.noise[:, 0]]) / terms.mean**2
+        return Squared(SumLaw(tuple(variances.tolist()), tuple(terms.all_ratios(terms.noise[:, 0]).tolist())))
 
     @cached_property
     def _gaussian(self) -> ProfiledSum:
@@ -92,11 +99,10 @@ class FiniteHeadLaw(Parametric, Law):
         terms = self._terms(kappa, normaliser, np.outer(weights, weights).ravel())
         row_mean = (terms.mean.reshape(SIZES, SIZES) @ weights)[:, None]
         parts = [_separated(size.reshape(SIZES, SIZES) / row_mean, weights) for size in terms.sizes]
-        parts.append(_separated_variance(terms.noise.reshape(SIZES, SIZES) / row_mean**2, weights))
+        parts += [_separated_variance(part.reshape(SIZES, SIZES) / row_mean**2, weights) for part in terms.noise]
         variances, rows, columns = (np.array(part) for part in zip(*parts, strict=True))
-        return ProfiledSum(
-            variances, np.append(terms.ratios, np.inf), Profile(weights, rows), Profile(weights, columns)
-        )
+        ratios = terms.all_ratios(variances[len(terms.ratios) :])
+        return ProfiledSum(variances, ratios, Profile(weights, rows), Profile(weights, columns))
 
     def _terms(self, kappa: Real, log_normaliser: Real, weights: Real) -> Terms:
         """Degrees of ``exp(kappa t)/normaliser`` as functions of kappa, which has the given weights."""
@@ -105,31 +111,53 @@ class FiniteHeadLaw(Parametric, Law):
         ratios, share = np.exp(number - np.log(self.tokens)), plain**2 @ weights
         low = np.flatnonzero((ratios < FULL_RANK) & (share > NEGLIGIBLE * share[1:].sum()))[1:]
         noise = (plain[1:] ** 2).sum(axis=0) - (plain[low] ** 2).sum(axis=0)
-        shrink, noise_shrink = self._shrinkage(kappa, log_normaliser, np.append(0, low))
-        return Terms(ratios[low], plain[0] * shrink[0], plain[low] * shrink[1:], noise * noise_shrink)
+        shrink, parts, jumps = self._entries(kappa, log_normaliser, np.append(0, low), weights)
+        noise = noise * parts
+        kept = (jumps == 0) | (noise @ weights > NEGLIGIBLE * share[1:].sum())
+        return Terms(ratios[low], plain[0] * shrink[0], plain[low] * shrink[1:], noise[kept], jumps[kept])
 
-    def _shrinkage(self, kappa: Real, log_normaliser: Real, degrees: NDArray[np.intp]) -> tuple[Real, Real]:
-        """What ``w -> w/(1 + (w - 1)/l)`` does to each degree, and to the rest, where that is resolved."""
+    def _entries(
+        self, kappa: Real, log_normaliser: Real, degrees: NDArray[np.intp], weights: Real
+    ) -> tuple[Real, Real, Real]:
+        """What ``w -> w/(1 + (w - 1)/l)`` does to each degree and to the rest; the rest in parts, by size of the entry.
+
+        Parts are shares of the rest as it was, and come with the squared size of their entries: zero for Gaussian ones.
+        """
         cosine, mass = cosine_quadrature(self.head_dim, NODES)
         basis = harmonics(self.head_dim, int(degrees.max()), cosine)[degrees]
         number = np.exp(log_harmonics(self.head_dim, int(degrees.max())))[degrees]
         weight = np.exp(np.outer(cosine, kappa) - log_normaliser)
-        found = []
-        for each in (weight, weight / (1 + (weight - 1) / self.tokens)):
-            coefficients, square = (basis * mass) @ each, mass @ each**2
-            found.append((coefficients, square - number @ coefficients**2, square))
-        (before, rest, square), (after, shrunken, _) = found
-        resolved = rest > 1e-6 * square
-        return after / before, np.where(resolved, shrunken / np.where(resolved, rest, 1.0), 1.0)
+        shrunken = weight / (1 + (weight - 1) / self.tokens)
+        before, after = (basis * mass) @ weight, (basis * mass) @ shrunken
+        rest, left = (
+            (each - basis.T @ (number[:, None] * coefficients)) ** 2
+            for each, coefficients in ((weight, before), (shrunken, after))
+        )
+        size = left / (self.tokens * (mass @ left @ weights))
+        logs = np.log(np.maximum(size, np.finfo(float).tiny))
+        left = np.clip(2 - size, 0.0, 1.0) * left
+        hats = [np.interp(logs, np.log(HEAVY), corner) * left for corner in np.eye(len(HEAVY))]
+        resolved = mass @ rest > 1e-6 * (mass @ weight**2)
+        parts = [np.where(resolved, (mass @ hat) / (mass @ rest), k == 0) for k, hat in enumerate(hats)]
+        squares = [float(mass @ (hat * left) @ weights) / max(float(mass @ hat @ weights), 1e-300) for hat in hats[1:]]
+        return after / before, np.array(parts), np.append(0.0, squares) / self.tokens
 
 
 class Terms(NamedTuple):
-    """Low degrees: rank ratios and sizes ``sqrt(N_k) lambda_k`` (rows: degrees); mean weight; variance of the rest."""
+    """Low degrees: rank ratios and sizes ``sqrt(N_k) lambda_k`` (rows: degrees); mean weight; the rest.
+
+    The rest has a row of variances for each part, and the squared size of an entry in it: zero for Gaussian noise.
+    """
 
     ratios: Real
     mean: Real
     sizes: Real
     noise: Real
+    jumps: Real
+
+    def all_ratios(self, noise: Real) -> Real:
+        """Rank ratios of the degrees and of the parts of the rest: how many entries of that size there are in a row."""
+        return np.append(self.ratios, [v / jump if jump else np.inf for v, jump in zip(noise, self.jumps, strict=True)])
 
 
 def _separated(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
