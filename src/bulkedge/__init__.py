@@ -11,13 +11,24 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 """
 
 from bulkedge.comparison import Comparison, compare
-from bulkedge.ensembles import Ensemble, GaussianProduct, GaussianSum, SoftmaxAttention, Wigner, Wishart
+from bulkedge.ensembles import (
+    AttentionStack,
+    Ensemble,
+    GaussianProduct,
+    GaussianSum,
+    RandomMarkov,
+    SoftmaxAttention,
+    Trainability,
+    Wigner,
+    Wishart,
+)
 from bulkedge.laws import (
     AttentionLaw,
     CorrelatedAttentionLaw,
     EmpiricalLaw,
     FiniteHeadLaw,
     FussCatalan,
+    IndependentProduct,
     Law,
     MarchenkoPastur,
     PoissonLaw,
@@ -31,7 +42,7 @@ from bulkedge.laws import (
     free_mul,
     rectangular_add,
 )
-from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank
 from bulkedge.version import __version__
 
 __all__ = [
@@ -42,6 +53,7 @@ __all__ = [
     "MarchenkoPastur",
     "ProductLaw",
     "FussCatalan",
+    "IndependentProduct",
     "SumLaw",
     "AttentionLaw",
     "FiniteHeadLaw",
@@ -60,9 +72,15 @@ __all__ = [
     "GaussianProduct",
     "GaussianSum",
     "SoftmaxAttention",
+    "RandomMarkov",
+    "AttentionStack",
+    "Trainability",
     # spectra
     "Spectrum",
     "spectrum",
+    "stable_rank",
+    "effective_rank",
+    "cosine_similarity",
     # comparison
     "Comparison",
     "compare",

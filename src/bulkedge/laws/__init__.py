@@ -6,6 +6,7 @@ from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw
 from bulkedge.laws.free import free_add, free_mul, rectangular_add
+from bulkedge.laws.independent import IndependentProduct
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.semicircle import QuarterCircle, Semicircle
 from bulkedge.laws.spikes import Spike
@@ -18,6 +19,7 @@ __all__ = [
     "EmpiricalLaw",
     "FiniteHeadLaw",
     "FussCatalan",
+    "IndependentProduct",
     "Law",
     "MarchenkoPastur",
     "PoissonLaw",
