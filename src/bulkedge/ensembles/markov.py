@@ -6,7 +6,7 @@
 >>> bool(np.allclose(attention.sum(axis=1), 1.0))
 True
 >>> round(float(np.linalg.norm(attention, 2)), 2), round(float(np.linalg.norm(without_gap(attention), 2)), 2)
-(1.0, 0.1)
+(1.0, 0.11)
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from bulkedge.spectra import Spectrum, spectrum
 
 ENTRIES = Choice(("lognormal", "exponential", "uniform"))
 UNIFORM = Interval(1e-6, 1 / 3)
-ALARM = 0.01
-"""Probability of calling a value of the bulk an outlier."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,11 @@ class RandomMarkov(Parametric, Ensemble):
         return self.tokens + self.variance
 
 
+def without_gap(attention: Any) -> Any:
+    """``A - uu'``, the repair of *propagation*, equation 9; on values it costs one mean."""
+    return attention - 1 / attention.shape[-1]
+
+
 class Pruned(NamedTuple):
     """A matrix without its outliers, and how many singular directions were taken out."""
 
@@ -86,13 +89,8 @@ class Pruned(NamedTuple):
     removed: int
 
 
-def without_gap(attention: Any) -> Any:
-    """``A - uu'``, the repair of *propagation*, equation 9; on values it costs one mean."""
-    return attention - 1 / attention.shape[-1]
-
-
-def without_outliers(attention: Real, count: int | None = None, law: Law | None = None) -> Pruned:
-    """Project out the largest singular directions: so many, or all beyond the edge of a bulk.
+def without_outliers(attention: Real, *, count: int | None = None, edge: float | None = None) -> Pruned:
+    """Project out the largest singular directions: so many, or all beyond an edge.
 
     Ours; *propagation* takes out one and leaves the others open.
 
@@ -101,26 +99,12 @@ def without_outliers(attention: Real, count: int | None = None, law: Law | None 
     attention : array of shape (T, T)
         A draw of the attention matrix.
     count : int, optional
-        How many directions to take out; by default as many as :func:`outlier_count` finds.
-    law : Law, optional
-        Law of the squared singular values of the bulk, up to a factor; by default the quarter circle, squared.
+        How many directions to take out.
+    edge : float, optional
+        The largest singular value that stays; one of the two must be given.
     """
-    if count is not None:
-        count = Integers(0, len(attention)).check("count", count)
+    if (count is None) == (edge is None):
+        raise ValueError(f"count = {count!r} and edge = {edge!r}: give one of the two")
     left, values, right = np.linalg.svd(attention)
-    removed = outlier_count(values, law) if count is None else count
+    removed = int(np.sum(values > edge)) if count is None else Integers(0, len(values)).check("count", count)
     return Pruned(np.asarray((left[:, removed:] * values[removed:]) @ right[removed:]), removed)
-
-
-def outlier_count(values: Real, law: Law | None = None) -> int:
-    """How many singular values of a square matrix lie beyond the bulk that fits the others.
-
-    From the top, each is compared with the finite-size edge of the law, scaled to the mean square of those below it.
-    """
-    shape = QuarterCircle().squared() if law is None else law
-    squares = np.sort(np.asarray(values, dtype=float))[::-1] ** 2
-    size = len(squares)
-    below = np.cumsum(squares[::-1])[::-1] - squares
-    reach = shape.finite_edge(size, ALARM) / shape.mean()
-    outside = squares > reach * below / np.maximum(np.arange(size - 1, -1, -1), 1)
-    return size if outside.all() else int(np.argmin(outside))

@@ -9,7 +9,7 @@ gap.
 >>> [round(layer.stable_rank, 2) for layer in kept.layers(np.random.default_rng(0))]
 [1.03, 1.0, 1.0]
 >>> [round(layer.stable_rank) for layer in removed.layers(np.random.default_rng(0))]
-[6, 3, 2]
+[5, 3, 2]
 >>> round(removed.law().var() / removed.law().mean() ** 2, 10)      # depth (1 + tokens/width)
 6.0
 """
@@ -33,6 +33,7 @@ from bulkedge.laws.base import Law
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.independent import IndependentProduct
 from bulkedge.laws.product import FussCatalan, ProductLaw
+from bulkedge.laws.semicircle import QuarterCircle
 from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank_excess
 
 Attention = Literal["markov", "key-query", "xavier", "identity"]
@@ -93,7 +94,7 @@ class AttentionStack(Parametric, Ensemble):
     """``X_l = A_l X_{l-1} W_l``, W with Gaussian entries of variance ``value_variance``; the law is that of ``X_L X_L'``.
 
     ``attention="xavier"`` scales queries and keys by ``1/sqrt(width)``, which makes attention uniform (Proposition 1).
-    ``gap=False`` replaces A by ``A - uu'``, ``gap="all"`` takes out every outlier. ``skip`` adds ``skip_weight``
+    ``gap=False`` replaces A by ``A - uu'``, ``gap="all"`` takes out all that is beyond :attr:`attention_edge`. ``skip`` adds ``skip_weight``
     times the layer's input: ``"plain"`` with values of variance ``value_variance/width``, as is usual, beside which
     attention is of order ``1/sqrt(T)``; ``"rescaled"`` with values as they are without skip. LayerNorm, after the
     skip, gives every token mean zero and length one, the length of the input's tokens. ``values="orthogonal"`` takes W
@@ -129,6 +130,8 @@ class AttentionStack(Parametric, Ensemble):
             )
         if self.attention == "markov":
             RandomMarkov(self.tokens, self.variance, self.entries)
+        if self.gap == "all" and self.attention not in ("markov", "key-query"):
+            raise ValueError(f"gap = 'all' needs Markov or key-query attention, whose edge is known: not {self.attention}")
 
     # -- simulation ----------------------------------------------------------------------------------------------------
 
@@ -188,12 +191,20 @@ class AttentionStack(Parametric, Ensemble):
     def _repaired(self, attention: Any) -> Any:
         if self.gap is True:
             return attention
-        return without_gap(attention) if self.gap is False else without_outliers(attention, law=self._bulk_shape).matrix
+        if self.gap is False:
+            return without_gap(attention)
+        return without_outliers(attention, edge=self.attention_edge).matrix
 
     @cached_property
-    def _bulk_shape(self) -> Law | None:
-        """Law of the bulk of one layer's attention, up to a factor; None for the quarter circle."""
-        return AttentionLaw(self.beta, 1 / self.ratio) if self.attention == "key-query" else None
+    def attention_edge(self) -> float:
+        """Where the bulk of the singular values of A ends when tokens are orthonormal, as in the first layer.
+
+        For T values, at one false alarm in a hundred.
+        """
+        law = QuarterCircle(self.variance).squared()
+        if self.attention == "key-query":
+            law = AttentionLaw(self.beta, 1 / self.ratio)
+        return float(np.sqrt(law.finite_edge(self.tokens) / self.tokens))
 
     def start(self) -> Real:
         """The input: orthonormal tokens. Which ones does not matter, as the first values are Gaussian or Haar."""

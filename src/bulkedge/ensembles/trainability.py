@@ -11,11 +11,11 @@ Attention with independent Gaussian scores, ``X_l = a X_{l-1} + sqrt(1 - a**2) A
 Both come for any number of tokens from integrals over one Laplace transform, ``1/Z**2 = int s e**(-s Z) ds``.
 
 >>> design = Trainability(tokens=1000, depth=12, residual=0.7)
->>> [design.verdict(beta) for beta in (0.5, 3.0, 4.0)]
+>>> [design.verdict(beta) for beta in (0.5, 3.5, 4.0)]
 ['rank collapse', 'inside', 'entropy collapse']
 >>> low, high = design.window()
 >>> round(low, 2), round(high, 2)
-(2.84, 3.72)
+(3.17, 3.72)
 >>> Trainability(tokens=1000, depth=12, residual=0.5).window() is None
 True
 """
