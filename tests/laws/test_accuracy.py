@@ -289,3 +289,33 @@ def test_poisson_moments_are_touchard_numbers():
     assert [law.moment(k) for k in range(1, 9)] == pytest.approx([1, 2, 5, 15, 52, 203, 877, 4140], rel=1e-12)
     assert law.cdf(1) == pytest.approx(2 / np.e, rel=1e-14)
     assert law.edge == np.inf
+
+
+@pytest.mark.parametrize("x", ["1e-12", "1e-3", "1", "9", "15.9", "15.9999"])
+def test_product_of_independent_marchenko_pastur_variables(x):
+    """MP(1) twice: the convolution of ``sqrt((4-x)/x)/(2 pi)`` with itself on a logarithmic scale, to fifty digits."""
+    x = mp.mpf(x)
+
+    def integrand(angle):
+        # the first variable runs from x/4 to 4, as the middle of the two plus a cosine
+        t = (4 + x / 4) / 2 + (4 - x / 4) / 2 * mp.cos(angle)
+        return mp.sqrt((4 - t) / t * (4 - x / t) / (x / t)) / t * mp.sin(angle) * (4 - x / 4) / 2
+
+    near = mp.pi - mp.sqrt(x)  # where t is of the order of x
+    exact = mp.quad(integrand, [0, mp.pi / 2, 3, near, mp.pi] if near > 3 else [0, mp.pi / 2, mp.pi])
+    law = be.IndependentProduct(be.MarchenkoPastur(1.0), be.MarchenkoPastur(1.0))
+    assert law.pdf(float(x)) == pytest.approx(float(exact / (4 * mp.pi**2)), rel=1e-10)
+
+
+@pytest.mark.parametrize("orders", [(1, 1), (2, 3), (6, 6)])
+def test_moments_of_independent_variables_multiply(orders):
+    law = be.IndependentProduct(*(be.FussCatalan(order) for order in orders))
+    for k in range(1, 9):
+        exact = np.prod([float(Fraction(comb((m + 1) * k, k), m * k + 1)) for m in orders])
+        assert law.moment(k) == pytest.approx(exact, rel=1e-12)
+
+
+def test_independent_products_that_are_refused():
+    for law in (be.MarchenkoPastur(0.5), be.MarchenkoPastur(2.0), be.EmpiricalLaw([1.0]), be.FussCatalan(7)):
+        with pytest.raises(ValueError, match="first = "):
+            be.IndependentProduct(law, be.FussCatalan(1))

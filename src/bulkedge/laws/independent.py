@@ -25,7 +25,7 @@ from bulkedge.laws.engine.edges import Edge
 
 NODES = 120
 """Gauss nodes on each half of the convolution, in the square root of the distance to its end."""
-MOST_ORDER = 9
+MOST_ORDER = 7
 """Hard edges ``x**(1/order - 1)`` of higher order have mass where the slope of the density exceeds all doubles."""
 
 
