@@ -16,7 +16,7 @@ gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -36,6 +36,7 @@ from bulkedge.laws.product import FussCatalan, ProductLaw
 from bulkedge.laws.semicircle import QuarterCircle
 from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank_excess
 
+Repair = Callable[[Any], Any]
 Attention = Literal["markov", "key-query", "xavier", "identity"]
 
 
@@ -168,10 +169,10 @@ class AttentionStack(Parametric, Ensemble):
         """Inverse temperature of scores that give attention this variance, for orthonormal tokens."""
         return float(np.sqrt(np.log1p(self.variance)))
 
-    def step(self, signal: Any, weights: Weights) -> tuple[Any, Any]:
+    def step(self, signal: Any, weights: Weights, repair: Repair | None = None) -> tuple[Any, Any]:
         """One layer: the attention, repaired if told so, and the signal after it; NumPy or torch."""
         xp = array_namespace(signal)
-        attention = self._repaired(self._attention(signal, weights))
+        attention = (repair or self._repaired)(self.attend(signal, weights))
         output = attention @ signal @ weights.values
         if self.skip is not None:
             output = output + self.skip_weight * signal
@@ -180,7 +181,8 @@ class AttentionStack(Parametric, Ensemble):
             output = output / xp.sqrt(xp.sum(output**2, axis=1, keepdims=True))
         return attention, output
 
-    def _attention(self, signal: Any, weights: Weights) -> Any:
+    def attend(self, signal: Any, weights: Weights) -> Any:
+        """The attention matrix of a layer on a signal, as it is before any repair."""
         if weights.attention is not None:
             return weights.attention
         xp = array_namespace(signal)
@@ -210,12 +212,12 @@ class AttentionStack(Parametric, Ensemble):
         """The input: orthonormal tokens. Which ones does not matter, as the first values are Gaussian or Haar."""
         return np.eye(self.tokens, self.width)
 
-    def layers(self, rng: np.random.Generator) -> Iterator[Layer]:
-        """The signal, layer by layer."""
+    def layers(self, rng: np.random.Generator, repair: Repair | None = None) -> Iterator[Layer]:
+        """The signal, layer by layer; ``repair`` maps each attention matrix to another, in place of what gap says."""
         signal = self.start()
         for _ in range(self.depth):
             weights = self.weights(rng)
-            attention, signal = self.step(signal, weights)
+            attention, signal = self.step(signal, weights, repair)
             yield Layer(weights, attention, signal)
 
     def sample(self, rng: np.random.Generator) -> Real:

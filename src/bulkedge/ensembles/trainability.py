@@ -23,6 +23,7 @@ True
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ class Softmax(NamedTuple):
     participation: float
 
 
+@lru_cache(maxsize=4096)
 def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
     """Entropy and participation of a row of attention with independent scores, for any T and beta.
 
