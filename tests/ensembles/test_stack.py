@@ -102,7 +102,7 @@ def test_orthogonal_values_and_skip_scaling():
 
 
 def test_key_query_attention_is_the_softmax_of_scores_of_scale_beta():
-    """On orthonormal tokens the variance of T A is that asked for, exp(beta**2) - 1; Xavier's scaling leaves nothing."""
+    """On orthonormal tokens T A has the variance asked for, exp(beta**2) - 1; Xavier's scaling leaves nothing."""
     layer = next(be.AttentionStack(1, 300, 300, attention="key-query").layers(np.random.default_rng(5)))
     assert 300 * np.sum(without_gap(layer.attention) ** 2) / 300 == pytest.approx(1.0, rel=0.1)
     flat = next(be.AttentionStack(1, 300, 300, attention="xavier").layers(np.random.default_rng(5)))

@@ -1,4 +1,4 @@
-"""Rank collapse, kernel, Jacobian and gradients of attention stacks against simulation, at seeds nothing was tuned on."""
+"""Rank collapse, kernel, Jacobian and gradients of stacks, simulated, against theory; seeds nothing was tuned on."""
 
 import numpy as np
 import pytest

@@ -117,7 +117,7 @@ def pullback(stack: AttentionStack, layers: Sequence[Layer], cotangent: Real) ->
     """Gradients of ``sum(cotangent * X_L)`` with respect to the value matrices, by reverse-mode differentiation."""
     if stack.gap == "all":
         raise ValueError("gap = 'all' counts outliers, which is not differentiable")
-    gradients = []
+    gradients: list[Real] = []
     for layer, below in zip(layers[::-1], _inputs(stack, layers)[::-1], strict=True):
         if stack.layer_norm:
             cotangent = _through_norm(stack, layer, below, cotangent)
@@ -127,7 +127,7 @@ def pullback(stack: AttentionStack, layers: Sequence[Layer], cotangent: Real) ->
 
 
 def _through_norm(stack: AttentionStack, layer: Layer, below: Real, cotangent: Real) -> Real:
-    """Before LayerNorm: what is along the token or changes its mean has no effect, the rest is divided by its length."""
+    """Before LayerNorm: changes along the token or of its mean have no effect, others are divided by its length."""
     raw = layer.attention @ below @ layer.weights.values
     if stack.skip is not None:
         raw = raw + stack.skip_weight * below

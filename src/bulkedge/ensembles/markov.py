@@ -23,6 +23,7 @@ from bulkedge.laws.base import Law
 from bulkedge.laws.semicircle import QuarterCircle
 from bulkedge.spectra import Spectrum, spectrum
 
+Entries = Literal["lognormal", "exponential", "uniform"]
 ENTRIES = Choice(("lognormal", "exponential", "uniform"))
 UNIFORM = Interval(1e-6, 1 / 3)
 
@@ -38,7 +39,7 @@ class RandomMarkov(Parametric, Ensemble):
 
     tokens: int = parameter(Integers(2, 10**5), "number of tokens T")
     variance: float = parameter(Interval(1e-6, 1e6), "variance of an entry before normalisation", 1.0)
-    entries: Literal["lognormal", "exponential", "uniform"] = parameter(ENTRIES, "their distribution", "lognormal")
+    entries: Entries = parameter(ENTRIES, "their distribution", "lognormal")  # noqa: RUF009  # a declaration
 
     def __post_init__(self) -> None:
         """Check the parameters, and that there are such entries of mean one."""

@@ -27,7 +27,7 @@ from array_api_compat import array_namespace
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
-from bulkedge.ensembles.markov import ENTRIES, RandomMarkov, without_gap, without_outliers
+from bulkedge.ensembles.markov import ENTRIES, Entries, RandomMarkov, without_gap, without_outliers
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
 from bulkedge.laws.empirical import EmpiricalLaw
@@ -92,20 +92,21 @@ class Layer:
 
 @dataclass(frozen=True)
 class AttentionStack(Parametric, Ensemble):
-    """``X_l = A_l X_{l-1} W_l``, W with Gaussian entries of variance ``value_variance``; the law is that of ``X_L X_L'``.
+    """``X_l = A_l X_{l-1} W_l``, W with entries of variance ``value_variance``; the law is that of ``X_L X_L'``.
 
     ``attention="xavier"`` scales queries and keys by ``1/sqrt(width)``, which makes attention uniform (Proposition 1).
-    ``gap=False`` replaces A by ``A - uu'``, ``gap="all"`` takes out all that is beyond :attr:`attention_edge`. ``skip`` adds ``skip_weight``
-    times the layer's input: ``"plain"`` with values of variance ``value_variance/width``, as is usual, beside which
-    attention is of order ``1/sqrt(T)``; ``"rescaled"`` with values as they are without skip. LayerNorm, after the
-    skip, gives every token mean zero and length one, the length of the input's tokens. ``values="orthogonal"`` takes W
-    orthogonal, times ``sqrt(value_variance * width)``.
+    ``gap=False`` replaces A by ``A - uu'``, ``gap="all"`` takes out all that is beyond :attr:`attention_edge`.
+
+    ``skip`` adds ``skip_weight`` times the layer's input: ``"plain"`` with values of variance ``value_variance/width``,
+    as is usual, beside which attention is of order ``1/sqrt(T)``; ``"rescaled"`` with values as they are without skip.
+    LayerNorm, after the skip, gives every token mean zero and length one, the length of the input's tokens.
+    ``values="orthogonal"`` takes W orthogonal, times ``sqrt(value_variance * width)``.
     """
 
     depth: int = parameter(Integers(1, 1000), "number of layers L")
     tokens: int = parameter(Integers(4, 20_000), "number of tokens T")
     width: int = parameter(Integers(4, 20_000), "embedding dimension d, at least T")
-    attention: Attention = parameter(
+    attention: Attention = parameter(  # noqa: RUF009  # a declaration
         Choice(("markov", "key-query", "xavier", "identity")), "how attention is made", "markov"
     )
     gap: bool | Literal["all"] = parameter(
@@ -119,7 +120,7 @@ class AttentionStack(Parametric, Ensemble):
     variance: float = parameter(Interval(1e-6, 1e6), "variance of attention, exp(beta**2) - 1 for scores", 1.0)
     value_variance: float = parameter(Interval(0, 1e6), "variance of an entry of the values", 1.0)
     skip_weight: float = parameter(Interval(0, 1e3), "strength of the skip connection", 1.0)
-    entries: Literal["lognormal", "exponential", "uniform"] = parameter(ENTRIES, "entries of Markov", "lognormal")
+    entries: Entries = parameter(ENTRIES, "entries of Markov", "lognormal")  # noqa: RUF009  # likewise
 
     def __post_init__(self) -> None:
         """Check the parameters, and that orthonormal tokens fit into the width."""
@@ -132,7 +133,9 @@ class AttentionStack(Parametric, Ensemble):
         if self.attention == "markov":
             RandomMarkov(self.tokens, self.variance, self.entries)
         if self.gap == "all" and self.attention not in ("markov", "key-query"):
-            raise ValueError(f"gap = 'all' needs Markov or key-query attention, whose edge is known: not {self.attention}")
+            raise ValueError(
+                f"gap = 'all' needs Markov or key-query attention, whose edge is known: not {self.attention}"
+            )
 
     # -- simulation ----------------------------------------------------------------------------------------------------
 

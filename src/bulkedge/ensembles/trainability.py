@@ -5,8 +5,9 @@ Attention with independent Gaussian scores, ``X_l = a X_{l-1} + sqrt(1 - a**2) A
 * The share of the signal that tokens do not have in common is multiplied, at each layer, by ``a**2 + (1 - a**2) Y``,
   where ``Y = E sum_j A_ij**2 - 1/T`` is what attention passes on of differences between tokens. Small scores attend to
   all alike: Y is small and the rank collapses.
-* Large scores attend to one token only. The softmax of T Gaussian scores is the Gibbs measure of the random energy model
-  (Derrida 1981), which freezes at ``beta = sqrt(2 log T)``: the entropy of a row, ``log T - beta**2/2``, runs out there.
+* Large scores attend to one token only. The softmax of T Gaussian scores is the Gibbs measure of the random energy
+  model (Derrida 1981), which freezes at ``beta = sqrt(2 log T)``: the entropy of a row, ``log T - beta**2/2``, runs
+  out there.
 
 Both come for any number of tokens from integrals over one Laplace transform, ``1/Z**2 = int s e**(-s Z) ds``.
 
@@ -78,8 +79,8 @@ def freezing_beta(tokens: float) -> float:
 class Trainability(Parametric):
     """An architecture, and which score scales beta of it carry a signal at initialisation.
 
-    Rank has collapsed when the tokens have more than ``1 - share`` of the signal's power in common; entropy when beta is
-    beyond :func:`freezing_beta`.
+    Rank has collapsed when the tokens have more than ``1 - share`` of the signal's power in common; entropy when beta
+    is beyond :func:`freezing_beta`.
     """
 
     tokens: int = parameter(Integers(4, 10**7), "number of tokens T")

@@ -41,8 +41,8 @@ class IndependentProduct(Parametric, Law):
     :class:`~bulkedge.laws.product.FussCatalan`; others are refused.
     """
 
-    first: Law = parameter(Instance(Law), "law of the first variable")
-    second: Law = parameter(Instance(Law), "law of the second variable")
+    first: Law = parameter(Instance(Law), "law of the first variable")  # noqa: RUF009  # a declaration
+    second: Law = parameter(Instance(Law), "law of the second variable")  # noqa: RUF009  # likewise
 
     def __post_init__(self) -> None:
         """Check that the factors are of the kind whose product this represents."""
@@ -83,8 +83,8 @@ class IndependentProduct(Parametric, Law):
 def _half(first: Law, second: Law, span: Real) -> Real:
     """The half of the convolution next to the edge of the first law.
 
-    There the first variable is ``edge e**-v`` and the second ``edge e**-(span - v)``, v from 0 to span/2; in ``sqrt(v)``
-    the integrand is analytic.
+    There the first variable is ``edge e**-v`` and the second ``edge e**-(span - v)``, v from 0 to span/2; the integrand
+    is analytic in ``sqrt(v)``.
     """
     nodes, weights = legendre.leggauss(NODES)
     root = np.sqrt(span / 2)[:, None] * (1 + nodes) / 2

@@ -85,7 +85,7 @@ def _sample_map(law: Law, level: Real, ratio: float) -> tuple[Real, Real]:
 
 
 def _sample_threshold(law: Law, ratio: float) -> float:
-    """The critical point of ``lam`` beyond the edge, or the edge if it has none; its value is that of the sample bulk."""
+    """The critical point of ``lam`` beyond the edge, or the edge; its value there is the edge of the sample bulk."""
     if np.isinf(law.edge):
         return np.inf
     scale = max(law.edge, float(np.finfo(float).tiny))

@@ -69,7 +69,7 @@ class AllOutliers(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """One outlier at first; what each repair keeps of the rank at last."""
         first = data.beyond.sel(layer=1)
-        deep = np.log(data["rank"].sel(layer=[2, 3])).mean("layer")
+        deep: xr.DataArray = np.log(data["rank"].sel(layer=[2, 3])).mean("layer")  # type: ignore[arg-type]
         by_mean = deep.sel(removed=MEAN) - deep.sel(removed=NOTHING)
         by_rest = deep.sel(removed=ALL) - deep.sel(removed=MEAN)
         return [

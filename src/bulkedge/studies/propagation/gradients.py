@@ -72,10 +72,7 @@ class Gradients(Study):
                     draws = [estimated_gradient_norms(stack, stack.layers(rng), rng, 8)[0][0] for _ in range(4)]
                     found[i, j, k] = np.exp(np.mean(np.log(draws)))
         curve = [
-            [
-                AttentionStack(depth, self.tokens, self.tokens, gap=gap).predicted_gradient()
-                for depth in steps.tolist()
-            ]
+            [AttentionStack(depth, self.tokens, self.tokens, gap=gap).predicted_gradient() for depth in steps.tolist()]
             for gap in (True, False)
         ]
         return xr.Dataset(
@@ -96,7 +93,7 @@ class Gradients(Study):
                 error = standard_error(ratio)
                 claims.append(
                     Claim(
-                        statement=f"gap {gap}, depth {depth}: mean gradient over its expectation at T = {self.sizes[-1]}",
+                        statement=f"gap {gap}, depth {depth}: gradient over its expectation at T = {self.sizes[-1]}",
                         place="propagation, Propositions 4 and 6, with their constants (ours)",
                         predicted=1.0,
                         measured=float(ratio.mean()),
@@ -113,7 +110,7 @@ class Gradients(Study):
         ends = one.isel(size=[0, -1])
         span = np.log(self.sizes[-1] / self.sizes[0])
         slope = float((ends.mean("draw")[1] - ends.mean("draw")[0]) / span)
-        error = float(np.hypot(*[standard_error(ends[k]) for k in (0, 1)]) / span)
+        error = float(np.hypot(standard_error(ends[0]), standard_error(ends[1])) / span)
         depth = self.depths[-1]
         return Claim(
             statement=f"gap {gap}: exponent of T in the gradient at depth {depth}",

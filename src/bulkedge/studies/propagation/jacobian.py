@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
@@ -36,10 +36,23 @@ class Jacobian(Study):
         stacks = [self._stack(1.0).at_depth(layer) for layer in range(1, self.depth + 1)]
         laws = [stack.jacobian_law() for stack in stacks]  # at mean one, the same for every ratio
         parts = [self._measure(ratio, laws, rng) for ratio in track(list(self.ratios), "ratios")]
-        return xr.concat(parts, dim=xr.Variable("ratio", list(self.ratios))).assign(
-            spread=("layer", [tradeoff(stack, "jacobian").spread for stack in stacks]),
-            least=("layer", [tradeoff(stack, "jacobian").least for stack in stacks]),
-            kernel_least=("layer", [tradeoff(stack).least for stack in stacks]),
+        return xr.concat(parts, dim=xr.Variable("ratio", list(self.ratios))).merge(self._isometry(stacks[0]))
+
+    def _isometry(self, stack: AttentionStack) -> xr.Dataset:
+        """The trade-off of mean and variance, over the mean and over depth, for T = d."""
+        mean, steps = np.linspace(0, 1.2, 61), np.arange(1, 13)
+        curves = [tradeoff(stack.at_depth(layer), "jacobian").distortion(mean) for layer in range(1, self.depth + 1)]
+        kinds = [(values, of) for of in ("kernel", "jacobian") for values in ("gaussian", "orthogonal")]
+        least = [
+            [tradeoff(replace(stack, values=values, depth=int(step)), of).least for step in steps]  # type: ignore[arg-type]
+            for values, of in kinds
+        ]
+        return xr.Dataset(
+            {
+                "distortion": (("layer", "target"), np.array(curves), {"long_name": "E (x - 1)^2"}),
+                "least": (("kind", "step"), least, {"long_name": "least E (x - 1)^2 over all scales"}),
+            },
+            coords={"target": mean, "step": steps, "kind": [f"{of}, {values} values" for values, of in kinds]},
         )
 
     def _stack(self, ratio: float) -> AttentionStack:

@@ -39,15 +39,11 @@ class Kernel(Study):
     def _stack(self, ratio: float) -> AttentionStack:
         width = round(self.tokens / ratio)
         power = self.tokens / width
-        return AttentionStack(
-            self.depth, self.tokens, width, gap=False, value_variance=power, entries="exponential"
-        )
+        return AttentionStack(self.depth, self.tokens, width, gap=False, value_variance=power, entries="exponential")
 
     def _measure(self, ratio: float, rng: np.random.Generator) -> xr.Dataset:
         stack = self._stack(ratio)
-        values = np.array(
-            [[layer.singular_values**2 for layer in stack.layers(rng)] for _ in range(self.draws)]
-        )
+        values = np.array([[layer.singular_values**2 for layer in stack.layers(rng)] for _ in range(self.draws)])
         laws = [stack.at_depth(depth).law() for depth in range(1, self.depth + 1)]
         share = np.linspace(0, 1, BINS + 1) ** 2
         edges = np.array([law.edge * share for law in laws])
@@ -55,9 +51,7 @@ class Kernel(Study):
             [np.histogram(values[:, k], bins)[0] / values[:, k].size / np.diff(bins) for k, bins in enumerate(edges)]
         )
         x = np.array([law.edge * np.linspace(0.003, 1, 300) ** 2 for law in laws])
-        distances = [
-            [compare(Spectrum.of(draw[k], "eigen"), law).ks for draw in values] for k, law in enumerate(laws)
-        ]
+        distances = [[compare(Spectrum.of(draw[k], "eigen"), law).ks for draw in values] for k, law in enumerate(laws)]
         return xr.Dataset(
             {
                 "mean": (("layer", "draw"), values.mean(axis=2).T, {"long_name": "mean eigenvalue"}),

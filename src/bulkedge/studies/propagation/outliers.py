@@ -27,9 +27,9 @@ class Outliers(Study):
 
     After a layer with the gap, tokens share a direction. Queries along it weigh the keys alike in every row, ``A`` is
     about ``u w'`` with w not constant, and ``A - uu'`` keeps an outlier of size ``sqrt(T (exp(beta**2 c (1 - c)) -
-    1))``, c the share of the tokens' power that is common. Without the gap the tokens share no direction. What then lies
-    beyond the edge of the first layer, and looks like many outliers, is bulk: the law for tokens with their Gram matrix
-    holds it. Tokens are normalised.
+    1))``, c the share of the tokens' power that is common. Without the gap the tokens share no direction. What then
+    lies beyond the edge of the first layer, and looks like many outliers, is bulk: the law for tokens with their Gram
+    matrix holds it. Tokens are normalised.
     """
 
     tokens: int = parameter(Integers(50, 2000), "number of tokens and of dimensions", 200, paper=500)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -44,12 +46,14 @@ def rank_collapse(data: xr.Dataset) -> Figure:
         line(middle, data["size"], one.predicted_free, label="", color=colour)
         marks(middle, data["size"], one.free, label=f"ℓ = {layer}", color=colour, fmt=symbol)
     left.set(title="gap kept", ylabel=r"stable rank of $\Sigma_\ell$, less one")
-    left.set_ylim(float(data.predicted.min()) / 1e5, None)
     middle.set(title="gap removed", ylabel=r"stable rank of $\Sigma_\ell$")
     left.legend(loc="lower left", title="fitted slope", title_fontsize=7)
     middle.legend(loc="upper left")
+    left.set(yscale="log", ylim=(float(data.predicted.min()) / 1e9, 1))
+    middle.set_yscale("log", base=2)
     for axes in (left, middle):
-        axes.set(xscale="log", yscale="log", xlabel="tokens T")
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("tokens T")
     for axes, gap in zip(grid[0, 2:], ("kept", "removed"), strict=True):
         for variant, colour, symbol in zip(data.variant.values.tolist(), COLOURS, SYMBOLS, strict=False):
             look = {"color": colour, "fmt": symbol + "-", "lw": 0.8, "label": variant}
@@ -68,8 +72,10 @@ def gradients(data: xr.Dataset) -> Figure:
             one = data.sel(gap=gap, depth=depth)
             line(axes, data["size"], one.predicted, label="", color=colour)
             marks(axes, data["size"], one.norm.mean("draw"), label=f"L = {depth}", color=colour, fmt=symbol)
-        axes.set(xscale="log", yscale="log", xlabel="tokens T", title=f"Markov, gap {gap}")
-        axes.legend(loc="upper left")
+        axes.set_xscale("log", base=2)
+        limits = float(data.norm.sel(gap=gap).min()) / 2, 30 * float(data.norm.sel(gap=gap).max())
+        axes.set(yscale="log", ylim=limits, xlabel="tokens T", title=f"Markov, gap {gap}")
+        axes.legend(loc="upper left", ncols=3, columnspacing=0.6, handletextpad=0.1)
     for axes, gap in zip(grid[0, 2:], ("kept", "removed"), strict=True):
         line(axes, data.step, data.predicted_over_depth.sel(gap=gap), label="theory, Markov", color=COLOURS[-1])
         for variant, colour, symbol in zip(data.variant.values.tolist(), COLOURS, SYMBOLS, strict=False):
@@ -115,30 +121,46 @@ def all_outliers(data: xr.Dataset) -> Figure:
             look = {"color": colour, "fmt": symbol + "-", "lw": 0.8, "label": kind}
             marks(axes, data.layer, one.mean("draw"), error, **look)
         axes.set(xlabel="layer", ylabel=label, xticks=data.layer.values)
-    grid[0, 0].set_yscale("log")
+    grid[0, 0].set_yscale("log", base=2)
     grid[0, 0].legend(title="removed", loc="upper right")
     return figure
 
 
 def kernel(data: xr.Dataset) -> Figure:
-    """Densities of the square root, a row for each ratio, a column for each layer."""
-    return _densities(data, "eigenvalue of Σ")
+    """Densities, a row for each ratio, a column for each layer."""
+    figure, grid = panels(data.sizes["ratio"], data.sizes["layer"], width=2.3, height=1.7)
+    _densities(grid, data, "eigenvalue of the kernel")
+    return figure
 
 
 def jacobian(data: xr.Dataset) -> Figure:
-    """Densities, and what isometry costs over depth."""
-    return _densities(data, "squared singular value of the Jacobian")
+    """Densities, and below them what isometry costs: moments, distortion over the mean, least distortion over depth."""
+    columns = max(data.sizes["layer"], 3)
+    figure, grid = panels(data.sizes["ratio"] + 1, columns, width=2.3, height=1.8)
+    _densities(grid[:-1], data, "squared singular value")
+    moments, curve, least = grid[-1, :3]
+    line(moments, data.layer, (1.0 + data.layer) ** 2, label=r"$(1 + \ell)^2$")
+    for k, ratio in enumerate(data.ratio.values.tolist()):
+        look = {"color": COLOURS[k % 7], "fmt": SYMBOLS[k % 6], "label": f"T/d = {ratio:g}"}
+        marks(moments, data.layer + 0.1 * (k - 1), data.second.sel(ratio=ratio).mean("draw"), **look)
+    for k, layer in enumerate(data.layer.values.tolist()):
+        line(curve, data.target, data.distortion.sel(layer=layer), label=f"ℓ = {layer}", color=COLOURS[k])
+    for k, kind in enumerate(data.kind.values.tolist()):
+        line(least, data.step, data.least.sel(kind=kind), label=kind, color=COLOURS[k], ls=("-", "--")[k % 2])
+    moments.set(xlabel="layer", ylabel="second moment")
+    curve.set(xlabel="mean", ylabel=r"$E\,(x - 1)^2$", ylim=(0, 3))
+    least.set(xlabel="layer", ylabel="its least value", ylim=(0, 1.02))
+    for axes, place in ((moments, "upper left"), (curve, "upper left"), (least, "lower right")):
+        axes.legend(loc=place, fontsize=6)
+    return figure
 
 
-def _densities(data: xr.Dataset, label: str) -> Figure:
-    """Histograms and laws on a logarithmic axis of densities: x f(x) would hide the edge, f(x) its start."""
-    ratios, layers = data.ratio.values.tolist(), data.layer.values.tolist()
-    figure, grid = panels(len(ratios), len(layers), width=2.3, height=1.7)
-    for row, ratio in zip(grid, ratios, strict=True):
-        for axes, layer in zip(row, layers, strict=True):
+def _densities(grid: Any, data: xr.Dataset, label: str) -> None:
+    """Histograms and laws with a logarithmic axis: densities span decades between a hard edge and a soft one."""
+    for row, ratio in zip(grid, data.ratio.values.tolist(), strict=True):
+        for axes, layer in zip(row, data.layer.values.tolist(), strict=False):
             one = data.sel(ratio=ratio, layer=layer)
-            full = one.simulation.values > 0
-            low = 0.5 * float(one.simulation.values[full].min())
+            low = 0.5 * float(one.simulation.values[one.simulation.values > 0].min())
             histogram(axes, one.bin_edge, np.maximum(one.simulation, low), baseline=low)
             shown = one.theory.values > low
             line(axes, one.x.values[shown], one.theory.values[shown], label="law")
@@ -147,7 +169,6 @@ def _densities(data: xr.Dataset, label: str) -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel(label)
     grid[0, 0].legend(loc="upper right")
-    return figure
 
 
 def scaling(data: xr.Dataset) -> Figure:
@@ -160,7 +181,7 @@ def scaling(data: xr.Dataset) -> Figure:
             line(left, data["size"], one.predicted_branch, label="", color=COLOURS[k])
             look = {"color": COLOURS[k], "fmt": symbol, "label": f"{skip}, gap {gap}"}
             marks(left, data["size"], one.branch.mean("draw"), **look)
-    left.set(xscale="log", yscale="log", xlabel="tokens T", ylabel="attention over skip", ylim=(None, 40))
+    left.set(yscale="log", xlabel="tokens T", ylabel="attention over skip", ylim=(None, 40))
     left.legend(loc="upper left", ncols=2, columnspacing=0.6, handletextpad=0.2)
     names = {"1/d": "$1/d$", "gamma/sigma^2": r"$\gamma/\sigma_A^2$", "1": "1"}
     for kind, colour, symbol in zip(data["values"].values.tolist(), COLOURS, SYMBOLS, strict=False):
@@ -171,16 +192,18 @@ def scaling(data: xr.Dataset) -> Figure:
     middle.legend(title=r"$\sigma_V^2$", loc="lower left")
     line(right, data["size"], data.predicted_xavier, label=r"$\beta^2/d^2$")
     marks(right, data["size"], data.xavier.mean("draw"), label="Xavier's queries and keys")
-    right.set(xscale="log", yscale="log", xlabel="tokens T", ylabel="variance of attention")
-    right.legend(loc="lower left")
+    right.set(yscale="log", xlabel="tokens T", ylabel="variance of attention")
+    right.legend(loc="upper right")
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
     return figure
 
 
 def trainability(data: xr.Dataset) -> Figure:
-    """The map, a panel for each depth: predicted share as colour, simulation as filled points, and the two boundaries."""
+    """The map, a panel for each depth: predicted share as colour, simulation as points, and the two boundaries."""
     depths = data.depth.values.tolist()
     figure, grid = panels(1, len(depths) + 1, width=2.3)
-    image = None
+    image: Any = None
     for axes, depth in zip(grid[0], depths, strict=False):
         one = data.sel(depth=depth)
         image = axes.pcolormesh(
@@ -188,8 +211,9 @@ def trainability(data: xr.Dataset) -> Figure:
         )
         beta, residual = np.meshgrid(data.beta, data.residual)
         axes.scatter(
-            beta, residual, c=one.share.mean("draw"), vmin=0, vmax=1, cmap="viridis", s=18, edgecolors="white", lw=0.6
-        )
+            beta, residual, c=one.share.mean("draw"), vmin=0, vmax=1, cmap="viridis", s=18, edgecolors="white", lw=0.6,
+            clip_on=False, zorder=4,
+        )  # fmt: skip
         if float(one.predicted.min()) < 0.5 < float(one.predicted.max()):
             axes.contour(data.beta, data.residual, one.predicted, levels=[0.5], colors="white")
         axes.axvline(float(data.freezing), color=COLOURS[1])
@@ -201,5 +225,5 @@ def trainability(data: xr.Dataset) -> Figure:
     marks(last, data.beta, data.entropy.mean(("draw", "residual")))
     last.axvline(float(data.freezing), color=COLOURS[-1], ls=":", label=r"$\sqrt{2\log T}$")
     last.set(xlabel=r"score scale $\beta$", ylabel="entropy of a row", ylim=(0, None))
-    last.legend(loc="upper right")
+    last.legend(loc="lower left")
     return figure

@@ -35,9 +35,11 @@ class RankCollapse(Study):
     """
 
     sizes: tuple[int, ...] = parameter(
-        Each(Integers(16, 2000)), "numbers of tokens, increasing, four at least", (32, 64, 128, 256), paper=(100, 200, 400, 800)
-    )  # fmt: skip
-    draws: int = parameter(Integers(10, 10_000), "draws at the smallest size; fewer, by its share, above", 150, paper=400)
+        Each(Integers(16, 2000)), "numbers of tokens, four at least", (32, 64, 128, 256), paper=(100, 200, 400, 800)
+    )
+    draws: int = parameter(
+        Integers(10, 10_000), "draws at the smallest size; fewer, by its share, above", 150, paper=400
+    )
     entries: str = parameter(
         Choice(("exponential", "uniform", "lognormal")),
         "entries of attention; lognormal ones, the paper's, need a hundred tokens",
@@ -59,7 +61,8 @@ class RankCollapse(Study):
 
     def _stack(self, size: int, depth: int = LAYERS, **options: Any) -> AttentionStack:
         variance = 1 / 3 if self.entries == "uniform" else 1.0
-        return AttentionStack(depth, size, size, **({"entries": self.entries, "variance": variance} | options))
+        entries: dict[str, Any] = {"entries": self.entries, "variance": variance}
+        return AttentionStack(depth, size, size, **(entries | options))
 
     def _in_width(self, rng: np.random.Generator) -> xr.Dataset:
         layer = np.arange(1, LAYERS + 1)
@@ -120,7 +123,7 @@ class RankCollapse(Study):
         shift = last.log_excess - np.log(last.predicted)
         return [
             Claim(
-                statement=f"without the gap, stable rank over its prediction at T = {self.sizes[-1]}, mean of three depths",
+                statement=f"without the gap, stable rank over its prediction at T = {self.sizes[-1]}",
                 place="propagation, Proposition 5; ours for the value",
                 predicted=1.0,
                 measured=float(ratio.mean()),
@@ -144,7 +147,7 @@ class RankCollapse(Study):
         free = 1 + self._stack(self.tokens, 2, gap=False).predicted_stable_rank_excess()
         return [
             Claim(
-                statement="stable rank less one after two layers with the gap, largest over attention with and without LayerNorm",
+                statement="stable rank less one after two layers with the gap, with LayerNorm or without",
                 place="propagation, Figures 2 and 4",
                 predicted=0.0,
                 measured=float(second.sel(gap="kept").max()) - 1,

@@ -94,7 +94,7 @@ class Scaling(Study):
                 error = standard_error(ratio)
                 claims.append(
                     Claim(
-                        statement=f"{skip} skip, gap {gap}: weight of attention over its prediction at T = {self.sizes[-1]}",
+                        statement=f"{skip} skip, gap {gap}: weight of attention over prediction, T = {self.sizes[-1]}",
                         place="propagation, section 3, scaling discussion",
                         predicted=1.0,
                         measured=float(ratio.mean()),

@@ -10,15 +10,15 @@ import xarray as xr
 from bulkedge.arrays import Real
 from bulkedge.comparison import compare
 from bulkedge.domains import Integers, parameter
-from bulkedge.ensembles.markov import RandomMarkov, without_gap
+from bulkedge.ensembles.markov import Entries, RandomMarkov, without_gap
 from bulkedge.laws.semicircle import QuarterCircle
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, standard_error
 
-VARIANCES = {"lognormal": 1.0, "exponential": 1.0, "uniform": 1 / 3}
-FOURTH = {"lognormal": 41.0, "exponential": 9.0, "uniform": 1.8}
+VARIANCES: dict[Entries, float] = {"lognormal": 1.0, "exponential": 1.0, "uniform": 1 / 3}
+FOURTH: dict[Entries, float] = {"lognormal": 41.0, "exponential": 9.0, "uniform": 1.8}
 """Fourth central moment over the squared variance, which sets how fast the limit comes."""
 
 
@@ -38,7 +38,8 @@ class Spectrum(Study):
         """Matrices with entries of each kind."""
         x = np.linspace(0, 2.2, 221)
         edges = np.linspace(0, 2.5, self.bins + 1)
-        parts = [self._measure(RandomMarkov(self.tokens, VARIANCES[name], name), edges, rng) for name in track(list(VARIANCES), "entries")]  # type: ignore[arg-type]  # fmt: skip
+        models = {name: RandomMarkov(self.tokens, power, name) for name, power in VARIANCES.items()}
+        parts = [self._measure(model, edges, rng) for model in track(list(models.values()), "entries")]
         return (
             xr.concat(parts, dim=xr.Variable("entries", list(VARIANCES)))
             .assign({"theory": ("x", QuarterCircle().pdf(x))})
@@ -71,8 +72,8 @@ class Spectrum(Study):
         """The outlier, the edge and the bulk, for every kind of entries."""
         return [claim for name in VARIANCES for claim in self._claims(name, data.sel(entries=name))]
 
-    def _claims(self, name: str, one: xr.Dataset) -> list[Claim]:
-        model = RandomMarkov(self.tokens, VARIANCES[name], name)  # type: ignore[arg-type]
+    def _claims(self, name: Entries, one: xr.Dataset) -> list[Claim]:
+        model = RandomMarkov(self.tokens, VARIANCES[name], name)
         slack = FOURTH[name] / self.tokens
         squared = self.tokens * one["first"] ** 2
         error = standard_error(squared)

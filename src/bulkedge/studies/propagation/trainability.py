@@ -14,6 +14,8 @@ from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, standard_error
 
+FINE_BETAS = tuple(k / 4 for k in range(1, 21))
+FINE_RESIDUALS = tuple(k / 20 for k in range(20))
 CLEAR = 0.1
 """Distance of the predicted share from the threshold from which a verdict is clear of fluctuations."""
 
@@ -28,11 +30,11 @@ class Trainability(Study):
 
     tokens: int = parameter(Integers(16, 500), "number of tokens T", 48, paper=200)
     betas: tuple[float, ...] = parameter(
-        Each(Interval(0.05, 8)), "score scales", (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5), paper=tuple(np.arange(0.25, 5.1, 0.25).tolist())
-    )  # fmt: skip
+        Each(Interval(0.05, 8)), "score scales", (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5), paper=FINE_BETAS
+    )
     residuals: tuple[float, ...] = parameter(
-        Each(Interval(0, 0.999)), "residual strengths", (0.0, 0.3, 0.5, 0.7, 0.85), paper=tuple(np.arange(0, 0.99, 0.05).tolist())
-    )  # fmt: skip
+        Each(Interval(0, 0.999)), "residual strengths", (0.0, 0.3, 0.5, 0.7, 0.85), paper=FINE_RESIDUALS
+    )
     depths: tuple[int, ...] = parameter(Each(Integers(1, 64)), "depths, increasing", (2, 6, 12), paper=(3, 12, 48))
     draws: int = parameter(Integers(2, 100), "draws at each point", 6, paper=10)
 
