@@ -146,11 +146,11 @@ def jacobian(data: xr.Dataset) -> Figure:
     for k, layer in enumerate(data.layer.values.tolist()):
         line(curve, data.target, data.distortion.sel(layer=layer), label=f"ℓ = {layer}", color=COLOURS[k])
     for k, kind in enumerate(data.kind.values.tolist()):
-        line(least, data.step, data.least.sel(kind=kind), label=kind, color=COLOURS[k], ls=("-", "--")[k % 2])
+        line(least, data.step, data.least.sel(kind=kind), label=kind, color=COLOURS[k], ls=("-", "--", "-", ":")[k])
     moments.set(xlabel="layer", ylabel="second moment")
     curve.set(xlabel="mean", ylabel=r"$E\,(x - 1)^2$", ylim=(0, 3))
     least.set(xlabel="layer", ylabel="its least value", ylim=(0, 1.02))
-    for axes, place in ((moments, "upper left"), (curve, "upper left"), (least, "lower right")):
+    for axes, place in ((moments, "upper left"), (curve, "lower right"), (least, "lower right")):
         axes.legend(loc=place, fontsize=6)
     return figure
 
@@ -181,8 +181,8 @@ def scaling(data: xr.Dataset) -> Figure:
             line(left, data["size"], one.predicted_branch, label="", color=COLOURS[k])
             look = {"color": COLOURS[k], "fmt": symbol, "label": f"{skip}, gap {gap}"}
             marks(left, data["size"], one.branch.mean("draw"), **look)
-    left.set(yscale="log", xlabel="tokens T", ylabel="attention over skip", ylim=(None, 40))
-    left.legend(loc="upper left", ncols=2, columnspacing=0.6, handletextpad=0.2)
+    left.set(yscale="log", xlabel="tokens T", ylabel="attention over skip", ylim=(None, 300))
+    left.legend(loc="upper left")
     names = {"1/d": "$1/d$", "gamma/sigma^2": r"$\gamma/\sigma_A^2$", "1": "1"}
     for kind, colour, symbol in zip(data["values"].values.tolist(), COLOURS, SYMBOLS, strict=False):
         one = data.sel(values=kind)
@@ -193,6 +193,7 @@ def scaling(data: xr.Dataset) -> Figure:
     line(right, data["size"], data.predicted_xavier, label=r"$\beta^2/d^2$")
     marks(right, data["size"], data.xavier.mean("draw"), label="Xavier's queries and keys")
     right.set(yscale="log", xlabel="tokens T", ylabel="variance of attention")
+    right.set_ylim(None, 30 * float(data.predicted_xavier.max()))
     right.legend(loc="upper right")
     for axes in (left, right):
         axes.set_xscale("log", base=2)
