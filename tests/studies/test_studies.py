@@ -34,7 +34,7 @@ SMALL = {
     "propagation/gradients": {"sizes": (16, 32), "depths": (1, 2), "tokens": 24, "deepest": 4},
     "propagation/jacobian": {"tokens": 40, "depth": 2, "ratios": (0.5, 1.0)},
     "propagation/kernel": {"tokens": 60, "depth": 2},
-    "propagation/outliers": {"tokens": 120},
+    "propagation/outliers": {"tokens": 120, "draws": 2},
     "propagation/rank-collapse": {"sizes": (24, 48, 96, 144), "draws": 100, "tokens": 48, "depth": 4},
     "propagation/scaling": {"sizes": (32, 64, 128), "tokens": 60, "depth": 4},
     "propagation/spectrum": {"tokens": 200},

@@ -26,7 +26,7 @@ class Jacobian(Study):
     At mean one their variance is ``l (l + 2)`` for any shape of the layers, and no scale brings them close to one.
     """
 
-    tokens: int = parameter(Integers(20, 1000), "number of tokens T", 60, paper=400)
+    tokens: int = parameter(Integers(20, 1000), "number of tokens T", 60, paper=200)
     ratios: tuple[float, ...] = parameter(Each(Interval(0.1, 1)), "ratios T/d", (0.25, 0.5, 1.0))
     depth: int = parameter(Integers(1, 6), "largest number of layers", 3)
     draws: int = parameter(Integers(4, 1000), "draws of each", 8, paper=20)

@@ -26,7 +26,7 @@ class Kernel(Study):
     Values have the variance ``gamma/sigma_A**2`` that keeps the mean at one, whatever the depth.
     """
 
-    tokens: int = parameter(Integers(20, 2000), "number of tokens T", 120, paper=1000)
+    tokens: int = parameter(Integers(20, 2000), "number of tokens T", 120, paper=500)
     ratios: tuple[float, ...] = parameter(Each(Interval(0.1, 1)), "ratios T/d", (0.25, 0.5, 1.0))
     depth: int = parameter(Integers(1, 6), "largest number of layers", 3)
     draws: int = parameter(Integers(4, 1000), "draws of each", 10, paper=20)

@@ -30,7 +30,7 @@ class Spectrum(Study):
     entries. Values are shown times ``sqrt(T)/sigma``.
     """
 
-    tokens: int = parameter(Integers(50, 5000), "number of tokens T", 300, paper=2000)
+    tokens: int = parameter(Integers(50, 5000), "number of tokens T", 300, paper=1000)
     draws: int = parameter(Integers(2, 100), "matrices of each kind", 4)
     bins: int = parameter(Integers(5, 200), "bins of the histogram", 25, paper=50)
 
