@@ -87,6 +87,13 @@ def test_layers_and_their_parts():
     assert normed.mean(axis=1) == pytest.approx(np.zeros(20), abs=1e-14)
 
 
+def test_the_gap_may_be_told_by_any_boolean():
+    for kept in (True, np.array([True])[0], 1):
+        signals = [be.AttentionStack(2, 6, 6, gap=gap).sample(np.random.default_rng(9)) for gap in (kept, not kept)]
+        assert signals[0] == pytest.approx(be.AttentionStack(2, 6, 6).sample(np.random.default_rng(9)))
+        assert signals[1] == pytest.approx(be.AttentionStack(2, 6, 6, gap=False).sample(np.random.default_rng(9)))
+
+
 def test_distinct_share_and_cosine_similarity_say_the_same_of_tokens_of_equal_length():
     """``|mean|**2 = (1 + (T - 1) cosine)/T`` for tokens of length one."""
     *_, layer = be.AttentionStack(1, 20, 30, layer_norm=True).layers(np.random.default_rng(3))

@@ -145,7 +145,7 @@ def _through_attention(stack: AttentionStack, layer: Layer, below: Real, cotange
         result = result + stack.skip_weight * cotangent
     if weights.query is None:
         return np.asarray(result)
-    softmax = layer.attention + (0.0 if stack.gap is True else 1 / stack.tokens)
+    softmax = layer.attention + (0.0 if stack.gap else 1 / stack.tokens)
     slopes = back @ below.T
     scores = softmax * (slopes - np.sum(softmax * slopes, axis=1, keepdims=True)) / np.sqrt(stack.width)
     result = result + scores @ (below @ weights.key) @ weights.query.T

@@ -94,7 +94,8 @@ class Layer:
 class AttentionStack(Parametric, Ensemble):
     """``X_l = A_l X_{l-1} W_l``, W with entries of variance ``value_variance``; the law is that of ``X_L X_L'``.
 
-    ``attention="xavier"`` scales queries and keys by ``1/sqrt(width)``, which makes attention uniform (Proposition 1).
+    Queries and keys have the width as their dimension; ``attention="xavier"`` scales them by ``1/sqrt(width)``, which
+    makes attention uniform (Proposition 1).
     ``gap=False`` replaces A by ``A - uu'``, ``gap="all"`` takes out all that is beyond :attr:`attention_edge`.
 
     ``skip`` adds ``skip_weight`` times the layer's input: ``"plain"`` with values of variance ``value_variance/width``,
@@ -143,6 +144,11 @@ class AttentionStack(Parametric, Ensemble):
     def ratio(self) -> float:
         """``gamma = T/d``."""
         return self.tokens / self.width
+
+    @property
+    def collapsing(self) -> bool:
+        """Whether attention keeps a direction of its own: Markov attention with its gap."""
+        return self.attention == "markov" and self.gap != "all" and bool(self.gap)
 
     @property
     def linear(self) -> bool:
@@ -194,11 +200,9 @@ class AttentionStack(Parametric, Ensemble):
         return exponentials / xp.sum(exponentials, axis=1, keepdims=True)
 
     def _repaired(self, attention: Any) -> Any:
-        if self.gap is True:
-            return attention
-        if self.gap is False:
-            return without_gap(attention)
-        return without_outliers(attention, edge=self.attention_edge).matrix
+        if self.gap == "all":
+            return without_outliers(attention, edge=self.attention_edge).matrix
+        return attention if self.gap else without_gap(attention)
 
     @cached_property
     def attention_edge(self) -> float:
@@ -244,7 +248,7 @@ class AttentionStack(Parametric, Ensemble):
 
     def _require_free(self, what: str) -> None:
         self._require_plain(what)
-        if self.gap is True and self.attention == "markov":
+        if self.collapsing:
             raise ValueError(f"{what} is known without the gap: use gap=False (one direction carries all else)")
 
     @property
@@ -260,9 +264,12 @@ class AttentionStack(Parametric, Ensemble):
         A free product: a factor of ratio 1 for each attention matrix, one of ratio T/d for each Gaussian value matrix.
         """
         self._require_free("the law of the kernel")
+        return self._kernel_law(self.mean_eigenvalue)
+
+    def _kernel_law(self, mean: float) -> Law:
         ratios = (1.0,) * (self.depth if self.attention == "markov" else 0)
         ratios += (self.ratio,) * (self.depth if self.values == "gaussian" else 0)
-        return ProductLaw(ratios, self.mean_eigenvalue) if ratios else EmpiricalLaw([self.mean_eigenvalue])
+        return ProductLaw(ratios, mean) if ratios else EmpiricalLaw([mean])
 
     def jacobian_law(self) -> Law:
         """Law of the squared singular values of ``dX_L/dX_0`` without the gap (*propagation*, Proposition 8).
@@ -279,7 +286,7 @@ class AttentionStack(Parametric, Ensemble):
         return IndependentProduct(FussCatalan(self.depth), FussCatalan(self.depth, self.mean_eigenvalue))
 
     def predicted_stable_rank_excess(self) -> float:
-        """Stable rank of ``Sigma_L`` less one, at this number of tokens.
+        """Stable rank of ``Sigma_L`` less one, at this number of tokens and to leading order in it.
 
         With the gap, ``A_L ... A_1 = u v' + P`` with ``P`` the product without the gap, because ``(A - uu') u = 0``.
         The largest eigenvalue is that of ``u v'``, ``(d sigma_V**2)**L``, and what is beside it has the law of the
@@ -287,11 +294,11 @@ class AttentionStack(Parametric, Ensemble):
         (*propagation*, Proposition 3, with its constant; ours). Without the gap it is ``T m_2`` over the square of the
         edge, at the median of its finite-size fluctuation.
         """
-        free = self if self.gap is not True else replace(self, gap=False)
-        law = free.law()
+        self._require_plain("the stable rank")
+        law = self._kernel_law(1.0)
         power = self.tokens * law.moment(2)
-        if self.gap is True and self.attention == "markov":
-            return float(power / (self.value_variance * self.width) ** (2 * self.depth))
+        if self.collapsing:
+            return float(power * (self.variance / self.tokens) ** (2 * self.depth))
         top = law.finite_edge(self.tokens, 0.5) if law.support else law.edge
         return float(power / top**2) - 1
 
@@ -304,6 +311,6 @@ class AttentionStack(Parametric, Ensemble):
         self._require_plain("the gradient")
         share = self.variance / self.tokens if self.attention == "markov" else 1.0
         squares = self.tokens * share**self.depth
-        if self.gap is True and self.attention == "markov":
+        if self.collapsing:
             squares += float(np.sum(share ** np.arange(self.depth)))
         return float(self.width * (self.width * self.value_variance) ** (self.depth - 1) * squares)
