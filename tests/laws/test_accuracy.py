@@ -315,6 +315,30 @@ def test_moments_of_independent_variables_multiply(orders):
         assert law.moment(k) == pytest.approx(exact, rel=1e-12)
 
 
+def test_a_density_that_vanishes_fast_hides_no_population_spike():
+    """``lam`` increases from the edge on while ``ratio int (t/(edge - t))**2 < 1``: every larger spike is seen."""
+    law = be.IndependentProduct(be.FussCatalan(1), be.FussCatalan(1))
+    share, weights = np.polynomial.legendre.leggauss(400)
+    t = law.edge * (1 + share) / 2
+    limit = 2 / law.edge / np.sum(weights * law.pdf(t) * (t / (law.edge - t)) ** 2)
+    assert law.sample_spike(20.0, 0.999 * limit).threshold == law.edge
+    assert law.sample_spike(20.0, 1.001 * limit).threshold > law.edge
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e-9, 1e-3, 0.1, 3.0])
+def test_transforms_beside_an_edge_of_higher_power(distance):
+    """G and its derivative to the right of the edge, where the density is ``delta**2``, by Gauss's rule."""
+    law = be.IndependentProduct(be.QuarterCircle(), be.QuarterCircle())
+    nodes, weights = np.polynomial.legendre.leggauss(300)
+    # graded at the edge, and at zero for the logarithm there
+    u = (1 + nodes) / 2
+    t, mass = law.edge * (1 - (1 - u**4) ** 2), 4 * u**3 * (1 - u**4) * weights * law.edge
+    mass, z = mass * law.pdf(t), law.edge + distance
+    g, slope, _, _ = (part[0].real for part in law._transforms(np.array([z + 0j])))
+    assert g == pytest.approx(np.sum(mass / (z - t)), rel=1e-8)
+    assert slope == pytest.approx(-np.sum(mass / (z - t) ** 2), rel=1e-6)
+
+
 def test_independent_products_that_are_refused():
     for law in (be.MarchenkoPastur(0.5), be.MarchenkoPastur(2.0), be.EmpiricalLaw([1.0]), be.FussCatalan(7)):
         with pytest.raises(ValueError, match="first = "):

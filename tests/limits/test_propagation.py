@@ -5,6 +5,7 @@ import pytest
 
 import bulkedge as be
 from bulkedge.ensembles.gradients import gradient_norms
+from bulkedge.ensembles.markov import without_gap
 
 RATIOS = [0.25, 0.5, 1.0]
 
@@ -62,9 +63,9 @@ def test_stable_rank_with_the_gap_has_the_predicted_constant(depth):
         relative = layer.stable_rank_excess / stack.predicted_stable_rank_excess()
         return relative * (layer.singular_values[-1] ** 2 / stack.width**depth) ** 2
 
-    mean, error = means(draw, 60, 120, 203)
+    mean, error = means(draw, 40, 100, 203)
     assert abs(mean - 1) < 4 * error
-    assert error < 0.05
+    assert error < 0.06
 
 
 @pytest.mark.parametrize("values", ["gaussian", "orthogonal"])
@@ -86,10 +87,10 @@ def test_moments_of_the_kernel(ratio, depth):
         values = stack.spectrum(rng).values / stack.mean_eigenvalue
         return values.mean(), np.mean(values**2)
 
-    mean, error = means(draw, 50, 80, 205)
+    mean, error = means(draw, 40, 60, 205)
     second = 1 + depth * (1 + ratio)
     assert np.all(np.abs(mean - [1.0, second]) < 4 * error)
-    assert np.all(error < [0.03, 0.05 * second])
+    assert np.all(error < [0.05, 0.1 * second])
 
 
 @pytest.mark.parametrize("ratio", RATIOS)
@@ -101,9 +102,9 @@ def test_moments_of_the_jacobian(ratio, depth):
         values = _jacobian(be.AttentionStack(depth, size, round(size / ratio), gap=False, entries="exponential"), rng)
         return values.mean(), np.mean(values**2)
 
-    mean, error = means(draw, 50, 80, 206)
+    mean, error = means(draw, 32, 60, 206)
     assert np.all(np.abs(mean - [1.0, (1 + depth) ** 2]) < 4 * error)
-    assert np.all(error < [0.03, 0.05 * (1 + depth) ** 2])
+    assert np.all(error < [0.06, 0.12 * (1 + depth) ** 2])
 
 
 def _jacobian(stack, rng):
@@ -161,6 +162,21 @@ def test_expected_gradients(gap, depth):
     mean, error = means(draw, 30, 200, 211)
     assert np.all(np.abs(mean - 1) < 4 * error)
     assert np.all(error < 0.12)
+
+
+def test_outlier_that_stays_when_tokens_share_a_direction():
+    """Second layer of key-query attention with the gap: four draws within four standard errors and a tenth.
+
+    The tenth is what the bulk adds, ``edge**2/(2 tilt**2)`` or 2 %, and the softmax of few keys.
+    """
+    tokens, variance, ratios = 200, 0.3, []
+    stack = be.AttentionStack(2, tokens, tokens, attention="key-query", layer_norm=True, variance=variance)
+    for seed in range(213, 217):
+        first, second = stack.layers(np.random.default_rng(seed))
+        share = first.distinct_share
+        tilt = np.sqrt(np.expm1(np.log1p(variance) * share * (1 - share)))
+        ratios.append(np.linalg.norm(without_gap(second.attention), 2) / tilt)
+    assert np.mean(ratios) == pytest.approx(1, abs=4 * np.std(ratios, ddof=1) / 2 + 0.1)
 
 
 @pytest.mark.parametrize("gap", [True, False])

@@ -99,7 +99,8 @@ def outliers(data: xr.Dataset) -> Figure:
             axes.axhline(float(one.edge.mean()), color=COLOURS[1], label="edge, these tokens")
             if gap == "kept" and layer == 2:
                 axes.plot(1, float(one.tilt.mean()), "x", ms=7, color=COLOURS[-1], label="predicted outlier")
-            axes.set(title=f"layer {layer}, gap {gap}", xlabel="rank", ylim=(0, None))
+            axes.set(title=f"layer {layer}, gap {gap}", xlabel="rank")
+            axes.set_ylim(0, 1.15 * max(axes.get_ylim()))
         row[0].set_ylabel("singular value")
     handles = {
         label: handle for axes in grid.ravel() for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
