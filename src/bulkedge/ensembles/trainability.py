@@ -80,7 +80,8 @@ class Trainability(Parametric):
     """An architecture, and which score scales beta of it carry a signal at initialisation.
 
     Rank has collapsed when the tokens have more than ``1 - share`` of the signal's power in common; entropy when beta
-    is beyond :func:`freezing_beta`.
+    is beyond :func:`freezing_beta`. Without the gap tokens stay distinct at any beta, but attention passes on a power
+    :meth:`passed` only, which vanishes with beta: the values have to make up for it.
     """
 
     tokens: int = parameter(Integers(4, 10**7), "number of tokens T")
