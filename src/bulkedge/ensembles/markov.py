@@ -38,7 +38,7 @@ class RandomMarkov(Parametric, Ensemble):
     """
 
     tokens: int = parameter(Integers(2, 10**5), "number of tokens T")
-    variance: float = parameter(Interval(1e-6, 1e6), "variance of an entry before normalisation", 1.0)
+    variance: float = parameter(Interval(1e-6, 1e30), "variance of an entry before normalisation", 1.0)
     entries: Entries = parameter(ENTRIES, "their distribution", "lognormal")  # noqa: RUF009  # a declaration
 
     def __post_init__(self) -> None:

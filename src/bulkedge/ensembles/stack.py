@@ -118,7 +118,7 @@ class AttentionStack(Parametric, Ensemble):
     values: Literal["gaussian", "orthogonal"] = parameter(
         Choice(("gaussian", "orthogonal")), "value matrices", "gaussian"
     )
-    variance: float = parameter(Interval(1e-6, 1e6), "variance of attention, exp(beta**2) - 1 for scores", 1.0)
+    variance: float = parameter(Interval(1e-6, 1e30), "variance of attention, exp(beta**2) - 1 for scores", 1.0)
     value_variance: float = parameter(Interval(0, 1e6), "variance of an entry of the values", 1.0)
     skip_weight: float = parameter(Interval(0, 1e3), "strength of the skip connection", 1.0)
     entries: Entries = parameter(ENTRIES, "entries of Markov", "lognormal")  # noqa: RUF009  # likewise

@@ -85,29 +85,12 @@ class Scaling(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Weights of the branch, size of the kernel, and what Xavier leaves."""
-        claims = []
         last = data.isel(size=-1)
-        for skip in SKIPS:
-            for gap in ("kept", "removed"):
-                one = last.sel(skip=skip, gap=gap)
-                ratio = one.branch / one.predicted_branch
-                error = standard_error(ratio)
-                claims.append(
-                    Claim(
-                        statement=f"{skip} skip, gap {gap}: weight of attention over prediction, T = {self.sizes[-1]}",
-                        place="propagation, section 3, scaling discussion",
-                        predicted=1.0,
-                        measured=float(ratio.mean()),
-                        error=error,
-                        tolerance=4 * error + 2 / self.sizes[-1],
-                        reason="four standard errors, and 2/T of the variance for row sums",
-                    )
-                )
         xavier = last.xavier / last.predicted_xavier
         error = standard_error(xavier)
         kept = data["mean"].sel(values="gamma/sigma^2").isel(layer=-1)
         return [
-            *claims,
+            *(self._branch(last.sel(skip=skip, gap=gap)) for skip in SKIPS for gap in ("kept", "removed")),
             Claim(
                 statement=f"Xavier's scaling: variance of attention over beta^2/d^2 at T = {self.sizes[-1]}",
                 place="propagation, Proposition 1; ours for the rate",
@@ -127,3 +110,16 @@ class Scaling(Study):
                 reason="3/T off at each layer; the mean fluctuates by about sqrt(3 L)/T",
             ),
         ]
+
+    def _branch(self, one: xr.Dataset) -> Claim:
+        ratio = one.branch / one.predicted_branch
+        error = standard_error(ratio)
+        return Claim(
+            statement=f"{one.skip.item()} skip, gap {one.gap.item()}: weight of attention over its prediction",
+            place="propagation, section 3, scaling discussion",
+            predicted=1.0,
+            measured=float(ratio.mean()),
+            error=error,
+            tolerance=4 * error + 2 / self.sizes[-1],
+            reason="four standard errors, and 2/T of the variance for row sums",
+        )
