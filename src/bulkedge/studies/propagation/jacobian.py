@@ -126,7 +126,7 @@ class Jacobian(Study):
                 predicted=0.0,
                 measured=float(one.distance.mean()),
                 error=standard_error(one.distance),
-                tolerance=(4 + layer / 2) / self.tokens,
+                tolerance=(2.5 + layer / 2) / self.tokens,
                 reason="a few 1/T, more with each layer",
                 relation="<=",
             ),

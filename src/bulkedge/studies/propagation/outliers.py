@@ -19,6 +19,8 @@ from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, standard_error
 
 SHOWN = 40
+COLLAPSED = 0.01
+"""Scale of the scores below which tokens count as collapsed: where the law for their Gram matrix stops."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Outliers(Study):
         apart = signal - signal.mean(axis=0)
         gram = np.maximum(np.linalg.eigvalsh(apart @ apart.T), 0.0)
         share = gram.sum() / np.sum(signal**2)
-        own = first if np.ptp(gram[1:]) < 1e-9 else self._law(gram, share)
+        own = self._law(gram, share, first)
         comparison = compare(found, own)
         return xr.Dataset(
             {
@@ -84,11 +86,14 @@ class Outliers(Study):
             coords={"rank": np.arange(1, SHOWN + 1)},
         )
 
-    def _law(self, gram: Real, share: float) -> Law:
-        """The law for keys and queries that differ as much as these tokens do; below its domain it only scales."""
-        beta = max(self.beta * share, 0.01)
-        law = CorrelatedAttentionLaw(beta, 1.0, EmpiricalLaw(gram / gram.mean()))
-        return law.scaled((self.beta * share / beta) ** 2)
+    def _law(self, gram: Real, share: float, first: Law) -> Law:
+        """The law for keys and queries that differ as much as these tokens do.
+
+        Where they have collapsed attention is uniform, and the first layer's law, scaled down, stands for no bulk.
+        """
+        if np.ptp(gram[1:]) < 1e-9 or self.beta * share < COLLAPSED:
+            return first.scaled(share**2)
+        return CorrelatedAttentionLaw(self.beta * share, 1.0, EmpiricalLaw(gram / gram.mean()))
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The first layer, the second with the gap, and the deeper ones without it."""
