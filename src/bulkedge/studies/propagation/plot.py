@@ -139,6 +139,8 @@ def jacobian(data: xr.Dataset) -> Figure:
     columns = max(data.sizes["layer"], 3)
     figure, grid = panels(data.sizes["ratio"] + 1, columns, width=2.3, height=1.8)
     _densities(grid[:-1], data, "squared singular value")
+    for unused in (*grid[:-1, data.sizes["layer"] :].ravel(), *grid[-1, 3:]):
+        unused.set_visible(False)
     moments, curve, least = grid[-1, :3]
     line(moments, data.layer, (1.0 + data.layer) ** 2, label=r"$(1 + \ell)^2$")
     for k, ratio in enumerate(data.ratio.values.tolist()):
