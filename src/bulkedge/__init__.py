@@ -12,14 +12,17 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 
 from bulkedge.comparison import Comparison, compare
 from bulkedge.ensembles import (
+    AttentionStack,
     Ensemble,
     GaussianProduct,
     GaussianSum,
     LearnedWeights,
     PooledMixture,
     PooledSequences,
+    RandomMarkov,
     RidgeClassifier,
     SoftmaxAttention,
+    Trainability,
     Wigner,
     Wishart,
     autoregressive_correlation,
@@ -40,6 +43,7 @@ from bulkedge.laws import (
     EmpiricalLaw,
     FiniteHeadLaw,
     FussCatalan,
+    IndependentProduct,
     Law,
     MarchenkoPastur,
     PoissonLaw,
@@ -55,7 +59,7 @@ from bulkedge.laws import (
     rectangular_add,
 )
 from bulkedge.models import TableSpectrum, table_spectrum
-from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank
 from bulkedge.version import __version__
 
 __all__ = [
@@ -66,6 +70,7 @@ __all__ = [
     "MarchenkoPastur",
     "ProductLaw",
     "FussCatalan",
+    "IndependentProduct",
     "SumLaw",
     "AttentionLaw",
     "FiniteHeadLaw",
@@ -100,9 +105,15 @@ __all__ = [
     "learned_weights",
     "RidgeClassifier",
     "prefix_majority",
+    "RandomMarkov",
+    "AttentionStack",
+    "Trainability",
     # spectra
     "Spectrum",
     "spectrum",
+    "stable_rank",
+    "effective_rank",
+    "cosine_similarity",
     # comparison
     "Comparison",
     "compare",

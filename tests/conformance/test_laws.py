@@ -26,6 +26,8 @@ FIXED = {
     be.FiniteHeadLaw: {"qk_norm": True},
     # its other parameters are drawn; a law of the Gram matrix is a parameter too
     be.CorrelatedAttentionLaw: {"gram": be.MarchenkoPastur(0.5)},
+    # its parameters are laws; others are in COMPUTED
+    be.IndependentProduct: {"first": be.FussCatalan(2), "second": be.FussCatalan(2)},
 }
 COMPUTED = {
     "finite head, normalised": lambda: be.FiniteHeadLaw(1.0, 64, 2048, qk_norm=True),
@@ -70,6 +72,11 @@ COMPUTED = {
         be.EmpiricalLaw([0.0, 4.0], [9, 1]), be.MarchenkoPastur(0.5).sqrt(), 0.5
     ),
     "rectangular, square": lambda: be.rectangular_add(be.EmpiricalLaw([1.0, 4.0]), be.EmpiricalLaw([1.0, 2.0]), 1.0),
+    "independent product, different edges at zero": lambda: be.IndependentProduct(
+        be.ProductLaw((1.0, 0.5), 0.1), be.FussCatalan(3)
+    ),
+    "independent product of finite densities": lambda: be.IndependentProduct(be.QuarterCircle(), be.QuarterCircle(2.0)),
+    "independent product, deep": lambda: be.IndependentProduct(be.FussCatalan(6), be.FussCatalan(6)),
     "nested": lambda: be.free_add(
         be.free_mul(be.EmpiricalLaw([1.0, 5.0]), be.MarchenkoPastur(0.5)),
         be.free_add(be.Semicircle(), be.EmpiricalLaw([-3.0, 3.0])),

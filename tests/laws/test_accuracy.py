@@ -335,3 +335,57 @@ def test_cauchy_transform_on_both_sides_of_a_cut():
         assert -law.cauchy(x).imag / np.pi == pytest.approx(law.pdf(x), rel=1e-9)
         # at the cut itself it is that of the next number, and a density with a square root moves by 1e-8
         assert -law.cauchy(cuts).imag / np.pi == pytest.approx(law.pdf(cuts), rel=1e-7)
+
+
+@pytest.mark.parametrize("x", ["1e-12", "1e-3", "1", "9", "15.9", "15.9999"])
+def test_product_of_independent_marchenko_pastur_variables(x):
+    """MP(1) twice: the convolution of ``sqrt((4-x)/x)/(2 pi)`` with itself on a logarithmic scale, to fifty digits."""
+    x = mp.mpf(x)
+
+    def integrand(angle):
+        # the first variable runs from x/4 to 4, as the middle of the two plus a cosine
+        t = (4 + x / 4) / 2 + (4 - x / 4) / 2 * mp.cos(angle)
+        return mp.sqrt((4 - t) / t * (4 - x / t) / (x / t)) / t * mp.sin(angle) * (4 - x / 4) / 2
+
+    near = mp.pi - mp.sqrt(x)  # where t is of the order of x
+    exact = mp.quad(integrand, [0, mp.pi / 2, 3, near, mp.pi] if near > 3 else [0, mp.pi / 2, mp.pi])
+    law = be.IndependentProduct(be.MarchenkoPastur(1.0), be.MarchenkoPastur(1.0))
+    assert law.pdf(float(x)) == pytest.approx(float(exact / (4 * mp.pi**2)), rel=1e-10)
+
+
+@pytest.mark.parametrize("orders", [(1, 1), (2, 3), (6, 6)])
+def test_moments_of_independent_variables_multiply(orders):
+    law = be.IndependentProduct(*(be.FussCatalan(order) for order in orders))
+    for k in range(1, 9):
+        exact = np.prod([float(Fraction(comb((m + 1) * k, k), m * k + 1)) for m in orders])
+        assert law.moment(k) == pytest.approx(exact, rel=1e-12)
+
+
+def test_a_density_that_vanishes_fast_hides_no_population_spike():
+    """``lam`` increases from the edge on while ``ratio int (t/(edge - t))**2 < 1``: every larger spike is seen."""
+    law = be.IndependentProduct(be.FussCatalan(1), be.FussCatalan(1))
+    share, weights = np.polynomial.legendre.leggauss(400)
+    t = law.edge * (1 + share) / 2
+    limit = 2 / law.edge / np.sum(weights * law.pdf(t) * (t / (law.edge - t)) ** 2)
+    assert law.sample_spike(20.0, 0.999 * limit).threshold == law.edge
+    assert law.sample_spike(20.0, 1.001 * limit).threshold > law.edge
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e-9, 1e-3, 0.1, 3.0])
+def test_transforms_beside_an_edge_of_higher_power(distance):
+    """G and its derivative to the right of the edge, where the density is ``delta**2``, by Gauss's rule."""
+    law = be.IndependentProduct(be.QuarterCircle(), be.QuarterCircle())
+    nodes, weights = np.polynomial.legendre.leggauss(300)
+    # graded at the edge, and at zero for the logarithm there
+    u = (1 + nodes) / 2
+    t, mass = law.edge * (1 - (1 - u**4) ** 2), 4 * u**3 * (1 - u**4) * weights * law.edge
+    mass, z = mass * law.pdf(t), law.edge + distance
+    g, slope, _, _ = (part[0].real for part in law._transforms(np.array([z + 0j])))
+    assert g == pytest.approx(np.sum(mass / (z - t)), rel=1e-8)
+    assert slope == pytest.approx(-np.sum(mass / (z - t) ** 2), rel=1e-6)
+
+
+def test_independent_products_that_are_refused():
+    for law in (be.MarchenkoPastur(0.5), be.MarchenkoPastur(2.0), be.EmpiricalLaw([1.0]), be.FussCatalan(7)):
+        with pytest.raises(ValueError, match="first = "):
+            be.IndependentProduct(law, be.FussCatalan(1))

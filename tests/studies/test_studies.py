@@ -40,6 +40,15 @@ SMALL = {
     "recovery/mean-spike": {"dim": 80, "vocab": 160, "samples": 240, "signals": 6},
     "recovery/phase-diagram": {"resolution": 50, "dim": 100},
     "recovery/thresholds": {"sequences": 2000},
+    "propagation/all-outliers": {"tokens": 80, "depth": 3},
+    "propagation/gradients": {"sizes": (16, 32), "depths": (1, 2), "tokens": 24, "deepest": 4},
+    "propagation/jacobian": {"tokens": 40, "depth": 2, "ratios": (0.5, 1.0)},
+    "propagation/kernel": {"tokens": 60, "depth": 2},
+    "propagation/outliers": {"tokens": 120, "draws": 2},
+    "propagation/rank-collapse": {"sizes": (24, 48, 96, 144), "draws": 100, "tokens": 48, "depth": 4},
+    "propagation/scaling": {"sizes": (32, 64, 128), "tokens": 60, "depth": 4},
+    "propagation/spectrum": {"tokens": 200},
+    "propagation/trainability": {"tokens": 32, "betas": (0.5, 1.5, 3.0), "residuals": (0.0, 0.5, 0.85)},
 }
 """Sizes at which a study runs in about a second; a new study needs an entry."""
 

@@ -11,11 +11,15 @@ from bulkedge.ensembles.correlations import (
 )
 from bulkedge.ensembles.gaussian import GaussianProduct, GaussianSum, Wigner, Wishart
 from bulkedge.ensembles.learned import LearnedWeights, learned_weights
+from bulkedge.ensembles.markov import RandomMarkov
 from bulkedge.ensembles.mixture import PooledMixture
 from bulkedge.ensembles.pooled import PooledSequences
+from bulkedge.ensembles.stack import AttentionStack
+from bulkedge.ensembles.trainability import Trainability
 from bulkedge.ensembles.weights import causal_weights, mean_weights, optimal_weights, self_attention_weights
 
 __all__ = [
+    "AttentionStack",
     "Ensemble",
     "GaussianProduct",
     "GaussianSum",
@@ -24,8 +28,10 @@ __all__ = [
     "LearnedWeights",
     "PooledMixture",
     "PooledSequences",
+    "RandomMarkov",
     "RidgeClassifier",
     "SoftmaxAttention",
+    "Trainability",
     "Wigner",
     "Wishart",
     "autoregressive_correlation",

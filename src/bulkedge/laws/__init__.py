@@ -7,6 +7,7 @@ from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw
 from bulkedge.laws.free import free_add, free_mul, rectangular_add
+from bulkedge.laws.independent import IndependentProduct
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.profile import ProfileLaw
 from bulkedge.laws.semicircle import QuarterCircle, Semicircle
@@ -21,6 +22,7 @@ __all__ = [
     "EmpiricalLaw",
     "FiniteHeadLaw",
     "FussCatalan",
+    "IndependentProduct",
     "Law",
     "MarchenkoPastur",
     "PoissonLaw",

@@ -85,7 +85,7 @@ def _sample_map(law: Law, level: Real, ratio: float) -> tuple[Real, Real]:
 
 
 def _sample_threshold(law: Law, ratio: float) -> float:
-    """The critical point of ``lam`` beyond the edge; its value there is the edge of the sample bulk."""
+    """The critical point of ``lam`` beyond the edge, or the edge; its value there is the edge of the sample bulk."""
     if np.isinf(law.edge):
         return np.inf
     scale = max(law.edge, float(np.finfo(float).tiny))
@@ -94,6 +94,8 @@ def _sample_threshold(law: Law, ratio: float) -> float:
         rise = float(_sample_map(law, np.array([law.edge + scale * np.exp(v)]), ratio)[1][0])
         return rise if np.isfinite(rise) else -1e300
 
+    if slope(CLOSEST) >= 0:  # the density vanishes so fast that lam increases from the edge on
+        return law.edge
     # psi <= edge/(l - edge), so the slope is positive once l - edge exceeds (ratio + sqrt(ratio)) edge
     high = np.log(2 * (ratio + np.sqrt(ratio)))
     return float(law.edge + scale * np.exp(brentq(slope, CLOSEST, high, xtol=1e-15, rtol=8 * EPS)))

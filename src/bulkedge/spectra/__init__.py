@@ -1,5 +1,6 @@
 """Measured spectra."""
 
 from bulkedge.spectra.dense import Spectrum, spectrum
+from bulkedge.spectra.rank import cosine_similarity, effective_rank, stable_rank, stable_rank_excess
 
-__all__ = ["Spectrum", "spectrum"]
+__all__ = ["Spectrum", "cosine_similarity", "effective_rank", "spectrum", "stable_rank", "stable_rank_excess"]

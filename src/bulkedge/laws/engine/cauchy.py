@@ -65,12 +65,11 @@ def _to_edge(panels: Panels, z: Complex) -> Complex:
 def _panel_integral(panels: Panels, local: Complex, to_start: Complex, to_stop: Complex) -> tuple[Complex, Complex]:
     """J and dJ/dZ, given Z and its offsets from the ends of the panel; the panels share their order and symmetry.
 
-    A weight of at least the order is lowered by ``s**order/(Z - s**order) = Z/(Z - s**order) - 1``: nothing cancels
-    near the edge.
+    A weight of at least the order is lowered by ``s**order/(Z - s**order) = Z/(Z - s**order) - 1``, as often as it
+    takes: nothing cancels near the edge.
     """
     order, symmetric = int(panels.order[0]), bool(panels.symmetric[0])
-    lowered = panels.weight >= order
-    weight = np.where(lowered, panels.weight - order, panels.weight)
+    lowered, weight = np.divmod(panels.weight, order)
     principal = local ** (1 / order)
     series, low, high = panels.coefficients, panels.start, panels.stop
     if symmetric:
@@ -92,10 +91,11 @@ def _panel_integral(panels: Panels, local: Complex, to_start: Complex, to_stop: 
         slope += factor * (cauchy * (weight + 1 - order) + d_cauchy * root) / (order * local)
     if lowered.any():
         s = panels.sites(GAUSS_NODES)
-        half = (panels.stop - panels.start) / 2
-        total = (panels.g(s) * s ** weight[:, None] * GAUSS_WEIGHTS).sum(axis=1) * half
-        lifted, lifted_slope = local * value - total, value + local * slope
-        value, slope = np.where(lowered, lifted, value), np.where(lowered, lifted_slope, slope)
+        mass = panels.g(s) * GAUSS_WEIGHTS * ((panels.stop - panels.start) / 2)[:, None]
+        for step in range(int(lowered.max())):
+            total = (mass * s ** (weight + step * order)[:, None]).sum(axis=1)
+            lifted, lifted_slope = local * value - total, value + local * slope
+            value, slope = np.where(lowered > step, lifted, value), np.where(lowered > step, lifted_slope, slope)
     return value, slope
 
 

@@ -1,0 +1,152 @@
+"""Gradients ``dX_L/dW_l`` of a stack with respect to its value matrices, measured on a draw.
+
+Where the stack is linear, ``dX_L/dW_l = (W_{l+1} ... W_L)' (x) (A_L ... A_l X_{l-1})`` and its norm is a product of two
+norms: exact, without the Kronecker product (*propagation*, equation 19). With a skip connection it is a sum of such
+products over the layers that are passed by. Elsewhere, reverse-mode differentiation of random probes estimates it.
+
+>>> import numpy as np
+>>> from bulkedge.ensembles.stack import AttentionStack
+>>> stack = AttentionStack(2, 60, 60, gap=False)
+>>> layers = list(stack.layers(np.random.default_rng(0)))
+>>> norms = gradient_norms(stack, layers)
+>>> [round(each, 1) for each in (norms / stack.predicted_gradient()).tolist()]
+[0.7, 0.7]
+>>> estimate, error = estimated_gradient_norms(stack, layers, np.random.default_rng(1))
+>>> bool(np.all(np.abs(estimate - norms) < 4 * error))
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Integers
+from bulkedge.ensembles.stack import AttentionStack, Layer
+
+MOST_PATHS = 256
+"""Ways through the layers above, up to which the sum over them is taken: eight layers with skip."""
+
+
+def gradient_norms(stack: AttentionStack, layers: Iterable[Layer]) -> Real:
+    """``|dX_L/dW_l|_F**2`` for every layer l of a draw, exact.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        A stack whose layers are linear: Markov or identity attention, no LayerNorm.
+    layers : iterable of Layer
+        A draw of it.
+    """
+    drawn = list(layers)
+    if not stack.linear:
+        raise ValueError("the Kronecker form needs a linear stack; estimated_gradient_norms differentiates any")
+    if stack.skip is not None and 2 ** (len(drawn) - 1) > MOST_PATHS:
+        raise ValueError(
+            f"depth = {len(drawn)} with skip has 2**{len(drawn) - 1} ways through it, {MOST_PATHS} at most: "
+            "use estimated_gradient_norms"
+        )
+    paths = _Paths(stack)
+    norms = []
+    for layer, below in zip(drawn[::-1], _inputs(stack, drawn)[::-1], strict=True):
+        norms.append(paths.norm(layer.attention @ below))
+        paths.extend(layer)
+    return np.array(norms[::-1])
+
+
+def _inputs(stack: AttentionStack, layers: Sequence[Layer]) -> list[Real]:
+    """The signal that enters each layer."""
+    return [stack.start(), *(layer.signal for layer in layers[:-1])]
+
+
+class _Paths:
+    """Ways from a layer to the top: for each, a weight, the product of the values and that of the attention."""
+
+    def __init__(self, stack: AttentionStack) -> None:
+        self.skip = 0.0 if stack.skip is None else stack.skip_weight
+        self.ways = [(1.0, np.eye(stack.width), np.eye(stack.tokens))]
+
+    def extend(self, layer: Layer) -> None:
+        """Go one layer further down."""
+        through = [
+            (weight, layer.weights.values @ values, attention @ layer.attention)
+            for weight, values, attention in self.ways
+        ]
+        past = [(self.skip * weight, values, attention) for weight, values, attention in self.ways]
+        self.ways = through + (past if self.skip else [])
+
+    def norm(self, source: Real) -> float:
+        """Squared norm of ``sum_k weight_k values_k' (x) (attention_k source)``: inner products multiply."""
+        values = np.stack([weight * values.ravel() for weight, values, _ in self.ways])
+        tokens = np.stack([(attention @ source).ravel() for _, _, attention in self.ways])
+        return float(np.sum((values @ values.T) * (tokens @ tokens.T)))
+
+
+def estimated_gradient_norms(
+    stack: AttentionStack, layers: Iterable[Layer], rng: np.random.Generator, probes: int = 16
+) -> tuple[Real, Real]:
+    """``|dX_L/dW_l|_F**2`` for every layer of a draw of any stack, and its standard error.
+
+    The mean of ``|J' g|**2`` over Gaussian probes g is ``|J|_F**2`` (Hutchinson 1989); :func:`pullback` gives ``J' g``.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        A stack that is differentiable: all but ``gap="all"``.
+    layers : iterable of Layer
+        A draw of it.
+    rng : numpy.random.Generator
+        Draws the probes.
+    probes : int
+        How many.
+    """
+    probes = Integers(2, 10**6).check("probes", probes)
+    drawn = list(layers)
+    squares = np.array(
+        [
+            [np.sum(part**2) for part in pullback(stack, drawn, rng.standard_normal(drawn[-1].signal.shape))]
+            for _ in range(probes)
+        ]
+    )
+    return squares.mean(axis=0), squares.std(axis=0, ddof=1) / np.sqrt(probes)
+
+
+def pullback(stack: AttentionStack, layers: Sequence[Layer], cotangent: Real) -> list[Real]:
+    """Gradients of ``sum(cotangent * X_L)`` with respect to the value matrices, by reverse-mode differentiation."""
+    if stack.gap == "all":
+        raise ValueError("gap = 'all' counts outliers, which is not differentiable")
+    gradients: list[Real] = []
+    for layer, below in zip(layers[::-1], _inputs(stack, layers)[::-1], strict=True):
+        if stack.layer_norm:
+            cotangent = _through_norm(stack, layer, below, cotangent)
+        gradients.append((layer.attention @ below).T @ cotangent)
+        cotangent = _through_attention(stack, layer, below, cotangent)
+    return gradients[::-1]
+
+
+def _through_norm(stack: AttentionStack, layer: Layer, below: Real, cotangent: Real) -> Real:
+    """Before LayerNorm: changes along the token or of its mean have no effect, others are divided by its length."""
+    raw = layer.attention @ below @ layer.weights.values
+    if stack.skip is not None:
+        raw = raw + stack.skip_weight * below
+    length = np.linalg.norm(raw - raw.mean(axis=1, keepdims=True), axis=1, keepdims=True)
+    across = cotangent - layer.signal * np.sum(cotangent * layer.signal, axis=1, keepdims=True)
+    return np.asarray((across - across.mean(axis=1, keepdims=True)) / length)
+
+
+def _through_attention(stack: AttentionStack, layer: Layer, below: Real, cotangent: Real) -> Real:
+    """Cotangent of a layer's input: along the skip, through the values, and through the scores."""
+    weights = layer.weights
+    back = cotangent @ weights.values.T
+    result = layer.attention.T @ back
+    if stack.skip is not None:
+        result = result + stack.skip_weight * cotangent
+    if weights.query is None:
+        return np.asarray(result)
+    softmax = layer.attention + (0.0 if stack.gap else 1 / stack.tokens)
+    slopes = back @ below.T
+    scores = softmax * (slopes - np.sum(softmax * slopes, axis=1, keepdims=True)) / np.sqrt(stack.width)
+    result = result + scores @ (below @ weights.key) @ weights.query.T
+    return np.asarray(result + scores.T @ (below @ weights.query) @ weights.key.T)

@@ -1,0 +1,316 @@
+"""A stack of attention layers at initialisation, and what theory says of its signal.
+
+``X_l = A_l X_{l-1} W_l`` from orthonormal tokens (*propagation*, equation 3), with the parts of a transformer that can
+be switched on: a skip connection, LayerNorm, orthogonal values, attention of several kinds, and attention without its
+gap.
+
+>>> import numpy as np
+>>> kept, removed = AttentionStack(3, 100, 100), AttentionStack(3, 100, 100, gap=False)
+>>> [round(layer.stable_rank, 2) for layer in kept.layers(np.random.default_rng(0))]
+[1.03, 1.0, 1.0]
+>>> [round(layer.stable_rank) for layer in removed.layers(np.random.default_rng(0))]
+[5, 3, 2]
+>>> round(removed.law().var() / removed.law().mean() ** 2, 10)      # depth (1 + tokens/width)
+6.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.ensembles.base import Ensemble
+from bulkedge.ensembles.markov import ENTRIES, Entries, RandomMarkov, without_gap, without_outliers
+from bulkedge.laws.attention import AttentionLaw
+from bulkedge.laws.base import Law
+from bulkedge.laws.empirical import EmpiricalLaw
+from bulkedge.laws.independent import IndependentProduct
+from bulkedge.laws.product import FussCatalan, ProductLaw
+from bulkedge.laws.semicircle import QuarterCircle
+from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank_excess
+
+Repair = Callable[[Any], Any]
+Attention = Literal["markov", "key-query", "xavier", "identity"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What is drawn for one layer: the values, and the attention or the queries and keys that make it."""
+
+    values: Any
+    attention: Any = None
+    query: Any = None
+    key: Any = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a draw: its weights, the attention it used (as repaired) and the signal it put out."""
+
+    weights: Weights
+    attention: Real
+    signal: Real
+
+    @cached_property
+    def singular_values(self) -> Real:
+        """Singular values of the signal, in increasing order; their squares are those of ``Sigma_l = X_l X_l'``."""
+        return spectrum(self.signal).values
+
+    @property
+    def stable_rank_excess(self) -> float:
+        """Stable rank of ``Sigma_l`` less one, free of cancellation."""
+        return stable_rank_excess(self.singular_values**2)
+
+    @property
+    def stable_rank(self) -> float:
+        """Stable rank of ``Sigma_l`` (*propagation*, equation 5)."""
+        return 1 + self.stable_rank_excess
+
+    @property
+    def effective_rank(self) -> float:
+        """Effective rank of the signal."""
+        return effective_rank(self.signal)
+
+    @property
+    def cosine_similarity(self) -> float:
+        """Mean cosine of two tokens."""
+        return cosine_similarity(self.signal)
+
+    @property
+    def distinct_share(self) -> float:
+        """Share of the signal's power that tokens do not have in common: ``1 - T |mean token|**2/|X|**2``."""
+        apart = self.signal - self.signal.mean(axis=0)
+        return float(np.sum(apart**2) / np.sum(self.signal**2))
+
+
+@dataclass(frozen=True)
+class AttentionStack(Parametric, Ensemble):
+    """``X_l = A_l X_{l-1} W_l``, W with entries of variance ``value_variance``; the law is that of ``X_L X_L'``.
+
+    Queries and keys have the width as their dimension; ``attention="xavier"`` scales them by ``1/sqrt(width)``, which
+    makes attention uniform (Proposition 1).
+    ``gap=False`` replaces A by ``A - uu'``, ``gap="all"`` takes out all that is beyond :attr:`attention_edge`.
+
+    ``skip`` adds ``skip_weight`` times the layer's input: ``"plain"`` with values of variance ``value_variance/width``,
+    as is usual, beside which attention is of order ``1/sqrt(T)``; ``"rescaled"`` with values as they are without skip.
+    LayerNorm, after the skip, gives every token mean zero and length one, the length of the input's tokens.
+    ``values="orthogonal"`` takes W orthogonal, times ``sqrt(value_variance * width)``.
+    """
+
+    depth: int = parameter(Integers(1, 1000), "number of layers L")
+    tokens: int = parameter(Integers(4, 20_000), "number of tokens T")
+    width: int = parameter(Integers(4, 20_000), "embedding dimension d, at least T")
+    attention: Attention = parameter(  # a declaration
+        Choice(("markov", "key-query", "xavier", "identity")), "how attention is made", "markov"
+    )
+    gap: bool | Literal["all"] = parameter(
+        Choice((True, False, "all")), "whether attention keeps its gap; 'all' removes every outlier", default=True
+    )
+    skip: Literal["plain", "rescaled"] | None = parameter(Choice((None, "plain", "rescaled")), "skip connection", None)
+    layer_norm: bool = parameter(Choice((False, True)), "whether tokens are normalised", default=False)
+    values: Literal["gaussian", "orthogonal"] = parameter(
+        Choice(("gaussian", "orthogonal")), "value matrices", "gaussian"
+    )
+    variance: float = parameter(Interval(1e-6, 1e30), "variance of attention, exp(beta**2) - 1 for scores", 1.0)
+    value_variance: float = parameter(Interval(0, 1e6), "variance of an entry of the values", 1.0)
+    skip_weight: float = parameter(Interval(0, 1e3), "strength of the skip connection", 1.0)
+    entries: Entries = parameter(ENTRIES, "entries of Markov", "lognormal")  # likewise
+
+    def __post_init__(self) -> None:
+        """Check the parameters, and that orthonormal tokens fit into the width."""
+        super().__post_init__()
+        if self.tokens > self.width:
+            raise ValueError(
+                f"tokens = {self.tokens} is outside its domain {{4, ..., width = {self.width}}}: "
+                "the input has orthonormal rows"
+            )
+        if self.attention == "markov":
+            RandomMarkov(self.tokens, self.variance, self.entries)
+        if self.gap == "all" and self.attention not in ("markov", "key-query"):
+            raise ValueError(
+                f"gap = 'all' needs Markov or key-query attention, whose edge is known: not {self.attention}"
+            )
+
+    # -- simulation ----------------------------------------------------------------------------------------------------
+
+    @property
+    def ratio(self) -> float:
+        """``gamma = T/d``."""
+        return self.tokens / self.width
+
+    @property
+    def collapsing(self) -> bool:
+        """Whether attention keeps a direction of its own: Markov attention with its gap."""
+        return self.attention == "markov" and self.gap != "all" and bool(self.gap)
+
+    @property
+    def linear(self) -> bool:
+        """Whether the layers are linear in the signal: attention does not depend on it, and nothing is normalised."""
+        return self.attention in ("markov", "identity") and not self.layer_norm
+
+    def weights(self, rng: np.random.Generator) -> Weights:
+        """Draw one layer."""
+        width = self.width
+        power = self.value_variance / (width if self.skip == "plain" else 1)
+        values = rng.standard_normal((width, width))
+        if self.values == "orthogonal":
+            frame, triangle = np.linalg.qr(values)
+            values = np.sqrt(width) * frame * np.sign(np.diag(triangle))
+        values = np.sqrt(power) * values
+        if self.attention == "markov":
+            return Weights(values, attention=RandomMarkov(self.tokens, self.variance, self.entries).sample(rng))
+        if self.attention == "identity":
+            return Weights(values, attention=np.eye(self.tokens))
+        # beta is shared between queries and keys; Xavier's scaling divides their entries by sqrt(width)
+        size = np.sqrt(self.beta) / (np.sqrt(width) if self.attention == "xavier" else 1)
+        query, key = (size * rng.standard_normal((width, width)) for _ in range(2))
+        return Weights(values, query=query, key=key)
+
+    @property
+    def beta(self) -> float:
+        """Inverse temperature of scores that give attention this variance, for orthonormal tokens."""
+        return float(np.sqrt(np.log1p(self.variance)))
+
+    def step(self, signal: Any, weights: Weights, repair: Repair | None = None) -> tuple[Any, Any]:
+        """One layer: the attention, repaired if told so, and the signal after it; NumPy or torch."""
+        xp = array_namespace(signal)
+        attention = (repair or self._repaired)(self.attend(signal, weights))
+        output = attention @ signal @ weights.values
+        if self.skip is not None:
+            output = output + self.skip_weight * signal
+        if self.layer_norm:
+            output = output - xp.mean(output, axis=1, keepdims=True)
+            output = output / xp.sqrt(xp.sum(output**2, axis=1, keepdims=True))
+        return attention, output
+
+    def attend(self, signal: Any, weights: Weights) -> Any:
+        """The attention matrix of a layer on a signal, as it is before any repair."""
+        if weights.attention is not None:
+            return weights.attention
+        xp = array_namespace(signal)
+        scores = (signal @ weights.query) @ xp.matrix_transpose(signal @ weights.key) / self.width**0.5
+        exponentials = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
+        return exponentials / xp.sum(exponentials, axis=1, keepdims=True)
+
+    def _repaired(self, attention: Any) -> Any:
+        if self.gap == "all":
+            return without_outliers(attention, edge=self.attention_edge).matrix
+        return attention if self.gap else without_gap(attention)
+
+    @cached_property
+    def attention_edge(self) -> float:
+        """Where the bulk of the singular values of A ends when tokens are orthonormal, as in the first layer.
+
+        For T values, at one false alarm in a hundred.
+        """
+        law = QuarterCircle(self.variance).squared()
+        if self.attention == "key-query":
+            law = AttentionLaw(self.beta, 1 / self.ratio)
+        return float(np.sqrt(law.finite_edge(self.tokens) / self.tokens))
+
+    def start(self) -> Real:
+        """The input: orthonormal tokens. Which ones does not matter, as the first values are Gaussian or Haar."""
+        return np.eye(self.tokens, self.width)
+
+    def layers(self, rng: np.random.Generator, repair: Repair | None = None) -> Iterator[Layer]:
+        """The signal, layer by layer; ``repair`` maps each attention matrix to another, in place of what gap says."""
+        signal = self.start()
+        for _ in range(self.depth):
+            weights = self.weights(rng)
+            attention, signal = self.step(signal, weights, repair)
+            yield Layer(weights, attention, signal)
+
+    def sample(self, rng: np.random.Generator) -> Real:
+        """The signal ``X_L`` after the last layer."""
+        *_, last = self.layers(rng)
+        return last.signal
+
+    def spectrum(self, rng: np.random.Generator) -> Spectrum:
+        """Eigenvalues of ``Sigma_L = X_L X_L'``."""
+        return spectrum(self.sample(rng)).squared()
+
+    # -- prediction ----------------------------------------------------------------------------------------------------
+
+    def at_depth(self, depth: int) -> AttentionStack:
+        """The same stack with another number of layers."""
+        return replace(self, depth=depth)
+
+    def _require_plain(self, what: str) -> None:
+        if not self.linear or self.skip is not None:
+            raise ValueError(f"{what} is known for Markov or identity attention without skip and LayerNorm: not {self}")
+
+    def _require_free(self, what: str) -> None:
+        self._require_plain(what)
+        if self.collapsing:
+            raise ValueError(f"{what} is known without the gap: use gap=False (one direction carries all else)")
+
+    @property
+    def mean_eigenvalue(self) -> float:
+        """Mean eigenvalue of ``Sigma_L`` without the gap, ``(sigma_A**2 sigma_V**2/gamma)**L`` (equation 12)."""
+        self._require_plain("the mean eigenvalue")
+        through_attention = self.variance / self.tokens if self.attention == "markov" else 1.0
+        return float((through_attention * self.value_variance * self.width) ** self.depth)
+
+    def law(self) -> Law:
+        """Law of the eigenvalues of ``Sigma_L`` without the gap (*propagation*, Proposition 7).
+
+        A free product: a factor of ratio 1 for each attention matrix, one of ratio T/d for each Gaussian value matrix.
+        """
+        self._require_free("the law of the kernel")
+        return self._kernel_law(self.mean_eigenvalue)
+
+    def _kernel_law(self, mean: float) -> Law:
+        ratios = (1.0,) * (self.depth if self.attention == "markov" else 0)
+        ratios += (self.ratio,) * (self.depth if self.values == "gaussian" else 0)
+        return ProductLaw(ratios, mean) if ratios else EmpiricalLaw([mean])
+
+    def jacobian_law(self) -> Law:
+        """Law of the squared singular values of ``dX_L/dX_0`` without the gap (*propagation*, Proposition 8).
+
+        The Jacobian is a Kronecker product of the values' and the attention's products, so its squared singular values
+        are products of two independent Fuss-Catalan variables; a factor that is orthogonal drops out.
+        """
+        self._require_free("the law of the Jacobian")
+        parts = [self.attention == "markov", self.values == "gaussian"]
+        if not any(parts):
+            return EmpiricalLaw([self.mean_eigenvalue])
+        if not all(parts):
+            return FussCatalan(self.depth, self.mean_eigenvalue)
+        return IndependentProduct(FussCatalan(self.depth), FussCatalan(self.depth, self.mean_eigenvalue))
+
+    def predicted_stable_rank_excess(self) -> float:
+        """Stable rank of ``Sigma_L`` less one, at this number of tokens and to leading order in it.
+
+        With the gap, ``A_L ... A_1 = u v' + P`` with ``P`` the product without the gap, because ``(A - uu') u = 0``.
+        The largest eigenvalue is that of ``u v'``, ``(d sigma_V**2)**L``, and what is beside it has the law of the
+        gap-free kernel: the excess is ``T**(1 - 2L) sigma_A**(4L) m_2``, m_2 the second moment of that law at mean one
+        (*propagation*, Proposition 3, with its constant; ours). Without the gap it is ``T m_2`` over the square of the
+        edge, at the median of its finite-size fluctuation.
+        """
+        self._require_plain("the stable rank")
+        law = self._kernel_law(1.0)
+        power = self.tokens * law.moment(2)
+        if self.collapsing:
+            return float(power * (self.variance / self.tokens) ** (2 * self.depth))
+        top = law.finite_edge(self.tokens, 0.5) if law.support else law.edge
+        return float(power / top**2) - 1
+
+    def predicted_gradient(self) -> float:
+        """Expected ``|dX_L/dW_l|_F**2``, the same for every layer l (ours; *propagation*, Propositions 4 and 6).
+
+        ``d (d sigma_V**2)**(L-1) |A_L ... A_1|_F**2``. The last factor is ``T q**L`` without the gap, ``q =
+        sigma_A**2/T``; with it, ``1 + q + ... + q**(L-1)`` for the row ``v`` more.
+        """
+        self._require_plain("the gradient")
+        share = self.variance / self.tokens if self.attention == "markov" else 1.0
+        squares = self.tokens * share**self.depth
+        if self.collapsing:
+            squares += float(np.sum(share ** np.arange(self.depth)))
+        return float(self.width * (self.width * self.value_variance) ** (self.depth - 1) * squares)

@@ -1,0 +1,141 @@
+"""Which initialisations of attention carry a signal: not collapsed in rank, not collapsed in entropy.
+
+Attention with independent Gaussian scores, ``X_l = a X_{l-1} + sqrt(1 - a**2) A_l X_{l-1} W_l``. Two numbers decide.
+
+* The share of the signal that tokens do not have in common is multiplied, at each layer, by ``a**2 + (1 - a**2) Y``,
+  where ``Y = E sum_j A_ij**2 - 1/T`` is what attention passes on of differences between tokens. Small scores attend to
+  all alike: Y is small and the rank collapses.
+* Large scores attend to one token only. The softmax of T Gaussian scores is the Gibbs measure of the random energy
+  model (Derrida 1981), which freezes at ``beta = sqrt(2 log T)``: the entropy of a row, ``log T - beta**2/2``, runs
+  out there.
+
+Both come for any number of tokens from integrals over one Laplace transform, ``1/Z**2 = int s e**(-s Z) ds``.
+
+>>> design = Trainability(tokens=1000, depth=12, residual=0.7)
+>>> [design.verdict(beta) for beta in (0.5, 3.5, 4.0)]
+['rank collapse', 'inside', 'entropy collapse']
+>>> low, high = design.window()
+>>> round(low, 2), round(high, 2)
+(3.17, 3.72)
+>>> Trainability(tokens=1000, depth=12, residual=0.5).window() is None
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+
+from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
+
+BETA = Interval(0, 12)
+STEP = 0.04
+"""Spacing of the trapezoidal rules, in standard deviations of a score and in units of ``log s``: both integrands are
+analytic and decay, so that the rules converge geometrically."""
+Verdict = Literal["inside", "rank collapse", "entropy collapse"]
+
+
+class Softmax(NamedTuple):
+    """Means over T Gaussian scores at inverse temperature beta: entropy of the weights, and sum of their squares."""
+
+    entropy: float
+    participation: float
+
+
+@lru_cache(maxsize=4096)
+def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
+    """Entropy and participation of a row of attention with independent scores, for any T and beta.
+
+    With ``phi(s) = E exp(-s w)``, ``w = exp(beta z)``: ``E sum p_j**2 = T int s E[w**2 e**(-s w)] phi**(T-1) ds`` and
+    ``E sum p_j z_j = T int E[z w e**(-s w)] phi**(T-1) ds``; ``E log Z`` is the integral of the latter over beta, which
+    by parts is ``int (e**(-s) - phi**T) ds/s``. The entropy is ``log Z - beta sum p_j z_j``.
+    """
+    beta = BETA.check("beta", beta)
+    z = np.arange(-12.0, 12.0 + STEP / 2, STEP)
+    mass = np.exp(-(z**2) / 2) * STEP / np.sqrt(2 * np.pi)
+    # Z lies between its largest weight, at least e**(-8 beta), and T times e**(8 beta)
+    log_s = np.arange(-np.log(tokens) - 12 * beta - 40, 12 * beta + 6, STEP)
+    weight = np.exp(log_s[:, None] + beta * z)
+    decay = np.exp(-weight)
+    # one minus phi keeps its digits where s is small, which counts T times
+    phi = 1 + np.expm1(-weight) @ mass / mass.sum()
+    others = phi ** (tokens - 1)
+    participation = tokens * STEP * np.sum((decay * weight**2) @ mass * others)
+    energy = tokens * STEP * np.sum((decay * weight * z) @ mass * others)
+    log_sum = STEP * np.sum(np.exp(-np.exp(log_s)) - others * phi)
+    return Softmax(float(log_sum - beta * energy), float(participation))
+
+
+def freezing_beta(tokens: float) -> float:
+    """``sqrt(2 log T)``: where the softmax of T Gaussian scores freezes (random energy model)."""
+    return float(np.sqrt(2 * np.log(tokens)))
+
+
+@dataclass(frozen=True)
+class Trainability(Parametric):
+    """An architecture, and which score scales beta of it carry a signal at initialisation.
+
+    Rank has collapsed when the tokens have more than ``1 - share`` of the signal's power in common; entropy when beta
+    is beyond :func:`freezing_beta`. Without the gap tokens stay distinct at any beta, but attention passes on a power
+    :meth:`passed` only, which vanishes with beta: the values have to make up for it.
+    """
+
+    tokens: int = parameter(Integers(4, 10**7), "number of tokens T")
+    depth: int = parameter(Integers(1, 10**4), "number of layers L")
+    residual: float = parameter(Interval(0, 1), "strength a of the skip connection; attention has sqrt(1 - a**2)", 0.0)
+    gap: bool = parameter(Choice((True, False)), "whether attention keeps its gap", default=True)
+    share: float = parameter(Interval(0, 1, "()"), "share of the signal that tokens must keep to themselves", 0.5)
+
+    def passed(self, beta: float) -> float:
+        """``Y``, the power of differences between tokens that one attention matrix passes on."""
+        if beta == 0:
+            return 0.0
+        return max(softmax_of_gaussians(beta, self.tokens).participation - 1 / self.tokens, 0.0)
+
+    def distinct_share(self, beta: float) -> float:
+        """Share of the signal's power that tokens do not have in common, after the last layer.
+
+        With t the power and c that of the mean token, expectations over attention and values give ``p' = (a**2 + b Y
+        (1 - 1/T)) p`` for ``p = t - c``, and ``c' = (a**2 + b) c + b Y p/T`` with the gap, ``c' = a**2 c + b Y p/T``
+        without it; ``b = 1 - a**2``.
+        """
+        through, skipped = 1 - self.residual**2, self.residual**2
+        passed = self.passed(beta)
+        apart, common = 1 - 1 / self.tokens, 1 / self.tokens
+        for _ in range(self.depth):
+            kept = (skipped + (through if self.gap else 0.0)) * common + through * passed * apart / self.tokens
+            apart, common = (skipped + through * passed * (1 - 1 / self.tokens)) * apart, kept
+            total = apart + common
+            if total == 0:
+                return 0.0
+            apart, common = apart / total, common / total
+        return float(apart)
+
+    def entropy(self, beta: float) -> float:
+        """Mean entropy of a row of attention."""
+        return softmax_of_gaussians(beta, self.tokens).entropy
+
+    def verdict(self, beta: float) -> Verdict:
+        """On which side of the map this score scale is."""
+        beta = BETA.check("beta", beta)
+        if beta >= freezing_beta(self.tokens):
+            return "entropy collapse"
+        return "inside" if self.distinct_share(beta) >= self.share else "rank collapse"
+
+    def window(self) -> tuple[float, float] | None:
+        """The score scales that are inside, from the smallest to the freezing one; None if there are none.
+
+        The share that survives grows with beta, so there is one window at most.
+        """
+        high = freezing_beta(self.tokens)
+
+        def miss(beta: float) -> float:
+            return self.distinct_share(beta) - self.share
+
+        if miss(high) < 0:
+            return None
+        return (0.0 if miss(0.0) >= 0 else float(brentq(miss, 0.0, high, xtol=1e-6))), high

@@ -1,0 +1,65 @@
+"""How many directions a matrix really has, and how alike its rows are.
+
+>>> import numpy as np
+>>> stable_rank(np.diag([2.0, 1.0, 1.0]))
+1.5
+>>> round(effective_rank(np.eye(4)), 12)
+4.0
+>>> cosine_similarity(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]]))
+0.3333333333333333
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bulkedge.arrays import Real
+from bulkedge.spectra.dense import spectrum
+
+
+def stable_rank(matrix: Any) -> float:
+    """``|M|_F**2/|M|**2``, between one and the rank (*propagation*, equation 4)."""
+    return 1 + stable_rank_excess(spectrum(matrix).values)
+
+
+def stable_rank_excess(values: ArrayLike) -> float:
+    """Stable rank less one, from singular values: near a collapse the difference keeps its digits.
+
+    Parameters
+    ----------
+    values : array
+        Singular values of the matrix. For ``X X'`` these are the squared singular values of X, which are accurate far
+        below the square root of the rounding unit.
+    """
+    return float(np.sum(_relative(values)[:-1] ** 2))
+
+
+def effective_rank(matrix: Any) -> float:
+    """Exponential of the entropy of the normalised singular values (Roy and Vetterli 2007)."""
+    share = _relative(spectrum(matrix).values)
+    share = share[share > 0] / share.sum()
+    return float(np.exp(-np.sum(share * np.log(share))))
+
+
+def cosine_similarity(tokens: ArrayLike) -> float:
+    """Mean cosine between two different rows: one when all tokens point the same way."""
+    rows = np.asarray(tokens, dtype=float)
+    if rows.ndim != 2 or len(rows) < 2:
+        raise ValueError(f"tokens must be a matrix of two rows at least; got shape {rows.shape}")
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not np.all(norms > 0):
+        raise ValueError("tokens contain a row of zeros, which has no direction")
+    count = len(rows)
+    together = float(np.sum(np.sum(rows / norms, axis=0) ** 2))
+    return (together - count) / (count * (count - 1))
+
+
+def _relative(values: ArrayLike) -> Real:
+    """Values in increasing order over the largest."""
+    ordered = np.sort(np.asarray(values, dtype=float))
+    if not ordered.size or not ordered[-1] > 0:
+        raise ValueError("the rank needs a matrix that is not zero")
+    return np.asarray(ordered / ordered[-1])
