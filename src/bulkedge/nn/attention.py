@@ -114,7 +114,7 @@ def shaped_attention(  # noqa: PLR0913 - the signature of scaled_dot_product_att
     elif one_mean and not dropout_p and rows >= value.shape[-2]:
         # all rows have the mean m, and A(V - m) = A V - m: values are centred before the kernel, because the difference
         # of two numbers that were rounded near m has lost what they differ by
-        centred = _Centred.apply(values, None if seen is None else _weights(seen))
+        centred = _Centred.apply(values, None if seen is None else _weights(seen, value.dtype))
         output = _times(_grouped(attend(centred.squeeze(-3)), groups), beta)
         if not _equals(beta - gamma, 0):
             sums, counts = _mean(values, rows, seen, is_causal=False)
@@ -133,7 +133,7 @@ def running_sums(value: Tensor) -> Tensor:
     through the tokens one by one with a thread for each column, which on a GPU takes longer than the attention.
     """
     tokens, dim = value.shape[-2:]
-    wide = torch.promote_types(value.dtype, torch.float32)
+    wide = _wide(value.dtype)
     if value.dtype is torch.float16:  # whose sums may overflow
         value = value.float()
     if tokens <= CHUNK:
@@ -153,7 +153,7 @@ class _Centred(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, weights: Tensor | None) -> Tensor:
         """``(I - 1 w') V``, with uniform weights unless some are given."""
-        wide = torch.promote_types(values.dtype, torch.float32)
+        wide = _wide(values.dtype)
         if weights is None:
             mean = values.mean(-2, keepdim=True, dtype=wide)
         else:
@@ -187,14 +187,19 @@ def _seen(mask: Tensor | None, groups: int) -> Tensor | None:
     return seen.unsqueeze(-3) if seen.shape[-3] == 1 else seen.unflatten(-3, (-1, groups))
 
 
-def _weights(seen: Tensor) -> Tensor:
+def _weights(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """Uniform over the keys of the only row, as a column."""
-    return (seen / seen.sum(-1, keepdim=True).clamp(min=1)).mT
+    return (seen.to(_wide(dtype)) / seen.sum(-1, keepdim=True).clamp(min=1)).mT
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What sums are accumulated in."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _mean(values: Tensor, rows: int, seen: Tensor | None, *, is_causal: bool) -> tuple[Tensor, Tensor]:
     """The mean of the values that each row may see, as sums over counts; one row if all rows have the same."""
-    tokens, wide = values.shape[-2], torch.promote_types(values.dtype, torch.float32)
+    tokens, wide = values.shape[-2], _wide(values.dtype)
     if is_causal:
         counts = torch.arange(1, rows + 1, device=values.device).clamp(max=tokens)
         sums = running_sums(values[..., :rows, :])
