@@ -17,22 +17,22 @@ def tensors(*shapes, seed=0, dtype=torch.float32):
     return [torch.randn(shape, generator=rng).to(dtype).requires_grad_() for shape in shapes]
 
 
-def admitted(rows, columns, mask=None, is_causal=False):
+def admitted(rows, columns, options):
     """The keys that a row may see."""
-    seen = torch.ones(rows, columns, dtype=torch.bool)
-    if is_causal:
+    seen, mask = torch.ones(rows, columns, dtype=torch.bool), options.get("attn_mask")
+    if options.get("is_causal"):
         seen = seen.tril()
     if mask is not None:
         seen = seen & (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)
     return seen
 
 
-def explicit(q, k, v, mask=None, is_causal=False, scale=None, shape=(0.0, 1.0, 1.0)):
+def explicit(q, k, v, options, shape=(0.0, 1.0, 1.0)):
     """alpha I + beta A - gamma C as a matrix, in double precision, times the values."""
     q, k, v = (each.double() for each in (q, k, v))
     k, v = (each.repeat_interleave(q.shape[-3] // k.shape[-3], -3) for each in (k, v))
-    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    seen = admitted(*scores.shape[-2:], mask, is_causal)
+    scores = q @ k.mT * options.get("scale", q.shape[-1] ** -0.5)
+    seen, mask = admitted(*scores.shape[-2:], options), options.get("attn_mask")
     if mask is not None and mask.dtype != torch.bool:
         scores = scores + mask.double()
     attention = torch.nan_to_num(scores.masked_fill(~seen, -torch.inf).softmax(-1))
@@ -80,13 +80,13 @@ def test_forward_and_backward_equal_the_explicit_matrix(case, heads):
     q, k, v = tensors((2, 4, 150, 16), (2, heads, 150, 16), (2, heads, 150, 16))
     options = CASES[case]
     output = gap_free_attention(q, k, v, **options, enable_gqa=heads < 4)
-    reference = explicit(q, k, v, options.get("attn_mask"), options.get("is_causal", False), options.get("scale"))
+    reference = explicit(q, k, v, options)
     assert output.dtype == torch.float32
     torch.testing.assert_close(output.double(), reference, atol=SINGLE, rtol=0)
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
     found = torch.autograd.grad((output * weights).sum(), (q, k, v))
     expected = torch.autograd.grad((reference * weights).sum(), (q, k, v))
-    terms = explicit(q, k, v, *(options.get(each) for each in ("attn_mask", "is_causal", "scale")), shape=(0, 1, 0))
+    terms = explicit(q, k, v, options, shape=(0, 1, 0))
     largest = torch.autograd.grad((terms * weights).sum(), v)[0].abs().max()
     for one, other in zip(found, expected, strict=True):
         # for values, A'G and C'G may cancel; each sums over 150 rows of up to four heads, and each addition rounds
@@ -106,8 +106,7 @@ def test_shaped_attention(case, heads, per_head):
     names = dict(zip(("alpha", "beta", "gamma"), shape, strict=True))
     options = CASES[case]
     output = shaped_attention(q, k, v, **options, enable_gqa=heads < 4, **names)
-    arguments = options.get("attn_mask"), options.get("is_causal", False), options.get("scale")
-    reference = explicit(q, k, v, *arguments, shape=shape)
+    reference = explicit(q, k, v, options, shape=shape)
     torch.testing.assert_close(output.double(), reference, atol=SINGLE, rtol=0)
     if per_head:
         found = torch.autograd.grad((output**2).sum(), shape)
@@ -120,17 +119,16 @@ def test_shaped_attention(case, heads, per_head):
 def test_bfloat16_is_as_exact_as_the_kernel(case):
     q, k, v = tensors((2, 4, 150, 16), (2, 4, 150, 16), (2, 4, 150, 16), dtype=torch.bfloat16)
     options = CASES[case]
-    arguments = options.get("attn_mask"), options.get("is_causal", False), options.get("scale")
     output = gap_free_attention(q, k, v, **options)
     assert output.dtype == torch.bfloat16
-    kernel = (plain(q, k, v, **options).double() - explicit(q, k, v, *arguments, shape=(0, 1, 0))).abs().max()
-    error = (output.double() - explicit(q, k, v, *arguments)).abs().max()
+    kernel = (plain(q, k, v, **options).double() - explicit(q, k, v, options, shape=(0, 1, 0))).abs().max()
+    error = (output.double() - explicit(q, k, v, options)).abs().max()
     # values reach 4, where bfloat16 rounds by 2**-7; the mean adds three roundings to those of the kernel
     assert error <= kernel + 3 * 2.0**-7
     found = torch.autograd.grad(output.sum(), v)[0].double()
-    expected = torch.autograd.grad(explicit(q, k, v, *arguments).sum(), v)[0].double()
+    expected = torch.autograd.grad(explicit(q, k, v, options).sum(), v)[0].double()
     floor = torch.autograd.grad(plain(q, k, v, **options).sum(), v)[0].double()
-    exact = torch.autograd.grad(explicit(q, k, v, *arguments, shape=(0, 1, 0)).sum(), v)[0].double()
+    exact = torch.autograd.grad(explicit(q, k, v, options, shape=(0, 1, 0)).sum(), v)[0].double()
     assert (found - expected).abs().max() <= (floor - exact).abs().max() + 3 * 2.0**-8 * exact.abs().max()
 
 
@@ -138,8 +136,8 @@ def test_values_with_a_mean_survive_bfloat16():
     """Subtracted after the kernel, a mean of 30 leaves errors of 30 * 2**-9 = 0.06 and more."""
     q, k, v = tensors((1, 4, 256, 16), (1, 4, 256, 16), (1, 4, 256, 16), dtype=torch.bfloat16)
     shifted = (v + 30).detach()
-    error = (gap_free_attention(q, k, shifted).double() - explicit(q, k, shifted)).abs().max()
-    after = (plain(q, k, shifted) - shifted.mean(-2, keepdim=True)).double() - explicit(q, k, shifted)
+    error = (gap_free_attention(q, k, shifted).double() - explicit(q, k, shifted, {})).abs().max()
+    after = (plain(q, k, shifted) - shifted.mean(-2, keepdim=True)).double() - explicit(q, k, shifted, {})
     assert error < 0.03 < after.abs().max()
 
 
@@ -191,7 +189,7 @@ def test_dropout_drops_the_attention_and_not_the_mean(options):
     torch.manual_seed(4)
     dropped = plain(q, k, torch.eye(150).expand(1, 4, -1, -1), dropout_p=0.3, **options)
     assert (dropped == 0).float().mean() > 0.25
-    seen = admitted(150, 150, **options)
+    seen = admitted(150, 150, options)
     centre = seen / seen.sum(-1, keepdim=True)
     torch.testing.assert_close(output, (dropped - centre) @ v, atol=SINGLE, rtol=0)
 
@@ -201,7 +199,7 @@ def test_dropout_drops_the_attention_and_not_the_mean(options):
 def test_queries_and_keys_of_different_lengths(rows, columns, is_causal):
     q, k, v = tensors((2, 4, rows, 8), (2, 2, columns, 8), (2, 2, columns, 8))
     output = gap_free_attention(q, k, v, is_causal=is_causal, enable_gqa=True)
-    torch.testing.assert_close(output.double(), explicit(q, k, v, is_causal=is_causal), atol=SINGLE, rtol=0)
+    torch.testing.assert_close(output.double(), explicit(q, k, v, {"is_causal": is_causal}), atol=SINGLE, rtol=0)
 
 
 def test_cached_decoding_continues_the_causal_pass():

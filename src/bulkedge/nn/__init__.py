@@ -1,4 +1,4 @@
-"""Attention without its spectral gap for torch, needing the extra ``torch``.
+"""Attention without its spectral gap for torch, which the extra ``torch`` installs.
 
 >>> import bulkedge as be
 >>> be.nn.gap_free_attention.__name__
@@ -11,5 +11,7 @@ except ImportError as error:
     raise ImportError("bulkedge.nn needs torch: pip install 'bulkedge[torch]'") from error
 
 from bulkedge.nn.attention import gap_free_attention, shaped_attention
+from bulkedge.nn.modules import GapFreeAttention
+from bulkedge.nn.patch import GapRemoved, remove_gap, restore_gap
 
-__all__ = ["gap_free_attention", "shaped_attention"]
+__all__ = ["GapFreeAttention", "GapRemoved", "gap_free_attention", "remove_gap", "restore_gap", "shaped_attention"]

@@ -27,7 +27,7 @@ Coefficient = float | Tensor
 """A number, or a tensor with one number for each head."""
 
 
-def gap_free_attention(  # noqa: PLR0913 - the signature of scaled_dot_product_attention
+def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_product_attention
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -67,7 +67,7 @@ def gap_free_attention(  # noqa: PLR0913 - the signature of scaled_dot_product_a
     return shaped_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
-def shaped_attention(  # noqa: PLR0913 - the signature of scaled_dot_product_attention
+def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_product_attention
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -108,7 +108,7 @@ def shaped_attention(  # noqa: PLR0913 - the signature of scaled_dot_product_att
     groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
     alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
     values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups)
-    one_mean = not is_causal and (seen is None or seen.shape[-3:-1] == (1, 1) or seen.dim() == 2 and len(seen) == 1)
+    one_mean = not is_causal and (seen is None or all(size == 1 for size in seen.shape[-3:-1]))
     if _equals(gamma, 0):
         output = _times(_grouped(attend(value), groups), beta)
     elif one_mean and not dropout_p and rows >= value.shape[-2]:
