@@ -46,17 +46,14 @@ def padded(inputs, side):
 
 
 MODELS = {each.__name__: each for each in (gpt2, llama, bert, vit)}
-WIDE = 12.0
-"""Factor of the query and key weights at initialisation, without which attention is so nearly uniform that nothing is left."""
-
-
-def build(name):
-    torch.manual_seed(0)
+def build(name, factor=4, seed=0):
+    """A model at random, its matrices larger than usual: else attention is uniform, and small beside the skips."""
+    torch.manual_seed(seed)
     model, inputs = MODELS[name]()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() == 2:
-                weight.mul_(4)
+                weight.mul_(factor)
     return model.eval(), inputs
 
 
@@ -130,12 +127,14 @@ def test_context_manager_restores_even_after_an_error(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_stable_rank_of_the_last_tokens_rises(name):
-    """As at initialisation the layers are small beside the skip connections, they are made larger (see build)."""
-    model, inputs = build(name)
-    before = stable_rank(hidden(model, inputs))
-    with remove_gap(model):
-        after = stable_rank(hidden(model, inputs))
-    assert after > before
+    rise = []
+    for seed in range(3):
+        model, inputs = build(name, factor=8, seed=seed)
+        before = stable_rank(hidden(model, inputs))
+        with remove_gap(model):
+            rise.append(stable_rank(hidden(model, inputs)) / before)
+    assert min(rise) > 1
+    assert sum(rise) / 3 > 1.1
 
 
 def test_gradients_flow_through_the_patched_model():
@@ -169,6 +168,7 @@ def off_the_interface():
     }
 
 
+@pytest.mark.filterwarnings("ignore:.*jit.script.* is deprecated:DeprecationWarning")  # in transformers itself
 @pytest.mark.parametrize("name", off_the_interface())
 def test_models_off_the_interface_are_refused_by_name(name):
     model = off_the_interface()[name]()

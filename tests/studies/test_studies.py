@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from toys import Toy
 
 from bulkedge.domains import parameters
-from bulkedge.studies.base import find, studies
+from bulkedge.studies.base import find, ready, studies
 from bulkedge.studies.claims import Claim
 from bulkedge.studies.laws.transition import Transition
 from bulkedge.version import __version__
@@ -36,6 +36,8 @@ SMALL = {
 
 @pytest.mark.parametrize("name", studies())
 def test_study(name):
+    if missing := studies()[name].missing():
+        pytest.skip(f"needs {' and '.join(missing)}")
     study = studies()[name].preset(**SMALL[name])
     data = study.simulate(seed=5)
     assert data.attrs["study"] == name
@@ -71,6 +73,16 @@ def test_find():
     assert [study.name() for study in find("laws")] == [name for name in studies() if name.startswith("laws/")]
     with pytest.raises(ValueError, match="study = 'lows' is unknown; there are equivalence/breakdown"):
         find("lows")
+
+
+def test_studies_that_lack_a_package_are_left_out_and_said_to_be(monkeypatch):
+    monkeypatch.setattr(studies()["laws/edge"], "requires", ("no_such_package",))
+    chosen, sentences = ready("laws")
+    assert [study.name() for study in chosen] == ["laws/bulk", "laws/transition"]
+    assert sentences == ["laws/edge left out: without no_such_package (pip install 'bulkedge[no_such_package]')"]
+    with pytest.raises(ValueError, match="laws/edge left out: without no_such_package"):
+        ready("laws/edge")
+    assert "laws/edge" in studies()
 
 
 def test_presets():
