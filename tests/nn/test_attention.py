@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention as plain  # noqa: E402
 
-from bulkedge.nn.attention import CHUNK, gap_free_attention, running_sums, shaped_attention  # noqa: E402
+from bulkedge.nn.attention import CHUNK, _chunked_sums, gap_free_attention, running_sums, shaped_attention  # noqa: E402
 
 SINGLE = 1e-6
 """Absolute error in single precision: outputs are of order one, and sums of a few hundred terms round to 1e-7."""
@@ -159,13 +159,30 @@ def test_sums_do_not_overflow(dtype):
         assert output.abs().max() <= 100 * 3 * 2.0**-8
 
 
+@pytest.mark.parametrize("sums", [running_sums, _chunked_sums], ids=["CPU", "GPU"])
 @pytest.mark.parametrize("tokens", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 5 * CHUNK + 7])
-def test_running_sums(tokens):
+def test_running_sums(tokens, sums):
     (value,) = tensors((2, 3, tokens, 5))
-    torch.testing.assert_close(running_sums(value.double()), value.double().cumsum(-2), atol=1e-12, rtol=0)
-    assert torch.autograd.gradcheck(running_sums, (value[:1, :1].double(),), fast_mode=True)
+    torch.testing.assert_close(sums(value.double()), value.double().cumsum(-2), atol=1e-12, rtol=0)
+    assert torch.autograd.gradcheck(sums, (value[:1, :1].double(),), fast_mode=True)
     transposed = value.transpose(1, 2).contiguous().transpose(1, 2)
-    torch.testing.assert_close(running_sums(transposed), running_sums(value), atol=0, rtol=0)
+    torch.testing.assert_close(sums(transposed), sums(value), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("sums", [running_sums, _chunked_sums], ids=["CPU", "GPU"])
+def test_running_sums_are_rounded_once(sums):
+    """Or twice, for the chunks before and for the whole; a sum kept in bfloat16 would stop growing at 256."""
+    (value,) = tensors((1, 2, 32768, 3), seed=2)
+    value = (value.detach() + 1).bfloat16()
+    exact = value.double().cumsum(-2)
+    assert ((sums(value).double() - exact) / exact.abs().clamp(min=4)).abs().max() <= 2 * 2.0**-8
+
+
+def test_the_sums_of_a_gpu_in_attention(monkeypatch):
+    monkeypatch.setattr("bulkedge.nn.attention.running_sums", _chunked_sums)
+    q, k, v = tensors((2, 4, 150, 16), (2, 2, 150, 16), (2, 2, 150, 16))
+    output = gap_free_attention(q, k, v, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(output.double(), explicit(q, k, v, {"is_causal": True}), atol=SINGLE, rtol=0)
 
 
 def test_the_first_token_of_causal_attention():

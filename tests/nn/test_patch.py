@@ -46,6 +46,8 @@ def padded(inputs, side):
 
 
 MODELS = {each.__name__: each for each in (gpt2, llama, bert, vit)}
+
+
 def build(name, factor=4, seed=0):
     """A model at random, its matrices larger than usual: else attention is uniform, and small beside the skips."""
     torch.manual_seed(seed)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-HIDE = "import sys; sys.modules['torch'] = None; "
+HIDE = "import sys, bulkedge as be; sys.modules['torch'] = None; "
 
 
 def python(code):
@@ -16,9 +16,9 @@ def test_the_package_does_not_import_torch():
 
 
 def test_nn_says_what_to_install():
-    done = python(HIDE + "import bulkedge as be; be.nn")
+    done = python(HIDE + "be.nn")
     assert "ImportError: bulkedge.nn needs torch: pip install 'bulkedge[torch]'" in done.stderr
 
 
 def test_other_names_are_unknown():
-    assert "module 'bulkedge' has no attribute 'mm'" in python(HIDE + "import bulkedge as be; be.mm").stderr
+    assert "module 'bulkedge' has no attribute 'mm'" in python(HIDE + "be.mm").stderr

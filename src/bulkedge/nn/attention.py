@@ -129,17 +129,21 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
 def running_sums(value: Tensor) -> Tensor:
     """Sums of the first tokens, along the second dimension from the end, accumulated in single precision.
 
-    In chunks: a sum over the chunks before, and a product with a triangular matrix inside. A plain ``cumsum`` walks
-    through the tokens one by one with a thread for each column, which on a GPU takes longer than the attention.
+    On a GPU in chunks: there a ``cumsum`` walks through the tokens one by one with a thread for each column, which takes
+    longer than the attention.
     """
-    tokens, dim = value.shape[-2:]
-    wide = _wide(value.dtype)
     if value.dtype is torch.float16:  # whose sums may overflow
         value = value.float()
-    if tokens <= CHUNK:
-        return value.cumsum(-2, dtype=wide).to(value.dtype)
+    if value.device.type == "cpu" or value.shape[-2] <= CHUNK:
+        return value.cumsum(-2, dtype=_wide(value.dtype)).to(value.dtype)
+    return _chunked_sums(value)
+
+
+def _chunked_sums(value: Tensor) -> Tensor:
+    """A sum over the chunks before, and a product with a triangular matrix inside."""
+    tokens, dim = value.shape[-2:]
     chunks = pad(value, (0, 0, 0, -tokens % CHUNK)).unflatten(-2, (-1, CHUNK))
-    totals = chunks.sum(-2, dtype=wide)
+    totals = chunks.sum(-2, dtype=_wide(value.dtype))
     before = (totals.cumsum(-2) - totals).to(value.dtype)
     triangle = torch.ones(CHUNK, CHUNK, dtype=value.dtype, device=value.device).tril()
     flat = chunks.reshape(-1, CHUNK, dim)

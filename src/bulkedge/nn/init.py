@@ -67,7 +67,9 @@ def attention_variance(beta: float, head_dim: int | None = None) -> float:
         return math.expm1(beta**2)
     head_dim = SIZE.check("head_dim", head_dim)
     if 2 * beta**2 >= head_dim:
-        raise ValueError(f"beta = {beta:g} has no finite variance with head_dim = {head_dim}; it needs more than 2 beta**2")
+        raise ValueError(
+            f"beta = {beta:g} has no finite variance with head_dim = {head_dim}; it needs more than 2 beta**2"
+        )
     return math.expm1(-head_dim / 2 * math.log1p(-2 * beta**2 / head_dim))
 
 
