@@ -1,0 +1,1 @@
+"""Studies of *propagation*: rank collapse, gradients and attention without its gap."""
