@@ -30,6 +30,8 @@ SMALL = {
     "laws/bulk": {"size": 120},
     "laws/edge": {"size": 50, "draws": 500},
     "laws/transition": {"size": 100, "draws": 4},
+    "propagation/real-task": {"steps": 30, "context": 16},
+    "propagation/training": {"tokens": 16, "steps": 40},
 }
 """Sizes at which a study runs in about a second; a new study needs an entry."""
 

@@ -129,8 +129,7 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
 def running_sums(value: Tensor) -> Tensor:
     """Sums of the first tokens, along the second dimension from the end, accumulated in single precision.
 
-    On a GPU in chunks: there a ``cumsum`` walks through the tokens one by one with a thread for each column, which takes
-    longer than the attention.
+    On a GPU in chunks: there a ``cumsum`` walks through the tokens one by one with a thread for each column.
     """
     if value.dtype is torch.float16:  # whose sums may overflow
         value = value.float()

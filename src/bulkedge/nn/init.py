@@ -1,13 +1,11 @@
 """Scales at which attention layers start where the theory wants them.
 
-Three choices, each from *propagation*: the inverse temperature of the scores, by the scale of queries and keys; the mean of
+Three choices after *propagation*: the inverse temperature of the scores, by the scale of queries and keys; the mean of
 the spectrum of ``Sigma = X X'`` from layer to layer, by the scale of the values; and the share of a skip connection.
 
->>> from math import isclose
->>> score_variance = (0.05**2 * 512) ** 2 / 1       # of x'W_Q W_K'x/sqrt(d), weights of standard deviation 0.05
->>> isclose(query_key_std(beta=0.05**2 * 512, width=512), 0.05)
-True
->>> round(value_std(1, tokens=256, width=512, variance=1.0, gap=False) ** 2, 3)     # gamma / variance
+>>> query_key_std(beta=1.0, width=400)              # scores of deviation one, from tokens of norm sqrt(400)
+0.05
+>>> value_std(1, tokens=256, width=1024, variance=1.0, gap=False)
 0.5
 """
 
@@ -76,12 +74,11 @@ def attention_variance(beta: float, head_dim: int | None = None) -> float:
 def value_std(layer: int, tokens: int, width: int, variance: float, *, gap: bool) -> float:
     """Standard deviation of the value weights of a layer that keeps the mean of the spectrum of ``Sigma`` at one.
 
-    In ``X_l = A_l X_{l-1} W_l`` from orthonormal tokens, all layers before being scaled the same way. The mean is that of
-    ``Sigma_l`` over its `tokens` eigenvalues; weights are ``N(0, s**2)``, so that
-    ``mean_l = s**2 (width/tokens) tr(A Sigma_{l-1} A')``. Without the gap the trace is ``variance * mean_{l-1}``
-    (*propagation*, Proposition 7), and ``s**2 = tokens/(width variance)`` at every layer. With it, the share ``p`` of
-    ``Sigma`` along the constant vector counts in full: ``tr = tokens p + variance``. It starts at ``1/tokens`` and soon
-    is one, where ``s**2 = 1/width``.
+    In ``X_l = A_l X_{l-1} W_l`` from orthonormal tokens, the layers before being scaled the same way, with independent
+    weights of variance ``s**2``: ``mean_l = s**2 (width/tokens) tr(A Sigma_{l-1} A')``. Without the gap the trace is
+    ``variance * mean_{l-1}`` (*propagation*, Proposition 7), and ``s**2 = tokens/(width variance)`` at every layer.
+    With it, the share ``p`` of ``Sigma`` along the constant vector counts in full: ``tr = tokens p + variance``. It
+    starts at ``1/tokens`` and soon is one, where ``s**2 = 1/width``.
 
     Parameters
     ----------

@@ -107,23 +107,23 @@ def _configurations(model: nn.Module) -> Iterator[Any]:
         raise ValueError(  # noqa: TRY004 - bad input is a ValueError throughout
             f"{type(model).__name__} is not a transformers model; use bulkedge.nn.gap_free_attention in it"
         )
-    waiting = []
-    for each in model.modules():
-        if isinstance(each, PreTrainedModel):
-            name = type(each).__name__
-            if not each._can_set_attn_implementation():
+    waiting: list[Any] = []
+    for inside in model.modules():
+        if isinstance(inside, PreTrainedModel):
+            name = type(inside).__name__
+            if not inside._can_set_attn_implementation():
                 raise ValueError(f"{name} computes its attention by itself, past transformers' AttentionInterface")
-            if not each._supports_sdpa:
+            if not inside._supports_sdpa:
                 raise ValueError(f"{name} does not run on torch's fused attention (sdpa), which the repair needs")
-            waiting.append(each.config)
+            waiting.append(inside.config)
     known: set[int] = set()
     while waiting:
-        each = waiting.pop(0)
-        if id(each) not in known:
-            known.add(id(each))
-            yield each
-            inside = (getattr(each, name, None) for name in each.sub_configs)
-            waiting.extend(config for config in inside if config is not None)
+        configuration = waiting.pop(0)
+        if id(configuration) not in known:
+            known.add(id(configuration))
+            yield configuration
+            parts = (getattr(configuration, name, None) for name in configuration.sub_configs)
+            waiting.extend(each for each in parts if each is not None)
 
 
 def _first_pass_hooks(model: nn.Module) -> Iterator[Any]:
