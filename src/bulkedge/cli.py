@@ -174,7 +174,7 @@ def reproduce_command(name: str, *, paper: bool, seed: int, folder: Path, as_jso
         families, left_out = ready(name)
         chosen = [study.preset("paper" if paper else "quick", **given) for study in families]
     for sentence in left_out:
-        err.print(sentence, soft_wrap=True, markup=False, highlight=False)
+        err.print(f"left out {sentence}", soft_wrap=True, markup=False, highlight=False)
 
     def report(result: Reproduction) -> None:
         failed = sum(not claim.holds for claim in result.claims)

@@ -81,8 +81,8 @@ def test_studies_that_lack_a_package_are_left_out_and_said_to_be(monkeypatch):
     monkeypatch.setattr(studies()["laws/edge"], "requires", ("no_such_package",))
     chosen, sentences = ready("laws")
     assert [study.name() for study in chosen] == ["laws/bulk", "laws/transition"]
-    assert sentences == ["laws/edge left out: without no_such_package (pip install 'bulkedge[no_such_package]')"]
-    with pytest.raises(ValueError, match="laws/edge left out: without no_such_package"):
+    assert sentences == ["laws/edge: not without no_such_package (pip install 'bulkedge[no_such_package]')"]
+    with pytest.raises(ValueError, match="laws/edge: not without no_such_package"):
         ready("laws/edge")
     assert "laws/edge" in studies()
 

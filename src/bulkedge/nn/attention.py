@@ -15,7 +15,7 @@ True
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 CHUNK = 64
 """Tokens whose running sums are one small matrix product."""
-Coefficient = float | Tensor
+Coefficient: TypeAlias = float | Tensor
 """A number, or a tensor with one number for each head."""
 
 

@@ -111,7 +111,6 @@ def skip_weights(strength: float) -> tuple[float, float]:
     return math.sqrt(1 - strength**2), strength
 
 
-@torch.no_grad()
 def initialise(module: nn.MultiheadAttention, beta: float, tokens: int, *, gap: bool = False, layer: int = 1) -> None:
     """Draw the weights of an attention module for scores of standard deviation `beta`, and outputs as large as inputs.
 
@@ -129,12 +128,12 @@ def initialise(module: nn.MultiheadAttention, beta: float, tokens: int, *, gap: 
         raise ValueError("module has keys or values of another width than its queries, for which there is no theory")
     width, head_dim = module.embed_dim, module.head_dim
     variance = attention_variance(beta, head_dim)
-    queries, keys, values = module.in_proj_weight.chunk(3)
-    for weight in (queries, keys):
-        weight.normal_(std=query_key_std(beta, width, tokens))
-    values.normal_(std=value_std(layer, tokens, width, variance, gap=gap))
-    nn.init.eye_(module.out_proj.weight)
-    biases: tuple[Any, ...] = (module.in_proj_bias, module.out_proj.bias)
-    for bias in biases:
-        if bias is not None:
-            bias.zero_()
+    scores, size = query_key_std(beta, width, tokens), value_std(layer, tokens, width, variance, gap=gap)
+    with torch.no_grad():
+        for weight, std in zip(module.in_proj_weight.chunk(3), (scores, scores, size), strict=True):
+            weight.normal_(std=std)
+        nn.init.eye_(module.out_proj.weight)
+        biases: tuple[Any, ...] = (module.in_proj_bias, module.out_proj.bias)
+        for bias in biases:
+            if bias is not None:
+                bias.zero_()

@@ -122,7 +122,7 @@ def ready(name: str) -> tuple[list[type[Study]], list[str]]:
         else:
             chosen.append(study)
     sentences = [
-        f"{', '.join(names)} left out: without {' and '.join(missing)} (pip install 'bulkedge[{','.join(missing)}]')"
+        f"{', '.join(names)}: not without {' and '.join(missing)} (pip install 'bulkedge[{','.join(missing)}]')"
         for missing, names in lacking.items()
     ]
     if not chosen:
