@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from torch import nn  # noqa: E402
 
-from bulkedge.nn import remove_gap, restore_gap  # noqa: E402
+from bulkedge.nn import gap_free_attention, remove_gap, restore_gap  # noqa: E402
 
 SMALL = {"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 64}
 CLOSE = {"atol": 1e-5, "rtol": 0}
@@ -119,8 +119,14 @@ def test_patched_is_explicit_and_restored_is_as_before(name, padding, reference)
 def test_context_manager_restores_even_after_an_error(name):
     model, inputs = build(name)
     before = hidden(model, inputs)
-    with pytest.raises(TypeError), remove_gap(model):
-        hidden(model, {"nonsense": 1})
+
+    def interrupted():
+        with remove_gap(model):
+            assert not torch.equal(hidden(model, inputs), before)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
     assert torch.equal(hidden(model, inputs), before)
     with remove_gap(model):
         restore_gap(model)
@@ -137,6 +143,29 @@ def test_stable_rank_of_the_last_tokens_rises(name):
             rise.append(stable_rank(hidden(model, inputs)) / before)
     assert min(rise) > 1
     assert sum(rise) / 3 > 1.1
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch itself
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_compiled_models(name):
+    model, inputs = build(name)
+    with remove_gap(model):
+        compiled = hidden(torch.compile(model, backend="aot_eager"), inputs)
+        torch.testing.assert_close(compiled, hidden(model, inputs), **CLOSE)
+
+
+def test_padding_masks_of_encoders_are_seen_to_have_one_mean(monkeypatch):
+    model, inputs = build("bert")
+    strides = []
+
+    def spy(query, key, value, mask, *rest):
+        strides.append(mask.stride(-2))
+        return gap_free_attention(query, key, value, mask, *rest)
+
+    monkeypatch.setattr("bulkedge.nn.patch.gap_free_attention", spy)
+    with remove_gap(model):
+        hidden(model, padded(inputs, "right"))
+    assert strides == [0, 0, 0]
 
 
 def test_gradients_flow_through_the_patched_model():
