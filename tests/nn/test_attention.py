@@ -36,7 +36,7 @@ def explicit(q, k, v, options, shape=(0.0, 1.0, 1.0)):
     if mask is not None and mask.dtype != torch.bool:
         scores = scores + mask.double()
     attention = torch.nan_to_num(scores.masked_fill(~seen, -torch.inf).softmax(-1))
-    centre = seen / seen.sum(-1, keepdim=True).clamp(min=1)
+    centre = seen.double() / seen.sum(-1, keepdim=True).clamp(min=1)
     alpha, beta, gamma = (torch.as_tensor(each, dtype=torch.double).view(-1, 1, 1) for each in shape)
     own = alpha * v if scores.shape[-1] == scores.shape[-2] else 0.0
     return own + (beta * attention - gamma * centre) @ v
@@ -113,6 +113,14 @@ def test_shaped_attention(case, heads, per_head):
         expected = torch.autograd.grad((reference**2).sum(), shape)
         # each is a sum of ten thousand products
         torch.testing.assert_close(found, expected, atol=0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 1e-12], ids=["centred first", "centred after"])
+@pytest.mark.parametrize("case", [name for name in CASES if name != "bias"])
+def test_double_precision_is_double(case, dropout):
+    q, k, v = (each.double() for each in tensors((2, 4, 150, 16), (2, 2, 150, 16), (2, 2, 150, 16)))
+    output = gap_free_attention(q, k, v, **CASES[case], dropout_p=dropout, enable_gqa=True)
+    torch.testing.assert_close(output, explicit(q, k, v, CASES[case]), atol=1e-11, rtol=0)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -93,6 +93,8 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     alpha, beta, gamma : float or Tensor
         Coefficients, one for all heads or a tensor with one for each head of the queries.
     """
+    if query.dim() < 3:
+        raise ValueError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
     attend = partial(
         scaled_dot_product_attention,
         query,
@@ -103,8 +105,6 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         scale=scale,
         enable_gqa=enable_gqa,
     )
-    if query.dim() < 3:
-        raise ValueError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
     groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
     alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
     values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups)
@@ -141,7 +141,9 @@ def running_sums(value: Tensor) -> Tensor:
 def _chunked_sums(value: Tensor) -> Tensor:
     """A sum over the chunks before, and a product with a triangular matrix inside."""
     tokens, dim = value.shape[-2:]
-    chunks = pad(value, (0, 0, 0, -tokens % CHUNK)).unflatten(-2, (-1, CHUNK))
+    if tokens % CHUNK:
+        value = pad(value, (0, 0, 0, -tokens % CHUNK))
+    chunks = value.unflatten(-2, (-1, CHUNK))
     totals = chunks.sum(-2, dtype=_wide(value.dtype))
     before = (totals.cumsum(-2) - totals).to(value.dtype)
     triangle = torch.ones(CHUNK, CHUNK, dtype=value.dtype, device=value.device).tril()
@@ -208,10 +210,10 @@ def _mean(values: Tensor, rows: int, seen: Tensor | None, *, is_causal: bool) ->
         sums = running_sums(values[..., :rows, :])
         if rows > tokens:
             sums = torch.cat([sums, sums[..., -1:, :].expand(*sums.shape[:-2], rows - tokens, -1)], dim=-2)
-        return sums, counts[:, None]
+        return sums, counts[:, None].to(wide)
     if seen is None:
-        return values.sum(-2, keepdim=True, dtype=wide), torch.full((1, 1), tokens, device=values.device)
-    counts = seen.sum(-1, keepdim=True).clamp(min=1)
+        return values.sum(-2, keepdim=True, dtype=wide), torch.full((1, 1), tokens, dtype=wide, device=values.device)
+    counts = seen.sum(-1, keepdim=True).clamp(min=1).to(wide)
     if values.dtype is torch.float16 or seen.shape[-2] == 1:  # sums may overflow, or one row costs little
         values = values.to(wide)
     return torch.einsum("...ts,...sd->...td", seen.to(values.dtype), values), counts
