@@ -32,7 +32,7 @@ class RealTask(Study):
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
-    width: int = parameter(Integers(8, 1024), "width, a multiple of four", 32, paper=96)
+    head_dim: int = parameter(Integers(2, 256), "dimension of each of the four heads", 8, paper=24)
     layers: int = parameter(Integers(1, 32), "layers", 2, paper=4)
     context: int = parameter(Integers(8, 4096), "letters seen at once", 32, paper=128)
     steps: int = parameter(Integers(5, 100_000), "steps of Adam", 40, paper=600)
@@ -73,7 +73,7 @@ class RealTask(Study):
         from torch.nn.functional import cross_entropy
 
         generator = torch.Generator().manual_seed(seed)
-        weights = _weights(self.width, self.layers, self.context, letters, generator)
+        weights = _weights(HEADS * self.head_dim, self.layers, self.context, letters, generator)
         adam = torch.optim.Adam([each.requires_grad_() for each in weights.values()], lr=self.rate)
         train, test = (torch.tensor(each) for each in parts)
         held_out = _batch(test, 4 * BATCH, self.context, torch.Generator().manual_seed(seed))
