@@ -32,10 +32,10 @@ class RealTask(Study):
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
-    head_dim: int = parameter(Integers(2, 256), "dimension of each of the four heads", 8, paper=24)
-    layers: int = parameter(Integers(1, 32), "layers", 2, paper=4)
-    context: int = parameter(Integers(8, 4096), "letters seen at once", 32, paper=128)
-    steps: int = parameter(Integers(5, 100_000), "steps of Adam", 40, paper=600)
+    head_dim: int = parameter(Integers(2, 256), "dimension of each of the four heads", 8, paper=16)
+    layers: int = parameter(Integers(1, 32), "layers", 2, paper=3)
+    context: int = parameter(Integers(8, 4096), "letters seen at once", 32, paper=64)
+    steps: int = parameter(Integers(5, 100_000), "steps of Adam", 40, paper=300)
     rate: float = parameter(Interval(1e-6, 1), "learning rate", 0.01, paper=0.003)
     seeds: int = parameter(Integers(2, 20), "repetitions", 3)
 

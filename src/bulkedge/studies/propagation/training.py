@@ -33,10 +33,10 @@ class Training(Study):
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
-    tokens: int = parameter(Integers(4, 512), "tokens, and dimensions of each", 24, paper=64)
+    tokens: int = parameter(Integers(4, 512), "tokens, and dimensions of each", 24, paper=48)
     depth: int = parameter(Integers(1, 16), "layers", 2)
-    samples: int = parameter(Integers(1, 1000), "inputs to be learnt", 8, paper=32)
-    steps: int = parameter(Integers(10, 10_000), "steps of Adam", 50, paper=500)
+    samples: int = parameter(Integers(1, 1000), "inputs to be learnt", 8, paper=16)
+    steps: int = parameter(Integers(10, 10_000), "steps of Adam", 50, paper=300)
     rates: tuple[float, ...] = parameter(
         Each(Interval(1e-6, 1)), "learning rates", (0.01, 0.03), paper=(1e-4, 1e-3, 1e-2, 1e-1)
     )
