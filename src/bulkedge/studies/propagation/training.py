@@ -38,7 +38,7 @@ class Training(Study):
     samples: int = parameter(Integers(1, 1000), "inputs to be learnt", 8, paper=16)
     steps: int = parameter(Integers(10, 10_000), "steps of Adam", 50, paper=300)
     rates: tuple[float, ...] = parameter(
-        Each(Interval(1e-6, 1)), "learning rates", (0.01, 0.03), paper=(1e-4, 1e-3, 1e-2, 1e-1)
+        Each(Interval(1e-6, 1)), "learning rates", (0.01, 0.03), paper=(0.001, 0.003, 0.01, 0.03, 0.1)
     )
     repeats: int = parameter(Integers(2, 20), "networks of each kind", 2, paper=3)
 
