@@ -74,6 +74,20 @@ def test_mistakes_are_explained(arguments, message):
     assert message in " ".join(result.output.split())
 
 
+def test_studies_that_lack_a_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies()["laws/edge"], "requires", ("no_such_package",))
+    for name in ("laws/bulk", "laws/transition"):
+        monkeypatch.setattr(studies()[name], "simulate", lambda self, seed: 1 / 0)
+    sentence = "laws/edge: not without no_such_package (pip install 'bulkedge[no_such_package]')"
+    result = CliRunner().invoke(main, ["reproduce", "laws", "--out", str(tmp_path)])
+    assert isinstance(result.exception, ZeroDivisionError)  # the others were begun
+    assert f"left out {sentence}" in result.output
+    for arguments in (["reproduce", "laws/edge"], ["sweep", "laws/edge"]):
+        result = bulkedge(*arguments, "--out", tmp_path, code=2)
+        assert " ".join(sentence.split()) in " ".join(result.output.replace("│", " ").split())
+    assert "laws/edge" in bulkedge("list").output
+
+
 def test_sweep_and_resume(tmp_path):
     arguments = ["sweep", "laws/edge", "--grid", "size=20,40", "--seeds", 2, "--draws", 100, "--workers", 1, "--json"]
     first = json.loads(bulkedge(*arguments, "--out", tmp_path).stdout)

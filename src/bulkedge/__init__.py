@@ -8,7 +8,12 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 >>> comparison = be.compare(model.spectrum(np.random.default_rng(0)), model.law())
 >>> comparison.ks < 0.01, comparison.outliers
 (True, ())
+
+``be.nn`` repairs attention in torch models; it is imported when it is first used.
 """
+
+from importlib import import_module
+from typing import Any
 
 from bulkedge.comparison import Comparison, compare
 from bulkedge.ensembles import (
@@ -122,3 +127,10 @@ __all__ = [
     "table_spectrum",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``nn``, when it is asked for: it imports torch, which is large and optional."""
+    if name == "nn":
+        return import_module("bulkedge.nn")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -167,11 +167,14 @@ def reproduce_command(name: str, *, paper: bool, seed: int, folder: Path, as_jso
     (bulkedge reproduce laws/edge --help). Exits with 1 if a claim fails.
     """
     from bulkedge.report import Reproduction, reproduce
-    from bulkedge.studies.base import find
+    from bulkedge.studies.base import ready
 
     given = {key: value for key, value in changes.items() if value is not None}
     with explained():
-        chosen = [study.preset("paper" if paper else "quick", **given) for study in find(name)]
+        families, left_out = ready(name)
+        chosen = [study.preset("paper" if paper else "quick", **given) for study in families]
+    for sentence in left_out:
+        err.print(f"left out {sentence}", soft_wrap=True, markup=False, highlight=False)
 
     def report(result: Reproduction) -> None:
         failed = sum(not claim.holds for claim in result.claims)
@@ -252,12 +255,12 @@ def sweep_command(name: str, **given: Any) -> None:
 
 def _planned(name: str, given: dict[str, Any]) -> Sweep:
     """The sweep that the options describe."""
-    from bulkedge.studies.base import studies
+    from bulkedge.studies.base import ready, studies
     from bulkedge.sweeps import Sweep, parse_axis
 
     if name not in studies():
         raise ValueError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
-    family = studies()[name]
+    (family,), _ = ready(name)
     pairs = [text.partition("=") for text in given["axes"]]
     if unclear := [key for key, sign, values in pairs if not (key and sign and values)]:
         raise ValueError(f"--grid {unclear[0]!r} is not PARAMETER=VALUES")

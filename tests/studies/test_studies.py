@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from toys import Toy
 
 from bulkedge.domains import parameters
-from bulkedge.studies.base import find, studies
+from bulkedge.studies.base import find, ready, studies
 from bulkedge.studies.claims import Claim
 from bulkedge.studies.laws.transition import Transition
 from bulkedge.version import __version__
@@ -21,16 +21,27 @@ SMALL = {
     "equivalence/causal": {"tokens": 200, "head_dims": (32, 4096)},
     "equivalence/coefficients": {"steps": 6, "samples": 20_000},
     "equivalence/context": {"largest": 256},
-    "equivalence/taylor": {"tokens": 150},
-    "equivalence/inputs": {"tokens": 200, "head_dim": 100, "ratios": (0.5, 1.0), "betas": (0.5,)},
-    "equivalence/outliers": {"tokens": 200, "betas": (1.0, 1.2)},
     "equivalence/finite-head": {"tokens": (256,), "head_dims": (32,)},
+    "equivalence/inputs": {"tokens": 200, "head_dim": 100, "ratios": (0.5, 1.0), "betas": (0.5,)},
     "equivalence/normaliser": {"sizes": 3},
+    "equivalence/outliers": {"tokens": 200, "betas": (1.0, 1.2)},
     "equivalence/poisson": {"tokens": 200, "head_dim": 200},
+    "equivalence/taylor": {"tokens": 150},
     "equivalence/top": {"tokens": 200, "head_dim": 200},
     "laws/bulk": {"size": 120},
     "laws/edge": {"size": 50, "draws": 500},
     "laws/transition": {"size": 100, "draws": 4},
+    "propagation/all-outliers": {"tokens": 80, "depth": 3},
+    "propagation/gradients": {"sizes": (16, 32), "depths": (1, 2), "tokens": 24, "deepest": 4},
+    "propagation/jacobian": {"tokens": 40, "depth": 2, "ratios": (0.5, 1.0)},
+    "propagation/kernel": {"tokens": 60, "depth": 2},
+    "propagation/outliers": {"tokens": 120, "draws": 2},
+    "propagation/rank-collapse": {"sizes": (24, 48, 96, 144), "draws": 100, "tokens": 48, "depth": 4},
+    "propagation/real-task": {"steps": 30, "context": 16},
+    "propagation/scaling": {"sizes": (32, 64, 128), "tokens": 60, "depth": 4},
+    "propagation/spectrum": {"tokens": 200},
+    "propagation/trainability": {"tokens": 32, "betas": (0.5, 1.5, 3.0), "residuals": (0.0, 0.5, 0.85)},
+    "propagation/training": {"tokens": 16, "steps": 40},
     "recovery/alignment": {"dim": 80, "vocab": 160, "samples": 240, "signals": 6},
     "recovery/bulk": {"dim": 150, "vocab": 300, "samples": 450},
     "recovery/classification": {"dim": 40, "vocab": 80, "samples": 160, "signals": 3, "draws": 3},
@@ -40,21 +51,14 @@ SMALL = {
     "recovery/mean-spike": {"dim": 80, "vocab": 160, "samples": 240, "signals": 6},
     "recovery/phase-diagram": {"resolution": 50, "dim": 100},
     "recovery/thresholds": {"sequences": 2000},
-    "propagation/all-outliers": {"tokens": 80, "depth": 3},
-    "propagation/gradients": {"sizes": (16, 32), "depths": (1, 2), "tokens": 24, "deepest": 4},
-    "propagation/jacobian": {"tokens": 40, "depth": 2, "ratios": (0.5, 1.0)},
-    "propagation/kernel": {"tokens": 60, "depth": 2},
-    "propagation/outliers": {"tokens": 120, "draws": 2},
-    "propagation/rank-collapse": {"sizes": (24, 48, 96, 144), "draws": 100, "tokens": 48, "depth": 4},
-    "propagation/scaling": {"sizes": (32, 64, 128), "tokens": 60, "depth": 4},
-    "propagation/spectrum": {"tokens": 200},
-    "propagation/trainability": {"tokens": 32, "betas": (0.5, 1.5, 3.0), "residuals": (0.0, 0.5, 0.85)},
 }
 """Sizes at which a study runs in about a second; a new study needs an entry."""
 
 
 @pytest.mark.parametrize("name", studies())
 def test_study(name):
+    if missing := studies()[name].missing():
+        pytest.skip(f"needs {' and '.join(missing)}")
     study = studies()[name].preset(**SMALL[name])
     data = study.simulate(seed=5)
     assert data.attrs["study"] == name
@@ -90,6 +94,16 @@ def test_find():
     assert [study.name() for study in find("laws")] == [name for name in studies() if name.startswith("laws/")]
     with pytest.raises(ValueError, match="study = 'lows' is unknown; there are equivalence/breakdown"):
         find("lows")
+
+
+def test_studies_that_lack_a_package_are_left_out_and_said_to_be(monkeypatch):
+    monkeypatch.setattr(studies()["laws/edge"], "requires", ("no_such_package",))
+    chosen, sentences = ready("laws")
+    assert [study.name() for study in chosen] == ["laws/bulk", "laws/transition"]
+    assert sentences == ["laws/edge: not without no_such_package (pip install 'bulkedge[no_such_package]')"]
+    with pytest.raises(ValueError, match="laws/edge: not without no_such_package"):
+        ready("laws/edge")
+    assert "laws/edge" in studies()
 
 
 def test_presets():

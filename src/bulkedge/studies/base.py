@@ -13,8 +13,9 @@ from abc import ABC, abstractmethod
 from dataclasses import MISSING
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pkgutil import iter_modules
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import xarray as xr
@@ -28,7 +29,13 @@ Preset = Literal["quick", "paper"]
 
 
 class Study(Parametric, ABC):
-    """A named experiment."""
+    """A named experiment.
+
+    One that needs an optional package names it in ``requires``, as the extra of bulkedge and the module are called, and
+    imports it when it runs.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -51,6 +58,11 @@ class Study(Parametric, ABC):
         if module.startswith(package.__name__ + "."):
             return module.removeprefix(package.__name__ + ".").replace(".", "/").replace("_", "-")
         return f"{module}.{cls.__qualname__}"
+
+    @classmethod
+    def missing(cls) -> tuple[str, ...]:
+        """Which of the packages it needs are not installed."""
+        return tuple(package for package in cls.requires if find_spec(package) is None)
 
     @classmethod
     def summary(cls) -> str:
@@ -96,3 +108,23 @@ def find(name: str) -> list[type[Study]]:
     if not chosen:
         raise ValueError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
     return chosen
+
+
+def ready(name: str) -> tuple[list[type[Study]], list[str]]:
+    """The studies of that name that can run here, and sentences about those that cannot.
+
+    A study that was asked for by its own name and cannot run, or a paper none of whose studies can, is an error.
+    """
+    chosen, lacking = [], dict[tuple[str, ...], list[str]]()
+    for study in find(name):
+        if missing := study.missing():
+            lacking.setdefault(missing, []).append(study.name())
+        else:
+            chosen.append(study)
+    sentences = [
+        f"{', '.join(names)}: not without {' and '.join(missing)} (pip install 'bulkedge[{','.join(missing)}]')"
+        for missing, names in lacking.items()
+    ]
+    if not chosen:
+        raise ValueError("; ".join(sentences))
+    return chosen, sentences

@@ -1,1 +1,1 @@
-"""*propagation*: Nait Saada, Naderi and Tanner, Mind the Gap (arXiv 2410.07799)."""
+"""Studies of *propagation*: rank collapse, gradients and attention without its gap."""

@@ -1,0 +1,255 @@
+"""Attention without its spectral gap, on top of the fused kernels.
+
+Rows of softmax attention ``A`` sum to one, so the matrix has an outlier that the rest of its spectrum does not follow:
+its mean ``C``, uniform over the keys that a row may see. Without it ``(A - C) V = A V - C V`` (*propagation*,
+equation 9), and ``C V`` is a mean of the values: over all keys, over those a padding mask admits, or the running mean
+of causal attention. The kernel that computes ``A V`` stays as it is, and no matrix of scores is formed.
+
+>>> import torch
+>>> q, k, v = torch.randn(3, 2, 4, 16, 8, generator=torch.Generator().manual_seed(0)).unbind()
+>>> plain = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+>>> bool(torch.allclose(gap_free_attention(q, k, v), plain - v.mean(-2, keepdim=True), atol=1e-6))
+True
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+CHUNK = 64
+"""Tokens whose running sums are one small matrix product."""
+Coefficient: TypeAlias = float | Tensor
+"""A number, or a tensor with one number for each head."""
+
+
+def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_product_attention
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: FBT001, FBT002
+) -> Tensor:
+    """``(A - C) V``: a drop-in for :func:`torch.nn.functional.scaled_dot_product_attention`.
+
+    Every row of ``C`` is uniform over the keys that its row of ``A`` may see.
+
+    Parameters
+    ----------
+    query, key, value : Tensor
+        ``(..., heads, tokens, dim)``; with `enable_gqa` keys and values may have fewer heads.
+    attn_mask : Tensor, optional
+        Boolean (true: may be seen) or additive. An additive mask hides a key where it is minus infinity or below half
+        of the least number of its type; any other bias shapes ``A`` and leaves ``C`` alone. A row that sees no key has
+        no mean: nothing is subtracted from it.
+    dropout_p : float
+        Dropout of ``A``. The mean is not dropped: the expectation is that of attention without dropout.
+    is_causal : bool
+        As torch defines it: row ``i`` sees keys ``0`` to ``i``, also where there are fewer queries than keys. The first
+        token sees only itself and becomes zero; :func:`shaped_attention` keeps it.
+    scale : float, optional
+        Factor of the scores; ``1/sqrt(dim)`` unless given.
+    enable_gqa : bool
+        Whether heads of queries share heads of keys and values.
+
+    Returns
+    -------
+    Tensor
+        In the type of the plain attention, and within its rounding: means are accumulated in single precision.
+    """
+    return shaped_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_product_attention
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: FBT001, FBT002
+    *,
+    alpha: Coefficient = 0.0,
+    beta: Coefficient = 1.0,
+    gamma: Coefficient = 1.0,
+) -> Tensor:
+    """``(alpha I + beta A - gamma C) V``, of which ``alpha = 0, beta = gamma = 1`` is attention without its gap.
+
+    ``alpha = beta = gamma = 1`` is the shaped attention of Noci et al. (2023): where the scores vanish it is the
+    identity, and the first token of a causal model keeps its value.
+
+    Parameters
+    ----------
+    query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+        As for :func:`gap_free_attention`.
+    alpha, beta, gamma : float or Tensor
+        Coefficients, one for all heads or a tensor with one for each head of the queries.
+    """
+    if query.dim() < 3:
+        raise ValueError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
+    attend = partial(
+        scaled_dot_product_attention,
+        query,
+        key,
+        attn_mask=attn_mask,
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )
+    groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
+    alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
+    values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups)
+    one_mean = not is_causal and (seen is None or all(size == 1 for size in seen.shape[-3:-1]))
+    if _equals(gamma, 0):
+        output = _times(_grouped(attend(value), groups), beta)
+    elif one_mean and not dropout_p and rows >= value.shape[-2]:
+        # all rows have the mean m, and A(V - m) = A V - m: values are centred before the kernel, because the difference
+        # of two numbers that were rounded near m has lost what they differ by
+        centred = _Centred.apply(values, None if seen is None else _weights(seen, value.dtype))
+        output = _times(_grouped(attend(centred.squeeze(-3)), groups), beta)
+        if not _equals(beta - gamma, 0):
+            sums, counts = _mean(values, rows, seen, is_causal=False)
+            output = _plus(output, (beta - gamma) / counts, sums)
+    else:
+        sums, counts = _mean(values, rows, seen, is_causal=is_causal)
+        # divided in the pass that subtracts: the weights are few
+        output = _plus(_times(_grouped(attend(value), groups), beta), -gamma / counts, sums)
+    return _plus(output, alpha, _own(values, rows) if not _equals(alpha, 0) else values).flatten(-4, -3)
+
+
+def running_sums(value: Tensor) -> Tensor:
+    """Sums of the first tokens, along the second dimension from the end, accumulated in single precision.
+
+    On a GPU in chunks: there a ``cumsum`` walks through the tokens one by one with a thread for each column.
+    """
+    if value.dtype is torch.float16:  # whose sums may overflow
+        value = value.float()
+    if value.device.type == "cpu" or value.shape[-2] <= CHUNK:
+        return value.cumsum(-2, dtype=_wide(value.dtype)).to(value.dtype)
+    return _chunked_sums(value)
+
+
+def _chunked_sums(value: Tensor) -> Tensor:
+    """A sum over the chunks before, and a product with a triangular matrix inside."""
+    tokens, dim = value.shape[-2:]
+    if tokens % CHUNK:
+        value = pad(value, (0, 0, 0, -tokens % CHUNK))
+    chunks = value.unflatten(-2, (-1, CHUNK))
+    totals = chunks.sum(-2, dtype=_wide(value.dtype))
+    before = (totals.cumsum(-2) - totals).to(value.dtype)
+    triangle = torch.ones(CHUNK, CHUNK, dtype=value.dtype, device=value.device).tril()
+    flat = chunks.reshape(-1, CHUNK, dim)
+    sums = torch.baddbmm(before.reshape(-1, 1, dim), triangle.expand(len(flat), -1, -1), flat)
+    return sums.view(chunks.shape).flatten(-3, -2)[..., :tokens, :]
+
+
+class _Centred(torch.autograd.Function):
+    """Values less their mean, whose gradient is the gradient less its own: one pass each, means in single precision."""
+
+    @staticmethod
+    def forward(values: Tensor, weights: Tensor | None) -> Tensor:
+        """``(I - 1 w') V``, with uniform weights unless some are given."""
+        wide = _wide(values.dtype)
+        if weights is None:
+            mean = values.mean(-2, keepdim=True, dtype=wide)
+        else:
+            mean = (values * weights).sum(-2, keepdim=True, dtype=wide)
+        return torch.sub(values, mean, out=torch.empty_like(values))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | None], output: Tensor) -> None:  # noqa: ARG004
+        """Weights are all the gradient needs."""
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """``(I - w 1') G``."""
+        (gradient,), (weights,) = gradients, ctx.saved_tensors
+        if weights is None:
+            return _Centred.apply(gradient, None), None
+        total = gradient.sum(-2, keepdim=True, dtype=weights.dtype)
+        return (gradient - weights * total).to(gradient.dtype), None
+
+
+def _seen(mask: Tensor | None, groups: int) -> Tensor | None:
+    """The keys that each row may see, with a single row if all see the same; heads apart as in :func:`_grouped`."""
+    if mask is None:
+        return None
+    seen = mask if mask.dtype is torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    if mask.stride(-2) == 0:
+        seen = seen[..., :1, :]
+    if seen.dim() < 3:
+        return seen
+    return seen.unsqueeze(-3) if seen.shape[-3] == 1 else seen.unflatten(-3, (-1, groups))
+
+
+def _weights(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """Uniform over the keys of the only row, as a column."""
+    return (seen.to(_wide(dtype)) / seen.sum(-1, keepdim=True).clamp(min=1)).mT
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What sums are accumulated in."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _mean(values: Tensor, rows: int, seen: Tensor | None, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """The mean of the values that each row may see, as sums over counts; one row if all rows have the same."""
+    tokens, wide = values.shape[-2], _wide(values.dtype)
+    if is_causal:
+        counts = torch.arange(1, rows + 1, device=values.device).clamp(max=tokens)
+        sums = running_sums(values[..., :rows, :])
+        if rows > tokens:
+            sums = torch.cat([sums, sums[..., -1:, :].expand(*sums.shape[:-2], rows - tokens, -1)], dim=-2)
+        return sums, counts[:, None].to(wide)
+    if seen is None:
+        return values.sum(-2, keepdim=True, dtype=wide), torch.full((1, 1), tokens, dtype=wide, device=values.device)
+    counts = seen.sum(-1, keepdim=True).clamp(min=1).to(wide)
+    if values.dtype is torch.float16 or seen.shape[-2] == 1:  # sums may overflow, or one row costs little
+        values = values.to(wide)
+    return torch.einsum("...ts,...sd->...td", seen.to(values.dtype), values), counts
+
+
+def _own(values: Tensor, rows: int) -> Tensor:
+    """The value of each query's own token."""
+    if rows != values.shape[-2]:
+        raise ValueError(
+            f"alpha weighs the value of each query's own token, but there are {rows} queries and {values.shape[-2]} "
+            "keys; leave alpha = 0 and add those values yourself"
+        )
+    return values
+
+
+def _grouped(output: Tensor, groups: int) -> Tensor:
+    """Heads of queries apart by the head of values they share."""
+    return output.unflatten(-3, (-1, groups))
+
+
+def _by_group(coefficient: Coefficient, groups: int) -> Coefficient:
+    return coefficient.view(-1, groups, 1, 1) if isinstance(coefficient, Tensor) else float(coefficient)
+
+
+def _equals(coefficient: Coefficient, number: float) -> bool:
+    return not isinstance(coefficient, Tensor) and coefficient == number
+
+
+def _times(tensor: Tensor, coefficient: Coefficient) -> Tensor:
+    if isinstance(coefficient, Tensor):
+        return tensor * coefficient.to(tensor.dtype)
+    return tensor if coefficient == 1 else tensor * coefficient
+
+
+def _plus(tensor: Tensor, coefficient: Coefficient, term: Tensor) -> Tensor:
+    """``tensor + coefficient * term`` in one pass, in the type of the tensor."""
+    if isinstance(coefficient, Tensor):
+        return torch.addcmul(tensor, term, coefficient.to(term.dtype)).to(tensor.dtype)
+    return tensor if coefficient == 0 else torch.add(tensor, term, alpha=coefficient).to(tensor.dtype)

@@ -1,0 +1,139 @@
+"""Scales at which attention layers start where the theory wants them.
+
+Three choices after *propagation*: the inverse temperature of the scores, by the scale of queries and keys; the mean of
+the spectrum of ``Sigma = X X'`` from layer to layer, by the scale of the values; and the share of a skip connection.
+
+>>> query_key_std(beta=1.0, width=400)              # scores of deviation one, from tokens of norm sqrt(400)
+0.05
+>>> value_std(1, tokens=256, width=1024, variance=1.0, gap=False)
+0.5
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from bulkedge.domains import Integers, Interval
+
+POSITIVE = Interval(0, math.inf, "()")
+SIZE = Integers(1, 10**9)
+
+
+def query_key_std(beta: float, width: int, tokens: int | None = None, token_norm: float | None = None) -> float:
+    """Standard deviation of query and key weights for which scores have standard deviation `beta`.
+
+    With independent entries of variance ``s**2``, ``x' W_Q W_K' y / sqrt(d)`` has standard deviation
+    ``s**2 |x| |y|``, whatever the head dimension ``d``.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores, as they enter the softmax.
+    width : int
+        Dimension of the tokens.
+    tokens : int, optional
+        Length of the context. If given, a `beta` beyond ``sqrt(2 log(tokens))`` is refused: there the largest weight
+        takes all of a row (the transition of the random-energy model), and gradients with it.
+    token_norm : float, optional
+        Norm of the tokens: ``sqrt(width)`` unless given, as layer normalisation makes it; 1 for orthonormal tokens.
+    """
+    beta, width = POSITIVE.check("beta", beta), SIZE.check("width", width)
+    norm = math.sqrt(width) if token_norm is None else POSITIVE.check("token_norm", token_norm)
+    if tokens is not None:
+        limit = math.sqrt(2 * math.log(Integers(2, 10**9).check("tokens", tokens)))
+        if beta > limit:
+            raise ValueError(
+                f"beta = {beta:g} is beyond sqrt(2 log(tokens)) = {limit:.3g} at {tokens} tokens: "
+                "each row would attend to a single one; choose a smaller beta"
+            )
+    return math.sqrt(beta) / norm
+
+
+def attention_variance(beta: float, head_dim: int | None = None) -> float:
+    """Variance of the entries of ``tokens * A`` for scores of standard deviation `beta`.
+
+    Given a query of norm ``r sqrt(d)``, scores are Gaussian with variance ``beta**2 r**2``, and a row's entries have
+    variance ``exp(beta**2 r**2) - 1``. Its mean over Gaussian queries is ``(1 - 2 beta**2/d)**(-d/2) - 1``, which is
+    ``exp(beta**2) - 1`` for large `head_dim` (None).
+    """
+    beta = POSITIVE.check("beta", beta)
+    if head_dim is None:
+        return math.expm1(beta**2)
+    head_dim = SIZE.check("head_dim", head_dim)
+    if 2 * beta**2 >= head_dim:
+        raise ValueError(
+            f"beta = {beta:g} has no finite variance with head_dim = {head_dim}; it needs more than 2 beta**2"
+        )
+    return math.expm1(-head_dim / 2 * math.log1p(-2 * beta**2 / head_dim))
+
+
+def value_std(layer: int, tokens: int, width: int, variance: float, *, gap: bool) -> float:
+    """Standard deviation of the value weights of a layer that keeps the mean of the spectrum of ``Sigma`` at one.
+
+    In ``X_l = A_l X_{l-1} W_l`` from orthonormal tokens, the layers before being scaled the same way, with independent
+    weights of variance ``s**2``: ``mean_l = s**2 (width/tokens) tr(A Sigma_{l-1} A')``. Without the gap the trace is
+    ``variance * mean_{l-1}`` (*propagation*, Proposition 7), and ``s**2 = tokens/(width variance)`` at every layer.
+    With it, the share ``p`` of ``Sigma`` along the constant vector counts in full: ``tr = tokens p + variance``. It
+    starts at ``1/tokens`` and soon is one, where ``s**2 = 1/width``.
+
+    Parameters
+    ----------
+    layer : int
+        Which, counted from one.
+    tokens, width : int
+        Of the signal.
+    variance : float
+        Of the entries of ``tokens * A`` (:func:`attention_variance`).
+    gap : bool
+        Whether attention has its gap.
+    """
+    layer, tokens, width = (SIZE.check(*each) for each in (("layer", layer), ("tokens", tokens), ("width", width)))
+    variance = POSITIVE.check("variance", variance)
+    if not gap:
+        return math.sqrt(tokens / (width * variance))
+    share = 1 / tokens
+    for _ in range(layer - 1):
+        share = (tokens * share + variance / tokens) / (tokens * share + variance)
+    return math.sqrt(tokens / (width * (tokens * share + variance)))
+
+
+def skip_weights(strength: float) -> tuple[float, float]:
+    """Weights of the skip connection and of the branch, ``(sqrt(1 - r**2), r)``, that keep the mean of ``Sigma``.
+
+    For a branch with mean one (:func:`value_std`) and values that are independent of the tokens, the means add. After
+    ``L`` layers a share ``(1 - r**2)**L`` of the input is left: ``r = 1/sqrt(L)`` keeps it at ``1/e`` in any depth.
+    """
+    strength = Interval(0, 1).check("strength", strength)
+    return math.sqrt(1 - strength**2), strength
+
+
+def initialise(module: nn.MultiheadAttention, beta: float, tokens: int, *, gap: bool = False, layer: int = 1) -> None:
+    """Draw the weights of an attention module for scores of standard deviation `beta`, and outputs as large as inputs.
+
+    For tokens of norm ``sqrt(width)``, as layer normalisation makes them, and a context of `tokens`. The output
+    projection becomes the identity and biases vanish. Draws from torch's generator.
+
+    Parameters
+    ----------
+    module : torch.nn.MultiheadAttention
+        Also :class:`bulkedge.nn.GapFreeAttention`; keys and values as wide as queries.
+    beta, tokens, gap, layer
+        As for :func:`query_key_std` and :func:`value_std`; without the gap, layers are alike.
+    """
+    if module.in_proj_weight is None:
+        raise ValueError("module has keys or values of another width than its queries, for which there is no theory")
+    width, head_dim = module.embed_dim, module.head_dim
+    variance = attention_variance(beta, head_dim)
+    scores, size = query_key_std(beta, width, tokens), value_std(layer, tokens, width, variance, gap=gap)
+    with torch.no_grad():
+        for weight, std in zip(module.in_proj_weight.chunk(3), (scores, scores, size), strict=True):
+            weight.normal_(std=std)
+        nn.init.eye_(module.out_proj.weight)
+        biases: tuple[Any, ...] = (module.in_proj_bias, module.out_proj.bias)
+        for bias in biases:
+            if bias is not None:
+                bias.zero_()

@@ -1,0 +1,24 @@
+"""The package without torch, in a process that cannot find it."""
+
+import subprocess
+import sys
+
+HIDE = "import sys, bulkedge as be; sys.modules['torch'] = None; "
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_the_package_does_not_import_torch():
+    done = python("import sys, bulkedge, bulkedge.studies.base as base; base.studies(); print('torch' in sys.modules)")
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_nn_says_what_to_install():
+    done = python(HIDE + "be.nn")
+    assert "ImportError: bulkedge.nn needs torch: pip install 'bulkedge[torch]'" in done.stderr
+
+
+def test_other_names_are_unknown():
+    assert "module 'bulkedge' has no attribute 'mm'" in python(HIDE + "be.mm").stderr
