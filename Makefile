@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# test,test-torch adds torch and transformers, whose tests are skipped without them
+EXTRAS ?= test
 
 .PHONY: help test test-slow demo lint format bench docs clean
 
@@ -15,30 +17,30 @@ $(VENV)/.base: pyproject.toml
 	$(PIP) --editable .
 	touch $@
 
-$(VENV)/.test $(VENV)/.docs: $(VENV)/.%: $(VENV)/.base
+$(VENV)/.$(EXTRAS) $(VENV)/.docs: $(VENV)/.%: $(VENV)/.base
 	$(PIP) --editable '.[$*]'
 	touch $@
 
-test: $(VENV)/.test  ## run the tests (three minutes on two cores)
+test: $(VENV)/.$(EXTRAS)  ## run the tests (three minutes on two cores)
 	$(BIN)/pytest -n auto
 
-test-slow: $(VENV)/.test  ## run the checks that take minutes: a thousand examples of every law
+test-slow: $(VENV)/.$(EXTRAS)  ## run the checks that take minutes: a thousand examples of every law
 	$(BIN)/pytest -n auto -m slow
 	$(BIN)/pytest -n auto tests/conformance --hypothesis-profile=thorough
 
 demo: $(VENV)/.base  ## run every study at its quick size, check its claims, and say where the page is
 	$(BIN)/bulkedge reproduce --out out/demo
 
-lint: $(VENV)/.test  ## check style and types
+lint: $(VENV)/.$(EXTRAS)  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.test  ## let ruff format and mend what it can
+format: $(VENV)/.$(EXTRAS)  ## let ruff format and mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.test  ## measure against the peers, in environments of their own, and write docs/benchmarks
+bench: $(VENV)/.$(EXTRAS)  ## measure against the peers, in environments of their own, and write docs/benchmarks
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.docs  ## build the documentation into docs/_build
