@@ -10,6 +10,7 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 (True, ())
 """
 
+from bulkedge import programs
 from bulkedge.comparison import Comparison, compare
 from bulkedge.ensembles import Ensemble, GaussianProduct, GaussianSum, SoftmaxAttention, Wigner, Wishart
 from bulkedge.laws import (
@@ -66,5 +67,7 @@ __all__ = [
     # comparison
     "Comparison",
     "compare",
+    # programs
+    "programs",
     "__version__",
 ]
