@@ -32,7 +32,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from bulkedge.ensembles.random import normal
-from bulkedge.programs.activations import IDENTITY, second_moment
+from bulkedge.programs.activations import IDENTITY, first_moment, second_moment
 from bulkedge.programs.draws import draw_first, in_blocks, returned
 from bulkedge.programs.gaussian import block, cholesky, mean, product, transpose
 from bulkedge.programs.graph import Program
@@ -183,9 +183,10 @@ class Limit:
         """``E f(x_i, ...) g(y_j, ...)``, or ``E f(x_i, ...)`` alone, with axes (copy, i, j, draw)."""
         names = [(name, side) for side, (_, arguments) in enumerate(factors) for name in arguments]
         entries = [[self._between(*first, *second) for second in names] for first in names]
-        if len(factors) == 2 == len(names):
-            (f, _), (g, _) = factors
-            return second_moment(f, g, entries[0][0], entries[1][1], entries[0][1])
+        if len(names) == len(factors):
+            moment = first_moment if len(factors) == 1 else second_moment
+            variances = [entries[k][k] for k in range(len(names))]
+            return moment(*(f for f, _ in factors), *variances, *entries[0][1:])
         split = len(factors[0][1])
 
         def together(*coordinates: Any) -> Any:
