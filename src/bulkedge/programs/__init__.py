@@ -12,6 +12,7 @@ from bulkedge.programs.activations import (
     Smooth,
 )
 from bulkedge.programs.attention import Attention, Block, Perceptron, attention_layer, layer_norm, stack
+from bulkedge.programs.distances import energy_distance, estimate, kl_divergence, sliced_wasserstein, two_sample_test
 from bulkedge.programs.graph import (
     Program,
     center,
@@ -25,6 +26,7 @@ from bulkedge.programs.graph import (
     trace,
     weight,
 )
+from bulkedge.programs.mixture import Estimate, HeadMixture, infinite_head_kernel, infinite_head_layer
 
 __all__ = [
     # writing
@@ -56,4 +58,15 @@ __all__ = [
     "Block",
     "attention_layer",
     "stack",
+    # the limit in quadrature
+    "HeadMixture",
+    "infinite_head_kernel",
+    "infinite_head_layer",
+    # distances between draws
+    "Estimate",
+    "estimate",
+    "kl_divergence",
+    "energy_distance",
+    "sliced_wasserstein",
+    "two_sample_test",
 ]

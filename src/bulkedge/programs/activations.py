@@ -68,14 +68,14 @@ class PiecewiseLinear:
 
 @dataclass(frozen=True)
 class Smooth:
-    """A smooth function with a name."""
+    """A smooth function, of one coordinate or several, with a name."""
 
     name: str
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, *coordinates: Any) -> Any:
         """Evaluate."""
-        return self.function(x)
+        return self.function(*coordinates)
 
 
 def _softplus(x: Any) -> Any:

@@ -82,7 +82,7 @@ def mean(function: Callable[..., Any], covariance: Any) -> Any:
     if size not in STEPS:
         raise ValueError(f"means of functions of {size} Gaussian vectors are not computed; at most {max(STEPS)}")
     xp, factor = array_namespace(covariance), cholesky(covariance)
-    nodes, weights, even = _lattice(size)
+    nodes, weights, even = lattice(size)
     fine, coarse, scale = 0.0, 0.0, 0.0
     chunk = max(1, 2**18 // math.prod(factor.shape))
     for start in range(0, len(nodes), chunk):
@@ -103,7 +103,7 @@ def mean(function: Callable[..., Any], covariance: Any) -> Any:
 
 
 @cache
-def _lattice(size: int) -> tuple[Real, Real, Real]:
+def lattice(size: int) -> tuple[Real, Real, Real]:
     """Nodes in a ball, their weights, and their weights in the rule with every other node in each direction."""
     half = int(REACH / STEPS[size])
     index = np.stack(np.meshgrid(*[np.arange(-half, half + 1)] * size, indexing="ij"), axis=-1).reshape(-1, size)
