@@ -34,7 +34,8 @@ def nested(f, g, left, right, rho):
 
 
 @pytest.mark.parametrize(
-    ("f", "g"), [(RELU, CLIP), (CLIP, CLIP), (LEAKY, RELU), (GELU, IDENTITY), (TANH, RELU), (SOFTPLUS, GELU)]
+    ("f", "g"),
+    [(RELU, CLIP), (CLIP, CLIP), (LEAKY, RELU), (GELU, IDENTITY), (TANH, RELU), (SOFTPLUS, GELU), (GELU, GELU)],
 )
 def test_second_moments_against_nested_integrals(f, g):
     """1e-8: both sides are far below that; checked at variances and correlations of no significance."""

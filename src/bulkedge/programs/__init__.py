@@ -11,7 +11,15 @@ from bulkedge.programs.activations import (
     PiecewiseLinear,
     Smooth,
 )
-from bulkedge.programs.attention import Attention, Block, Perceptron, attention_layer, layer_norm, stack
+from bulkedge.programs.attention import (
+    Attention,
+    Block,
+    Perceptron,
+    attention_layer,
+    equal_correlations,
+    layer_norm,
+    stack,
+)
 from bulkedge.programs.distances import energy_distance, estimate, kl_divergence, sliced_wasserstein, two_sample_test
 from bulkedge.programs.graph import (
     Program,
@@ -56,6 +64,7 @@ __all__ = [
     "Perceptron",
     "layer_norm",
     "Block",
+    "equal_correlations",
     "attention_layer",
     "stack",
     # the limit in quadrature

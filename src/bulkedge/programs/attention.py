@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
+import numpy as np
 from array_api_compat import array_namespace
 
+from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.programs.activations import ACTIVATIONS
 from bulkedge.programs.graph import (
@@ -121,6 +123,13 @@ class Block(Parametric):
         if self.residual:
             y = x + y
         return layer_norm(y) if self.norm == "post" else y
+
+
+def equal_correlations(inputs: int, correlation: float = 0.0) -> Real:
+    """Gram matrix of inputs of unit norm, any two with the same correlation."""
+    Integers(1, 10_000).check("inputs", inputs)
+    Interval(-1 / max(inputs - 1, 1), 1).check("correlation", correlation)
+    return (1 - correlation) * np.eye(inputs) + correlation
 
 
 def attention_layer(gram: Any, heads: int = 2, score_scaling: Scaling = "sqrt", **options: Any) -> Program:

@@ -23,6 +23,7 @@ from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import eigh_tridiagonal
 from scipy.special import factorial2
 from scipy.stats import norm, qmc
 
@@ -70,22 +71,25 @@ class HeadMixture(Parametric):
     @cached_property
     def _single(self) -> tuple[Real, Real]:
         """Values of k for one head, and their weights."""
+        values, weights, even = self._values(self.score_variance * self.gram[self.position, self.position])
+        self._settled(float(weights @ values**2), float(even @ values**2))
+        return values, weights
+
+    def _values(self, scale: float) -> tuple[Real, Real, Real]:
+        """Values of k and their weights in two rules, where the scores have covariance ``scale * gram``."""
         size = len(self.gram) - 1
         if size == 0:
-            return self.gram[0], np.ones(1)
+            return self.gram[0], np.ones(1), np.ones(1)
         nodes, weights, even = lattice(size)
         apart = np.hstack([np.eye(size), -np.ones((size, 1))])  # softmax sees differences only
-        scale = self.score_variance * self.gram[self.position, self.position]
         factor = cholesky((scale * apart @ self.gram @ apart.T)[:, :, None])[:, :, 0]
-        scores = np.vstack([factor @ nodes.T, np.zeros(len(nodes))])
-        attention = softmax(scores)
-        values = np.sum(attention * (self.gram @ attention), axis=0)
-        apart_by = abs(float(weights @ values**2 / (even @ values**2)) - 1)
-        if apart_by > SETTLED:
-            raise ValueError(
-                f"score_variance = {self.score_variance:g} is too large: two rules differ by {apart_by:.1g}"
-            )
-        return values, weights
+        attention = softmax(np.vstack([factor @ nodes.T, np.zeros(len(nodes))]))
+        return np.sum(attention * (self.gram @ attention), axis=0), weights, even
+
+    def _settled(self, fine: float, coarse: float) -> None:
+        apart = abs(float(fine / coarse) - 1)
+        if apart > SETTLED:
+            raise ValueError(f"score_variance = {self.score_variance:g} is too large: two rules differ by {apart:.1g}")
 
     def kernel_moment(self, order: int) -> float:
         """``E K**order``, from the power series of ``(E exp(k x))**H``."""
@@ -107,11 +111,22 @@ class HeadMixture(Parametric):
         """``E K``, which does not depend on the number of heads."""
         return self.kernel_moment(1)
 
-    def excess_kurtosis(self) -> float:
-        """``3 Var K/(E K)**2``: the number of heads divides it."""
-        values, weights = self._single
-        centre = float(weights @ values)
-        return float(3 * (weights @ (values - centre) ** 2) / (self.heads * centre**2))
+    def excess_kurtosis(self, head_dim: float = math.inf) -> float:
+        """``3 Var K/(E K)**2``: the number of heads divides it.
+
+        With heads of ``head_dim`` dimensions it is known too, and exact at any width (ours). Scores of a position are
+        Gaussian given its query, with variance times ``|q|**2/d``, and the values are seen through d dimensions, which
+        gives ``k |z|**2/d``, z Gaussian: ``(3/H) ((1 + 2/d) E k**2/(E k)**2 - 1)``, where k is averaged over queries.
+        """
+        scale = self.score_variance * self.gram[self.position, self.position]
+        first, second, coarse = 0.0, 0.0, 0.0
+        for length, mass in zip(*chi_square_rule(head_dim), strict=True):
+            values, weights, even = self._values(scale * length)
+            first += mass * (weights @ values)
+            second += mass * (weights @ values**2)
+            coarse += mass * (even @ values**2)
+        self._settled(second, coarse)
+        return float(3 / self.heads * ((1 + 2 / head_dim) * second / first**2 - 1))
 
     def characteristic(self, t: Any) -> Any:
         """``E exp(i t y)``, which is real."""
@@ -142,6 +157,18 @@ class HeadMixture(Parametric):
     def gaussian_sf(self, x: Any) -> Any:
         """What a Gaussian of the same variance says of the tail."""
         return norm.sf(np.asarray(x, dtype=float) / self.variance() ** 0.5)
+
+
+def chi_square_rule(dim: float) -> tuple[Real, Real]:
+    """Nodes and weights for means over ``chi_d**2/d``."""
+    if math.isinf(dim):
+        return np.ones(1), np.ones(1)
+    Integers(1, 10**6).check("head_dim", dim)
+    alpha = dim / 2 - 1
+    steps = np.arange(24)
+    # Golub and Welsch: the recurrence of the Laguerre polynomials, whose weights overflow where gamma does
+    nodes, vectors = eigh_tridiagonal(2 * steps + alpha + 1, np.sqrt(steps[1:] * (steps[1:] + alpha)))
+    return nodes * 2 / dim, vectors[0] ** 2
 
 
 def infinite_head_kernel(gram: Any, score_variance: float = 1.0, rng: np.random.Generator | None = None) -> Estimate:
