@@ -26,8 +26,8 @@ class Activations(Study):
         Each(Choice(tuple(ACTIVATIONS))), "activations", ("clip", "relu", "gelu", "softplus")
     )
     heads: int = parameter(Integers(1, 256), "heads", 2)
-    width: int = parameter(Integers(8, 4096), "width n", 128, paper=256)
-    draws: int = parameter(Integers(100, 10**6), "draws", 1500, paper=20_000)
+    width: int = parameter(Integers(8, 4096), "width n", 64, paper=256)
+    draws: int = parameter(Integers(100, 10**6), "draws", 600, paper=20_000)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw the layer with each activation at finite width and in the limit."""

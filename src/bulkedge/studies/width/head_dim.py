@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import xarray as xr
@@ -18,7 +19,7 @@ from bulkedge.studies.claims import Claim, standard_error
 
 @dataclass(frozen=True)
 class HeadDim(Study):
-    """Kurtosis of scores and outputs for heads of d dimensions, n = d H: exact at any width, with a correction of order 1/d.
+    """Kurtosis of scores and outputs for heads of d dimensions: exact at any width, with a correction of order 1/d.
 
     A score is Gaussian given its query, whose length fluctuates: excess kurtosis ``6/d``. The output sees the values
     through d dimensions as well.
@@ -26,24 +27,24 @@ class HeadDim(Study):
 
     inputs: int = parameter(Integers(2, 4), "inputs s", 3)
     score_variance: float = parameter(Interval(0.01, 8), "variance of a score", 2.0)
-    heads: int = parameter(Integers(1, 64), "heads", 2, paper=8)
+    heads: int = parameter(Integers(2, 64), "heads", 2, paper=8)
     head_dims: tuple[int, ...] = parameter(
-        Each(Integers(2, 1024)), "head dimensions d", (2, 4, 8, 16), paper=(2, 4, 8, 16, 32, 64)
+        Each(Integers(2, 1024)), "head dimensions d", (2, 4, 16), paper=(2, 4, 8, 16, 32, 64)
     )
-    draws: int = parameter(Integers(1000, 10**7), "draws for each dimension", 30_000, paper=400_000)
+    draws: int = parameter(Integers(1000, 10**7), "draws for each dimension", 20_000, paper=400_000)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Fourth moments of a score and of an output."""
         gram = equal_correlations(self.inputs)
         mixture = HeadMixture(gram, self.heads, 0, self.score_variance)
         layer = trace(Attention(self.heads, head_width="split", score_variance=self.score_variance), gram)
-        score = trace(lambda x: dot(linear(x), linear(x)), gram)
+        share = Fraction(1, self.heads)
+        score = trace(lambda x: dot(linear(x, share), linear(x, share)), gram)
         rows = []
         for dim in track(self.head_dims, "dimensions"):
             y = layer.finite(self.heads * dim, rng, self.draws)[:, 0]
-            p = score.finite(max(dim, self.inputs), rng, self.draws)[:, 0, 0]
-            at = max(dim, self.inputs)
-            rows.append([*_fourth(y), mixture.excess_kurtosis(dim), *_fourth(p), 6 / at])
+            p = score.finite(self.heads * dim, rng, self.draws)[:, 0, 0]
+            rows.append([*_fourth(y), mixture.excess_kurtosis(dim), *_fourth(p), 6 / dim])
         names = ["output", "output_error", "output_theory", "score", "score_error", "score_theory"]
         data = xr.Dataset(
             {name: ("head_dim", column) for name, column in zip(names, np.array(rows).T, strict=True)},

@@ -11,16 +11,17 @@ from bulkedge.studies.figures import COLOURS, histogram, line, marks, panels
 
 def distribution(data: xr.Dataset) -> Figure:
     """A panel for each number of heads: histogram, limit, and a Gaussian of the same variance."""
-    figure, grid = panels(1, data.sizes["heads"], width=2.4)
+    figure, grid = panels(1, data.sizes["heads"], width=2.8)
     gaussian = np.exp(-(data.x**2) / 2) / np.sqrt(2 * np.pi)
     for axes, heads in zip(grid[0], data.heads.values.tolist(), strict=True):
         one = data.sel(heads=heads)
         histogram(axes, data.bin_edge, one.simulation, label="finite width")
         line(axes, data.x, one.theory, label="limit")
         line(axes, data.x, gaussian, label="Gaussian", color=COLOURS[-1], ls=":", lw=1)
-        axes.set(title=f"{heads} head{'s' if heads > 1 else ''}", xlabel="coordinate / deviation", ylim=(0, 0.62))
+        axes.set(title=f"{heads} head{'s' if heads > 1 else ''}", xlabel="coordinate / deviation")
+        axes.set(yscale="log", ylim=(1e-5, 3))
     grid[0, 0].set_ylabel("density")
-    grid[0, 0].legend(loc="upper left", handlelength=1.2)
+    grid[0, 0].legend(loc="upper center", handlelength=1.2, ncols=3, columnspacing=0.8)
     return figure
 
 
@@ -36,7 +37,8 @@ def kl_decay(data: xr.Dataset) -> Figure:
         marks(axes, data.width[shown], value[shown], error[shown])
         start = float(value[0])
         line(axes, data.width, start * (data.width / data.width[0]) ** -2.0, label=r"$n^{-2}$")
-        axes.set(xscale="log", yscale="log", xlabel="width n", title=titles[kind])
+        axes.set_xscale("log", base=2)
+        axes.set(yscale="log", xlabel="width n", title=titles[kind])
         axes.legend(loc="lower left")
     grid[0, 0].set_ylabel("distance to the limit")
     return figure
@@ -55,7 +57,8 @@ def scaling(data: xr.Dataset) -> Figure:
         marks(axes, data.width, one.mean("draw"), label="mean")
         level = data["mean"] if name == "sqrt" else data.uniform
         axes.axhline(float(level), color=COLOURS[1], label="limit of the mean")
-        axes.set(xscale="log", xlabel="width n", title=titles[name], ylim=(0.0, 1.05))
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="width n", title=titles[name], ylim=(0.0, 1.05))
     grid[0, 0].set_ylabel("variance given the scores")
     grid[0, 1].legend(loc="upper right")
     return figure
@@ -66,11 +69,10 @@ def heads(data: xr.Dataset) -> Figure:
     figure, grid = panels(1, 1)
     axes = grid[0, 0]
     line(axes, data.heads, data.theory, label="limit, quadrature")
-    line(axes, data.heads, data.exact, label="this width, quadrature", color=COLOURS[2], ls="--")
-    marks(axes, data.heads, data.limit, label="limit, drawn", fmt="s", color=COLOURS[3])
-    value, error = (data.finite.sel(statistic=name) for name in ("value", "error"))
-    shown = value > 0
-    marks(axes, data.heads[shown], value[shown], error[shown], label="finite width")
+    line(axes, data.heads, data.exact, label="finite, quadrature", color=COLOURS[2], ls="--")
+    for name, look in (("limit", {"fmt": "s", "color": COLOURS[3]}), ("finite", {})):
+        value, error = (data[name].sel(statistic=each) for each in ("value", "error"))
+        marks(axes, data.heads, value, error, label=f"{name}, drawn", **look)
     axes.set_xscale("log", base=2)
     axes.set(yscale="log", xlabel="heads", ylabel="excess kurtosis")
     axes.legend(loc="lower left")
@@ -132,6 +134,6 @@ def depth(data: xr.Dataset) -> Figure:
         line(right, data.layer, one.spread.sel(where="chain"), label="", color=colour)
         marks(right, data.layer, one.spread.sel(where="finite"), label="", color=colour)
     left.set(xlabel="blocks", ylabel="mean correlation", xticks=data.layer)
-    right.set(xlabel="blocks", ylabel="spread of the correlation", yscale="log", xticks=data.layer)
+    right.set(xlabel="blocks", ylabel="spread of the correlation", yscale="log", ylim=(1e-4, 0.5), xticks=data.layer)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

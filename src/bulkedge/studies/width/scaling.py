@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -19,7 +20,7 @@ SCALINGS = ("sqrt", "linear")
 
 @dataclass(frozen=True)
 class Scaling(Study):
-    """Variance of a coordinate given the scores: random with scores over the root of n, that of uniform attention over n.
+    """Variance of a coordinate given its scores: random if they are over the root of n, constant if they are over n.
 
     Its spread is what makes the law of a coordinate non-Gaussian.
     """
@@ -35,7 +36,7 @@ class Scaling(Study):
         found = np.empty((len(SCALINGS), len(self.widths), self.draws))
         for k, width in track(list(enumerate(self.widths)), "widths"):
             for j, scaling in enumerate(SCALINGS):
-                weights = trace(lambda x, s=scaling: self._attention(x, s), gram).finite(width, rng, self.draws)
+                weights = trace(partial(self._attention, scaling=scaling), gram).finite(width, rng, self.draws)
                 found[j, k] = np.einsum("di,ij,dj->d", weights[:, 0], gram, weights[:, 0])
         mixture = HeadMixture(gram, 1, 0, self.score_variance)
         return xr.Dataset(
@@ -58,7 +59,7 @@ class Scaling(Study):
         last = data.isel(width=-1)
         width = float(last.width)
         spread = kurtosis(last.variance.sel(scaling="sqrt").values)
-        error = jackknife_error(last.variance.sel(scaling="sqrt").values)
+        error = group_error(last.variance.sel(scaling="sqrt").values)
         small = last.variance.sel(scaling="linear")
         return [
             Claim(
@@ -75,7 +76,7 @@ class Scaling(Study):
                 place="width, section 1: scores vanish",
                 predicted=0.0,
                 measured=kurtosis(small.values),
-                error=jackknife_error(small.values),
+                error=group_error(small.values),
                 tolerance=3 * (2 * self.score_variance / width) ** 2,
                 reason="the variance moves by the square of scores of variance score_variance/n",
             ),
@@ -96,6 +97,6 @@ def kurtosis(variances: np.ndarray) -> float:
     return float(3 * variances.var() / variances.mean() ** 2)
 
 
-def jackknife_error(variances: np.ndarray, groups: int = 20) -> float:
+def group_error(variances: np.ndarray, groups: int = 20) -> float:
     """Standard error of :func:`kurtosis`, from groups of draws."""
     return standard_error([kurtosis(each) for each in np.array_split(variances, groups)])
