@@ -28,7 +28,7 @@ class Depth(Study):
     depth: int = parameter(Integers(2, 32), "blocks", 4, paper=6)
     score_variance: float = parameter(Interval(0.01, 20), "variance of a score at unit norm", 1.0)
     width: int = parameter(Integers(8, 2048), "width n", 32, paper=128)
-    draws: int = parameter(Integers(50, 10**6), "draws", 400, paper=4000)
+    draws: int = parameter(Integers(50, 10**6), "draws", 300, paper=4000)
 
     def blocks(self) -> dict[str, Block]:
         """The blocks that are stacked."""

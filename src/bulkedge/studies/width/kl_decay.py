@@ -31,8 +31,8 @@ class KlDecay(Study):
     widths: tuple[int, ...] = parameter(
         Each(Integers(2, 8192)), "widths n", (4, 6, 8, 12), paper=(4, 6, 8, 12, 16, 24, 32, 64, 256)
     )
-    draws: int = parameter(Integers(1000, 10**8), "draws at each width", 40_000, paper=2_000_000)
-    resamples: int = parameter(Integers(2, 1000), "bootstrap resamples", 6, paper=20)
+    draws: int = parameter(Integers(1000, 10**8), "draws at each width", 60_000, paper=2_000_000)
+    resamples: int = parameter(Integers(2, 1000), "bootstrap resamples", 8, paper=20)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Distances to draws of the limit."""
@@ -63,7 +63,7 @@ class KlDecay(Study):
                     predicted=-2.0,
                     measured=slope,
                     error=error,
-                    tolerance=4 * error + 2 / min(self.widths),
+                    tolerance=4 * error + 1 / min(self.widths),
                     reason="four standard errors, and the next order, of relative size 1/n at the smallest width",
                 )
             )
