@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, reduce
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,14 @@ def transpose(matrix: Any) -> Any:
 
 
 def product(left: Any, right: Any) -> Any:
-    """Matrix product over the two positions before the draw."""
-    terms = (left[..., :, k, None, :] * right[..., None, k, :, :] for k in range(left.shape[-2]))
-    return reduce(lambda total, term: total.__iadd__(term), terms)
+    """Matrix product over the two positions before the draw; a factor that is the same for all draws goes to BLAS."""
+    xp = array_namespace(left)
+    if left.shape[-1] == 1:
+        flat = xp.matmul(left[..., 0], xp.reshape(right, (*right.shape[:-2], -1)))
+        return xp.reshape(flat, (*flat.shape[:-1], *right.shape[-2:]))
+    if right.shape[-1] == 1:
+        return xp.matmul(xp.matrix_transpose(right[..., 0])[..., None, :, :], left)
+    return xp.einsum("...ikd,...kjd->...ijd", left, right)
 
 
 def cholesky(covariance: Any) -> Any:
