@@ -153,16 +153,18 @@ class Finite:
 
     def _reveal(self, weight: Weight, vectors: Any) -> Any:
         """What the weight makes of these vectors, given what it made of earlier ones."""
-        xp = array_namespace(vectors)
-        shape = (self.draws, weight.copies, vectors.shape[2], int(weight.rows * self.width))
-        noise = normal(self.rng, shape)
-        vectors = xp.broadcast_to(vectors, (*shape[:3], vectors.shape[3]))
+        xp, count = array_namespace(vectors), vectors.shape[2]
+        noise = normal(self.rng, (self.draws, weight.copies, count, int(weight.rows * self.width)))
         if weight.name in self.revealed:
             before, old = self.revealed[weight.name]
-            vectors, noise = xp.concat([before, vectors], axis=2), xp.concat([old, noise], axis=2)
+            noise = xp.concat([old, noise], axis=2)
+            vectors = xp.concat([self._in_copies(each, weight.copies) for each in (before, vectors)], axis=2)
         self.revealed[weight.name] = vectors, noise
         factor = draw_first(cholesky(draw_last(gram_of(vectors))))
-        return factor[:, :, -shape[2] :, :] @ noise
+        return factor[:, :, -count:, :] @ noise
+
+    def _in_copies(self, vectors: Any, copies: int) -> Any:
+        return array_namespace(vectors).broadcast_to(vectors, (self.draws, copies, *vectors.shape[2:]))
 
     @value.register
     def _(self, each: Nonlin) -> Any:
