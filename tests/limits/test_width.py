@@ -329,6 +329,17 @@ def test_steps_of_the_chain():
     assert centred == pytest.approx(covariance / np.outer(root, root), abs=1e-12)
 
 
+def test_both_interpreters_return_the_same_shapes():
+    def write(x):
+        query = linear(x, copies=5)
+        return dot(query, query, "linear"), moment(query), dot(x, x, "linear"), moment(x), linear(x)
+
+    program, rng = trace(write, GRAM), np.random.default_rng(281)
+    shapes = [(7, 5, 3, 3), (7, 5, 3), (7, 3, 3), (7, 3), (7, 3)]
+    assert [each.shape for each in program.finite(8, rng, 7)] == shapes
+    assert [each.shape for each in program.limit(rng, 7)] == shapes
+
+
 def test_streams():
     """Same seed, same numbers, whatever the number of threads; torch draws the same law."""
     from bulkedge.programs.limit import run

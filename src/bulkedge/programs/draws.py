@@ -48,8 +48,7 @@ def draw_first(array: Any) -> Any:
     return array_namespace(array).moveaxis(array, -1, 0)
 
 
-def returned(scalars: Any, draws: int) -> Any:
+def returned(scalars: Any, copies: int, draws: int) -> Any:
     """Scalars as they are returned: the draw first, and the axis of copies only if there are several."""
-    xp = array_namespace(scalars)
-    whole = draw_first(xp.broadcast_to(scalars, (*scalars.shape[:-1], draws)))
-    return whole[:, 0] if whole.shape[1] == 1 else whole
+    whole = array_namespace(scalars).broadcast_to(scalars, (copies, *scalars.shape[1:-1], draws))
+    return draw_first(whole[0] if copies == 1 else whole)

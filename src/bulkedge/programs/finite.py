@@ -118,7 +118,7 @@ class Finite:
         return tuple(
             self.values[name][:, 0, :, 0]
             if isinstance(self.program.kinds[name], Vectors)
-            else returned(self.values[name], self.draws)
+            else returned(self.values[name], self.program.kinds[name].copies, self.draws)
             for name in self.program.outputs
         )
 
@@ -145,11 +145,14 @@ class Finite:
         return weight.variance**0.5 * self._reveal(weight, vectors)
 
     def _matrix(self, weight: Weight) -> Any:
-        """The whole matrix, transposed."""
-        if weight.name not in self.matrices:
-            rows, columns = int(weight.rows * self.width), int(weight.columns * self.width)
-            self.matrices[weight.name] = normal(self.rng, (self.draws, weight.copies, columns, rows))
-        return self.matrices[weight.name]
+        """The whole matrix, transposed; kept if it is used again."""
+        if weight.name in self.matrices:
+            return self.matrices[weight.name]
+        rows, columns = int(weight.rows * self.width), int(weight.columns * self.width)
+        matrix = normal(self.rng, (self.draws, weight.copies, columns, rows))
+        if weight.name in self.program.reused:
+            self.matrices[weight.name] = matrix
+        return matrix
 
     def _reveal(self, weight: Weight, vectors: Any) -> Any:
         """What the weight makes of these vectors, given what it made of earlier ones."""
@@ -159,7 +162,8 @@ class Finite:
             before, old = self.revealed[weight.name]
             noise = xp.concat([old, noise], axis=2)
             vectors = xp.concat([self._in_copies(each, weight.copies) for each in (before, vectors)], axis=2)
-        self.revealed[weight.name] = vectors, noise
+        if weight.name in self.program.reused:
+            self.revealed[weight.name] = vectors, noise
         factor = draw_first(cholesky(draw_last(gram_of(vectors))))
         return factor[:, :, -count:, :] @ noise
 

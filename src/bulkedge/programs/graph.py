@@ -90,6 +90,12 @@ class Program:
         """The instructions by name."""
         return {each.name: each for each in self.instructions}
 
+    @cached_property
+    def reused(self) -> set[str]:
+        """Weights that are used more than once."""
+        uses = [each.weight for each in self.instructions if isinstance(each, MatMul)]
+        return {name for name in uses if uses.count(name) > 1}
+
     def vectors(self, name: str) -> Vectors:
         """The kind of a family of vectors."""
         return _vectors(name, self.kinds[name])

@@ -87,7 +87,7 @@ def kernels(program: Program, rng: Any, draws: int = 1, workers: int = 1) -> Any
 
     def job(stream: Any, count: int) -> tuple[Any, ...]:
         limit = Limit(program, stream, count)
-        return tuple(returned(limit.second(name, name), count) for name in names)
+        return tuple(returned(limit.second(name, name), 1, count) for name in names)
 
     return in_blocks(job, rng, draws, _size(program), workers)
 
@@ -215,7 +215,7 @@ class Limit:
         return tuple(
             draw_first(self._evaluate(name, drawn)[0])
             if isinstance(self.program.kinds[name], Vectors)
-            else returned(self.scalars[name], self.draws)
+            else returned(self.scalars[name], self.program.kinds[name].copies, self.draws)
             for name in self.program.outputs
         )
 
