@@ -69,9 +69,8 @@ class Attention(Parametric):
         query = linear(x, share, deviation, self.heads)
         key = query if self.tied else linear(x, share, deviation, self.heads)
         weights = scalar(softmax, dot(query, key, cast("Scaling", self.score_scaling)))
-        if not self.projection:
-            return sum_copies(weights @ linear(x, share, 1 / self.heads, self.heads))
-        return sum_copies(linear(weights @ linear(x, share, 1.0, self.heads), 1, 1 / self.heads, self.heads))
+        attended = weights @ linear(x, share, 1 / self.heads, self.heads)
+        return sum_copies(linear(attended, copies=self.heads) if self.projection else attended)
 
 
 @dataclass(frozen=True)

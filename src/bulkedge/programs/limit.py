@@ -53,7 +53,7 @@ from bulkedge.programs.instructions import (
 from bulkedge.programs.scope import gaussian_names
 
 LINEAR = (Combine, Add, Center)
-CACHE = 2**17
+CACHE = 2**18
 """Scalars that a block of draws holds at once, so that they stay in the processor's cache."""
 
 
@@ -174,7 +174,8 @@ class Limit:
             copies = self.program.vectors(x.vectors).copies // alike.shape[0]
             return copies * array_namespace(alike).sum(alike, axis=0, keepdims=True)
         if isinstance(x, MatMul) and isinstance(y, MatMul) and x.weight == y.weight:
-            return self.program.weight(x.weight).variance * self.second(x.vectors, y.vectors)
+            variance, below = self.program.weight(x.weight).variance, self.second(x.vectors, y.vectors)
+            return below if variance == 1 else variance * below
         if isinstance(x, Input) and isinstance(y, Input):
             return self._constant(x.gram)[None, :, :, None]
         return self._constant(np.zeros((1, self.program.vectors(left).count, self.program.vectors(right).count, 1)))
