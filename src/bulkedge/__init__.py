@@ -15,6 +15,7 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 from importlib import import_module
 from typing import Any
 
+from bulkedge import programs
 from bulkedge.comparison import Comparison, compare
 from bulkedge.ensembles import (
     AttentionStack,
@@ -122,6 +123,8 @@ __all__ = [
     # comparison
     "Comparison",
     "compare",
+    # programs
+    "programs",
     # models
     "TableSpectrum",
     "table_spectrum",

@@ -1,0 +1,153 @@
+"""Ready pieces of programs: attention, perceptron, LayerNorm, residual blocks and stacks of them.
+
+A piece is a function of traced vectors, so pieces nest:
+
+>>> import numpy as np
+>>> from bulkedge.programs import RELU, nonlin, trace
+>>> program = trace(lambda x: nonlin(RELU, Attention(heads=4)(x)), np.eye(3))
+>>> program.limit(np.random.default_rng(0), draws=5).shape
+(5, 3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, cast
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.programs.activations import ACTIVATIONS
+from bulkedge.programs.graph import (
+    Program,
+    Traced,
+    center,
+    dot,
+    linear,
+    nonlin,
+    scalar,
+    softmax,
+    sum_copies,
+    trace,
+)
+from bulkedge.programs.instructions import Scaling
+
+HEADS = Integers(1, 10_000)
+FLAG = Choice((False, True))
+
+
+@dataclass(frozen=True)
+class Attention(Parametric):
+    """Multi-head softmax attention at initialisation (*width*, section 3).
+
+    ``y = sum_a W_O^a softmax(q^a · k^a / sqrt(d)) v^a`` over H heads, where the variance of the output is shared by the
+    heads. Scores are over the root of the head width d, or over d (``"linear"``), where they vanish unless queries and
+    keys are tied.
+    """
+
+    heads: int = parameter(HEADS, "number of heads H", 2)
+    score_scaling: str = parameter(Choice(("sqrt", "linear")), "scores over the root of their width, or it", "sqrt")
+    head_width: str = parameter(Choice(("full", "split")), "heads of width n, or of n/H", "full")
+    tied: bool = parameter(FLAG, "whether queries and keys share their weights", default=False)
+    projection: bool = parameter(FLAG, "whether there is an output projection", default=True)
+    score_variance: float = parameter(Interval(1e-6, 1e6), "variance of query weights times that of key weights", 1.0)
+
+    def __post_init__(self) -> None:
+        """Check the parameters, and that the heads can be summed."""
+        super().__post_init__()
+        if self.head_width == "split" and not self.projection:
+            raise ValueError("head_width = 'split' needs projection = True: outputs of width n/H are projected to n")
+
+    def __call__(self, x: Traced) -> Traced:
+        """Write the layer."""
+        share = Fraction(1, self.heads if self.head_width == "split" else 1)
+        deviation = self.score_variance**0.5
+        query = linear(x, share, deviation, self.heads)
+        key = query if self.tied else linear(x, share, deviation, self.heads)
+        weights = scalar(softmax, dot(query, key, cast("Scaling", self.score_scaling)))
+        attended = weights @ linear(x, share, 1 / self.heads, self.heads)
+        return sum_copies(linear(attended, copies=self.heads) if self.projection else attended)
+
+
+@dataclass(frozen=True)
+class Perceptron(Parametric):
+    """``W_2 f(W_1 x)``, with a hidden layer some times as wide."""
+
+    activation: str = parameter(Choice(tuple(ACTIVATIONS)), "activation f", "relu")
+    variance: float = parameter(Interval(1e-6, 1e6), "variance of the second weights; 2 keeps the norm with ReLU", 2.0)
+    expansion: int = parameter(Integers(1, 64), "width of the hidden layer over n", 1)
+
+    def __call__(self, x: Traced) -> Traced:
+        """Write the layer."""
+        return linear(nonlin(ACTIVATIONS[self.activation], linear(x, self.expansion)), 1, self.variance)
+
+
+def layer_norm(x: Traced) -> Traced:
+    """Every vector less its mean, over its standard deviation."""
+    centred = center(x)
+    return scalar(inverse_norms, dot(centred, centred, "linear")) @ centred
+
+
+def inverse_norms(gram: Any) -> Any:
+    """Diagonal matrices of inverse norms, from Gram matrices; zero vectors stay zero."""
+    xp = array_namespace(gram)
+    size = gram.shape[-2]
+    one = xp.eye(size, dtype=gram.dtype, device=gram.device)[:, :, None]
+    inside = one * gram
+    return one * xp.where(inside > 0, xp.where(inside > 0, inside, 1.0) ** -0.5, 0.0)
+
+
+@dataclass(frozen=True)
+class Block(Parametric):
+    """A transformer block: attention, then perhaps a perceptron, each perhaps with LayerNorm and residual."""
+
+    attention: Attention = Attention()
+    perceptron: Perceptron | None = None
+    residual: bool = parameter(FLAG, "whether each part adds to its input", default=True)
+    norm: str = parameter(Choice(("none", "pre", "post")), "LayerNorm before each part, after it, or nowhere", "none")
+
+    def __call__(self, x: Traced) -> Traced:
+        """Write the block."""
+        for part in (self.attention, self.perceptron):
+            if part is not None:
+                x = self._step(part, x)
+        return x
+
+    def _step(self, part: Callable[[Traced], Traced], x: Traced) -> Traced:
+        y = part(layer_norm(x) if self.norm == "pre" else x)
+        if self.residual:
+            y = x + y
+        return layer_norm(y) if self.norm == "post" else y
+
+
+def equal_correlations(inputs: int, correlation: float = 0.0) -> Real:
+    """Gram matrix of inputs of unit norm, any two with the same correlation."""
+    Integers(1, 10_000).check("inputs", inputs)
+    Interval(-1 / max(inputs - 1, 1), 1).check("correlation", correlation)
+    return (1 - correlation) * np.eye(inputs) + correlation
+
+
+def attention_layer(gram: Any, heads: int = 2, score_scaling: Scaling = "sqrt", **options: Any) -> Program:
+    """One attention layer on inputs with a Gram matrix; further options are those of :class:`Attention`."""
+    return trace(Attention(heads, score_scaling, **options), gram)
+
+
+def stack(gram: Any, block: Callable[[Traced], Traced], depth: int) -> Program:
+    """Blocks one upon another; returns the kernels ``x_i · x_j / n`` after each of them, and the last vectors.
+
+    In the limit the kernels are a Markov chain: each is drawn given the one before.
+    """
+    Integers(1, 1000).check("depth", depth)
+
+    def write(x: Traced) -> tuple[Traced, ...]:
+        kernels = []
+        for _ in range(depth):
+            x = block(x)
+            kernels.append(dot(x, x, "linear"))
+        return (*kernels, x)
+
+    return trace(write, gram)

@@ -1,0 +1,213 @@
+"""A program at width n, with every draw's own weights, many draws at a time.
+
+Only what a weight does to the vectors it meets is ever seen. Given their Gram matrix ``M = L L'`` that is ``L Z`` with
+Z Gaussian, at any width: a weight is *revealed* as it is used, at the cost of a few vectors instead of a matrix, and
+the law is exactly that of whole matrices (``dense=True``, which draws those). When the weight meets further vectors
+the factor of the larger Gram matrix extends the earlier one, and so does Z.
+
+>>> import numpy as np
+>>> from bulkedge.programs import attention_layer
+>>> layer = attention_layer([[1.0, 0.3], [0.3, 1.0]], heads=2)
+>>> layer.finite(width=64, rng=np.random.default_rng(0), draws=10).shape
+(10, 2)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import singledispatchmethod
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from bulkedge.domains import Integers
+from bulkedge.ensembles.random import normal
+from bulkedge.programs.draws import draw_first, draw_last, in_blocks, returned
+from bulkedge.programs.gaussian import cholesky
+from bulkedge.programs.graph import Program
+from bulkedge.programs.instructions import (
+    Add,
+    Center,
+    Combine,
+    Dot,
+    Input,
+    Instruction,
+    MatMul,
+    Matrix,
+    Moment,
+    Nonlin,
+    ScalarMap,
+    Scalars,
+    SumCopies,
+    Vectors,
+    Weight,
+)
+
+MEMORY = 2**22
+"""Numbers that a block of draws may hold at once; 32 MB in double precision."""
+
+
+def run(program: Program, width: int, rng: Any, draws: int = 1, *, dense: bool = False) -> Any:
+    """Draw the outputs of a program at width n.
+
+    Parameters
+    ----------
+    program : Program
+        What to run.
+    width : int
+        Width n; heads of width n/H must divide it.
+    rng : numpy.random.Generator or torch.Generator
+        Chooses backend and device.
+    draws : int
+        Independent draws, each with its own weights.
+    dense : bool
+        Draw whole matrices, instead of what they do to the vectors they meet. The law is the same.
+
+    Returns
+    -------
+    array or tuple of arrays
+        For each output, with the draw first: scalars, or the first coordinate of each vector.
+    """
+    _check_width(program, width)
+    size = max(1, MEMORY // _numbers(program, width, dense=dense))
+    return in_blocks(lambda stream, count: Finite(program, width, stream, count, dense).outputs(), rng, draws, size)
+
+
+def _check_width(program: Program, width: int) -> None:
+    Integers(1, 10**6).check("width", width)
+    for name, kind in program.kinds.items():
+        share = Fraction(1) if isinstance(kind, Scalars) else kind.rows if isinstance(kind, Matrix) else kind.share
+        if (share * width).denominator != 1:
+            raise ValueError(
+                f"width = {width} does not divide: {name} is {kind}; take a multiple of {share.denominator}"
+            )
+        if isinstance(program.table[name], Input) and isinstance(kind, Vectors) and kind.count > width:
+            raise ValueError(f"width = {width} is too small for {kind.count} inputs with a given Gram matrix")
+
+
+def _numbers(program: Program, width: int, *, dense: bool) -> int:
+    """Numbers held for one draw."""
+    total = Fraction(0)
+    for kind in program.kinds.values():
+        if isinstance(kind, Vectors):
+            total += kind.copies * kind.count * kind.share * width
+        elif dense and isinstance(kind, Matrix):
+            total += kind.copies * kind.rows * kind.columns * width**2
+    return int(total)
+
+
+@dataclass
+class Finite:
+    """A block of draws. Vectors have axes (draw, copy, position, coordinate); scalars have the draw last."""
+
+    program: Program
+    width: int
+    rng: Any
+    draws: int
+    dense: bool
+    values: dict[str, Any] = field(default_factory=dict)
+    matrices: dict[str, Any] = field(default_factory=dict)
+    revealed: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def outputs(self) -> tuple[Any, ...]:
+        """Run all instructions."""
+        for each in self.program.instructions:
+            if not isinstance(each, Weight):
+                self.values[each.name] = self.value(each)
+        return tuple(
+            self.values[name][:, 0, :, 0]
+            if isinstance(self.program.kinds[name], Vectors)
+            else returned(self.values[name], self.program.kinds[name].copies, self.draws)
+            for name in self.program.outputs
+        )
+
+    @singledispatchmethod
+    def value(self, each: Instruction) -> Any:
+        """The value of an instruction, from those of its operands."""
+        raise NotImplementedError(each)
+
+    @value.register
+    def _(self, each: Input) -> Any:
+        """Gaussian directions, turned into vectors that have the Gram matrix to rounding."""
+        noise = normal(self.rng, (self.draws, 1, len(each.gram), self.width))
+        xp = array_namespace(noise)
+        gram = xp.asarray(each.gram, dtype=noise.dtype, device=noise.device)
+        factor = cholesky(gram[:, :, None])[:, :, 0]
+        white = xp.linalg.inv(xp.linalg.cholesky(gram_of(noise)))
+        return (factor @ white) @ noise
+
+    @value.register
+    def _(self, each: MatMul) -> Any:
+        weight, vectors = self.program.weight(each.weight), self.values[each.vectors]
+        if self.dense:
+            return (weight.variance / vectors.shape[-1]) ** 0.5 * vectors @ self._matrix(weight)
+        return weight.variance**0.5 * self._reveal(weight, vectors)
+
+    def _matrix(self, weight: Weight) -> Any:
+        """The whole matrix, transposed; kept if it is used again."""
+        if weight.name in self.matrices:
+            return self.matrices[weight.name]
+        rows, columns = int(weight.rows * self.width), int(weight.columns * self.width)
+        matrix = normal(self.rng, (self.draws, weight.copies, columns, rows))
+        if weight.name in self.program.reused:
+            self.matrices[weight.name] = matrix
+        return matrix
+
+    def _reveal(self, weight: Weight, vectors: Any) -> Any:
+        """What the weight makes of these vectors, given what it made of earlier ones."""
+        xp, count = array_namespace(vectors), vectors.shape[2]
+        noise = normal(self.rng, (self.draws, weight.copies, count, int(weight.rows * self.width)))
+        if weight.name in self.revealed:
+            before, old = self.revealed[weight.name]
+            noise = xp.concat([old, noise], axis=2)
+            vectors = xp.concat([self._in_copies(each, weight.copies) for each in (before, vectors)], axis=2)
+        if weight.name in self.program.reused:
+            self.revealed[weight.name] = vectors, noise
+        factor = draw_first(cholesky(draw_last(gram_of(vectors))))
+        return factor[:, :, -count:, :] @ noise
+
+    def _in_copies(self, vectors: Any, copies: int) -> Any:
+        return array_namespace(vectors).broadcast_to(vectors, (self.draws, copies, *vectors.shape[2:]))
+
+    @value.register
+    def _(self, each: Nonlin) -> Any:
+        return each.function(*(self.values[name] for name in each.arguments))
+
+    @value.register
+    def _(self, each: Combine) -> Any:
+        return draw_first(self.values[each.coefficients]) @ self.values[each.vectors]
+
+    @value.register
+    def _(self, each: Add) -> Any:
+        return self.values[each.left] + self.values[each.right]
+
+    @value.register
+    def _(self, each: SumCopies) -> Any:
+        vectors = self.values[each.vectors]
+        return array_namespace(vectors).sum(vectors, axis=1, keepdims=True)
+
+    @value.register
+    def _(self, each: Center) -> Any:
+        vectors = self.values[each.vectors]
+        return vectors - array_namespace(vectors).mean(vectors, axis=-1, keepdims=True)
+
+    @value.register
+    def _(self, each: Moment) -> Any:
+        vectors = self.values[each.vectors]
+        return draw_last(array_namespace(vectors).mean(vectors, axis=-1))
+
+    @value.register
+    def _(self, each: Dot) -> Any:
+        left, right = self.values[each.left], self.values[each.right]
+        over = left.shape[-1] ** (0.5 if each.scaling == "sqrt" else 1.0)
+        return draw_last(left @ array_namespace(right).matrix_transpose(right)) / over
+
+    @value.register
+    def _(self, each: ScalarMap) -> Any:
+        return each.function(*(self.values[name] for name in each.arguments))
+
+
+def gram_of(vectors: Any) -> Any:
+    """``x_i · x_j / n``."""
+    return vectors @ array_namespace(vectors).matrix_transpose(vectors) / vectors.shape[-1]

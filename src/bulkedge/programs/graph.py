@@ -1,0 +1,241 @@
+"""Tensor programs with dot products: written by tracing a Python function, checked, printed, run two ways.
+
+A program computes with vectors of width n and with scalars. At width n its weights are random matrices
+(:mod:`bulkedge.programs.finite`); as n grows its coordinates and scalars have a limit, which is sampled without any
+matrix (:mod:`bulkedge.programs.limit`). The theorem is that of *width* (arXiv 2506.00846): Netsor, with dot products
+over the root of n as random scalars. What lies outside of it is refused, with the reason.
+
+>>> import numpy as np
+>>> def head(x):
+...     score = dot(linear(x), linear(x))
+...     return scalar(softmax, score) @ linear(x)
+>>> program = trace(head, [[1.0, 0.5], [0.5, 1.0]])
+>>> print(program)
+x0 = input              2 vectors of width n
+W1 = weight             matrix n × n
+g2 = W1 x0              2 vectors of width n
+W3 = weight             matrix n × n
+g4 = W3 x0              2 vectors of width n
+p5 = g2 · g4 / √n       2 × 2 scalars
+a6 = softmax(p5)        2 × 2 scalars
+W7 = weight             matrix n × n
+g8 = W7 x0              2 vectors of width n
+y9 = a6 g8              2 vectors of width n
+return y9
+>>> program.limit(np.random.default_rng(0), draws=1000).shape      # a coordinate of each vector
+(1000, 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from bulkedge.programs.instructions import (
+    Add,
+    Center,
+    Combine,
+    Dot,
+    Input,
+    Instruction,
+    Kind,
+    MatMul,
+    Matrix,
+    Moment,
+    Nonlin,
+    ScalarMap,
+    Scalars,
+    Scaling,
+    SumCopies,
+    Vectors,
+    Weight,
+    check_gram,
+)
+from bulkedge.programs.scope import check_scope
+
+
+@dataclass(frozen=True)
+class Program:
+    """Instructions in order, and the names of what they return."""
+
+    instructions: tuple[Instruction, ...]
+    outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Check that every line makes sense, and that the limit is known."""
+        check_scope(self.instructions, self.kinds)
+        for name in self.outputs:
+            kind = self.kinds[name]
+            if isinstance(kind, Matrix) or (isinstance(kind, Vectors) and kind.copies > 1):
+                raise ValueError(f"{name} is {kind}: return scalars, or vectors with their copies summed")
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """What each name stands for."""
+        found: dict[str, Kind] = {}
+        for each in self.instructions:
+            missing = [name for name in each.operands() if name not in found]
+            if missing or each.name in found:
+                raise ValueError(f"{each}: {', '.join(missing) or each.name} must be defined before, and once")
+            found[each.name] = each.makes(found)
+        return found
+
+    @cached_property
+    def table(self) -> dict[str, Instruction]:
+        """The instructions by name."""
+        return {each.name: each for each in self.instructions}
+
+    @cached_property
+    def reused(self) -> set[str]:
+        """Weights that are used more than once."""
+        uses = [each.weight for each in self.instructions if isinstance(each, MatMul)]
+        return {name for name in uses if uses.count(name) > 1}
+
+    def vectors(self, name: str) -> Vectors:
+        """The kind of a family of vectors."""
+        return _vectors(name, self.kinds[name])
+
+    def weight(self, name: str) -> Weight:
+        """The instruction that makes a weight."""
+        found = self.table[name]
+        if isinstance(found, Weight):
+            return found
+        raise ValueError(f"{found} is not a weight")
+
+    def finite(self, width: int, rng: Any, draws: int = 1, *, dense: bool = False) -> Any:
+        """Run with real weights of width n, each draw with its own; see :func:`bulkedge.programs.finite.run`."""
+        from bulkedge.programs.finite import run
+
+        return run(self, width, rng, draws, dense=dense)
+
+    def limit(self, rng: Any, draws: int = 1) -> Any:
+        """Draw from the limit of infinite width; see :func:`bulkedge.programs.limit.run`."""
+        from bulkedge.programs.limit import run
+
+        return run(self, rng, draws)
+
+    def kernels(self, rng: Any, draws: int = 1) -> Any:
+        """Draw the covariance of the outputs given the scalars; see :func:`bulkedge.programs.limit.kernels`."""
+        from bulkedge.programs.limit import kernels
+
+        return kernels(self, rng, draws)
+
+    def __str__(self) -> str:
+        margin = max(len(str(each)) for each in self.instructions) + 6
+        lines = [f"{each!s:<{margin}}{self.kinds[each.name]}" for each in self.instructions]
+        return "\n".join([*lines, f"return {', '.join(self.outputs)}"])
+
+
+@dataclass
+class Tracer:
+    """Instructions, as they are written."""
+
+    written: list[Instruction] = field(default_factory=list)
+    kinds: dict[str, Kind] = field(default_factory=dict)
+
+    def write(self, letter: str, kind: type[Instruction], *operands: Any) -> Traced:
+        """Append an instruction; its name is a letter and its place."""
+        each = kind(f"{letter}{len(self.written)}", *operands)
+        self.kinds[each.name] = each.makes(self.kinds)
+        self.written.append(each)
+        return Traced(self, each.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A value of a program that is being written."""
+
+    tracer: Tracer
+    name: str
+
+    @property
+    def kind(self) -> Kind:
+        """Matrix, vectors or scalars."""
+        return self.tracer.kinds[self.name]
+
+    def __matmul__(self, vectors: Traced) -> Traced:
+        """A weight times vectors, or scalars as coefficients of vectors."""
+        if isinstance(self.kind, Scalars):
+            return self.tracer.write("y", Combine, self.name, vectors.name)
+        return self.tracer.write("g", MatMul, self.name, vectors.name)
+
+    def __add__(self, other: Traced) -> Traced:
+        """The sum of two families of vectors."""
+        return self.tracer.write("y", Add, self.name, other.name)
+
+    @property
+    def T(self) -> Traced:  # noqa: N802  # as NumPy spells it
+        """Refused: Netsor knows no transposes."""
+        raise ValueError(
+            f"{self.name}.T: a weight and its transpose in one program are outside of Netsor, whose limit takes every "
+            "product with a weight as fresh Gaussian noise; use two weights"
+        )
+
+
+def trace(function: Callable[[Traced], Traced | tuple[Traced, ...]], gram: Any) -> Program:
+    """The program that a function writes when it is called on inputs with this Gram matrix."""
+    tracer = Tracer()
+    rows = tuple(tuple(row) for row in check_gram(gram).tolist())
+    returned = function(tracer.write("x", Input, rows))
+    outputs = returned if isinstance(returned, tuple) else (returned,)
+    return Program(tuple(tracer.written), tuple(each.name for each in outputs))
+
+
+def weight(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, copies: int = 1) -> Traced:
+    """A fresh weight that fits the vectors; its height is a share of n."""
+    columns = _vectors(vectors.name, vectors.kind).share
+    return vectors.tracer.write("W", Weight, Fraction(share), columns, variance, copies)
+
+
+def _vectors(name: str, kind: Kind) -> Vectors:
+    if isinstance(kind, Vectors):
+        return kind
+    raise ValueError(f"{name} must be vectors; it is {kind}")
+
+
+def linear(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, copies: int = 1) -> Traced:
+    """A fresh weight, times the vectors."""
+    return weight(vectors, share, variance, copies) @ vectors
+
+
+def nonlin(function: Callable[..., Any], *vectors: Traced) -> Traced:
+    """A function of the coordinates of vectors."""
+    return vectors[0].tracer.write("h", Nonlin, function, tuple(each.name for each in vectors))
+
+
+def scalar(function: Callable[..., Any], *scalars: Traced) -> Traced:
+    """A function of scalars; see :class:`~bulkedge.programs.instructions.ScalarMap`."""
+    return scalars[0].tracer.write("a", ScalarMap, function, tuple(each.name for each in scalars))
+
+
+def dot(left: Traced, right: Traced, scaling: Scaling = "sqrt") -> Traced:
+    """Dot products of all pairs, over the root of the width or over the width."""
+    return left.tracer.write("p", Dot, left.name, right.name, scaling)
+
+
+def moment(vectors: Traced) -> Traced:
+    """Means of the coordinates."""
+    return vectors.tracer.write("m", Moment, vectors.name)
+
+
+def center(vectors: Traced) -> Traced:
+    """Vectors less the means of their coordinates."""
+    return vectors.tracer.write("y", Center, vectors.name)
+
+
+def sum_copies(vectors: Traced) -> Traced:
+    """The sum over copies."""
+    return vectors.tracer.write("y", SumCopies, vectors.name)
+
+
+def softmax(scores: Any) -> Any:
+    """Softmax over the last position; the draw is the axis behind it."""
+    xp = array_namespace(scores)
+    weights = xp.exp(scores - xp.max(scores, axis=-2, keepdims=True))
+    weights /= xp.sum(weights, axis=-2, keepdims=True)
+    return weights

@@ -1,0 +1,377 @@
+"""The instructions of a tensor program, and what each of them makes: matrices, vectors or scalars.
+
+Vectors come in families, one for each position of a sequence; a family may have several independent copies, one for
+each head. Their width is a share of n. Scalars are arrays of fixed size.
+
+>>> str(Dot("p", "q", "k", "sqrt"))
+'p = q · k / √n'
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Choice, Integers, Interval
+
+Scaling = Literal["sqrt", "linear"]
+COUNT = Integers(1, 10_000)
+VARIANCE = Interval(1e-12, 1e12)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight: its shape in shares of n, and how many independent copies there are."""
+
+    rows: Fraction
+    columns: Fraction
+    copies: int
+
+    def __str__(self) -> str:
+        return f"matrix {_width(self.rows)} × {_width(self.columns)}{_copies(self.copies)}"
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A family of vectors: one for each position."""
+
+    count: int
+    share: Fraction
+    copies: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.count} vectors of width {_width(self.share)}{_copies(self.copies)}"
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """An array of scalars."""
+
+    shape: tuple[int, ...]
+    copies: int = 1
+
+    def __str__(self) -> str:
+        return f"{' × '.join(map(str, self.shape))} scalars{_copies(self.copies)}"
+
+
+Kind = Matrix | Vectors | Scalars
+Kinds = Mapping[str, Kind]
+
+
+def _width(share: Fraction) -> str:
+    return "n" if share == 1 else f"{'' if share.numerator == 1 else share.numerator}n/{share.denominator}"
+
+
+def _copies(copies: int) -> str:
+    return "" if copies == 1 else f", {copies} copies"
+
+
+@dataclass(frozen=True)
+class Instruction(ABC):
+    """One line of a program: a name, and how its value comes from those of earlier lines."""
+
+    name: str
+
+    @abstractmethod
+    def operands(self) -> tuple[str, ...]:
+        """Names of the values it needs."""
+
+    @abstractmethod
+    def makes(self, kinds: Kinds) -> Kind:
+        """What it makes of operands of these kinds, or a ValueError that says why it cannot."""
+
+    @abstractmethod
+    def formula(self) -> str:
+        """The right-hand side."""
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.formula()}"
+
+    def _refuse(self, why: str) -> ValueError:
+        return ValueError(f"{self}: {why}")
+
+    def _vectors(self, kinds: Kinds, name: str) -> Vectors:
+        kind = kinds[name]
+        if not isinstance(kind, Vectors):
+            raise self._refuse(f"{name} must be vectors; it is {kind}")
+        return kind
+
+    def _scalars(self, kinds: Kinds, name: str) -> Scalars:
+        kind = kinds[name]
+        if not isinstance(kind, Scalars):
+            raise self._refuse(f"{name} must be scalars; it is {kind}")
+        return kind
+
+
+@dataclass(frozen=True)
+class Input(Instruction):
+    """Vectors with a given Gram matrix, ``x_i · x_j / n = gram_ij``, in directions without preference."""
+
+    gram: tuple[tuple[float, ...], ...]
+
+    def operands(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def makes(self, kinds: Kinds) -> Vectors:  # noqa: ARG002  # inputs depend on nothing
+        """A vector for each row of the Gram matrix."""
+        return Vectors(len(check_gram(self.gram)), Fraction(1))
+
+    def formula(self) -> str:
+        """``input``."""
+        return "input"
+
+
+@dataclass(frozen=True)
+class Weight(Instruction):
+    """Independent Gaussian entries of variance ``variance`` over the number of columns."""
+
+    rows: Fraction
+    columns: Fraction
+    variance: float
+    copies: int
+
+    def operands(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def makes(self, kinds: Kinds) -> Matrix:  # noqa: ARG002  # weights depend on nothing
+        """A matrix."""
+        COUNT.check("copies", self.copies)
+        VARIANCE.check("variance", self.variance)
+        return Matrix(self.rows, self.columns, self.copies)
+
+    def formula(self) -> str:
+        """``weight``, with its variance."""
+        return "weight" if self.variance == 1 else f"weight of variance {self.variance:.4g}"
+
+
+@dataclass(frozen=True)
+class MatMul(Instruction):
+    """A weight times vectors."""
+
+    weight: str
+    vectors: str
+
+    def operands(self) -> tuple[str, ...]:
+        """The weight and the vectors."""
+        return self.weight, self.vectors
+
+    def makes(self, kinds: Kinds) -> Vectors:
+        """As many vectors, of the height of the matrix."""
+        weight, vectors = kinds[self.weight], self._vectors(kinds, self.vectors)
+        if not isinstance(weight, Matrix):
+            raise self._refuse(f"{self.weight} must be a weight; it is {weight}")
+        if weight.columns != vectors.share:
+            raise self._refuse(f"{self.weight} is a {weight}, which does not fit {vectors}")
+        if vectors.copies not in (1, weight.copies):
+            raise self._refuse(f"{vectors.copies} copies need a weight each; {self.weight} has {weight.copies}")
+        return Vectors(vectors.count, weight.rows, weight.copies)
+
+    def formula(self) -> str:
+        """``W x``."""
+        return f"{self.weight} {self.vectors}"
+
+
+@dataclass(frozen=True)
+class Nonlin(Instruction):
+    """A function of the coordinates of several families, position by position."""
+
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+
+    def operands(self) -> tuple[str, ...]:
+        """The arguments."""
+        return self.arguments
+
+    def makes(self, kinds: Kinds) -> Vectors:
+        """Vectors like its arguments, which are all alike."""
+        given = {self._vectors(kinds, name) for name in self.arguments}
+        if len(given) != 1:
+            raise self._refuse(f"arguments must be of one kind; got {', '.join(map(str, given)) or 'none'}")
+        return given.pop()
+
+    def formula(self) -> str:
+        """``f(g, ...)``."""
+        return f"{name_of(self.function)}({', '.join(self.arguments)})"
+
+
+@dataclass(frozen=True)
+class Combine(Instruction):
+    """Combinations of the positions, with scalars as coefficients: ``y_i = sum_j a_ij x_j``."""
+
+    coefficients: str
+    vectors: str
+
+    def operands(self) -> tuple[str, ...]:
+        """The coefficients and the vectors."""
+        return self.coefficients, self.vectors
+
+    def makes(self, kinds: Kinds) -> Vectors:
+        """A vector for each row of coefficients."""
+        scalars, vectors = self._scalars(kinds, self.coefficients), self._vectors(kinds, self.vectors)
+        if len(scalars.shape) != 2 or scalars.shape[1] != vectors.count:
+            raise self._refuse(f"coefficients are {scalars}, which do not fit {vectors}")
+        if scalars.copies not in (1, vectors.copies):
+            raise self._refuse(f"{scalars.copies} copies of coefficients do not fit {vectors}")
+        return Vectors(scalars.shape[0], vectors.share, vectors.copies)
+
+    def formula(self) -> str:
+        """``a x``."""
+        return f"{self.coefficients} {self.vectors}"
+
+
+@dataclass(frozen=True)
+class Add(Instruction):
+    """The sum of two families."""
+
+    left: str
+    right: str
+
+    def operands(self) -> tuple[str, ...]:
+        """Both."""
+        return self.left, self.right
+
+    def makes(self, kinds: Kinds) -> Vectors:
+        """Vectors like both."""
+        left, right = (self._vectors(kinds, name) for name in self.operands())
+        if left != right:
+            raise self._refuse(f"cannot add {right} to {left}")
+        return left
+
+    def formula(self) -> str:
+        """``x + y``."""
+        return f"{self.left} + {self.right}"
+
+
+@dataclass(frozen=True)
+class SumCopies(Instruction):
+    """The sum over all copies, as over heads."""
+
+    vectors: str
+
+    def operands(self) -> tuple[str, ...]:
+        """The vectors."""
+        return (self.vectors,)
+
+    def makes(self, kinds: Kinds) -> Vectors:
+        """One copy."""
+        vectors = self._vectors(kinds, self.vectors)
+        return Vectors(vectors.count, vectors.share)
+
+    def formula(self) -> str:
+        """``sum of copies``."""
+        return f"sum of copies of {self.vectors}"
+
+
+@dataclass(frozen=True)
+class Center(Instruction):
+    """Vectors less the mean of their coordinates."""
+
+    vectors: str
+
+    def operands(self) -> tuple[str, ...]:
+        """The vectors."""
+        return (self.vectors,)
+
+    def makes(self, kinds: Kinds) -> Vectors:
+        """Vectors like these."""
+        return self._vectors(kinds, self.vectors)
+
+    def formula(self) -> str:
+        """``x - mean of x``."""
+        return f"{self.vectors} - mean of {self.vectors}"
+
+
+@dataclass(frozen=True)
+class Moment(Instruction):
+    """Means of the coordinates: of a :class:`Nonlin`, any moment."""
+
+    vectors: str
+
+    def operands(self) -> tuple[str, ...]:
+        """The vectors."""
+        return (self.vectors,)
+
+    def makes(self, kinds: Kinds) -> Scalars:
+        """A scalar for each vector."""
+        vectors = self._vectors(kinds, self.vectors)
+        return Scalars((vectors.count,), vectors.copies)
+
+    def formula(self) -> str:
+        """``mean of x``."""
+        return f"mean of {self.vectors}"
+
+
+@dataclass(frozen=True)
+class Dot(Instruction):
+    """Dot products of all pairs of positions, over the root of the width (``"sqrt"``) or the width (``"linear"``)."""
+
+    left: str
+    right: str
+    scaling: Scaling
+
+    def operands(self) -> tuple[str, ...]:
+        """Both families."""
+        return self.left, self.right
+
+    def makes(self, kinds: Kinds) -> Scalars:
+        """A scalar for each pair."""
+        Choice(("sqrt", "linear")).check("scaling", self.scaling)
+        left, right = (self._vectors(kinds, name) for name in self.operands())
+        if (left.share, left.copies) != (right.share, right.copies):
+            raise self._refuse(f"no dot product of {left} and {right}")
+        return Scalars((left.count, right.count), left.copies)
+
+    def formula(self) -> str:
+        """``q · k / √n``; n is the width of the two."""
+        return f"{self.left} · {self.right} / {'√n' if self.scaling == 'sqrt' else 'n'}"
+
+
+@dataclass(frozen=True)
+class ScalarMap(Instruction):
+    """Scalars from scalars. The function sees arrays with the draw as their last axis, and the copy as their first."""
+
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+
+    def operands(self) -> tuple[str, ...]:
+        """The arguments."""
+        return self.arguments
+
+    def makes(self, kinds: Kinds) -> Scalars:
+        """Whatever shape the function returns for zeros."""
+        given = [self._scalars(kinds, name) for name in self.arguments]
+        with np.errstate(all="ignore"):
+            found = np.shape(self.function(*(np.zeros((each.copies, *each.shape, 1)) for each in given)))
+        if len(found) < 2 or found[-1] != 1 or found[0] != max(each.copies for each in given):
+            raise self._refuse(f"the function must keep the first axis (copies) and the last (draws); got {found}")
+        return Scalars(found[1:-1], found[0])
+
+    def formula(self) -> str:
+        """``f(p, ...)``."""
+        return f"{name_of(self.function)}({', '.join(self.arguments)})"
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """How a function is called."""
+    return getattr(function, "name", None) or getattr(function, "__name__", None) or type(function).__name__
+
+
+def check_gram(gram: Any) -> Real:
+    """The matrix as an array, if it is symmetric and positive semidefinite."""
+    matrix = np.asarray(gram, dtype=float)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        raise ValueError(f"gram must be a square matrix, a row for each input; got the shape {matrix.shape}")
+    if not np.all(np.isfinite(matrix)) or not np.allclose(matrix, matrix.T, rtol=1e-10, atol=1e-12):
+        raise ValueError("gram must be symmetric and finite: it holds the x_i · x_j / n")
+    smallest = float(np.linalg.eigvalsh(matrix)[0])
+    if smallest < -1e-10 * max(float(np.trace(matrix)), 1e-300):
+        raise ValueError(f"gram must be positive semidefinite; its smallest eigenvalue is {smallest:.3g}")
+    return matrix

@@ -1,0 +1,225 @@
+"""The limit of one attention layer in quadrature: density, tails, moments and characteristic function of a coordinate.
+
+Given the scores, a coordinate at one position is Gaussian with variance ``K = (k_1 + ... + k_H)/H``, where the ``k_a``
+are independent copies of ``k = a' gram a``, ``a = softmax(p)``, with p Gaussian of covariance
+``score_variance gram_ii gram`` (*width*, Theorem 3.1). So everything follows from the law of k: the coordinate has
+characteristic function ``(E exp(-t**2 k/(2 H)))**H`` and excess kurtosis ``3 Var k/(H (E k)**2)``.
+
+>>> import numpy as np
+>>> one, many = (HeadMixture(np.eye(3), heads=heads) for heads in (1, 100))
+>>> round(one.excess_kurtosis(), 4), round(many.excess_kurtosis(), 6)
+(0.1927, 0.001927)
+>>> infinite_head_kernel(np.eye(2)).value.round(6)
+array([[0.636838, 0.5     ],
+       [0.5     , 0.636838]])
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh_tridiagonal
+from scipy.special import factorial2
+from scipy.stats import norm, qmc
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Integers, Interval, Parametric, parameter
+from bulkedge.programs.gaussian import STEPS, cholesky, lattice, mean
+from bulkedge.programs.graph import Program, softmax, trace
+from bulkedge.programs.graph import linear as weighted
+from bulkedge.programs.instructions import check_gram
+
+SETTLED = 1e-3
+"""Largest difference to the rule with every other node; the rule itself is about as good as its square."""
+SCORES = Interval(1e-6, 100)
+
+
+class Estimate(NamedTuple):
+    """A number or an array, with its standard error."""
+
+    value: Any
+    error: Any
+
+
+@dataclass(frozen=True, eq=False)
+class HeadMixture(Parametric):
+    """Law of a coordinate of an attention layer with finitely many heads, at one position, as the width grows.
+
+    The integral over the scores has a direction for each input but one: up to five inputs.
+    """
+
+    gram: Any
+    heads: int = parameter(Integers(1, 10**6), "number of heads", 1)
+    position: int = parameter(Integers(0, 4), "which of the inputs attends", 0)
+    score_variance: float = parameter(SCORES, "variance of query weights times that of key weights", 1.0)
+
+    def __post_init__(self) -> None:
+        """Check the parameters, and that the integral is small enough."""
+        super().__post_init__()
+        object.__setattr__(self, "gram", check_gram(self.gram))
+        if len(self.gram) > 1 + max(STEPS) or self.position >= len(self.gram):
+            raise ValueError(
+                f"position = {self.position} of {len(self.gram)} inputs: up to five are integrated over; draw "
+                "attention_layer(gram).kernels(rng, draws) for more"
+            )
+
+    @cached_property
+    def _single(self) -> tuple[Real, Real]:
+        """Values of k for one head, and their weights."""
+        values, weights, even = self._values(self.score_variance * self.gram[self.position, self.position])
+        self._settled(float(weights @ values**2), float(even @ values**2))
+        return values, weights
+
+    def _values(self, scale: float) -> tuple[Real, Real, Real]:
+        """Values of k and their weights in two rules, where the scores have covariance ``scale * gram``."""
+        size = len(self.gram) - 1
+        if size == 0:
+            return self.gram[0], np.ones(1), np.ones(1)
+        nodes, weights, even = lattice(size)
+        apart = np.hstack([np.eye(size), -np.ones((size, 1))])  # softmax sees differences only
+        factor = cholesky((scale * apart @ self.gram @ apart.T)[:, :, None])[:, :, 0]
+        attention = softmax(np.vstack([factor @ nodes.T, np.zeros(len(nodes))]))
+        return np.sum(attention * (self.gram @ attention), axis=0), weights, even
+
+    def _settled(self, fine: float, coarse: float) -> None:
+        apart = abs(float(fine / coarse) - 1)
+        if apart > SETTLED:
+            raise ValueError(f"score_variance = {self.score_variance:g} is too large: two rules differ by {apart:.1g}")
+
+    def kernel_moment(self, order: int) -> float:
+        """``E K**order``, from the power series of ``(E exp(k x))**H``."""
+        values, weights = self._single
+        series = np.array([weights @ values**j / math.factorial(j) for j in range(order + 1)])
+        total = np.eye(1, order + 1)[0]
+        for bit in f"{self.heads:b}":
+            total = np.convolve(total, total)[: order + 1]
+            if bit == "1":
+                total = np.convolve(total, series)[: order + 1]
+        return float(total[order] * math.factorial(order) / self.heads**order)
+
+    def moment(self, order: int) -> float:
+        """``E y**order``."""
+        Integers(0, 40).check("order", order)
+        return 0.0 if order % 2 else float(factorial2(order - 1)) * self.kernel_moment(order // 2) if order else 1.0
+
+    def variance(self) -> float:
+        """``E K``, which does not depend on the number of heads."""
+        return self.kernel_moment(1)
+
+    def excess_kurtosis(self, head_dim: float = math.inf) -> float:
+        """``3 Var K/(E K)**2``: the number of heads divides it.
+
+        With heads of ``head_dim`` dimensions it is known too, and exact at any width (ours). Scores of a position are
+        Gaussian given its query, with variance times ``|q|**2/d``, and the values are seen through d dimensions, which
+        gives ``k |z|**2/d``, z Gaussian: ``(3/H) ((1 + 2/d) E k**2/(E k)**2 - 1)``, where k is averaged over queries.
+        """
+        scale = self.score_variance * self.gram[self.position, self.position]
+        first, second, coarse = 0.0, 0.0, 0.0
+        for length, mass in zip(*chi_square_rule(head_dim), strict=True):
+            values, weights, even = self._values(scale * length)
+            first += mass * (weights @ values)
+            second += mass * (weights @ values**2)
+            coarse += mass * (even @ values**2)
+        self._settled(second, coarse)
+        return float(3 / self.heads * ((1 + 2 / head_dim) * second / first**2 - 1))
+
+    def characteristic(self, t: Any) -> Any:
+        """``E exp(i t y)``, which is real."""
+        values, weights = self._single
+        grid = np.atleast_1d(np.asarray(t, dtype=float))
+        found = np.array([weights @ np.exp(-(each**2) * values / (2 * self.heads)) for each in grid.ravel()])
+        return (found.reshape(grid.shape) ** self.heads).reshape(np.shape(t))
+
+    def _frequencies(self, x: Real) -> tuple[Real, float]:
+        """Midpoints of steps so short that copies of the density are out of sight, up to where nothing is left."""
+        values, _ = self._single
+        step = 2 * np.pi / (2 * float(np.max(np.abs(x), initial=0.0)) + 20 * float(values.max()) ** 0.5)
+        last = (2 * 37 / max(float(values.min()), 1e-3 * self.variance())) ** 0.5
+        return step * (np.arange(int(last / step) + 1) + 0.5), step
+
+    def pdf(self, x: Any) -> Any:
+        """Density, by Fourier inversion."""
+        point = np.asarray(x, dtype=float)
+        t, step = self._frequencies(point)
+        return np.cos(point[..., None] * t) @ self.characteristic(t) * step / np.pi
+
+    def sf(self, x: Any) -> Any:
+        """``P(y > x)`` for x >= 0, to an absolute 1e-13."""
+        point = np.asarray(x, dtype=float)
+        t, step = self._frequencies(point)
+        return 0.5 - np.sin(point[..., None] * t) @ (self.characteristic(t) / t) * step / np.pi
+
+    def gaussian_sf(self, x: Any) -> Any:
+        """What a Gaussian of the same variance says of the tail."""
+        return norm.sf(np.asarray(x, dtype=float) / self.variance() ** 0.5)
+
+
+def chi_square_rule(dim: float) -> tuple[Real, Real]:
+    """Nodes and weights for means over ``chi_d**2/d``."""
+    if math.isinf(dim):
+        return np.ones(1), np.ones(1)
+    Integers(1, 10**6).check("head_dim", dim)
+    alpha = dim / 2 - 1
+    steps = np.arange(24)
+    # Golub and Welsch: the recurrence of the Laguerre polynomials, whose weights overflow where gamma does
+    nodes, vectors = eigh_tridiagonal(2 * steps + alpha + 1, np.sqrt(steps[1:] * (steps[1:] + alpha)))
+    return nodes * 2 / dim, vectors[0] ** 2
+
+
+def infinite_head_kernel(gram: Any, score_variance: float = 1.0, rng: np.random.Generator | None = None) -> Estimate:
+    """``E[A gram A']``, the kernel of the Gaussian process of infinitely many heads (Hron et al. 2020).
+
+    By quadrature up to three inputs, by scrambled Sobol points beyond, which need ``rng`` and have a standard error.
+    """
+    sigma = check_gram(gram)
+    SCORES.check("score_variance", score_variance)
+    if len(sigma) > 3:
+        return _sobol_kernel(sigma, score_variance, rng)
+    found = np.empty_like(sigma)
+    for i, j in combinations_with_replacement(range(len(sigma)), 2):
+        found[i, j] = found[j, i] = _row_product(sigma, score_variance, i, j)
+    return Estimate(found, np.zeros_like(found))
+
+
+def _row_product(sigma: Real, score_variance: float, i: int, j: int) -> float:
+    """``E[a_i' gram a_j]``, where a_i is row i of the attention."""
+    size = len(sigma) - 1
+    if size == 0:
+        return float(sigma[0, 0])
+    apart = np.hstack([np.eye(size), -np.ones((size, 1))])
+    inner = score_variance * apart @ sigma @ apart.T
+
+    def attention(scores: Any) -> Any:
+        return softmax(np.stack([*scores, np.zeros_like(scores[0])], axis=-2))
+
+    def bilinear(*scores: Any) -> Any:
+        left, right = attention(scores[:size]), attention(scores[-size:])
+        return np.sum(left * np.einsum("ij,...jd->...id", sigma, right), axis=-2)
+
+    rows = np.array([[sigma[i, i]]]) if i == j else sigma[np.ix_([i, j], [i, j])]
+    return float(mean(bilinear, np.kron(rows, inner)[:, :, None])[0])
+
+
+def _sobol_kernel(sigma: Real, score_variance: float, rng: np.random.Generator | None) -> Estimate:
+    if rng is None:
+        raise ValueError(f"{len(sigma)} inputs are too many for quadrature: give rng, for Sobol points")
+    factor = cholesky(sigma[:, :, None])[:, :, 0]
+    found = []
+    for stream in rng.spawn(16):
+        uniform = qmc.Sobol(sigma.size, rng=stream).random_base2(12)
+        noise = norm.ppf(np.clip(uniform, 1e-15, 1 - 1e-15)).reshape(-1, *sigma.shape)
+        scores = score_variance**0.5 * factor @ noise @ factor.T
+        attention = softmax(np.moveaxis(scores, 0, -1))
+        half = np.einsum("ijd,jk->dik", attention, factor)
+        found.append(np.einsum("dik,djk->ij", half, half) / len(half))
+    return Estimate(np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / len(found) ** 0.5)
+
+
+def infinite_head_layer(gram: Any, rng: np.random.Generator | None = None) -> Program:
+    """The program whose output has the law of an attention layer with infinitely many heads: a weight on its kernel."""
+    return trace(weighted, infinite_head_kernel(gram, rng=rng).value)

@@ -1,0 +1,1 @@
+"""Studies of *width*: one attention layer at infinite width, and stacks of them (ours)."""
