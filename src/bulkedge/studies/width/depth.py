@@ -52,7 +52,8 @@ class Depth(Study):
             chain.append([limit.mean(axis=1), [standard_error(each) for each in limit]])
             error = [np.hypot(2 * standard_error(b), standard_error(a)) for a, b in zip(few, many, strict=True)]
             finite.append([2 * many.mean(axis=1) - few.mean(axis=1), error])
-            scatter.append([limit.std(axis=1), many.std(axis=1)])
+            # finite kernels also fluctuate by 1/sqrt(n) given the scores: variances are extrapolated as well
+            scatter.append([limit.std(axis=1), np.sqrt(np.maximum(2 * many.var(axis=1) - few.var(axis=1), 0.0))])
         dims = ("block", "statistic", "layer")
         return xr.Dataset(
             {
