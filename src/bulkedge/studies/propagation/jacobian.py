@@ -14,9 +14,15 @@ from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.laws.base import Law
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, standard_error
+from bulkedge.studies.claims import Claim
+from bulkedge.studies.propagation.setting import Places, gap_free_claims, gap_free_stack
 
 BINS = 40
+PLACES = Places(
+    "propagation, Proposition 8, equation 17",
+    "propagation, Proposition 8, equation 18",
+    "propagation, proof of Theorem 8; ours for the law",
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Jacobian(Study):
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both factors of the Kronecker product, layer by layer."""
-        stacks = [self._stack(1.0).at_depth(layer) for layer in range(1, self.depth + 1)]
+        stacks = [gap_free_stack(self.depth, self.tokens, 1.0).at_depth(layer) for layer in range(1, self.depth + 1)]
         laws = [stack.jacobian_law() for stack in stacks]  # at mean one, the same for every ratio
         parts = [self._measure(ratio, laws, rng) for ratio in track(list(self.ratios), "ratios")]
         return xr.concat(parts, dim=xr.Variable("ratio", list(self.ratios))).merge(self._isometry(stacks[0]))
@@ -55,14 +61,8 @@ class Jacobian(Study):
             coords={"target": mean, "step": steps, "kind": [f"{of}, {values} values" for values, of in kinds]},
         )
 
-    def _stack(self, ratio: float) -> AttentionStack:
-        width = round(self.tokens / ratio)
-        return AttentionStack(
-            self.depth, self.tokens, width, gap=False, value_variance=self.tokens / width, entries="exponential"
-        )
-
     def _measure(self, ratio: float, laws: list[Law], rng: np.random.Generator) -> xr.Dataset:
-        stack = self._stack(ratio)
+        stack = gap_free_stack(self.depth, self.tokens, ratio)
         edges = np.array([law.edge * np.linspace(0, 1, BINS + 1) ** 3 for law in laws])
         counts = np.zeros((self.depth, BINS))
         moments = np.empty((2, self.depth, self.draws))
@@ -79,6 +79,7 @@ class Jacobian(Study):
             {
                 "mean": (("layer", "draw"), moments[0], {"long_name": "mean squared singular value"}),
                 "second": (("layer", "draw"), moments[1], {"long_name": "second moment"}),
+                "spread": ("layer", [k * (k + 2) for k in range(1, self.depth + 1)], {"long_name": "variance"}),
                 "distance": (("layer", "draw"), distances, {"long_name": "Kolmogorov distance to the law"}),
                 "simulation": (("layer", "bin"), counts / np.diff(edges)),
                 "bin_edge": (("layer", "end"), edges),
@@ -90,47 +91,7 @@ class Jacobian(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Mean, second moment and law, for every ratio and depth."""
-        return [
-            claim
-            for ratio in self.ratios
-            for layer in range(1, self.depth + 1)
-            for claim in self._claims(data.sel(ratio=ratio, layer=layer), f"T/d = {ratio:g}, layer {layer}: ")
-        ]
-
-    def _claims(self, one: xr.Dataset, where: str) -> list[Claim]:
-        layer = int(one.layer)
-        mean, second = standard_error(one["mean"]), standard_error(one.second)
-        predicted = float((1 + layer) ** 2)
-        return [
-            Claim(
-                statement=where + "mean squared singular value",
-                place="propagation, Proposition 8, equation 17",
-                predicted=1.0,
-                measured=float(one["mean"].mean()),
-                error=mean,
-                tolerance=4 * mean + 3 * layer / self.tokens,
-                reason="four standard errors; row sums and a lost dimension take 3/T off at each layer",
-            ),
-            Claim(
-                statement=where + "second moment, (1 + l)^2",
-                place="propagation, Proposition 8, equation 18",
-                predicted=predicted,
-                measured=float(one.second.mean()),
-                error=second,
-                tolerance=4 * second + 6 * layer * predicted / self.tokens,
-                reason="four standard errors, and twice that share",
-            ),
-            Claim(
-                statement=where + "Kolmogorov distance to the law",
-                place="propagation, proof of Theorem 8; ours for the law",
-                predicted=0.0,
-                measured=float(one.distance.mean()),
-                error=standard_error(one.distance),
-                tolerance=(2.5 + layer / 2) / self.tokens,
-                reason="a few 1/T, more with each layer",
-                relation="<=",
-            ),
-        ]
+        return gap_free_claims(data, self.tokens, PLACES, slack=2.5)
 
 
 def squared_singular_values(stack: AttentionStack, rng: np.random.Generator) -> list[Real]:

@@ -10,13 +10,16 @@ import xarray as xr
 from bulkedge.comparison import compare
 from bulkedge.domains import Each, Integers, Interval, parameter
 from bulkedge.ensembles.isometry import tradeoff
-from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.progress import track
 from bulkedge.spectra import Spectrum
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, standard_error
+from bulkedge.studies.claims import Claim
+from bulkedge.studies.propagation.setting import Places, gap_free_claims, gap_free_stack
 
 BINS = 40
+PLACES = Places(
+    "propagation, Proposition 7, equation 12", "propagation, Proposition 7, equation 13", "propagation, Theorem 7"
+)
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,8 @@ class Kernel(Study):
         parts = [self._measure(ratio, rng) for ratio in track(list(self.ratios), "ratios")]
         return xr.concat(parts, dim=xr.Variable("ratio", list(self.ratios)))
 
-    def _stack(self, ratio: float) -> AttentionStack:
-        width = round(self.tokens / ratio)
-        power = self.tokens / width
-        return AttentionStack(self.depth, self.tokens, width, gap=False, value_variance=power, entries="exponential")
-
     def _measure(self, ratio: float, rng: np.random.Generator) -> xr.Dataset:
-        stack = self._stack(ratio)
+        stack = gap_free_stack(self.depth, self.tokens, ratio)
         values = np.array([[layer.singular_values**2 for layer in stack.layers(rng)] for _ in range(self.draws)])
         laws = [stack.at_depth(depth).law() for depth in range(1, self.depth + 1)]
         share = np.linspace(0, 1, BINS + 1) ** 2
@@ -70,44 +68,4 @@ class Kernel(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Mean, variance and law, for every ratio and depth."""
-        return [
-            claim
-            for ratio in self.ratios
-            for layer in range(1, self.depth + 1)
-            for claim in self._claims(data.sel(ratio=ratio, layer=layer), f"T/d = {ratio:g}, layer {layer}: ")
-        ]
-
-    def _claims(self, one: xr.Dataset, where: str) -> list[Claim]:
-        layer = int(one.layer)
-        mean, second = standard_error(one["mean"]), standard_error(one.second)
-        predicted = 1 + float(one.spread)
-        return [
-            Claim(
-                statement=where + "mean eigenvalue",
-                place="propagation, Proposition 7, equation 12",
-                predicted=1.0,
-                measured=float(one["mean"].mean()),
-                error=mean,
-                tolerance=4 * mean + 3 * layer / self.tokens,
-                reason="four standard errors; row sums and a lost dimension take 3/T off at each layer",
-            ),
-            Claim(
-                statement=where + "second moment",
-                place="propagation, Proposition 7, equation 13",
-                predicted=predicted,
-                measured=float(one.second.mean()),
-                error=second,
-                tolerance=4 * second + 6 * layer * predicted / self.tokens,
-                reason="four standard errors, and twice that share",
-            ),
-            Claim(
-                statement=where + "Kolmogorov distance to the law",
-                place="propagation, Theorem 7",
-                predicted=0.0,
-                measured=float(one.distance.mean()),
-                error=standard_error(one.distance),
-                tolerance=(4 + layer / 2) / self.tokens,
-                reason="a few 1/T, more with each layer",
-                relation="<=",
-            ),
-        ]
+        return gap_free_claims(data, self.tokens, PLACES, slack=4)
