@@ -113,7 +113,8 @@ class FiniteHeadLaw(Parametric, Law):
         noise = (plain[1:] ** 2).sum(axis=0) - (plain[low] ** 2).sum(axis=0)
         shrink, parts, jumps = self._entries(kappa, log_normaliser, np.append(0, low), weights)
         noise = noise * parts
-        kept = (jumps == 0) | (noise @ weights > NEGLIGIBLE * share[1:].sum())
+        kept = noise @ weights > NEGLIGIBLE * share[1:].sum()
+        kept[0] = True
         return Terms(ratios[low], plain[0] * shrink[0], plain[low] * shrink[1:], noise[kept], jumps[kept])
 
     def _entries(

@@ -25,7 +25,7 @@ def gap_free_stack(depth: int, tokens: int, ratio: float) -> AttentionStack:
 
 
 def gap_free_claims(data: xr.Dataset, tokens: int, places: Places, slack: float) -> list[Claim]:
-    """Mean, second moment and law, for every ratio and layer; distances may be ``slack`` over T, and half more a layer."""
+    """Mean, second moment and law, for every ratio and layer; distances may be ``slack + layer/2`` over T."""
     return [
         claim
         for ratio in data.ratio.values.tolist()
