@@ -14,6 +14,11 @@ from bulkedge.studies.laws.bulk import Bulk
 from bulkedge.studies.laws.edge import Edge
 from bulkedge.studies.laws.plot import law_panel
 from bulkedge.studies.laws.transition import Transition
+from bulkedge.studies.propagation.rank_collapse import RankCollapse
+from bulkedge.studies.recovery.alignment import Alignment
+from bulkedge.studies.recovery.finite_table import FiniteTable
+from bulkedge.studies.width.depth import Depth
+from bulkedge.studies.width.distribution import Distribution
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
@@ -44,7 +49,8 @@ def draw_figures(_: Sphinx) -> None:
             law_panel(axes[0, 0], gallery.sel(law=name))
             axes[0, 0].legend()
             save(figure, folder / f"{name}.svg")
-    for study in (Edge(), Transition(), FiniteHead(), Causal()):
+    shown = (Edge(), Transition(), FiniteHead(), Causal(), Alignment(), FiniteTable(), Distribution(), Depth())
+    for study in (*shown, RankCollapse()):
         save(study.plot(study.simulate(seed=0)), folder / f"{type(study).__name__.lower()}.svg")
 
 
