@@ -22,13 +22,21 @@ def test_finite_head_law_at_the_size_of_a_real_head(qk_norm):
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("tokens", [1024, 2048, 4096])
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
-@pytest.mark.parametrize("beta", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("beta", [0.25, 0.5, 1.0, 1.25])
 def test_finite_head_law_over_the_grid(beta, head_dim, tokens, qk_norm):
     model = be.SoftmaxAttention(tokens, head_dim, beta, qk_norm=qk_norm)
     distance = be.compare(
         model.spectrum(np.random.default_rng(102)), be.FiniteHeadLaw(beta, head_dim, tokens, qk_norm)
     ).ks
-    assert distance < (0.015 if tokens >= 2048 else 0.025)
+    assert distance < (0.015 if tokens >= 2048 and beta <= 1 else 0.025)
+
+
+def test_large_entries_deform_the_bulk_as_free_spikes():
+    """At beta 1.25, 128 dimensions and 1024 tokens a law that takes them as Gaussian noise is off by 0.03."""
+    model = be.SoftmaxAttention(1024, 128, 1.25, qk_norm=True)
+    with pytest.warns(UserWarning, match="not reliable"):
+        law = model.law()
+    assert be.compare(model.spectrum(np.random.default_rng(111)), law).ks < 0.025
 
 
 def test_perron_value():
