@@ -138,7 +138,7 @@ def test_additive_table_is_the_paper(vocab, signal):
     level = kappa * omega * (omega + 1 - delta) / (omega - delta)
     assert omega > delta + np.sqrt(delta)
     assert population.location == pytest.approx(level, rel=1e-12)
-    assert population.overlap == pytest.approx(1 - delta / (omega - delta) ** 2, rel=1e-11)
+    assert population.overlap == pytest.approx(1 - delta / (omega - delta) ** 2, rel=1e-12)
     # equation 7: kappa u (1 - delta - delta u) = level (1 + u) for u = lambda m = (1 - gamma - lambda/level)/gamma. Of
     # its roots, the other belongs to x' = delta/x, the same level's other omega; it runs away as delta goes to zero
     u = np.roots([kappa * delta, level - kappa + kappa * delta, level]).real.max()
@@ -152,8 +152,8 @@ def test_additive_table_is_the_paper(vocab, signal):
     overlap = 1 / (outlier * level * slope)
     sample, alignment = pooled.sample_spike(), pooled.alignment()
     assert sample.location == pytest.approx(outlier, rel=1e-12)
-    assert sample.overlap == pytest.approx(overlap, rel=1e-11)
-    assert alignment.total == pytest.approx(overlap * (1 - delta / (omega - delta) ** 2), rel=1e-11)
+    assert sample.overlap == pytest.approx(overlap, rel=1e-12)
+    assert alignment.total == pytest.approx(overlap * (1 - delta / (omega - delta) ** 2), rel=1e-12)
     assert alignment.table == 1.0
 
 
@@ -170,8 +170,23 @@ def test_finite_table_without_correlation_is_the_classical_spiked_model(vocab, s
         classical = (1 + square) * (1 + delta / square)
         assert population.location == pytest.approx(pooled.kappa * classical, rel=1e-12)
         paul = (1 - delta / square**2) / (1 + delta / square)
-        assert alignment.population * alignment.table == pytest.approx(paul, rel=1e-11)
-    assert pooled.threshold().population == pytest.approx(delta**0.25, rel=1e-11)
+        assert alignment.population * alignment.table == pytest.approx(paul, rel=1e-12)
+    assert pooled.threshold().population == pytest.approx(delta**0.25, rel=1e-12)
+
+
+@pytest.mark.parametrize("table", ["finite", "additive"])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_closed_forms_are_what_the_laws_say(table, weights):
+    """Spikes of the population's law, read off its Cauchy transform: 1e-12, and 1e-11 where its slope enters."""
+    pooled = model(1.4, weights=weights, table=table)
+    law = pooled.population_bulk()
+    population = law.spike(pooled.kappa * pooled.strength)
+    sample = law.sample_spike(population.location, pooled.sample_ratio)
+    for found, expected in ((pooled.population_spike(), population), (pooled.sample_spike(), sample)):
+        assert found.location == pytest.approx(expected.location, rel=1e-12)
+        assert found.overlap == pytest.approx(expected.overlap, rel=1e-11)
+        assert found.threshold == pytest.approx(expected.threshold, rel=1e-9)
+        assert found.detectable == expected.detectable
 
 
 @pytest.mark.parametrize("table", ["finite", "additive"])
@@ -185,12 +200,12 @@ def test_closed_forms_of_outlier_alignment_and_thresholds(table, weights):
     assert pooled.sample_spike().location == pytest.approx(outlier, rel=1e-12)
     alignment = pooled.alignment()
     closed = spectral_alignment(pooled.strength, delta, gamma)
-    assert alignment.sample * alignment.population == pytest.approx(closed, rel=1e-11)
+    assert alignment.sample * alignment.population == pytest.approx(closed, rel=1e-12)
     critical = np.roots([1, 0, -(delta + gamma + delta * gamma), -2 * delta * gamma]).real.max()
     assert critical_strength(delta, gamma) == pytest.approx(delta + critical, rel=1e-13)
     for found, least in zip(pooled.threshold(), (np.sqrt(delta), critical), strict=True):
         square = (delta + least) * kappa / pooled.alpha - (delta if table == "finite" else 0.0)
-        assert found == pytest.approx(np.sqrt(max(square, 0.0)), rel=1e-9)
+        assert found == pytest.approx(np.sqrt(max(square, 0.0)), rel=1e-12)
     assert pooled.bulk().edge == pytest.approx(
         kappa * (1 + critical) * (critical + delta) * (critical + gamma) / critical**2, rel=1e-12
     )

@@ -209,10 +209,6 @@ class PooledSequences(Parametric, Ensemble):
 
     def population_bulk(self) -> MarchenkoPastur:
         """``kappa MP(delta)``: the noise given the table, with unlimited samples."""
-        return self._population
-
-    @cached_property
-    def _population(self) -> MarchenkoPastur:
         return MarchenkoPastur(self.vocab_ratio, self.kappa)
 
     def population_spike(self) -> Spike:
@@ -231,9 +227,21 @@ class PooledSequences(Parametric, Ensemble):
         return self._spikes_of(self.strength)
 
     def _spikes_of(self, strength: float) -> tuple[Spike, Spike]:
-        """What a spike of so many kappa does, in the population and in the sample."""
-        population = self._population.spike(max(self.kappa * strength, SMALLEST))
-        return population, self._population.sample_spike(population.location, self.sample_ratio)
+        """What a spike of so many kappa does, in the population and in the sample: :func:`spectral_alignment`'s forms.
+
+        They are what ``population_bulk().spike`` and ``.sample_spike`` say, to the last digit.
+        """
+        delta, gamma = self.vocab_ratio, self.sample_ratio
+        x, least, critical = strength - delta, np.sqrt(delta), critical_strength(delta, gamma) - delta
+
+        def level(excess: float) -> float:
+            return float(self.kappa * (1 + excess) * (excess + delta) / excess)
+
+        kept = 1 - delta / x**2 if x > least else 0.0
+        population = Spike(level(max(x, least)), kept, x > least, self.kappa * (delta + least))
+        seen = max(x, critical)
+        overlap = spectral_alignment(strength, delta, gamma) / kept if x > critical else 0.0
+        return population, Spike(level(seen) * (1 + gamma / seen), overlap, x > critical, level(critical))
 
     def alignment(self) -> Alignment:
         """Squared overlap of the top eigenvector of ``Y'Y/N`` with mu, in factors (*recovery*, equation 8).
@@ -251,11 +259,9 @@ class PooledSequences(Parametric, Ensemble):
         Both are a critical ``omega``, solved for ``|mu|``. In a finite table the noise of the class means counts
         towards omega: where it is enough alone, the threshold is zero, and an outlier does not tell of a signal.
         """
-        law = self._population
-        population = law.spike(1.0).threshold / self.kappa
-        level = law.sample_spike(0.0, self.sample_ratio).threshold
-        sample = 1 / float(law.cauchy(level).real) / self.kappa
-        return Thresholds(*(self._signal_of(omega) for omega in (population, sample)))
+        delta = self.vocab_ratio
+        population, sample = delta + np.sqrt(delta), critical_strength(delta, self.sample_ratio)
+        return Thresholds(*(self._signal_of(float(omega)) for omega in (population, sample)))
 
     def _signal_of(self, omega: float) -> float:
         """The signal that makes a strength; infinite if the pooling cancels it."""
