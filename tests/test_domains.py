@@ -91,3 +91,10 @@ def test_values_are_canonical():
     assert isinstance(be.MarchenkoPastur(ratio=1).ratio, float)
     assert be.ProductLaw(ratios=[1, 2]).ratios == (1.0, 2.0)
     assert be.SumLaw((1.0,), (float("inf"),)).ratios == (float("inf"),)
+
+
+def test_tuples_of_tuples_are_read_row_by_row():
+    rows = Each(Each(Interval(0, 10)))
+    assert rows.parse("variances", "1,2;3,4") == ((1.0, 2.0), (3.0, 4.0))
+    with pytest.raises(ValueError, match=r"variances\[1\]\[0\] = '30'"):
+        rows.parse("variances", "1,2;30,4")

@@ -147,8 +147,9 @@ class Each:
         return tuple(self.member.check(f"{name}[{k}]", each) for k, each in enumerate(members))
 
     def parse(self, name: str, text: str) -> tuple[Any, ...]:
-        """Read members separated by commas."""
-        return self.check(name, [self.member.parse(f"{name}[{k}]", each) for k, each in enumerate(text.split(","))])
+        """Read members separated by commas, or by semicolons where they are tuples themselves."""
+        parts = text.split(";" if isinstance(self.member, Each) else ",")
+        return self.check(name, [self.member.parse(f"{name}[{k}]", each) for k, each in enumerate(parts)])
 
     def __str__(self) -> str:
         return f"tuples of 1 to {self.most} members in {self.member}"

@@ -70,8 +70,8 @@ class CausalLaw(Parametric, Law):
 
     def _bulk(self) -> Bulk | None:
         # intervals that touch, so that each has a scale of its own
-        ends = self.variance * np.array([SMALLEST, *64.0 ** np.arange(0, 8)])
-        intervals = [(Edge.plain(low), Edge.plain(high)) for low, high in pairwise(ends.tolist())]
+        ends = (self.variance * np.array([SMALLEST, *64.0 ** np.arange(0, 8)])).tolist()
+        intervals = [(Edge.plain(low), Edge.plain(high)) for low, high in pairwise(ends)]
         intervals[0] = Edge.hard(ends[0], 8), intervals[0][1]
 
         def density(x: Real) -> tuple[Real, Real]:

@@ -18,7 +18,7 @@ from bulkedge.studies.claims import Claim, standard_error
 
 @dataclass(frozen=True)
 class Breakdown(Study):
-    """Coefficients of the linear model and the two largest singular values, as beta grows until the model breaks."""
+    """The two largest singular values as beta grows until the linear model breaks."""
 
     tokens: int = parameter(Integers(100, 10_000), "tokens", 400, paper=1000)
     head_dim: int = parameter(Integers(16, 10_000), "head dimension", 400, paper=1000)
