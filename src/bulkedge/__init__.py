@@ -44,6 +44,7 @@ from bulkedge.ensembles import (
 )
 from bulkedge.laws import (
     AttentionLaw,
+    CausalHeadDistribution,
     CausalLaw,
     CorrelatedAttentionLaw,
     EmpiricalLaw,
@@ -82,6 +83,7 @@ __all__ = [
     "FiniteHeadLaw",
     "CorrelatedAttentionLaw",
     "CausalLaw",
+    "CausalHeadDistribution",
     "ProfileLaw",
     "PoissonLaw",
     "EmpiricalLaw",

@@ -211,7 +211,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         if self.head_dim < 4 * self.tokens:
             warnings.warn(
                 f"scores of rank head_dim = {self.head_dim} are not independent over {self.tokens} tokens, as the law "
-                "of causal attention takes them to be: equivalence/causal measures how far it is off",
+                "of causal attention takes them to be: CausalHeadDistribution has the distribution function",
                 stacklevel=3,
             )
         return CausalLaw(np.expm1(self.beta**2))

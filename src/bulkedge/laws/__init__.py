@@ -3,6 +3,7 @@
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
 from bulkedge.laws.causal import CausalLaw
+from bulkedge.laws.causal_head import CausalHeadDistribution
 from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw
@@ -17,6 +18,7 @@ from bulkedge.laws.tracy_widom import TracyWidom
 
 __all__ = [
     "AttentionLaw",
+    "CausalHeadDistribution",
     "CausalLaw",
     "CorrelatedAttentionLaw",
     "EmpiricalLaw",

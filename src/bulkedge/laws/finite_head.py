@@ -81,14 +81,22 @@ class FiniteHeadLaw(Parametric, Law):
         return ()
 
     def _bulk(self) -> Bulk | None:
-        return self._on_the_sphere._bulk() if self.qk_norm else bulk_of(self._gaussian, ())
+        return Squared(self._on_the_sphere)._bulk() if self.qk_norm else bulk_of(self._gaussian, ())
+
+    def profiled(self) -> ProfiledSum:
+        """The terms: degrees first, then noise of infinite rank, then large entries; with sizes of rows and columns."""
+        if not self.qk_norm:
+            return self._gaussian
+        variances, ratios = (np.array(each) for each in (self._on_the_sphere.variances, self._on_the_sphere.ratios))
+        alike = Profile(np.ones(1), np.ones((len(variances), 1)))
+        return ProfiledSum(variances, ratios, alike, alike)
 
     @property
-    def _on_the_sphere(self) -> Squared:
+    def _on_the_sphere(self) -> SumLaw:
         kappa, one = np.array([self.beta * np.sqrt(self.head_dim)]), np.ones(1)
         terms = self._terms(kappa, log_coefficients(self.head_dim, kappa, 0)[0], one)
         variances = np.concatenate([terms.sizes[:, 0] ** 2, terms.noise[:, 0]]) / terms.mean**2
-        return Squared(SumLaw(tuple(variances.tolist()), tuple(terms.all_ratios(terms.noise[:, 0]).tolist())))
+        return SumLaw(tuple(variances.tolist()), tuple(terms.all_ratios(terms.noise[:, 0]).tolist()))
 
     @cached_property
     def _gaussian(self) -> ProfiledSum:
