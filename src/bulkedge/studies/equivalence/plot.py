@@ -156,7 +156,10 @@ def causal(data: xr.Dataset) -> Figure:
     error = data.distance.std("draw", ddof=1)
     marks(distance, data.head_dim, data.distance.mean("draw"), error, label="independent scores")
     marks(distance, data.head_dim, data["head"], label="causal heads", fmt="s", color=COLOURS[2])
-    distance.set(xscale="log", yscale="log", xlabel="head dimension", ylabel="Kolmogorov distance")
+    lowest = min(float(data.distance.min()), float(data["head"].min()))
+    distance.set(
+        xscale="log", yscale="log", xlabel="head dimension", ylabel="Kolmogorov distance", ylim=(lowest / 2, None)
+    )
     line(top, data["rank"], data["mean"], label="Cesàro matrix", marker=".")
     marks(top, data["rank"], data.value.mean("draw"), data.value.std("draw", ddof=1), label="causal attention")
     top.set(xlabel="rank", ylabel="singular value")
@@ -164,7 +167,7 @@ def causal(data: xr.Dataset) -> Figure:
     norm.axhline(2.0, color=COLOURS[-1], ls=":", lw=0.9, label="limit")
     norm.set_xscale("log", base=2)
     norm.set_xlabel("tokens")
-    for axes, place in ((bulk, "upper left"), (distance, "lower left"), (top, "upper right"), (norm, "lower right")):
+    for axes, place in ((bulk, "upper left"), (distance, "upper right"), (top, "upper right"), (norm, "lower right")):
         axes.legend(loc=place)
     return figure
 
