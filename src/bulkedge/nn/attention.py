@@ -101,8 +101,9 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
 
     def attend(value: Tensor) -> Tensor:
-        options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-        output = scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, **options)
+        output = scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
         return _times(_grouped(output, groups), beta)
 
     values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups)
@@ -116,7 +117,7 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         if not _equals(beta - gamma, 0):
             sums, counts = _mean(values, rows, seen, is_causal=False)
             output = _plus(output, (beta - gamma) / counts, sums)
-    elif is_causal and _fused_running_mean(query, value, gamma, groups):
+    elif is_causal and not isinstance(gamma, Tensor) and _fused_running_mean(query, value, groups):
         output = fused.attend_less_running_mean(attend, value, gamma, groups)
     else:
         sums, counts = _mean(values, rows, seen, is_causal=is_causal)
@@ -155,16 +156,15 @@ def _centred(values: Tensor, weights: Tensor | None) -> Tensor:
     """Values less their mean, with uniform weights unless a column of them is given; heads of queries not apart."""
     value = values.squeeze(-3)
     if not fused.takes(value):
-        return _Centred.apply(values, weights).squeeze(-3)  # type: ignore[no-any-return]
+        return _Centred.apply(values, weights).squeeze(-3)
     given = None if weights is None else weights.expand(*values.shape[:-1], 1)[..., 0, :, 0]
-    return fused.centred(value, given, False)  # noqa: FBT003
+    return fused.centred(value, given, adjoint=False)
 
 
-def _fused_running_mean(query: Tensor, value: Tensor, gamma: Coefficient, groups: int) -> bool:
-    """Whether there is one kernel for it: for as many queries as keys, and a mean that counts the same for all heads."""
-    heads, tokens = groups * value.shape[-3], value.shape[-2]
-    same = query.shape[:-1] == (*value.shape[:-3], heads, tokens)
-    return same and not isinstance(gamma, Tensor) and fused.takes(value)
+def _fused_running_mean(query: Tensor, value: Tensor, groups: int) -> bool:
+    """Whether there is a kernel for it: that is for as many queries as keys."""
+    *batch, heads, tokens, _ = value.shape
+    return query.shape[:-1] == (*batch, groups * heads, tokens) and fused.takes(value)
 
 
 class _Centred(torch.autograd.Function):

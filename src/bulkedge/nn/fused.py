@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 64
-"""Tokens that a program holds at a time."""
-PROGRAMS = 256
+CENTRE, RUN = (128, 8), (32, 1)
+"""Tokens that a program holds at a time, and its warps: running sums are fastest in one, which waits for nobody."""
+WIDTH = 64
+"""Numbers of each token that it holds."""
+PROGRAMS = 512
 """How many of them keep a GPU busy."""
 SEGMENTS = 64
 """The most that a head is cut into."""
@@ -36,7 +38,7 @@ def takes(value: Tensor) -> bool:
         and value.dim() == 4
         and value.numel() > 0
         and value.shape[-1] <= 256
-        and torch.cuda.get_device_properties(value.device).major >= 7  # what Triton compiles for
+        and torch.cuda.get_device_properties(value.device).major >= 8  # bfloat16
     )
 
 
@@ -45,9 +47,12 @@ def attend_less_running_mean(attend: Callable[[Tensor], Tensor], value: Tensor, 
 
     The gradient with respect to `value` comes through two doors, and is added up in the pass that computes the second.
     """
-    value, mean = _Promise.apply(value, scale, groups)
-    output = _Keep.apply(attend(value).flatten(1, 2), mean, value, scale)
-    return output.unflatten(1, (-1, groups))  # type: ignore[no-any-return]
+    if not (value.requires_grad and torch.is_grad_enabled()):
+        output = less_running_mean(attend(value).flatten(1, 2), value, scale, adjoint=False)
+    else:
+        value, mean = _Promise.apply(value, scale, groups)
+        output = _Keep.apply(attend(value).flatten(1, 2), mean, value, scale)
+    return output.unflatten(1, (-1, groups))
 
 
 class _Promise(torch.autograd.Function):
@@ -67,7 +72,7 @@ class _Promise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         """Both gradients in one pass."""
-        return less_running_mean(*gradients, ctx.scale, True), None, None  # noqa: FBT003
+        return less_running_mean(*gradients, ctx.scale, adjoint=True), None, None
 
 
 class _Keep(torch.autograd.Function):
@@ -76,7 +81,7 @@ class _Keep(torch.autograd.Function):
     @staticmethod
     def forward(output: Tensor, mean: Tensor, value: Tensor, scale: float) -> Tensor:  # noqa: ARG004
         """Reads no `mean`: there is nothing in it."""
-        return less_running_mean(output, value, scale, False)  # noqa: FBT003
+        return less_running_mean(output, value, scale, adjoint=False)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -85,32 +90,28 @@ class _Keep(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ARG004
         """That of a sum; what depends on `value` went through `mean`."""
-        return *2 * gradients, None, None
+        return gradients[0], gradients[0], None, None
 
 
 @torch.library.custom_op("bulkedge::centred", mutates_args=(), device_types="cuda")
 def centred(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
-    """``(I - 1 w') V`` for values ``(batch, heads, tokens, dim)`` and weights ``(batch, heads, tokens)``.
+    """``(I - 1 w') V`` for values ``(batch, heads, tokens, dim)``; for the adjoint ``(I - w 1') V``.
 
-    Parameters
-    ----------
-    weights : Tensor, optional
-        In single precision, summing to one over tokens; uniform unless given.
-    adjoint : bool
-        Whether to apply ``I - w 1'``.
+    Weights are ``(batch, heads, tokens)`` in single precision and sum to one over tokens; uniform unless given.
     """
     from bulkedge.nn import kernels
 
-    value, result, cut = _rows(value), _like(value), _cut(value)
+    value, result, cut, (block, warps) = _rows(value), _like(value), _cut(value, CENTRE[0]), CENTRE
     _, heads, tokens, dim = value.shape
     kind = "ones" if weights is None or adjoint else "given"
     given = value if weights is None else weights.contiguous()
     with torch.cuda.device(value.device):
-        totals = _totals(value, given, cut, kind)
-        kernels.centre[(cut[0] * heads * len(value),)](
+        totals = _totals(value, given, cut, CENTRE, kind)
+        kernels.centre[_grid(cut[0] * heads * len(value), dim)](
             *(value, given, result, totals, tokens, dim, heads, *cut),
             *(*value.stride()[:3], *result.stride()[:3]),
-            *(kind, weights is not None and adjoint, cut[0] > 1, SEGMENTS, BLOCK, _width(dim)),
+            *(kind, weights is not None and adjoint, cut[0] > 1, SEGMENTS, block, _width(dim)),
+            num_warps=warps,
         )
     return result
 
@@ -123,15 +124,16 @@ def less_running_mean(target: Tensor, source: Tensor, scale: float, adjoint: boo
     """
     from bulkedge.nn import kernels
 
-    target, source, result, cut = _rows(target), _rows(source), _like(target), _cut(target)
+    target, source, result, cut, (block, warps) = _rows(target), _rows(source), _like(target), _cut(target, RUN[0]), RUN
     _, heads, tokens, dim = target.shape
     group = source.shape[1] // heads if adjoint else heads // source.shape[1]
     with torch.cuda.device(target.device):
-        totals = _totals(source, source, cut, *(("counts", group) if adjoint else ("ones", 1)))
-        kernels.run[(cut[0] * heads * len(target),)](
+        totals = _totals(source, source, cut, RUN, *(("counts", group) if adjoint else ("ones", 1)))
+        kernels.run[_grid(cut[0] * heads * len(target), dim)](
             *(target, source, result, totals, scale, tokens, dim, heads, *cut),
             *(*target.stride()[:3], *source.stride()[:3], *result.stride()[:3]),
-            *(group, adjoint, cut[0] > 1, SEGMENTS, BLOCK, _width(dim)),
+            *(group, adjoint, cut[0] > 1, SEGMENTS, block, _width(dim)),
+            num_warps=warps,
         )
     return result
 
@@ -152,7 +154,7 @@ def _centred_context(ctx: Any, inputs: tuple[Tensor, Tensor | None, bool], outpu
 
 
 def _centred_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-    return centred(gradient, *ctx.saved_tensors, not ctx.adjoint), None, None
+    return centred(gradient, *ctx.saved_tensors, adjoint=not ctx.adjoint), None, None
 
 
 def _running_context(ctx: Any, inputs: tuple[Tensor, Tensor, float, bool], output: Tensor) -> None:  # noqa: ARG001
@@ -161,7 +163,7 @@ def _running_context(ctx: Any, inputs: tuple[Tensor, Tensor, float, bool], outpu
 
 def _running_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
     nothing = gradient.new_zeros(ctx.shape)
-    return gradient, less_running_mean(nothing, gradient, ctx.scale, not ctx.adjoint), None, None
+    return gradient, less_running_mean(nothing, gradient, ctx.scale, adjoint=not ctx.adjoint), None, None
 
 
 centred.register_autograd(_centred_backward, setup_context=_centred_context)
@@ -179,28 +181,36 @@ def _like(tensor: Tensor) -> Tensor:
 
 
 def _width(dim: int) -> int:
-    """The least power of two."""
-    return 1 << (dim - 1).bit_length()
+    """A power of two, of which products of matrices need sixteen."""
+    return min(WIDTH, max(16, 1 << (dim - 1).bit_length()))
 
 
-def _cut(tensor: Tensor) -> tuple[int, int]:
+def _grid(programs: int, dim: int) -> tuple[int, int]:
+    return programs, -(-dim // _width(dim))
+
+
+def _cut(tensor: Tensor, block: int) -> tuple[int, int]:
     """Segments of a head, and tokens in a segment."""
     batch, heads, tokens, _ = tensor.shape
-    segments = min(max(1, PROGRAMS // (batch * heads)), SEGMENTS)
-    blocks = -(-tokens // (segments * BLOCK))
-    return -(-tokens // (blocks * BLOCK)), blocks * BLOCK
+    enough = batch * heads >= PROGRAMS
+    segments = 1 if enough else min(2 * PROGRAMS // (batch * heads), SEGMENTS)
+    blocks = -(-tokens // (segments * block))
+    return -(-tokens // (blocks * block)), blocks * block
 
 
-def _totals(source: Tensor, weights: Tensor, cut: tuple[int, int], kind: str, group: int = 1) -> Tensor:
+def _totals(  # noqa: PLR0913, PLR0917
+    source: Tensor, weights: Tensor, cut: tuple[int, int], size: tuple[int, int], kind: str, group: int = 1
+) -> Tensor:
     """Weighted sums of segments, over groups of heads; for a single segment none are needed."""
     from bulkedge.nn import kernels
 
-    (batch, heads, tokens, dim), segments = source.shape, cut[0]
+    (batch, heads, tokens, dim), (segments, _), (block, warps) = source.shape, cut, size
     if segments == 1:
         return source
-    totals = source.new_empty(batch * heads // group, segments, _width(dim), dtype=torch.float32)
-    kernels.sum_segments[(len(totals) * segments,)](
+    totals = source.new_empty(batch * heads // group, segments, dim, dtype=torch.float32)
+    kernels.sum_segments[_grid(len(totals) * segments, dim)](
         *(source, weights, totals, tokens, dim, heads // group, *cut),
-        *(*source.stride()[:3], kind, group, BLOCK, _width(dim)),
+        *(*source.stride()[:3], kind, group, block, _width(dim)),
+        num_warps=warps,
     )
     return totals

@@ -5,16 +5,22 @@ comes with torch where there is CUDA. :mod:`bulkedge.nn.fused` launches them and
 
 Names: ``by_batch, by_head, by_token`` are strides, whose last is one; capital letters are known when compiled.
 """
-# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - signatures as Triton has them
+# ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0913, PLR0917 - signatures as Triton has them
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
+def _columns(WIDTH: tl.constexpr):
+    return tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+
+
+@triton.jit
 def _tile(start, stride, tokens, dim, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
     """Tokens from `start` on, where their numbers are, and which of them exist."""
-    token, column = start + tl.arange(0, BLOCK), tl.arange(0, WIDTH)[None, :]
+    token, column = start + tl.arange(0, BLOCK), _columns(WIDTH)[None, :]
     where = token.to(tl.int64)[:, None] * stride + column
     return token, where, (token < tokens)[:, None] & (column < dim)
 
@@ -23,11 +29,12 @@ def _tile(start, stride, tokens, dim, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
 def _weights(weights, token, tokens, KIND: tl.constexpr):
     """Of tokens in a sum: from memory, one over the number of tokens up to this one, or one."""
     if KIND == "given":
-        return tl.load(weights + token, mask=token < tokens, other=0.0)[:, None]
+        weight = tl.load(weights + token, mask=token < tokens, other=0.0)[:, None]
     elif KIND == "counts":
-        return 1.0 / (token + 1)[:, None]
+        weight = 1.0 / (token + 1)[:, None]
     else:
-        return 1.0
+        weight = 1.0
+    return weight
 
 
 @triton.jit
@@ -50,6 +57,7 @@ def sum_segments(
     source, weights, totals, tokens, dim, heads, segments, length, by_batch, by_head, by_token,
     KIND: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
+    """``totals``: weighted sums of segments, over groups of heads."""
     program = tl.program_id(0).to(tl.int64)
     head, segment = program // segments, program % segments
     source += head // heads * by_batch + head % heads * GROUP * by_head
@@ -57,15 +65,16 @@ def sum_segments(
     total = _sum(
         source, weights, segment * length, length, tokens, dim, by_head, by_token, KIND, GROUP, BLOCK, WIDTH
     )  # fmt: skip
-    tl.store(totals + program * WIDTH + tl.arange(0, WIDTH), total)
+    column = _columns(WIDTH)
+    tl.store(totals + program * dim + column, total, mask=column < dim)
 
 
 @triton.jit
-def _add_up(totals, first, last, SEGMENTS: tl.constexpr, WIDTH: tl.constexpr):
+def _add_up(totals, first, last, dim, SEGMENTS: tl.constexpr, WIDTH: tl.constexpr):
     """Sum over the segments from `first` until before `last`."""
-    segment, column = tl.arange(0, SEGMENTS)[:, None], tl.arange(0, WIDTH)[None, :]
-    inside = (segment >= first) & (segment < last) & (column < WIDTH)
-    return tl.sum(tl.load(totals + segment * WIDTH + column, mask=inside, other=0.0), 0)
+    segment, column = tl.arange(0, SEGMENTS)[:, None], _columns(WIDTH)[None, :]
+    inside = (segment >= first) & (segment < last) & (column < dim)
+    return tl.sum(tl.load(totals + segment * dim + column, mask=inside, other=0.0), 0)
 
 
 @triton.jit
@@ -75,6 +84,7 @@ def centre(
     KIND: tl.constexpr, WEIGH_TOTAL: tl.constexpr, SEGMENTED: tl.constexpr, SEGMENTS: tl.constexpr,
     BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
+    """``result``: values less the weighted sum of a head, or less the plain sum times the weights."""
     # last ones first: the cache still holds them
     program = tl.num_programs(0).to(tl.int64) - 1 - tl.program_id(0)
     head, segment = program // segments, program % segments
@@ -82,7 +92,7 @@ def centre(
     result += head // heads * result_by_batch + head % heads * result_by_head
     weights += head * tokens
     if SEGMENTED:
-        total = _add_up(totals + head * segments * WIDTH, 0, segments, SEGMENTS, WIDTH)
+        total = _add_up(totals + head * segments * dim, 0, segments, dim, SEGMENTS, WIDTH)
     else:
         total = _sum(value, weights, 0, length, tokens, dim, 0, value_by_token, KIND, 1, BLOCK, WIDTH)
     if KIND == "ones" and not WEIGH_TOTAL:
@@ -104,32 +114,36 @@ def run(
     GROUP: tl.constexpr, ADJOINT: tl.constexpr, SEGMENTED: tl.constexpr, SEGMENTS: tl.constexpr,
     BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
+    """``result``: the target less weighted running sums of the source, or running sums from the end for the adjoint."""
     program = tl.num_programs(0).to(tl.int64) - 1 - tl.program_id(0)
     head, segment = program // segments, program % segments
     target += head // heads * target_by_batch + head % heads * target_by_head
     result += head // heads * result_by_batch + head % heads * result_by_head
     first = head % heads * GROUP if ADJOINT else head % heads // GROUP
     source += head // heads * source_by_batch + first * source_by_head
-    totals += (head if ADJOINT else head // GROUP) * segments * WIDTH
+    totals += (head if ADJOINT else head // GROUP) * segments * dim
     if not SEGMENTED:
         before = tl.zeros((WIDTH,), tl.float32)
     elif ADJOINT:
-        before = _add_up(totals, segment + 1, segments, SEGMENTS, WIDTH)
+        before = _add_up(totals, segment + 1, segments, dim, SEGMENTS, WIDTH)
     else:
-        before = _add_up(totals, 0, segment, SEGMENTS, WIDTH)
+        before = _add_up(totals, 0, segment, dim, SEGMENTS, WIDTH)
+    # loads of shared heads are many enough without a pipeline
     for step in tl.range(0, length, BLOCK, num_stages=1 if ADJOINT and GROUP > 1 else 3):
         start = segment * length + (length - BLOCK - step if ADJOINT else step)
         token, where, exists = _tile(start, source_by_token, tokens, dim, BLOCK, WIDTH)
-        weight = 1.0 / (token + 1)[:, None]
+        weight = _weights(source, token, tokens, "counts")
         terms = tl.load(source + where, mask=exists, other=0.0).to(tl.float32)
         if ADJOINT:
             for member in tl.static_range(1, GROUP):
                 terms += tl.load(source + member * source_by_head + where, mask=exists, other=0.0).to(tl.float32)
             terms *= weight
-        sums = before[None, :] + tl.cumsum(terms, 0, reverse=ADJOINT)
-        before += tl.sum(terms, 0)
-        if not ADJOINT:
-            sums *= weight
+        total = tl.sum(terms, 0)
+        if ADJOINT:  # Triton has reverse sums, but turns the block around for them
+            sums = (before + total)[None, :] - tl.cumsum(terms, 0) + terms
+        else:
+            sums = (before[None, :] + tl.cumsum(terms, 0)) * weight
+        before += total
         token, where, exists = _tile(start, target_by_token, tokens, dim, BLOCK, WIDTH)
         less = tl.load(target + where, mask=exists, other=0.0).to(tl.float32) - scale * sums
         token, where, exists = _tile(start, result_by_token, tokens, dim, BLOCK, WIDTH)
