@@ -3,12 +3,13 @@
 Both maps are memory traffic and little else. Values are read in the layout they come in. A head is cut into segments if
 there are too few heads to fill the GPU: then one kernel sums the segments and the next adds up those it needs.
 
-The maps are operators of torch: autograd, ``torch.compile`` and CUDA graphs take them as they are.
+Autograd, ``torch.compile`` and CUDA graphs take both maps; ``torch.func`` does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -42,63 +43,99 @@ def takes(value: Tensor) -> bool:
     )
 
 
-def attend_less_running_mean(attend: Callable[[Tensor], Tensor], value: Tensor, scale: float, groups: int) -> Tensor:
-    """``attend(value) - scale C value`` with the running mean ``C``, ``(batch, heads, groups, tokens, dim)``.
-
-    The gradient with respect to `value` comes through two doors, and is added up in the pass that computes the second.
-    """
-    if not (value.requires_grad and torch.is_grad_enabled()):
-        output = less_running_mean(attend(value).flatten(1, 2), value, scale, adjoint=False)
-    else:
-        value, mean = _Promise.apply(value, scale, groups)
-        output = _Keep.apply(attend(value).flatten(1, 2), mean, value, scale)
-    return output.unflatten(1, (-1, groups))
-
-
-class _Promise(torch.autograd.Function):
-    """The values, and a tensor without memory in the place of ``-scale C value``."""
-
-    @staticmethod
-    def forward(value: Tensor, scale: float, groups: int) -> tuple[Tensor, Tensor]:  # noqa: ARG004
-        """The mean has the shape of the output."""
-        batch, heads, tokens, dim = value.shape
-        return value.view_as(value), value.new_empty(1).expand(batch, heads * groups, tokens, dim)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float, int], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG004
-        """The map is linear."""
-        ctx.scale = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """Both gradients in one pass."""
-        return less_running_mean(*gradients, ctx.scale, adjoint=True), None, None
-
-
-class _Keep(torch.autograd.Function):
-    """The output with the promised mean added, which is computed here and not before."""
-
-    @staticmethod
-    def forward(output: Tensor, mean: Tensor, value: Tensor, scale: float) -> Tensor:  # noqa: ARG004
-        """Reads no `mean`: there is nothing in it."""
-        return less_running_mean(output, value, scale, adjoint=False)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """A sum needs nothing for its gradient."""
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ARG004
-        """That of a sum; what depends on `value` went through `mean`."""
-        return gradients[0], gradients[0], None, None
-
-
-@torch.library.custom_op("bulkedge::centred", mutates_args=(), device_types="cuda")
 def centred(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
     """``(I - 1 w') V`` for values ``(batch, heads, tokens, dim)``; for the adjoint ``(I - w 1') V``.
 
     Weights are ``(batch, heads, tokens)`` in single precision and sum to one over tokens; uniform unless given.
     """
+    return _Centred.apply(value, weights, adjoint)
+
+
+def less_running_mean(target: Tensor, source: Tensor, scale: float, adjoint: bool) -> Tensor:  # noqa: FBT001
+    """``target - scale C source`` with the running mean ``C``, or with its transpose; ``(batch, heads, tokens, dim)``.
+
+    Heads of `target` may share those of `source`; for the adjoint it is the other way round, and shared ones add up.
+    """
+    return _Less.apply(target, source, scale, adjoint)
+
+
+def attend_less_running_mean(attend: Callable[[Tensor], Tensor], value: Tensor, scale: float, groups: int) -> Tensor:
+    """``attend(value) - scale C value`` with the running mean ``C``, ``(batch, heads, groups, tokens, dim)``.
+
+    The gradient with respect to `value` comes through two doors, and is added up in the pass that computes the second.
+    """
+    if value.requires_grad and torch.is_grad_enabled():
+        value, mean = _Promise.apply(value, scale, groups)
+        output = _Keep.apply(attend(value).flatten(1, 2), mean, value, scale)
+    else:
+        output = _subtract(attend(value).flatten(1, 2), value, scale, adjoint=False)
+    return output.unflatten(1, (-1, groups))
+
+
+class _Centred(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
+        ctx.save_for_backward(weights)
+        ctx.adjoint = adjoint
+        return _centre(value, weights, adjoint)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (weights,) = ctx.saved_tensors
+        return centred(gradients[0], weights, adjoint=not ctx.adjoint), None, None
+
+
+class _Less(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, target: Tensor, source: Tensor, scale: float, adjoint: bool) -> Tensor:  # noqa: FBT001
+        ctx.shape, ctx.scale, ctx.adjoint = source.shape, scale, adjoint
+        return _subtract(target, source, scale, adjoint)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (gradient,) = gradients
+        nothing = gradient.new_zeros(ctx.shape)
+        return gradient, less_running_mean(nothing, gradient, ctx.scale, adjoint=not ctx.adjoint), None, None
+
+
+class _Promise(torch.autograd.Function):
+    """The values, and a tensor without memory in the place of ``-scale C value``, of the shape of the output."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, scale: float, groups: int) -> tuple[Tensor, Tensor]:
+        ctx.scale = scale
+        batch, heads, tokens, dim = value.shape
+        return value.view_as(value), value.new_empty(1).expand(batch, heads * groups, tokens, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        attended, mean = gradients
+        return less_running_mean(attended, mean, ctx.scale, adjoint=True), None, None
+
+
+class _Keep(torch.autograd.Function):
+    """The output with the promised mean added, which is computed here: the gradient of a sum goes both ways."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, mean: Tensor, value: Tensor, scale: float) -> Tensor:  # noqa: ARG004
+        return _subtract(output, value, scale, adjoint=False)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ARG004
+        return gradients[0], gradients[0], None, None
+
+
+def _centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
+    """A compiler needs an operator; without one its dispatch would take longer than the launch."""
+    return (_centre_operator if torch.compiler.is_compiling() else _launch_centre)(value, weights, adjoint)
+
+
+def _subtract(target: Tensor, source: Tensor, scale: float, adjoint: bool) -> Tensor:  # noqa: FBT001
+    launch = _subtract_operator if torch.compiler.is_compiling() else _launch_run
+    return launch(target, source, scale, adjoint)
+
+
+def _launch_centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
     from bulkedge.nn import kernels
 
     value, result, cut, (block, warps) = _rows(value), _like(value), _cut(value, CENTRE[0]), CENTRE
@@ -116,12 +153,7 @@ def centred(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # 
     return result
 
 
-@torch.library.custom_op("bulkedge::less_running_mean", mutates_args=(), device_types="cuda")
-def less_running_mean(target: Tensor, source: Tensor, scale: float, adjoint: bool) -> Tensor:  # noqa: FBT001
-    """``target - scale C source`` with the running mean ``C``, or with its transpose; ``(batch, heads, tokens, dim)``.
-
-    Heads of `target` may share those of `source`; for the adjoint it is the other way round, and shared ones add up.
-    """
+def _launch_run(target: Tensor, source: Tensor, scale: float, adjoint: bool) -> Tensor:  # noqa: FBT001
     from bulkedge.nn import kernels
 
     target, source, result, cut, (block, warps) = _rows(target), _rows(source), _like(target), _cut(target, RUN[0]), RUN
@@ -138,36 +170,11 @@ def less_running_mean(target: Tensor, source: Tensor, scale: float, adjoint: boo
     return result
 
 
-@centred.register_fake
-def _(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: ARG001, FBT001
-    return _like(value)
-
-
-@less_running_mean.register_fake
-def _(target: Tensor, source: Tensor, scale: float, adjoint: bool) -> Tensor:  # noqa: ARG001, FBT001
-    return _like(target)
-
-
-def _centred_context(ctx: Any, inputs: tuple[Tensor, Tensor | None, bool], output: Tensor) -> None:  # noqa: ARG001
-    ctx.save_for_backward(inputs[1])
-    ctx.adjoint = inputs[2]
-
-
-def _centred_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-    return centred(gradient, *ctx.saved_tensors, adjoint=not ctx.adjoint), None, None
-
-
-def _running_context(ctx: Any, inputs: tuple[Tensor, Tensor, float, bool], output: Tensor) -> None:  # noqa: ARG001
-    ctx.shape, ctx.scale, ctx.adjoint = inputs[1].shape, *inputs[2:]
-
-
-def _running_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-    nothing = gradient.new_zeros(ctx.shape)
-    return gradient, less_running_mean(nothing, gradient, ctx.scale, adjoint=not ctx.adjoint), None, None
-
-
-centred.register_autograd(_centred_backward, setup_context=_centred_context)
-less_running_mean.register_autograd(_running_backward, setup_context=_running_context)
+_operator = partial(torch.library.custom_op, mutates_args=(), device_types="cuda")
+_centre_operator: Any = _operator("bulkedge::centre", _launch_centre)
+_subtract_operator: Any = _operator("bulkedge::subtract_running_mean", _launch_run)
+for _each in (_centre_operator, _subtract_operator):
+    _each.register_fake(lambda tensor, *_: _like(tensor))
 
 
 def _rows(tensor: Tensor) -> Tensor:
