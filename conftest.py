@@ -1,5 +1,7 @@
-"""What pytest leaves alone: modules that need torch, where torch is not installed."""
+"""What pytest leaves alone: modules that need torch or Triton, where those are not installed."""
 
 from importlib.util import find_spec
 
 collect_ignore_glob = [] if find_spec("torch") else ["src/bulkedge/nn/*"]
+if not find_spec("triton"):
+    collect_ignore_glob.append("src/bulkedge/nn/kernels.py")

@@ -3,7 +3,8 @@
 Rows of softmax attention ``A`` sum to one, so the matrix has an outlier that the rest of its spectrum does not follow:
 its mean ``C``, uniform over the keys that a row may see. Without it ``(A - C) V = A V - C V`` (*propagation*,
 equation 9), and ``C V`` is a mean of the values: over all keys, over those a padding mask admits, or the running mean
-of causal attention. The kernel that computes ``A V`` stays as it is, and no matrix of scores is formed.
+of causal attention. The kernel that computes ``A V`` stays as it is, and no matrix of scores is formed. On a GPU the
+means of most values go through :mod:`bulkedge.nn.fused`.
 
 >>> import torch
 >>> q, k, v = torch.randn(3, 2, 4, 16, 8, generator=torch.Generator().manual_seed(0)).unbind()
@@ -14,12 +15,13 @@ True
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
+
+from bulkedge.nn import fused
 
 CHUNK = 64
 """Tokens whose running sums are one small matrix product."""
@@ -95,34 +97,32 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     """
     if query.dim() < 3:
         raise ValueError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
-    attend = partial(
-        scaled_dot_product_attention,
-        query,
-        key,
-        attn_mask=attn_mask,
-        dropout_p=dropout_p,
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=enable_gqa,
-    )
     groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
     alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
+
+    def attend(value: Tensor) -> Tensor:
+        output = scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return _times(_grouped(output, groups), beta)
+
     values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups)
     one_mean = not is_causal and (seen is None or all(size == 1 for size in seen.shape[-3:-1]))
     if _equals(gamma, 0):
-        output = _times(_grouped(attend(value), groups), beta)
+        output = attend(value)
     elif one_mean and not dropout_p and rows >= value.shape[-2]:
         # all rows have the mean m, and A(V - m) = A V - m: values are centred before the kernel, because the difference
         # of two numbers that were rounded near m has lost what they differ by
-        centred = _Centred.apply(values, None if seen is None else _weights(seen, value.dtype))
-        output = _times(_grouped(attend(centred.squeeze(-3)), groups), beta)
+        output = attend(_centred(values, None if seen is None else _weights(seen, value.dtype)))
         if not _equals(beta - gamma, 0):
             sums, counts = _mean(values, rows, seen, is_causal=False)
             output = _plus(output, (beta - gamma) / counts, sums)
+    elif is_causal and not isinstance(gamma, Tensor) and _fused_running_mean(query, value, groups):
+        output = fused.attend_less_running_mean(attend, value, gamma, groups)
     else:
         sums, counts = _mean(values, rows, seen, is_causal=is_causal)
         # divided in the pass that subtracts: the weights are few
-        output = _plus(_times(_grouped(attend(value), groups), beta), -gamma / counts, sums)
+        output = _plus(attend(value), -gamma / counts, sums)
     return _plus(output, alpha, _own(values, rows) if not _equals(alpha, 0) else values).flatten(-4, -3)
 
 
@@ -150,6 +150,21 @@ def _chunked_sums(value: Tensor) -> Tensor:
     flat = chunks.reshape(-1, CHUNK, dim)
     sums = torch.baddbmm(before.reshape(-1, 1, dim), triangle.expand(len(flat), -1, -1), flat)
     return sums.view(chunks.shape).flatten(-3, -2)[..., :tokens, :]
+
+
+def _centred(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Values less their mean, with uniform weights unless a column of them is given; heads of queries not apart."""
+    value = values.squeeze(-3)
+    if not fused.takes(value):
+        return _Centred.apply(values, weights).squeeze(-3)
+    given = None if weights is None else weights.expand(*values.shape[:-1], 1)[..., 0, :, 0]
+    return fused.centred(value, given, adjoint=False)
+
+
+def _fused_running_mean(query: Tensor, value: Tensor, groups: int) -> bool:
+    """Whether there is a kernel for it: that is for as many queries as keys."""
+    *batch, heads, tokens, _ = value.shape
+    return query.shape[:-1] == (*batch, groups * heads, tokens) and fused.takes(value)
 
 
 class _Centred(torch.autograd.Function):
