@@ -15,8 +15,11 @@ import numpy as np
 from bulkedge.arrays import Real
 from bulkedge.domains import Each, Interval, Parametric, parameter
 from bulkedge.laws.base import Atoms, Bulk, Law
+from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.gaps import bulk_of
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
+from bulkedge.laws.free import FreeProduct
+from bulkedge.laws.product import MarchenkoPastur
 
 BLOCKS = 16
 
@@ -32,7 +35,7 @@ class ProfileLaw(Parametric, Law):
     """
 
     variances: tuple[tuple[float, ...], ...] = parameter(
-        Each(Each(Interval(0.01, 100), most=BLOCKS), most=BLOCKS),
+        Each(Each(Interval(0.05, 20), most=BLOCKS), most=BLOCKS),
         "variances of the blocks, a tuple for each row of blocks",
     )
     rows: Sequence[float] | None = None
@@ -53,6 +56,9 @@ class ProfileLaw(Parametric, Law):
 
     def _bulk(self) -> Bulk | None:
         variances, rows, columns = (np.asarray(each, dtype=float) for each in (self.variances, self.rows, self.columns))
+        if 1 in variances.shape:  # sizes of rows or columns alone: Silverstein's law, which has an explicit map
+            population = EmpiricalLaw(variances, rows if len(columns) == 1 else columns)
+            return FreeProduct(population, MarchenkoPastur(1.0))._bulk()
         # one term for each column block, which has no other columns
         mean = rows @ variances
         problem = ProfiledSum(
