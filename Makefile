@@ -21,7 +21,7 @@ $(VENV)/.$(EXTRAS) $(VENV)/.docs: $(VENV)/.%: $(VENV)/.base
 	$(PIP) --editable '.[$*]'
 	touch $@
 
-test: $(VENV)/.$(EXTRAS)  ## run the tests (three minutes on two cores)
+test: $(VENV)/.$(EXTRAS)  ## run the tests (five minutes on two cores)
 	$(BIN)/pytest -n auto
 
 test-slow: $(VENV)/.$(EXTRAS)  ## run the checks that take minutes: a thousand examples of every law

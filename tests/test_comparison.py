@@ -43,6 +43,16 @@ def test_rounding_beside_an_atom_does_not_count():
     assert be.compare(spectrum_of(values), law).ks < 0.006
 
 
+def test_values_below_the_rounding_of_the_decomposition_only_count():
+    """Where they lie says nothing: garbage and the law's own quantiles are at the same distance."""
+    law, n = be.FussCatalan(3), 400
+    values = law.ppf((np.arange(n) + 0.5) / n)
+    rounding = values[40] * 1.01
+    garbage = np.where(values < rounding, values[0], values)
+    assert be.compare(spectrum_of(garbage, rounding=rounding), law).ks == pytest.approx(1 / (2 * n), rel=1e-6)
+    assert be.compare(spectrum_of(garbage), law).ks > 0.05
+
+
 def test_outliers_are_called_and_left_out_of_the_distances():
     rng = np.random.default_rng(0)
     noise = be.Wigner(400).sample(rng)

@@ -35,6 +35,7 @@ COMPUTED = {
     "finite head, three intervals": lambda: be.FiniteHeadLaw(0.25, 32, 2048),
     "empirical": lambda: be.EmpiricalLaw([-1.0, 0.5, 0.5, 3.0], [1, 2, 3, 4]),
     "affine": lambda: be.free_add(be.MarchenkoPastur(2.0), be.EmpiricalLaw([-3.0])),
+    "tail, scaled": lambda: be.PoissonLaw().scaled(3.0),
     "negative multiple": lambda: be.MarchenkoPastur(2.0).scaled(-1.5),
     "square of an asymmetric law": lambda: be.free_add(be.Semicircle(), be.EmpiricalLaw([-1.0, 3.0])).squared(),
     "square of a law with hard edge": lambda: be.MarchenkoPastur(1.0).squared(),

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
+import xarray as xr
 from numpy.typing import ArrayLike
 
 
@@ -19,6 +20,12 @@ def standard_error(draws: ArrayLike) -> float:
     """Standard error of the mean of independent draws; zero for a single one, which does not tell."""
     values = np.asarray(draws, dtype=float)
     return float(values.std() / max(values.size - 1, 1) ** 0.5)
+
+
+def average(values: xr.DataArray) -> tuple[float, float]:
+    """Mean over everything, and its standard error from the scatter of the draws in each cell."""
+    variance = values.var("draw", ddof=1) / values.sizes["draw"]
+    return float(values.mean()), float(np.sqrt(variance.sum()) / variance.size)
 
 
 @dataclass(frozen=True)

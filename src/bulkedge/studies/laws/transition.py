@@ -14,7 +14,7 @@ from bulkedge.ensembles import Wigner
 from bulkedge.laws import EmpiricalLaw, Semicircle, Spike
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, average
 
 PLACES = {
     "wigner": "Benaych-Georges and Nadakuditi 2011; recovery, Theorem 2",
@@ -91,7 +91,7 @@ class Transition(Study):
             one = data.sel(model=model)
             above, below = one.sel(strength=slice(ABOVE, None)), one.sel(strength=slice(None, BELOW))
             for quantity, name in (("largest eigenvalue", "location"), ("squared overlap", "overlap")):
-                measured, error = _mean(above[name])
+                measured, error = average(above[name])
                 claims.append(
                     Claim(
                         statement=f"{model}: mean {quantity} above {ABOVE} thresholds",
@@ -103,7 +103,7 @@ class Transition(Study):
                         reason="four standard errors, and a shift of a few 1/n at finite size",
                     )
                 )
-            measured, error = _mean(below.overlap)
+            measured, error = average(below.overlap)
             claims.append(
                 Claim(
                     statement=f"{model}: mean squared overlap below {BELOW} thresholds",
@@ -124,9 +124,3 @@ def _top(matrix: Real) -> tuple[float, float]:
     last = len(matrix) - 1
     values, vectors = eigh(matrix, subset_by_index=(last, last), overwrite_a=True)
     return float(values[0]), float(vectors[0, 0] ** 2)
-
-
-def _mean(values: xr.DataArray) -> tuple[float, float]:
-    """Mean over strengths and draws, and its standard error from the scatter of the draws at each strength."""
-    variance = values.var("draw", ddof=1) / values.sizes["draw"]
-    return float(values.mean()), float(np.sqrt(variance.sum()) / values.sizes["strength"])

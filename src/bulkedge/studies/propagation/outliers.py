@@ -113,7 +113,7 @@ class Outliers(Study):
                 tolerance=4 * error + 0.1,
                 reason="four standard errors; the weights w are a softmax of T numbers, and the bulk adds edge^2/T",
             ),
-            self._count("layer 2, gap kept: outliers of A - uu'", kept.beyond_own.sel(layer=2), 1.0, 1.0),
+            self._count("layer 2, gap kept: outliers of A - uu'", kept.beyond_own.sel(layer=2), 1.0, 0.9),
             Claim(
                 statement="layer 2, gap removed: Kolmogorov distance to the law of these tokens",
                 place="ours; THEORY section 1",

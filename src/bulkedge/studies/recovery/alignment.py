@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
@@ -11,15 +11,13 @@ from bulkedge.arrays import Real
 from bulkedge.domains import Integers, parameter
 from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, average
 from bulkedge.studies.recovery.setting import (
     WEIGHTINGS,
     Predictions,
-    average,
     correlations,
     leading,
     weights_of,
-    with_signal,
 )
 
 CLEAR = 1.5
@@ -48,7 +46,7 @@ class Alignment(Study):
             for weighting in WEIGHTINGS
         }
         found = [
-            leading([with_signal(model, each) for each in signal], self.draws, rng, " ".join(key))[..., 1]
+            leading([replace(model, signal=each) for each in signal], self.draws, rng, " ".join(key))[..., 1]
             for key, model in models.items()
         ]
         shape = len(correlations()), len(WEIGHTINGS)

@@ -14,8 +14,8 @@ from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.learned import learned_weights
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
-from bulkedge.studies.recovery.setting import WEIGHTINGS, average, weights_of
+from bulkedge.studies.claims import Claim, average
+from bulkedge.studies.recovery.setting import WEIGHTINGS, weights_of
 
 RESTARTS = 2
 

@@ -12,8 +12,8 @@ from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Each, Integers, Interval, parameter
 from bulkedge.ensembles.pooled import NOISE, Noise, PooledSequences, Table
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
-from bulkedge.studies.recovery.setting import WEIGHTINGS, average, correlations, leading, weights_of
+from bulkedge.studies.claims import Claim, average
+from bulkedge.studies.recovery.setting import WEIGHTINGS, correlations, leading, weights_of
 
 TABLES: tuple[Table, ...] = ("finite", "additive")
 QUANTITIES = (("location", "largest eigenvalue"), ("overlap", "squared overlap with the signal"))

@@ -13,7 +13,7 @@ from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import causal_weights, mean_weights, self_attention_spread, self_attention_weights
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, standard_error
 from bulkedge.studies.recovery.setting import LENGTH, correlations
 
 BLOCK = 200
@@ -44,8 +44,8 @@ class Harmonic(Study):
             found, apart = self._weights(dim, vocab, rng)
             distance = np.sum((found - limit) ** 2, axis=1)
             weights.append(found.mean(axis=0))
-            squares.append(_mean_and_error(distance))
-            distinct.append(_mean_and_error(distance[apart]))
+            squares.append((distance.mean(), standard_error(distance)))
+            distinct.append((distance[apart].mean(), standard_error(distance[apart])))
             predicted.append(
                 [self_attention_spread(correlation, dim, size, self.temperature) ** 2 for size in (vocab, 10**12)]
             )
@@ -98,7 +98,3 @@ class Harmonic(Study):
                 )
             )
         return claims
-
-
-def _mean_and_error(values: Real) -> tuple[float, float]:
-    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))

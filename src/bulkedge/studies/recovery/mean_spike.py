@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
@@ -10,8 +10,8 @@ import xarray as xr
 from bulkedge.domains import Choice, Integers, Interval, parameter
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
-from bulkedge.studies.recovery.setting import WEIGHTINGS, average, correlations, leading, weights_of, with_signal
+from bulkedge.studies.claims import Claim, average
+from bulkedge.studies.recovery.setting import WEIGHTINGS, correlations, leading, weights_of
 
 CENTRED = {"as drawn": False, "centred": True}
 
@@ -32,22 +32,22 @@ class MeanSpike(Study):
     signals: int = parameter(Integers(4, 100), "signal strengths", 9, paper=20)
     draws: int = parameter(Integers(2, 1000), "draws of each", 10, paper=20)
 
-    def model(self, *, centered: bool) -> PooledSequences:
-        """The ensemble, at unit signal."""
+    def model(self) -> PooledSequences:
+        """The ensemble, not centred, at unit signal."""
         correlation = correlations()["prefix"]
         weights = weights_of(self.weighting, correlation)
-        return PooledSequences(self.dim, self.vocab, self.samples, 1.0, weights, correlation, centered=centered)
+        return PooledSequences(self.dim, self.vocab, self.samples, 1.0, weights, correlation, centered=False)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both tables over the signal; the signal's own spike is the same in both."""
         signal = np.linspace(self.strongest / self.signals, self.strongest, self.signals)
-        raw = self.model(centered=False)
+        raw = self.model()
         models, curve = (
-            [with_signal(raw, each) for each in at] for at in (signal, np.linspace(0.02, self.strongest, 24))
+            [replace(raw, signal=each) for each in at] for at in (signal, np.linspace(0.02, self.strongest, 24))
         )
         found = np.array(
             [
-                leading([with_signal(self.model(centered=centered), each) for each in signal], self.draws, rng, label)
+                leading([replace(each, centered=centered) for each in models], self.draws, rng, label)
                 for label, centered in CENTRED.items()
             ]
         )

@@ -12,8 +12,8 @@ from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.ensembles.correlations import spiked_correlation
 from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
-from bulkedge.studies.recovery.setting import LENGTH, Predictions, average, leading, weights_of
+from bulkedge.studies.claims import Claim, average
+from bulkedge.studies.recovery.setting import LENGTH, Predictions, leading, weights_of
 
 SHOWN = ("mean", "optimal")
 SUPPORT, STRENGTH = 3, 6.0

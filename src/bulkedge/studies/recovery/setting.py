@@ -1,13 +1,12 @@
-"""What the studies of *recovery* share: the two correlation models, the three weightings, draws and their averages."""
+"""What the studies of *recovery* share: the two correlation models, the three weightings, and draws."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from bulkedge.arrays import Real
 from bulkedge.ensembles.correlations import prefix_correlation, spiked_correlation
@@ -37,11 +36,6 @@ def weights_of(weighting: str, correlation: Real) -> Real:
     return (mean_weights if weighting == "mean" else causal_weights)(len(correlation))
 
 
-def with_signal(model: PooledSequences, signal: float) -> PooledSequences:
-    """The same model with another signal."""
-    return replace(model, signal=signal)
-
-
 @dataclass(frozen=True)
 class Predictions:
     """Alignment and threshold of the sample for arrays of signals and vocabulary ratios, in closed form."""
@@ -69,9 +63,3 @@ class Predictions:
 def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Real:
     """Top eigenvalue and overlap of so many draws of each model: an array of models x draws x 2."""
     return np.array([[each.leading(rng) for _ in range(draws)] for each in track(models, label)])
-
-
-def average(values: xr.DataArray) -> tuple[float, float]:
-    """Mean over all, and its standard error from the scatter of the draws in each cell."""
-    variance = values.var("draw", ddof=1) / values.sizes["draw"]
-    return float(values.mean()), float(np.sqrt(variance.sum()) / variance.size)
