@@ -56,8 +56,8 @@ def in_turns(*functions: Callable[[], object]) -> list[float]:
 
 def sampling() -> Table:
     """Time over the floor, and memory beside the array that is never made."""
-    correlation = be.prefix_correlation(LENGTH, 16, 0.5)
-    model = be.PooledSequences(DIM, VOCAB, SAMPLES, 1.0, be.causal_weights(LENGTH), correlation)
+    correlation = be.recovery.prefix_correlation(LENGTH, 16, 0.5)
+    model = be.PooledSequences(DIM, VOCAB, SAMPLES, 1.0, be.recovery.causal_weights(LENGTH), correlation)
     floor, whole = in_turns(products(model), lambda: covariance(model))
     tracemalloc.start()
     covariance(model)

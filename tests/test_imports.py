@@ -9,11 +9,14 @@ import bulkedge
 ROOT = Path(bulkedge.__file__).parent
 
 LAYERS = [
-    ["arrays", "domains", "progress", "records", "version"],
+    ["errors", "version"],
+    ["arrays", "domains", "estimates", "progress", "random", "records"],
     ["laws"],
     ["spectra"],
-    ["ensembles"],
     ["comparison"],
+    ["recovery"],
+    ["ensembles"],
+    ["propagation"],
     ["programs"],
     ["nn"],
     ["models"],

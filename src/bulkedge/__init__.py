@@ -9,39 +9,38 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 >>> comparison.ks < 0.01, comparison.outliers
 (True, ())
 
-``be.nn`` repairs attention in torch models; it is imported when it is first used.
+The papers' theory has rooms of its own: ``be.recovery``, ``be.propagation``, ``be.programs``. ``be.nn`` (which needs
+torch), ``be.models``, ``be.studies`` and ``be.sweeps`` are imported when they are first used.
 """
 
 from importlib import import_module
 from typing import Any
 
-from bulkedge import programs
+from bulkedge import programs, propagation, recovery
 from bulkedge.comparison import Comparison, compare
 from bulkedge.ensembles import (
     AttentionStack,
     Ensemble,
     GaussianProduct,
     GaussianSum,
-    LearnedWeights,
     PooledMixture,
     PooledSequences,
     RandomMarkov,
-    RidgeClassifier,
     SoftmaxAttention,
-    Trainability,
     Wigner,
     Wishart,
-    autoregressive_correlation,
-    causal_weights,
-    draw_signs,
-    learned_weights,
-    mean_weights,
-    optimal_weights,
-    prefix_correlation,
-    prefix_majority,
-    self_attention_weights,
-    spiked_correlation,
 )
+from bulkedge.errors import (
+    AccuracyWarning,
+    BulkedgeError,
+    DomainError,
+    MissingPackageError,
+    RegimeWarning,
+    StoreError,
+    UnitError,
+    UnresolvedError,
+)
+from bulkedge.estimates import Estimate
 from bulkedge.laws import (
     AttentionLaw,
     CausalHeadDistribution,
@@ -65,7 +64,6 @@ from bulkedge.laws import (
     free_mul,
     rectangular_add,
 )
-from bulkedge.models import TableSpectrum, table_spectrum
 from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank
 from bulkedge.version import __version__
 
@@ -101,21 +99,8 @@ __all__ = [
     "SoftmaxAttention",
     "PooledSequences",
     "PooledMixture",
-    "mean_weights",
-    "causal_weights",
-    "optimal_weights",
-    "self_attention_weights",
-    "prefix_correlation",
-    "spiked_correlation",
-    "autoregressive_correlation",
-    "draw_signs",
-    "LearnedWeights",
-    "learned_weights",
-    "RidgeClassifier",
-    "prefix_majority",
     "RandomMarkov",
     "AttentionStack",
-    "Trainability",
     # spectra
     "Spectrum",
     "spectrum",
@@ -125,17 +110,33 @@ __all__ = [
     # comparison
     "Comparison",
     "compare",
-    # programs
+    # numbers with errors, and what goes wrong
+    "Estimate",
+    "BulkedgeError",
+    "DomainError",
+    "UnitError",
+    "UnresolvedError",
+    "MissingPackageError",
+    "StoreError",
+    "RegimeWarning",
+    "AccuracyWarning",
+    # the papers' theory
+    "recovery",
+    "propagation",
     "programs",
-    # models
-    "TableSpectrum",
-    "table_spectrum",
     "__version__",
 ]
 
 
+LAZY = ("models", "nn", "studies", "sweeps")
+"""Rooms that import what is large or optional (torch, xarray, matplotlib): they are loaded when first used."""
+
+
 def __getattr__(name: str) -> Any:
-    """``nn``, when it is asked for: it imports torch, which is large and optional."""
-    if name == "nn":
-        return import_module("bulkedge.nn")
+    if name in LAZY:
+        return import_module(f"bulkedge.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LAZY})

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from bulkedge import laws as families
 from bulkedge.domains import Each, Instance, Interval, Parameter, Parametric, parameters
+from bulkedge.errors import DomainError
 from bulkedge.progress import Progress, listening
 from bulkedge.records import written
 from bulkedge.version import __version__
@@ -259,17 +260,17 @@ def _planned(name: str, given: dict[str, Any]) -> Sweep:
     from bulkedge.sweeps import Sweep, parse_axis
 
     if name not in studies():
-        raise ValueError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
+        raise DomainError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
     (family,), _ = ready(name)
     pairs = [text.partition("=") for text in given["axes"]]
     if unclear := [key for key, sign, values in pairs if not (key and sign and values)]:
-        raise ValueError(f"--grid {unclear[0]!r} is not PARAMETER=VALUES")
+        raise DomainError(f"--grid {unclear[0]!r} is not PARAMETER=VALUES")
     if len({key for key, _, _ in pairs}) < len(pairs):
-        raise ValueError("--grid names a parameter twice")
+        raise DomainError("--grid names a parameter twice")
     axes = {key: parse_axis(family, key, values) for key, _, values in pairs}
     fixed = {each.name: given[each.name] for each in parameters(family) if given.get(each.name) is not None}
     if both := sorted(axes.keys() & fixed.keys()):
-        raise ValueError(f"{both[0]} is fixed and an axis of the grid; leave out one of the two")
+        raise DomainError(f"{both[0]} is fixed and an axis of the grid; leave out one of the two")
     study = family.preset("paper" if given["paper"] else "quick", **fixed)
     return Sweep(study, axes, given["repetitions"], given["seed"])
 
@@ -313,7 +314,7 @@ def law_command(name: str, *, at: str, quantiles: str, spike: str, as_json: bool
     """
     with explained():
         if name not in _families():
-            raise ValueError(f"law = {name!r} is unknown; there are {', '.join(_families())}")
+            raise DomainError(f"law = {name!r} is unknown; there are {', '.join(_families())}")
         law = _families()[name](**{key: value for key, value in given.items() if value is not None})
         facts: dict[str, Any] = {
             "law": repr(law),

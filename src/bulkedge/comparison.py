@@ -18,6 +18,7 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from bulkedge.arrays import Real
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import LEVEL, Law
 from bulkedge.spectra import Spectrum
 
@@ -75,7 +76,7 @@ def compare(spectrum: Spectrum, law: Law, level: float = 0.01, beta: int = 1) ->
     """
     level = LEVEL.check("level", level)
     if spectrum.kind == "singular" and law.lower_edge < 0:
-        raise ValueError(
+        raise DomainError(
             f"singular values are not negative, but {law!r} reaches down to {law.lower_edge:g}: "
             "compare the squared spectrum with law.squared()"
         )
@@ -83,7 +84,7 @@ def compare(spectrum: Spectrum, law: Law, level: float = 0.01, beta: int = 1) ->
     values = _snapped(spectrum.values, law)
     bulk = values <= reach
     if not bulk.any():
-        raise ValueError(
+        raise DomainError(
             f"no value lies within {law!r} (edge {law.edge:g}, smallest value {values.min():g}): different scales?"
         )
     kept, weights = values[bulk], spectrum.weights[bulk] / spectrum.weights[bulk].sum()

@@ -7,7 +7,7 @@
 >>> Shape(ratio=2)
 Traceback (most recent call last):
     ...
-ValueError: ratio = 2 is outside its domain (0, 1]
+bulkedge.errors.DomainError: ratio = 2 is outside its domain (0, 1]
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Protocol
+
+from bulkedge.errors import DomainError
 
 
 class Domain(Protocol):
@@ -28,8 +30,8 @@ class Domain(Protocol):
         """Read the value from a command line; the result is checked."""
 
 
-def _refuse(name: str, value: object, domain: object) -> ValueError:
-    return ValueError(f"{name} = {value!r} is outside its domain {domain}")
+def _refuse(name: str, value: object, domain: object) -> DomainError:
+    return DomainError(f"{name} = {value!r} is outside its domain {domain}")
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Instance:
 
     def parse(self, name: str, text: str) -> Any:
         """Objects have no written form."""
-        raise ValueError(f"{name} = {text!r} cannot be given as text: {self} are made in Python")
+        raise DomainError(f"{name} = {text!r} cannot be given as text: {self} are made in Python")
 
     def __str__(self) -> str:
         return f"objects of class {self.kind.__name__}"

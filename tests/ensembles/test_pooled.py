@@ -4,14 +4,18 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.ensembles.correlations import product_loading
 from bulkedge.ensembles.pooled import critical_strength, spectral_alignment
-from bulkedge.ensembles.weights import causal_noise, causal_signal
+from bulkedge.recovery.correlations import product_loading
+from bulkedge.recovery.weights import causal_noise, causal_signal
 
 LENGTH = 10
-PREFIX = be.prefix_correlation(LENGTH, 4, 0.6)
-SPIKED = be.spiked_correlation(LENGTH, [0, 0, 1, 1, 0, -0.5, 1, 0, 0, 0], 6.0)
-WEIGHTS = {"mean": be.mean_weights(LENGTH), "causal": be.causal_weights(LENGTH), "optimal": be.optimal_weights(PREFIX)}
+PREFIX = be.recovery.prefix_correlation(LENGTH, 4, 0.6)
+SPIKED = be.recovery.spiked_correlation(LENGTH, [0, 0, 1, 1, 0, -0.5, 1, 0, 0, 0], 6.0)
+WEIGHTS = {
+    "mean": be.recovery.mean_weights(LENGTH),
+    "causal": be.recovery.causal_weights(LENGTH),
+    "optimal": be.recovery.optimal_weights(PREFIX),
+}
 
 
 def model(signal=1.5, **changes):
@@ -29,29 +33,29 @@ def test_causal_weights_in_closed_form(length):
     attention = np.tri(length, length, -1)
     attention[0, 0] = 1
     attention /= attention.sum(axis=1, keepdims=True)
-    weights = be.causal_weights(length)
+    weights = be.recovery.causal_weights(length)
     assert weights == pytest.approx(attention.mean(axis=0), abs=1e-15)
     assert causal_noise(length) == pytest.approx(weights @ weights, abs=1e-14)
     for prefix in range(1, length + 1):
-        alpha = weights @ be.prefix_correlation(length, prefix, 0.7) @ weights
+        alpha = weights @ be.recovery.prefix_correlation(length, prefix, 0.7) @ weights
         assert causal_signal(length, prefix, 0.7) == pytest.approx(alpha, abs=1e-14)
 
 
 def test_optimal_weights_reach_the_largest_eigenvalue():
-    for correlation in (PREFIX, SPIKED, be.autoregressive_correlation(LENGTH, 0.4), np.eye(LENGTH)):
-        weights = be.optimal_weights(correlation)
+    for correlation in (PREFIX, SPIKED, be.recovery.autoregressive_correlation(LENGTH, 0.4), np.eye(LENGTH)):
+        weights = be.recovery.optimal_weights(correlation)
         assert weights.sum() == pytest.approx(1.0, abs=1e-12)
         reached = weights @ correlation @ weights / (weights @ weights)
         assert reached == pytest.approx(np.linalg.eigvalsh(correlation)[-1], rel=1e-12)
-    assert be.optimal_weights(np.eye(3)) == pytest.approx(np.full(3, 1 / 3))
-    assert be.optimal_weights(PREFIX) == pytest.approx([0.25] * 4 + [0.0] * 6)
+    assert be.recovery.optimal_weights(np.eye(3)) == pytest.approx(np.full(3, 1 / 3))
+    assert be.recovery.optimal_weights(PREFIX) == pytest.approx([0.25] * 4 + [0.0] * 6)
 
 
 def test_a_supremum_without_a_maximiser_is_refused():
     """The top eigenvector (1, -1) sums to zero, so lambda_max = 1.5 is approached and never reached."""
     correlation = np.array([[1.0, -0.5], [-0.5, 1.0]])
     with pytest.raises(ValueError, match=r"lambda_max = 1.5: it is a supremum without a maximiser"):
-        be.optimal_weights(correlation)
+        be.recovery.optimal_weights(correlation)
     far = np.array([0.5 + 1e4, 0.5 - 1e4])
     assert far @ correlation @ far / (far @ far) == pytest.approx(1.5, abs=1e-7)
 
@@ -60,15 +64,17 @@ def test_self_attention_weights():
     """Rows of softmax over what came before; without scores the harmonic weights."""
     rng = np.random.default_rng(0)
     sequences = rng.standard_normal((5, LENGTH, 30))
-    weights = be.self_attention_weights(sequences, 2.0)
+    weights = be.recovery.self_attention_weights(sequences, 2.0)
     assert weights.shape == (5, LENGTH)
     assert weights.sum(axis=1) == pytest.approx(np.ones(5))
     assert weights[:, -1] == pytest.approx(np.zeros(5))
-    assert be.self_attention_weights(sequences, 0.0) == pytest.approx(np.tile(be.causal_weights(LENGTH), (5, 1)))
+    assert be.recovery.self_attention_weights(sequences, 0.0) == pytest.approx(
+        np.tile(be.recovery.causal_weights(LENGTH), (5, 1))
+    )
     with pytest.raises(ValueError, match="sequences must be finite"):
-        be.self_attention_weights(sequences[0, 0])
+        be.recovery.self_attention_weights(sequences[0, 0])
     with pytest.raises(ValueError, match="temperature = nan"):
-        be.self_attention_weights(sequences, np.nan)
+        be.recovery.self_attention_weights(sequences, np.nan)
 
 
 @pytest.mark.parametrize(
@@ -77,15 +83,15 @@ def test_self_attention_weights():
         (PREFIX, True),
         (SPIKED, True),
         (np.array([[1.0, -0.3], [-0.3, 1.0]]), True),
-        (be.prefix_correlation(5, 5, 1.0), True),
-        (be.autoregressive_correlation(6, 0.5), False),
-        (be.autoregressive_correlation(6, -0.5), False),
+        (be.recovery.prefix_correlation(5, 5, 1.0), True),
+        (be.recovery.autoregressive_correlation(6, 0.5), False),
+        (be.recovery.autoregressive_correlation(6, -0.5), False),
     ],
 )
 def test_signs_have_their_correlation(correlation, product):
     """160,000 rows: entries are within five standard errors of at most 1/400."""
     assert (product_loading(correlation) is not None) == product
-    signs = be.draw_signs(correlation, 160_000, np.random.default_rng(1))
+    signs = be.recovery.draw_signs(correlation, 160_000, np.random.default_rng(1))
     assert set(np.unique(signs)) == {-1.0, 1.0}
     assert np.abs(signs.mean(axis=0)).max() < 5 / 400
     assert np.abs(signs.T @ signs / 160_000 - correlation).max() < 5 / 400
@@ -104,19 +110,19 @@ def test_signs_have_their_correlation(correlation, product):
 )
 def test_what_is_no_correlation_of_signs_is_refused(correlation, message):
     with pytest.raises(ValueError, match=message):
-        be.draw_signs(correlation, 10, np.random.default_rng(0))
+        be.recovery.draw_signs(correlation, 10, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: be.prefix_correlation(5, 6, 0.5), "prefix = 6 is outside its domain"),
-        (lambda: be.prefix_correlation(5, 2, -0.5), "correlation = -0.5 is outside its domain"),
-        (lambda: be.spiked_correlation(3, [0, 0, 0], 1.0), "direction must be a finite vector of length 3"),
-        (lambda: be.spiked_correlation(3, [1, 0], 1.0), "direction must be a finite vector of length 3"),
-        (lambda: be.spiked_correlation(2, [1, 0], np.nan), "strength = nan"),
-        (lambda: be.autoregressive_correlation(3, 1.1), "correlation = 1.1"),
-        (lambda: be.mean_weights(0), "length = 0"),
+        (lambda: be.recovery.prefix_correlation(5, 6, 0.5), "prefix = 6 is outside its domain"),
+        (lambda: be.recovery.prefix_correlation(5, 2, -0.5), "correlation = -0.5 is outside its domain"),
+        (lambda: be.recovery.spiked_correlation(3, [0, 0, 0], 1.0), "direction must be a finite vector of length 3"),
+        (lambda: be.recovery.spiked_correlation(3, [1, 0], 1.0), "direction must be a finite vector of length 3"),
+        (lambda: be.recovery.spiked_correlation(2, [1, 0], np.nan), "strength = nan"),
+        (lambda: be.recovery.autoregressive_correlation(3, 1.1), "correlation = 1.1"),
+        (lambda: be.recovery.mean_weights(0), "length = 0"),
     ],
 )
 def test_bad_models_of_correlation_are_refused(call, message):
@@ -327,7 +333,7 @@ def test_two_equal_classes_are_pooled_sequences():
         ({"sizes": (10,)}, "sizes are for 1 classes and gram for 2"),
         ({"gram": [[1.0, 2.0], [2.0, 1.0]]}, "gram has the eigenvalue -1"),
         ({"gram": [[1.0, np.nan], [np.nan, 1.0]]}, "gram must be the matrix of inner products"),
-        ({"correlation": be.autoregressive_correlation(10, 0.5)}, "labels are copied or fresh"),
+        ({"correlation": be.recovery.autoregressive_correlation(10, 0.5)}, "labels are copied or fresh"),
         ({"correlation": SPIKED}, "labels are copied or fresh"),
         ({"weights": [1.0]}, "weights are for 1 positions and correlation for 10"),
         ({"noise_covariance": be.Semicircle()}, "is not a law on a bounded part of"),

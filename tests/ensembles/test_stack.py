@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.ensembles.gradients import estimated_gradient_norms, gradient_norms, pullback
-from bulkedge.ensembles.isometry import deepest, tradeoff
 from bulkedge.ensembles.markov import without_gap, without_outliers
-from bulkedge.ensembles.trainability import freezing_beta, softmax_of_gaussians
+from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms, pullback
+from bulkedge.propagation.isometry import deepest, tradeoff
+from bulkedge.propagation.trainability import freezing_beta, softmax_of_gaussians
 
 STACKS = {
     "plain": be.AttentionStack(3, 7, 9),
@@ -201,7 +201,7 @@ def test_softmax_freezes():
 
 
 def test_trainability_verdicts():
-    design = be.Trainability(tokens=64, depth=6, residual=0.7)
+    design = be.propagation.Trainability(tokens=64, depth=6, residual=0.7)
     low, high = design.window()
     assert high == freezing_beta(64)
     assert design.distinct_share(low) == pytest.approx(0.5, abs=1e-4)
@@ -210,10 +210,10 @@ def test_trainability_verdicts():
         "inside",
         "entropy collapse",
     ]
-    assert be.Trainability(64, 6, 0.9).window()[0] == 0.0
-    assert be.Trainability(64, 50).window() is None
-    assert be.Trainability(64, 50, gap=False).verdict(1.0) == "inside"
-    assert be.Trainability(64, 3, gap=False).distinct_share(0.0) == 0.0
+    assert be.propagation.Trainability(64, 6, 0.9).window()[0] == 0.0
+    assert be.propagation.Trainability(64, 50).window() is None
+    assert be.propagation.Trainability(64, 50, gap=False).verdict(1.0) == "inside"
+    assert be.propagation.Trainability(64, 3, gap=False).distinct_share(0.0) == 0.0
     with pytest.raises(ValueError, match="beta = 13"):
         design.verdict(13)
 

@@ -13,12 +13,12 @@ import pytest
 from scipy.stats import chi2
 
 import bulkedge as be
-from bulkedge.ensembles.weights import self_attention_spread
+from bulkedge.recovery.weights import self_attention_spread
 
 LENGTH = 12
 CORRELATIONS = {
-    "prefix": be.prefix_correlation(LENGTH, 5, 0.5),
-    "spiked": be.spiked_correlation(LENGTH, [0, 1, 1, 0, 0, 1, -0.4, 0, 0.5, 0, 0, 0], 5.0),
+    "prefix": be.recovery.prefix_correlation(LENGTH, 5, 0.5),
+    "spiked": be.recovery.spiked_correlation(LENGTH, [0, 1, 1, 0, 0, 1, -0.4, 0, 0.5, 0, 0, 0], 5.0),
 }
 SAMPLE_RATIO = 0.4
 LEADING = ("location", "overlap")
@@ -26,9 +26,9 @@ LEADING = ("location", "overlap")
 
 def weightings(correlation):
     return {
-        "mean": be.mean_weights(LENGTH),
-        "causal": be.causal_weights(LENGTH),
-        "optimal": be.optimal_weights(correlation),
+        "mean": be.recovery.mean_weights(LENGTH),
+        "causal": be.recovery.causal_weights(LENGTH),
+        "optimal": be.recovery.optimal_weights(correlation),
     }
 
 
@@ -97,7 +97,7 @@ def test_outlier_and_alignment_of_an_additive_table():
     """The paper's equations, for the table that they are about."""
     correlation = CORRELATIONS["prefix"]
     found = [
-        scores((ratio, be.causal_weights(LENGTH), correlation), 2.0, 120, 30, seed, table="additive")[0]
+        scores((ratio, be.recovery.causal_weights(LENGTH), correlation), 2.0, 120, 30, seed, table="additive")[0]
         for ratio, seed in ((0.3, 410), (1.0, 411), (2.0, 412))
     ]
     judge(found)
@@ -107,7 +107,7 @@ def test_outlier_and_alignment_of_an_additive_table():
 def test_universality(noise):
     correlation = CORRELATIONS["prefix"]
     found = [
-        scores((ratio, be.causal_weights(LENGTH), correlation), 2.0, 120, 30, seed, noise=noise)[0]
+        scores((ratio, be.recovery.causal_weights(LENGTH), correlation), 2.0, 120, 30, seed, noise=noise)[0]
         for ratio, seed in ((0.5, 420), (1.5, 421))
     ]
     judge(found)
@@ -120,8 +120,8 @@ def test_below_the_threshold():
     after it, of relative order d**(-1/3).
     """
     correlation = CORRELATIONS["prefix"]
-    model = pooled(300, 0.5, 1.0, be.causal_weights(LENGTH), correlation)
-    model = pooled(300, 0.5, 0.6 * model.threshold().sample, be.causal_weights(LENGTH), correlation)
+    model = pooled(300, 0.5, 1.0, be.recovery.causal_weights(LENGTH), correlation)
+    model = pooled(300, 0.5, 0.6 * model.threshold().sample, be.recovery.causal_weights(LENGTH), correlation)
     rng = np.random.default_rng(430)
     found = np.array([model.leading(rng) for _ in range(40)])
     law = model.bulk()
@@ -148,7 +148,7 @@ def test_counts_of_tokens_show_in_the_fourth_moment(length):
     """
     rng = np.random.default_rng(450)
     model = {
-        size: be.PooledSequences(size, size, size, 0.0, be.mean_weights(length), np.eye(length), "additive")
+        size: be.PooledSequences(size, size, size, 0.0, be.recovery.mean_weights(length), np.eye(length), "additive")
         for size in (150, 300)
     }
     measured, error = extrapolated(lambda size: np.mean(model[size].spectrum(rng).values ** 4), 150, 60)
@@ -160,7 +160,10 @@ def test_mean_of_the_table_is_a_spike_and_outranks_a_weak_signal():
     """The top eigenvalue is the mean's, and has no overlap with the signal beyond a few 1/d."""
     correlation = CORRELATIONS["prefix"]
     rng = np.random.default_rng(460)
-    models = {size: pooled(size, 1.0, 0.6, be.mean_weights(LENGTH), correlation, centered=False) for size in (120, 240)}
+    models = {
+        size: pooled(size, 1.0, 0.6, be.recovery.mean_weights(LENGTH), correlation, centered=False)
+        for size in (120, 240)
+    }
     assert models[120].mean_outranks()
     measured, error = extrapolated(lambda size: models[size].leading(rng), 120, 30)
     assert abs(measured[0] - models[120].mean_spike().location) < 3 * error[0]
@@ -183,7 +186,7 @@ def mixture_scores(name, dim, draws, seed):
             tuple(round(2 * size * share) for share in case["sizes"]),
             round(size / SAMPLE_RATIO),
             case["gram"],
-            be.causal_weights(LENGTH),
+            be.recovery.causal_weights(LENGTH),
             CORRELATIONS["prefix"],
             covariance,
         )
@@ -216,11 +219,13 @@ def test_self_attention_weights_spread_as_predicted(dim):
     Four standard errors (repeats are rare and weigh much), and 5/d of it for the next order.
     """
     correlation = CORRELATIONS["prefix"]
-    draw = be.PooledSequences(dim, 4 * dim, 10_000, 1.0, be.mean_weights(LENGTH), correlation).draw(
+    draw = be.PooledSequences(dim, 4 * dim, 10_000, 1.0, be.recovery.mean_weights(LENGTH), correlation).draw(
         np.random.default_rng(480)
     )
-    weights = np.concatenate([be.self_attention_weights(draw.table[part], 1.5) for part in np.split(draw.tokens, 50)])
-    squares = np.sum((weights - be.causal_weights(LENGTH)) ** 2, axis=1)
+    weights = np.concatenate(
+        [be.recovery.self_attention_weights(draw.table[part], 1.5) for part in np.split(draw.tokens, 50)]
+    )
+    squares = np.sum((weights - be.recovery.causal_weights(LENGTH)) ** 2, axis=1)
     distinct = np.all(np.diff(np.sort(draw.tokens, axis=1), axis=1) > 0, axis=1)
     for found, vocab in ((squares[distinct], 10**9), (squares, 4 * dim)):
         predicted = self_attention_spread(correlation, dim, vocab, 1.5) ** 2

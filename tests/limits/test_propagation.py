@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.ensembles.gradients import gradient_norms
 from bulkedge.ensembles.markov import without_gap
+from bulkedge.propagation.gradients import gradient_norms
 
 RATIOS = [0.25, 0.5, 1.0]
 
@@ -195,6 +195,6 @@ def test_distinct_share_over_the_trainability_map(gap):
             variance=np.expm1(beta**2),
         )
         found = [[*stack.layers(rng)][-1].distinct_share for _ in range(40)]
-        predicted = be.Trainability(48, depth, residual, gap=gap).distinct_share(beta)
+        predicted = be.propagation.Trainability(48, depth, residual, gap=gap).distinct_share(beta)
         error = np.std(found, ddof=1) / np.sqrt(len(found))
         assert abs(np.mean(found) - predicted) < 5 * error + depth / 96 * predicted * (1 - predicted)

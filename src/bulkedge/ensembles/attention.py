@@ -24,13 +24,14 @@ from scipy.stats import norm
 
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
-from bulkedge.ensembles.random import normal
+from bulkedge.errors import DomainError
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
 from bulkedge.laws.causal import CausalLaw
 from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw, norm_quadrature
+from bulkedge.random import normal
 from bulkedge.spectra import Spectrum, spectrum
 
 TRUSTED = 0.05
@@ -84,7 +85,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         """Check the parameters, and the shape of the inputs."""
         super().__post_init__()
         if self.inputs is not None and (np.ndim(self.inputs) != 2 or len(self.inputs) != self.tokens):
-            raise ValueError(
+            raise DomainError(
                 f"inputs must have a row for each of the {self.tokens} tokens; got {np.shape(self.inputs)}"
             )
 
@@ -192,7 +193,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         """
         Choice(("auto", "finite head", "proportional", "one-hot")).check("regime", regime)
         if (self.causal or self.inputs is not None) and regime != "auto":
-            raise ValueError(
+            raise DomainError(
                 f"regime = {regime!r} is for attention to all of orthonormal tokens; here there is one, 'auto'"
             )
         if self.causal:
@@ -207,7 +208,7 @@ class SoftmaxAttention(Parametric, Ensemble):
 
     def _law_of_causal(self) -> Law:
         if self.inputs is not None:
-            raise ValueError("the law of causal attention is for orthonormal tokens: no inputs")
+            raise DomainError("the law of causal attention is for orthonormal tokens: no inputs")
         if self.head_dim < 4 * self.tokens:
             warnings.warn(
                 f"scores of rank head_dim = {self.head_dim} are not independent over {self.tokens} tokens, as the law "
@@ -229,7 +230,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         tokens = np.asarray(self.inputs, dtype=float)
         norms = np.linalg.norm(tokens, axis=1)
         if self.qk_norm or np.ptp(norms) > 0.2 * norms.mean():
-            raise ValueError("with inputs, the law is for tokens of equal norm (within a tenth) and no qk_norm")
+            raise DomainError("with inputs, the law is for tokens of equal norm (within a tenth) and no qk_norm")
         values = np.maximum(np.linalg.eigvalsh(tokens @ tokens.T), 0.0)
         return CorrelatedAttentionLaw(
             self._scale * self.beta, self.head_dim / self.tokens, EmpiricalLaw(values / values.mean())
@@ -244,7 +245,7 @@ class SoftmaxAttention(Parametric, Ensemble):
 
     def _require_plain(self, what: str) -> None:
         if self.causal or self.inputs is not None:
-            raise ValueError(f"{what} are known for attention to all of orthonormal tokens: no causal, no inputs")
+            raise DomainError(f"{what} are known for attention to all of orthonormal tokens: no causal, no inputs")
 
     def perron(self) -> float:
         """``l s_1(A)**2``, about ``l (1 + beta**4/(2 d)) + theta_1``: the norms of the keys tilt the constant row."""

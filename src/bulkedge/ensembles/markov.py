@@ -19,6 +19,7 @@ import numpy as np
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import Law
 from bulkedge.laws.semicircle import QuarterCircle
 from bulkedge.spectra import Spectrum, spectrum
@@ -45,9 +46,9 @@ class RandomMarkov(Parametric, Ensemble):
         """Check the parameters, and that there are such entries of mean one."""
         super().__post_init__()
         if self.entries == "exponential" and self.variance != 1:
-            raise ValueError(f"variance = {self.variance!r} is outside its domain {{1}} for exponential entries")
+            raise DomainError(f"variance = {self.variance!r} is outside its domain {{1}} for exponential entries")
         if self.entries == "uniform" and self.variance > UNIFORM.high:
-            raise ValueError(
+            raise DomainError(
                 f"variance = {self.variance!r} is outside its domain {UNIFORM} for uniform entries: "
                 "they would be negative (lognormal ones may have any variance)"
             )
@@ -105,7 +106,7 @@ def without_outliers(attention: Real, *, count: int | None = None, edge: float |
         The largest singular value that stays; one of the two must be given.
     """
     if (count is None) == (edge is None):
-        raise ValueError(f"count = {count!r} and edge = {edge!r}: give one of the two")
+        raise DomainError(f"count = {count!r} and edge = {edge!r}: give one of the two")
     left, values, right = np.linalg.svd(attention)
     removed = int(np.sum(values > edge)) if count is None else Integers(0, len(values)).check("count", count)
     return Pruned(np.asarray((left[:, removed:] * values[removed:]) @ right[removed:]), removed)

@@ -7,7 +7,7 @@ probability a_t, and else one of its own. Given the table, the covariance of a p
 and m their average. So there are K - 1 spikes, and :class:`PooledMixture` says where they are.
 
 >>> import numpy as np
->>> from bulkedge.ensembles import causal_weights, prefix_correlation
+>>> from bulkedge.recovery import causal_weights, prefix_correlation
 >>> gram = 1.3**2 * np.array([[1, -1], [-1, 1]])             # as PooledSequences with signal 1.3
 >>> model = PooledMixture(500, (500, 500), 1500, gram, causal_weights(10), prefix_correlation(10, 4, 0.6))
 >>> [round(each, 3) for each in model.spikes()[0][:2]]
@@ -27,13 +27,13 @@ from scipy.optimize import brentq
 from bulkedge.arrays import Real
 from bulkedge.domains import Each, Instance, Integers, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
-from bulkedge.ensembles.correlations import CORRELATION, product_loading
-from bulkedge.ensembles.pooled import pool
-from bulkedge.ensembles.weights import WEIGHTS
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import Law
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.free import free_mul
 from bulkedge.laws.product import MarchenkoPastur
+from bulkedge.recovery.correlations import CORRELATION, product_loading
+from bulkedge.recovery.weights import WEIGHTS, pool
 from bulkedge.spectra import Spectrum, spectrum
 
 WHITE = EmpiricalLaw([1.0])
@@ -58,15 +58,15 @@ class Gram:
         matrix = np.array(value, dtype=float)
         square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and matrix.shape[0] >= 2
         if not square or not np.all(np.isfinite(matrix)) or not np.allclose(matrix, matrix.T):
-            raise ValueError(f"{name} must be {self}; got {value!r}")
+            raise DomainError(f"{name} must be {self}; got {value!r}")
         if np.linalg.eigvalsh(matrix)[0] < -1e-9 * max(np.trace(matrix), 1.0):
-            raise ValueError(f"{name} has the eigenvalue {np.linalg.eigvalsh(matrix)[0]:g}; it must be {self}")
+            raise DomainError(f"{name} has the eigenvalue {np.linalg.eigvalsh(matrix)[0]:g}; it must be {self}")
         matrix.flags.writeable = False
         return matrix
 
     def parse(self, name: str, text: str) -> Any:
         """Matrices have no written form."""
-        raise ValueError(f"{name} = {text!r} cannot be given as text: matrices are made in Python")
+        raise DomainError(f"{name} = {text!r} cannot be given as text: matrices are made in Python")
 
     def __str__(self) -> str:
         return "the matrix of inner products of two or more vectors"
@@ -92,19 +92,21 @@ class PooledMixture(Parametric, Ensemble):
         """Check the parameters, and that they fit each other."""
         super().__post_init__()
         if not len(self.gram) == len(self.sizes) <= self.dim:
-            raise ValueError(
+            raise DomainError(
                 f"sizes are for {len(self.sizes)} classes and gram for {len(self.gram)}; they must be as many, "
                 f"and at most dim = {self.dim}"
             )
         if len(self.weights) != len(self.correlation):
-            raise ValueError(
+            raise DomainError(
                 f"weights are for {len(self.weights)} positions and correlation for {len(self.correlation)}; "
                 "they must be as many"
             )
         if self.noise_covariance.lower_edge < 0 or not np.isfinite(self.noise_covariance.edge):
-            raise ValueError(f"noise_covariance = {self.noise_covariance!r} is not a law on a bounded part of [0, inf)")
+            raise DomainError(
+                f"noise_covariance = {self.noise_covariance!r} is not a law on a bounded part of [0, inf)"
+            )
         if self._loading.min() < 0:
-            raise ValueError("correlation must be a_t a_s off the diagonal, with a_t >= 0: labels are copied or fresh")
+            raise DomainError("correlation must be a_t a_s off the diagonal, with a_t >= 0: labels are copied or fresh")
 
     @cached_property
     def _loading(self) -> Real:

@@ -5,7 +5,7 @@ correlation R along its positions, and at each position a token drawn from the c
 are summed with weights w. With ``delta = d/V``, ``gamma = d/N``, ``alpha = w'Rw``, ``kappa = |w|**2`` the eigenvalues
 of ``Y'Y/N`` are a bulk ``kappa MP(delta) * MP(gamma)`` (free product) and a spike of strength ``omega`` along mu.
 
->>> from bulkedge.ensembles import causal_weights, prefix_correlation
+>>> from bulkedge.recovery import causal_weights, prefix_correlation
 >>> model = PooledSequences(1000, 2000, 3000, 1.3, causal_weights(10), prefix_correlation(10, 4, 0.6))
 >>> round(float(model.sample_spike().location), 3), round(model.alignment().total, 3)     # simulated: 1.37 and 0.675
 (1.387, 0.674)
@@ -20,16 +20,16 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh
-from scipy.sparse import csr_array
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
-from bulkedge.ensembles.correlations import CORRELATION, draw_signs
-from bulkedge.ensembles.weights import WEIGHTS
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import Law
 from bulkedge.laws.product import MarchenkoPastur, ProductLaw
 from bulkedge.laws.spikes import Spike
+from bulkedge.recovery.correlations import CORRELATION, draw_signs
+from bulkedge.recovery.weights import WEIGHTS, pool
 from bulkedge.spectra import Spectrum, spectrum
 
 SMALLEST = float(np.finfo(float).tiny)
@@ -113,9 +113,9 @@ class PooledSequences(Parametric, Ensemble):
         """Check the parameters, and that they fit each other."""
         super().__post_init__()
         if self.vocab % 2:
-            raise ValueError(f"vocab = {self.vocab} is odd; the two classes have half of the table each")
+            raise DomainError(f"vocab = {self.vocab} is odd; the two classes have half of the table each")
         if len(self.weights) != len(self.correlation):
-            raise ValueError(
+            raise DomainError(
                 f"weights are for {len(self.weights)} positions and correlation for {len(self.correlation)}; "
                 "they must be as many"
             )
@@ -283,14 +283,6 @@ class PooledSequences(Parametric, Ensemble):
     def mean_outranks(self) -> bool:
         """Whether the top eigenvalue is the mean's: ``delta > alpha (|mu|**2 + delta)``, and it leaves the bulk."""
         return bool(self.mean_strength > self.strength and self.mean_spike().detectable)
-
-
-def pool(table: Real, tokens: Any, weights: Real) -> Real:
-    """Weighted sums of the rows of a table at the tokens of each sequence, by a sparse product."""
-    count, length = tokens.shape
-    ends = np.arange(0, count * length + 1, length)
-    spread = csr_array((np.tile(weights, count), tokens.ravel(), ends), shape=(count, len(table)))
-    return np.asarray(spread @ table)
 
 
 def draw_noise(kind: Noise, shape: tuple[int, int], rng: np.random.Generator) -> Real:

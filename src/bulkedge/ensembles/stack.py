@@ -28,6 +28,7 @@ from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.markov import ENTRIES, Entries, RandomMarkov, without_gap, without_outliers
+from bulkedge.errors import DomainError
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
 from bulkedge.laws.empirical import EmpiricalLaw
@@ -127,14 +128,14 @@ class AttentionStack(Parametric, Ensemble):
         """Check the parameters, and that orthonormal tokens fit into the width."""
         super().__post_init__()
         if self.tokens > self.width:
-            raise ValueError(
+            raise DomainError(
                 f"tokens = {self.tokens} is outside its domain {{4, ..., width = {self.width}}}: "
                 "the input has orthonormal rows"
             )
         if self.attention == "markov":
             RandomMarkov(self.tokens, self.variance, self.entries)
         if self.gap == "all" and self.attention not in ("markov", "key-query"):
-            raise ValueError(
+            raise DomainError(
                 f"gap = 'all' needs Markov or key-query attention, whose edge is known: not {self.attention}"
             )
 
@@ -244,12 +245,14 @@ class AttentionStack(Parametric, Ensemble):
 
     def _require_plain(self, what: str) -> None:
         if not self.linear or self.skip is not None:
-            raise ValueError(f"{what} is known for Markov or identity attention without skip and LayerNorm: not {self}")
+            raise DomainError(
+                f"{what} is known for Markov or identity attention without skip and LayerNorm: not {self}"
+            )
 
     def _require_free(self, what: str) -> None:
         self._require_plain(what)
         if self.collapsing:
-            raise ValueError(f"{what} is known without the gap: use gap=False (one direction carries all else)")
+            raise DomainError(f"{what} is known without the gap: use gap=False (one direction carries all else)")
 
     @property
     def mean_eigenvalue(self) -> float:

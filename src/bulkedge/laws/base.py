@@ -17,6 +17,7 @@ from scipy.optimize import brentq
 
 from bulkedge import domains
 from bulkedge.arrays import EPS, Complex, Real
+from bulkedge.errors import DomainError
 from bulkedge.laws.engine.cauchy import weighted_inverses
 from bulkedge.laws.engine.continuum import Continuum, resolve
 from bulkedge.laws.engine.edges import Interval
@@ -160,7 +161,7 @@ class Law(ABC):
     def moment(self, k: int) -> float:
         """``E[x**k]``."""
         if k != int(k) or k < 0:
-            raise ValueError(f"k = {k!r} is outside its domain {{0, 1, 2, ...}}")
+            raise DomainError(f"k = {k!r} is outside its domain {{0, 1, 2, ...}}")
         return self._moment_about(int(k), 0.0)
 
     def _moment_about(self, k: int, centre: float) -> float:
@@ -228,7 +229,7 @@ class Law(ABC):
         """The real point beyond the outer edges at which G equals w."""
         low, high = self._edge_cauchy
         if not (low < w < high and w != 0):
-            raise ValueError(f"w = {w!r} is outside its domain ({low:.6g}, {high:.6g}) without 0")
+            raise DomainError(f"w = {w!r} is outside its domain ({low:.6g}, {high:.6g}) without 0")
         start, sign = (self.edge, 1.0) if w > 0 else (self.lower_edge, -1.0)
 
         # |G| is at most one over the distance to the law, so the point is within 1/|w| of it
@@ -257,7 +258,7 @@ class Law(ABC):
             if share == 1:
                 return z
             share = min(1.0, 1.1 * share)
-        raise ValueError(f"w = {w!r} is outside the image of the Cauchy transform along the ray from zero")
+        raise DomainError(f"w = {w!r} is outside the image of the Cauchy transform along the ray from zero")
 
     # -- spikes --------------------------------------------------------------------------------------------------------
 
@@ -288,7 +289,7 @@ class Law(ABC):
         type.
         """
         if self._continuum is None or not self._soft_edge:
-            raise ValueError(f"{self!r} has no square-root edge on the right, so no Tracy-Widom scale")
+            raise DomainError(f"{self!r} has no square-root edge on the right, so no Tracy-Widom scale")
         return float((np.pi * self._continuum.edge_coefficient) ** (-2 / 3))
 
     @property
@@ -311,7 +312,7 @@ class Law(ABC):
         """
         level = LEVEL.check("level", level)
         if not n >= 1:
-            raise ValueError(f"n = {n!r} is outside its domain {{1, 2, ...}}")
+            raise DomainError(f"n = {n!r} is outside its domain {{1, 2, ...}}")
         return self.edge + self.edge_scale * n ** (-2 / 3) * float(TracyWidom(beta).isf(level))
 
     # -- images --------------------------------------------------------------------------------------------------------

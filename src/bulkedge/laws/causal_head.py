@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Complex, Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.laws.finite_head import FiniteHeadLaw
 from bulkedge.progress import track
 
@@ -77,12 +78,12 @@ class CausalHeadDistribution(Parametric):
 
         Raises
         ------
-        ArithmeticError
+        UnresolvedError
             If the equations were not solved.
         """
         points = np.asarray(x, dtype=float)
         if not np.all((points > 0) & np.isfinite(points)):
-            raise ValueError(f"x = {x!r} is outside its domain (0, inf)")
+            raise DomainError(f"x = {x!r} is outside its domain (0, inf)")
         nodes, weights = np.polynomial.legendre.leggauss(ANGLES)
         total = np.zeros(points.size)
         state: Complex | None = None
@@ -126,7 +127,7 @@ class CausalHeadDistribution(Parametric):
                 active, state = active[~done], state[..., ~done]
             if not len(active):
                 return result
-        raise ArithmeticError(
+        raise UnresolvedError(
             f"the equations of {self!r} were not solved at x = {np.abs(root[active][:3]) ** 2}: take larger values"
         )
 

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from bulkedge.domains import Instance, Interval, Parametric, parameter
+from bulkedge.errors import DomainError
 from bulkedge.laws.attention import noise_variance
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.engine.gaps import bulk_of
@@ -39,7 +40,7 @@ class CorrelatedAttentionLaw(Parametric, Law):
         """Check the parameters, and that the tokens have unit norm on average."""
         super().__post_init__()
         if self.gram.lower_edge < -1e-9 or abs(self.gram.mean() - 1) > 1e-6:
-            raise ValueError(f"gram = {self.gram!r} must be a law on [0, inf) of mean one: tokens of unit norm")
+            raise DomainError(f"gram = {self.gram!r} must be a law on [0, inf) of mean one: tokens of unit norm")
 
     @property
     def atoms(self) -> tuple[tuple[float, float], ...]:

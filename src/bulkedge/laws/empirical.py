@@ -16,6 +16,7 @@ from scipy.stats import poisson
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Interval, Parametric, parameter
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import Law
 
 
@@ -38,9 +39,9 @@ class EmpiricalLaw(Law):
         points = np.asarray(values, dtype=float).ravel()
         shares = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=float).ravel()
         if not len(points) or not np.all(np.isfinite(points)):
-            raise ValueError("values is outside its domain: finite numbers, at least one")
+            raise DomainError("values is outside its domain: finite numbers, at least one")
         if shares.shape != points.shape or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.sum() > 0:
-            raise ValueError(
+            raise DomainError(
                 "weights is outside its domain: one finite non-negative number for each value, not all zero"
             )
         places, index = np.unique(points, return_inverse=True)

@@ -22,6 +22,7 @@ from scipy.stats import chi2
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.engine.gaps import bulk_of
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
@@ -66,11 +67,11 @@ class FiniteHeadLaw(Parametric, Law):
         """Check the parameters, and what they are together."""
         super().__post_init__()
         if self.tokens > 1e6 * self.head_dim:
-            raise ValueError(
+            raise DomainError(
                 f"tokens = {self.tokens} is outside its domain: at most 1e6 * head_dim, {self.head_dim}e6 here"
             )
         if self.head_dim < SMALLEST_GAUSSIAN and not self.qk_norm:
-            raise ValueError(
+            raise DomainError(
                 f"head_dim = {self.head_dim} is outside its domain without qk_norm: at least {SMALLEST_GAUSSIAN}, "
                 "as norms that fluctuate more do not separate"
             )

@@ -18,6 +18,7 @@ import numpy as np
 
 from bulkedge.arrays import Complex, Real
 from bulkedge.domains import Interval
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import Atoms, Bulk, Law
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.cauchy import root_mean_square
@@ -57,7 +58,7 @@ def free_mul(mu: Law, nu: Law) -> Law:
     """
     mu, nu = _operand(mu), _operand(nu)
     if mu.lower_edge < 0 and nu.lower_edge < 0:
-        raise ValueError(f"free_mul needs a law on [0, inf); {mu!r} and {nu!r} both reach below zero")
+        raise DomainError(f"free_mul needs a law on [0, inf); {mu!r} and {nu!r} both reach below zero")
     if mu.lower_edge >= 0 and nu.lower_edge < 0:
         mu, nu = nu, mu
     (mu_shape, mu_scale), (nu_shape, nu_scale) = _shape_and_scale(mu), _shape_and_scale(nu)
@@ -107,7 +108,7 @@ def rectangular_add(mu: Law, nu: Law, ratio: float) -> Law:
     mu, nu = _operand(mu), _operand(nu)
     for law in (mu, nu):
         if law.lower_edge < 0 and not _is_symmetric(law):
-            raise ValueError(f"rectangular_add needs laws on [0, inf) or symmetric ones; {law!r} is neither")
+            raise DomainError(f"rectangular_add needs laws on [0, inf) or symmetric ones; {law!r} is neither")
     for law, other in ((mu, nu), (nu, mu)):
         if _is_point(law) and law.atoms[0][0] == 0:
             return SquareRoot(other.squared())

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from bulkedge.arrays import Real
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import Atoms, Bulk, Law
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.edges import Edge, Interval
@@ -39,7 +40,7 @@ class Affine(Law):
         """Compose with an image that is already affine; a vanishing factor leaves a point mass."""
         factor, shift = float(factor), float(shift)
         if not (np.isfinite(factor) and np.isfinite(shift)):
-            raise ValueError(f"factor = {factor!r} and shift = {shift!r} must be finite")
+            raise DomainError(f"factor = {factor!r} and shift = {shift!r} must be finite")
         if isinstance(law, Affine):
             return cls.of(law.law, factor * law.factor, factor * law.shift + shift)
         if factor == 0:
@@ -174,7 +175,7 @@ class SquareRoot(Law):
     def __post_init__(self) -> None:
         """Refuse laws that reach below zero."""
         if self.law.lower_edge < 0:
-            raise ValueError(f"sqrt() needs a law on [0, inf); {self.law!r} reaches down to {self.law.lower_edge:g}")
+            raise DomainError(f"sqrt() needs a law on [0, inf); {self.law!r} reaches down to {self.law.lower_edge:g}")
 
     @property
     def atoms(self) -> Atoms:

@@ -20,6 +20,7 @@ from numpy.polynomial import legendre
 
 from bulkedge.arrays import EPS, Real
 from bulkedge.domains import Instance, Parametric, parameter
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import Atoms, Bulk, Law
 from bulkedge.laws.engine.edges import Edge
 
@@ -51,10 +52,10 @@ class IndependentProduct(Parametric, Law):
             law: Law = getattr(self, name)
             bulk = law._bulk()
             if bulk is None or len(bulk[0]) != 1 or law.atoms:
-                raise ValueError(f"{name} = {law!r} must be one interval without atoms")
+                raise DomainError(f"{name} = {law!r} must be one interval without atoms")
             left, right = bulk[0][0]
             if left.location != 0 or right.exponent != 0.5 or left.order > MOST_ORDER:
-                raise ValueError(
+                raise DomainError(
                     f"{name} = {law!r} must start at 0 with order {MOST_ORDER} at most and end with a square root"
                 )
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Each, Interval, Parametric, parameter
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import Atoms, Bulk, Law
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.gaps import bulk_of
@@ -45,7 +46,7 @@ class ProfileLaw(Parametric, Law):
         """Check that the blocks form a matrix, and that the shares fit."""
         super().__post_init__()
         if len({len(row) for row in self.variances}) > 1:
-            raise ValueError(f"variances = {self.variances!r} must have as many members in each row")
+            raise DomainError(f"variances = {self.variances!r} must have as many members in each row")
         for name, count in (("rows", len(self.variances)), ("columns", len(self.variances[0]))):
             object.__setattr__(self, name, _shares(name, getattr(self, name), count))
 
@@ -73,5 +74,5 @@ class ProfileLaw(Parametric, Law):
 def _shares(name: str, given: Sequence[float] | None, count: int) -> tuple[float, ...]:
     shares: Real = np.full(count, 1 / count) if given is None else np.asarray(given, dtype=float)
     if shares.shape != (count,) or not np.all(shares > 0) or not abs(shares.sum() - 1) < 1e-9:
-        raise ValueError(f"{name} = {given!r} must be {count} positive shares that sum to one, a share for each block")
+        raise DomainError(f"{name} = {given!r} must be {count} positive shares that sum to one, a share for each block")
     return tuple((shares / shares.sum()).tolist())

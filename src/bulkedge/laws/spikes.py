@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from bulkedge.arrays import EPS, Real
+from bulkedge.errors import DomainError
 
 if TYPE_CHECKING:
     from bulkedge.laws.base import Law
@@ -48,7 +49,7 @@ def additive_spike(law: Law, theta: ArrayLike) -> Spike:
     """Spike of strength theta added to a matrix of the given law."""
     strength = np.asarray(theta, dtype=float)
     if not np.all((strength > 0) & np.isfinite(strength)):
-        raise ValueError(f"theta = {theta!r} is outside its domain (0, inf)")
+        raise DomainError(f"theta = {theta!r} is outside its domain (0, inf)")
     threshold = 1 / law._edge_cauchy[1] if law._edge_cauchy[1] else np.inf
     detectable = strength > threshold
     location, overlap = np.full(strength.shape, law.edge), np.zeros(strength.shape)
@@ -65,11 +66,11 @@ def sample_spike(law: Law, theta: ArrayLike, ratio: float) -> Spike:
     """Population eigenvalue theta above a population bulk of the given law, seen through samples."""
     strength = np.asarray(theta, dtype=float)
     if not np.all((strength >= 0) & np.isfinite(strength)):
-        raise ValueError(f"theta = {theta!r} is outside its domain [0, inf)")
+        raise DomainError(f"theta = {theta!r} is outside its domain [0, inf)")
     if not 0 < ratio < np.inf:
-        raise ValueError(f"ratio = {ratio!r} is outside its domain (0, inf)")
+        raise DomainError(f"ratio = {ratio!r} is outside its domain (0, inf)")
     if law.lower_edge < 0:
-        raise ValueError(f"a population covariance is positive, but {law!r} reaches down to {law.lower_edge:g}")
+        raise DomainError(f"a population covariance is positive, but {law!r} reaches down to {law.lower_edge:g}")
     threshold = _sample_threshold(law, ratio)
     detectable = strength > threshold
     value, slope = _sample_map(law, np.where(detectable, strength, threshold).ravel(), ratio)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bulkedge.domains import Each, Interval, Parametric, parameter
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.engine.levy import Levy
 
@@ -35,9 +36,9 @@ class SumLaw(Parametric, Law):
         """Check the parameters, and that there is one ratio for each variance."""
         super().__post_init__()
         if len(self.variances) != len(self.ratios):
-            raise ValueError(f"ratios = {self.ratios!r} must have as many members as variances = {self.variances!r}")
+            raise DomainError(f"ratios = {self.ratios!r} must have as many members as variances = {self.variances!r}")
         if min(self.variances) < LIGHTEST * sum(self.variances):
-            raise ValueError(
+            raise DomainError(
                 f"variances = {self.variances!r}: a term with less than {LIGHTEST:g} of the total "
                 "is below double precision; leave it out"
             )

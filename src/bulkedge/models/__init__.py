@@ -1,6 +1,5 @@
-"""Trained models: their embedding tables beside the laws of random ones."""
+"""Trained models: the weights that packages carry."""
 
-from bulkedge.models.tables import TableFit, TableSpectrum, table_spectrum
 from bulkedge.models.weights import TABLES, embedding_table
 
-__all__ = ["TABLES", "TableFit", "TableSpectrum", "embedding_table", "table_spectrum"]
+__all__ = ["TABLES", "embedding_table"]

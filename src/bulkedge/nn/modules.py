@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from bulkedge.errors import DomainError
 from bulkedge.nn.attention import shaped_attention
 
 
@@ -48,7 +49,7 @@ class GapFreeAttention(nn.MultiheadAttention):
     ) -> None:
         super().__init__(*args, **options)
         if self.bias_k is not None or self.add_zero_attn:
-            raise ValueError("add_bias_kv and add_zero_attn add keys that are no tokens; GapFreeAttention has neither")
+            raise DomainError("add_bias_kv and add_zero_attn add keys that are no tokens; GapFreeAttention has neither")
         # the fused nn.TransformerEncoderLayer reads the weights past this class, unless they are said to be unequal
         self._qkv_same_embed_dim = False
         self.learnable = learnable

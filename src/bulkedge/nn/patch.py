@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
+from bulkedge.errors import DomainError
 from bulkedge.nn.attention import gap_free_attention
 
 NAME = "bulkedge_gap_free"
@@ -77,7 +78,7 @@ def remove_gap(model: nn.Module) -> GapRemoved:
         By the first forward pass, if that never came to the attention: the gap is put back then.
     """
     if model in _removed:
-        raise ValueError(f"{type(model).__name__} has no gap already; restore_gap(model) puts it back")
+        raise DomainError(f"{type(model).__name__} has no gap already; restore_gap(model) puts it back")
     configurations = list(_configurations(model))
     _register()
     state = GapRemoved(model, [(each, each._attn_implementation) for each in configurations], [])
@@ -91,7 +92,7 @@ def remove_gap(model: nn.Module) -> GapRemoved:
 def restore_gap(model: nn.Module) -> None:
     """Undo :func:`remove_gap`: outputs are bit for bit what they were."""
     if model not in _removed:
-        raise ValueError(f"the gap of {type(model).__name__} was not removed")
+        raise DomainError(f"the gap of {type(model).__name__} was not removed")
     state = _removed.pop(model)
     for hook in state.hooks:
         hook.remove()
@@ -104,7 +105,7 @@ def _configurations(model: nn.Module) -> Iterator[Any]:
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):
-        raise ValueError(  # noqa: TRY004 - bad input is a ValueError throughout
+        raise DomainError(
             f"{type(model).__name__} is not a transformers model; use bulkedge.nn.gap_free_attention in it"
         )
     waiting: list[Any] = []
@@ -112,9 +113,9 @@ def _configurations(model: nn.Module) -> Iterator[Any]:
         if isinstance(inside, PreTrainedModel):
             name = type(inside).__name__
             if not inside._can_set_attn_implementation():
-                raise ValueError(f"{name} computes its attention by itself, past transformers' AttentionInterface")
+                raise DomainError(f"{name} computes its attention by itself, past transformers' AttentionInterface")
             if not inside._supports_sdpa:
-                raise ValueError(f"{name} does not run on torch's fused attention (sdpa), which the repair needs")
+                raise DomainError(f"{name} does not run on torch's fused attention (sdpa), which the repair needs")
             waiting.append(inside.config)
     known: set[int] = set()
     while waiting:
@@ -170,7 +171,7 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
     """What transformers calls, after its ``sdpa_attention_forward``."""
     for name in UNSUPPORTED:
         if wanted.get(name) is not None:
-            raise ValueError(f"{type(module).__name__} asks for {name!r}, which torch's fused attention has not")
+            raise DomainError(f"{type(module).__name__} asks for {name!r}, which torch's fused attention has not")
     _Calls.number += 1
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = bool(query.shape[2] > 1 and attention_mask is None and causal)

@@ -34,7 +34,7 @@ from bulkedge.programs.graph import (
     trace,
     weight,
 )
-from bulkedge.programs.mixture import Estimate, HeadMixture, infinite_head_kernel, infinite_head_layer
+from bulkedge.programs.mixture import HeadMixture, infinite_head_kernel, infinite_head_layer
 
 __all__ = [
     # writing
@@ -72,7 +72,6 @@ __all__ = [
     "infinite_head_kernel",
     "infinite_head_layer",
     # distances between draws
-    "Estimate",
     "estimate",
     "kl_divergence",
     "energy_distance",

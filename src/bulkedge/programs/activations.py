@@ -25,6 +25,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from bulkedge.arrays import Real
+from bulkedge.errors import DomainError
 from bulkedge.programs.gaussian import cdf, density
 from bulkedge.programs.instructions import name_of
 
@@ -153,7 +154,7 @@ def _mehler(f: Callable[..., Any], g: Callable[..., Any], left: Any, right: Any,
     scale = xp.sqrt(xp.sum(first**2, axis=0) * xp.sum(second**2, axis=0))
     worst = float(xp.max(xp.sqrt(lost * missing) / xp.clip(scale, 1e-200)))
     if worst > LARGEST_REST:
-        raise ValueError(
+        raise DomainError(
             f"{DEGREES} Hermite coefficients of {name_of(f)} and {name_of(g)} may leave out {worst:.1g} of a moment: "
             "a function with kinks must be a PiecewiseLinear, a steep one be scaled down"
         )

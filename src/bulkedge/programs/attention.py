@@ -21,6 +21,7 @@ from array_api_compat import array_namespace
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.errors import DomainError
 from bulkedge.programs.activations import ACTIVATIONS
 from bulkedge.programs.graph import (
     Program,
@@ -60,7 +61,7 @@ class Attention(Parametric):
         """Check the parameters, and that the heads can be summed."""
         super().__post_init__()
         if self.head_width == "split" and not self.projection:
-            raise ValueError("head_width = 'split' needs projection = True: outputs of width n/H are projected to n")
+            raise DomainError("head_width = 'split' needs projection = True: outputs of width n/H are projected to n")
 
     def __call__(self, x: Traced) -> Traced:
         """Write the layer."""

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Index, Mask, Real
 from bulkedge.domains import Integers
-from bulkedge.programs.mixture import Estimate
+from bulkedge.errors import DomainError
+from bulkedge.estimates import Estimate
 
 Distance = Callable[[Real, Real], float]
 
@@ -125,5 +126,5 @@ def _draws(given: ArrayLike) -> Real:
     draws = np.asarray(given, dtype=float)
     draws = draws[:, None] if draws.ndim == 1 else draws
     if draws.ndim != 2 or len(draws) < 2 or not np.all(np.isfinite(draws)):
-        raise ValueError(f"draws must be finite, at least two, one in each row; got the shape {np.shape(given)}")
+        raise DomainError(f"draws must be finite, at least two, one in each row; got the shape {np.shape(given)}")
     return draws

@@ -22,7 +22,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from bulkedge.domains import Integers
-from bulkedge.ensembles.random import normal
+from bulkedge.errors import DomainError
 from bulkedge.programs.draws import draw_first, draw_last, in_blocks, returned
 from bulkedge.programs.gaussian import cholesky
 from bulkedge.programs.graph import Program
@@ -43,6 +43,7 @@ from bulkedge.programs.instructions import (
     Vectors,
     Weight,
 )
+from bulkedge.random import normal
 
 MEMORY = 2**22
 """Numbers that a block of draws may hold at once; 32 MB in double precision."""
@@ -79,11 +80,11 @@ def _check_width(program: Program, width: int) -> None:
     for name, kind in program.kinds.items():
         share = Fraction(1) if isinstance(kind, Scalars) else kind.rows if isinstance(kind, Matrix) else kind.share
         if (share * width).denominator != 1:
-            raise ValueError(
+            raise DomainError(
                 f"width = {width} does not divide: {name} is {kind}; take a multiple of {share.denominator}"
             )
         if isinstance(program.table[name], Input) and isinstance(kind, Vectors) and kind.count > width:
-            raise ValueError(f"width = {width} is too small for {kind.count} inputs with a given Gram matrix")
+            raise DomainError(f"width = {width} is too small for {kind.count} inputs with a given Gram matrix")
 
 
 def _numbers(program: Program, width: int, *, dense: bool) -> int:

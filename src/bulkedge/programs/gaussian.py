@@ -20,6 +20,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from bulkedge.arrays import EPS, Real
+from bulkedge.errors import DomainError
 
 REACH = 7.5
 STEPS = {1: 0.125, 2: 0.25, 3: 0.45, 4: 0.6}
@@ -85,7 +86,7 @@ def mean(function: Callable[..., Any], covariance: Any) -> Any:
     """
     size = covariance.shape[-2]
     if size not in STEPS:
-        raise ValueError(f"means of functions of {size} Gaussian vectors are not computed; at most {max(STEPS)}")
+        raise DomainError(f"means of functions of {size} Gaussian vectors are not computed; at most {max(STEPS)}")
     xp, factor = array_namespace(covariance), cholesky(covariance)
     nodes, weights, even = lattice(size)
     fine, coarse, scale = 0.0, 0.0, 0.0
@@ -103,7 +104,7 @@ def mean(function: Callable[..., Any], covariance: Any) -> Any:
         scale = scale + xp.sum(xp.abs(values) * xp.reshape(weight, shape), axis=0)
     worst = float(xp.max(xp.abs(fine - coarse) / xp.clip(scale, 1e-200)))
     if worst > 1e-3:
-        raise ValueError(f"a Gaussian mean did not settle (two rules differ by {worst:.1g}): is the function smooth?")
+        raise DomainError(f"a Gaussian mean did not settle (two rules differ by {worst:.1g}): is the function smooth?")
     return fine
 
 

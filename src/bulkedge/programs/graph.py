@@ -36,6 +36,7 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
+from bulkedge.errors import DomainError
 from bulkedge.programs.instructions import (
     Add,
     Center,
@@ -72,7 +73,7 @@ class Program:
         for name in self.outputs:
             kind = self.kinds[name]
             if isinstance(kind, Matrix) or (isinstance(kind, Vectors) and kind.copies > 1):
-                raise ValueError(f"{name} is {kind}: return scalars, or vectors with their copies summed")
+                raise DomainError(f"{name} is {kind}: return scalars, or vectors with their copies summed")
 
     @cached_property
     def kinds(self) -> dict[str, Kind]:
@@ -81,7 +82,7 @@ class Program:
         for each in self.instructions:
             missing = [name for name in each.operands() if name not in found]
             if missing or each.name in found:
-                raise ValueError(f"{each}: {', '.join(missing) or each.name} must be defined before, and once")
+                raise DomainError(f"{each}: {', '.join(missing) or each.name} must be defined before, and once")
             found[each.name] = each.makes(found)
         return found
 
@@ -105,7 +106,7 @@ class Program:
         found = self.table[name]
         if isinstance(found, Weight):
             return found
-        raise ValueError(f"{found} is not a weight")
+        raise DomainError(f"{found} is not a weight")
 
     def finite(self, width: int, rng: Any, draws: int = 1, *, dense: bool = False) -> Any:
         """Run with real weights of width n, each draw with its own; see :func:`bulkedge.programs.finite.run`."""
@@ -171,7 +172,7 @@ class Traced:
     @property
     def T(self) -> Traced:  # noqa: N802  # as NumPy spells it
         """Refused: Netsor knows no transposes."""
-        raise ValueError(
+        raise DomainError(
             f"{self.name}.T: a weight and its transpose in one program are outside of Netsor, whose limit takes every "
             "product with a weight as fresh Gaussian noise; use two weights"
         )
@@ -195,7 +196,7 @@ def weight(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, co
 def _vectors(name: str, kind: Kind) -> Vectors:
     if isinstance(kind, Vectors):
         return kind
-    raise ValueError(f"{name} must be vectors; it is {kind}")
+    raise DomainError(f"{name} must be vectors; it is {kind}")
 
 
 def linear(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, copies: int = 1) -> Traced:

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.ensembles.random import normal
+from bulkedge.errors import DomainError
 from bulkedge.programs.activations import IDENTITY, first_moment, second_moment
 from bulkedge.programs.draws import draw_first, in_blocks, returned
 from bulkedge.programs.gaussian import block, cholesky, mean, product, transpose
@@ -51,6 +51,7 @@ from bulkedge.programs.instructions import (
     Vectors,
 )
 from bulkedge.programs.scope import gaussian_names
+from bulkedge.random import normal
 
 LINEAR = (Combine, Add, Center)
 CACHE = 2**18
@@ -83,7 +84,7 @@ def kernels(program: Program, rng: Any, draws: int = 1, workers: int = 1) -> Any
     """Draw ``E[x_i x_j]`` of the vectors that a program returns, given its scalars: (draw, position, position)."""
     names = [name for name in program.outputs if isinstance(program.kinds[name], Vectors)]
     if not names:
-        raise ValueError("the program returns no vectors, so it has no kernels")
+        raise DomainError("the program returns no vectors, so it has no kernels")
 
     def job(stream: Any, count: int) -> tuple[Any, ...]:
         limit = Limit(program, stream, count)

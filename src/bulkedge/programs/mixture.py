@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
@@ -29,6 +29,8 @@ from scipy.stats import norm, qmc
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, Parametric, parameter
+from bulkedge.errors import DomainError
+from bulkedge.estimates import Estimate
 from bulkedge.programs.gaussian import STEPS, cholesky, lattice, mean
 from bulkedge.programs.graph import Program, softmax, trace
 from bulkedge.programs.graph import linear as weighted
@@ -37,13 +39,6 @@ from bulkedge.programs.instructions import check_gram
 SETTLED = 1e-3
 """Largest difference to the rule with every other node; the rule itself is about as good as its square."""
 SCORES = Interval(1e-6, 100)
-
-
-class Estimate(NamedTuple):
-    """A number or an array, with its standard error."""
-
-    value: Any
-    error: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +58,7 @@ class HeadMixture(Parametric):
         super().__post_init__()
         object.__setattr__(self, "gram", check_gram(self.gram))
         if len(self.gram) > 1 + max(STEPS) or self.position >= len(self.gram):
-            raise ValueError(
+            raise DomainError(
                 f"position = {self.position} of {len(self.gram)} inputs: up to five are integrated over; draw "
                 "attention_layer(gram).kernels(rng, draws) for more"
             )
@@ -89,7 +84,7 @@ class HeadMixture(Parametric):
     def _settled(self, fine: float, coarse: float) -> None:
         apart = abs(float(fine / coarse) - 1)
         if apart > SETTLED:
-            raise ValueError(f"score_variance = {self.score_variance:g} is too large: two rules differ by {apart:.1g}")
+            raise DomainError(f"score_variance = {self.score_variance:g} is too large: two rules differ by {apart:.1g}")
 
     def kernel_moment(self, order: int) -> float:
         """``E K**order``, from the power series of ``(E exp(k x))**H``."""
@@ -207,7 +202,7 @@ def _row_product(sigma: Real, score_variance: float, i: int, j: int) -> float:
 
 def _sobol_kernel(sigma: Real, score_variance: float, rng: np.random.Generator | None) -> Estimate:
     if rng is None:
-        raise ValueError(f"{len(sigma)} inputs are too many for quadrature: give rng, for Sobol points")
+        raise DomainError(f"{len(sigma)} inputs are too many for quadrature: give rng, for Sobol points")
     factor = cholesky(sigma[:, :, None])[:, :, 0]
     found = []
     for stream in rng.spawn(16):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bulkedge.errors import DomainError
 from bulkedge.programs.instructions import (
     Dot,
     Input,
@@ -76,5 +77,5 @@ def _ancestors(name: str, table: dict[str, Instruction]) -> set[str]:
     return found
 
 
-def _outside(each: Instruction, why: str) -> ValueError:
-    return ValueError(f"{each} is outside of the theorem: {why}")
+def _outside(each: Instruction, why: str) -> DomainError:
+    return DomainError(f"{each} is outside of the theorem: {why}")

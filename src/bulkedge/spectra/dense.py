@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice
+from bulkedge.errors import DomainError
 
 HERMITIAN_TOLERANCE = 1e-6
 """Relative asymmetry up to which a matrix counts as symmetric: float32 rounding passes, a wrong matrix does not."""
@@ -61,7 +62,7 @@ class Spectrum:
     def scaled(self, factor: float) -> Spectrum:
         """The values times a positive factor."""
         if not factor > 0:
-            raise ValueError(f"factor = {factor!r} is outside its domain (0, inf)")
+            raise DomainError(f"factor = {factor!r} is outside its domain (0, inf)")
         return replace(self, values=factor * self.values, rounding=factor * self.rounding)
 
 
@@ -77,10 +78,10 @@ def spectrum(matrix: Any, kind: Literal["singular", "eigen"] = "singular") -> Sp
     """
     kind = Choice(("singular", "eigen")).check("kind", kind)
     if getattr(matrix, "ndim", None) != 2 or 0 in matrix.shape:
-        raise ValueError(f"matrix must be two-dimensional and not empty; got shape {getattr(matrix, 'shape', None)}")
+        raise DomainError(f"matrix must be two-dimensional and not empty; got shape {getattr(matrix, 'shape', None)}")
     xp = array_namespace(matrix)
     if not bool(xp.all(xp.isfinite(matrix))):
-        raise ValueError("matrix contains NaN or infinite entries; its spectrum is not defined")
+        raise DomainError("matrix contains NaN or infinite entries; its spectrum is not defined")
     if kind == "singular":
         values = xp.linalg.svdvals(matrix)
     else:
@@ -92,10 +93,10 @@ def spectrum(matrix: Any, kind: Literal["singular", "eigen"] = "singular") -> Sp
 
 def _require_hermitian(xp: Any, matrix: Any) -> None:
     if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"eigenvalues need a square matrix; got shape {tuple(matrix.shape)} (use kind='singular')")
+        raise DomainError(f"eigenvalues need a square matrix; got shape {tuple(matrix.shape)} (use kind='singular')")
     asymmetry = float(xp.max(xp.abs(matrix - xp.conj(xp.matrix_transpose(matrix)))))
     if asymmetry > HERMITIAN_TOLERANCE * float(xp.max(xp.abs(matrix))):
-        raise ValueError(
+        raise DomainError(
             f"eigenvalues need a symmetric matrix; entries differ from their mirror by {asymmetry:g} "
             "(use kind='singular')"
         )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real
+from bulkedge.errors import DomainError
 from bulkedge.spectra.dense import spectrum
 
 
@@ -48,10 +49,10 @@ def cosine_similarity(tokens: ArrayLike) -> float:
     """Mean cosine between two different rows: one when all tokens point the same way."""
     rows = np.asarray(tokens, dtype=float)
     if rows.ndim != 2 or len(rows) < 2:
-        raise ValueError(f"tokens must be a matrix of two rows at least; got shape {rows.shape}")
+        raise DomainError(f"tokens must be a matrix of two rows at least; got shape {rows.shape}")
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     if not np.all(norms > 0):
-        raise ValueError("tokens contain a row of zeros, which has no direction")
+        raise DomainError("tokens contain a row of zeros, which has no direction")
     count = len(rows)
     together = float(np.sum(np.sum(rows / norms, axis=0) ** 2))
     return (together - count) / (count * (count - 1))
@@ -61,5 +62,5 @@ def _relative(values: ArrayLike) -> Real:
     """Values in increasing order over the largest."""
     ordered = np.sort(np.asarray(values, dtype=float))
     if not ordered.size or not ordered[-1] > 0:
-        raise ValueError("the rank needs a matrix that is not zero")
+        raise DomainError("the rank needs a matrix that is not zero")
     return np.asarray(ordered / ordered[-1])

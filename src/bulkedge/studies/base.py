@@ -22,6 +22,7 @@ import xarray as xr
 
 import bulkedge.studies as package
 from bulkedge.domains import Parametric, parameters
+from bulkedge.errors import DomainError
 from bulkedge.studies.claims import Claim
 from bulkedge.version import __version__
 
@@ -106,7 +107,7 @@ def find(name: str) -> list[type[Study]]:
     """The study of that name, or all studies of the paper of that name, or all."""
     chosen = [study for known, study in studies().items() if name in ("", known, known.split("/")[0])]
     if not chosen:
-        raise ValueError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
+        raise DomainError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
     return chosen
 
 
@@ -126,5 +127,5 @@ def ready(name: str) -> tuple[list[type[Study]], list[str]]:
         for missing, names in lacking.items()
     ]
     if not chosen:
-        raise ValueError("; ".join(sentences))
+        raise DomainError("; ".join(sentences))
     return chosen, sentences

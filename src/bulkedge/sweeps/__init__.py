@@ -1,9 +1,10 @@
 """Grids of studies: resumable, on any executor, with the same numbers wherever they run."""
 
+from bulkedge.errors import StoreError
 from bulkedge.sweeps.executors import SerialExecutor, local_processes, stop
 from bulkedge.sweeps.grid import Sweep, parse_axis
 from bulkedge.sweeps.loop import Outcome, run
-from bulkedge.sweeps.store import StoreError, open_sweep
+from bulkedge.sweeps.store import open_sweep
 
 __all__ = [
     "Outcome",

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from bulkedge.domains import Domain, Each, Integers, parameters
+from bulkedge.errors import DomainError
 from bulkedge.studies.base import Study
 from bulkedge.version import __version__
 
@@ -109,7 +110,7 @@ class Sweep:
 def _domain(study: type[Study], name: str) -> Domain:
     known = {each.name: each.domain for each in parameters(study) if not isinstance(each.domain, Each)}
     if name not in known:
-        raise ValueError(
+        raise DomainError(
             f"{name} is not a parameter of {study.name()} that can be an axis; there are {', '.join(known)}"
         )
     return known[name]
@@ -119,9 +120,9 @@ def _checked(study: type[Study], name: str, values: Sequence[Any]) -> tuple[Any,
     domain = _domain(study, name)
     checked = tuple(domain.check(name, value) for value in values)
     if not checked:
-        raise ValueError(f"the axis {name} has no values")
+        raise DomainError(f"the axis {name} has no values")
     if len(set(checked)) < len(checked):
-        raise ValueError(f"the axis {name} has equal values: {list(values)!r}")
+        raise DomainError(f"the axis {name} has equal values: {list(values)!r}")
     return checked
 
 
@@ -134,9 +135,9 @@ def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
         first, last, step = (Decimal(part) for part in text.split(":"))
         count = int((last - first) / step) + 1
     except (ValueError, ArithmeticError, InvalidOperation):
-        raise ValueError(f"{name}={text}: a range is first:last:step with a step that is not zero") from None
+        raise DomainError(f"{name}={text}: a range is first:last:step with a step that is not zero") from None
     if not 1 <= count <= MOST_VALUES:
-        raise ValueError(
+        raise DomainError(
             f"{name}={text}: the range has {max(count, 0)} values; between 1 and {MOST_VALUES} are possible"
         )
     return _checked(study, name, [domain.parse(name, str(first + k * step)) for k in range(count)])

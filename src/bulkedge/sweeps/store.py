@@ -23,6 +23,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 
+from bulkedge.errors import StoreError
 from bulkedge.records import written
 from bulkedge.sweeps.grid import REPETITION, Index, Sweep
 
@@ -33,10 +34,6 @@ RESULTS, FAILURES, LOCK = "results.zarr", "failures.json", ".lock"
 
 Values = dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]]
 """Variables and coordinates of a cell's dataset: dimensions, values and attributes."""
-
-
-class StoreError(RuntimeError):
-    """A store that cannot be used as it is."""
 
 
 @dataclass

@@ -13,12 +13,13 @@ from collections.abc import Callable
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
+from bulkedge.errors import UnresolvedError
 
 Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
 """``step(u, z)`` returns ``T_z(u) - u``, shape ``(d, n)``, the Jacobian of T, ``(d, d, n)``, and the rounding error."""
 
 
-class BranchError(ArithmeticError):
+class BranchError(UnresolvedError):
     """No fixed point in the upper half-plane was found above points x where the law should have one."""
 
     def __init__(self, message: str, x: Real) -> None:

@@ -18,6 +18,7 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from bulkedge.arrays import EPS, Index, Mask, Real
+from bulkedge.errors import UnresolvedError
 from bulkedge.laws.engine.edges import Interval
 
 DEGREE = 20
@@ -33,7 +34,7 @@ Density = Callable[[Real], tuple[Real, Real]]
 """Maps points strictly inside the support to the density there and a bound on its rounding error."""
 
 
-class UnresolvedDensityError(ArithmeticError):
+class UnresolvedDensityError(UnresolvedError):
     """A density could not be represented to the tolerance; the numbers would have been wrong."""
 
 

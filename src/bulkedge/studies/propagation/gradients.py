@@ -9,9 +9,9 @@ import numpy as np
 import xarray as xr
 
 from bulkedge.domains import Each, Integers, parameter
-from bulkedge.ensembles.gradients import estimated_gradient_norms, gradient_norms
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.progress import track
+from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, standard_error
 

@@ -9,10 +9,10 @@ import xarray as xr
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Each, Integers, Interval, parameter
-from bulkedge.ensembles.isometry import tradeoff
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.laws.base import Law
 from bulkedge.progress import track
+from bulkedge.propagation.isometry import tradeoff
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim
 from bulkedge.studies.propagation.setting import Places, gap_free_claims, gap_free_stack

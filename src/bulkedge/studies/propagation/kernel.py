@@ -9,8 +9,8 @@ import xarray as xr
 
 from bulkedge.comparison import compare
 from bulkedge.domains import Each, Integers, Interval, parameter
-from bulkedge.ensembles.isometry import tradeoff
 from bulkedge.progress import track
+from bulkedge.propagation.isometry import tradeoff
 from bulkedge.spectra import Spectrum
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim

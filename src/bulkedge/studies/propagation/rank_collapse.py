@@ -11,6 +11,7 @@ import xarray as xr
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Each, Integers, parameter
 from bulkedge.ensembles.stack import AttentionStack
+from bulkedge.errors import DomainError
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, standard_error
@@ -53,7 +54,7 @@ class RankCollapse(Study):
         """Check the parameters, and that a slope and a correction can be fitted."""
         super().__post_init__()
         if len(self.sizes) < 4 or list(self.sizes) != sorted(set(self.sizes)):
-            raise ValueError(f"sizes = {self.sizes} must be four different sizes at least, increasing")
+            raise DomainError(f"sizes = {self.sizes} must be four different sizes at least, increasing")
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Collapse in width, then in depth."""

@@ -9,9 +9,9 @@ import numpy as np
 import xarray as xr
 
 from bulkedge.domains import Each, Integers, Interval, parameter
-from bulkedge.ensembles import trainability as theory
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.progress import track
+from bulkedge.propagation import trainability as theory
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, standard_error
 

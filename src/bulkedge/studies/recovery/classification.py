@@ -9,10 +9,10 @@ import xarray as xr
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, parameter
-from bulkedge.ensembles.classifier import LabelledSigns, RidgeClassifier, prefix_majority
-from bulkedge.ensembles.correlations import prefix_correlation
-from bulkedge.ensembles.learned import learned_weights
 from bulkedge.progress import track
+from bulkedge.recovery.classifier import LabelledSigns, RidgeClassifier, prefix_majority
+from bulkedge.recovery.correlations import prefix_correlation
+from bulkedge.recovery.learned import learned_weights
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, average
 from bulkedge.studies.recovery.setting import WEIGHTINGS, weights_of

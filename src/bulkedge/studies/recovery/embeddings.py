@@ -9,9 +9,10 @@ import xarray as xr
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Each, Integers, parameter
-from bulkedge.models.tables import TableSpectrum, table_spectrum
+from bulkedge.errors import DomainError
 from bulkedge.models.weights import TABLES, embedding_table, table_path
 from bulkedge.progress import track
+from bulkedge.recovery.tables import TableSpectrum, table_spectrum
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim
 
@@ -40,7 +41,7 @@ class Embeddings(Study):
         here = [name for name in self.tables if name in SYNTHETIC or table_path(name)]
         missing = [name for name in self.tables if name not in here]
         if not here:
-            raise ValueError(f"none of the tables {', '.join(missing)} is installed: pip install 'bulkedge[weights]'")
+            raise DomainError(f"none of the tables {', '.join(missing)} is installed: pip install 'bulkedge[weights]'")
         found = [self._describe(table_spectrum(self._table(name, rng), rng)) for name in track(here, "tables")]
         data = xr.concat(found, dim=xr.Variable("table", here))
         return data.assign_attrs(missing=", ".join(missing))

@@ -10,8 +10,8 @@ import xarray as xr
 from bulkedge.arrays import Real
 from bulkedge.domains import Each, Integers, Interval, parameter
 from bulkedge.ensembles.pooled import PooledSequences
-from bulkedge.ensembles.weights import causal_weights, mean_weights, self_attention_spread, self_attention_weights
 from bulkedge.progress import track
+from bulkedge.recovery.weights import causal_weights, mean_weights, self_attention_spread, self_attention_weights
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, standard_error
 from bulkedge.studies.recovery.setting import LENGTH, correlations

@@ -9,8 +9,8 @@ import xarray as xr
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, parameter
-from bulkedge.ensembles.correlations import spiked_correlation
 from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table
+from bulkedge.recovery.correlations import spiked_correlation
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, average
 from bulkedge.studies.recovery.setting import LENGTH, Predictions, leading, weights_of

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from bulkedge.arrays import Real
-from bulkedge.ensembles.correlations import prefix_correlation, spiked_correlation
 from bulkedge.ensembles.pooled import PooledSequences, Table, critical_strength, spectral_alignment
-from bulkedge.ensembles.weights import causal_weights, mean_weights, optimal_weights
 from bulkedge.progress import track
+from bulkedge.recovery.correlations import prefix_correlation, spiked_correlation
+from bulkedge.recovery.weights import causal_weights, mean_weights, optimal_weights
 
 LENGTH, PREFIX, CORRELATION = 10, 4, 0.6
 """Positions, those with a signal, and their correlation, in the prefix model."""

@@ -9,10 +9,10 @@ import xarray as xr
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, parameter
-from bulkedge.ensembles.correlations import draw_signs, prefix_correlation
 from bulkedge.ensembles.pooled import TABLE
-from bulkedge.ensembles.weights import causal_noise, causal_signal
 from bulkedge.progress import track
+from bulkedge.recovery.correlations import draw_signs, prefix_correlation
+from bulkedge.recovery.weights import causal_noise, causal_signal
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim
 from bulkedge.studies.recovery.setting import PREFIX, WEIGHTINGS, Predictions, weights_of

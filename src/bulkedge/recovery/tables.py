@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike
 from bulkedge.arrays import Real
 from bulkedge.comparison import Comparison, compare
 from bulkedge.domains import Integers
+from bulkedge.errors import DomainError
 from bulkedge.laws.base import LEVEL, Law
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.free import free_add, free_mul
@@ -117,7 +118,7 @@ def table_spectrum(
     whole, tested = Scatter.of(table), Scatter.of(table[order[:rows]])
     held_out, seen = Spectrum.of(tested.values(), "eigen"), whole.without(tested).values()
     if not (held_out.values[-1] > 0 and seen[-1] > 0):
-        raise ValueError("embeddings has rows that are nearly all the same: too few differ for a spectrum")
+        raise DomainError("embeddings has rows that are nearly all the same: too few differ for a spectrum")
     bulk, spikes = split_profile(seen, rows)
     sizes = row_sizes(np.einsum("vd,vd->v", table, table)[order[rows:]], seen)
     profiled = _fit(held_out, free_mul(EmpiricalLaw(bulk), MarchenkoPastur(dim / rows)), level)
@@ -207,17 +208,17 @@ def centred(embeddings: ArrayLike) -> Real:
     if hasattr(embeddings, "detach"):
         embeddings = embeddings.detach().cpu().double().numpy()  # a torch parameter, of any precision
     if np.iscomplexobj(embeddings):
-        raise ValueError("embeddings is complex; take its real and imaginary parts as columns")
+        raise DomainError("embeddings is complex; take its real and imaginary parts as columns")
     table = np.array(embeddings, dtype=float)
     if table.ndim != 2 or table.shape[0] < 4 or table.shape[1] < 2:
-        raise ValueError(
+        raise DomainError(
             f"embeddings of shape {table.shape} is outside its domain: matrices with a row for each of at least four "
             "tokens, and at least two columns"
         )
     if not np.all(np.isfinite(table)):
-        raise ValueError("embeddings has entries that are NaN or infinite; leave those rows out")
+        raise DomainError("embeddings has entries that are NaN or infinite; leave those rows out")
     if not np.any(table != table[0]):
-        raise ValueError("embeddings has rows that are all the same: there is no spectrum to speak of")
+        raise DomainError("embeddings has rows that are all the same: there is no spectrum to speak of")
     table -= table.mean(axis=0)
     return table
 

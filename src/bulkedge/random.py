@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from bulkedge.errors import DomainError
+
 
 def normal(rng: Any, shape: tuple[int, ...]) -> Any:
     """Standard Gaussian numbers in double precision."""
@@ -15,4 +17,4 @@ def normal(rng: Any, shape: tuple[int, ...]) -> Any:
         import torch
 
         return torch.randn(shape, generator=rng, device=rng.device, dtype=torch.float64)
-    raise ValueError(f"rng = {rng!r} is neither a numpy.random.Generator nor a torch.Generator")
+    raise DomainError(f"rng = {rng!r} is neither a numpy.random.Generator nor a torch.Generator")

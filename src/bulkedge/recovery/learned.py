@@ -29,7 +29,8 @@ from scipy.special import softmax
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval
-from bulkedge.ensembles.pooled import pool
+from bulkedge.errors import DomainError
+from bulkedge.recovery.weights import pool
 
 RIDGE = Interval(1e-12, 1e12)
 REACH = 15.0
@@ -136,19 +137,21 @@ def _checked(table: ArrayLike, tokens: ArrayLike, labels: ArrayLike) -> tuple[Re
     embeddings, sequences = np.asarray(table, dtype=float), np.asarray(tokens)
     targets = np.asarray(labels, dtype=float)
     if embeddings.ndim != 2 or not embeddings.size or not np.all(np.isfinite(embeddings)):
-        raise ValueError(f"table of shape {embeddings.shape} is outside its domain: finite matrices, a row for a token")
+        raise DomainError(
+            f"table of shape {embeddings.shape} is outside its domain: finite matrices, a row for a token"
+        )
     if sequences.ndim != 2 or not sequences.size or sequences.dtype.kind not in "iu":
-        raise ValueError(
+        raise DomainError(
             f"tokens of shape {sequences.shape} and type {sequences.dtype} is outside its domain: "
             "matrices of integers, a row for a sequence"
         )
     if sequences.min() < 0 or sequences.max() >= len(embeddings):
-        raise ValueError(
+        raise DomainError(
             f"tokens between {sequences.min()} and {sequences.max()} do not all have a row in a table of "
             f"{len(embeddings)}"
         )
     if targets.shape != (len(sequences),) or not np.all(np.isfinite(targets)):
-        raise ValueError(
+        raise DomainError(
             f"labels of shape {targets.shape} is outside its domain: a finite number for each of the "
             f"{len(sequences)} sequences"
         )

@@ -25,6 +25,7 @@ import numpy as np
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers
 from bulkedge.ensembles.stack import AttentionStack, Layer
+from bulkedge.errors import DomainError
 
 MOST_PATHS = 256
 """Ways through the layers above, up to which the sum over them is taken: eight layers with skip."""
@@ -42,9 +43,9 @@ def gradient_norms(stack: AttentionStack, layers: Iterable[Layer]) -> Real:
     """
     drawn = list(layers)
     if not stack.linear:
-        raise ValueError("the Kronecker form needs a linear stack; estimated_gradient_norms differentiates any")
+        raise DomainError("the Kronecker form needs a linear stack; estimated_gradient_norms differentiates any")
     if stack.skip is not None and 2 ** (len(drawn) - 1) > MOST_PATHS:
-        raise ValueError(
+        raise DomainError(
             f"depth = {len(drawn)} with skip has 2**{len(drawn) - 1} ways through it, {MOST_PATHS} at most: "
             "use estimated_gradient_norms"
         )
@@ -116,7 +117,7 @@ def estimated_gradient_norms(
 def pullback(stack: AttentionStack, layers: Sequence[Layer], cotangent: Real) -> list[Real]:
     """Gradients of ``sum(cotangent * X_L)`` with respect to the value matrices, by reverse-mode differentiation."""
     if stack.gap == "all":
-        raise ValueError("gap = 'all' counts outliers, which is not differentiable")
+        raise DomainError("gap = 'all' counts outliers, which is not differentiable")
     gradients: list[Real] = []
     for layer, below in zip(layers[::-1], _inputs(stack, layers)[::-1], strict=True):
         if stack.layer_norm:

@@ -36,15 +36,16 @@ from scipy.special import ndtr
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Instance, Integers, Interval, Parametric, parameter
-from bulkedge.ensembles.learned import (
+from bulkedge.errors import DomainError
+from bulkedge.laws.base import Law
+from bulkedge.laws.product import MarchenkoPastur, ProductLaw
+from bulkedge.recovery.learned import (
     LearnedWeights,
     LossGradient,
     minimise_on_simplex,
     ridge_coefficients,
 )
-from bulkedge.ensembles.pooled import pool
-from bulkedge.laws.base import Law
-from bulkedge.laws.product import MarchenkoPastur, ProductLaw
+from bulkedge.recovery.weights import pool
 
 LONGEST = 18
 """Longest sequence whose sign patterns are listed one by one."""
@@ -90,7 +91,7 @@ def prefix_majority(length: int, prefix: int, correlation: float) -> LabelledSig
     length = Integers(1, LONGEST).check("length", length)
     prefix = Integers(1, length).check("prefix", prefix)
     if prefix % 2 == 0:
-        raise ValueError(f"prefix = {prefix} is even, so signs may tie: take an odd one")
+        raise DomainError(f"prefix = {prefix} is even, so signs may tie: take an odd one")
     kept = np.sqrt(Interval(0, 1).check("correlation", correlation))
     signs = np.array(list(product((-1.0, 1.0), repeat=length)))
     given = [np.prod((1 + hidden * kept * signs[:, :prefix]) / 2, axis=1) for hidden in (-1, 1)]
@@ -115,14 +116,14 @@ class RidgeClassifier(Parametric):
         """Check the parameters, that the classes have the same size, and that the labels are balanced."""
         super().__post_init__()
         if self.vocab % 2:
-            raise ValueError(f"vocab = {self.vocab} is odd: the two classes have the same size, take an even one")
+            raise DomainError(f"vocab = {self.vocab} is odd: the two classes have the same size, take an even one")
         signs, labels, probabilities = self.population
         fitting = signs.ndim == 2 and labels.shape == probabilities.shape == signs.shape[:1]
         known = np.all(np.abs(signs) == 1) and np.all(np.abs(labels) == 1) and np.all(probabilities >= 0)
         if not (fitting and known and abs(probabilities.sum() - 1) <= 1e-9):
-            raise ValueError("population is outside its domain: signs and labels of +1 and -1, with a law over them")
+            raise DomainError("population is outside its domain: signs and labels of +1 and -1, with a law over them")
         if max(abs(probabilities @ labels), *np.abs(probabilities @ signs)) > 1e-9:
-            raise ValueError("population is outside its domain: labels and signs must have mean zero")
+            raise DomainError("population is outside its domain: labels and signs must have mean zero")
 
     # -- simulation ----------------------------------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class RidgeClassifier(Parametric):
     def tested(self, data: LabelledSequences, weights: ArrayLike) -> float:
         """Share of the test sequences of a draw that a classifier trained on the others gets right."""
         if len(data.labels) <= self.samples:
-            raise ValueError(f"there are no test sequences: sample(rng, tests) draws them after {self.samples} others")
+            raise DomainError(f"there are no test sequences: sample(rng, tests) draws them after {self.samples} others")
         rows = pool(data.table, data.tokens, self._weights(weights))
         train, test = slice(self.samples), slice(self.samples, None)
         coefficients = ridge_coefficients(rows[train], data.labels[train], self.ridge)
@@ -178,7 +179,7 @@ class RidgeClassifier(Parametric):
         return LossGradient(tau * (1 - q * slope), gradient)
 
     def learned(self, rng: np.random.Generator, *, restarts: int = 4) -> LearnedWeights:
-        """Limit of :func:`~bulkedge.ensembles.learned.learned_weights`: the minimiser of the limiting loss."""
+        """Limit of :func:`~bulkedge.recovery.learned.learned_weights`: the minimiser of the limiting loss."""
         return minimise_on_simplex(self.loss, self.population.signs.shape[1], rng, restarts)
 
     @cached_property
@@ -212,7 +213,7 @@ class RidgeClassifier(Parametric):
     def _weights(self, weights: ArrayLike) -> Real:
         given, length = np.asarray(weights, dtype=float), self.population.signs.shape[1]
         if given.shape != (length,) or not np.all(np.isfinite(given)) or not np.any(given):
-            raise ValueError(
+            raise DomainError(
                 f"weights of shape {given.shape} is outside its domain: a finite number for each of the {length} "
                 "positions, not all zero"
             )

@@ -1,0 +1,20 @@
+"""Signal propagation through stacks of attention (*propagation*): gradients, isometry, trainability.
+
+The random matrices themselves, :class:`bulkedge.RandomMarkov` and :class:`bulkedge.AttentionStack`, are ensembles.
+"""
+
+from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms, pullback
+from bulkedge.propagation.isometry import Isometry, deepest, tradeoff
+from bulkedge.propagation.trainability import Trainability, freezing_beta, softmax_of_gaussians
+
+__all__ = [
+    "Isometry",
+    "Trainability",
+    "deepest",
+    "estimated_gradient_norms",
+    "freezing_beta",
+    "gradient_norms",
+    "pullback",
+    "softmax_of_gaussians",
+    "tradeoff",
+]
