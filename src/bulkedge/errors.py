@@ -26,7 +26,7 @@ class UnresolvedError(BulkedgeError, ArithmeticError):
     """A computation that did not reach its tolerance: no number is returned in place of the right one."""
 
 
-class MissingPackageError(BulkedgeError, ImportError):
+class MissingPackageError(BulkedgeError, ModuleNotFoundError):
     """An optional package is needed and not installed; the message has the command that installs it."""
 
 
