@@ -8,7 +8,7 @@ from scipy.linalg import eigvalsh_tridiagonal
 
 import bulkedge as be
 
-spectrum_of = partial(be.Spectrum.of, kind="eigen")
+spectrum_of = partial(be.Spectrum.of, unit="eigenvalues")
 
 
 @pytest.mark.parametrize("law", [be.Semicircle(), be.MarchenkoPastur(2.0), be.FussCatalan(3)], ids=repr)
@@ -31,7 +31,7 @@ def test_distances_of_a_shifted_law():
 
 def test_weights_count():
     law = be.EmpiricalLaw([1.0, 2.0], [1, 3])
-    weighted = be.Spectrum(np.array([1.0, 2.0]), np.array([0.25, 0.75]), 100, "eigen")
+    weighted = be.Spectrum(np.array([1.0, 2.0]), np.array([0.25, 0.75]), 100, be.Unit.EIGEN)
     assert be.compare(weighted, law).ks == 0
     assert be.compare(spectrum_of([1.0, 2.0]), law).ks == pytest.approx(0.25)
 
@@ -85,7 +85,7 @@ def test_false_alarm_rate(level):
 
 def test_singular_values_against_a_signed_law_are_refused():
     spectrum = be.spectrum(np.random.default_rng(0).standard_normal((5, 5)))
-    with pytest.raises(ValueError, match="compare the squared spectrum"):
+    with pytest.raises(ValueError, match="pass two that match"):
         be.compare(spectrum, be.Semicircle())
 
 

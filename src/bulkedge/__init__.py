@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from bulkedge import programs, propagation, recovery
-from bulkedge.comparison import Comparison, compare
+from bulkedge.comparison import Comparison, Comparisons, compare
 from bulkedge.ensembles import (
     AttentionStack,
     Ensemble,
@@ -46,6 +46,7 @@ from bulkedge.laws import (
     CausalHeadDistribution,
     CausalLaw,
     CorrelatedAttentionLaw,
+    Distribution,
     EmpiricalLaw,
     FiniteHeadLaw,
     FussCatalan,
@@ -58,17 +59,21 @@ from bulkedge.laws import (
     QuarterCircle,
     Semicircle,
     Spike,
+    StepDistribution,
     SumLaw,
     TracyWidom,
+    Unit,
     free_add,
     free_mul,
     rectangular_add,
 )
-from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank
+from bulkedge.spectra import Spectra, Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank
 from bulkedge.version import __version__
 
 __all__ = [
     # laws
+    "Unit",
+    "Distribution",
     "Law",
     "Semicircle",
     "QuarterCircle",
@@ -85,6 +90,7 @@ __all__ = [
     "ProfileLaw",
     "PoissonLaw",
     "EmpiricalLaw",
+    "StepDistribution",
     "free_add",
     "free_mul",
     "rectangular_add",
@@ -103,12 +109,14 @@ __all__ = [
     "AttentionStack",
     # spectra
     "Spectrum",
+    "Spectra",
     "spectrum",
     "stable_rank",
     "effective_rank",
     "cosine_similarity",
     # comparison
     "Comparison",
+    "Comparisons",
     "compare",
     # numbers with errors, and what goes wrong
     "Estimate",

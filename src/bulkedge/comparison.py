@@ -12,24 +12,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import legendre
 
 from bulkedge.arrays import Real
-from bulkedge.errors import DomainError
-from bulkedge.laws.base import LEVEL, Law
-from bulkedge.spectra import Spectrum
+from bulkedge.domains import Choice
+from bulkedge.errors import DomainError, UnitError
+from bulkedge.laws.base import LEVEL, SNAP, Law
+from bulkedge.laws.distribution import Distribution, StepDistribution
+from bulkedge.laws.units import Unit
+from bulkedge.spectra import Spectra, Spectrum
 
-SNAP = 1e-9
-"""Values this close to an atom, relative to the size of the law, are at the atom: rounding put them beside it."""
 NODES, WEIGHTS = legendre.leggauss(8)
+MOST_RANK = 0.01
+"""A law's atom at zero is the kernel of a Gram matrix if its mass is that of the matrix's shape to this accuracy."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a measured spectrum lies beside a law.
+    """How a measured spectrum lies beside a distribution.
 
     Attributes
     ----------
@@ -38,13 +42,18 @@ class Comparison:
     wasserstein : float
         First Wasserstein distance between the same two.
     edge_error : float
-        Largest value that is not an outlier, minus the edge of the law, relative to it; nan where that is 0 or inf.
+        Largest value that is not an outlier, minus the edge of the law, relative to it; nan where that is 0, infinite
+        or unknown.
     outliers : tuple of float
         Values beyond ``finite_edge``, largest last.
     finite_edge : float
         What the largest of as many bulk values exceeds with probability ``level``.
     level : float
         Probability of calling an outlier where there is none.
+    unit : Unit
+        The unit in which they were compared.
+    error : float
+        Kolmogorov distance within which the spectrum itself is known; zero if all its values were computed.
     """
 
     ks: float
@@ -53,66 +62,167 @@ class Comparison:
     outliers: tuple[float, ...]
     finite_edge: float
     level: float
+    unit: Unit
+    error: float = 0.0
 
 
-def compare(spectrum: Spectrum, law: Law, level: float = 0.01, beta: int = 1) -> Comparison:
+@dataclass(frozen=True, eq=False)
+class Comparisons:
+    """The comparisons of a batch of spectra, indexed as the batch is; every number of a comparison is an array here.
+
+    Attributes
+    ----------
+    members : array of objects
+        A :class:`Comparison` for each spectrum.
+    """
+
+    members: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The axes of the batch."""
+        return tuple(self.members.shape)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in {each.name for each in fields(Comparison)}:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        found = [getattr(each, name) for each in self.members.ravel()]
+        array = np.empty(len(found), dtype=float if isinstance(found[0], float) else object)
+        array[:] = found
+        return array.reshape(self.shape)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self.members[index]
+        return Comparisons(found) if isinstance(found, np.ndarray) else found
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __repr__(self) -> str:
+        return f"Comparisons(shape={self.shape}, ks from {self.ks.min():.4g} to {self.ks.max():.4g})"
+
+
+def compare(spectrum: Any, law: Any, level: float = 0.01, dyson: int = 1) -> Any:
     """Compare a spectrum with a law.
 
     Parameters
     ----------
-    spectrum : Spectrum
-        Values of the same kind as the law's: eigenvalues, singular values, or their squares.
-    law : Law
-        The law they should follow.
+    spectrum : Spectrum or Spectra
+        Measured values; a batch of them is compared one by one.
+    law : Law, Distribution or Spectrum
+        What they should follow, or another spectrum.
     level : float
         Accepted probability of a false alarm among the outliers.
-    beta : {1, 2, 4}
-        Symmetry class of the matrix, for the fluctuations at the edge: 1 for real matrices.
+    dyson : {1, 2, 4}
+        Dyson's index, the symmetry class of the matrix, for the fluctuations at the edge: 1 for real matrices.
+
+    Returns
+    -------
+    Comparison or Comparisons
+        Distances and outliers; an array of them for a batch.
+
+    Raises
+    ------
+    UnitError
+        If the two are of units that do not convert exactly. Singular values are squared for a law of squares, and the
+        squared singular values of M are the eigenvalues of M'M. But singular values beside a law of eigenvalues may be
+        meant in two ways.
 
     Notes
     -----
     The false-alarm rate is that of the Tracy-Widom limit; the tests measure it at finite size. A law whose right end is
-    not a square-root edge (an atom, say) has no such limit: there everything beyond the end is an outlier.
+    not a square-root edge (an atom, say) has no such limit: there everything beyond the end is an outlier. A
+    distribution that does not know its edge calls no outliers.
     """
-    level = LEVEL.check("level", level)
-    if spectrum.kind == "singular" and law.lower_edge < 0:
+    level, dyson = LEVEL.check("level", level), Choice((1, 2, 4)).check("dyson", dyson)
+    if isinstance(law, Spectrum):
+        law = law.distribution()
+    if not isinstance(law, Distribution):
+        raise DomainError(f"law = {_named(law)} is not a law, a distribution or a spectrum")
+    if isinstance(spectrum, Spectra):
+        members = np.empty(spectrum.members.shape, dtype=object)
+        for index in np.ndindex(members.shape):
+            members[index] = _compared(spectrum.members[index], law, level, dyson)
+        return Comparisons(members)
+    if not isinstance(spectrum, Spectrum):
         raise DomainError(
-            f"singular values are not negative, but {law!r} reaches down to {law.lower_edge:g}: "
-            "compare the squared spectrum with law.squared()"
+            f"spectrum = {_named(spectrum)} is not a Spectrum: take be.spectrum(matrix) of a matrix, or "
+            "be.Spectrum.of(values, unit) of values that are known already"
         )
-    reach = law.finite_edge(spectrum.size, level, beta) if law._soft_edge else law.edge + _slack(law)
-    values = _snapped(spectrum.values, law)
+    return _compared(spectrum, law, level, dyson)
+
+
+def _named(given: Any) -> str:
+    shape = getattr(given, "shape", None)
+    return f"an object of class {type(given).__name__}" + (f" and shape {tuple(shape)}" if shape is not None else "")
+
+
+def _compared(spectrum: Spectrum, law: Distribution, level: float, dyson: int) -> Comparison:
+    spectrum, law = _in_one_unit(spectrum, law)
+    reach = law.reach(spectrum.size, level, dyson)
+    values = _snapped(spectrum.values, law) if isinstance(law, Law) else spectrum.values
     bulk = values <= reach
     if not bulk.any():
         raise DomainError(
-            f"no value lies within {law!r} (edge {law.edge:g}, smallest value {values.min():g}): different scales?"
+            f"no value lies within {law!r} (edge {reach:g}, smallest value {values.min():g}): different scales?"
         )
     kept, weights = values[bulk], spectrum.weights[bulk] / spectrum.weights[bulk].sum()
+    edge = law.edge if isinstance(law, Law) else np.nan
     return Comparison(
         ks=_kolmogorov(kept, weights, law, spectrum.rounding),
         wasserstein=_wasserstein(kept, weights, law),
-        edge_error=float((kept.max() - law.edge) / abs(law.edge)) if law.edge and np.isfinite(law.edge) else np.nan,
+        edge_error=float((kept.max() - edge) / abs(edge)) if edge and np.isfinite(edge) else np.nan,
         outliers=tuple(values[~bulk].tolist()),
         finite_edge=reach,
         level=level,
+        unit=spectrum.unit,
+        error=spectrum.error,
     )
 
 
-def _slack(law: Law) -> float:
-    ends = (law.lower_edge, *(hi for _, hi in law.support), *law._locations)
-    return SNAP * max(abs(place) for place in ends)
+def _in_one_unit(spectrum: Spectrum, law: Distribution) -> tuple[Spectrum, Distribution]:
+    """Both in the unit of the law, by conversions that are exact."""
+    match spectrum.unit, law.unit:
+        case (own, other) if own is other or Unit.VALUES in (own, other):
+            return spectrum, law
+        case (Unit.SINGULAR, Unit.SQUARED):
+            return spectrum.squared(), law
+        case (Unit.SQUARED, Unit.SINGULAR):
+            return spectrum.sqrt(), law
+        case (Unit.SINGULAR | Unit.SQUARED, Unit.SYMMETRISED) if isinstance(law, Law):
+            return (spectrum.squared() if spectrum.unit is Unit.SINGULAR else spectrum), law.squared()
+        case (Unit.SQUARED, Unit.EIGEN) if isinstance(law, StepDistribution) or float(law.cdf(-SNAP)) == 0:
+            return _of_gram_matrix(spectrum, law), law
+    raise UnitError(
+        f"the spectrum holds {spectrum.unit}, the law {law!r} is of {law.describes}, and these may be meant in several "
+        "ways; pass two that match. be.spectrum(M) has the singular values of M, be.spectrum(M).squared() the "
+        "eigenvalues of M'M, be.spectrum(S, kind='eigen') those of a symmetric S. Values that are known already are "
+        "named by be.Spectrum.of(values, unit), and law.squared() has the squares of a law of singular values"
+    )
+
+
+def _of_gram_matrix(spectrum: Spectrum, law: Distribution) -> Spectrum:
+    """Squared singular values of M as eigenvalues of the Gram matrix that the law is of: the larger if it has a kernel.
+
+    M'M and MM' share the values of M, and the larger of them has zeros besides. A law with just that mass at zero is
+    the larger one's.
+    """
+    kernel = dict(law.atoms).get(0.0, 0.0)
+    share = spectrum.kernel / (spectrum.size + spectrum.kernel)
+    return spectrum.padded() if kernel and share and abs(share - kernel) <= MOST_RANK else spectrum
 
 
 def _snapped(values: Real, law: Law) -> Real:
+    """Values that rounding has put beside an atom, moved onto it."""
     moved = values.copy()
-    for place in law._locations:
+    for place, _ in law.atoms:
         # values may come from the continuous part where that comes closer
         nearest = min((max(lo - place, place - hi, 0.0) for lo, hi in law.support), default=np.inf)
-        moved[np.abs(values - place) <= min(_slack(law), nearest)] = place
+        moved[np.abs(values - place) <= min(law.slack, nearest)] = place
     return moved
 
 
-def _kolmogorov(values: Real, weights: Real, law: Law, rounding: float) -> float:
+def _kolmogorov(values: Real, weights: Real, law: Distribution, rounding: float) -> float:
     """Largest difference of the two distribution functions, on either side of each value that is not rounding."""
     points, index = np.unique(values, return_inverse=True)
     upto = np.cumsum(np.bincount(index, weights=weights))
@@ -125,7 +235,7 @@ def _kolmogorov(values: Real, weights: Real, law: Law, rounding: float) -> float
     return float(differences[known | (jump > 0)].max(initial=0.0))
 
 
-def _wasserstein(values: Real, weights: Real, law: Law) -> float:
+def _wasserstein(values: Real, weights: Real, law: Distribution) -> float:
     """``int |difference of the quantile functions|``, by a Gauss rule in the share of each value."""
     upto = np.cumsum(weights)
     middle, half = upto - weights / 2, weights / 2

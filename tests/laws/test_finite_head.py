@@ -46,6 +46,7 @@ def test_norms_have_the_moments_of_a_chi_law():
 
 class Flat(Law):
     atoms = ()
+    unit = be.Unit.SQUARED
 
     def __init__(self, variances, ratios):
         profile = Profile(np.array([0.3, 0.7]), np.ones((len(variances), 2)))

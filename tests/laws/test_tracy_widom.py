@@ -77,8 +77,8 @@ def test_odd_arguments(beta):
     assert law.cdf([]).shape == (0,)
 
 
-def test_beta_is_checked():
-    with pytest.raises(ValueError, match=r"beta = 3 is outside its domain \{1, 2, 4\}"):
+def test_dyson_index_is_checked():
+    with pytest.raises(ValueError, match=r"dyson = 3 is outside its domain \{1, 2, 4\}"):
         be.TracyWidom(3)
 
 

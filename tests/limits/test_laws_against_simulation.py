@@ -21,7 +21,7 @@ def rotation(n, rng):
 
 
 def distance(values, law):
-    spectrum = be.Spectrum(np.sort(values), np.full(len(values), 1 / len(values)), len(values), "eigen")
+    spectrum = be.Spectrum(np.sort(values), np.full(len(values), 1 / len(values)), len(values), law.unit)
     return be.compare(spectrum, law, level=1e-4).ks
 
 

@@ -36,8 +36,8 @@ def test_single_precision_is_symmetric_enough():
 @pytest.mark.parametrize(
     ("matrix", "kind", "message"),
     [
-        (np.array([1.0, 2.0]), "singular", "two-dimensional"),
-        (np.zeros((0, 3)), "singular", "not empty"),
+        (np.array([1.0, 2.0]), "singular", "two dimensions or more"),
+        (np.zeros((0, 3)), "singular", "none of them empty"),
         (np.array([[1.0, np.nan], [0.0, 1.0]]), "singular", "NaN"),
         (np.array([[1.0, 2.0], [0.0, 1.0]]), "eigen", "symmetric matrix"),
         (np.ones((2, 3)), "eigen", "square matrix"),

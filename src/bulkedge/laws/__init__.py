@@ -5,6 +5,7 @@ from bulkedge.laws.base import Law
 from bulkedge.laws.causal import CausalLaw
 from bulkedge.laws.causal_head import CausalHeadDistribution
 from bulkedge.laws.correlated import CorrelatedAttentionLaw
+from bulkedge.laws.distribution import Distribution, StepDistribution
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw
 from bulkedge.laws.free import free_add, free_mul, rectangular_add
@@ -15,12 +16,14 @@ from bulkedge.laws.semicircle import QuarterCircle, Semicircle
 from bulkedge.laws.spikes import Spike
 from bulkedge.laws.sum import SumLaw
 from bulkedge.laws.tracy_widom import TracyWidom
+from bulkedge.laws.units import Unit
 
 __all__ = [
     "AttentionLaw",
     "CausalHeadDistribution",
     "CausalLaw",
     "CorrelatedAttentionLaw",
+    "Distribution",
     "EmpiricalLaw",
     "FiniteHeadLaw",
     "FussCatalan",
@@ -33,8 +36,10 @@ __all__ = [
     "QuarterCircle",
     "Semicircle",
     "Spike",
+    "StepDistribution",
     "SumLaw",
     "TracyWidom",
+    "Unit",
     "free_add",
     "free_mul",
     "rectangular_add",

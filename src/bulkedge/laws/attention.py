@@ -15,6 +15,7 @@ from bulkedge.domains import Interval, Parametric, parameter
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.images import Squared
 from bulkedge.laws.sum import SumLaw
+from bulkedge.laws.units import Unit
 
 
 def noise_variance(beta: float) -> float:
@@ -37,6 +38,9 @@ class AttentionLaw(Parametric, Law):
     ``SumLaw`` with the linear term of variance ``beta**2`` and rank ratio ``head_ratio = d_qk/l`` and noise of variance
     ``exp(beta**2) - 1 - beta**2``, squared (*equivalence*, Theorem 3.2; THEORY section 1).
     """
+
+    unit = Unit.SQUARED
+    matrix = "sqrt(l) (A - uu')"
 
     beta: float = parameter(Interval(1e-3, 6), "inverse temperature: standard deviation of the scaled scores")
     head_ratio: float = parameter(Interval(1e-6, 1e6), "head dimension over tokens, d_qk/l")

@@ -7,8 +7,10 @@ spikes come from that.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections import OrderedDict
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from scipy.optimize import brentq
 from bulkedge import domains
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.errors import DomainError
+from bulkedge.laws.distribution import Atoms, Distribution
 from bulkedge.laws.engine.cauchy import weighted_inverses
 from bulkedge.laws.engine.continuum import Continuum, resolve
 from bulkedge.laws.engine.edges import Interval
@@ -32,12 +35,43 @@ LEVEL = domains.Interval(0, 1, "()")
 MASS_TOLERANCE = 1e-10
 """A law whose mass differs from one by more has lost or gained something, and is refused."""
 
-Atoms = tuple[tuple[float, float], ...]
+SNAP = 1e-9
+"""Values this close to an atom, relative to the size of the law, are at the atom: rounding put them beside it."""
+REMEMBERED = 256
+"""Resolved laws that a process keeps; the one used longest ago goes first."""
+
 Bulk = tuple[list[Interval], Density]
 
 
-class Law(ABC):
-    """A limiting spectral distribution on the real line: atoms plus a density."""
+class _Resolutions:
+    """Resolved bulks by law, so that equal laws share theirs; bounded, and safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Law, Continuum | None] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, law: Law) -> Continuum | None:
+        with self._lock:
+            if law in self._known:
+                self._known.move_to_end(law)
+                return self._known[law]
+        found = law._resolve()
+        with self._lock:
+            self._known[law] = found
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return found
+
+
+_RESOLVED = _Resolutions()
+
+
+class Law(Distribution):
+    """A limiting spectral distribution on the real line: atoms plus a density.
+
+    Laws are values: two with the same parameters are equal, and what is expensive, the resolution of the bulk, is done
+    once for all equal laws of a process.
+    """
 
     # -- what a family supplies ----------------------------------------------------------------------------------------
 
@@ -74,6 +108,9 @@ class Law(ABC):
 
     @cached_property
     def _continuum(self) -> Continuum | None:
+        return _RESOLVED.get(self)
+
+    def _resolve(self) -> Continuum | None:
         bulk = self._bulk()
         continuum = None if bulk is None else resolve(*bulk)
         total = (continuum.mass if continuum else 0.0) + float(self._masses.sum())
@@ -153,10 +190,6 @@ class Law(ABC):
         following = np.minimum(passed, len(upto) - 1)
         on_atom = (passed < len(upto)) & (level > upto[following] - self._masses[following])
         return np.where(on_atom, self._locations[following], between)
-
-    def rvs(self, size: int | tuple[int, ...], rng: np.random.Generator) -> Real:
-        """Independent draws, by inversion."""
-        return np.asarray(self.ppf(rng.random(size)))
 
     def moment(self, k: int) -> float:
         """``E[x**k]``."""
@@ -298,7 +331,24 @@ class Law(ABC):
         last = self._continuum.intervals[-1][1] if self._continuum else None
         return last is not None and last.location == self.edge and last.exponent == 0.5
 
-    def finite_edge(self, n: int, level: float = 0.01, beta: int = 1) -> float:
+    def reach(self, n: int, level: float, dyson: int = 1) -> float:
+        """What the largest of n bulk values exceeds with probability ``level``.
+
+        That is :meth:`finite_edge` where the law ends with a square-root edge. Elsewhere no limit is known, and it is
+        the edge itself, up to rounding.
+        """
+        if self._soft_edge:
+            return self.finite_edge(n, level, dyson)
+        LEVEL.check("level", level)
+        return self.edge + self.slack
+
+    @property
+    def slack(self) -> float:
+        """Rounding of values of the size of the law: those closer to an atom are at the atom."""
+        ends = (self.lower_edge, *(hi for _, hi in self.support), *self._locations)
+        return SNAP * max(abs(place) for place in ends)
+
+    def finite_edge(self, n: int, level: float = 0.01, dyson: int = 1) -> float:
         """The value that the largest of n bulk values exceeds with probability ``level``.
 
         Parameters
@@ -307,13 +357,18 @@ class Law(ABC):
             Number of eigenvalues of the finite matrix, those in atoms included.
         level : float
             Probability of a false alarm.
-        beta : {1, 2, 4}
-            Symmetry class: 1 for real matrices, 2 for complex ones.
+        dyson : {1, 2, 4}
+            Dyson's index, the symmetry class: 1 for real matrices, 2 for complex ones.
+
+        Returns
+        -------
+        float
+            ``edge + edge_scale * n**(-2/3) * q`` with q the quantile of the Tracy-Widom law.
         """
         level = LEVEL.check("level", level)
         if not n >= 1:
             raise DomainError(f"n = {n!r} is outside its domain {{1, 2, ...}}")
-        return self.edge + self.edge_scale * n ** (-2 / 3) * float(TracyWidom(beta).isf(level))
+        return self.edge + self.edge_scale * n ** (-2 / 3) * float(TracyWidom(dyson).isf(level))
 
     # -- images --------------------------------------------------------------------------------------------------------
 

@@ -34,8 +34,10 @@ import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.domains import Interval, Parametric, parameter
-from bulkedge.laws.base import Atoms, Bulk, Law
+from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.edges import Edge
+from bulkedge.laws.units import Unit
 
 ORDER = 45
 """Terms of Taylor series in log X: the steps below are at most 0.5 of the distance to the nearest singularity."""
@@ -55,6 +57,9 @@ class CausalLaw(Parametric, Law):
     The mean is infinite, and there is no edge: the first rows average over few tokens. Values below 1e-140 of the
     variance, a fraction of 0.0031, are shown as an atom at zero.
     """
+
+    unit = Unit.SQUARED
+    matrix = "sqrt(l) (A - C), A causal attention and C its mean"
 
     variance: float = parameter(Interval(1e-10, 1e10), "variance of l times an entry: exp(beta**2) - 1 for softmax")
 

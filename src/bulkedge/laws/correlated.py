@@ -19,6 +19,7 @@ from bulkedge.laws.attention import noise_variance
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.engine.gaps import bulk_of
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
+from bulkedge.laws.units import Unit
 
 NODES = 24
 
@@ -31,6 +32,9 @@ class CorrelatedAttentionLaw(Parametric, Law):
     its rows and columns have the eigenvalues as sizes. The noise sees the correlations squared, and is taken as white.
     That holds while beta is small or correlations are weak: the studies measure where it stops.
     """
+
+    unit = Unit.SQUARED
+    matrix = "sqrt(l) (A - uu')"
 
     beta: float = parameter(Interval(1e-2, 3), "inverse temperature: standard deviation of the scaled scores")
     head_ratio: float = parameter(Interval(1e-3, 1e3), "head dimension over tokens, d_qk/l")

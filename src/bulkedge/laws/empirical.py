@@ -18,6 +18,7 @@ from bulkedge.arrays import Real
 from bulkedge.domains import Interval, Parametric, parameter
 from bulkedge.errors import DomainError
 from bulkedge.laws.base import Law
+from bulkedge.laws.units import Unit
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -31,6 +32,8 @@ class EmpiricalLaw(Law):
     weights : array_like, optional
         Non-negative weights, normalised to sum one; equal by default.
     """
+
+    unit = Unit.VALUES
 
     values: Real
     weights: Real
@@ -69,6 +72,9 @@ class PoissonLaw(Parametric, Law):
 
     The atoms listed leave out a tail of mass below 1e-30; ``edge`` is infinite.
     """
+
+    unit = Unit.SQUARED
+    matrix = "A, one-hot attention"
 
     rate: float = parameter(Interval(1e-3, 1e3), "mean of the law", 1.0)
 

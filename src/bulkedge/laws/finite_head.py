@@ -28,6 +28,7 @@ from bulkedge.laws.engine.gaps import bulk_of
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.images import Squared
 from bulkedge.laws.sum import SumLaw
+from bulkedge.laws.units import Unit
 
 FULL_RANK = 1000.0
 """A degree with this many harmonics a token is as good as noise."""
@@ -57,6 +58,9 @@ class FiniteHeadLaw(Parametric, Law):
     of one size add ``n x**2 w/(1 - x**2 w**2)`` to the R-transform, n their number in a row, where Gaussian noise of
     the same variance adds ``n x**2 w``. Entries so large that they leave the bulk are outliers, and not in the law.
     """
+
+    unit = Unit.SQUARED
+    matrix = "sqrt(l) (A - uu')"
 
     beta: float = parameter(Interval(1e-3, 4), "inverse temperature: standard deviation of the scaled scores")
     head_dim: int = parameter(Integers(2, 4096), "dimension d of queries and keys")

@@ -19,7 +19,8 @@ import numpy as np
 from bulkedge.arrays import Complex, Real
 from bulkedge.domains import Interval
 from bulkedge.errors import DomainError
-from bulkedge.laws.base import Atoms, Bulk, Law
+from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.edges import Edge
@@ -29,6 +30,7 @@ from bulkedge.laws.engine.pick import PickMap, sorted_barriers
 from bulkedge.laws.engine.subordination import Addition, Multiplication, RectangularAddition
 from bulkedge.laws.images import Affine, SquareRoot
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
+from bulkedge.laws.units import Unit
 
 LIGHTEST = 1e-14
 
@@ -151,6 +153,12 @@ class FreeSum(Law):
     mu: Law
     nu: Law
 
+    @property
+    def unit(self) -> Unit:
+        """Eigenvalues; symmetrised singular values if both terms are."""
+        both = self.mu.unit is self.nu.unit is Unit.SYMMETRISED
+        return Unit.SYMMETRISED if both else Unit.EIGEN
+
     @cached_property
     def _levy(self) -> Levy | None:
         return self.mu._levy + self.nu._levy if self.mu._levy and self.nu._levy else None
@@ -177,6 +185,11 @@ class FreeProduct(Law):
 
     mu: Law
     nu: Law
+
+    @property
+    def unit(self) -> Unit:
+        """Squared singular values of ``M sqrt(B)`` if one factor has those of M; eigenvalues otherwise."""
+        return Unit.SQUARED if Unit.SQUARED in (self.mu.unit, self.nu.unit) else Unit.EIGEN
 
     @cached_property
     def atoms(self) -> Atoms:
@@ -247,6 +260,9 @@ def _touching_edge(law: Law, ratio: float) -> Edge | None:
 @dataclass(frozen=True)
 class RectangularSquares(Law):
     """Squared singular values of a sum of independent bi-invariant n x m matrices, from those of its terms."""
+
+    unit = Unit.SQUARED
+    matrix = "A + U B V'"
 
     mu: Law
     nu: Law

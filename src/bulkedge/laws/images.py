@@ -13,10 +13,12 @@ import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.errors import DomainError
-from bulkedge.laws.base import Atoms, Bulk, Law
+from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.levy import Levy
+from bulkedge.laws.units import Unit
 
 
 def _collected(pairs: list[tuple[float, float]]) -> Atoms:
@@ -48,6 +50,16 @@ class Affine(Law):
         if isinstance(law, EmpiricalLaw):
             return EmpiricalLaw(factor * law.values + shift, law.weights)
         return law if (factor, shift) == (1.0, 0.0) else cls(law, factor, shift)
+
+    @property
+    def unit(self) -> Unit:
+        """That of the original, if such values may be moved so: singular values stay positive and start at zero."""
+        return self.law.unit if self.law.unit is Unit.EIGEN or (self.factor > 0 and not self.shift) else Unit.VALUES
+
+    @property
+    def matrix(self) -> str:
+        """The original's, with the factor."""
+        return f"({self.law.matrix}), values times {self.factor:g} plus {self.shift:g}" if self.law.matrix else ""
 
     @property
     def atoms(self) -> Atoms:
@@ -89,6 +101,16 @@ class Squared(Law):
     """The law of ``x**2``."""
 
     law: Law
+
+    @property
+    def unit(self) -> Unit:
+        """What squares of the original's values are."""
+        return self.law.unit.square()
+
+    @property
+    def matrix(self) -> str:
+        """The original's."""
+        return self.law.matrix
 
     @property
     def atoms(self) -> Atoms:
@@ -176,6 +198,16 @@ class SquareRoot(Law):
         """Refuse laws that reach below zero."""
         if self.law.lower_edge < 0:
             raise DomainError(f"sqrt() needs a law on [0, inf); {self.law!r} reaches down to {self.law.lower_edge:g}")
+
+    @property
+    def unit(self) -> Unit:
+        """What square roots of the original's values are."""
+        return self.law.unit.root()
+
+    @property
+    def matrix(self) -> str:
+        """The original's; where that is a Gram matrix M'M, the singular values are those of M."""
+        return self.law.matrix
 
     @property
     def atoms(self) -> Atoms:

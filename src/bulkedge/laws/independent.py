@@ -21,8 +21,10 @@ from numpy.polynomial import legendre
 from bulkedge.arrays import EPS, Real
 from bulkedge.domains import Instance, Parametric, parameter
 from bulkedge.errors import DomainError
-from bulkedge.laws.base import Atoms, Bulk, Law
+from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.edges import Edge
+from bulkedge.laws.units import Unit
 
 NODES = 120
 """Gauss nodes on each half of the convolution, in the square root of the distance to its end."""
@@ -41,6 +43,9 @@ class IndependentProduct(Parametric, Law):
     Both factors are laws on ``[0, edge]`` whose density starts at zero and ends with a square root, such as
     :class:`~bulkedge.laws.product.FussCatalan`; others are refused.
     """
+
+    unit = Unit.SQUARED
+    matrix = "a Kronecker product"
 
     first: Law = parameter(Instance(Law), "law of the first variable")  # a declaration
     second: Law = parameter(Instance(Law), "law of the second variable")  # likewise

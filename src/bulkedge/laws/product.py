@@ -27,6 +27,7 @@ from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.fixed_point import BranchError
 from bulkedge.laws.engine.levy import Levy
+from bulkedge.laws.units import Unit
 
 RATIO = Interval(1e-6, 1e6)
 SCALE = Interval(1e-30, 1e30)
@@ -39,6 +40,9 @@ class MarchenkoPastur(Parametric, Law):
     An atom of mass ``1 - 1/ratio`` sits at zero when ratio > 1. S-transform ``1/(scale (1 + ratio u))`` (*recovery*,
     Theorem 1).
     """
+
+    unit = Unit.EIGEN
+    matrix = "Z'Z/V, Z of V x d i.i.d. entries, d/V = ratio"
 
     ratio: float = parameter(RATIO, "dimension over samples, d/V")
     scale: float = parameter(SCALE, "mean of the law", 1.0)
@@ -81,6 +85,9 @@ class ProductLaw(Parametric, Law):
     one.
     """
 
+    unit = Unit.EIGEN
+    matrix = "M M', M a product of Gaussian matrices"
+
     ratios: tuple[float, ...] = parameter(Each(RATIO, most=30), "aspect ratios of the factors")
     scale: float = parameter(SCALE, "mean of the law", 1.0)
 
@@ -100,6 +107,9 @@ class FussCatalan(Parametric, Law):
 
     ``ProductLaw`` with all ratios one; moments ``binom((m+1)k, k)/(mk+1)`` (*propagation*, proof of Proposition 8).
     """
+
+    unit = Unit.EIGEN
+    matrix = "M M', M a product of square Gaussian matrices"
 
     order: int = parameter(Integers(1, 30), "number of factors")
     scale: float = parameter(SCALE, "mean of the law", 1.0)

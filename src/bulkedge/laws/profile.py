@@ -15,12 +15,14 @@ import numpy as np
 from bulkedge.arrays import Real
 from bulkedge.domains import Each, Interval, Parametric, parameter
 from bulkedge.errors import DomainError
-from bulkedge.laws.base import Atoms, Bulk, Law
+from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.gaps import bulk_of
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.free import FreeProduct
 from bulkedge.laws.product import MarchenkoPastur
+from bulkedge.laws.units import Unit
 
 BLOCKS = 16
 
@@ -34,6 +36,9 @@ class ProfileLaw(Parametric, Law):
     v_ij h_j)``, ``h_j = 1/(z - sum_i r_i v_ij g_i)``, a quadratic vector equation (Ajanki, Erdos and Kruger 2017). A
     mask that leaves blocks without variance is another matter: see :class:`~bulkedge.laws.causal.CausalLaw`.
     """
+
+    unit = Unit.SQUARED
+    matrix = "a matrix of independent entries of variance v_ij/l"
 
     variances: tuple[tuple[float, ...], ...] = parameter(
         Each(Each(Interval(0.05, 20), most=BLOCKS), most=BLOCKS),

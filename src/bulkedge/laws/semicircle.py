@@ -19,6 +19,7 @@ from bulkedge.domains import Interval, Parametric, parameter
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.levy import Levy
+from bulkedge.laws.units import Unit
 
 VARIANCE = Interval(1e-60, 1e60)
 
@@ -35,6 +36,9 @@ class Semicircle(Parametric, Law):
 
     Density ``sqrt(4 v - x**2)/(2 pi v)``, R-transform ``v w`` (THEORY section 0).
     """
+
+    unit = Unit.EIGEN
+    matrix = "(W + W')/sqrt(2 n), W of i.i.d. entries"
 
     variance: float = parameter(VARIANCE, "variance of the law", 1.0)
 
@@ -65,6 +69,9 @@ class QuarterCircle(Parametric, Law):
 
     The bulk of ``sqrt(T) A`` for a random Markov matrix A (*propagation*, Lemma 3).
     """
+
+    unit = Unit.SINGULAR
+    matrix = "W/sqrt(n), W of i.i.d. entries"
 
     variance: float = parameter(VARIANCE, "second moment of the law", 1.0)
 

@@ -14,6 +14,7 @@ from bulkedge.domains import Each, Interval, Parametric, parameter
 from bulkedge.errors import DomainError
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.engine.levy import Levy
+from bulkedge.laws.units import Unit
 
 LIGHTEST = 1e-15
 
@@ -26,6 +27,9 @@ class SumLaw(Parametric, Law):
     Gaussian matrix ``b W/sqrt(l)`` (THEORY section 0). ``squared()`` is the law of the squared singular values. With
     ``sum(ratios) < 1`` the kernel is an atom at zero.
     """
+
+    unit = Unit.SYMMETRISED
+    matrix = "sum_k b_k P_k Q_k'/sqrt(l N_k)"
 
     variances: tuple[float, ...] = parameter(Each(Interval(1e-60, 1e60)), "variances b_k**2 of the terms")
     ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6, infinity=True)), "rank ratios N_k/l of the terms")

@@ -69,12 +69,12 @@ def _panel(low: float, high: float) -> tuple[Real, Real, Real]:
     return x, *(_from_series(-x) if high <= _SERIES_END else _from_determinants(x, 32 if low < 0 else 24))
 
 
-def _signed_log_tail(beta: int, x: Real, a: Real, d: Real) -> Real:
+def _signed_log_tail(dyson: int, x: Real, a: Real, d: Real) -> Real:
     """Return log(cdf) on a panel before the pivot, -log(sf) on one after it."""
     if x[0] < _EDGES[_PIVOT]:
-        return np.asarray({1: a - d, 2: 2 * a, 4: a + np.logaddexp(d, -d) - np.log(2)}[beta])
+        return np.asarray({1: a - d, 2: 2 * a, 4: a + np.logaddexp(d, -d) - np.log(2)}[dyson])
     # 1 - exp(a) cosh(d) is of second order in tau: written so that no first-order term is there to be rounded.
-    sf = {1: -np.expm1(a - d), 2: -np.expm1(2 * a), 4: -np.expm1(a) * np.cosh(d) - 2 * np.sinh(d / 2) ** 2}[beta]
+    sf = {1: -np.expm1(a - d), 2: -np.expm1(2 * a), 4: -np.expm1(a) * np.cosh(d) - 2 * np.sinh(d / 2) ** 2}[dyson]
     return np.asarray(-np.log(sf))
 
 
@@ -124,12 +124,12 @@ class _Tails:
 
 
 @cache
-def _tails(beta: int) -> _Tails:
-    """Build the interpolant, once per beta, from at most 198 determinants."""
-    ends = np.array(_EDGES if beta == 1 else _EDGES[:-1])
+def _tails(dyson: int) -> _Tails:
+    """Build the interpolant, once per index, from at most 198 determinants."""
+    ends = np.array(_EDGES if dyson == 1 else _EDGES[:-1])
     panels = [_panel(low, high) for low, high in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
-    values = np.array([_signed_log_tail(beta, *panel) for panel in panels])
-    unit = 2 ** (2 / 3) if beta == 4 else 1.0
+    values = np.array([_signed_log_tail(dyson, *panel) for panel in panels])
+    unit = 2 ** (2 / 3) if dyson == 4 else 1.0
     edges, samples = ends / unit, np.stack([values.ravel(), np.concatenate([x for x, _, _ in panels]) / unit])
     series = chebyshev.chebfit(chebyshev.chebpts1(_NODES), values.T, _NODES - 1)
     slope = np.append(chebyshev.chebder(series), np.zeros((1, len(panels))), axis=0) * 2 / np.diff(edges)
@@ -147,32 +147,34 @@ class TracyWidom(Parametric):
 
     Parameters
     ----------
-    beta : {1, 2, 4}
+    dyson : {1, 2, 4}
         Dyson index: real, complex or quaternionic matrices. The module states the scale at 4.
     """
 
-    beta: int = parameter(Choice((1, 2, 4)), "Dyson index")
+    dyson: int = parameter(
+        Choice((1, 2, 4)), "Dyson's index: 1 for real matrices, 2 for complex, 4 for quaternion ones"
+    )
 
     def pdf(self, s: ArrayLike) -> Real:
         """Return the density at s."""
-        value, slope = _tails(self.beta)(s)
+        value, slope = _tails(self.dyson)(s)
         return np.exp(-np.abs(value)) * slope
 
     def cdf(self, s: ArrayLike) -> Real:
         """Return the probability of a value at most s."""
-        return _probability(_tails(self.beta)(s)[0])
+        return _probability(_tails(self.dyson)(s)[0])
 
     def sf(self, s: ArrayLike) -> Real:
         """Return the probability of a value above s, to relative accuracy."""
-        return _probability(-_tails(self.beta)(s)[0])
+        return _probability(-_tails(self.dyson)(s)[0])
 
     def ppf(self, q: ArrayLike) -> Real:
         """Return the inverse of cdf; nan outside [0, 1]."""
-        return _tails(self.beta).solve(np.asarray(q, dtype=float), 1 - np.asarray(q, dtype=float))
+        return _tails(self.dyson).solve(np.asarray(q, dtype=float), 1 - np.asarray(q, dtype=float))
 
     def isf(self, p: ArrayLike) -> Real:
         """Return the inverse of sf, accurate for tiny p; nan outside [0, 1]."""
-        return _tails(self.beta).solve(1 - np.asarray(p, dtype=float), np.asarray(p, dtype=float))
+        return _tails(self.dyson).solve(1 - np.asarray(p, dtype=float), np.asarray(p, dtype=float))
 
     def rvs(self, size: int | tuple[int, ...], rng: np.random.Generator) -> Real:
         """Return independent draws, by inversion."""
@@ -180,8 +182,8 @@ class TracyWidom(Parametric):
 
     def mean(self) -> float:
         """Return the expectation."""
-        return _tails(self.beta).moments()[0]
+        return _tails(self.dyson).moments()[0]
 
     def var(self) -> float:
         """Return the variance."""
-        return _tails(self.beta).moments()[1]
+        return _tails(self.dyson).moments()[1]

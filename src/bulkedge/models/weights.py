@@ -5,7 +5,7 @@
 >>> embedding_table("word2vec")
 Traceback (most recent call last):
     ...
-ValueError: name = 'word2vec' is outside its domain {'wordllama', 'glove', 'minilm'}
+bulkedge.errors.DomainError: name = 'word2vec' is outside its domain {'wordllama', 'glove', 'minilm'}
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def table_spectrum(
     rows = min(2 * dim, vocab // 2) if rows is None else Integers(2, vocab - 2).check("rows", rows)
     order = rng.permutation(vocab)
     whole, tested = Scatter.of(table), Scatter.of(table[order[:rows]])
-    held_out, seen = Spectrum.of(tested.values(), "eigen"), whole.without(tested).values()
+    held_out, seen = Spectrum.of(tested.values(), "eigenvalues"), whole.without(tested).values()
     if not (held_out.values[-1] > 0 and seen[-1] > 0):
         raise DomainError("embeddings has rows that are nearly all the same: too few differ for a spectrum")
     bulk, spikes = split_profile(seen, rows)
@@ -124,7 +124,7 @@ def table_spectrum(
     profiled = _fit(held_out, free_mul(EmpiricalLaw(bulk), MarchenkoPastur(dim / rows)), level)
     even = sizes.variance == 0
     return TableSpectrum(
-        spectrum=Spectrum.of(whole.values(), "eigen"),
+        spectrum=Spectrum.of(whole.values(), "eigenvalues"),
         held_out=held_out,
         rows=rows,
         spikes=tuple(spikes.tolist()),
@@ -226,7 +226,7 @@ def centred(embeddings: ArrayLike) -> Real:
 def _control(profile: Real, rows: int, law: Law, rng: np.random.Generator) -> float:
     """Distance to the law of Gaussian rows with this profile."""
     noise = Scatter.of(rng.standard_normal((rows, len(profile))) * np.sqrt(profile))
-    return compare(Spectrum.of(noise.values(), "eigen"), law).ks
+    return compare(Spectrum.of(noise.values(), "eigenvalues"), law).ks
 
 
 def _fit(held_out: Spectrum, law: Law, level: float) -> TableFit:

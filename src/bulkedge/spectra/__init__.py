@@ -1,6 +1,14 @@
 """Measured spectra."""
 
-from bulkedge.spectra.dense import Spectrum, spectrum
+from bulkedge.spectra.dense import Spectra, Spectrum, spectrum
 from bulkedge.spectra.rank import cosine_similarity, effective_rank, stable_rank, stable_rank_excess
 
-__all__ = ["Spectrum", "cosine_similarity", "effective_rank", "spectrum", "stable_rank", "stable_rank_excess"]
+__all__ = [
+    "Spectra",
+    "Spectrum",
+    "cosine_similarity",
+    "effective_rank",
+    "spectrum",
+    "stable_rank",
+    "stable_rank_excess",
+]

@@ -1,98 +1,295 @@
-"""Spectra of dense matrices.
+"""Spectra of dense matrices, one or a batch of them.
 
 >>> import numpy as np
 >>> spectrum(np.diag([3.0, -4.0])).values
 array([3., 4.])
 >>> spectrum(np.diag([3.0, -4.0]), kind="eigen").values
 array([-4.,  3.])
+>>> spectrum(np.ones((2, 3, 5, 5))).shape
+(2, 3)
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice
 from bulkedge.errors import DomainError
+from bulkedge.laws.distribution import StepDistribution
+from bulkedge.laws.units import UNIT, Unit
 
 HERMITIAN_TOLERANCE = 1e-6
 """Relative asymmetry up to which a matrix counts as symmetric: float32 rounding passes, a wrong matrix does not."""
+Kind = Literal["singular", "eigen"]
+UNITS = {"singular": Unit.SINGULAR, "eigen": Unit.EIGEN}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Spectrum:
     """Eigenvalues or singular values, in increasing order.
 
     Attributes
     ----------
-    values : array
+    values : array of shape (k,)
         The values.
-    weights : array
+    weights : array of shape (k,)
         Their weights, which sum to one.
     size : int
         How many values the matrix has (more than listed here, if they were estimated).
-    kind : {"singular", "eigen"}
+    unit : Unit
         What they are.
     rounding : float
         Error of the decomposition: of values closer to zero than this only the number is known.
+    error : float
+        Kolmogorov distance within which the distribution function is known; zero if all values were computed.
+    kernel : int
+        By how many zeros the larger of the two Gram matrices M'M and MM' exceeds the smaller; zero for square ones.
     """
 
     values: Real
     weights: Real
     size: int
-    kind: Literal["singular", "eigen"]
+    unit: Unit
     rounding: float = 0.0
+    error: float = 0.0
+    kernel: int = 0
+
+    def __post_init__(self) -> None:
+        """Check that values and weights are numbers that fit each other."""
+        values, weights = _numbers("values", self.values), _numbers("weights", self.weights)
+        if values.ndim != 1 or not values.size or weights.shape != values.shape:
+            raise DomainError(
+                f"values and weights must be vectors of one length; got shapes {values.shape} and {weights.shape}"
+            )
+        if np.any(np.diff(values) < 0) or not np.all(weights > 0) or not abs(weights.sum() - 1) < 1e-9:
+            raise DomainError("values must increase, and weights be positive and sum to one: see Spectrum.of")
+        unit = UNIT.check("unit", self.unit)
+        if unit in {Unit.SINGULAR, Unit.SQUARED} and values[0] < 0:
+            raise DomainError(f"{unit} are not negative, but values go down to {values[0]:g}: are they eigenvalues?")
+        for name, value in (("values", values), ("weights", weights), ("unit", Unit(unit))):
+            object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, values: ArrayLike, kind: Literal["singular", "eigen"], rounding: float = 0.0) -> Spectrum:
-        """Values that are all of the spectrum, in any order, with equal weights."""
-        ordered = np.sort(np.asarray(values, dtype=float))
-        return cls(ordered, np.full(len(ordered), 1 / len(ordered)), len(ordered), kind, rounding)
+    def of(cls, values: ArrayLike, unit: Unit | str, rounding: float = 0.0) -> Spectrum:
+        """Values that are all of the spectrum, in any order, with equal weights.
+
+        Parameters
+        ----------
+        values : array_like
+            Finite real numbers.
+        unit : Unit or str
+            What they are: ``"eigenvalues"``, ``"singular values"``, ``"squared singular values"``.
+        rounding : float
+            Error of the values: of those closer to zero only the number is known.
+
+        Returns
+        -------
+        Spectrum
+            The values in order.
+        """
+        ordered = np.sort(_numbers("values", values).ravel())
+        if not ordered.size:
+            raise DomainError("values is empty; a spectrum has one value at least")
+        return cls(
+            ordered, np.full(len(ordered), 1 / len(ordered)), len(ordered), Unit(UNIT.check("unit", unit)), rounding
+        )
 
     def squared(self) -> Spectrum:
         """The squared values."""
         order = np.argsort(self.values**2, kind="stable")
-        return replace(self, values=self.values[order] ** 2, weights=self.weights[order], rounding=self.rounding**2)
+        return replace(
+            self,
+            values=self.values[order] ** 2,
+            weights=self.weights[order],
+            unit=self.unit.square(),
+            rounding=self.rounding**2,
+        )
+
+    def sqrt(self) -> Spectrum:
+        """The square roots of the values, which must not be negative."""
+        if self.values[0] < 0:
+            raise DomainError(f"values go down to {self.values[0]:g}; a square root needs values on [0, inf)")
+        return replace(self, values=np.sqrt(self.values), unit=self.unit.root(), rounding=self.rounding**0.5)
 
     def scaled(self, factor: float) -> Spectrum:
         """The values times a positive factor."""
-        if not factor > 0:
+        if not 0 < factor < np.inf:
             raise DomainError(f"factor = {factor!r} is outside its domain (0, inf)")
         return replace(self, values=factor * self.values, rounding=factor * self.rounding)
 
+    def padded(self) -> Spectrum:
+        """With the zeros that the larger of M'M and MM' has beyond the values of M."""
+        if not self.kernel:
+            return self
+        share = self.kernel / (self.size + self.kernel)
+        place = np.searchsorted(self.values, 0.0)
+        return replace(
+            self,
+            values=np.insert(self.values, place, 0.0),
+            weights=np.insert(self.weights * (1 - share), place, share),
+            size=self.size + self.kernel,
+            kernel=0,
+        )
 
-def spectrum(matrix: Any, kind: Literal["singular", "eigen"] = "singular") -> Spectrum:
+    def distribution(self) -> StepDistribution:
+        """The distribution function of the values."""
+        return StepDistribution(self.values, self.weights, self.unit)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        error = f", known to {self.error:.2g}" if self.error else ""
+        return f"Spectrum({self.size} {self.unit} from {self.values[0]:.6g} to {self.values[-1]:.6g}{error})"
+
+
+@dataclass(frozen=True, eq=False)
+class Spectra:
+    """The spectra of a batch of matrices of one shape, indexed as the batch is.
+
+    Attributes
+    ----------
+    members : array of objects
+        A :class:`Spectrum` for each matrix, in the shape of the leading axes.
+    """
+
+    members: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The leading axes of the batch."""
+        return tuple(self.members.shape)
+
+    @property
+    def values(self) -> Real:
+        """All values, of shape ``(*shape, k)``, increasing along the last axis."""
+        return np.stack([each.values for each in self.members.ravel()]).reshape(*self.shape, -1)
+
+    def squared(self) -> Self:
+        """The squared values."""
+        return self._mapped(lambda each: each.squared())
+
+    def sqrt(self) -> Self:
+        """The square roots of the values."""
+        return self._mapped(lambda each: each.sqrt())
+
+    def scaled(self, factor: float) -> Self:
+        """The values times a positive factor."""
+        return self._mapped(lambda each: each.scaled(factor))
+
+    def _mapped(self, change: Any) -> Self:
+        return type(self)(_filled(self.shape, [change(each) for each in self.members.ravel()]))
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self.members[index]
+        return Spectra(found) if isinstance(found, np.ndarray) else found
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[k] for k in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Spectra(shape={self.shape}, each like {self.members.flat[0]!r})"
+
+
+def _filled(shape: tuple[int, ...], items: list[Any]) -> Any:
+    """An array of objects."""
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def spectrum(matrix: Any, kind: Kind = "singular") -> Any:
     """All singular values of a matrix, or all eigenvalues of a symmetric one.
 
     Parameters
     ----------
-    matrix : array of shape (m, n)
-        NumPy or any array of the array API standard (torch included); computed where it lives.
+    matrix : array of shape (..., m, n)
+        Anything NumPy can read, or an array of the array API standard (torch included), which is computed where it
+        lives. Integers, half precision and tensors that require gradients are taken as they come; half precision is
+        computed in single.
     kind : {"singular", "eigen"}
         What to compute; eigenvalues need a symmetric (Hermitian) matrix.
+
+    Returns
+    -------
+    Spectrum or Spectra
+        The values of the matrix; a batch of them where there are leading axes.
     """
     kind = Choice(("singular", "eigen")).check("kind", kind)
-    if getattr(matrix, "ndim", None) != 2 or 0 in matrix.shape:
-        raise DomainError(f"matrix must be two-dimensional and not empty; got shape {getattr(matrix, 'shape', None)}")
-    xp = array_namespace(matrix)
-    if not bool(xp.all(xp.isfinite(matrix))):
+    dense = _floating(matrix)
+    if dense.ndim < 2 or 0 in dense.shape:
+        raise DomainError(f"matrix must have two dimensions or more, none of them empty; got {tuple(dense.shape)}")
+    xp = array_namespace(dense)
+    if not bool(xp.all(xp.isfinite(dense))):
         raise DomainError("matrix contains NaN or infinite entries; its spectrum is not defined")
     if kind == "singular":
-        values = xp.linalg.svdvals(matrix)
+        values = xp.linalg.svdvals(dense)
     else:
-        _require_hermitian(xp, matrix)
-        values = xp.linalg.eigvalsh(matrix)
-    rounding = float(xp.max(xp.abs(values))) * float(xp.finfo(values.dtype).eps) * max(matrix.shape) ** 0.5
-    return Spectrum.of(values.cpu() if hasattr(values, "cpu") else values, kind, rounding)
+        _require_hermitian(xp, dense)
+        values = xp.linalg.eigvalsh(dense)
+    unit = float(xp.finfo(values.dtype).eps) * max(dense.shape[-2:]) ** 0.5
+    kernel = abs(int(dense.shape[-1]) - int(dense.shape[-2]))
+    rows = np.asarray(values.cpu() if hasattr(values, "cpu") else values, dtype=float)
+    found = [_measured(row, UNITS[kind], unit, kernel) for row in rows.reshape(-1, rows.shape[-1])]
+    return found[0] if rows.ndim == 1 else Spectra(_filled(rows.shape[:-1], found))
+
+
+def _measured(values: Real, unit: Unit, epsilon: float, kernel: int) -> Spectrum:
+    return replace(Spectrum.of(values, unit, float(np.abs(values).max()) * epsilon), kernel=kernel)
+
+
+def _floating(matrix: Any) -> Any:
+    """The matrix in a floating type that has decompositions."""
+    if is_torch_array(matrix):
+        import torch
+
+        dense = matrix.detach()
+        if dense.is_sparse or dense.layout is not torch.strided:
+            dense = dense.to_dense()
+        if dense.dtype in (torch.float16, torch.bfloat16):
+            return dense.to(torch.float32)
+        return dense if dense.is_floating_point() or dense.is_complex() else dense.to(torch.float64)
+    try:
+        xp = array_namespace(matrix)
+    except TypeError:
+        xp = np
+    if xp is not np and "numpy" not in xp.__name__:
+        return matrix
+    dense = _numbers("matrix", matrix, complex_too=True)
+    return dense.astype(np.float32) if dense.dtype == np.float16 else dense
+
+
+def _numbers(name: str, given: Any, *, complex_too: bool = False) -> Any:
+    """The argument as an array of finite numbers, or a sentence about why it is not one."""
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise DomainError(f"{name} has masked entries, which are not numbers: fill them, or leave them out")
+    try:
+        array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+    except (TypeError, ValueError) as error:
+        raise DomainError(f"{name} is not an array of numbers: {error}") from None
+    if array.dtype.kind not in "biufc":
+        raise DomainError(f"{name} is not an array of numbers; it holds {array.dtype}")
+    if array.dtype.kind in "biu":
+        array = array.astype(float)
+    if not np.all(np.isfinite(array)):
+        raise DomainError(f"{name} contains NaN or infinite entries; its spectrum is not defined")
+    if array.dtype.kind == "c" and not complex_too:
+        raise DomainError(f"{name} has complex entries; take the real part, or the modulus, if that is what is meant")
+    return array
 
 
 def _require_hermitian(xp: Any, matrix: Any) -> None:
-    if matrix.shape[0] != matrix.shape[1]:
+    if matrix.shape[-1] != matrix.shape[-2]:
         raise DomainError(f"eigenvalues need a square matrix; got shape {tuple(matrix.shape)} (use kind='singular')")
     asymmetry = float(xp.max(xp.abs(matrix - xp.conj(xp.matrix_transpose(matrix)))))
     if asymmetry > HERMITIAN_TOLERANCE * float(xp.max(xp.abs(matrix))):

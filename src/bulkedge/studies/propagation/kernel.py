@@ -49,7 +49,9 @@ class Kernel(Study):
             [np.histogram(values[:, k], bins)[0] / values[:, k].size / np.diff(bins) for k, bins in enumerate(edges)]
         )
         x = np.array([law.edge * np.linspace(0.003, 1, 300) ** 2 for law in laws])
-        distances = [[compare(Spectrum.of(draw[k], "eigen"), law).ks for draw in values] for k, law in enumerate(laws)]
+        distances = [
+            [compare(Spectrum.of(draw[k], "eigenvalues"), law).ks for draw in values] for k, law in enumerate(laws)
+        ]
         return xr.Dataset(
             {
                 "mean": (("layer", "draw"), values.mean(axis=2).T, {"long_name": "mean eigenvalue"}),

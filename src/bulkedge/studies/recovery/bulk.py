@@ -47,7 +47,7 @@ class Bulk(Study):
         values = np.array([model.spectrum(rng).values for _ in track(range(self.draws), label)])
         bins = np.linspace(0, 1.02 * law.edge, BINS + 1)
         x = np.linspace(0, 1.02 * law.edge, POINTS)[1:]
-        distance = [compare(Spectrum.of(row[:-1], "eigen"), law).ks for row in values]
+        distance = [compare(Spectrum.of(row[:-1], "eigenvalues"), law).ks for row in values]
         return xr.Dataset(
             {
                 "simulation": ("bin", np.histogram(values, bins)[0] / np.diff(bins) / values.size),

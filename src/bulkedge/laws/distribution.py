@@ -1,0 +1,151 @@
+"""What a distribution is: a distribution function, its quantiles, and the unit of its values.
+
+A :class:`~bulkedge.laws.base.Law` is one and adds density, edges, transforms and spikes. What only has a distribution
+function (a causal head, a simulated null, an estimated spectrum) is a distribution and nothing more.
+
+>>> sampled = StepDistribution([1.0, 2.0, 4.0])
+>>> sampled.cdf([1.5, 2.0]).tolist(), float(sampled.ppf(0.5))
+([0.3333333333333333, 0.6666666666666666], 2.0)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bulkedge.arrays import EPS, Real
+from bulkedge.errors import DomainError
+from bulkedge.laws.units import UNIT, Unit
+
+Atoms = tuple[tuple[float, float], ...]
+
+
+class Distribution(ABC):
+    """A probability distribution of spectral values on the real line."""
+
+    @property
+    @abstractmethod
+    def unit(self) -> Unit:
+        """What the values are."""
+
+    @property
+    def matrix(self) -> str:
+        """The normalised matrix whose values they are, in words or as a formula; empty where it can be any."""
+        return ""
+
+    @property
+    def describes(self) -> str:
+        """Unit and matrix in one phrase."""
+        return f"{self.unit} of {self.matrix}" if self.matrix else str(self.unit)
+
+    @abstractmethod
+    def cdf(self, x: ArrayLike) -> Any:
+        """Mass at or below x, atoms included."""
+
+    @abstractmethod
+    def ppf(self, q: ArrayLike) -> Any:
+        """Smallest x with ``cdf(x) >= q``; nan outside [0, 1]."""
+
+    @property
+    def atoms(self) -> Atoms:
+        """Point masses ``((location, mass), ...)`` in increasing order of location."""
+        return ()
+
+    def rvs(self, size: int | tuple[int, ...], rng: np.random.Generator) -> Real:
+        """Independent draws, by inversion.
+
+        Parameters
+        ----------
+        size : int or tuple of int
+            Shape of the result.
+        rng : numpy.random.Generator
+            Source of randomness.
+
+        Returns
+        -------
+        array
+            Draws of that shape.
+        """
+        if not isinstance(rng, np.random.Generator):
+            raise DomainError(f"rng = {rng!r} is not a numpy.random.Generator: pass numpy.random.default_rng(seed)")
+        try:
+            levels = rng.random(size)
+        except (TypeError, ValueError):
+            raise DomainError(f"size = {size!r} is outside its domain: a whole number, or a tuple of them") from None
+        return np.asarray(self.ppf(levels))
+
+    def reach(self, n: int, level: float, dyson: int = 1) -> float:
+        """What the largest of n bulk values exceeds with probability ``level``.
+
+        Parameters
+        ----------
+        n : int
+            Number of values of the finite matrix.
+        level : float
+            Probability, in (0, 1).
+        dyson : {1, 2, 4}
+            Dyson's index, the symmetry class of the matrix: 1 for real ones, 2 for complex ones.
+
+        Returns
+        -------
+        float
+            Infinity where the distribution does not know its edge: then nothing is called an outlier.
+        """
+        del n, level, dyson
+        return np.inf
+
+
+class StepDistribution(Distribution):
+    """The distribution function of a list of values: a spectrum, or the pooled draws of a simulation.
+
+    Parameters
+    ----------
+    values : array_like
+        Finite numbers, in any order.
+    weights : array_like, optional
+        Positive weights, normalised to sum one; equal by default.
+    unit : Unit
+        What the values are.
+    """
+
+    def __init__(self, values: ArrayLike, weights: ArrayLike | None = None, unit: Unit | str = Unit.VALUES) -> None:
+        points = np.asarray(values, dtype=float).ravel()
+        if not points.size or not np.all(np.isfinite(points)):
+            raise DomainError("values is outside its domain: finite numbers, at least one")
+        shares = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=float).ravel()
+        if shares.shape != points.shape or not np.all(np.isfinite(shares) & (shares > 0)):
+            raise DomainError("weights is outside its domain: one positive number for each value")
+        self._unit: Unit = UNIT.check("unit", unit)
+        self._places, index = np.unique(points, return_inverse=True)
+        self._masses = np.bincount(index, weights=shares / shares.sum())
+        self._upto = np.append(0.0, np.cumsum(self._masses))
+
+    @property
+    def unit(self) -> Unit:
+        """What the values are."""
+        return self._unit
+
+    @property
+    def atoms(self) -> Atoms:
+        """Every value with its weight."""
+        return tuple(zip(self._places.tolist(), self._masses.tolist(), strict=True))
+
+    def cdf(self, x: ArrayLike) -> Any:
+        """Share of the values at or below x; nan where x is."""
+        points = np.asarray(x, dtype=float)
+        share = np.minimum(self._upto[np.searchsorted(self._places, points, side="right")], 1.0)
+        return np.where(np.isnan(points), np.nan, share)[()]
+
+    def ppf(self, q: ArrayLike) -> Any:
+        """Smallest value with at least that share at or below it; nan outside [0, 1]."""
+        levels = np.asarray(q, dtype=float)
+        reached = np.searchsorted(self._upto[1:], np.nan_to_num(levels) * (1 - 4 * EPS))
+        found = self._places[np.minimum(reached, len(self._places) - 1)]
+        return np.where((levels >= 0) & (levels <= 1), found, np.nan)[()]
+
+    def __repr__(self) -> str:
+        ends = f"[{self._places[0]:.6g}, {self._places[-1]:.6g}]"
+        return f"StepDistribution({len(self._places)} {self._unit} in {ends})"
