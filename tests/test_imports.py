@@ -11,6 +11,7 @@ ROOT = Path(bulkedge.__file__).parent
 LAYERS = [
     ["errors", "version"],
     ["arrays", "domains", "estimates", "progress", "random", "records"],
+    ["masks"],
     ["laws"],
     ["spectra"],
     ["comparison"],

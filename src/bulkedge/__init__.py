@@ -67,6 +67,7 @@ from bulkedge.laws import (
     free_mul,
     rectangular_add,
 )
+from bulkedge.masks import Mask
 from bulkedge.spectra import Spectra, Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank
 from bulkedge.version import __version__
 
@@ -96,6 +97,8 @@ __all__ = [
     "rectangular_add",
     "Spike",
     "TracyWidom",
+    # masks
+    "Mask",
     # ensembles
     "Ensemble",
     "Wigner",

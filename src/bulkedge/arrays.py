@@ -1,4 +1,4 @@
-"""Array types and the rounding unit, named once."""
+"""Array types and the rounding unit, named once, and the way from any array to NumPy's."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 EPS = float(np.finfo(float).eps)
+
+
+def as_numpy(array: Any) -> Any:
+    """Any array as a NumPy array of its own; a tensor is taken off its graph and its device."""
+    return np.array(array.detach().cpu().numpy() if hasattr(array, "detach") else array)

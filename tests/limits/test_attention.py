@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import kstest
 
 import bulkedge as be
-from bulkedge.ensembles.attention import cesaro_values, heavy_share, taylor, tokens_for
+from bulkedge.ensembles.attention import heavy_share, taylor, tokens_for
+from bulkedge.masks import cesaro_values
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])
@@ -114,14 +115,14 @@ def test_inputs_that_are_not_orthonormal():
 
 
 def test_causal_attention_is_lower_triangular():
-    attention = be.SoftmaxAttention(50, 16, 1.0, causal=True).sample(np.random.default_rng(0))
+    attention = be.SoftmaxAttention(50, 16, 1.0, mask="causal").sample(np.random.default_rng(0))
     assert np.array_equal(attention, np.tril(attention))
     assert attention.sum(axis=1) == pytest.approx(np.ones(50))
 
 
 def test_law_of_causal_attention():
     """700 tokens, nearly independent scores, beta 0.5: 15/n, twice what was measured at other sizes."""
-    model = be.SoftmaxAttention(700, 11_000, 0.5, causal=True)
+    model = be.SoftmaxAttention(700, 11_000, 0.5, mask="causal")
     assert be.compare(model.spectrum(np.random.default_rng(109)), model.law()).ks < 15 / 700
 
 
@@ -129,7 +130,7 @@ def test_law_of_causal_attention():
 def test_distribution_of_causal_heads(qk_norm, seed):
     """600 tokens, 48 dimensions, beta 0.7, at deciles: 12/n, where the law of independent scores is off by a tenth."""
     values = (
-        be.SoftmaxAttention(600, 48, 0.7, qk_norm=qk_norm, causal=True).spectrum(np.random.default_rng(seed)).values
+        be.SoftmaxAttention(600, 48, 0.7, qk_norm=qk_norm, mask="causal").spectrum(np.random.default_rng(seed)).values
     )
     levels = np.array([0.2, 0.4, 0.6, 0.8])
     x = np.quantile(values, levels)
@@ -149,7 +150,7 @@ def test_distribution_of_causal_heads_of_many_dimensions():
 
 def test_outliers_of_causal_attention():
     """The Cesaro matrix's, up to the fluctuations of the first rows: a tenth at beta 0.3."""
-    model = be.SoftmaxAttention(400, 400, 0.3, causal=True)
+    model = be.SoftmaxAttention(400, 400, 0.3, mask="causal")
     found = be.spectrum(model.sample(np.random.default_rng(110))).values[:-4:-1] ** 2 * 400
     assert [each.kind for each in model.outliers(3)] == ["mean"] * 3
     assert [each.location for each in model.outliers(3)] == pytest.approx(found.tolist(), rel=0.1)
@@ -169,9 +170,9 @@ def test_regimes():
         be.SoftmaxAttention(1000, 64, 2.0).law()
     assert be.SoftmaxAttention(1000, 64, 50.0).law().atoms[1][0] == 1000
     with pytest.warns(UserWarning, match="scores of rank head_dim = 64 are not independent"):
-        be.SoftmaxAttention(1000, 64, 1.0, causal=True).law()
+        be.SoftmaxAttention(1000, 64, 1.0, mask="causal").law()
     with pytest.raises(ValueError, match="law of causal attention is for orthonormal tokens"):
-        be.SoftmaxAttention(50, 40, 1.0, causal=True, inputs=np.eye(50)).law()
+        be.SoftmaxAttention(50, 40, 1.0, mask="causal", inputs=np.eye(50)).law()
     with pytest.raises(ValueError, match="tokens of equal norm"):
         be.SoftmaxAttention(50, 40, 1.0, inputs=np.diag(np.linspace(1, 2, 50))).law()
     with pytest.raises(ValueError, match="inputs must have a row for each of the 50 tokens"):
@@ -180,7 +181,7 @@ def test_regimes():
 
 @pytest.mark.parametrize(
     "model",
-    [be.SoftmaxAttention(50, 40, causal=True), be.SoftmaxAttention(50, 40, inputs=np.eye(50))],
+    [be.SoftmaxAttention(50, 40, mask="causal"), be.SoftmaxAttention(50, 40, inputs=np.eye(50))],
     ids=["causal", "inputs"],
 )
 def test_what_is_known_for_plain_attention_only_is_refused_elsewhere(model):

@@ -17,8 +17,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
-from numpy.typing import NDArray
-from scipy.linalg import eigh_tridiagonal
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -31,6 +29,7 @@ from bulkedge.laws.causal import CausalLaw
 from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw, norm_quadrature
+from bulkedge.masks import FullMask, MaskOrName, WindowMask, mask_for, softmax
 from bulkedge.random import normal
 from bulkedge.spectra import Spectrum, spectrum
 
@@ -69,7 +68,8 @@ class Stages(NamedTuple):
 class SoftmaxAttention(Parametric, Ensemble):
     """``A = softmax(beta S)``, ``S = X W_Q W_K' X'/sqrt(head_dim)``; the law is that of ``sqrt(l) (A - uu')``, squared.
 
-    For causal attention the mean is not ``uu'`` but the Cesaro matrix C, whose row i is uniform on the first i tokens.
+    With a mask the mean is not ``uu'`` but the mask's own, C, whose row i is uniform on what token i sees: for causal
+    attention the Cesaro matrix.
     By default the tokens are orthonormal, so that queries and keys are independent Gaussian vectors (*equivalence*,
     section 2). ``inputs`` is any matrix X with a row for each token.
     """
@@ -78,12 +78,13 @@ class SoftmaxAttention(Parametric, Ensemble):
     head_dim: int = parameter(Integers(2, 10**5), "dimension of queries and keys")
     beta: float = parameter(Interval(1e-3, 1e3), "inverse temperature", 1.0)
     qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", default=False)
-    causal: bool = parameter(Choice((False, True)), "whether tokens attend to earlier ones only", default=False)
+    mask: Any = parameter(MaskOrName(), "who attends to whom", "full")
     inputs: Any = None
 
     def __post_init__(self) -> None:
-        """Check the parameters, and the shape of the inputs."""
+        """Check the parameters, and the shapes of mask and inputs."""
         super().__post_init__()
+        object.__setattr__(self, "mask", mask_for(self.mask, self.tokens))
         if self.inputs is not None and (np.ndim(self.inputs) != 2 or len(self.inputs) != self.tokens):
             raise DomainError(
                 f"inputs must have a row for each of the {self.tokens} tokens; got {np.shape(self.inputs)}"
@@ -111,24 +112,23 @@ class SoftmaxAttention(Parametric, Ensemble):
         return self._softmax(self.scores(rng))
 
     def _softmax(self, scores: Any) -> Any:
-        xp = array_namespace(scores)
-        scaled = self.beta * scores
-        if self.causal:
-            scaled = xp.where(xp.tril(xp.ones_like(scaled)) > 0, scaled, -xp.inf)
-        weights = xp.exp(scaled - xp.max(scaled, axis=1, keepdims=True))
-        return weights / xp.sum(weights, axis=1, keepdims=True)
+        return softmax(self.beta * scores, None if self._sees_all else self.mask.visible(scores))
+
+    @property
+    def _sees_all(self) -> bool:
+        return isinstance(self.mask, FullMask)
+
+    @property
+    def causal(self) -> bool:
+        """Whether tokens attend to themselves and all earlier ones."""
+        return isinstance(self.mask, WindowMask) and self.mask.unlimited
 
     def spectrum(self, rng: Any) -> Spectrum:
-        """Squared singular values of ``sqrt(l) (A - uu')``, or ``sqrt(l) (A - C)`` if causal."""
+        """Squared singular values of ``sqrt(l) (A - C)``, C the mean of the mask: ``uu'`` if every token sees all."""
         weights = self.sample(rng)
-        return spectrum(self.tokens**0.5 * (weights - self._mean(weights))).squared()
-
-    def _mean(self, like: Any) -> Any:
-        """The mean of A, on the backend of another matrix."""
-        if not self.causal:
-            return 1 / self.tokens
-        ones = array_namespace(like).tril(array_namespace(like).ones_like(like))
-        return ones / array_namespace(like).sum(ones, axis=1, keepdims=True)
+        mean = 1 / self.tokens if self._sees_all else self.mask.mean(weights)
+        found: Spectrum = spectrum(self.tokens**0.5 * (weights - mean)).squared()
+        return found
 
     def normalisers(self, scores: Any) -> Any:
         """``Z_i/l``, which tends to ``exp(beta**2/2)`` (*equivalence*, Lemma 4.1)."""
@@ -189,9 +189,11 @@ class SoftmaxAttention(Parametric, Ensemble):
         regime : str
             ``"finite head"`` and ``"proportional"`` (*equivalence*, Theorem 3.2) for moderate beta, ``"one-hot"`` (its
             Figure 4) for large beta, ``"auto"`` as :meth:`regime` says; a warning tells when no law is to be trusted.
-            Causal attention and inputs have one law each, ``"auto"``.
+            Causal attention and inputs have one law each, ``"auto"``; of other masks none is known.
         """
         Choice(("auto", "finite head", "proportional", "one-hot")).check("regime", regime)
+        if not self._sees_all and not self.causal:
+            raise DomainError(f"no law is known for mask = {self.mask!r}: simulate it (be.SimulatedNull)")
         if (self.causal or self.inputs is not None) and regime != "auto":
             raise DomainError(
                 f"regime = {regime!r} is for attention to all of orthonormal tokens; here there is one, 'auto'"
@@ -244,8 +246,8 @@ class SoftmaxAttention(Parametric, Ensemble):
         return float(np.mean(np.linalg.norm(np.asarray(self.inputs, dtype=float), axis=1) ** 2))
 
     def _require_plain(self, what: str) -> None:
-        if self.causal or self.inputs is not None:
-            raise DomainError(f"{what} are known for attention to all of orthonormal tokens: no causal, no inputs")
+        if not self._sees_all or self.inputs is not None:
+            raise DomainError(f"{what} are known for attention to all of orthonormal tokens: no mask, no inputs")
 
     def perron(self) -> float:
         """``l s_1(A)**2``, about ``l (1 + beta**4/(2 d)) + theta_1``: the norms of the keys tilt the constant row."""
@@ -260,8 +262,9 @@ class SoftmaxAttention(Parametric, Ensemble):
         of ``l**2`` entries is where their expected number above is ``m - 1/2``. The mean of causal attention has many
         values, those of the Cesaro matrix; which of its entries stand out is not known.
         """
-        if self.causal:
-            return [Outlier("mean", self.tokens * value**2) for value in cesaro_values(self.tokens, most).tolist()]
+        if not self._sees_all:
+            values = self.mask.singular_values(most)
+            return [Outlier("mean", self.tokens * value**2) for value in values.tolist()]
         found = [Outlier("mean", self.perron())]
         for m in range(1, most + 1):
             place = self._entry_location(self._largest_entry(m - 0.5))
@@ -328,18 +331,6 @@ def heavy_share(beta: float, tokens: float) -> float:
 def tokens_for(beta: float, share: float = TRUSTED) -> float:
     """Number of tokens from which the linear model can be trusted at this beta: where the heavy share falls below."""
     return float(np.exp(brentq(lambda log: heavy_share(beta, np.exp(log)) - share, 0.0, 600.0)))
-
-
-def cesaro_values(tokens: int, count: int) -> NDArray[np.floating[Any]]:
-    """Largest singular values of the Cesaro matrix, row i uniform on 1 to i: the mean of causal attention.
-
-    Its inverse is bidiagonal, with i on the diagonal and 1 - i beside it. The eigenvalues of its symmetric dilation, a
-    tridiagonal matrix without diagonal, come to full relative accuracy by bisection (Demmel and Kahan 1990).
-    """
-    off = np.repeat(np.arange(1.0, tokens + 1), 2)[:-1]
-    middle = (tokens, tokens + count - 1)
-    values = eigh_tridiagonal(np.zeros(2 * tokens), off, eigvals_only=True, select="i", select_range=middle)
-    return np.asarray(1 / values)
 
 
 @dataclass(frozen=True)

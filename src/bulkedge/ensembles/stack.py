@@ -35,6 +35,7 @@ from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.independent import IndependentProduct
 from bulkedge.laws.product import FussCatalan, ProductLaw
 from bulkedge.laws.semicircle import QuarterCircle
+from bulkedge.masks import softmax
 from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank_excess
 
 Repair = Callable[[Any], Any]
@@ -197,8 +198,7 @@ class AttentionStack(Parametric, Ensemble):
             return weights.attention
         xp = array_namespace(signal)
         scores = (signal @ weights.query) @ xp.matrix_transpose(signal @ weights.key) / self.width**0.5
-        exponentials = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
-        return exponentials / xp.sum(exponentials, axis=1, keepdims=True)
+        return softmax(scores)
 
     def _repaired(self, attention: Any) -> Any:
         if self.gap == "all":

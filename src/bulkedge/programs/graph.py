@@ -34,8 +34,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from array_api_compat import array_namespace
-
+from bulkedge import masks
 from bulkedge.errors import DomainError
 from bulkedge.programs.instructions import (
     Add,
@@ -236,7 +235,4 @@ def sum_copies(vectors: Traced) -> Traced:
 
 def softmax(scores: Any) -> Any:
     """Softmax over the last position; the draw is the axis behind it."""
-    xp = array_namespace(scores)
-    weights = xp.exp(scores - xp.max(scores, axis=-2, keepdims=True))
-    weights /= xp.sum(weights, axis=-2, keepdims=True)
-    return weights
+    return masks.softmax(scores, axis=-2)

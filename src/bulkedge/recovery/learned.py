@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import solve
 from scipy.optimize import minimize
-from scipy.special import softmax
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval
 from bulkedge.errors import DomainError
+from bulkedge.masks import softmax
 from bulkedge.recovery.weights import pool
 
 RIDGE = Interval(1e-12, 1e12)

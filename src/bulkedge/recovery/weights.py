@@ -2,7 +2,8 @@
 
 What they keep (*recovery*, equation 4): of the signal ``alpha = w' R w``, of the noise ``kappa = |w|**2``.
 
->>> from bulkedge.recovery.correlations import prefix_correlation
+>>> from bulkedge.masks import softmax
+from bulkedge.recovery.correlations import prefix_correlation
 >>> correlation = prefix_correlation(length=10, prefix=4, correlation=0.6)
 >>> for weights in (mean_weights(10), causal_weights(10), optimal_weights(correlation)):
 ...     print(round(float(weights @ correlation @ weights / (weights @ weights)), 3))
@@ -22,6 +23,7 @@ from scipy.sparse import csr_array
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval
 from bulkedge.errors import DomainError
+from bulkedge.masks import softmax
 from bulkedge.recovery.correlations import CORRELATION, LENGTH
 
 SUM_TOLERANCE = 1e-9
@@ -146,10 +148,7 @@ def self_attention_weights(sequences: ArrayLike, temperature: float = 1.0) -> Re
     scores = temperature / dim * (embedded @ np.swapaxes(embedded, -1, -2))
     seen = np.tri(length, length, -1, dtype=bool)
     seen[0, 0] = True
-    scores = np.where(seen, scores, -np.inf)
-    attention = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    attention /= attention.sum(axis=-1, keepdims=True)
-    return np.asarray(attention.mean(axis=-2))
+    return np.asarray(softmax(scores, seen).mean(axis=-2))
 
 
 def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, temperature: float = 1.0) -> float:

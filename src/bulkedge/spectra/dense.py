@@ -19,7 +19,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import ArrayLike
 
-from bulkedge.arrays import Real
+from bulkedge.arrays import Real, as_numpy
 from bulkedge.domains import Choice
 from bulkedge.errors import DomainError
 from bulkedge.laws.distribution import StepDistribution
@@ -239,7 +239,7 @@ def spectrum(matrix: Any, kind: Kind = "singular") -> Any:
         values = xp.linalg.eigvalsh(dense)
     unit = float(xp.finfo(values.dtype).eps) * max(dense.shape[-2:]) ** 0.5
     kernel = abs(int(dense.shape[-1]) - int(dense.shape[-2]))
-    rows = np.asarray(values.cpu() if hasattr(values, "cpu") else values, dtype=float)
+    rows = as_numpy(values).astype(float)
     found = [_measured(row, UNITS[kind], unit, kernel) for row in rows.reshape(-1, rows.shape[-1])]
     return found[0] if rows.ndim == 1 else Spectra(_filled(rows.shape[:-1], found))
 
@@ -274,7 +274,7 @@ def _numbers(name: str, given: Any, *, complex_too: bool = False) -> Any:
     if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
         raise DomainError(f"{name} has masked entries, which are not numbers: fill them, or leave them out")
     try:
-        array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        array = as_numpy(given)
     except (TypeError, ValueError) as error:
         raise DomainError(f"{name} is not an array of numbers: {error}") from None
     if array.dtype.kind not in "biufc":

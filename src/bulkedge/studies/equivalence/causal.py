@@ -10,8 +10,9 @@ from scipy.optimize import curve_fit
 
 from bulkedge.comparison import compare
 from bulkedge.domains import Choice, Each, Integers, Interval, parameter
-from bulkedge.ensembles.attention import SoftmaxAttention, cesaro_values
+from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.laws import CausalHeadDistribution, CausalLaw
+from bulkedge.masks import cesaro_values
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
@@ -49,7 +50,7 @@ class Causal(Study):
         distance = np.empty((len(self.head_dims), self.draws))
         head = np.full(len(self.head_dims), np.nan)
         for k, dim in enumerate(track(self.head_dims, "head dimensions")):
-            model = SoftmaxAttention(self.tokens, dim, self.beta, self.qk_norm, causal=True)
+            model = SoftmaxAttention(self.tokens, dim, self.beta, self.qk_norm, mask="causal")
             found = [model.spectrum(rng) for _ in range(self.draws)]
             distance[k] = [compare(each, law).ks for each in found]
             if dim < self.tokens / 2:
