@@ -116,3 +116,125 @@ def test_edge_scale_of_known_laws():
 def test_finite_edge_checks_its_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         be.Semicircle().finite_edge(*arguments)
+
+
+UNITS = list(be.Unit)
+EXACT = {
+    (be.Unit.SINGULAR, be.Unit.SQUARED),
+    (be.Unit.SQUARED, be.Unit.SINGULAR),
+    (be.Unit.SINGULAR, be.Unit.SYMMETRISED),
+    (be.Unit.SQUARED, be.Unit.SYMMETRISED),
+    (be.Unit.SQUARED, be.Unit.EIGEN),
+}
+BESIDE = {
+    be.Unit.EIGEN: be.MarchenkoPastur(1.0),
+    be.Unit.SINGULAR: be.QuarterCircle(),
+    be.Unit.SQUARED: be.QuarterCircle().squared(),
+    be.Unit.SYMMETRISED: be.SumLaw((1.0,), (np.inf,)),
+    be.Unit.VALUES: be.EmpiricalLaw(be.MarchenkoPastur(1.0).ppf((np.arange(2000) + 0.5) / 2000)),
+}
+"""The same law of a square Gaussian matrix, in every unit."""
+
+
+@pytest.mark.parametrize("theirs", UNITS)
+@pytest.mark.parametrize("own", [be.Unit.EIGEN, be.Unit.SINGULAR, be.Unit.SQUARED, be.Unit.VALUES])
+def test_units_convert_exactly_or_not_at_all(own, theirs):
+    """A square Gaussian matrix lies on its law in every unit that converts (8/n, rigid), and all else is refused."""
+    singular = np.linalg.svd(np.random.default_rng(8).standard_normal((400, 400)) / 20, compute_uv=False)
+    spectrum = be.Spectrum.of(singular if own is be.Unit.SINGULAR else singular**2, own)
+    if own is theirs or be.Unit.VALUES in (own, theirs) or (own, theirs) in EXACT:
+        different = (
+            be.Unit.VALUES in (own, theirs)
+            and own is not be.Unit.SINGULAR
+            and theirs
+            in (
+                be.Unit.SINGULAR,
+                be.Unit.SYMMETRISED,
+            )
+        )
+        result = be.compare(spectrum, BESIDE[theirs])
+        if different or (own is be.Unit.SINGULAR and theirs is be.Unit.VALUES):
+            assert result.ks > 0.05  # plain values are taken as they are
+        else:
+            assert result.ks < 8 / 400
+    else:
+        with pytest.raises(be.UnitError, match="pass two that match"):
+            be.compare(spectrum, BESIDE[theirs])
+
+
+def test_squares_are_not_mistaken_for_roots():
+    """The reproduction: a softmax matrix beside its law, squared by compare itself."""
+    rng = np.random.default_rng(0)
+    query, key = rng.standard_normal((2, 400, 400))
+    weights = np.exp(query @ key.T / 20)
+    centred = 20 * (weights / weights.sum(axis=1, keepdims=True) - 1 / 400)
+    law = be.AttentionLaw(1.0, 1.0)
+    assert be.compare(be.spectrum(centred), law) == be.compare(be.spectrum(centred).squared(), law)
+
+
+def test_the_larger_gram_matrix_has_a_kernel():
+    """More columns than rows: M'M has zeros that the singular values of M leave out, and so has its law."""
+    z = np.random.default_rng(1).standard_normal((200, 500)) / np.sqrt(200)
+    larger, smaller = be.MarchenkoPastur(2.5), be.MarchenkoPastur(0.4, scale=2.5)
+    assert be.compare(be.spectrum(z).squared(), larger).ks < 8 / 500
+    assert be.compare(be.spectrum(z).squared(), smaller).ks < 8 / 200
+    padded = be.spectrum(z).squared().padded()
+    assert padded.size == 500
+    assert padded.weights[0] == pytest.approx(0.6)
+    assert be.spectrum(np.eye(3)).padded().size == 3
+
+
+def test_a_batch_is_compared_one_by_one():
+    rng = np.random.default_rng(2)
+    batch = rng.standard_normal((2, 3, 60, 40)) / np.sqrt(60)
+    spectra = be.spectrum(batch)
+    law = be.MarchenkoPastur(40 / 60)
+    assert spectra.shape == (2, 3)
+    assert spectra.values.shape == (2, 3, 40)
+    results = be.compare(spectra.squared(), law)
+    assert results.shape == results.ks.shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        alone = be.spectrum(batch[index])
+        assert np.array_equal(spectra[index].values, alone.values)
+        assert results[index] == be.compare(alone.squared(), law)
+    assert results.outliers[1, 2] == results[1, 2].outliers
+    assert len(results[0]) == 3
+    assert be.compare(spectra[0].scaled(2.0).squared(), law.scaled(4.0)).ks == pytest.approx(results.ks[0], abs=1e-12)
+    assert [each.size for each in spectra[1]] == [40] * 3
+    assert spectra.squared().sqrt()[0, 0].values == pytest.approx(spectra[0, 0].values)
+    with pytest.raises(AttributeError, match="has no attribute 'kss'"):
+        results.kss  # noqa: B018
+
+
+def test_a_spectrum_beside_another():
+    """Two-sample distance, as SciPy has it; no outliers are called, since there is no edge."""
+    scipy_stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(3)
+    first, second = rng.random(50), rng.random(80) ** 2
+    result = be.compare(be.Spectrum.of(first, "eigenvalues"), be.Spectrum.of(second, "eigenvalues"))
+    assert result.ks == pytest.approx(scipy_stats.ks_2samp(first, second).statistic, abs=1e-12)
+    assert result.wasserstein == pytest.approx(scipy_stats.wasserstein_distance(first, second), rel=0.02)
+    assert result.outliers == ()
+    assert np.isinf(result.finite_edge)
+
+
+@pytest.mark.parametrize(
+    ("spectrum", "law", "message"),
+    [
+        (np.eye(3), be.Semicircle(), "be.spectrum"),
+        ([1.0, 2.0], be.Semicircle(), "be.Spectrum.of"),
+        (be.spectrum(np.eye(3)), np.eye(3), "is not a law"),
+        (be.spectrum(np.eye(3)), be.Semicircle, "is not a law"),
+    ],
+)
+def test_first_tries_are_answered(spectrum, law, message):
+    with pytest.raises(be.DomainError, match=message):
+        be.compare(spectrum, law)
+
+
+def test_causal_heads_have_a_distribution():
+    """Compared at 600 tokens: 0.02 is what CausalHeadDistribution is right to against draws (docs/laws/causal.md)."""
+    model = be.SoftmaxAttention(600, 32, 0.5, mask="causal")
+    result = be.compare(model.spectrum(np.random.default_rng(5)), be.CausalHeadDistribution(0.5, 32, 600))
+    assert result.ks < 0.02
+    assert result.outliers == ()

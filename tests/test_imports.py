@@ -17,6 +17,7 @@ LAYERS = [
     ["comparison"],
     ["recovery"],
     ["ensembles"],
+    ["nulls"],
     ["propagation"],
     ["programs"],
     ["nn"],

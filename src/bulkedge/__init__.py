@@ -68,7 +68,16 @@ from bulkedge.laws import (
     rectangular_add,
 )
 from bulkedge.masks import Mask
-from bulkedge.spectra import Spectra, Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank
+from bulkedge.nulls import LawNull, Null, PValue, SimulatedNull, null_of
+from bulkedge.spectra import (
+    Spectra,
+    Spectrum,
+    attention_spectrum,
+    cosine_similarity,
+    effective_rank,
+    spectrum,
+    stable_rank,
+)
 from bulkedge.version import __version__
 
 __all__ = [
@@ -114,6 +123,7 @@ __all__ = [
     "Spectrum",
     "Spectra",
     "spectrum",
+    "attention_spectrum",
     "stable_rank",
     "effective_rank",
     "cosine_similarity",
@@ -121,6 +131,12 @@ __all__ = [
     "Comparison",
     "Comparisons",
     "compare",
+    # nulls
+    "Null",
+    "LawNull",
+    "SimulatedNull",
+    "PValue",
+    "null_of",
     # numbers with errors, and what goes wrong
     "Estimate",
     "BulkedgeError",

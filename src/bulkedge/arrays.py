@@ -17,4 +17,8 @@ EPS = float(np.finfo(float).eps)
 
 def as_numpy(array: Any) -> Any:
     """Any array as a NumPy array of its own; a tensor is taken off its graph and its device."""
-    return np.array(array.detach().cpu().numpy() if hasattr(array, "detach") else array)
+    if not hasattr(array, "detach"):
+        return np.array(array)
+    tensor = array.detach().cpu()
+    # NumPy has no bfloat16
+    return np.array((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())

@@ -52,3 +52,68 @@ def test_bad_input(matrix, kind, message):
 def test_scaled_needs_a_positive_factor():
     with pytest.raises(ValueError, match="factor = -1"):
         be.spectrum(np.eye(2)).scaled(-1)
+
+
+GRADIENT = "requires_grad"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int64", "bool", GRADIENT])
+def test_tensors_as_they_come(dtype):
+    """Half precision rounds entries to 2**-8 at worst; everything else is exact."""
+    torch = pytest.importorskip("torch")
+    entries = np.array([[3.0, 1.0], [0.0, 1.0]])
+    if dtype == GRADIENT:
+        tensor = torch.tensor(entries, requires_grad=True)
+    else:
+        tensor = torch.tensor(entries).to(getattr(torch, dtype))
+    expected = np.linalg.svd(tensor.detach().to(torch.float64).numpy(), compute_uv=False)
+    assert be.spectrum(tensor).values == pytest.approx(expected[::-1], rel=1e-6)
+    assert be.spectrum(tensor[None]).shape == (1,)
+
+
+@pytest.mark.parametrize("matrix", [[[1, 2], [3, 4]], ((1.0, 2.0), (3.0, 4.0)), np.array([[1, 2], [3, 4]])])
+def test_lists_and_integers(matrix):
+    assert be.spectrum(matrix).values == pytest.approx(np.linalg.svd(matrix, compute_uv=False)[::-1])
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "message"),
+    [
+        ([1.0, np.nan], "eigenvalues", "NaN"),
+        ([1.0, np.inf], "eigenvalues", "NaN or infinite"),
+        ([1.0, 2.0 + 1j], "eigenvalues", "complex entries"),
+        ([], "eigenvalues", "is empty"),
+        ([-1.0, 2.0], "singular values", "are not negative"),
+        ([1.0], "eigen", "unit = 'eigen' is outside its domain"),
+        (["a"], "eigenvalues", "not an array of numbers"),
+        ([[1.0], [1.0, 2.0]], "eigenvalues", "not an array of numbers"),
+        (np.ma.masked_array([1.0, 2.0], [False, True]), "eigenvalues", "masked entries"),
+    ],
+)
+def test_values_are_numbers(values, unit, message):
+    with pytest.raises(be.DomainError, match=message):
+        be.Spectrum.of(values, unit)
+
+
+def test_masked_matrices_are_refused():
+    with pytest.raises(be.DomainError, match="masked entries"):
+        be.spectrum(np.ma.masked_array(np.eye(2), np.eye(2, dtype=bool)))
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "message"),
+    [
+        ([2.0, 1.0], [0.5, 0.5], "must increase"),
+        ([1.0, 2.0], [0.5, 0.6], "sum to one"),
+        ([1.0, 2.0], [1.0], "vectors of one length"),
+        ([1.0, 2.0], [0.0, 1.0], "positive"),
+    ],
+)
+def test_made_by_hand(values, weights, message):
+    with pytest.raises(be.DomainError, match=message):
+        be.Spectrum(np.array(values), np.array(weights), 2, be.Unit.EIGEN)
+
+
+def test_short_repr():
+    assert repr(be.spectrum(np.eye(1000))) == "Spectrum(1000 singular values from 1 to 1)"
+    assert len(repr(be.spectrum(np.ones((3, 5, 5))))) < 120

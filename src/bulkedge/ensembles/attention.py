@@ -22,7 +22,7 @@ from scipy.stats import norm
 
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
-from bulkedge.errors import DomainError
+from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
 from bulkedge.laws.causal import CausalLaw
@@ -205,7 +205,8 @@ class SoftmaxAttention(Parametric, Ensemble):
         else:
             law = self._law_in(regime)
         if regime == "auto" and self.regime().name == "heavy tails":
-            warnings.warn(f"{self.regime().reason}: the law of the bulk is not reliable here", stacklevel=2)
+            reason = self.regime().reason
+            warnings.warn(f"{reason}: the law of the bulk is not reliable here", RegimeWarning, stacklevel=2)
         return law
 
     def _law_of_causal(self) -> Law:
@@ -215,6 +216,7 @@ class SoftmaxAttention(Parametric, Ensemble):
             warnings.warn(
                 f"scores of rank head_dim = {self.head_dim} are not independent over {self.tokens} tokens, as the law "
                 "of causal attention takes them to be: CausalHeadDistribution has the distribution function",
+                RegimeWarning,
                 stacklevel=3,
             )
         return CausalLaw(np.expm1(self.beta**2))

@@ -321,12 +321,12 @@ class Law(Distribution):
         It is ``(pi C)**(-2/3)`` where the density is ``C sqrt(edge - x)`` at the edge, which must be of square-root
         type.
         """
-        if self._continuum is None or not self._soft_edge:
+        if self._continuum is None or not self.has_soft_edge:
             raise DomainError(f"{self!r} has no square-root edge on the right, so no Tracy-Widom scale")
         return float((np.pi * self._continuum.edge_coefficient) ** (-2 / 3))
 
     @property
-    def _soft_edge(self) -> bool:
+    def has_soft_edge(self) -> bool:
         """Whether the law ends on the right with a square-root edge."""
         last = self._continuum.intervals[-1][1] if self._continuum else None
         return last is not None and last.location == self.edge and last.exponent == 0.5
@@ -337,7 +337,7 @@ class Law(Distribution):
         That is :meth:`finite_edge` where the law ends with a square-root edge. Elsewhere no limit is known, and it is
         the edge itself, up to rounding.
         """
-        if self._soft_edge:
+        if self.has_soft_edge:
             return self.finite_edge(n, level, dyson)
         LEVEL.check("level", level)
         return self.edge + self.slack

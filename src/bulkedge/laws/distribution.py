@@ -122,6 +122,7 @@ class StepDistribution(Distribution):
         self._places, index = np.unique(points, return_inverse=True)
         self._masses = np.bincount(index, weights=shares / shares.sum())
         self._upto = np.append(0.0, np.cumsum(self._masses))
+        self._upto[-1] = 1.0
 
     @property
     def unit(self) -> Unit:
@@ -136,7 +137,7 @@ class StepDistribution(Distribution):
     def cdf(self, x: ArrayLike) -> Any:
         """Share of the values at or below x; nan where x is."""
         points = np.asarray(x, dtype=float)
-        share = np.minimum(self._upto[np.searchsorted(self._places, points, side="right")], 1.0)
+        share = self._upto[np.searchsorted(self._places, points, side="right")]
         return np.where(np.isnan(points), np.nan, share)[()]
 
     def ppf(self, q: ArrayLike) -> Any:

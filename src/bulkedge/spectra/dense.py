@@ -226,7 +226,7 @@ def spectrum(matrix: Any, kind: Kind = "singular") -> Any:
         The values of the matrix; a batch of them where there are leading axes.
     """
     kind = Choice(("singular", "eigen")).check("kind", kind)
-    dense = _floating(matrix)
+    dense = floating(matrix)
     if dense.ndim < 2 or 0 in dense.shape:
         raise DomainError(f"matrix must have two dimensions or more, none of them empty; got {tuple(dense.shape)}")
     xp = array_namespace(dense)
@@ -248,7 +248,7 @@ def _measured(values: Real, unit: Unit, epsilon: float, kernel: int) -> Spectrum
     return replace(Spectrum.of(values, unit, float(np.abs(values).max()) * epsilon), kernel=kernel)
 
 
-def _floating(matrix: Any) -> Any:
+def floating(matrix: Any) -> Any:
     """The matrix in a floating type that has decompositions."""
     if is_torch_array(matrix):
         import torch

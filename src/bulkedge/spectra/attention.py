@@ -1,0 +1,80 @@
+"""The spectrum of an attention matrix, in the normalisation of the laws of attention.
+
+>>> import numpy as np
+>>> from bulkedge.masks import Mask, softmax
+>>> scores = np.random.default_rng(0).standard_normal((2, 64, 64))      # two heads
+>>> attention_spectrum(softmax(scores)).shape
+(2,)
+>>> attention_spectrum(softmax(scores, Mask.causal(64).visible()))
+Traceback (most recent call last):
+    ...
+bulkedge.errors.DomainError: attention is zero above the diagonal, so it is causal: pass mask='causal'
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bulkedge.arrays import as_numpy
+from bulkedge.errors import DomainError
+from bulkedge.masks import FullMask, Mask, MaskOrName, mask_for
+from bulkedge.spectra.dense import floating, spectrum
+
+ROW_SUMS = 0.02
+"""How far the sum of a row may be from one: half precision passes, dropout and attention sinks outside do not."""
+
+
+def attention_spectrum(attention: Any, mask: str | Mask = "full") -> Any:
+    """Squared singular values of ``sqrt(keys) (A - C)``, C the mean matrix of the mask.
+
+    That is the matrix of :class:`~bulkedge.laws.attention.AttentionLaw`, :class:`~bulkedge.laws.finite_head.
+    FiniteHeadLaw` and, for a causal mask, of :class:`~bulkedge.laws.causal_head.CausalHeadDistribution`.
+
+    Parameters
+    ----------
+    attention : array of shape (..., queries, keys)
+        Attention weights of one head, or of a batch of heads: rows sum to one. NumPy or torch.
+    mask : {"full", "causal"} or Mask
+        Who attends to whom. A mask that does not fit the matrix is refused: the wrong mean makes outliers of its own.
+
+    Returns
+    -------
+    Spectrum or Spectra
+        Squared singular values; a batch of them where there are leading axes.
+    """
+    MaskOrName().check("mask", mask)
+    weights = floating(attention)
+    if weights.ndim < 2:
+        raise DomainError(f"attention must have shape (..., queries, keys); got {tuple(weights.shape)}")
+    rows, keys = weights.shape[-2:]
+    seen = Mask.cross(rows, keys) if isinstance(mask, str) and mask == "full" else mask_for(mask, rows)
+    if seen.shape != (rows, keys):
+        raise DomainError(f"mask = {mask!r} has shape {seen.shape}, attention {(rows, keys)}")
+    _check_weights(as_numpy(weights).astype(float), seen)
+    return spectrum(keys**0.5 * (weights - seen.mean(weights))).squared()
+
+
+def _check_weights(weights: Any, mask: Mask) -> None:
+    """Refuse what is no attention, or not behind this mask."""
+    if not np.all(np.isfinite(weights)):
+        raise DomainError("attention contains NaN or infinite entries")
+    off = float(np.abs(weights.sum(axis=-1) - 1).max())
+    if off > ROW_SUMS or weights.min() < 0:
+        raise DomainError(
+            f"attention must have rows of weights that sum to one; sums differ from it by {off:.3g} and the smallest "
+            f"weight is {weights.min():.3g}. Are these scores, was dropout on, or is there a sink outside of the keys?"
+        )
+    visible = mask.visible()
+    if np.any(weights[..., ~visible]):
+        raise DomainError(f"attention has weight where {mask!r} hides keys: that is not its mask")
+    unused = ~np.any(weights, axis=tuple(range(weights.ndim - 2)))
+    rows, keys = mask.shape
+    if isinstance(mask, FullMask) and rows == keys > 2 and np.all(unused[np.triu_indices(keys, 1)]):
+        raise DomainError("attention is zero above the diagonal, so it is causal: pass mask='causal'")
+    blind = np.flatnonzero(np.all(unused, axis=0) & np.any(visible, axis=0))
+    if blind.size:
+        raise DomainError(
+            f"keys {blind[:5].tolist()} are attended to by none: if they are padding, pass mask=Mask.padding(visible)"
+        )
