@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from sphinx.application import Sphinx
 
 import bulkedge
+from bulkedge.plots.style import panels, styled
 from bulkedge.studies.equivalence.causal import Causal
 from bulkedge.studies.equivalence.finite_head import FiniteHead
-from bulkedge.studies.figures import panels, styled
 from bulkedge.studies.laws.bulk import Bulk
 from bulkedge.studies.laws.edge import Edge
 from bulkedge.studies.laws.plot import law_panel

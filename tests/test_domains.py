@@ -1,9 +1,12 @@
 """Parameters outside their domain are refused by name, value and domain."""
 
+import inspect
+from dataclasses import dataclass
+
 import pytest
 
 import bulkedge as be
-from bulkedge.domains import Choice, Each, Integers, Interval
+from bulkedge.domains import Choice, Each, Integers, Interval, Parametric, parameter
 
 BAD = [
     (be.Semicircle, {"variance": 0}, r"variance = 0 is outside its domain \[1e-60, 1e\+60\]"),
@@ -98,3 +101,31 @@ def test_tuples_of_tuples_are_read_row_by_row():
     assert rows.parse("variances", "1,2;3,4") == ((1.0, 2.0), (3.0, 4.0))
     with pytest.raises(ValueError, match=r"variances\[1\]\[0\] = '30'"):
         rows.parse("variances", "1,2;30,4")
+
+
+def test_declarations_reach_help():
+    """Meaning, domain, default and the paper's value, in NumPy's form; a hand-written section is left alone."""
+
+    @dataclass(frozen=True)
+    class Shape(Parametric):
+        """A shape."""
+
+        ratio: float = parameter(Interval(0, 1, "(]"), "width over height", 0.5, paper=1.0)
+        label: str = parameter(Choice(("a", "b")), "its name", "a")
+
+    assert inspect.getdoc(Shape) == (
+        "A shape.\n\nParameters\n----------\nratio : (0, 1]\n    Width over height; 0.5 by default; 1.0 at the paper's "
+        "size.\nlabel : {'a', 'b'}\n    Its name; 'a' by default."
+    )
+
+    @dataclass(frozen=True)
+    class Wide(Shape):
+        """A wide shape."""
+
+        height: float = parameter(Interval(0, 9), "height", 2.0)
+
+    assert [line.split(" ")[0] for line in inspect.getdoc(Wide).splitlines() if " : " in line] == [
+        "ratio",
+        "label",
+        "height",
+    ]

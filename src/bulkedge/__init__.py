@@ -10,7 +10,7 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 (True, ())
 
 The papers' theory has rooms of its own: ``be.recovery``, ``be.propagation``, ``be.programs``. ``be.nn`` (which needs
-torch), ``be.models``, ``be.studies`` and ``be.sweeps`` are imported when they are first used.
+torch), ``be.models``, ``be.plots``, ``be.studies`` and ``be.sweeps`` are imported when they are first used.
 """
 
 from importlib import import_module
@@ -155,7 +155,7 @@ __all__ = [
 ]
 
 
-LAZY = ("models", "nn", "studies", "sweeps")
+LAZY = ("models", "nn", "plots", "studies", "sweeps")
 """Rooms that import what is large or optional (torch, xarray, matplotlib): they are loaded when first used."""
 
 

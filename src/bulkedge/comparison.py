@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from bulkedge.errors import DomainError, UnitError
 from bulkedge.laws.base import LEVEL, SNAP, Law
 from bulkedge.laws.distribution import Distribution, StepDistribution
 from bulkedge.laws.units import Unit
+from bulkedge.records import html_table
 from bulkedge.spectra import Spectra, Spectrum
 
 NODES, WEIGHTS = legendre.leggauss(8)
@@ -54,6 +55,10 @@ class Comparison:
         The unit in which they were compared.
     error : float
         Kolmogorov distance within which the spectrum itself is known; zero if all its values were computed.
+    spectrum : Spectrum
+        The spectrum, in that unit.
+    law : Distribution
+        The distribution, in that unit.
     """
 
     ks: float
@@ -63,7 +68,27 @@ class Comparison:
     finite_edge: float
     level: float
     unit: Unit
-    error: float = 0.0
+    error: float
+    spectrum: Spectrum = field(repr=False, compare=False)
+    law: Distribution = field(repr=False, compare=False)
+
+    def plot(self, axes: Any = None, *, scale: str = "auto") -> Any:
+        """Draw the spectrum on the law; see :func:`bulkedge.plots.comparison`."""
+        from bulkedge import plots
+
+        return plots.comparison(self, axes, scale=scale)
+
+    def _repr_html_(self) -> str:
+        outliers = ", ".join(f"{each:.6g}" for each in self.outliers[-8:]) or "none"
+        return html_table(
+            {
+                "Kolmogorov distance": f"{self.ks:.4g}" + (f" ± {self.error:.2g}" if self.error else ""),
+                "Wasserstein distance": f"{self.wasserstein:.4g}",
+                "edge error": f"{self.edge_error:.2%}",
+                f"outliers (level {self.level:g})": f"{len(self.outliers)}: {outliers}",
+                "unit": self.unit,
+            }
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +202,8 @@ def _compared(spectrum: Spectrum, law: Distribution, level: float, dyson: int) -
         level=level,
         unit=spectrum.unit,
         error=spectrum.error,
+        spectrum=spectrum,
+        law=law,
     )
 
 

@@ -12,9 +12,10 @@ bulkedge.errors.DomainError: ratio = 2 is outside its domain (0, 1]
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, Protocol
 
 from bulkedge.errors import DomainError
@@ -172,6 +173,12 @@ class Parameter:
     default: Any
     paper: Any
 
+    def described(self) -> str:
+        """An entry of a Parameters section."""
+        default = "" if self.default is MISSING else f"; {self.default!r} by default"
+        paper = "" if self.paper is MISSING else f"; {self.paper!r} at the paper's size"
+        return f"{self.name} : {self.domain}\n    {self.doc[:1].upper()}{self.doc[1:]}{default}{paper}."
+
 
 def parameters(cls: type) -> tuple[Parameter, ...]:
     """The declared parameters of a class, in order."""
@@ -183,7 +190,25 @@ def parameters(cls: type) -> tuple[Parameter, ...]:
 
 
 class Parametric:
-    """Mixin for frozen dataclasses: every field declared with :func:`parameter` is checked on construction."""
+    """Mixin for frozen dataclasses: every field declared with :func:`parameter` is checked on construction.
+
+    What the declarations say (meaning, domain, default, the paper's value) becomes the Parameters section of the
+    class docstring, so that ``help()`` and the API pages show it.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Write the declarations into the docstring; dataclass has not seen the fields yet."""
+        super().__init_subclass__(**options)
+        own = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
+        inherited: dict[str, Any] = {each.name: each for each in fields(cls)} if is_dataclass(cls) else {}
+        declared = [
+            Parameter(name, each.metadata["domain"], each.metadata["doc"], each.default, each.metadata["paper"])
+            for name, each in (inherited | own).items()
+            if "domain" in each.metadata
+        ]
+        text = inspect.cleandoc(cls.__doc__ or "")
+        if declared and "Parameters\n-----" not in text:
+            cls.__doc__ = "\n".join([text, "", "Parameters", "----------", *(each.described() for each in declared)])
 
     def __post_init__(self) -> None:
         """Check and canonicalise the declared parameters."""

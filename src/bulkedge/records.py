@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from html import escape
 from typing import Any
 
 
@@ -22,3 +23,10 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def html_table(rows: dict[str, Any], title: str = "") -> str:
+    """Names and values as an HTML table, for notebooks; everything is escaped."""
+    head = f"<caption>{escape(title)}</caption>" if title else ""
+    body = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
+    return f"<table>{head}{body}</table>"

@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from bulkedge import domains
 from bulkedge.arrays import EPS, Complex, Real
-from bulkedge.errors import DomainError
+from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.laws.distribution import Atoms, Distribution
 from bulkedge.laws.engine.cauchy import weighted_inverses
 from bulkedge.laws.engine.continuum import Continuum, resolve
@@ -27,6 +27,7 @@ from bulkedge.laws.engine.edges import Interval
 from bulkedge.laws.engine.panels import Density, UnresolvedDensityError
 from bulkedge.laws.spikes import CLOSEST, Spike, additive_spike, sample_spike
 from bulkedge.laws.tracy_widom import TracyWidom
+from bulkedge.records import html_table
 
 if TYPE_CHECKING:
     from bulkedge.laws.engine.levy import Levy
@@ -389,3 +390,21 @@ class Law(Distribution):
         from bulkedge.laws.images import SquareRoot
 
         return SquareRoot(self)
+
+    # -- pictures ------------------------------------------------------------------------------------------------------
+
+    def plot(self, axes: Any = None, *, scale: str = "auto", **look: Any) -> Any:
+        """Draw the density; see :func:`bulkedge.plots.density`."""
+        from bulkedge import plots
+
+        return plots.density(self, axes, scale=scale, **look)
+
+    def _repr_html_(self) -> str:
+        try:
+            support = " ∪ ".join(f"[{low:.6g}, {high:.6g}]" for low, high in self.support) or "none"
+        except UnresolvedError as error:
+            return html_table({"not resolved": error}, repr(self))
+        atoms = ", ".join(f"{mass:.4g} at {place:.6g}" for place, mass in self.atoms[:6]) or "none"
+        more = f" and {len(self.atoms) - 6} more" if len(self.atoms) > 6 else ""
+        facts = {"of": self.describes, "support": support, "atoms": atoms + more}
+        return html_table(facts | {"mean": f"{self.mean():.6g}", "variance": f"{self.var():.6g}"}, repr(self))

@@ -24,6 +24,7 @@ from bulkedge.domains import Choice
 from bulkedge.errors import DomainError
 from bulkedge.laws.distribution import StepDistribution
 from bulkedge.laws.units import UNIT, Unit
+from bulkedge.records import html_table
 
 HERMITIAN_TOLERANCE = 1e-6
 """Relative asymmetry up to which a matrix counts as symmetric: float32 rounding passes, a wrong matrix does not."""
@@ -142,8 +143,36 @@ class Spectrum:
         """The distribution function of the values."""
         return StepDistribution(self.values, self.weights, self.unit)
 
+    def plot(self, law: Any = None, axes: Any = None, *, scale: str = "auto") -> Any:
+        """Draw the values, on a law if one is given; see :mod:`bulkedge.plots`.
+
+        Parameters
+        ----------
+        law : Law, Distribution or Spectrum, optional
+            What to draw them on.
+        axes : matplotlib Axes, optional
+            Where; the current axes of pyplot by default.
+        scale : {"auto", "linear", "sqrt", "log"}
+            The axis of the values.
+
+        Returns
+        -------
+        matplotlib Axes
+            The axes.
+        """
+        from bulkedge import plots
+        from bulkedge.comparison import compare
+
+        if law is None:
+            return plots.histogram(self, axes, scale=scale)
+        return plots.comparison(compare(self, law), axes, scale=scale)
+
     def __len__(self) -> int:
         return len(self.values)
+
+    def _repr_html_(self) -> str:
+        low, middle, high = (f"{each:.6g}" for each in self.distribution().ppf(np.array([0.0, 0.5, 1.0])))
+        return html_table({"smallest": low, "median": middle, "largest": high}, f"{self.size} {self.unit}")
 
     def __repr__(self) -> str:
         error = f", known to {self.error:.2g}" if self.error else ""

@@ -84,7 +84,7 @@ class Study(Parametric, ABC):
         """Draw the figure (a matplotlib Figure) of a dataset."""
         folder, _, name = type(self).__module__.rpartition(".")
         draw = getattr(import_module(f"{folder}.plot"), name)
-        with import_module("bulkedge.studies.figures").styled():
+        with import_module("bulkedge.plots.style").styled():
             return draw(data)
 
 

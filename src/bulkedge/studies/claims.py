@@ -15,6 +15,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from bulkedge.records import html_table
+
 
 def standard_error(draws: ArrayLike) -> float:
     """Standard error of the mean of independent draws; zero for a single one, which does not tell."""
@@ -79,3 +81,10 @@ class Claim:
     def record(self) -> dict[str, Any]:
         """The claim with its verdict, for ``claims.json``."""
         return asdict(self) | {"holds": self.holds}
+
+    def _repr_html_(self) -> str:
+        sign = "" if self.relation == "=" else self.relation + " "
+        measured = f"{self.measured:.5g}" + (f" ± {self.error:.1g}" if self.error else "")
+        verdict = "holds" if self.holds else "fails"
+        facts = {"predicted": f"{sign}{self.predicted:.5g}", "measured": measured, "tolerance": f"{self.tolerance:.2g}"}
+        return html_table(facts | {"verdict": verdict, "place": self.place}, self.statement)

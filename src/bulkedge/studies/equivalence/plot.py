@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.studies.figures import COLOURS, histogram, line, marks, panels
+from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
 
 
 def bulk(data: xr.Dataset) -> Figure:

@@ -7,7 +7,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bulkedge.studies.figures import histogram, line, marks, panels
+from bulkedge.plots.style import histogram, line, marks, panels
 from bulkedge.studies.laws.bulk import exhibits
 
 MODELS = {"wigner": "rank one plus Wigner", "covariance": "sample covariance"}

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.studies.figures import COLOURS, histogram, line, marks, panels
+from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
 from bulkedge.studies.propagation.training import best
 
 SYMBOLS = "os^Dvp"

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.studies.figures import COLOURS, THEORY, histogram, line, marks, panels
+from bulkedge.plots.style import COLOURS, THEORY, histogram, line, marks, panels
 
 LOOK = {"mean": (COLOURS[2], "s"), "causal": (COLOURS[0], "o"), "optimal": (COLOURS[1], "^")}
 """Colour and mark of each pooling."""

@@ -1,0 +1,288 @@
+"""Pictures of laws, spectra and comparisons: axes in, axes out.
+
+Values of a spectrum often span decades, and a linear axis shows one bar. So the axis is chosen by the values: a
+logarithmic one where the upper values are far above the lower ones, one in the square root where the density may be
+infinite at zero, linear otherwise. Densities are those of the variable on the axis, so that areas are masses.
+
+>>> from bulkedge.laws import AttentionLaw, CausalLaw, Semicircle
+>>> axis_of(Semicircle()).name, axis_of(AttentionLaw(1.0, 1.0)).name, axis_of(CausalLaw(1.0)).name
+('linear', 'sqrt', 'log')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from bulkedge.arrays import Real
+from bulkedge.comparison import Comparison
+from bulkedge.domains import Choice
+from bulkedge.errors import DomainError
+from bulkedge.laws.base import Law
+from bulkedge.laws.distribution import Distribution
+from bulkedge.laws.units import Unit
+from bulkedge.plots.style import BARS, SIMULATION, THEORY
+from bulkedge.spectra import Spectrum
+
+POINTS = 600
+UPPER_HALF = (0.5, 0.99)
+"""Levels between which the range of the values decides on the axis."""
+FAINT = 1e-6
+"""Share of the median below which a logarithmic axis ends."""
+FAR = 20.0
+"""Ratio of the two quantiles from which on the axis is logarithmic."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A monotone map of values to the axis, with its inverse and its derivative."""
+
+    name: str
+    forward: Callable[[Any], Any]
+    inverse: Callable[[Any], Any]
+    slope: Callable[[Any], Any]
+    density: str
+    """What the density on this axis is called."""
+
+
+AXES = {
+    "linear": Axis("linear", lambda x: x, lambda y: y, np.ones_like, "density"),
+    "sqrt": Axis("sqrt", np.sqrt, np.square, lambda x: 0.5 / np.sqrt(x), "density in √x"),
+    "log": Axis("log", np.log10, lambda y: 10.0**y, lambda x: 1 / (np.log(10) * x), "density in log₁₀ x"),
+}
+
+
+def axis_of(values: Distribution | Spectrum, scale: str = "auto") -> Axis:
+    """The axis on which a distribution or a spectrum can be seen.
+
+    Parameters
+    ----------
+    values : Distribution or Spectrum
+        What is to be drawn.
+    scale : {"auto", "linear", "sqrt", "log"}
+        The axis; by default as the values need it.
+
+    Returns
+    -------
+    Axis
+        The map to the axis.
+    """
+    scale = Choice(("auto", *AXES)).check("scale", scale)
+    if scale != "auto":
+        return AXES[scale]
+    distribution = values.distribution() if isinstance(values, Spectrum) else values
+    low, high = (float(each) for each in distribution.ppf(np.array(UPPER_HALF)))
+    if float(distribution.ppf(0.0)) < 0:
+        return AXES["linear"]
+    if high > FAR * low > 0:
+        return AXES["log"]
+    return AXES["sqrt" if distribution.unit in {Unit.SQUARED, Unit.EIGEN} else "linear"]
+
+
+def _drawn_on(axes: Axes | None) -> Axes:
+    """The axes given, or the current ones of pyplot, as people expect in a notebook."""
+    if axes is not None:
+        return axes
+    import matplotlib.pyplot as plt
+
+    return plt.gca()
+
+
+def _dressed(axes: Axes, axis: Axis, unit: str) -> Axes:
+    axes.set_xlabel(unit)
+    axes.set_ylabel(axis.density)
+    if axis.name == "log":
+        axes.set_xscale("log")
+    elif axis.name == "sqrt":
+        # odd, so that margins left of zero have a place
+        axes.set_xscale("function", functions=(lambda x: np.sign(x) * np.sqrt(np.abs(x)), lambda y: y * np.abs(y)))
+    axes.set_ylim(bottom=0, auto=True)
+    return axes
+
+
+def density(law: Law, axes: Axes | None = None, *, scale: str = "auto", **look: Any) -> Axes:
+    """Draw the density of a law, its atoms as stems with their mass.
+
+    Parameters
+    ----------
+    law : Law
+        What to draw.
+    axes : matplotlib Axes, optional
+        Where; the current axes of pyplot by default.
+    scale : {"auto", "linear", "sqrt", "log"}
+        The axis of the values.
+    **look
+        Options of ``Axes.plot``, such as ``label`` and ``color``.
+
+    Returns
+    -------
+    matplotlib Axes
+        The axes.
+    """
+    axes, axis = _drawn_on(axes), axis_of(law, scale)
+    style: dict[str, Any] = {"color": THEORY, "label": "law", "zorder": 3} | look
+    for low, high in law.support:
+        x = _inside(axis, low, high if np.isfinite(high) else float(law.ppf(0.999)), law)
+        axes.plot(x, law.pdf(x) / axis.slope(x), **style)
+        style["label"] = None
+    shown = [(place, mass) for place, mass in law.atoms if mass > 1e-3 and (place > 0 or axis.name != "log")]
+    for place, mass in shown:
+        axes.vlines(place, 0, mass, color=style["color"], linestyles=":")
+        axes.plot([place], [mass], "v", color=style["color"], ms=4, label=style["label"] and f"{style['label']} (atom)")
+        style["label"] = None
+    return _dressed(axes, axis, law.unit)
+
+
+def _inside(axis: Axis, low: float, high: float, law: Law) -> Real:
+    """Points strictly between the ends, close together near both, where a density rises steeply."""
+    faint = max(float(law.ppf(0.002)), FAINT * float(law.ppf(0.5)), 1e-300)
+    start = max(low, faint) if axis.name == "log" else low
+    theta = np.linspace(0, np.pi, POINTS + 2)[1:-1]
+    first, last = axis.forward(np.array([start, high]))
+    return np.asarray(axis.inverse(first + (last - first) * (1 - np.cos(theta)) / 2))
+
+
+def histogram(spectrum: Spectrum, axes: Axes | None = None, *, scale: str = "auto", bins: int = 0, **look: Any) -> Axes:
+    """Draw a spectrum as bars of equal width on the axis; the area of the bars is the mass that is shown.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        What to draw.
+    axes : matplotlib Axes, optional
+        Where; the current axes of pyplot by default.
+    scale : {"auto", "linear", "sqrt", "log"}
+        The axis of the values.
+    bins : int
+        Number of bars; by default as many as the number of values asks for.
+    **look
+        Options of ``Axes.stairs``, such as ``label`` and ``color``.
+
+    Returns
+    -------
+    matplotlib Axes
+        The axes.
+    """
+    axes, axis = _drawn_on(axes), axis_of(spectrum, scale)
+    values, weights = spectrum.values, spectrum.weights
+    if axis.name == "log":  # what is rounding, or far below the bulk, has no place there
+        floor = max(spectrum.rounding, float(spectrum.distribution().ppf(0.002)), 1e-300)
+        values, weights = values[values >= floor], weights[values >= floor]
+    count = bins or int(np.clip(3 * spectrum.size ** (1 / 3), 10, 80))
+    mapped = axis.forward(np.maximum(values, 0.0) if axis.name != "linear" else values)
+    heights, edges = np.histogram(mapped, bins=count, weights=weights)
+    style: dict[str, Any] = {"fill": True, "color": BARS, "label": "spectrum"} | look
+    axes.stairs(heights / np.diff(edges), axis.inverse(edges), **style)
+    return _dressed(axes, axis, spectrum.unit)
+
+
+def cumulative(values: Distribution | Spectrum, axes: Axes | None = None, *, scale: str = "auto", **look: Any) -> Axes:
+    """Draw a distribution function, which every distribution and spectrum has.
+
+    Parameters
+    ----------
+    values : Distribution or Spectrum
+        What to draw.
+    axes : matplotlib Axes, optional
+        Where; the current axes of pyplot by default.
+    scale : {"auto", "linear", "sqrt", "log"}
+        The axis of the values.
+    **look
+        Options of ``Axes.plot``.
+
+    Returns
+    -------
+    matplotlib Axes
+        The axes.
+    """
+    axes, axis = _drawn_on(axes), axis_of(values, scale)
+    levels = np.linspace(0.002, 0.998, POINTS)
+    distribution: Distribution = values.distribution() if isinstance(values, Spectrum) else values
+    style: dict[str, Any] = {"color": THEORY, "label": "law"}
+    if isinstance(values, Spectrum):
+        style = {"color": SIMULATION, "label": "spectrum", "drawstyle": "steps-post"}
+    points = np.asarray(distribution.ppf(levels))
+    if axis.name == "log":  # a heavy tail towards zero would take all of the axis
+        seen = points > FAINT * float(distribution.ppf(0.5))
+        points, levels = points[seen], levels[seen]
+    axes.plot(points, levels, **(style | look))
+    _dressed(axes, axis, distribution.unit)
+    axes.set_ylabel("share of values at or below")
+    axes.set_ylim(0, 1)
+    return axes
+
+
+def quantiles(spectrum: Spectrum, law: Distribution, axes: Axes | None = None, **look: Any) -> Axes:
+    """Draw the values of a spectrum against the quantiles of a law at the same levels; on the law, a straight line.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        Measured values, in the unit of the law.
+    law : Distribution
+        What they should follow.
+    axes : matplotlib Axes, optional
+        Where; the current axes of pyplot by default.
+    **look
+        Options of ``Axes.plot``.
+
+    Returns
+    -------
+    matplotlib Axes
+        The axes.
+    """
+    if spectrum.unit is not law.unit and Unit.VALUES not in {spectrum.unit, law.unit}:
+        raise DomainError(f"the spectrum holds {spectrum.unit} and the law {law.unit}: convert one of them")
+    axes, axis = _drawn_on(axes), axis_of(law)
+    levels = np.cumsum(spectrum.weights) - spectrum.weights / 2
+    expected = np.asarray(law.ppf(levels))
+    shown = (expected > max(spectrum.rounding, 0.0)) & (spectrum.values > spectrum.rounding)
+    shown |= axis.name == "linear"
+    style: dict[str, Any] = {"color": SIMULATION, "ms": 3, "label": "values"} | look
+    axes.plot(expected[shown], spectrum.values[shown], ".", **style)
+    ends = np.array([expected[shown].min(), expected[shown].max()])
+    axes.plot(ends, ends, color=THEORY, label="law", zorder=1)
+    if axis.name == "log":
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    axes.set_xlabel(f"{law.unit}: quantiles of the law")
+    axes.set_ylabel("measured")
+    return axes
+
+
+def comparison(result: Comparison, axes: Axes | None = None, *, scale: str = "auto") -> Axes:
+    """Draw a spectrum on its law, with the outliers and the edge beyond which they are called.
+
+    Parameters
+    ----------
+    result : Comparison
+        What :func:`bulkedge.compare` returned.
+    axes : matplotlib Axes, optional
+        Where; the current axes of pyplot by default.
+    scale : {"auto", "linear", "sqrt", "log"}
+        The axis of the values.
+
+    Returns
+    -------
+    matplotlib Axes
+        The axes.
+    """
+    axes, law, spectrum = _drawn_on(axes), result.law, result.spectrum
+    if not isinstance(law, Law) or not law.support:
+        cumulative(spectrum, axes, scale=scale)
+        cumulative(law, axes, scale=scale)
+    else:
+        name = axis_of(law, scale).name
+        histogram(spectrum, axes, scale=name)
+        density(law, axes, scale=name)
+    if result.outliers:
+        height = 0.04 * axes.get_ylim()[1]
+        label = f"{len(result.outliers)} outlier" + "s" * (len(result.outliers) > 1)
+        axes.plot(result.outliers, np.full(len(result.outliers), height), "v", color="black", ms=4, label=label)
+    axes.set_title(f"Kolmogorov distance {result.ks:.3g}")
+    axes.legend()
+    return axes
