@@ -9,8 +9,8 @@ import bulkedge
 ROOT = Path(bulkedge.__file__).parent
 
 LAYERS = [
-    ["errors", "version"],
-    ["arrays", "domains", "estimates", "progress", "random", "records"],
+    ["arrays", "errors", "version"],
+    ["domains", "estimates", "progress", "random", "records"],
     ["masks"],
     ["laws"],
     ["spectra"],

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from bulkedge.arrays import Real
-from bulkedge.domains import Choice
+from bulkedge.domains import Choice, shown
 from bulkedge.errors import DomainError, UnitError
 from bulkedge.laws.base import LEVEL, SNAP, Law
 from bulkedge.laws.distribution import Distribution, StepDistribution
@@ -163,7 +163,7 @@ def compare(spectrum: Any, law: Any, level: float = 0.01, dyson: int = 1) -> Any
     if isinstance(law, Spectrum):
         law = law.distribution()
     if not isinstance(law, Distribution):
-        raise DomainError(f"law = {_named(law)} is not a law, a distribution or a spectrum")
+        raise DomainError(f"law = {shown(law)} is not a law, a distribution or a spectrum")
     if isinstance(spectrum, Spectra):
         members = np.empty(spectrum.members.shape, dtype=object)
         for index in np.ndindex(members.shape):
@@ -171,15 +171,10 @@ def compare(spectrum: Any, law: Any, level: float = 0.01, dyson: int = 1) -> Any
         return Comparisons(members)
     if not isinstance(spectrum, Spectrum):
         raise DomainError(
-            f"spectrum = {_named(spectrum)} is not a Spectrum: take be.spectrum(matrix) of a matrix, or "
+            f"spectrum = {shown(spectrum)} is not a Spectrum: take be.spectrum(matrix) of a matrix, or "
             "be.Spectrum.of(values, unit) of values that are known already"
         )
     return _compared(spectrum, law, level, dyson)
-
-
-def _named(given: Any) -> str:
-    shape = getattr(given, "shape", None)
-    return f"an object of class {type(given).__name__}" + (f" and shape {tuple(shape)}" if shape is not None else "")
 
 
 def _compared(spectrum: Spectrum, law: Distribution, level: float, dyson: int) -> Comparison:

@@ -18,6 +18,9 @@ from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
+from bulkedge.arrays import as_numpy
 from bulkedge.errors import DomainError
 
 
@@ -31,8 +34,27 @@ class Domain(Protocol):
         """Read the value from a command line; the result is checked."""
 
 
-def _refuse(name: str, value: object, domain: object) -> DomainError:
-    return DomainError(f"{name} = {value!r} is outside its domain {domain}")
+SHOWN = 80
+"""Characters of a value that an error message shows."""
+
+
+def shown(value: object) -> str:
+    """A value for an error message: its repr on one line, cut where it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001 - numbers of thousands of digits refuse to be written, for one
+        return f"an object of class {type(value).__name__}"
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def refused(name: str, value: object, domain: object) -> DomainError:
+    """The error that every domain raises."""
+    return DomainError(f"{name} = {shown(value)} is outside its domain {domain}")
+
+
+def _is_single(value: object) -> bool:
+    """Whether a value can be a number: no text, no container, no array with axes."""
+    return not isinstance(value, str | bytes | list | tuple | dict | set) and getattr(value, "ndim", 0) == 0
 
 
 @dataclass(frozen=True)
@@ -47,18 +69,21 @@ class Interval:
     def check(self, name: str, value: Any) -> float:
         """Return the value as a float, or raise."""
         try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise _refuse(name, value, self) from None
+            number = float(value) if _is_single(value) else math.nan
+        except (TypeError, ValueError, OverflowError):
+            raise refused(name, value, self) from None
         above = number >= self.low if self.ends[0] == "[" else number > self.low
         below = number <= self.high if self.ends[1] == "]" else number < self.high
         if not (above and below) and not (self.infinity and number == math.inf):
-            raise _refuse(name, value, self)
+            raise refused(name, value, self)
         return number
 
     def parse(self, name: str, text: str) -> float:
         """Read a number."""
-        return self.check(name, text)
+        try:
+            return self.check(name, float(text))
+        except ValueError:
+            raise refused(name, text, self) from None
 
     def __str__(self) -> str:
         infinity = " or infinity" if self.infinity else ""
@@ -75,11 +100,11 @@ class Integers:
     def check(self, name: str, value: Any) -> int:
         """Return the value as an int, or raise."""
         try:
-            whole = int(value) == value
+            whole = _is_single(value) and int(value) == value
         except (TypeError, ValueError, OverflowError):
             whole = False
         if not whole or not self.low <= value <= self.high:
-            raise _refuse(name, value, self)
+            raise refused(name, value, self)
         return int(value)
 
     def parse(self, name: str, text: str) -> int:
@@ -87,7 +112,7 @@ class Integers:
         try:
             return self.check(name, float(text))
         except ValueError:
-            raise _refuse(name, text, self) from None
+            raise refused(name, text, self) from None
 
     def __str__(self) -> str:
         return f"{{{self.low}, ..., {self.high}}}"
@@ -101,8 +126,8 @@ class Choice:
 
     def check(self, name: str, value: Any) -> Any:
         """Return the value, or raise."""
-        if value not in self.options:
-            raise _refuse(name, value, self)
+        if getattr(value, "ndim", 0) or value not in self.options:
+            raise refused(name, value, self)
         return value
 
     def parse(self, name: str, text: str) -> Any:
@@ -122,7 +147,7 @@ class Instance:
     def check(self, name: str, value: Any) -> Any:
         """Return the value, or raise."""
         if not isinstance(value, self.kind):
-            raise _refuse(name, value, self)
+            raise refused(name, value, self)
         return value
 
     def parse(self, name: str, text: str) -> Any:
@@ -143,10 +168,10 @@ class Each:
     def check(self, name: str, value: Any) -> tuple[Any, ...]:
         """Return the value as a tuple, or raise."""
         if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
-            raise _refuse(name, value, self)
+            raise refused(name, value, self)
         members = tuple(value)
         if not 1 <= len(members) <= self.most:
-            raise _refuse(name, value, self)
+            raise refused(name, value, self)
         return tuple(self.member.check(f"{name}[{k}]", each) for k, each in enumerate(members))
 
     def parse(self, name: str, text: str) -> tuple[Any, ...]:
@@ -156,6 +181,43 @@ class Each:
 
     def __str__(self) -> str:
         return f"tuples of 1 to {self.most} members in {self.member}"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Arrays of real numbers: no text, no complex, masked or missing entries."""
+
+    finite: bool = True
+    complex_too: bool = False
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the numbers as a NumPy array of floating type, or raise."""
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise DomainError(f"{name} has masked entries, which are not numbers: fill them, or leave them out")
+        try:
+            array = as_numpy(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DomainError(f"{name} = {shown(value)} is not an array of numbers: {error}") from None
+        if array.dtype.kind not in "biufc":
+            raise DomainError(f"{name} = {shown(value)} is not an array of numbers: it holds {array.dtype}")
+        if array.dtype.kind == "c" and not self.complex_too:
+            raise DomainError(f"{name} has complex entries: take the real part or the modulus, if that is meant")
+        if array.dtype.kind in "biu":
+            array = array.astype(float)
+        if self.finite and not np.all(np.isfinite(array)):
+            raise DomainError(f"{name} contains NaN or infinite entries: it must hold {self}")
+        return array
+
+    def parse(self, name: str, text: str) -> Any:
+        """Arrays have no written form."""
+        raise DomainError(f"{name} = {text!r} cannot be given as text: arrays are made in Python")
+
+    def __str__(self) -> str:
+        return f"{'finite ' if self.finite else ''}{'complex' if self.complex_too else 'real'} numbers"
+
+
+FINITE, REAL = Numbers(), Numbers(finite=False)
+"""Arrays without and with infinite entries and NaN."""
 
 
 def parameter(domain: Domain, doc: str, default: Any = MISSING, *, paper: Any = MISSING) -> Any:

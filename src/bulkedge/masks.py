@@ -26,7 +26,7 @@ from scipy.linalg import eigh_tridiagonal
 
 from bulkedge import arrays
 from bulkedge.arrays import Real
-from bulkedge.domains import Integers
+from bulkedge.domains import Integers, refused, shown
 from bulkedge.errors import DomainError
 
 TOKENS = Integers(1, 2**31)
@@ -111,7 +111,7 @@ class Mask(ABC):
     def __and__(self, other: Mask) -> Mask:
         """What both masks allow."""
         if not isinstance(other, Mask) or other.shape != self.shape:
-            raise DomainError(f"masks of one shape combine; got {self!r} and {other!r}")
+            raise DomainError(f"other = {shown(other)} is no mask of shape {self.shape}: masks of one shape combine")
         return BooleanMask(self.visible() & other.visible())
 
     # -- the masks -----------------------------------------------------------------------------------------------------
@@ -119,6 +119,7 @@ class Mask(ABC):
     @staticmethod
     def full(tokens: int) -> Mask:
         """Every token sees every token."""
+        tokens = TOKENS.check("tokens", tokens)
         return FullMask(tokens, tokens)
 
     @staticmethod
@@ -139,11 +140,9 @@ class Mask(ABC):
     @staticmethod
     def padding(visible: ArrayLike, queries: int | None = None) -> Mask:
         """Keys that are padding are seen by none; as many queries as keys by default."""
-        keys = np.asarray(visible)
-        if keys.ndim != 1 or keys.dtype != bool:
-            raise DomainError(
-                f"visible must be a vector of booleans, one for each key; got {keys.dtype} of shape {keys.shape}"
-            )
+        keys = _booleans("visible", visible)
+        if keys.ndim != 1:
+            raise DomainError(f"visible must be a vector, one boolean for each key; got shape {keys.shape}")
         rows = len(keys) if queries is None else TOKENS.check("queries", queries)
         return BooleanMask(np.broadcast_to(keys, (rows, len(keys))))
 
@@ -151,6 +150,17 @@ class Mask(ABC):
     def of(visible: Any) -> Mask:
         """Any boolean matrix: True where query i (row) sees key j (column)."""
         return BooleanMask(visible)
+
+
+def _booleans(name: str, given: Any) -> Any:
+    """The argument as an array of booleans; numbers are not taken for them, since 0 may mean visible elsewhere."""
+    try:
+        array = arrays.as_numpy(given)
+    except ValueError as error:
+        raise DomainError(f"{name} = {shown(given)} is not an array of booleans: {error}") from None
+    if array.dtype != bool:
+        raise DomainError(f"{name} = {shown(given)} must be booleans, True where a key is seen; it holds {array.dtype}")
+    return array
 
 
 def _beside(matrix: Any, like: Any) -> Any:
@@ -252,9 +262,9 @@ class BooleanMask(Mask):
 
     def __post_init__(self) -> None:
         """Check that it is a mask, and keep a copy that nobody changes."""
-        matrix = arrays.as_numpy(self.matrix)
-        if matrix.ndim != 2 or matrix.dtype != bool or not matrix.size:
-            raise DomainError(f"a mask is a matrix of booleans; got {matrix.dtype} of shape {matrix.shape}")
+        matrix = _booleans("visible", self.matrix)
+        if matrix.ndim != 2 or not matrix.size:
+            raise DomainError(f"visible must be a matrix, queries x keys; got shape {matrix.shape}")
         blind = np.flatnonzero(~matrix.any(axis=1))
         if blind.size:
             raise DomainError(f"queries {blind[:5].tolist()} see no key, so their attention is not defined")
@@ -304,7 +314,7 @@ class MaskOrName:
         """Return the name or the mask, or raise."""
         if isinstance(value, Mask) or (isinstance(value, str) and value in MASKS):
             return value
-        raise DomainError(f"{name} = {value!r} is outside its domain {self}")
+        raise refused(name, value, self)
 
     def parse(self, name: str, text: str) -> Any:
         """Read the name of a mask."""

@@ -28,7 +28,7 @@ import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.comparison import compare
-from bulkedge.domains import Choice, Integers
+from bulkedge.domains import Choice, Instance, Integers
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.errors import DomainError, RegimeWarning, UnitError
 from bulkedge.laws.base import LEVEL, Law
@@ -39,7 +39,8 @@ from bulkedge.spectra import Spectrum
 
 Statistic = Literal["largest", "distance"] | Callable[[Spectrum], float]
 NAMED = Choice(("largest", "distance"))
-DRAWS = Integers(1, 10**6)
+DRAWS, SEED = Integers(1, 10**6), Integers(0, 2**128)
+ENSEMBLE = Instance(Ensemble)
 
 
 class PValue(NamedTuple):
@@ -171,9 +172,10 @@ class SimulatedNull(Null):
         SimulatedNull
             The null of so many draws.
         """
+        ENSEMBLE.check("ensemble", ensemble)
         draws = DRAWS.check("draws", draws)
-        if isinstance(rng, int):
-            return _remembered(ensemble, draws, rng)
+        if isinstance(rng, int | np.integer):
+            return _remembered(ensemble, draws, SEED.check("rng", rng))
         return cls(tuple(ensemble.spectrum(rng) for _ in track(range(draws), "null")))
 
     @property
@@ -252,6 +254,7 @@ def null_of(ensemble: Ensemble, size: int, draws: int = 19, rng: Any = 0) -> Nul
     Null
         :class:`LawNull` or :class:`SimulatedNull`.
     """
+    ENSEMBLE.check("ensemble", ensemble)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RegimeWarning)
         try:

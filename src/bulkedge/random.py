@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from bulkedge.domains import shown
 from bulkedge.errors import DomainError
+
+
+def numpy_generator(rng: Any) -> np.random.Generator:
+    """The generator, if it is NumPy's; the random arrays of many models are."""
+    if isinstance(rng, np.random.Generator):
+        return rng
+    raise DomainError(f"rng = {shown(rng)} is not a numpy.random.Generator: pass numpy.random.default_rng(seed)")
 
 
 def normal(rng: Any, shape: tuple[int, ...]) -> Any:
@@ -16,5 +24,6 @@ def normal(rng: Any, shape: tuple[int, ...]) -> Any:
     if type(rng).__module__.startswith("torch"):
         import torch
 
-        return torch.randn(shape, generator=rng, device=rng.device, dtype=torch.float64)
-    raise DomainError(f"rng = {rng!r} is neither a numpy.random.Generator nor a torch.Generator")
+        if isinstance(rng, torch.Generator):
+            return torch.randn(shape, generator=rng, device=rng.device, dtype=torch.float64)
+    raise DomainError(f"rng = {shown(rng)} is neither a numpy.random.Generator nor a torch.Generator")

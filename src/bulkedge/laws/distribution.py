@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bulkedge.arrays import EPS, Real
+from bulkedge.domains import FINITE, REAL, shown
 from bulkedge.errors import DomainError
 from bulkedge.laws.units import UNIT, Unit
+from bulkedge.random import numpy_generator
 
 Atoms = tuple[tuple[float, float], ...]
 
@@ -69,12 +71,12 @@ class Distribution(ABC):
         array
             Draws of that shape.
         """
-        if not isinstance(rng, np.random.Generator):
-            raise DomainError(f"rng = {rng!r} is not a numpy.random.Generator: pass numpy.random.default_rng(seed)")
         try:
-            levels = rng.random(size)
-        except (TypeError, ValueError):
-            raise DomainError(f"size = {size!r} is outside its domain: a whole number, or a tuple of them") from None
+            levels = numpy_generator(rng).random(size)
+        except (TypeError, ValueError, OverflowError, MemoryError) as error:
+            if isinstance(error, DomainError):
+                raise
+            raise DomainError(f"size = {shown(size)} must be a whole number, or a tuple of them") from None
         return np.asarray(self.ppf(levels))
 
     def reach(self, n: int, level: float, dyson: int = 1) -> float:
@@ -112,12 +114,12 @@ class StepDistribution(Distribution):
     """
 
     def __init__(self, values: ArrayLike, weights: ArrayLike | None = None, unit: Unit | str = Unit.VALUES) -> None:
-        points = np.asarray(values, dtype=float).ravel()
-        if not points.size or not np.all(np.isfinite(points)):
-            raise DomainError("values is outside its domain: finite numbers, at least one")
-        shares = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=float).ravel()
-        if shares.shape != points.shape or not np.all(np.isfinite(shares) & (shares > 0)):
-            raise DomainError("weights is outside its domain: one positive number for each value")
+        points = FINITE.check("values", values).ravel()
+        if not points.size:
+            raise DomainError("values is empty: one number at least")
+        shares = np.ones(len(points)) if weights is None else FINITE.check("weights", weights).ravel()
+        if shares.shape != points.shape or not np.all(shares > 0):
+            raise DomainError(f"weights must be {len(points)} positive numbers, one for each of the values")
         self._unit: Unit = UNIT.check("unit", unit)
         self._places, index = np.unique(points, return_inverse=True)
         self._masses = np.bincount(index, weights=shares / shares.sum())
@@ -136,13 +138,13 @@ class StepDistribution(Distribution):
 
     def cdf(self, x: ArrayLike) -> Any:
         """Share of the values at or below x; nan where x is."""
-        points = np.asarray(x, dtype=float)
+        points = REAL.check("x", x)
         share = self._upto[np.searchsorted(self._places, points, side="right")]
         return np.where(np.isnan(points), np.nan, share)[()]
 
     def ppf(self, q: ArrayLike) -> Any:
         """Smallest value with at least that share at or below it; nan outside [0, 1]."""
-        levels = np.asarray(q, dtype=float)
+        levels = REAL.check("q", q)
         reached = np.searchsorted(self._upto[1:], np.nan_to_num(levels) * (1 - 4 * EPS))
         found = self._places[np.minimum(reached, len(self._places) - 1)]
         return np.where((levels >= 0) & (levels <= 1), found, np.nan)[()]

@@ -94,8 +94,8 @@ class Instruction(ABC):
     def __str__(self) -> str:
         return f"{self.name} = {self.formula()}"
 
-    def _refuse(self, why: str) -> ValueError:
-        return ValueError(f"{self}: {why}")
+    def _refuse(self, why: str) -> DomainError:
+        return DomainError(f"{self}: {why}")
 
     def _vectors(self, kinds: Kinds, name: str) -> Vectors:
         kind = kinds[name]

@@ -45,7 +45,7 @@ def attention_spectrum(attention: Any, mask: str | Mask = "full") -> Any:
         Squared singular values; a batch of them where there are leading axes.
     """
     MaskOrName().check("mask", mask)
-    weights = floating(attention)
+    weights = floating("attention", attention)
     if weights.ndim < 2:
         raise DomainError(f"attention must have shape (..., queries, keys); got {tuple(weights.shape)}")
     rows, keys = weights.shape[-2:]

@@ -20,7 +20,7 @@ from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real, as_numpy
-from bulkedge.domains import Choice
+from bulkedge.domains import FINITE, Choice, Interval, Numbers
 from bulkedge.errors import DomainError
 from bulkedge.laws.distribution import StepDistribution
 from bulkedge.laws.units import UNIT, Unit
@@ -28,6 +28,8 @@ from bulkedge.records import html_table
 
 HERMITIAN_TOLERANCE = 1e-6
 """Relative asymmetry up to which a matrix counts as symmetric: float32 rounding passes, a wrong matrix does not."""
+POSITIVE = Interval(0, float("inf"), "()")
+ENTRIES = Numbers(complex_too=True)
 Kind = Literal["singular", "eigen"]
 UNITS = {"singular": Unit.SINGULAR, "eigen": Unit.EIGEN}
 
@@ -64,7 +66,7 @@ class Spectrum:
 
     def __post_init__(self) -> None:
         """Check that values and weights are numbers that fit each other."""
-        values, weights = _numbers("values", self.values), _numbers("weights", self.weights)
+        values, weights = FINITE.check("values", self.values), FINITE.check("weights", self.weights)
         if values.ndim != 1 or not values.size or weights.shape != values.shape:
             raise DomainError(
                 f"values and weights must be vectors of one length; got shapes {values.shape} and {weights.shape}"
@@ -95,7 +97,7 @@ class Spectrum:
         Spectrum
             The values in order.
         """
-        ordered = np.sort(_numbers("values", values).ravel())
+        ordered = np.sort(FINITE.check("values", values).ravel())
         if not ordered.size:
             raise DomainError("values is empty; a spectrum has one value at least")
         return cls(
@@ -121,8 +123,7 @@ class Spectrum:
 
     def scaled(self, factor: float) -> Spectrum:
         """The values times a positive factor."""
-        if not 0 < factor < np.inf:
-            raise DomainError(f"factor = {factor!r} is outside its domain (0, inf)")
+        factor = POSITIVE.check("factor", factor)
         return replace(self, values=factor * self.values, rounding=factor * self.rounding)
 
     def padded(self) -> Spectrum:
@@ -255,7 +256,7 @@ def spectrum(matrix: Any, kind: Kind = "singular") -> Any:
         The values of the matrix; a batch of them where there are leading axes.
     """
     kind = Choice(("singular", "eigen")).check("kind", kind)
-    dense = floating(matrix)
+    dense = floating("matrix", matrix)
     if dense.ndim < 2 or 0 in dense.shape:
         raise DomainError(f"matrix must have two dimensions or more, none of them empty; got {tuple(dense.shape)}")
     xp = array_namespace(dense)
@@ -277,7 +278,7 @@ def _measured(values: Real, unit: Unit, epsilon: float, kernel: int) -> Spectrum
     return replace(Spectrum.of(values, unit, float(np.abs(values).max()) * epsilon), kernel=kernel)
 
 
-def floating(matrix: Any) -> Any:
+def floating(name: str, matrix: Any) -> Any:
     """The matrix in a floating type that has decompositions."""
     if is_torch_array(matrix):
         import torch
@@ -294,27 +295,8 @@ def floating(matrix: Any) -> Any:
         xp = np
     if xp is not np and "numpy" not in xp.__name__:
         return matrix
-    dense = _numbers("matrix", matrix, complex_too=True)
+    dense = ENTRIES.check(name, matrix)
     return dense.astype(np.float32) if dense.dtype == np.float16 else dense
-
-
-def _numbers(name: str, given: Any, *, complex_too: bool = False) -> Any:
-    """The argument as an array of finite numbers, or a sentence about why it is not one."""
-    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
-        raise DomainError(f"{name} has masked entries, which are not numbers: fill them, or leave them out")
-    try:
-        array = as_numpy(given)
-    except (TypeError, ValueError) as error:
-        raise DomainError(f"{name} is not an array of numbers: {error}") from None
-    if array.dtype.kind not in "biufc":
-        raise DomainError(f"{name} is not an array of numbers; it holds {array.dtype}")
-    if array.dtype.kind in "biu":
-        array = array.astype(float)
-    if not np.all(np.isfinite(array)):
-        raise DomainError(f"{name} contains NaN or infinite entries; its spectrum is not defined")
-    if array.dtype.kind == "c" and not complex_too:
-        raise DomainError(f"{name} has complex entries; take the real part, or the modulus, if that is what is meant")
-    return array
 
 
 def _require_hermitian(xp: Any, matrix: Any) -> None:

@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real
+from bulkedge.domains import FINITE
 from bulkedge.errors import DomainError
-from bulkedge.spectra.dense import spectrum
+from bulkedge.spectra.dense import Spectrum, spectrum
 
 
 def stable_rank(matrix: Any) -> float:
     """``|M|_F**2/|M|**2``, between one and the rank (*propagation*, equation 4)."""
-    return 1 + stable_rank_excess(spectrum(matrix).values)
+    return 1 + stable_rank_excess(_values(matrix))
 
 
 def stable_rank_excess(values: ArrayLike) -> float:
@@ -40,14 +41,14 @@ def stable_rank_excess(values: ArrayLike) -> float:
 
 def effective_rank(matrix: Any) -> float:
     """Exponential of the entropy of the normalised singular values (Roy and Vetterli 2007)."""
-    share = _relative(spectrum(matrix).values)
+    share = _relative(_values(matrix))
     share = share[share > 0] / share.sum()
     return float(np.exp(-np.sum(share * np.log(share))))
 
 
 def cosine_similarity(tokens: ArrayLike) -> float:
     """Mean cosine between two different rows: one when all tokens point the same way."""
-    rows = np.asarray(tokens, dtype=float)
+    rows = FINITE.check("tokens", tokens)
     if rows.ndim != 2 or len(rows) < 2:
         raise DomainError(f"tokens must be a matrix of two rows at least; got shape {rows.shape}")
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -58,9 +59,16 @@ def cosine_similarity(tokens: ArrayLike) -> float:
     return (together - count) / (count * (count - 1))
 
 
+def _values(matrix: Any) -> Real:
+    found = spectrum(matrix)
+    if not isinstance(found, Spectrum):
+        raise DomainError(f"matrix must have two dimensions; got a batch of shape {found.shape}: take one at a time")
+    return found.values
+
+
 def _relative(values: ArrayLike) -> Real:
     """Values in increasing order over the largest."""
-    ordered = np.sort(np.asarray(values, dtype=float))
+    ordered = np.sort(FINITE.check("values", values).ravel())
     if not ordered.size or not ordered[-1] > 0:
-        raise DomainError("the rank needs a matrix that is not zero")
+        raise DomainError("the rank of a matrix of zeros is not defined: matrix must have an entry that is not zero")
     return np.asarray(ordered / ordered[-1])
