@@ -177,7 +177,8 @@ class Spectrum:
 
     def __repr__(self) -> str:
         error = f", known to {self.error:.2g}" if self.error else ""
-        return f"Spectrum({self.size} {self.unit} from {self.values[0]:.6g} to {self.values[-1]:.6g}{error})"
+        low = self.values[0] if abs(self.values[0]) > self.rounding else 0.0
+        return f"Spectrum({self.size} {self.unit} from {low:.6g} to {self.values[-1]:.6g}{error})"
 
 
 @dataclass(frozen=True, eq=False)
