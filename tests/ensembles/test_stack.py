@@ -200,6 +200,21 @@ def test_softmax_freezes():
     assert frozen[1] < 1.3 * frozen[0]  # bounded beyond it, while log T doubles
 
 
+@pytest.mark.parametrize("gap", [True, False])
+def test_shares_are_exact_at_few_tokens(gap):
+    """Six tokens, one layer, forty thousand attention matrices: five standard errors; 1/T counts here."""
+    tokens, beta, skip = 6, 1.5, 0.6
+    weights = np.exp(beta * np.random.default_rng(20261119).standard_normal((40_000, tokens, tokens)))
+    attention = weights / weights.sum(axis=2, keepdims=True) - (0 if gap else 1 / tokens)
+    mean = attention.mean(axis=1)  # the mean token after attention to orthonormal tokens
+    common = skip**2 / tokens + (1 - skip**2) * (mean**2).sum(axis=1)
+    apart = skip**2 * (1 - 1 / tokens) + (1 - skip**2) * ((attention - mean[:, None]) ** 2).sum(axis=(1, 2)) / tokens
+    share = apart.mean() / (apart + common).mean()
+    error = np.std(apart - share * (apart + common)) / (apart + common).mean() / np.sqrt(len(apart))
+    predicted = be.propagation.Trainability(tokens, 1, skip, gap=gap).distinct_share(beta)
+    assert abs(predicted - share) < 5 * error
+
+
 def test_trainability_verdicts():
     design = be.propagation.Trainability(tokens=64, depth=6, residual=0.7)
     low, high = design.window()

@@ -16,7 +16,7 @@ Both come for any number of tokens from integrals over one Laplace transform, ``
 ['rank collapse', 'inside', 'entropy collapse']
 >>> low, high = design.window()
 >>> round(low, 2), round(high, 2)
-(3.17, 3.72)
+(3.16, 3.72)
 >>> Trainability(tokens=1000, depth=12, residual=0.5).window() is None
 True
 """
@@ -99,16 +99,17 @@ class Trainability(Parametric):
     def distinct_share(self, beta: float) -> float:
         """Share of the signal's power that tokens do not have in common, after the last layer.
 
-        With t the power and c that of the mean token, expectations over attention and values give ``p' = (a**2 + b Y
-        (1 - 1/T)) p`` for ``p = t - c``, and ``c' = (a**2 + b) c + b Y p/T`` with the gap, ``c' = a**2 c + b Y p/T``
-        without it; ``b = 1 - a**2``.
+        With p the mean power of a token's difference from the mean token, and c the power of the mean token,
+        expectations over attention and values give ``p' = (a**2 + b Y) p``, and ``c' = (a**2 + b) c + b Y p/(T - 1)``
+        with the gap, ``c' = a**2 c + b Y p/(T - 1)`` without it; ``b = 1 - a**2`` (docs/theory/propagation.md,
+        "Trainability").
         """
         through, skipped = 1 - self.residual**2, self.residual**2
         passed = self.passed(beta)
         apart, common = 1 - 1 / self.tokens, 1 / self.tokens
         for _ in range(self.depth):
-            kept = (skipped + (through if self.gap else 0.0)) * common + through * passed * apart / self.tokens
-            apart, common = (skipped + through * passed * (1 - 1 / self.tokens)) * apart, kept
+            kept = (skipped + (through if self.gap else 0.0)) * common + through * passed * apart / (self.tokens - 1)
+            apart, common = (skipped + through * passed) * apart, kept
             total = apart + common
             if total == 0:
                 return 0.0
