@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ def prose(path):
 
 def sections(page):
     """Headings of a page, each with the line before it."""
-    lines = [""] + re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).splitlines()
-    return {line.lstrip("# "): before for before, line in zip(lines, lines[1:], strict=False) if line.startswith("#")}
+    lines = ["", *re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).splitlines()]
+    return {line.lstrip("# "): before for before, line in pairwise(lines) if line.startswith("#")}
 
 
 def test_every_section_has_an_anchor_of_its_own():
@@ -58,7 +59,9 @@ def test_nothing_outside_of_the_repository_is_cited():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_tests_and_studies_that_the_theory_cites_exist(page):
     text = page.read_text()
-    defined = {name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    defined = {
+        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
     for quoted in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
         if quoted.startswith("tests/"):
             assert (ROOT / quoted).exists(), quoted
