@@ -260,7 +260,10 @@ def test_moments_of_products(ratios):
 
 
 def test_attention_edge():
-    """THEORY section 1: ``a**2 + b**2 (1 + cg)/(1 - cg)**2 = 1/g``, g in (0, 1/c); the edge is ``K(sqrt(g))**2``."""
+    """``a**2 + b**2 (1 + cg)/(1 - cg)**2 = 1/g``, g in (0, 1/c); the edge is ``K(sqrt(g))**2``.
+
+    docs/theory/attention.md, "The edge".
+    """
     law = be.AttentionLaw(beta=1.0, head_ratio=1.0)
     a2, b2 = mp.e - 2, mp.mpf(1)
     c = b2
@@ -273,7 +276,10 @@ def test_attention_edge():
 
 @pytest.mark.parametrize(("beta", "head_ratio"), [(0.01, 1.0), (0.7, 0.3), (1.0, 1.0), (3.0, 0.01)])
 def test_attention_density_solves_the_quartic(beta, head_ratio):
-    """THEORY section 1: ``-a**2 c G**4 + z c G**3 + (a**2 + b**2 - c) G**2 - z G + 1 = 0`` with z = sqrt(x)."""
+    """``-a**2 c G**4 + z c G**3 + (a**2 + b**2 - c) G**2 - z G + 1 = 0`` with z = sqrt(x).
+
+    docs/theory/attention.md, "The proportional law".
+    """
     law = be.AttentionLaw(beta, head_ratio)
     b2 = mp.mpf(beta) ** 2
     a2 = mp.e**b2 - 1 - b2

@@ -36,7 +36,7 @@ from bulkedge.spectra import Spectrum, spectrum
 TRUSTED = 0.05
 """Share of the variance in single large entries up to which a law that does not know them is trusted."""
 LARGEST = 20.0
-"""Beyond this beta all of the variance is in large entries, whatever fits into memory."""
+"""Beyond this beta all of the variance is in large entries, for any number of tokens that fits into memory."""
 
 
 class Regime(NamedTuple):

@@ -227,9 +227,10 @@ class PooledSequences(Parametric, Ensemble):
         return self._spikes_of(self.strength)
 
     def _spikes_of(self, strength: float) -> tuple[Spike, Spike]:
-        """What a spike of so many kappa does, in the population and in the sample: :func:`spectral_alignment`'s forms.
+        """The outliers of the population and of the sample for a spike ``omega = strength``, in closed form.
 
-        They are what ``population_bulk().spike`` and ``.sample_spike`` say, to the last digit.
+        The formulas are those of :func:`spectral_alignment`; ``population_bulk().spike`` and ``.sample_spike`` give
+        the same numbers to the last digit (docs/theory/recovery.md, "Outlier and alignment").
         """
         delta, gamma = self.vocab_ratio, self.sample_ratio
         x, least, critical = strength - delta, np.sqrt(delta), critical_strength(delta, gamma) - delta
@@ -277,7 +278,7 @@ class PooledSequences(Parametric, Ensemble):
         return 0.0 if self.centered else self._spread * float(self.weights.sum()) ** 2 / self.kappa
 
     def mean_spike(self) -> Spike:
-        """The eigenvalue of ``Y'Y/N`` that the mean of the table makes, which tells nothing of the signal."""
+        """The eigenvalue of ``Y'Y/N`` that comes from the mean of the table; its eigenvector is independent of mu."""
         return self._spikes_of(self.mean_strength)[1]
 
     def mean_outranks(self) -> bool:

@@ -149,7 +149,7 @@ class AttentionStack(Parametric, Ensemble):
 
     @property
     def collapsing(self) -> bool:
-        """Whether attention keeps a direction of its own: Markov attention with its gap."""
+        """Whether one direction outgrows all others: Markov attention that keeps its gap."""
         return self.attention == "markov" and self.gap != "all" and bool(self.gap)
 
     @property

@@ -36,7 +36,8 @@ class AttentionLaw(Parametric, Law):
     """Squared singular values of ``sqrt(l) (A - uu')``, A = softmax(beta S) of l tokens, in the proportional regime.
 
     ``SumLaw`` with the linear term of variance ``beta**2`` and rank ratio ``head_ratio = d_qk/l`` and noise of variance
-    ``exp(beta**2) - 1 - beta**2``, squared (*equivalence*, Theorem 3.2; THEORY section 1).
+    ``exp(beta**2) - 1 - beta**2``, squared (*equivalence*, Theorem 3.2; docs/theory/attention.md,
+    "The proportional law").
     """
 
     unit = Unit.SQUARED

@@ -1,7 +1,8 @@
 """The spectrum of causal attention: a matrix of independent entries below the diagonal, whose rows are averages.
 
 Row i of causal attention averages over i tokens, so ``sqrt(l) (A - C)``, C the mean, has variance profile ``t/x**2`` on
-``y < x``, ``x = i/l`` (THEORY section 1c): with the diagonals g of rows and h of columns of the resolvent at ``z**2``,
+``y < x``, ``x = i/l`` (docs/theory/causal.md, "One law for all temperatures"): with the diagonals g of rows and h of
+columns of the resolvent at ``z**2``,
 
     g(x) = 1/(z - (t/x**2) int_0^x h),    h(y) = 1/(z - int_y^1 t g(x)/x**2 dx).
 

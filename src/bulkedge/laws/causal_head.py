@@ -1,10 +1,11 @@
 """Causal attention at the size of real heads: scores of low rank, behind a mask (ours).
 
-A degree of the exponential of the scores is a low-rank matrix (:mod:`bulkedge.laws.finite_head`), and the mask breaks
-its rank: column y and row x > y of ``sqrt(l) (A - C)`` are joined by all N channels of the degree, as ``sqrt(w(x))
-p_x.q_y`` with ``w = B/x**2``. In the resolvent at ``z**2``, with diagonals g of rows and h of columns, a channel goes
-back and forth between them: with T the mask, it is ``(1/h - T' w g T/phi)**-1``, the inverse of a Sturm-Liouville
-operator, ``phi = N/l``. So its diagonal comes from two Riccati equations, one from each end,
+A degree of the exponential of the scores is a matrix of rank N (:mod:`bulkedge.laws.finite_head`), which the mask does
+not keep: row x and column y < x of ``sqrt(l) (A - C)``, x and y in (0, 1), are joined as ``sqrt(w(x)) sum_c P_xc Q_yc``
+over N channels c, with ``w = B/x**2``. Let g and h be the diagonals of the resolvent at ``z**2`` over rows and columns,
+``phi = N/l``, and T the integral ``(T e)(x) = int_0^x e``, which stands for the mask. What a channel carries from
+columns to rows is ``T (1/h - T' w g T/phi)**-1 T'``, the inverse of a Sturm-Liouville operator. So its diagonal comes
+from two Riccati equations, one from each end,
 
     p' = h + (w g/phi) p**2,  p(0) = 0,        r' = -w g - (h/phi) r**2,  r(1) = 0,
 
@@ -12,8 +13,9 @@ and with ``d = 1 - p r/phi``, summed over the degrees,
 
     g = 1/(z - sum w p/d),        h = 1/(z - sum r/d).
 
-Without a mask these are the equations of the finite-head law; with ``phi = inf``, those of the causal law. They are
-solved off the axis, and the distribution function at x is the mean of ``Re z G(z)`` over ``|z| = x``, Im z > 0.
+Without a mask these are the equations of the finite-head law; with ``phi = inf``, those of the causal law
+(docs/theory/causal.md, "Heads of low rank behind a mask", derives them). They are solved off the axis, and the
+distribution function at x is the mean of ``Re z G(z)`` over ``|z| = x``, Im z > 0.
 
 >>> CausalHeadDistribution(beta=0.5, head_dim=32, tokens=200).cdf([0.02, 0.3, 2.0]).round(2)
 array([0.34, 0.69, 0.88])
@@ -51,14 +53,26 @@ FIRST = -16.0
 
 
 class Blocks(NamedTuple):
-    """Blocks of tokens: how many there are in each, and the mean of ``l/i**2`` over its rows."""
+    """Blocks of consecutive tokens, m of them: how many tokens each has, and the mean of ``l/i**2`` over its rows i."""
 
     sizes: Real
     weights: Real
 
 
 class Terms(NamedTuple):
-    """Terms of the scores: variance and inverse rank of each, and what sizes (of given shares) make of it."""
+    """Degrees of the exponential of the scores, k of them; queries and keys fall into r groups by their length.
+
+    Attributes
+    ----------
+    variances : array of shape (k, 1)
+        Variance B of each term.
+    inverse_ranks : array of shape (k, 1)
+        One over its number of harmonics; zero for terms that are noise of full rank.
+    shares : array of shape (r,)
+        Share of the tokens in each group.
+    rows, columns : arrays of shape (k, r)
+        Squared size of a row (of a query) and of a column (of a key) of each group in each term; of mean one.
+    """
 
     variances: Real
     inverse_ranks: Real
@@ -185,7 +199,11 @@ class CausalHeadDistribution(Parametric, Distribution):
         return Terms(law.variances[:, None], inverse[:, None], shares, law.rows.squares, law.columns.squares)
 
     def _solved(self, root: Complex, start: Complex) -> Complex:
-        """The resolvent's diagonals, rows then columns, by averaging with their image until that changes nothing."""
+        """The resolvent's diagonals, of shape (2, blocks, groups, n): rows, then columns.
+
+        Each step averages them with their image under the equations, until that changes nothing; ``start`` has the
+        same shape, and ``root`` has the square roots of the n points.
+        """
         result, active, state = start.copy(), np.arange(len(root)), start
         for _ in range(MOST):
             image = self._image(state, root[active])
@@ -202,6 +220,12 @@ class CausalHeadDistribution(Parametric, Distribution):
         )
 
     def _image(self, state: Complex, root: Complex) -> Complex:
+        """Right-hand sides of the equations for g and h, of the shape of ``state``: (2, blocks m, groups r, points n).
+
+        ``rows`` and ``columns`` are means over the groups for each term k, of shape (m, k, n). ``gain`` is the integral
+        of h over half a block and ``back`` that of ``w g``; ``left`` is p and ``right`` is r of the module, in the
+        middle of each block.
+        """
         sizes, weights = (each[:, None, None] for each in self._blocks)
         terms = self._terms
         rows, columns = (
@@ -227,7 +251,11 @@ def _tabulated(law: CausalHeadDistribution) -> LogTable:
 
 
 def _riccati(source: Complex, feedback: Complex) -> Complex:
-    """``p' = source + feedback p**2`` from zero, in the middle of each block; both are given for half a block."""
+    """Solve ``p' = source + feedback p**2`` from zero, block by block; return p in the middle of each block.
+
+    The arguments have the block as their first axis, and are integrals over half a block. Each half is stepped by the
+    two parts of the equation in turn, both solved exactly: ``p + gain``, then ``p/(1 - back p)``.
+    """
     found, value = np.empty_like(source), np.zeros_like(source[0])
     for k, (gain, back) in enumerate(zip(source, feedback, strict=True)):
         value = value + gain

@@ -28,9 +28,11 @@ NODES = 24
 class CorrelatedAttentionLaw(Parametric, Law):
     """Squared singular values of ``sqrt(l) (A - uu')`` for tokens of unit norm, given the law of ``XX'``.
 
-    The linear degree is ``beta XX'**(1/2) P Q' XX'**(1/2)/sqrt(l d_qk)`` in law: in the eigenbasis of the Gram matrix
-    its rows and columns have the eigenvalues as sizes. The noise sees the correlations squared, and is taken as white.
-    That holds while beta is small or correlations are weak: the studies measure where it stops.
+    The linear degree is ``beta XX'**(1/2) P Q' XX'**(1/2)/sqrt(l d_qk)`` in law, P and Q Gaussian: in the eigenbasis of
+    the Gram matrix its rows and columns have the eigenvalues as squared sizes. The noise depends on the squares of the
+    correlations, and is taken as white, which holds while beta is small or correlations are weak
+    (docs/theory/attention.md, "Tokens that are not orthonormal"); the study ``equivalence/inputs`` measures where it
+    stops.
     """
 
     unit = Unit.SQUARED

@@ -1,8 +1,8 @@
 """The spectrum of softmax attention at the size of real heads: tens of dimensions, thousands of tokens.
 
 The exponential of a score is expanded in spherical harmonics of the head's dimension d: degree k has ``N_k`` harmonics,
-and is a low-rank term of rank ratio ``N_k/tokens`` where the law of *equivalence* has one linear term and noise (THEORY
-section 1b; in no paper).
+and is a low-rank term of rank ratio ``N_k/tokens`` where the law of *equivalence* has one linear term and noise
+(docs/theory/finite_head.md; in no paper).
 
 >>> law = FiniteHeadLaw(beta=1.0, head_dim=64, tokens=2048, qk_norm=True)
 >>> [tuple(round(end, 4) for end in interval) for interval in law.support]
@@ -31,16 +31,17 @@ from bulkedge.laws.sum import SumLaw
 from bulkedge.laws.units import Unit
 
 FULL_RANK = 1000.0
-"""A degree with this many harmonics a token is as good as noise."""
+"""A degree with this many harmonics for each token is taken as noise of full rank."""
 MOST_DEGREES = 100
 NEGLIGIBLE = 1e-9
 """Share of the variance below which a degree is counted as noise."""
 NODES = 300
 """Quadrature nodes for the cosine of query and key."""
 HEAVY = (0.01, 0.1, 0.6)
-"""Squared sizes of an entry over the variance of the noise. Up to the first, entries are Gaussian noise; from there on
-they are two terms of rank one each, about the other two; from one on, where an entry leaves the bulk on its own, they
-fade out of the law."""
+"""Squared size of an entry over the variance of the noise. Up to the first number entries are Gaussian noise. Beyond,
+they go over into two terms of free spikes, for entries of about the second and of about the third size. From one on,
+where an entry leaves the bulk on its own, entries fade out of the law; from two on they are left out (see
+docs/theory/finite_head.md, "Large entries are free spikes")."""
 SMALLEST_GAUSSIAN = 32
 SIZES = 16
 """Quadrature nodes for the norms of queries and keys."""
@@ -89,7 +90,10 @@ class FiniteHeadLaw(Parametric, Law):
         return Squared(self._on_the_sphere)._bulk() if self.qk_norm else bulk_of(self._gaussian, ())
 
     def profiled(self) -> ProfiledSum:
-        """The terms: degrees first, then noise of infinite rank, then large entries; with sizes of rows and columns."""
+        """The law as a sum of terms with sizes of rows and columns.
+
+        The low degrees come first, then noise (of infinite ratio), then the terms of large entries.
+        """
         if not self.qk_norm:
             return self._gaussian
         variances, ratios = (np.array(each) for each in (self._on_the_sphere.variances, self._on_the_sphere.ratios))
@@ -118,7 +122,12 @@ class FiniteHeadLaw(Parametric, Law):
         return ProfiledSum(variances, ratios, Profile(weights, rows), Profile(weights, columns))
 
     def _terms(self, kappa: Real, log_normaliser: Real, weights: Real) -> Terms:
-        """Degrees of ``exp(kappa t)/normaliser`` as functions of kappa, which has the given weights."""
+        """Degrees of ``exp(kappa t)/normaliser`` for several kappa.
+
+        ``kappa`` is beta sqrt(d) times the lengths of a query and of a key, one number for each pair of lengths, and
+        ``weights`` are the probabilities of the pairs; ``log_normaliser`` belongs to the query of the pair. All three
+        have the shape (pairs,).
+        """
         number = log_harmonics(self.head_dim, MOST_DEGREES)
         plain = np.exp(number[:, None] / 2 + log_coefficients(self.head_dim, kappa, MOST_DEGREES) - log_normaliser)
         ratios, share = np.exp(number - np.log(self.tokens)), plain**2 @ weights
@@ -133,9 +142,17 @@ class FiniteHeadLaw(Parametric, Law):
     def _entries(
         self, kappa: Real, log_normaliser: Real, degrees: NDArray[np.intp], weights: Real
     ) -> tuple[Real, Real, Real]:
-        """What ``w -> w/(1 + (w - 1)/l)`` does to each degree and to the rest; the rest in parts, by size of the entry.
+        """The effect of ``w -> w/(1 + (w - 1)/l)`` on the degrees, and the rest, split by the size of its entries.
 
-        Parts are shares of the rest as it was, and come with the squared size of their entries: zero for Gaussian ones.
+        Returns
+        -------
+        shrink : array of shape (1 + low degrees, pairs)
+            Factor by which each coefficient changes, that of degree zero first.
+        parts : array of shape (len(HEAVY), pairs)
+            Variance of each part of the rest, over that of the whole rest before the change. The rest is what the low
+            degrees leave; its parts are Gaussian noise, and entries of about the second and the third size of HEAVY.
+        jumps : array of shape (len(HEAVY),)
+            Mean squared size of an entry of each part, in ``sqrt(l) (A - uu')``; zero for Gaussian noise.
         """
         cosine, mass = cosine_quadrature(self.head_dim, NODES)
         basis = harmonics(self.head_dim, int(degrees.max()), cosine)[degrees]
@@ -158,9 +175,20 @@ class FiniteHeadLaw(Parametric, Law):
 
 
 class Terms(NamedTuple):
-    """Low degrees: rank ratios and sizes ``sqrt(N_k) lambda_k`` (rows: degrees); mean weight; the rest.
+    """Low degrees and the rest, for pairs of lengths of a query and a key.
 
-    The rest has a row of variances for each part, and the squared size of an entry in it: zero for Gaussian noise.
+    Attributes
+    ----------
+    ratios : array of shape (degrees,)
+        Rank ratios ``N_k/l`` of the low degrees.
+    mean : array of shape (pairs,)
+        Mean weight, the coefficient of degree zero.
+    sizes : array of shape (degrees, pairs)
+        ``sqrt(N_k) lambda_k``, the standard deviation that each degree contributes.
+    noise : array of shape (parts, pairs)
+        Variance of each part of the rest.
+    jumps : array of shape (parts,)
+        Mean squared size of an entry in it: zero for Gaussian noise.
     """
 
     ratios: Real
@@ -175,14 +203,18 @@ class Terms(NamedTuple):
 
 
 def _separated(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
-    """The best separable form of a positive function of two norms: variance, and the squares of its factors."""
+    """The best separable form ``sqrt(variance) u(r) v(rho)`` of a positive function of two lengths, in mean square.
+
+    ``kernel`` has the lengths of queries as rows and those of keys as columns, both with the probabilities ``weights``.
+    Returns the variance, and ``u**2`` and ``v**2``, each of mean one.
+    """
     root = np.sqrt(weights)
     left, values, right = np.linalg.svd(root[:, None] * kernel * root)
     return float(values[0] ** 2), (left[:, 0] / root) ** 2, (right[0] / root) ** 2
 
 
 def _separated_variance(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
-    """The same for a variance, which is squared already: mean, and factors of unit mean."""
+    """The same for a kernel of variances, ``variance u**2(r) v**2(rho)``: what :func:`_separated` returns."""
     scale, row, column = _separated(kernel, weights)
     row, column = np.sqrt(row), np.sqrt(column)
     means = weights @ row, weights @ column

@@ -178,7 +178,7 @@ def _overlay(pieces: list[Interval]) -> list[Interval]:
 
 
 def _joint(edges: list[Edge], point: float) -> Edge:
-    """Edge of a sum of densities of which some end at the point and others pass through it."""
+    """The edge, at the point, of a sum of densities of which some end there and others pass through it."""
     here = [edge for edge in edges if abs(edge.location - point) <= 1e-14 * abs(point)]
     sharpest = min(here, key=lambda edge: edge.exponent, default=Edge.plain(point))
     alike = all((edge.exponent, edge.order) == (sharpest.exponent, sharpest.order) for edge in here)

@@ -1,4 +1,4 @@
-"""The law of a product of two independent variables: what a Kronecker product of two matrices has.
+"""The law of a product of two independent variables, as the singular values of a Kronecker product of two matrices.
 
 The singular values of a Kronecker product are all products of a singular value of one factor and one of the other, so
 their law is the classical product, not the free one. With ``p_k(u) = e**u f_k(e**u)`` the densities on a logarithmic

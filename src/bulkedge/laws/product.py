@@ -1,9 +1,9 @@
 """Free products of Marchenko-Pastur laws: sample covariances of sample covariances.
 
 ``s MP(c_1) * ... * MP(c_m)`` (free product) is the rational curve ``z = s (1 + psi) prod(1 + c_i psi)/psi`` with ``psi
-= z G(z) - 1`` (THEORY section 0). On the upper side of the bulk the arguments of the factors add up to zero, and on
-each ray ``arg psi`` there is exactly one such point: the curve is a graph in polar coordinates, so its branch is never
-in doubt.
+= z G(z) - 1`` (docs/theory/transforms.md, "Product laws"). On the upper side of the bulk the arguments of the factors
+add up to zero, and on each ray ``arg psi`` there is exactly one such point: the curve is a graph in polar coordinates,
+so its branch is never in doubt.
 
 >>> law = MarchenkoPastur(ratio=2.0)
 >>> law.atoms, float(law.cdf(0.1))
@@ -194,7 +194,7 @@ class _Curve:
 
     @cached_property
     def _table(self) -> tuple[Real, Complex]:
-        """Points of the curve on rays of psi, from one edge to the other: ``log x`` increasing, and ``log e``."""
+        """Points of the curve, one on each of many rays of constant ``arg psi``: ``log x`` (increasing), ``log e``."""
         geometric = np.geomspace(1e-12, 0.1, 34)[:-1]
         angle = np.concatenate([np.pi - geometric, np.linspace(np.pi - 0.1, 0.1, 40), geometric[::-1]])
         direction, shares = np.exp(1j * angle), 1 / self.factors

@@ -34,7 +34,7 @@ def _half_circle(variance: float) -> tuple[float, float]:
 class Semicircle(Parametric, Law):
     """Semicircle law: eigenvalues of ``(W + W')/sqrt(2 n)`` for W of i.i.d. entries of the given variance.
 
-    Density ``sqrt(4 v - x**2)/(2 pi v)``, R-transform ``v w`` (THEORY section 0).
+    Density ``sqrt(4 v - x**2)/(2 pi v)``, R-transform ``v w`` (docs/theory/transforms.md, "Sum laws").
     """
 
     unit = Unit.EIGEN

@@ -1,7 +1,7 @@
 """Outliers and overlaps: what a rank-one perturbation does to the spectrum of a law.
 
 Everything is read off one function and its derivative: the inverse Cauchy transform K for additive perturbations, and
-``lam(l) = l (1 + ratio psi(l))`` for sample covariances (THEORY section 0).
+``lam(l) = l (1 + ratio psi(l))`` for sample covariances (docs/theory/transforms.md, "Spikes").
 """
 
 from __future__ import annotations

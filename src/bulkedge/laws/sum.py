@@ -24,8 +24,8 @@ class SumLaw(Parametric, Law):
     """Symmetrised singular-value law of ``sum_k b_k P_k Q_k'/sqrt(l N_k)``, P_k and Q_k Gaussian l x N_k.
 
     The rank ratios are ``N_k/l``. ``R(w) = sum_k b_k**2 w/(1 - b_k**2 w**2/ratios[k])``; an infinite ratio is a full
-    Gaussian matrix ``b W/sqrt(l)`` (THEORY section 0). ``squared()`` is the law of the squared singular values. With
-    ``sum(ratios) < 1`` the kernel is an atom at zero.
+    Gaussian matrix ``b W/sqrt(l)`` (docs/theory/transforms.md, "Sum laws"). ``squared()`` is the law of the squared
+    singular values. With ``sum(ratios) < 1`` the kernel is an atom at zero.
     """
 
     unit = Unit.SYMMETRISED

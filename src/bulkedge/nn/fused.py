@@ -62,7 +62,8 @@ def less_running_mean(target: Tensor, source: Tensor, scale: float, adjoint: boo
 def attend_less_running_mean(attend: Callable[[Tensor], Tensor], value: Tensor, scale: float, groups: int) -> Tensor:
     """``attend(value) - scale C value`` with the running mean ``C``, ``(batch, heads, groups, tokens, dim)``.
 
-    The gradient with respect to `value` comes through two doors, and is added up in the pass that computes the second.
+    The gradient with respect to `value` has two parts, through `attend` and through the running mean. The kernel that
+    computes the second part adds the first to it, so that no pass over memory is spent on their sum.
     """
     if value.requires_grad and torch.is_grad_enabled():
         value, mean = _Promise.apply(value, scale, groups)
@@ -114,7 +115,10 @@ class _Promise(torch.autograd.Function):
 
 
 class _Keep(torch.autograd.Function):
-    """The output with the promised mean added, which is computed here: the gradient of a sum goes both ways."""
+    """``output - scale C value``, computed here; autograd sees it as the sum of `output` and the promised mean.
+
+    So the gradient goes to both unchanged, and :class:`_Promise` turns that of the mean into one of the values.
+    """
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, mean: Tensor, value: Tensor, scale: float) -> Tensor:  # noqa: ARG004
@@ -126,7 +130,10 @@ class _Keep(torch.autograd.Function):
 
 
 def _centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
-    """A compiler needs an operator; without one its dispatch would take longer than the launch."""
+    """Launch the kernel; as a registered operator where torch compiles, which it needs, and directly elsewhere.
+
+    Dispatching an operator takes longer than launching this kernel.
+    """
     return (_centre_operator if torch.compiler.is_compiling() else _launch_centre)(value, weights, adjoint)
 
 

@@ -110,7 +110,7 @@ def second_moment(f: Callable[..., Any], g: Callable[..., Any], left: Any, right
 
 
 def _deviation(variance: Any) -> Any:
-    """Square root, away from zero, where knots lie infinitely many deviations away."""
+    """Standard deviation; at least 1e-100, because knots are divided by it."""
     xp = array_namespace(variance)
     return xp.sqrt(xp.clip(variance, 1e-200))
 

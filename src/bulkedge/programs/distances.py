@@ -61,7 +61,10 @@ def energy_distance(first: ArrayLike, second: ArrayLike, directions: int = 64) -
 
 
 def _sorted_projections(pooled: Real, directions: int) -> tuple[Real, Index]:
-    """All draws in order along each direction, and their indices; in units in which directions average to distances."""
+    """Projections of all draws on each direction, sorted, and which draw each is.
+
+    They are scaled so that the mean over directions of ``|projection of x|`` is ``|x|``.
+    """
     dim = pooled.shape[1]
     sphere = math.sqrt(math.pi) * math.exp(math.lgamma((dim + 1) / 2) - math.lgamma(dim / 2))
     projected = sphere * _directions(dim, directions) @ pooled.T

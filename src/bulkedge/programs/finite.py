@@ -156,7 +156,12 @@ class Finite:
         return matrix
 
     def _reveal(self, weight: Weight, vectors: Any) -> Any:
-        """What the weight makes of these vectors, given what it made of earlier ones."""
+        """Products of the weight with these vectors, drawn given its products with the vectors it has met before.
+
+        ``vectors`` has the axes (draw, copy, position, coordinate), and so has the result. With the earlier vectors in
+        front, their Gram matrix ``L L'`` has a factor L whose first rows are those of before, so that the earlier
+        products ``L Z`` stay as they are, and the last rows of L, times Z with new rows, are the new ones.
+        """
         xp, count = array_namespace(vectors), vectors.shape[2]
         noise = normal(self.rng, (self.draws, weight.copies, count, int(weight.rows * self.width)))
         if weight.name in self.revealed:

@@ -28,12 +28,15 @@ STEPS = {1: 0.125, 2: 0.25, 3: 0.45, 4: 0.6}
 
 
 def transpose(matrix: Any) -> Any:
-    """Exchange the two positions before the draw."""
+    """Exchange i and j in an array with axes (..., i, j, draw)."""
     return array_namespace(matrix).moveaxis(matrix, -3, -2)
 
 
 def product(left: Any, right: Any) -> Any:
-    """Matrix product over the two positions before the draw; a factor that is the same for all draws goes to BLAS."""
+    """Matrix product for each draw, of arrays with axes (..., i, j, draw).
+
+    A left factor that is the same for all draws (its last axis has length one) is one product by BLAS.
+    """
     xp = array_namespace(left)
     if left.shape[-1] == 1:
         flat = xp.matmul(left[..., 0], xp.reshape(right, (*right.shape[:-2], -1)))
@@ -44,9 +47,10 @@ def product(left: Any, right: Any) -> Any:
 
 
 def cholesky(covariance: Any) -> Any:
-    """Lower factor of positive semidefinite matrices; directions without variance get a column of zeros.
+    """Lower factors of positive semidefinite matrices with axes (..., i, j, draw).
 
-    Rank collapse makes kernels singular to rounding, where library routines give up.
+    Directions without variance get a column of zeros: rank collapse makes kernels singular to rounding, where library
+    routines give up.
     """
     xp = array_namespace(covariance)
     size = covariance.shape[-2]
@@ -110,7 +114,11 @@ def mean(function: Callable[..., Any], covariance: Any) -> Any:
 
 @cache
 def lattice(size: int) -> tuple[Real, Real, Real]:
-    """Nodes in a ball, their weights, and their weights in the rule with every other node in each direction."""
+    """A trapezoidal rule for standard Gaussians in ``size`` directions, over the lattice points in a ball.
+
+    Returns the nodes, of shape (nodes, size), their weights, and their weights in the coarser rule that takes every
+    other node in each direction (zero for the others).
+    """
     half = int(REACH / STEPS[size])
     index = np.stack(np.meshgrid(*[np.arange(-half, half + 1)] * size, indexing="ij"), axis=-1).reshape(-1, size)
     index = index[np.linalg.norm(STEPS[size] * index, axis=1) <= REACH]
@@ -121,7 +129,7 @@ def lattice(size: int) -> tuple[Real, Real, Real]:
 
 
 def block(rows: Sequence[Sequence[Any]]) -> Any:
-    """A matrix from blocks, over the two positions before the draw."""
+    """A matrix from blocks, each with axes (..., i, j, draw)."""
     xp = array_namespace(rows[0][0])
     parts = [xp.concat(_alike(xp, row), axis=-2) for row in rows]
     return xp.concat(_alike(xp, parts), axis=-3)

@@ -187,7 +187,10 @@ def trace(function: Callable[[Traced], Traced | tuple[Traced, ...]], gram: Any) 
 
 
 def weight(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, copies: int = 1) -> Traced:
-    """A fresh weight that fits the vectors; its height is a share of n."""
+    """A fresh weight with as many columns as the vectors have coordinates, and ``share`` times n rows.
+
+    Its entries have variance ``variance`` over the number of columns; there are ``copies`` independent ones (heads).
+    """
     columns = _vectors(vectors.name, vectors.kind).share
     return vectors.tracer.write("W", Weight, Fraction(share), columns, variance, copies)
 
@@ -234,5 +237,5 @@ def sum_copies(vectors: Traced) -> Traced:
 
 
 def softmax(scores: Any) -> Any:
-    """Softmax over the last position; the draw is the axis behind it."""
+    """Softmax over the keys, of scores with axes (copy, query, key, draw)."""
     return masks.softmax(scores, axis=-2)

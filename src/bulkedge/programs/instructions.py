@@ -85,7 +85,7 @@ class Instruction(ABC):
 
     @abstractmethod
     def makes(self, kinds: Kinds) -> Kind:
-        """What it makes of operands of these kinds, or a ValueError that says why it cannot."""
+        """The kind of its result, for operands of these kinds; a ValueError with the reason if they do not fit."""
 
     @abstractmethod
     def formula(self) -> str:
@@ -112,7 +112,7 @@ class Instruction(ABC):
 
 @dataclass(frozen=True)
 class Input(Instruction):
-    """Vectors with a given Gram matrix, ``x_i · x_j / n = gram_ij``, in directions without preference."""
+    """Vectors with a given Gram matrix, ``x_i · x_j / n = gram_ij``, in random directions."""
 
     gram: tuple[tuple[float, ...], ...]
 

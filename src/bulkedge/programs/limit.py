@@ -100,7 +100,12 @@ def _size(program: Program) -> int:
 
 @dataclass
 class Limit:
-    """A block of draws. All arrays have the copy first and the draw last, of length one where they are constant."""
+    """A block of draws.
+
+    All arrays have the copy (the head) as their first axis and the draw as their last, either of length one where
+    nothing depends on it; the positions stand between. ``scalars`` has the values of instructions that make scalars,
+    ``seconds`` the second moments ``E[x_i y_j]`` of pairs of vectors that were asked for.
+    """
 
     program: Program
     rng: Any
@@ -156,7 +161,7 @@ class Limit:
         return self.seconds[left, right]
 
     def _taken_apart(self, left: str, right: str) -> Any:
-        """By linearity on the left."""
+        """``E[x_i y_j]`` where x is a linear function of earlier vectors, from second moments of those."""
         x = self.program.table[left]
         if isinstance(x, Combine):
             return product(self.scalars[x.coefficients], self.second(x.vectors, right))
@@ -166,7 +171,10 @@ class Limit:
         return self.second(below, right) - self.mean(below)[..., :, None, :] * self.mean(right)[..., None, :, :]
 
     def _of_leaves(self, left: str, right: str) -> Any:
-        """Of inputs, products with weights, their sums over copies, and functions."""
+        """``E[x_i y_j]`` where neither is a linear function of earlier vectors.
+
+        They are inputs, products with weights (independent for different weights), sums over copies, or functions.
+        """
         x, y = self.program.table[left], self.program.table[right]
         if isinstance(x, Nonlin) or isinstance(y, Nonlin):
             return self._expect([_as_function(x), _as_function(y)])
@@ -201,7 +209,11 @@ class Limit:
         return mean(together, xp.stack(rows, axis=-3))
 
     def _between(self, first: str, side: int, second: str, other: int) -> Any:
-        """Covariances for all pairs (i, j), where side 0 is at position i and side 1 at position j."""
+        """Covariances of two Gaussian arguments for all pairs of positions (i, j), with axes (copy, i, j, draw).
+
+        An argument of the first function (side 0) is at position i, one of the second (side 1) at position j; two
+        arguments of the same function are at the same position, and their covariance has an axis of length one.
+        """
         whole = self.second(first, second)
         if side != other:
             return whole if side == 0 else transpose(whole)

@@ -37,7 +37,8 @@ from bulkedge.programs.graph import linear as weighted
 from bulkedge.programs.instructions import check_gram
 
 SETTLED = 1e-3
-"""Largest difference to the rule with every other node; the rule itself is about as good as its square."""
+"""Largest relative difference to the rule with every other node. Both rules converge geometrically, so the error of
+the finer one is about the square of that difference."""
 SCORES = Interval(1e-6, 100)
 
 
@@ -131,7 +132,11 @@ class HeadMixture(Parametric):
         return (found.reshape(grid.shape) ** self.heads).reshape(np.shape(t))
 
     def _frequencies(self, x: Real) -> tuple[Real, float]:
-        """Midpoints of steps so short that copies of the density are out of sight, up to where nothing is left."""
+        """Frequencies t for Fourier inversion at the points x, and their spacing.
+
+        A spacing h adds copies of the density at multiples of 2 pi/h, which lie twenty deviations or more beyond all x;
+        at the last frequency the characteristic function is below rounding.
+        """
         values, _ = self._single
         step = 2 * np.pi / (2 * float(np.max(np.abs(x), initial=0.0)) + 20 * float(values.max()) ** 0.5)
         last = (2 * 37 / max(float(values.min()), 1e-3 * self.variance())) ** 0.5

@@ -1,7 +1,8 @@
 """Which programs have a limit that is known: the conditions of the theorem of *width*, with reasons.
 
-Netsor takes the product of a weight and a vector as a Gaussian vector, fresh but for what the same weight has made
-before. Dot products over the root of n are Gaussian scalars if the two vectors are fresh for each other.
+In a tensor program (Netsor) the product of a weight and a vector is a Gaussian vector, independent of all others except
+products with the same weight. Dot products over the root of n are Gaussian scalars if their two vectors come from
+different weights and neither depends on the weight of the other (docs/theory/width.md, "Programs").
 """
 
 from __future__ import annotations

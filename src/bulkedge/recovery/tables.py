@@ -73,7 +73,7 @@ class TableSpectrum:
     size_variance : float
         Variance of the squared lengths of the rows over their mean, beyond what a Gaussian of this profile has.
     control : array
-        Kolmogorov distances to the profiled law of Gaussian rows with the same profile: what chance makes.
+        Kolmogorov distances to the profiled law of Gaussian rows with the same profile: what to expect by chance.
     """
 
     spectrum: Spectrum

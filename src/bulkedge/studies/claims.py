@@ -19,7 +19,7 @@ from bulkedge.records import html_table
 
 
 def standard_error(draws: ArrayLike) -> float:
-    """Standard error of the mean of independent draws; zero for a single one, which does not tell."""
+    """Standard error of the mean of independent draws; zero for a single one, which has no scatter."""
     values = np.asarray(draws, dtype=float)
     return float(values.std() / max(values.size - 1, 1) ** 0.5)
 

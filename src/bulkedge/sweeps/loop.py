@@ -158,7 +158,10 @@ class _Loop:
 
 
 def run_cells(cells: Sequence[Cell]) -> list[Result]:
-    """Run cells one after another; BLAS gets one thread, so that neither cores nor the last digit are contended for."""
+    """Run cells one after another, with one thread for BLAS.
+
+    So workers do not compete for cores, and the rounding of a cell does not depend on the number of threads.
+    """
     _limit_worker()
     return [_run_cell(cell) for cell in cells]
 

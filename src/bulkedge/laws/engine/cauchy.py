@@ -24,14 +24,17 @@ GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(GAUSS)
 
 
 def is_near(panels: Panels, z: Complex) -> Mask:
-    """Which panels (columns) are too close to which points (rows) of the closed upper half-plane for quadrature."""
+    """Which panels (columns) are too close to which points (rows) of the closed upper half-plane for quadrature.
+
+    Gauss's rule converges like the Bernstein radius of the point, in the panel's own variable, to a power.
+    """
     root = _to_edge(panels, z[:, None]) ** (1 / panels.order)
     straight = (2 * root - panels.start - panels.stop) / (panels.stop - panels.start)
     return _bernstein(np.where(panels.symmetric, root / panels.stop, straight)) < NEAR
 
 
 def near_field(panels: Panels, z: Complex) -> tuple[Complex, Complex]:
-    """Cauchy integral of each panel at its own z, and the derivative."""
+    """Cauchy integral of each panel at one point of its own, and the derivative: ``z`` has a number for each panel."""
     start, stop = panels.ends()
     local, to_start, to_stop = _to_edge(panels, z), _offset(panels, z, start), _offset(panels, z, stop)
     value, slope = np.empty_like(local), np.empty_like(local)

@@ -191,7 +191,7 @@ class Continuum:
 
     @cached_property
     def _nodes(self) -> tuple[Real, Real]:
-        """The measure seen from afar."""
+        """Gauss nodes and their masses, a row for each panel: they stand for the measure at points away from it."""
         return self._quadrature(GAUSS)
 
     def transforms(self, z: Complex) -> Complex:

@@ -42,7 +42,7 @@ class Curve:
         return density, density * (8 * self._slip(u, x) + 4 * EPS)
 
     def _slip(self, u: Complex, x: Real) -> Real:
-        """Rounding error of u, in units of its height above the real axis."""
+        """Rounding error of the fixed point u over its imaginary part, of shape (n,): the density is as uncertain."""
         _, jacobian, error = self.step(u, x + 0j)
         if len(u) == 1:
             return np.asarray(error[0] / np.abs(1 - jacobian[0, 0]) / u[0].imag)

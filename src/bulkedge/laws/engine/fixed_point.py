@@ -16,7 +16,8 @@ from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.errors import UnresolvedError
 
 Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
-"""``step(u, z)`` returns ``T_z(u) - u``, shape ``(d, n)``, the Jacobian of T, ``(d, d, n)``, and the rounding error."""
+"""``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
+the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
 
 
 class BranchError(UnresolvedError):
@@ -80,7 +81,7 @@ def descend(step: Step, x: Real, size: int) -> Complex:
 def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, Mask]:
     """Newton from the given points of the upper half-plane; which results are proved to be fixed points there."""
     u, lost = _newton(step, x + 0j, start, iterations)
-    # a smaller height is no more than rounding error: the point is real
+    # an imaginary part smaller than that is rounding error: the fixed point is real, and x lies in a gap
     high = np.all(u.imag > 1e-11 * np.abs(u), axis=0)
     return u, high & np.isin(np.arange(len(x)), lost, invert=True)
 

@@ -2,8 +2,9 @@
 
 At any real x the fixed point of the round trip proves either that x lies in the bulk, or that it lies in a gap, and
 then it gives the mass to the left of x exactly. Where that mass differs between two points in gaps there is bulk
-between them, however narrow; so sections of the line find every interval before any density is computed. At an edge the
-multiplier is one: there Newton's method has the last word.
+between them, however narrow; so sections of the line find every interval before any density is computed. Close to an
+edge, where the multiplier is one, nothing can be proved; the edge itself is a root of two equations, which Newton's
+method finds (:func:`polish`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,23 @@ SMALLEST_MASS = 1e-11
 
 @dataclass
 class Survey:
-    """What is known of the line, from left to right: fixed points, and for those in gaps the continuous mass so far."""
+    """What is known of the line, at points from left to right.
+
+    Attributes
+    ----------
+    operation : Problem
+        The law, as a fixed-point problem of d variables.
+    atoms : tuple
+        Its atoms, which the counts of mass include and ``mass`` does not.
+    x : array of shape (n,)
+        The points, increasing.
+    mass : array of shape (n,)
+        Mass of the continuous part to the left of each point in a gap; nan for points in the bulk.
+    state : array of shape (d, n)
+        The fixed points; real in gaps, nan at zero where a positive law was not examined.
+    resolution : float
+        Relative distance at which two neighbours that differ count as close.
+    """
 
     operation: Problem
     atoms: Atoms
@@ -144,10 +161,26 @@ class Survey:
 
 
 def polish(operation: Problem, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
-    """Newton's method for the edges between points x in gaps and their neighbours in the bulk; and which it found.
+    """Newton's method for the edges between points in gaps and their neighbours in the bulk.
 
     An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all
     functions involved are analytic, and real on the real axis.
+
+    Parameters
+    ----------
+    operation : Problem
+        The fixed-point problem, of d variables.
+    x : array of shape (n,)
+        Points in gaps, one next to each edge.
+    state : array of shape (d, n)
+        Their fixed points; not finite where x is zero, which is then taken as the edge.
+    bulk : array of shape (n,)
+        The neighbours in the bulk.
+
+    Returns
+    -------
+    tuple of arrays of shape (n,)
+        The edges, and which of them were found.
     """
     at_zero = ~np.isfinite(state[0])
     start = np.concatenate([state, x[None]])[:, ~at_zero]
@@ -216,7 +249,10 @@ def bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] 
 
 
 def _remembering(density: Density) -> Density:
-    """The same function; who resolves it again asks for the same points in the same order."""
+    """The same density, which remembers its values.
+
+    A density is fitted twice, here to see whether it can be and later by the law, at the same points in the same order.
+    """
     known: dict[bytes, tuple[Real, Real]] = {}
 
     def remembered(x: Real) -> tuple[Real, Real]:

@@ -53,7 +53,7 @@ class Levy:
 
     @property
     def jump_rate(self) -> float:
-        """Mass of atoms that the free sum dissolves; infinite with a semicircular part."""
+        """Mass that every atom of a law loses in the free sum with this one; infinite with a semicircular part."""
         if np.any(self.locations == 0):
             return np.inf
         return float(np.sum(self.masses / self.locations**2))

@@ -24,9 +24,9 @@ from bulkedge.laws.engine.edges import Interval
 DEGREE = 20
 """Chebyshev coefficients of ``g`` on a panel."""
 TOLERANCE = 1e-13
-"""A panel has converged when its last coefficients are this small beside its largest."""
+"""A panel has converged when its last three coefficients are below this fraction of its largest one."""
 NEGLIGIBLE = 1e-17
-"""A panel with less mass needs no accuracy."""
+"""A panel with less mass than this counts as converged: it does not change any integral."""
 MOST_HALVINGS = 400
 MOST_PANELS = 1000
 
@@ -49,7 +49,21 @@ def nodes_and_transform(n: int) -> tuple[Real, Real]:
 
 @dataclass(frozen=True)
 class Panels:
-    """Panels of ``s``, one row of each column a panel: its edge, its ends, and the coefficients of ``g``."""
+    """Panels of the variable ``s`` of the module; every attribute has one entry, or one row, for each panel.
+
+    Attributes
+    ----------
+    location, remainder, order, exponent, weight, even
+        The edge that the panel belongs to: see :class:`~bulkedge.laws.engine.edges.Edge`.
+    direction : array
+        One for a left edge, minus one for a right one: x is ``location + direction * length * s**order``.
+    length, middle : arrays
+        Half the length of the support interval, and its middle, where ``s = 1``.
+    start, stop : arrays
+        The panel's ends in s.
+    coefficients : array of shape (panels, DEGREE)
+        Chebyshev coefficients of g.
+    """
 
     location: Real
     remainder: Real
@@ -113,7 +127,7 @@ class Panels:
 
     @property
     def mass_bound(self) -> Real:
-        """About the mass of each panel, and rather more than less."""
+        """An upper estimate of the mass of each panel."""
         largest = np.abs(self.coefficients).max(axis=1)
         return np.asarray(self.scale * largest * self.stop**self.weight * (self.stop - self.start))
 

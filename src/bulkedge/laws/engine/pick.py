@@ -31,7 +31,8 @@ from bulkedge.laws.engine.panels import Density
 CUSP = 1e-10
 """Two intervals closer than this slope touch: the gap, of width ~ CUSP**1.5, is below double precision."""
 NECK = 1e-2
-"""Up to this negative slope the density has a narrow place, which wants an edge of its own."""
+"""Where the steepest slope between two barriers is negative, but not below minus this, there is no gap but a narrow
+minimum of the density. Panels are cut there, so that they resolve it as they resolve an edge."""
 
 
 class Gap(NamedTuple):
@@ -49,12 +50,13 @@ class PickMap:
     Attributes
     ----------
     evaluate : callable
-        ``evaluate(u)`` returns ``z(u)``, ``z'(u)`` and the size of the terms that add up to z: its rounding error in
-        units.
+        ``evaluate(u)`` returns ``z(u)``, ``z'(u)`` and the size of the terms that add up to z: times the rounding
+        unit, the rounding error of z.
     barriers : array of shape (k, 2)
         Disjoint closed intervals (points: equal ends), increasing, outside which N is analytic and real.
     weights : array of shape (k,)
-        Mass of the measure of N in each barrier that is a point; zero where unknown. It only saves work.
+        Mass of the measure of N in each barrier that is a point; zero where unknown. Two heavy barriers that are close
+        to each other have no gap between them, and are skipped without looking; with zeros nothing is skipped.
     cauchy : callable
         ``cauchy(u, x)`` is the Cauchy transform of the law at ``x = z(u)``.
     poles : array
@@ -132,12 +134,20 @@ class PickMap:
         return Edge.soft(self.value(u)) if self.exact is None else Edge.exactly_soft(self.exact(Fraction(u)))
 
     def _snapped(self, u: float, slack: float) -> tuple[float, bool]:
-        """The pole next to u, if it is within the slack that rounding leaves: a zero is sharper than a maximum."""
+        """The pole of the Cauchy transform next to u, if rounding explains the difference; and whether there is one.
+
+        Critical points are found where z' changes sign, to rounding, or where it is largest, to the root of that only:
+        hence two values of ``slack``, which is relative to the distance to the nearest barrier. An edge at a pole is of
+        another kind (hard) than one beside it, so that the two must not be confused.
+        """
         near = self.poles[np.abs(self.poles - u) <= slack * np.abs(self.barriers - u).min()]
         return (float(near[0]), True) if len(near) else (u, False)
 
     def _above(self, u: float) -> float:
-        """The point of the bulk whose variable lies above u: ``Im z/Im u`` rises from z'(u) < 0 to 1 on the way up."""
+        """The real point x of the bulk whose subordination variable has the real part u.
+
+        On the vertical line above u, ``Im z/Im u`` rises from z'(u) < 0 to 1; where it is zero, z is real: that is x.
+        """
         u, _ = self._snapped(u, 1e-6)
         scale = float(np.abs(self.barriers - u).min())
 
@@ -183,7 +193,7 @@ class PickMap:
 
 
 def _cut(interval: Interval, necks: list[float]) -> list[Interval]:
-    """Split an interval at its necks: distances from a narrow place are then measured from that place."""
+    """Split an interval at the minima in ``necks``, so that panels measure distances from there (see NECK)."""
     left, right = interval
     inner = [Edge.plain(neck) for neck in necks if left.location < neck < right.location]
     return list(pairwise([left, *inner, right]))

@@ -22,7 +22,15 @@ from bulkedge.laws.engine.subordination import Problem
 
 
 class Profile(NamedTuple):
-    """A discrete law of sizes (weights sum to one) and what each term makes of them: ``u_k**2``, one row a term."""
+    """Sizes of rows (or of columns), which fall into m groups.
+
+    Attributes
+    ----------
+    weights : array of shape (m,)
+        Share of the rows that is in each group; they sum to one.
+    squares : array of shape (k, m)
+        ``u_k**2``, the squared size of a row of each group in each of the k terms; its mean over the groups is one.
+    """
 
     weights: Real
     squares: Real
@@ -47,7 +55,11 @@ class ProfiledSum(Problem):
 
     @property
     def smallest(self) -> float:
-        """Full matrices, which are noise, fill the neighbourhood of zero up to about their smallest variance."""
+        """A fraction of the largest value below which the bulk is taken to reach zero.
+
+        Full matrices fill the neighbourhood of zero up to about their smallest variance: a ten thousandth
+        of that, and 1e-10 at most.
+        """
         full = np.isinf(self.ratios)
         sizes = self.variances[full, None] * self.rows.squares[full]
         return float(min(1e-4 * (sizes.T @ self.columns.squares[full]).min() / self.bounds()[1], 1e-10))
@@ -68,7 +80,11 @@ class ProfiledSum(Problem):
         return 0.0, float(np.sum(norms * (1 + 1 / np.sqrt(self.ratios)) * 2)) ** 2
 
     def _side(self, z: Complex, profile: Profile, pull: Complex) -> tuple[Complex, Complex]:
-        """The resolvent's diagonal at each size, of shape (sizes, n), and ``E[u_k**2 g]``, of shape (k, n)."""
+        """The resolvent's diagonal g for each group, of shape (m, n), and ``E[u_k**2 g]``, of shape (k, n).
+
+        ``pull`` has the shape (k, n): what the columns contribute to rows through each term (t in the module), or the
+        rows to columns (s); z has the shape (n,).
+        """
         resolvent = 1 / (z - profile.squares.T @ (self.variances[:, None] * pull))
         return resolvent, (profile.squares * profile.weights) @ resolvent
 
@@ -78,7 +94,7 @@ class ProfiledSum(Problem):
         return (self.variances / self.ratios)[:, None]
 
     def _pulls(self, u: Complex) -> tuple[Complex, Complex, Complex, Complex]:
-        """``1/a``, ``1/b`` and the pulls ``t`` and ``s``."""
+        """``1/a``, ``1/b`` and what columns do to rows, ``t``, and rows to columns, ``s``; all of shape (k, n)."""
         alpha, beta, c = u[: len(self.variances)], u[len(self.variances) :], self._coupling
         return alpha, beta, 1 / (beta - c / alpha), 1 / (alpha - c / beta)
 
@@ -102,7 +118,7 @@ class ProfiledSum(Problem):
         return image - u, jacobian, error
 
     def _response(self, profile: Profile, resolvent: Complex) -> Complex:
-        """``B_j E[u_k**2 u_j**2 g**2]``, of shape (k, j, n)."""
+        """``B_j E[u_k**2 u_j**2 g**2]``, of shape (k, k, n): how ``E[u_k**2 g]`` responds to the pull of term j."""
         weighted = profile.weights[:, None] * resolvent**2
         return np.einsum("kr,jr,rn->kjn", profile.squares, profile.squares * self.variances[:, None], weighted)
 

@@ -48,7 +48,7 @@ class Side(NamedTuple):
 
     @property
     def h_size(self) -> Real:
-        """Size of the terms that make up h: its rounding error in units."""
+        """Size of the terms that add up to h: times the rounding unit, its rounding error."""
         mean = root_mean_square(self.y, self.g, self.dg)
         return (1 + np.abs(self.y) * mean + np.abs(self.h) * mean) / np.abs(self.g)
 

@@ -96,7 +96,7 @@ class Causal(Study):
         return [
             Claim(
                 statement=f"Kolmogorov distance to the causal law, head dimension {self.head_dims[-1]}",
-                place="ours; THEORY section 1c",
+                place="ours; theory/causal",
                 predicted=15 / self.tokens,
                 measured=float(last.mean()),
                 error=standard_error(last),
@@ -116,7 +116,7 @@ class Causal(Study):
             ),
             Claim(
                 statement=f"distance to the distribution of causal heads, head dimension {self.head_dims[0]}",
-                place="ours; THEORY section 1c leaves it open",
+                place="ours; theory/causal",
                 predicted=15 / self.tokens,
                 measured=float(data["head"][0]),
                 error=0.0,
@@ -130,7 +130,7 @@ class Causal(Study):
         return [
             Claim(
                 statement=f"singular value {rank} of causal attention: that of the Cesaro matrix",
-                place="ours; THEORY section 1c",
+                place="ours; theory/causal",
                 predicted=float(data["mean"].sel(rank=rank)),
                 measured=float(data.value.sel(rank=rank).mean()),
                 error=standard_error(data.value.sel(rank=rank)),

@@ -62,7 +62,7 @@ class Context(Study):
         return [
             Claim(
                 statement=f"second singular value at {int(data.tokens[last])} tokens",
-                place="ours; THEORY section 1b",
+                place="ours; theory/finite_head",
                 predicted=float(data.edge[last]),
                 measured=float(found.mean()),
                 error=error,

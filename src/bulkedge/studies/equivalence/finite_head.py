@@ -60,7 +60,7 @@ class FiniteHead(Study):
         return [
             Claim(
                 statement="largest distance to the finite-head law",
-                place="ours; THEORY section 1b",
+                place="ours; theory/finite_head",
                 predicted=max(0.025, 20 / smallest) if max(self.betas) > 1 else max(0.015, 20 / smallest),
                 measured=float(data.finite_head.max()),
                 error=0.0,
@@ -70,7 +70,7 @@ class FiniteHead(Study):
             ),
             Claim(
                 statement="smallest ratio of the two distances, up to 64 dimensions",
-                place="ours; THEORY section 1b",
+                place="ours; theory/finite_head",
                 predicted=4.0 if smallest >= 1024 else 2.0,
                 measured=float((data.proportional / data.finite_head).sel(head_dim=slice(None, 64)).min()),
                 error=0.0,

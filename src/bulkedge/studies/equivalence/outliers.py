@@ -54,7 +54,7 @@ class Outliers(Study):
         return [
             Claim(
                 statement="outliers found, over all draws",
-                place="ours; THEORY section 1",
+                place="ours; theory/attention",
                 predicted=expected,
                 measured=total,
                 error=expected**0.5,
@@ -63,7 +63,7 @@ class Outliers(Study):
             ),
             Claim(
                 statement="inverse participation ratio of outliers over that of the bulk",
-                place="ours; THEORY section 1",
+                place="ours; theory/attention",
                 predicted=10.0,
                 measured=float(data.outside.mean() / data.inside.mean()),
                 error=0.0,

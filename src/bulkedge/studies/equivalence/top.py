@@ -52,7 +52,7 @@ class Top(Study):
         return [
             Claim(
                 statement="largest squared singular value of sqrt(l) A: l (1 + beta^4/(2 d)) + theta_1",
-                place="equivalence, Figure 2; THEORY section 1",
+                place="equivalence, Figure 2; theory/attention",
                 predicted=float(data.perron),
                 measured=float(first.mean()),
                 error=error,

@@ -116,7 +116,7 @@ class Outliers(Study):
             self._count("layer 2, gap kept: outliers of A - uu'", kept.beyond_own.sel(layer=2), 1.0, 0.9),
             Claim(
                 statement="layer 2, gap removed: Kolmogorov distance to the law of these tokens",
-                place="ours; THEORY section 1",
+                place="ours; theory/attention",
                 predicted=0.0,
                 measured=float(removed.distance.sel(layer=2).mean()),
                 error=standard_error(removed.distance.sel(layer=2)),

@@ -76,7 +76,7 @@ class FiniteTable(Study):
                 claims.append(
                     Claim(
                         statement=f"{table} table: mean {meaning}",
-                        place="ours; THEORY section 2" if table == "finite" else "recovery, equations 6 to 8",
+                        place="ours; theory/recovery" if table == "finite" else "recovery, equations 6 to 8",
                         predicted=predicted,
                         measured=measured,
                         error=error,

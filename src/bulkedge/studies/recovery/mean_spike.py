@@ -89,7 +89,7 @@ class MeanSpike(Study):
         return [
             Claim(
                 statement="as drawn, weak signal: the largest eigenvalue is that of the mean",
-                place="ours; THEORY section 2",
+                place="ours; theory/recovery",
                 predicted=float(data.mean_spike),
                 measured=location[0],
                 error=location[1],
@@ -98,7 +98,7 @@ class MeanSpike(Study):
             ),
             Claim(
                 statement="as drawn, weak signal: squared overlap of the top eigenvector with the signal",
-                place="ours; THEORY section 2",
+                place="ours; theory/recovery",
                 predicted=0.0,
                 measured=overlap[0],
                 error=overlap[1],
@@ -107,7 +107,7 @@ class MeanSpike(Study):
             ),
             Claim(
                 statement="as drawn, strong signal: squared overlap",
-                place="ours; THEORY section 2",
+                place="ours; theory/recovery",
                 predicted=float(data.alignment[strong].mean()),
                 measured=kept[0],
                 error=kept[1],

@@ -81,7 +81,7 @@ class Depth(Study):
         claims = [
             Claim(
                 statement=f"{name}: chain against finite width, in standard errors, over depths",
-                place="ours; THEORY section 3",
+                place="ours; theory/width",
                 predicted=2.0,
                 measured=float(np.sqrt((difference**2 / (error**2 + remainder**2)).sel(block=name).mean())),
                 error=0.0,
