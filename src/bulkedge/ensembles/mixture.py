@@ -201,7 +201,7 @@ class PooledMixture(Parametric, Ensemble):
         return np.asarray(np.sqrt(alpha / self._kappa * self._shares)[:, None] * centred)
 
     def _forms(self, z: float) -> tuple[float, Real, Real]:
-        """G, M and M' at a point beyond the edge, in units of kappa."""
+        """``G(z)``, ``M(z)`` and ``M'(z)`` of :meth:`spikes`, z in units of kappa; M has a row for each class."""
         point = np.array([self._kappa * z + 0j])
         g, g_slope, psi, psi_slope = (float(part.real[0]) for part in self._population._transforms(point))
         g, g_slope, psi_slope = self._kappa * g, self._kappa**2 * g_slope, self._kappa * psi_slope

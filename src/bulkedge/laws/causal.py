@@ -88,7 +88,11 @@ class CausalLaw(Parametric, Law):
 
 
 def excess(log_x: Real) -> Complex:
-    """``w = X (X G(X) - 1)`` on the positive axis, its limit from above, for unit variance."""
+    """``w = X (X G(X) - 1)`` at points ``log X`` of the positive axis, for unit variance.
+
+    Below FIRST in closed form. Elsewhere w is summed from the Taylor series of the nearest centre on the negative axis
+    to the first of ANGLES, and from there carried to argument zero, by a new series at each angle.
+    """
     result = np.empty(log_x.shape, dtype=complex)
     small = log_x < FIRST
     result[small] = np.exp(log_x[small]) * (_elementary(log_x[small]) - 1)
@@ -115,9 +119,10 @@ def _elementary(log_x: Real) -> Complex:
 
 @cache
 def _negative_axis() -> tuple[Real, Real]:
-    """The solution w on the negative axis: centres ``log(-X)``, and a column of Taylor coefficients for each.
+    """The solution w on the negative axis: m centres ``log(-X)``, and Taylor coefficients of shape (ORDER + 1, m).
 
-    Both ways from the fixed point; errors of the solution decay away from it.
+    From the fixed point X = -1/2 each centre's series gives the start of the next one's, in both directions. Errors of
+    the solution decay away from that point, so that they do not add up.
     """
     middle = np.log(0.5)
     below, above = int(np.ceil((middle - FIRST) / STEP)), int(np.ceil((LAST - middle) / STEP))
@@ -132,9 +137,10 @@ def _negative_axis() -> tuple[Real, Real]:
 
 
 def _series(v: Any, w: Any) -> Any:
-    """Taylor coefficients of w in log X, a column for each starting point ``v = 1/X``: ``(1 - q) w' = 1 + 2 p``.
+    """Taylor coefficients of w in log X, of shape (ORDER + 1, n), from ``v = 1/X`` and w at n points.
 
-    Here ``p = v w`` and ``q = v p``, series as well.
+    With the series ``p = v w`` and ``q = v p`` the equation is ``(1 - q) w' = 1 + 2 p``: order by order its right side
+    and the terms of q w' with lower coefficients give the next coefficient of w.
     """
     inverse, series, p, q = (np.empty((ORDER + 1, len(w)), dtype=w.dtype) for _ in range(4))
     order = np.arange(1.0, ORDER + 1)[:, None]
@@ -150,7 +156,11 @@ def _series(v: Any, w: Any) -> Any:
 
 
 def _at_fixed_point() -> Real:
-    """The same at X = -1/2, w = 1/4: as ``1 - q`` vanishes, a coefficient comes from the equation one order up."""
+    """The coefficients of :func:`_series` at X = -1/2, w = 1/4, of shape (ORDER + 1,).
+
+    There ``1 - q`` vanishes, so that coefficient k is the unknown of order k of the equation, not of order k - 1; the
+    first is the slope of the growing direction (docs/theory/causal.md, "One law for all temperatures").
+    """
     inverse = -2 * np.cumprod(np.append(1.0, -1 / np.arange(1.0, ORDER + 1)))
     series, order = np.zeros(ORDER + 1), np.arange(ORDER + 1)
     series[:2] = 0.25, (3 - np.sqrt(5)) / 4
@@ -163,12 +173,12 @@ def _at_fixed_point() -> Real:
 
 
 def _product(left: Any, right: Any) -> Any:
-    """The last coefficient of a product of series, a column each."""
+    """Coefficient k of the product of two series, given their coefficients 0 to k; n pairs, (k + 1, n) to (n,)."""
     return np.einsum("in,in->n", left, right[::-1])
 
 
 def _sum(series: Any, t: Any) -> Any:
-    """Sum Taylor series, a column each."""
+    """Sum n Taylor series, of shape (orders, n), at distances t from their centres."""
     total = series[-1]
     for row in series[-2::-1]:
         total = total * t + row

@@ -165,7 +165,10 @@ class FreeSum(Law):
 
     @cached_property
     def atoms(self) -> Atoms:
-        """Pairs of atoms with more than unit mass together (Bercovici and Voiculescu 1998)."""
+        """An atom at ``a + b`` where atoms a and b have more than unit mass together, of that excess.
+
+        Bercovici and Voiculescu 1998.
+        """
         if self._levy:
             return self._levy.surviving_atoms(((0.0, 1.0),))
         return _paired_atoms(self.mu, self.nu, lambda a, b: a + b)
@@ -193,7 +196,7 @@ class FreeProduct(Law):
 
     @cached_property
     def atoms(self) -> Atoms:
-        """Pairs of atoms with more than unit mass together; at zero, the larger of the two kernels."""
+        """An atom at ``a b`` where atoms a and b have more than unit mass together; at zero, the larger kernel."""
         pairs = [(place, mass) for place, mass in _paired_atoms(self.mu, self.nu, lambda a, b: a * b) if place]
         kernel = max(dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu))
         return tuple(sorted([*pairs, (0.0, kernel)] if kernel else pairs))

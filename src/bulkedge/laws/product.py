@@ -70,7 +70,10 @@ class MarchenkoPastur(Parametric, Law):
         return [(left, right)], density
 
     def _edge(self, sign: int) -> Edge:
-        """``scale (1 +- sqrt(ratio))**2``, as a stationary value: the rounding of the root enters only squared."""
+        """The edge ``scale (1 +- sqrt(ratio))**2``, in exact arithmetic.
+
+        It is ``1 + c + r + c/r`` at ``r = +-sqrt(c)``, where that is stationary in r: the rounding of r enters squared.
+        """
         c, root = Fraction(self.ratio), sign * Fraction(float(np.sqrt(self.ratio)))
         return Edge.exactly_soft(Fraction(self.scale) * (1 + c + root + c / root))
 

@@ -25,7 +25,7 @@ VARIANCE = Interval(1e-60, 1e60)
 
 
 def _half_circle(variance: float) -> tuple[float, float]:
-    """The edge ``2 sqrt(variance)``, and what it lacks to its true value."""
+    """The edge ``2 sqrt(variance)``, rounded, and the true value minus that."""
     edge = 2 * float(np.sqrt(variance))
     return edge, (4 * variance - edge**2) / (2 * edge)
 

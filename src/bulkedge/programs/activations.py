@@ -6,7 +6,7 @@ rounding: ReLU (Cho and Saul's arc-cosine kernel), clip, the absolute value and 
 
 For other functions ``F(rho) = sum_k f_k g_k rho**k`` with coefficients in Hermite polynomials (Mehler). What the sum
 leaves out is at most the geometric mean of what the coefficients leave out of ``E f**2`` and ``E g**2``; if that is not
-small, they say so. GELU with itself is closed.
+small, an error says so. GELU with itself has a closed form (docs/theory/width.md, "Moments of activations").
 
 >>> import numpy as np
 >>> one = np.ones(1)

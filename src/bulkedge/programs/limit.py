@@ -10,7 +10,8 @@ coordinate, given the scalars (*width*, Theorem 3.1):
 
 So the scalars are drawn in order, each given those before it, and second moments ``E[x y]`` are all that is needed
 of the vectors, which are drawn at the end. In a deep program these second moments are random: the kernels of a layer
-are drawn given those of the layer before, a Markov chain (ours; *width* has one layer).
+are drawn given those of the layer before, a Markov chain (ours; *width* has one layer; docs/theory/width.md, "Depth: a
+Markov chain of kernels").
 
 >>> import numpy as np
 >>> from bulkedge.programs import attention_layer

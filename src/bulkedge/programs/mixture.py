@@ -3,7 +3,8 @@
 Given the scores, a coordinate at one position is Gaussian with variance ``K = (k_1 + ... + k_H)/H``, where the ``k_a``
 are independent copies of ``k = a' gram a``, ``a = softmax(p)``, with p Gaussian of covariance
 ``score_variance gram_ii gram`` (*width*, Theorem 3.1). So everything follows from the law of k: the coordinate has
-characteristic function ``(E exp(-t**2 k/(2 H)))**H`` and excess kurtosis ``3 Var k/(H (E k)**2)``.
+characteristic function ``(E exp(-t**2 k/(2 H)))**H`` and excess kurtosis ``3 Var k/(H (E k)**2)``
+(docs/theory/width.md, "One coordinate in quadrature").
 
 >>> import numpy as np
 >>> one, many = (HeadMixture(np.eye(3), heads=heads) for heads in (1, 100))

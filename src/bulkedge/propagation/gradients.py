@@ -2,7 +2,8 @@
 
 Where the stack is linear, ``dX_L/dW_l = (W_{l+1} ... W_L)' (x) (A_L ... A_l X_{l-1})`` and its norm is a product of two
 norms: exact, without the Kronecker product (*propagation*, equation 19). With a skip connection it is a sum of such
-products over the layers that are passed by. Elsewhere, reverse-mode differentiation of random probes estimates it.
+products over the layers that are passed by. Elsewhere, reverse-mode differentiation of random probes estimates it
+(docs/theory/propagation.md, "Gradients").
 
 >>> import numpy as np
 >>> from bulkedge.ensembles.stack import AttentionStack

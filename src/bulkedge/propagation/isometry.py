@@ -3,7 +3,7 @@
 The kernel and the Jacobian of a gap-free stack have laws whose mean is ``m = (sigma_A**2 sigma_V**2/gamma)**L`` and
 whose variance is ``v m**2``, v set by depth and shape alone (*propagation*, Propositions 7 and 8). Only m is free, so
 mean and variance trade off: ``E (x - 1)**2 = v m**2 + (m - 1)**2`` is least at ``m = 1/(1 + v)``, where it is ``v/(1 +
-v)``. It tends to one with depth: that of a signal that is lost.
+v)``. It tends to one with depth: that of a signal that is lost (docs/theory/propagation.md, "Isometry").
 
 >>> trade = tradeoff(AttentionStack(4, 100, 200, gap=False))
 >>> round(trade.spread, 10), round(trade.at_mean_one, 10), round(trade.least, 4)      # 4 (1 + 1/2)

@@ -1,6 +1,8 @@
 """A ridge classifier on pooled sequences: simulated, and its test accuracy in closed form (*recovery*, Figure 6).
 
-The paper leaves the accuracy open. Given the table, a pooled row is ``a m + eta``: ``a = w.xi`` the pooled sign, m half
+The paper leaves the accuracy open; docs/theory/recovery.md, "Ridge classification", derives it.
+
+Given the table, a pooled row is ``a m + eta``: ``a = w.xi`` the pooled sign, m half
 the difference of the class means, ``|m|**2 = signal**2 + delta``, and eta noise of covariance ``S = kappa C``, C the
 scatter within classes, with the law MP(delta). With ``q = E[a l]``, ``alpha = E[a**2]`` and ``gamma = d/N``, the ridge
 solution ``b = argmin |Y b - l|**2/N + ridge |b|**2`` gives a test row the score ``t a + sigma g``, g Gaussian. Let Q be
@@ -52,7 +54,15 @@ LONGEST = 18
 
 
 class LabelledSigns(NamedTuple):
-    """The joint law of the signs of a sequence and its label: patterns, their labels and their probabilities."""
+    """The joint law of the signs of a sequence of L positions and its label, over m patterns.
+
+    Attributes
+    ----------
+    signs : array of shape (m, L)
+        The patterns, of entries 1 and -1.
+    labels, probabilities : arrays of shape (m,)
+        The label of each pattern, 1 or -1, and its probability.
+    """
 
     signs: Real
     labels: Real
@@ -60,7 +70,7 @@ class LabelledSigns(NamedTuple):
 
 
 class LabelledSequences(NamedTuple):
-    """A draw: the centred table, the tokens of each sequence and its label."""
+    """A draw: the centred table (V, d), the tokens of each sequence (sequences, L) and their labels (sequences,)."""
 
     table: Real
     tokens: Any

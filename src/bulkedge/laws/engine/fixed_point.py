@@ -3,7 +3,7 @@
 Every law computed here is, at a real point x of its bulk, the fixed point ``u = T(u)`` of an analytic self-map T of the
 upper half-plane (of a product of half-planes for rectangular sums). Such a map has at most one fixed point in the open
 half-plane (Denjoy-Wolff), so a solution with positive imaginary part *is* the right branch: no continuation to trust,
-no root to choose.
+no root to choose (docs/theory/transforms.md, "Certificates").
 """
 
 from __future__ import annotations

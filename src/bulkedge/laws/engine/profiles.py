@@ -5,8 +5,9 @@ of the resolvent, ``a_k = E[u_k**2 g]`` and ``b_k = E[v_k**2 h]``,
 
     g = 1/(z - sum_k B_k u_k**2 t_k),   t_k = b_k/(1 - B_k a_k b_k/phi_k),   phi_k = N_k/l,
 
-and the same for h with rows and columns exchanged. In the variables ``1/a_k`` and ``1/b_k`` this is the fixed point of
-a self-map of a product of upper half-planes, like any free convolution here.
+and the same for h with rows and columns exchanged (docs/theory/finite_head.md, "Lengths of queries and keys: profiled
+sums"). In the variables ``1/a_k`` and ``1/b_k`` this is the fixed point of a self-map of a product of upper
+half-planes, like any free convolution here.
 """
 
 from __future__ import annotations
