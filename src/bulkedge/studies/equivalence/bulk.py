@@ -47,7 +47,7 @@ class Bulk(Study):
         density = [
             np.histogram(bulk[:, k], bins)[0] / np.diff(bins) / values[:, k].size for k in range(len(Stages._fields))
         ]
-        distances = [[compare(Spectrum.of(row, "singular values"), law).ks for row in stages] for stages in bulk]
+        distances = [[compare(Spectrum.of(row, law.unit), law).ks for row in stages] for stages in bulk]
         return xr.Dataset(
             {
                 "sorted": (("stage", "rank"), values.mean(axis=0)[:, ::-1], {"long_name": "squared singular value"}),

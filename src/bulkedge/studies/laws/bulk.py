@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
@@ -25,6 +25,7 @@ from bulkedge.laws import (
     free_mul,
     rectangular_add,
 )
+from bulkedge.laws.units import Unit
 from bulkedge.progress import track
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.studies.base import Study
@@ -172,7 +173,8 @@ def _low_rank_and_noise(n: int, rng: np.random.Generator) -> Spectrum:
     """Singular values of a low-rank term plus noise, with both signs: the eigenvalues of its symmetric dilation."""
     model = GaussianSum(n, (1.0, 0.1), (0.3, np.inf)).sample(rng)
     zero = np.zeros_like(model)
-    return spectrum(np.block([[zero, model], [model.T, zero]]), kind="eigen")
+    found = spectrum(np.block([[zero, model], [model.T, zero]]), kind="eigen")
+    return replace(found, unit=Unit.SYMMETRISED)
 
 
 def _softmax_attention(n: int, rng: np.random.Generator) -> Spectrum:
