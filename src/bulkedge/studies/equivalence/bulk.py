@@ -11,6 +11,7 @@ from bulkedge.comparison import compare
 from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention, Stages
 from bulkedge.laws import AttentionLaw
+from bulkedge.laws.units import Unit
 from bulkedge.progress import track
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.studies.base import Study
@@ -47,7 +48,7 @@ class Bulk(Study):
         density = [
             np.histogram(bulk[:, k], bins)[0] / np.diff(bins) / values[:, k].size for k in range(len(Stages._fields))
         ]
-        distances = [[compare(Spectrum.of(row, law.unit), law).ks for row in stages] for stages in bulk]
+        distances = [[compare(Spectrum.of(row, Unit.SQUARED), law).ks for row in stages] for stages in bulk]
         return xr.Dataset(
             {
                 "sorted": (("stage", "rank"), values.mean(axis=0)[:, ::-1], {"long_name": "squared singular value"}),
