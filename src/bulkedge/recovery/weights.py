@@ -2,8 +2,7 @@
 
 What they keep (*recovery*, equation 4): of the signal ``alpha = w' R w``, of the noise ``kappa = |w|**2``.
 
->>> from bulkedge.masks import softmax
-from bulkedge.recovery.correlations import prefix_correlation
+>>> from bulkedge.recovery.correlations import prefix_correlation
 >>> correlation = prefix_correlation(length=10, prefix=4, correlation=0.6)
 >>> for weights in (mean_weights(10), causal_weights(10), optimal_weights(correlation)):
 ...     print(round(float(weights @ correlation @ weights / (weights @ weights)), 3))
