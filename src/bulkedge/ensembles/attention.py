@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
@@ -310,9 +310,9 @@ class SoftmaxAttention(Parametric, Ensemble):
         weight = 1 + entry * np.sqrt(self.tokens)
         weight = weight / (1 - min((weight - 1) / self.tokens, 0.999))
         if self.qk_norm:
-            return float(norm.sf((np.log(weight) + self.beta**2 / 2) / self.beta))
+            return float(ndtr(-(np.log(weight) + self.beta**2 / 2) / self.beta))
         norms, mass = norm_quadrature(self.head_dim, self.tokens, 24)
-        return float(mass @ norm.sf((np.log(weight) + (self.beta * norms) ** 2 / 2) / (self.beta * norms)))
+        return float(mass @ ndtr(-(np.log(weight) + (self.beta * norms) ** 2 / 2) / (self.beta * norms)))
 
     def _largest_entry(self, expected: float) -> float:
         """The value that so many of the ``l**2`` entries are expected to exceed."""
@@ -326,7 +326,7 @@ def heavy_share(beta: float, tokens: float) -> float:
         return 1.0
     variance = np.expm1(beta**2)
     cut = (np.log1p(np.sqrt(variance * tokens)) + beta**2 / 2) / beta
-    above = np.exp(beta**2) * norm.sf(cut - 2 * beta) - 2 * norm.sf(cut - beta) + norm.sf(cut)
+    above = np.exp(beta**2) * ndtr(2 * beta - cut) - 2 * ndtr(beta - cut) + ndtr(-cut)
     return float(above / variance)
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import poisson
+from scipy.special import gammaln, xlogy
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Interval, Parametric, parameter
@@ -84,7 +84,7 @@ class PoissonLaw(Parametric, Law):
     def atoms(self) -> tuple[tuple[float, float], ...]:
         """The integers with their probabilities, as far as these matter."""
         counts = np.arange(int(self.rate + 40 * np.sqrt(self.rate) + 40))
-        masses = poisson.pmf(counts, self.rate)
+        masses = np.exp(xlogy(counts, self.rate) - gammaln(counts + 1) - self.rate)
         keep = masses > 1e-30
         return tuple(zip(counts[keep].astype(float).tolist(), masses[keep].tolist(), strict=True))
 

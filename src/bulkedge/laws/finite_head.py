@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
-from scipy.stats import chi2
+from scipy.special import gammaincinv, gammaln, xlogy
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
@@ -248,10 +247,12 @@ def cosine_quadrature(dim: int, count: int) -> tuple[Real, Real]:
 
 def norm_quadrature(dim: int, tokens: int, count: int) -> tuple[Real, Real]:
     """Nodes and weights for ``|q|/sqrt(d)``, q Gaussian in d dimensions, between the extremes of so many tokens."""
-    low, high = np.sqrt(chi2.ppf([1 / (2 * tokens), 1 - 1 / (2 * tokens)], dim) / dim)
+    low, high = np.sqrt(2 * gammaincinv(dim / 2, [1 / (2 * tokens), 1 - 1 / (2 * tokens)]) / dim)
     nodes, weights = np.polynomial.legendre.leggauss(count)
     norms = (low + high) / 2 + (high - low) / 2 * nodes
-    mass = weights * norms * chi2.pdf(dim * norms**2, dim)
+    square = dim * norms**2
+    chi_square = np.exp(xlogy(dim / 2 - 1, square) - square / 2 - gammaln(dim / 2) - np.log(2) * dim / 2)
+    mass = weights * norms * chi_square
     return norms, mass / mass.sum()
 
 

@@ -25,8 +25,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
-from scipy.special import factorial2
-from scipy.stats import norm, qmc
+from scipy.special import factorial2, ndtr, ndtri
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, Parametric, parameter
@@ -157,7 +156,7 @@ class HeadMixture(Parametric):
 
     def gaussian_sf(self, x: Any) -> Any:
         """What a Gaussian of the same variance says of the tail."""
-        return norm.sf(np.asarray(x, dtype=float) / self.variance() ** 0.5)
+        return ndtr(-np.asarray(x, dtype=float) / self.variance() ** 0.5)
 
 
 def chi_square_rule(dim: float) -> tuple[Real, Real]:
@@ -207,13 +206,15 @@ def _row_product(sigma: Real, score_variance: float, i: int, j: int) -> float:
 
 
 def _sobol_kernel(sigma: Real, score_variance: float, rng: np.random.Generator | None) -> Estimate:
+    from scipy.stats import qmc  # half a second to import, for this function alone
+
     if rng is None:
         raise DomainError(f"{len(sigma)} inputs are too many for quadrature: give rng, for Sobol points")
     factor = cholesky(sigma[:, :, None])[:, :, 0]
     found = []
     for stream in rng.spawn(16):
         uniform = qmc.Sobol(sigma.size, rng=stream).random_base2(12)
-        noise = norm.ppf(np.clip(uniform, 1e-15, 1 - 1e-15)).reshape(-1, *sigma.shape)
+        noise = ndtri(np.clip(uniform, 1e-15, 1 - 1e-15)).reshape(-1, *sigma.shape)
         scores = score_variance**0.5 * factor @ noise @ factor.T
         attention = softmax(np.moveaxis(scores, 0, -1))
         half = np.einsum("ijd,jk->dik", attention, factor)
