@@ -9,76 +9,82 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 >>> comparison.ks < 0.01, comparison.outliers
 (True, ())
 
-The papers' theory has rooms of its own: ``be.recovery``, ``be.propagation``, ``be.programs``. ``be.nn`` (which needs
-torch), ``be.models``, ``be.plots``, ``be.studies`` and ``be.sweeps`` are imported when they are first used.
+The papers' theory has rooms of its own: ``be.recovery``, ``be.propagation``, ``be.programs``; ``be.nn`` needs torch.
+Everything is imported when it is first used, so that ``import bulkedge`` itself costs a few milliseconds.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bulkedge import programs, propagation, recovery
-from bulkedge.comparison import Comparison, Comparisons, compare
-from bulkedge.ensembles import (
-    AttentionStack,
-    Ensemble,
-    GaussianProduct,
-    GaussianSum,
-    PooledMixture,
-    PooledSequences,
-    RandomMarkov,
-    SoftmaxAttention,
-    Wigner,
-    Wishart,
-)
-from bulkedge.errors import (
-    AccuracyWarning,
-    BulkedgeError,
-    DomainError,
-    MissingPackageError,
-    RegimeWarning,
-    StoreError,
-    UnitError,
-    UnresolvedError,
-)
-from bulkedge.estimates import Estimate
-from bulkedge.laws import (
-    AttentionLaw,
-    CausalHeadDistribution,
-    CausalLaw,
-    CorrelatedAttentionLaw,
-    Distribution,
-    EmpiricalLaw,
-    FiniteHeadLaw,
-    FussCatalan,
-    IndependentProduct,
-    Law,
-    MarchenkoPastur,
-    PoissonLaw,
-    ProductLaw,
-    ProfileLaw,
-    QuarterCircle,
-    Semicircle,
-    Spike,
-    StepDistribution,
-    SumLaw,
-    TracyWidom,
-    Unit,
-    free_add,
-    free_mul,
-    rectangular_add,
-)
-from bulkedge.masks import Mask
-from bulkedge.nulls import LawNull, Null, PValue, SimulatedNull, null_of
-from bulkedge.spectra import (
-    Spectra,
-    Spectrum,
-    attention_spectrum,
-    cosine_similarity,
-    effective_rank,
-    spectrum,
-    stable_rank,
-)
 from bulkedge.version import __version__
+
+if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below finds the same names when they are used
+    from bulkedge import models as models
+    from bulkedge import nn as nn
+    from bulkedge import programs, propagation, recovery
+    from bulkedge import studies as studies
+    from bulkedge import sweeps as sweeps
+    from bulkedge.comparison import Comparison, Comparisons, compare
+    from bulkedge.ensembles import (
+        AttentionStack,
+        Ensemble,
+        GaussianProduct,
+        GaussianSum,
+        PooledMixture,
+        PooledSequences,
+        RandomMarkov,
+        SoftmaxAttention,
+        Wigner,
+        Wishart,
+    )
+    from bulkedge.errors import (
+        AccuracyWarning,
+        BulkedgeError,
+        DomainError,
+        MissingPackageError,
+        RegimeWarning,
+        StoreError,
+        UnitError,
+        UnresolvedError,
+    )
+    from bulkedge.estimates import Estimate
+    from bulkedge.laws import (
+        AttentionLaw,
+        CausalHeadDistribution,
+        CausalLaw,
+        CorrelatedAttentionLaw,
+        Distribution,
+        EmpiricalLaw,
+        FiniteHeadLaw,
+        FussCatalan,
+        IndependentProduct,
+        Law,
+        MarchenkoPastur,
+        PoissonLaw,
+        ProductLaw,
+        ProfileLaw,
+        QuarterCircle,
+        Semicircle,
+        Spike,
+        StepDistribution,
+        SumLaw,
+        TracyWidom,
+        Unit,
+        free_add,
+        free_mul,
+        rectangular_add,
+    )
+    from bulkedge.masks import Mask
+    from bulkedge.nulls import LawNull, Null, PValue, SimulatedNull, null_of
+    from bulkedge.spectra import (
+        Spectra,
+        Spectrum,
+        attention_spectrum,
+        cosine_similarity,
+        effective_rank,
+        spectrum,
+        stable_rank,
+    )
 
 __all__ = [
     # laws
@@ -154,16 +160,44 @@ __all__ = [
     "__version__",
 ]
 
+ROOMS = (
+    "arrays",
+    "comparison",
+    "domains",
+    "ensembles",
+    "errors",
+    "estimates",
+    "laws",
+    "masks",
+    "models",
+    "nn",
+    "nulls",
+    "programs",
+    "progress",
+    "propagation",
+    "random",
+    "recovery",
+    "spectra",
+    "studies",
+    "sweeps",
+)
+"""Modules that are attributes of the package without an import of their own."""
+HOMES = ("errors", "estimates", "masks", "laws", "spectra", "comparison", "ensembles", "nulls")
+"""Where the names of the façade are defined, from the bottom of the package up: looking for a name in this order
+imports nothing that its own home does not import."""
 
-LAZY = ("models", "nn", "plots", "studies", "sweeps")
-"""Rooms that import what is large or optional (torch, xarray, matplotlib): they are loaded when first used."""
+if not TYPE_CHECKING:
 
-
-def __getattr__(name: str) -> Any:
-    if name in LAZY:
-        return import_module(f"bulkedge.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in ROOMS:
+            return import_module(f"bulkedge.{name}")
+        homes = (import_module(f"bulkedge.{home}") for home in HOMES if name in __all__)
+        found = next((vars(home)[name] for home in homes if name in vars(home)), None)
+        if found is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found  # the next use finds it without coming here
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *LAZY})
+    return sorted({*globals(), *__all__, *ROOMS})
