@@ -25,8 +25,11 @@ LAYERS = [
     ["models"],
     ["studies"],
     ["sweeps"],
+    ["gallery"],
     ["report"],
     ["explore"],
+    ["terminal"],
+    ["options"],
     ["cli", "__main__"],
 ]
 """From the bottom up; a module may import from its own layer and those before it."""

@@ -1,21 +1,368 @@
-"""The gallery page, in a browser."""
+"""The gallery: what a folder keeps, what is run again, what survives an interruption, and the page in a browser."""
 
+import json
+import os
+import re
+import shlex
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import xarray as xr
+from exhibits import RUNS, Exhibit, Extreme, First, Second, Third
 
+import bulkedge.gallery
+from bulkedge.cli import main
+from bulkedge.errors import DomainError, StoreError
+from bulkedge.gallery import Gallery, read
+from bulkedge.records import locked, written
 from bulkedge.report import command_for, reproduce
+from bulkedge.studies.base import studies
 from bulkedge.studies.laws.edge import Edge
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+TESTS = Path(__file__).parent
+
+
+class Listener:
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.complaints, self.begun, self.finished = [], [], []
+
+    def complain(self, sentence):
+        self.complaints.append(sentence)
+
+    def begin(self, step):
+        self.begun.append(step)
+
+    def finish(self, step, result):
+        self.finished.append((step, result))
+
+
+def runs(*exhibits, folder, **options):
+    """How often each study was run in one call; the results; and what was told."""
+    listener, before = Listener(), RUNS.copy()
+    results = reproduce(exhibits, folder, watcher=listener, **options)
+    return [RUNS[each.name()] - before[each.name()] for each in exhibits], results, listener
+
+
+def on_the_page(folder):
+    """Studies and verdicts of the page, and those of ``claims.json``, in their order."""
+    page = (folder / "index.html").read_text()
+    sections = re.findall(r"<h2>(.*?)</h2>", page)
+    verdicts = re.findall(r'<td class="(holds|fails)">', page)
+    claims = json.loads((folder / "claims.json").read_text())
+    listed = list(dict.fromkeys(claim["study"] for claim in claims))
+    assert sections == listed
+    assert [verdict == "holds" for verdict in verdicts] == [claim["holds"] for claim in claims]
+    assert f"{verdicts.count('holds')} of {len(claims)} claims hold" in page
+    assert page.count("data:image/png;base64,") == len(sections)
+    return sections, verdicts
+
+
+# -- what is kept, what is run -----------------------------------------------------------------------------------------
+
+
+def test_a_single_study_joins_those_that_are_there(tmp_path):
+    reproduce([First(), Third(failing=2)], tmp_path)
+    assert on_the_page(tmp_path) == (
+        ["exhibits/first", "exhibits/third"],
+        ["holds"] * 5 + ["fails"] * 2 + ["holds"] * 3,
+    )
+    results = reproduce([Second()], tmp_path)
+    assert [each.name for each in results] == ["exhibits/second"]
+    names, verdicts = on_the_page(tmp_path)
+    assert names == ["exhibits/first", "exhibits/second", "exhibits/third"]
+    assert verdicts == ["holds"] * 10 + ["fails"] * 2 + ["holds"] * 3
+
+
+def test_the_order_on_the_page_is_that_of_the_names_not_of_the_runs(tmp_path):
+    for study in (Third(), First(), Second()):
+        reproduce([study], tmp_path)
+    assert on_the_page(tmp_path)[0] == ["exhibits/first", "exhibits/second", "exhibits/third"]
+
+
+def test_what_is_there_is_kept_and_is_what_was_run(tmp_path):
+    ran, first, _ = runs(First(failing=1), Second(), folder=tmp_path, seed=4)
+    assert ran == [1, 1]
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    ran, second, listener = runs(First(failing=1), Second(), folder=tmp_path, seed=4)
+    assert ran == [0, 0]
+    assert second == first
+    assert [step.kept for step, _ in listener.finished] == [True, True]
+    assert listener.begun == []
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"study": First(size=6)}, "parameters"),
+        ({"study": First(rates=(1.0, float("inf")))}, "parameters"),
+        ({"seed": 1}, "seed"),
+        ({"version": "9.9"}, "version"),
+        ({"sources": "other"}, "sources"),
+    ],
+)
+def test_what_is_of_another_origin_is_run_again(tmp_path, monkeypatch, change, differs):
+    reproduce([First(), Second()], tmp_path)
+    if "version" in change:
+        monkeypatch.setattr("bulkedge.report.__version__", change["version"])
+    if "sources" in change:
+        monkeypatch.setattr("bulkedge.report.sources", lambda: change["sources"])
+    study, seed = change.get("study", First()), change.get("seed", 0)
+    ran, (result,), listener = runs(study, folder=tmp_path, seed=seed)
+    assert ran == [1]
+    assert listener.begun[0].replaces == (differs,)
+    assert (result.origin.seed, result.origin.parameters["size"]) == (seed, study.size)
+    assert read(tmp_path / First.name(), First.name()) == result
+    assert runs(study, folder=tmp_path, seed=seed)[0] == [0]
+    # the other study was not touched; and the way back is a change too
+    assert runs(First(), Second(), folder=tmp_path)[0] == ([0, 1] if differs in {"version", "sources"} else [1, 0])
+
+
+def test_again_runs_also_what_is_there(tmp_path):
+    reproduce([First()], tmp_path)
+    assert runs(First(), folder=tmp_path, again=True)[0] == [1]
+
+
+def test_the_sources_tell_an_edited_package_from_the_released_one(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "gallery.py").write_text("first = 1\n")
+    monkeypatch.setattr(bulkedge.gallery, "__file__", str(package / "gallery.py"))
+    digest = bulkedge.gallery.sources.__wrapped__
+    before = digest()
+    assert digest() == before
+    (package / "gallery.py").write_text("first = 2\n")
+    assert digest() != before
+
+
+def test_results_of_other_code_say_so_on_the_page(tmp_path, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr("bulkedge.report.__version__", "0.0.1")
+        reproduce([First()], tmp_path)
+    with monkeypatch.context() as edited:
+        edited.setattr("bulkedge.report.sources", lambda: "other")
+        reproduce([Second()], tmp_path)
+    reproduce([Third()], tmp_path)
+    page = (tmp_path / "index.html").read_text()
+    made_by = re.findall(r'<p class="outdated">Made by (.*?)\.</p>', page)
+    assert made_by == ["version 0.0.1", f"other sources of version {bulkedge.version.__version__}"]
+    assert "2 of 3 studies were made by other code" in page
+    assert [claim["version"] for claim in json.loads((tmp_path / "claims.json").read_text())][::5] == [
+        "0.0.1",
+        bulkedge.version.__version__,
+        bulkedge.version.__version__,
+    ]
+    reproduce([First(), Second()], tmp_path)
+    assert "outdated" not in (tmp_path / "index.html").read_text().split("</style>")[1]
+
+
+def test_the_page_names_all_seeds(tmp_path):
+    reproduce([First()], tmp_path, seed=3)
+    assert "seed 3." in (tmp_path / "index.html").read_text()
+    reproduce([Second()], tmp_path, seed=1)
+    assert "seeds 1, 3." in (tmp_path / "index.html").read_text()
+    assert [claim["seed"] for claim in json.loads((tmp_path / "claims.json").read_text())] == [3] * 5 + [1] * 5
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 0.5])
+def test_seeds_that_are_none(tmp_path, seed):
+    with pytest.raises(DomainError, match="seed = "):
+        reproduce([First()], tmp_path, seed=seed)
+
+
+def test_a_claim_survives_its_record_whatever_its_numbers(tmp_path):
+    (first,) = reproduce([Extreme()], tmp_path)
+    (kept,) = reproduce([Extreme()], tmp_path)
+    assert [claim.holds for claim in kept.claims] == [claim.holds for claim in first.claims]
+    assert repr(kept) == repr(first)
+    json.loads((tmp_path / Extreme.name() / "record.json").read_text(), parse_constant=pytest.fail)
+    json.loads((tmp_path / "claims.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_files_that_others_laid_into_a_study_stay(tmp_path):
+    reproduce([First()], tmp_path)
+    (tmp_path / First.name() / "notes.txt").write_text("mine")
+    assert runs(First(), folder=tmp_path)[0] == [0]
+    assert runs(First(), folder=tmp_path, seed=1)[0] == [1]
+    assert (tmp_path / First.name() / "notes.txt").read_text() == "mine"
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    with locked(tmp_path), pytest.raises(StoreError, match="written by another process"):
+        reproduce([First()], tmp_path)
+
+
+# -- the time left -----------------------------------------------------------------------------------------------------
+
+
+def test_the_time_left_is_that_of_earlier_runs_or_the_average_of_this_one(tmp_path):
+    studies_, names = (First(), Second(), Third()), [each.name() for each in (First, Second, Third)]
+    _, _, listener = runs(*studies_, folder=tmp_path)
+    assert [(step.number, step.total, step.study) for step in listener.begun] == [
+        (k + 1, 3, names[k]) for k in range(3)
+    ]
+    assert listener.begun[0].left is None
+    (_, one), (second, two), (last, _) = listener.finished
+    assert listener.begun[1].left == 2 * one.seconds
+    assert second.left == (one.seconds + two.seconds) / 2
+    assert last.left == 0
+    for name, seconds in zip(names, (10.0, 200.0, 3000.0), strict=True):
+        path = tmp_path / name / "record.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
+    _, _, listener = runs(*studies_, folder=tmp_path, again=True)
+    assert [step.left for step in listener.begun] == [3210.0, 3200.0, 3000.0]
+    _, _, listener = runs(*studies_, folder=tmp_path)
+    assert [step.left for step, _ in listener.finished] == [0, 0, 0]
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def damage(folder, how):
+    """Damage the result of a study in one way."""
+    record = folder / "record.json"
+    content = json.loads(record.read_text())
+    if how.startswith("without "):
+        path = folder / how.removeprefix("without ")
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    elif how.startswith("record without "):
+        del content[how.removeprefix("record without ")]
+        record.write_text(json.dumps(content))
+    else:
+        path, text = {
+            "cut": (record, record.read_text()[:100]),
+            "empty": (record, ""),
+            "a list": (record, "[1]"),
+            "claims are text": (record, json.dumps(content | {"claims": ["a"]})),
+            "seed is text": (record, json.dumps(content | {"seed": "x"})),
+            "another study": (record, json.dumps(content | {"study": "exhibits/second"})),
+            "figure": (folder / "figure.png", "not a figure"),
+            "data": (next((folder / "data.zarr" / "values").rglob("0")), "not data"),
+        }[how]
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *(
+            f"without {name}"
+            for name in ("record.json", "figure.png", "figure.pdf", "data.zarr", "data.zarr/zarr.json")
+        ),
+        *(f"record without {key}" for key in ("study", "parameters", "seed", "version", "seconds", "claims", "digest")),
+        *("cut", "empty", "a list", "claims are text", "seed is text", "another study", "figure", "data"),
+    ],
+)
+def test_a_damaged_result_is_reported_left_out_and_run_again(tmp_path, how):
+    (before,) = reproduce([First()], tmp_path)
+    damage(tmp_path / First.name(), how)
+    _, _, listener = runs(Second(), folder=tmp_path)
+    (complaint,) = listener.complaints
+    assert complaint.startswith(f"exhibits/first in {tmp_path} is damaged (")
+    assert complaint.endswith("it is left out of the page until it is run again")
+    assert on_the_page(tmp_path)[0] == ["exhibits/second"]
+    ran, (after,), listener = runs(First(), folder=tmp_path)
+    assert ran == [1]
+    assert listener.complaints[0].endswith("it is run again")
+    assert after.claims == before.claims
+    assert on_the_page(tmp_path)[0] == ["exhibits/first", "exhibits/second"]
+    assert runs(First(), folder=tmp_path)[2].complaints == []
+
+
+# -- interruptions -----------------------------------------------------------------------------------------------------
+
+STEPS = ["Path.rename", "Path.mkdir", "Path.write_bytes", "Path.write_text", "Path.exists", "os.replace"]
+
+
+class Stopped(BaseException):
+    """Ends a process where it stands."""
+
+
+def stop_after(monkeypatch, steps):
+    """Let so many steps on the disk happen, and no more."""
+    left = steps
+
+    def guarded(original):
+        def step(*arguments, **options):
+            nonlocal left
+            if left == 0:
+                raise Stopped
+            left -= 1
+            return original(*arguments, **options)
+
+        return step
+
+    for name in STEPS:
+        owner = {"Path": Path, "os": os}[name.split(".")[0]]
+        monkeypatch.setattr(owner, name.split(".")[1], guarded(getattr(owner, name.split(".")[1])))
+    monkeypatch.setattr(shutil, "rmtree", guarded(shutil.rmtree))
+    monkeypatch.setattr(xr.Dataset, "to_zarr", guarded(xr.Dataset.to_zarr))
+
+
+def test_stopped_at_any_step_a_run_loses_no_result_that_was_there_and_goes_on(tmp_path, monkeypatch):
+    """After each number of steps: the old result or the new one, never neither, and the next run mends the rest."""
+    finished, steps = False, 0
+    wanted = [First(), Second()]
+    template, undisturbed = tmp_path / "template", tmp_path / "undisturbed"
+    old = reproduce([First()], template, seed=9)[0]
+    expected = [each.claims for each in reproduce(wanted, undisturbed)]
+    while not finished:
+        folder = tmp_path / f"after-{steps}"
+        shutil.copytree(template, folder)
+        with monkeypatch.context() as patch:
+            stop_after(patch, steps)
+            try:
+                reproduce(wanted, folder)
+                finished = True
+            except Stopped:
+                pass
+        found = Gallery.opened(folder)
+        assert found.damaged == {}
+        assert found.results["exhibits/first"].claims in (old.claims, expected[0])
+        new = {name for name, result in found.results.items() if result.origin.seed == 0}
+        ran, results, listener = runs(*wanted, folder=folder)
+        assert ran == [int(study.name() not in new) for study in wanted]
+        assert [each.claims for each in results] == expected
+        assert listener.complaints == []
+        assert on_the_page(folder)[0] == ["exhibits/first", "exhibits/second"]
+        assert [path for path in folder.rglob(".*") if path.name not in (".lock", ".claims.json.draft")] == []
+        steps += 1
+    assert steps > 20
+
+
+def test_a_killed_process_leaves_what_it_finished(tmp_path):
+    script = (
+        "import sys, time; from exhibits import First, Second; from bulkedge.report import reproduce\n"
+        "Second.run = lambda self, rng: time.sleep(60)\n"
+        "reproduce([First(), Second()], sys.argv[1])"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env=environment)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "index.html").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert on_the_page(tmp_path)[0] == ["exhibits/first"]
+    assert runs(First(), Second(), folder=tmp_path)[0] == [0, 1]
+
+
+# -- the dataset, the command and the page -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def gallery(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gallery")
     reproduce([Edge(size=50, draws=200)], folder, seed=3)
+    reproduce([Third(failing=1)], folder)
     return folder
 
 
@@ -27,6 +374,25 @@ def test_the_dataset_comes_back(gallery):
 
 def test_the_command_is_the_one_that_was_run():
     assert command_for(Edge(size=50, level=0.1), 3) == "bulkedge reproduce laws/edge --size 50 --level 0.1 --seed 3"
+    command = command_for(Exhibit(kind="two words", rates=(0.5, float("inf"))), 0)
+    assert command == "bulkedge reproduce exhibits/exhibit --rates 0.5,inf --kind 'two words' --seed 0"
+
+
+@pytest.mark.parametrize("name", studies())
+def test_the_command_of_a_study_is_read_back_as_the_study(name):
+    study = studies()[name].preset("paper")
+    _, command, *arguments = shlex.split(command_for(study, 7))
+    with main.commands[command].make_context(command, arguments) as context:
+        given = {key: context.params[key] for key in study.parameters() if context.params[key] is not None}
+        assert type(study)(**given) == study
+        assert context.params["seed"] == 7
+
+
+def test_json_that_has_to_come_back():
+    assert json.loads(written({"a": (float("nan"), float("-inf"), 1.5, True)}, exact=True)) == {
+        "a": ["nan", "-inf", 1.5, True]
+    }
+    assert json.loads(written([float("nan"), float("inf")])) == [None, None]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -46,9 +412,11 @@ def test_the_page_opens_without_errors_or_requests(gallery):
         pictures = page.evaluate("[...document.images].map(image => image.complete && image.naturalWidth > 100)")
         overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         verdicts = page.locator("td.holds, td.fails").count()
+        text = page.inner_text("body")
         browser.close()
     assert problems == []
-    assert pictures == [True]
+    assert pictures == [True, True]
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     assert overflow <= 0
-    assert verdicts == 2
+    assert verdicts == 7
+    assert "claim 0 of <exhibits/third>" in text  # escaped, not a tag

@@ -2,134 +2,40 @@
 
 from __future__ import annotations
 
-import re
+import inspect
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor
+from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict
-from functools import cache
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
-from bulkedge import laws as families
-from bulkedge.domains import Each, Instance, Interval, Parameter, Parametric, parameters
+from bulkedge.domains import Each, Interval, parameters
 from bulkedge.errors import DomainError
-from bulkedge.progress import Progress, listening
+from bulkedge.options import Declared, LawCommand, PaperCommand, StudyCommand, families
 from bulkedge.records import written
+from bulkedge.terminal import Heading, about, duration, err, explained, out, shown_progress, unknown
 from bulkedge.version import __version__
 
 if TYPE_CHECKING:
+    from bulkedge.gallery import Reproduction
+    from bulkedge.report import Step
     from bulkedge.sweeps import Sweep
 
-INTERRUPTED = 130
-PLAIN_SECONDS = 5.0
-"""Without a terminal, progress is a line this often."""
 NUMBERS = Each(Interval(-1e300, 1e300), most=100_000)
-
-out, err = Console(), Console(stderr=True)
-if not out.is_terminal:
-    out.width = 140
+LEVELS = Each(Interval(0, 1), most=100_000)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="bulkedge")
 def main() -> None:
     """Random-matrix theory for transformer attention: laws, studies of the papers' claims, and sweeps."""
-
-
-# -- options from declarations -----------------------------------------------------------------------------------------
-
-
-class Declared(click.ParamType[Any]):
-    """The values of a declared parameter."""
-
-    def __init__(self, declared: Parameter) -> None:
-        self.declared = declared
-        self.name = "numbers" if isinstance(declared.domain, Each) else "value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read and check."""
-        try:
-            return self.declared.domain.parse(self.declared.name, str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-def option_for(declared: Parameter) -> click.Option:
-    """A declared parameter as an option, with its meaning, domain and values as help."""
-    values = [("default", declared.default), ("paper", declared.paper)]
-    known = "".join(f"; {label} {value}" for label, value in values if value is not MISSING)
-    return click.Option(
-        [f"--{declared.name.replace('_', '-')}", declared.name],
-        type=Declared(declared),
-        required=declared.default is MISSING,
-        help=f"{declared.doc}, in {declared.domain}{known}.",
-    )
-
-
-class Catalogued(click.Command):
-    """A command whose first argument names something with declared parameters; these become options."""
-
-    catalogue: Callable[[], dict[str, type]]
-    chosen: type | None = None
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Look for a known name among the arguments before they are parsed."""
-        known = self.catalogue()
-        self.chosen = next((known[each] for each in args if each in known), None)
-        return super().make_context(info_name, args, parent, **extra)
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The options of the command and of what was named."""
-        declared = parameters(self.chosen) if self.chosen else ()
-        return super().get_params(ctx) + [option_for(each) for each in declared]
-
-
-def _studies() -> dict[str, type]:
-    from bulkedge.studies.base import studies
-
-    return dict(studies())
-
-
-class StudyCommand(Catalogued):
-    """Names a study."""
-
-    catalogue = staticmethod(_studies)
-
-
-@cache
-def _families() -> dict[str, type]:
-    found = (getattr(families, name) for name in families.__all__)
-    return {
-        re.sub(r"(?<=[a-z])(?=[A-Z])", "-", each.__name__).lower(): each
-        for each in found
-        if isinstance(each, type)
-        and issubclass(each, Parametric)
-        and issubclass(each, families.Law)
-        and _writable(each)
-    }
-
-
-def _writable(family: type) -> bool:
-    """Whether all parameters can be given as text."""
-    return not any(isinstance(each.domain, Instance) for each in parameters(family))
-
-
-class LawCommand(Catalogued):
-    """Names a family of laws."""
-
-    catalogue = staticmethod(_families)
 
 
 # -- list --------------------------------------------------------------------------------------------------------------
@@ -141,63 +47,118 @@ def list_studies(*, as_json: bool) -> None:
     """List the studies."""
     from bulkedge.studies.base import studies
 
+    print_summaries("study", dict(studies()), as_json=as_json)
+
+
+def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None:
+    """What there is, with the first paragraph of what it says of itself."""
+    shows = {name: (inspect.getdoc(each) or "").split("\n\n")[0].replace("\n", " ") for name, each in known.items()}
     if as_json:
-        click.echo(written({name: study.summary() for name, study in studies().items()}, indent=1))
+        click.echo(written(shows, indent=1))
         return
-    table = Table("study", "shows", box=None, pad_edge=False)
-    for name, study in studies().items():
-        table.add_row(name, escape(study.summary()))
+    table = Table(kind, "shows", box=None, pad_edge=False)
+    table.columns[0].no_wrap = True  # names are there to be copied
+    for name, sentence in shows.items():
+        table.add_row(name, escape(sentence))
     out.print(table)
 
 
 # -- reproduce ---------------------------------------------------------------------------------------------------------
 
 
-@main.command("reproduce", cls=StudyCommand)
+@main.command("reproduce", cls=PaperCommand)
 @click.argument("name", default="")
 @click.option("--paper", is_flag=True, help="Run at the paper's sizes instead of the quick ones.")
-@click.option("--seed", default=0, show_default=True, help="Seed of every study.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Seed of every study.")
 @click.option(
     "--out", "folder", default="out", show_default=True, type=click.Path(path_type=Path), help="Folder to write."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
-def reproduce_command(name: str, *, paper: bool, seed: int, folder: Path, as_json: bool, **changes: Any) -> None:
+@click.option("--again", is_flag=True, help="Run also what the folder holds from the same code, parameters and seed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the claims of these studies as JSON.")
+def reproduce_command(name: str, *, paper: bool, folder: Path, as_json: bool, **given: Any) -> None:
     """Run studies, write their data, figures and a page, and check their claims.
 
     NAME is a study, a paper, or nothing for all of them; with a study, its parameters are options too
-    (bulkedge reproduce laws/edge --help). Exits with 1 if a claim fails.
+    (bulkedge reproduce laws/edge --help). What the folder holds already is kept, and the page shows all of it; the
+    same command goes on after an interruption. Exits with 1 if a claim of these studies fails.
     """
-    from bulkedge.report import Reproduction, reproduce
+    from bulkedge.report import reproduce
     from bulkedge.studies.base import ready
 
-    given = {key: value for key, value in changes.items() if value is not None}
+    began, seed, again = time.monotonic(), given.pop("seed"), given.pop("again")
+    changes = {key: value for key, value in given.items() if value is not None}
     with explained():
-        families, left_out = ready(name)
-        chosen = [study.preset("paper" if paper else "quick", **given) for study in families]
+        chosen, left_out = ready(name)
+        studies = [study.preset("paper" if paper else "quick", **changes) for study in chosen]
     for sentence in left_out:
-        err.print(f"left out {sentence}", soft_wrap=True, markup=False, highlight=False)
-
-    def report(result: Reproduction) -> None:
-        failed = sum(not claim.holds for claim in result.claims)
-        verdict = "[red]fail[/]" if failed else "[green]hold[/]"
-        err.print(f"{result.study.name()}: {len(result.claims) - failed} of {len(result.claims)} claims {verdict}")
-
-    with explained(), shown_progress():
-        results = reproduce(chosen, folder, seed, report)
+        tell(f"left out {sentence}")
+    with explained("the same command goes on from there"), shown_progress() as head:
+        teller = Teller(head)
+        results = reproduce(studies, folder, seed, again=again, watcher=teller)
     if as_json:
-        click.echo((folder / "claims.json").read_text(encoding="utf-8"))
+        click.echo(written([claim for result in results for claim in result.shown_claims()], indent=1))
     else:
         out.print(claims_table(results))
-        out.print(f"the page is {folder / 'index.html'}", soft_wrap=True)
+        click.echo(f"the page is {folder / 'index.html'}")
+    tell(
+        f"{verdict(results)}, {counted(len(results), 'study', 'studies')}, {teller.kept} kept, "
+        f"{duration(time.monotonic() - began)}"
+    )
     if not all(result.holds for result in results):
         sys.exit(1)
 
 
-def claims_table(results: list[Any]) -> Table:
+def tell(sentence: str) -> None:
+    """Print a line for people, as it is, on stderr."""
+    err.print(sentence, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """A number of things."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def verdict(results: list[Reproduction]) -> str:
+    """How many claims fail, or that all of them hold."""
+    total, failed = sum(len(each.claims) for each in results), sum(each.failed for each in results)
+    return f"{failed or total} of {counted(total, 'claim', 'claims')} {'fail' if failed else 'hold'}"
+
+
+class Teller:
+    """Tells on stderr how a run of studies goes."""
+
+    def __init__(self, head: Heading) -> None:
+        self.head, self.kept = head, 0
+
+    def complain(self, sentence: str) -> None:
+        """Something in the folder is damaged."""
+        tell(sentence)
+
+    def begin(self, step: Step) -> None:
+        """A study begins."""
+        self.head(f"study {step.number} of {step.total}, {step.study}{remaining(step)}")
+
+    def finish(self, step: Step, result: Reproduction) -> None:
+        """A study is done, or was there already."""
+        self.kept += step.kept
+        time_taken = "kept, 0.0 s" if step.kept else duration(result.seconds)
+        replaced = f", replaces one of other {' and '.join(step.replaces)}" if step.replaces else ""
+        tell(
+            f"study {step.number} of {step.total}, {step.study}: {verdict([result])}, {time_taken}{replaced}"
+            f"{remaining(step) if step.number < step.total else ''}"
+        )
+
+
+def remaining(step: Step) -> str:
+    """The time left, if it can be told."""
+    return "" if step.left is None else f", {about(step.left)} left"
+
+
+def claims_table(results: list[Reproduction]) -> Table:
     """The claims of all studies for a terminal."""
     table = Table("claim", "predicted", "measured", "tolerance", "verdict", box=None, pad_edge=False)
     for result in results:
-        table.add_row(f"[bold]{result.study.name()}[/]")
+        table.add_row(f"[bold]{escape(result.name)}[/]")
         for claim in result.claims:
             sign = "" if claim.relation == "=" else claim.relation + " "
             error = f" ± {claim.error:.1g}" if claim.error else ""
@@ -260,7 +221,7 @@ def _planned(name: str, given: dict[str, Any]) -> Sweep:
     from bulkedge.sweeps import Sweep, parse_axis
 
     if name not in studies():
-        raise DomainError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
+        raise unknown("study", name, list(studies()))
     (family,), _ = ready(name)
     pairs = [text.partition("=") for text in given["axes"]]
     if unclear := [key for key, sign, values in pairs if not (key and sign and values)]:
@@ -302,20 +263,30 @@ def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[
 
 
 @main.command("law", cls=LawCommand)
-@click.argument("name")
-@click.option("--at", metavar="X,Y,...", help="Points at which to give density and distribution function.")
-@click.option("--quantiles", metavar="P,Q,...", help="Levels whose quantiles to give.")
+@click.argument("name", default="")
+@click.option(
+    "--at",
+    metavar="X,Y,...",
+    type=Declared("at", NUMBERS),
+    help="Points at which to give density and distribution function.",
+)
+@click.option(
+    "--quantiles", metavar="P,Q,...", type=Declared("quantiles", LEVELS), help="Levels whose quantiles to give."
+)
 @click.option("--spike", metavar="THETA,...", help="Strengths of additive rank-one perturbations.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def law_command(name: str, *, at: str, quantiles: str, spike: str, as_json: bool, **given: Any) -> None:
-    """Edges, atoms, moments and values of the law NAME.
+def law_command(name: str, *, at: Any, quantiles: Any, spike: str, as_json: bool, **given: Any) -> None:
+    """Edges, atoms, moments and values of the law NAME; without a name, which laws there are.
 
     bulkedge law marchenko-pastur --ratio 0.5 --at 1,2
     """
+    if not name:
+        print_summaries("law", families(), as_json=as_json)
+        return
     with explained():
-        if name not in _families():
-            raise DomainError(f"law = {name!r} is unknown; there are {', '.join(_families())}")
-        law = _families()[name](**{key: value for key, value in given.items() if value is not None})
+        if name not in families():
+            raise unknown("law", name, list(families()))
+        law = families()[name](**{key: value for key, value in given.items() if value is not None})
         facts: dict[str, Any] = {
             "law": repr(law),
             "support": law.support,
@@ -325,11 +296,9 @@ def law_command(name: str, *, at: str, quantiles: str, spike: str, as_json: bool
             "variance": law.var(),
         }
         if at:
-            points = NUMBERS.parse("at", at)
-            facts |= {"at": points, "pdf": law.pdf(points).tolist(), "cdf": law.cdf(points).tolist()}
+            facts |= {"at": at, "pdf": law.pdf(at).tolist(), "cdf": law.cdf(at).tolist()}
         if quantiles:
-            levels = NUMBERS.parse("quantiles", quantiles)
-            facts |= {"levels": levels, "quantiles": law.ppf(levels).tolist()}
+            facts |= {"levels": quantiles, "quantiles": law.ppf(quantiles).tolist()}
         if spike:
             found = law.spike(NUMBERS.parse("spike", spike))
             facts |= {"spike_location": found.location.tolist(), "spike_overlap": found.overlap.tolist()}
@@ -341,69 +310,3 @@ def law_command(name: str, *, at: str, quantiles: str, spike: str, as_json: bool
     for key, value in facts.items():
         table.add_row(key.replace("_", " "), escape(str(value)))
     out.print(table)
-
-
-# -- errors and progress -----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def explained(after_ctrl_c: str = "run the command again for the rest") -> Iterator[None]:
-    """Errors that a user can mend, without a traceback; Ctrl-C says what is kept, and how to go on."""
-    from bulkedge.sweeps import StoreError
-
-    try:
-        yield
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    except StoreError as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{error}; what was finished before is kept") from error
-    except BrokenExecutor as error:
-        raise click.ClickException(
-            f"a worker died, perhaps for want of memory ({error}); what was finished is kept: "
-            "run the same command again, with fewer --workers"
-        ) from error
-    except KeyboardInterrupt:
-        err.print(f"stopped; what was finished is kept: {after_ctrl_c}")
-        sys.exit(INTERRUPTED)
-
-
-@contextmanager
-def shown_progress() -> Iterator[None]:
-    """A bar on a terminal, a line now and then elsewhere."""
-    if not err.is_terminal:
-        with listening(PlainProgress()):
-            yield
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=err, transient=True) as bar:
-        task = bar.add_task("", total=None, rate="")
-
-        def show(event: Progress) -> None:
-            speed = bar.tasks[0].speed
-            rate = f"{speed:.3g}/s" if speed else ""
-            if event.done == 0:
-                bar.reset(task)
-            bar.update(task, description=event.label, completed=event.done, total=event.total, rate=rate)
-
-        with listening(show):
-            yield
-
-
-class PlainProgress:
-    """Lines on stderr, not too many."""
-
-    def __init__(self) -> None:
-        self.began = self.told = time.monotonic()
-
-    def __call__(self, event: Progress) -> None:
-        """Print, if the last line is long ago."""
-        now = time.monotonic()
-        if event.done == 0:
-            self.began = now
-        if now - self.told > PLAIN_SECONDS and event.done:
-            rate = event.done / (now - self.began)
-            left = (event.total - event.done) / rate
-            err.print(f"{event.label}: {event.done} of {event.total}, {rate:.3g}/s, {left:.0f} s left", highlight=False)
-            self.told = now

@@ -1,122 +1,189 @@
-"""Run studies and write what people look at: datasets, figures, claims, and one page that holds them all."""
+"""Run studies and keep what people look at: datasets, figures, claims, and one page that holds them all.
+
+What a folder holds already, from the same code with the same parameters and seed, is not run again; so a run that was
+stopped goes on where it was, and single studies join those that are there.
+"""
 
 from __future__ import annotations
 
-import base64
 import io
-import shutil
+import json
+import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import xarray as xr
-from jinja2 import Environment, PackageLoader
-
-from bulkedge.domains import parameters
-from bulkedge.records import written
+from bulkedge.domains import Integers, parameters
+from bulkedge.gallery import Gallery, Origin, Reproduction, sources
+from bulkedge.records import locked, written
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
 from bulkedge.version import __version__
 
 DPI = 200
+PIXELS_PER_INCH = 115
+"""On the page."""
+SEEDS = Integers(0, 2**63 - 1)
 
 
 @dataclass(frozen=True)
-class Reproduction:
-    """A study that was run: its dataset, claims and figure (as PNG and PDF), and the seconds it took."""
+class Step:
+    """Where a run stands: which study of how many, and the seconds left, as far as that can be told.
 
-    study: Study
-    data: xr.Dataset
-    claims: tuple[Claim, ...]
-    image: bytes
-    document: bytes
-    width: int
-    seconds: float
+    ``kept`` says that the folder holds the study already; ``replaces``, in what an earlier result of it differs.
+    """
 
-    @property
-    def holds(self) -> bool:
-        """Whether every claim does."""
-        return all(claim.holds for claim in self.claims)
+    number: int
+    total: int
+    study: str
+    left: float | None
+    kept: bool = False
+    replaces: tuple[str, ...] = ()
+
+
+class Watcher(Protocol):
+    """Is told how a run goes."""
+
+    def complain(self, sentence: str) -> None:
+        """Something in the folder is damaged."""
+
+    def begin(self, step: Step) -> None:
+        """A study begins."""
+
+    def finish(self, step: Step, result: Reproduction) -> None:
+        """A study is done, or was there already; the step has the time left after it."""
+
+
+class Silent:
+    """Does not pass it on."""
+
+    def complain(self, sentence: str) -> None:
+        """Nothing."""
+
+    def begin(self, step: Step) -> None:
+        """Nothing."""
+
+    def finish(self, step: Step, result: Reproduction) -> None:
+        """Nothing."""
 
 
 def reproduce(
-    studies: Iterable[Study], folder: str | Path, seed: int = 0, done: Callable[[Reproduction], None] | None = None
+    studies: Iterable[Study], folder: str | Path, seed: int = 0, *, again: bool = False, watcher: Watcher | None = None
 ) -> list[Reproduction]:
-    """Run studies and write datasets, figures, ``claims.json`` and ``index.html`` into a folder.
+    """Run studies that a folder does not hold yet, and make its page of all that it holds then.
 
     Parameters
     ----------
     studies : iterable of Study
         What to run.
     folder : path
-        Where to write; each study has a folder of its name in it. Earlier results of the same studies are replaced.
+        Where to write; each study has a folder of its name in it. An earlier result of the same study is replaced,
+        unless it has the same parameters and seed and was made by the same code: then it is kept. Results of other
+        studies stay, and stay on the page.
     seed : int
         Seed of every study.
-    done : callable, optional
-        Called with each study when it is done.
+    again : bool
+        Whether to run also what would be kept.
+    watcher : Watcher, optional
+        Is told of each study as it begins and ends.
+
+    Returns
+    -------
+    list of Reproduction
+        The results of the studies asked for, in their order.
+
+    Raises
+    ------
+    StoreError
+        If another process is writing into the folder.
     """
-    root, results = Path(folder), []
-    for study in studies:
-        result = _run(study, seed)
-        _write(result, root / study.name())
-        results.append(result)
-        # written each time, so that an interrupted run leaves a page of what it finished
-        _write_page(results, root, seed)
-        if done is not None:
-            done(result)
-    return results
+    seed = SEEDS.check("seed", seed)
+    root = Path(folder)
+    with locked(root):
+        run = _Run(Gallery.opened(root), list(studies), seed, again, watcher or Silent())
+        try:
+            return run.all()
+        finally:
+            run.gallery.write_page()
 
 
-def _run(study: Study, seed: int) -> Reproduction:
-    start = time.perf_counter()
-    data = study.simulate(seed)
-    figure, image, document = study.plot(data), io.BytesIO(), io.BytesIO()
-    figure.savefig(image, format="png", dpi=DPI)
-    figure.savefig(document, format="pdf", metadata={"CreationDate": None})
-    width = round(115 * figure.get_size_inches()[0])
-    claims = tuple(study.claims(data))
-    seconds = time.perf_counter() - start
-    return Reproduction(study, data, claims, image.getvalue(), document.getvalue(), width, seconds)
+@dataclass
+class _Run:
+    """The studies of one call, one after another."""
+
+    gallery: Gallery
+    studies: Sequence[Study]
+    seed: int
+    again: bool
+    watcher: Watcher
+    spent: float = 0.0
+    ran: int = 0
+
+    def all(self) -> list[Reproduction]:
+        """Run or keep each."""
+        wanted = {study.name() for study in self.studies}
+        for name, reason in sorted(self.gallery.damaged.items()):
+            remedy = "it is run again" if name in wanted else "it is left out of the page until it is run again"
+            self.watcher.complain(f"{name} in {self.gallery.root} is damaged ({reason}): {remedy}")
+        return [self._one(index) for index in range(len(self.studies))]
+
+    def _one(self, index: int) -> Reproduction:
+        study = self.studies[index]
+        kept = self._kept(study)
+        earlier = self.gallery.results.get(study.name())
+        replaces = tuple(earlier.origin.differences(origin_of(study, self.seed))) if earlier and not kept else ()
+        place = (index + 1, len(self.studies), study.name())
+        if kept is None:
+            self.watcher.begin(Step(*place, self._left(self.studies[index:]), replaces=replaces))
+            result = self._add(study)
+        else:
+            result = kept
+        left = self._left(self.studies[index + 1 :])
+        self.watcher.finish(Step(*place, left, kept=kept is not None, replaces=replaces), result)
+        return result
+
+    def _kept(self, study: Study) -> Reproduction | None:
+        """The result that stands for the study, if there is one."""
+        found = None if self.again else self.gallery.results.get(study.name())
+        return found if found is not None and found.origin == origin_of(study, self.seed) else None
+
+    def _add(self, study: Study) -> Reproduction:
+        start = time.perf_counter()
+        data = study.simulate(self.seed)
+        figure, image, document = study.plot(data), io.BytesIO(), io.BytesIO()
+        figure.savefig(image, format="png", dpi=DPI)
+        figure.savefig(document, format="pdf", metadata={"CreationDate": None})
+        width = round(PIXELS_PER_INCH * figure.get_size_inches()[0])
+        claims = tuple(study.claims(data))
+        seconds = time.perf_counter() - start
+        self.spent, self.ran = self.spent + seconds, self.ran + 1
+        origin, command = origin_of(study, self.seed), command_for(study, self.seed)
+        result = Reproduction(origin, study.summary(), command, seconds, width, claims)
+        return self.gallery.add(result, data, image.getvalue(), document.getvalue())
+
+    def _left(self, studies: Sequence[Study]) -> float | None:
+        """Seconds that studies will take: as long as they took before, or else as long as those of this run on average.
+
+        None if neither tells.
+        """
+        total = 0.0
+        for study in studies:
+            if self._kept(study):
+                continue
+            before = self.gallery.results.get(study.name())
+            if before is not None and before.origin.parameters == origin_of(study, self.seed).parameters:
+                total += before.seconds
+            elif self.ran:
+                total += self.spent / self.ran
+            else:
+                return None
+        return total
 
 
-def _write(result: Reproduction, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "figure.png").write_bytes(result.image)
-    (folder / "figure.pdf").write_bytes(result.document)
-    shutil.rmtree(folder / "data.zarr", ignore_errors=True)
-    # Zarr has a type for strings, but not for NumPy's strings of fixed length
-    labels = {name: each.astype(object) for name, each in result.data.coords.items() if each.dtype.kind == "U"}
-    data = result.data.assign_coords(labels)
-    data.to_zarr(folder / "data.zarr", mode="w", zarr_format=3, consolidated=False)
-
-
-def _write_page(results: list[Reproduction], root: Path, seed: int) -> None:
-    claims = [claim.record() | {"study": each.study.name()} for each in results for claim in each.claims]
-    (root / "claims.json").write_text(written(claims, indent=1), encoding="utf-8")
-    page = Environment(loader=PackageLoader("bulkedge"), autoescape=True).get_template("gallery.html")
-    text = page.render(
-        title="reproduced claims" if len(results) > 1 else results[0].study.name(),
-        version=__version__,
-        seed=seed,
-        total=len(claims),
-        failed=sum(not claim["holds"] for claim in claims),
-        results=[_shown(each, seed) for each in results],
-    )
-    (root / "index.html").write_text(text, encoding="utf-8")
-
-
-def _shown(result: Reproduction, seed: int) -> dict[str, Any]:
-    return {
-        "name": result.study.name(),
-        "summary": result.study.summary(),
-        "image": base64.b64encode(result.image).decode(),
-        "width": result.width,
-        "claims": result.claims,
-        "command": command_for(result.study, seed),
-        "seconds": result.seconds,
-    }
+def origin_of(study: Study, seed: int) -> Origin:
+    """What the result of a study will say of where it is from."""
+    return Origin(study.name(), json.loads(written(study.parameters(), exact=True)), seed, __version__, sources())
 
 
 def command_for(study: Study, seed: int) -> str:
@@ -125,6 +192,12 @@ def command_for(study: Study, seed: int) -> str:
     for each in parameters(type(study)):
         value = getattr(study, each.name)
         if value != each.default:
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            options.append(f"--{each.name.replace('_', '-')} {text}")
-    return " ".join(["bulkedge reproduce", study.name(), *options, f"--seed {seed}"])
+            options += [f"--{each.name.replace('_', '-')}", as_option(value)]
+    return shlex.join(["bulkedge", "reproduce", study.name(), *options, "--seed", str(seed)])
+
+
+def as_option(value: Any) -> str:
+    """A parameter as the command line reads it: members separated by commas, tuples of tuples by semicolons."""
+    if not isinstance(value, tuple):
+        return str(value)
+    return (";" if any(isinstance(each, tuple) for each in value) else ",").join(map(as_option, value))

@@ -1,0 +1,122 @@
+"""Options of the command line that are made from declarations: parameters of studies and of laws."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import MISSING
+from functools import cache
+from typing import Any
+
+import click
+
+from bulkedge.domains import Domain, Each, Instance, Parameter, Parametric, parameters
+from bulkedge.errors import DomainError
+from bulkedge.terminal import explained, unknown
+
+
+class Declared(click.ParamType[Any]):
+    """The values of a domain, under the name of a parameter."""
+
+    def __init__(self, parameter: str, domain: Domain) -> None:
+        self.parameter, self.domain = parameter, domain
+        self.name = "numbers" if isinstance(domain, Each) else "value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read and check."""
+        try:
+            return self.domain.parse(self.parameter, str(value))
+        except DomainError as error:
+            self.fail(str(error), param, ctx)
+
+
+def option_for(declared: Parameter) -> click.Option:
+    """A declared parameter as an option, with its meaning, domain and values as help."""
+    values = [("default", declared.default), ("paper", declared.paper)]
+    known = "".join(f"; {label} {value}" for label, value in values if value is not MISSING)
+    return click.Option(
+        [f"--{declared.name.replace('_', '-')}", declared.name],
+        type=Declared(declared.name, declared.domain),
+        required=declared.default is MISSING,
+        help=f"{declared.doc}, in {declared.domain}{known}.",
+    )
+
+
+class Catalogued(click.Command):
+    """A command whose first argument names something with declared parameters; these become options."""
+
+    kind: str
+    catalogue: Callable[[], dict[str, type]]
+    chosen: type | None = None
+
+    def groups(self) -> list[str]:
+        """Names that stand for several entries of the catalogue."""
+        return []
+
+    def require(self, name: str) -> None:
+        """Refuse a name that is not known."""
+        if name not in (known := [*self.catalogue(), *self.groups()]):
+            raise unknown(self.kind, name, known)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Look for a known name among the arguments before they are parsed."""
+        known = self.catalogue()
+        if args and not args[0].startswith("-"):
+            # if this is misspelled, say so, and not that the options after it are unknown
+            with explained():
+                self.require(args[0])
+            self.chosen = known.get(args[0])
+        else:
+            self.chosen = next((known[each] for each in args if each in known), None)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The options of the command and of what was named."""
+        declared = parameters(self.chosen) if self.chosen else ()
+        return super().get_params(ctx) + [option_for(each) for each in declared]
+
+
+def _studies() -> dict[str, type]:
+    from bulkedge.studies.base import studies
+
+    return dict(studies())
+
+
+class StudyCommand(Catalogued):
+    """Names a study."""
+
+    kind = "study"
+    catalogue = staticmethod(_studies)
+
+
+class PaperCommand(StudyCommand):
+    """Names a study, or a paper for all of its studies."""
+
+    def groups(self) -> list[str]:
+        """The papers."""
+        return sorted({name.split("/")[0] for name in self.catalogue()})
+
+
+@cache
+def families() -> dict[str, type]:
+    """The families of laws whose parameters can be given as text, by the name they have on the command line."""
+    from bulkedge import laws
+
+    found = (getattr(laws, name) for name in laws.__all__)
+    return {
+        re.sub(r"(?<=[a-z])(?=[A-Z])", "-", each.__name__).lower(): each
+        for each in found
+        if isinstance(each, type)
+        and issubclass(each, Parametric)
+        and issubclass(each, laws.Law)
+        and not any(isinstance(declared.domain, Instance) for declared in parameters(each))
+    }
+
+
+class LawCommand(Catalogued):
+    """Names a family of laws."""
+
+    kind = "law"
+    catalogue = staticmethod(families)

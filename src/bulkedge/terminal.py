@@ -1,0 +1,137 @@
+"""What the command line shows while it works and when it stops: consoles, errors, progress."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from bulkedge.errors import BulkedgeError, DomainError
+from bulkedge.progress import Progress, listening
+
+INTERRUPTED = 130
+PLAIN_SECONDS = 5.0
+"""Without a terminal, progress is a line this often."""
+PLAIN_WIDTH = 140
+"""Without a terminal, tables are this wide, unless COLUMNS says otherwise."""
+
+out, err = Console(), Console(stderr=True)
+if not out.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+    out.width = PLAIN_WIDTH
+
+Heading = Callable[[str], None]
+"""Says what the progress that follows is part of."""
+
+
+def unknown(kind: str, given: str, known: list[str]) -> DomainError:
+    """The error for a name that is not known: with those that are spelled almost so, or else with all."""
+    near = get_close_matches(given, known)
+    if near:
+        return DomainError(f"{kind} = {given!r} is unknown; did you mean {' or '.join(near)}?")
+    return DomainError(f"{kind} = {given!r} is unknown; there are {', '.join(known)}")
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def about(seconds: float) -> str:
+    """A time that is not known well: whole seconds, minutes or hours."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 0.75 * size:
+            return f"about {max(round(seconds / size), 1)} {unit}"
+    return f"about {max(round(seconds), 1)} s"
+
+
+@contextmanager
+def explained(after_ctrl_c: str = "run the command again for the rest") -> Iterator[None]:
+    """Errors that a user can mend, without a traceback; Ctrl-C says what is kept, and how to go on.
+
+    An exception that is not the package's own, nor the machine's, is a fault of the package, and keeps its traceback.
+    """
+    try:
+        yield
+    except DomainError as error:
+        raise click.UsageError(str(error)) from error
+    except BulkedgeError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error}; what was finished before is kept") from error
+    except BrokenExecutor as error:
+        raise click.ClickException(
+            f"a worker died, perhaps for want of memory ({error}); what was finished is kept: "
+            "run the same command again, with fewer --workers"
+        ) from error
+    except KeyboardInterrupt:
+        err.print(f"stopped; what was finished is kept: {after_ctrl_c}")
+        sys.exit(INTERRUPTED)
+
+
+@contextmanager
+def shown_progress() -> Iterator[Heading]:
+    """A bar on a terminal, a line now and then elsewhere; yields what sets the words before it."""
+    if not err.is_terminal:
+        plain = PlainProgress()
+        with listening(plain):
+            yield plain.head
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=err, transient=True) as bar:
+        task, heading = bar.add_task("", total=None, rate=""), ""
+
+        def head(text: str) -> None:
+            nonlocal heading
+            heading = text + ": "
+            bar.reset(task, total=None, description=text, rate="")
+
+        def show(event: Progress) -> None:
+            speed = bar.tasks[0].speed
+            rate = f"{speed:.3g}/s" if speed else ""
+            if event.done == 0:
+                bar.reset(task)
+            bar.update(task, description=heading + event.label, completed=event.done, total=event.total, rate=rate)
+
+        with listening(show):
+            yield head
+
+
+class PlainProgress:
+    """Lines on stderr, not too many."""
+
+    def __init__(self) -> None:
+        self.began = self.told = time.monotonic()
+        self.heading = ""
+
+    def head(self, text: str) -> None:
+        """Say what the lines that follow are part of."""
+        self.heading = text + ": "
+
+    def __call__(self, event: Progress) -> None:
+        """Print, if the last line is long ago."""
+        now = time.monotonic()
+        if event.done == 0:
+            self.began = now
+        if now - self.told > PLAIN_SECONDS and event.done:
+            rate = event.done / max(now - self.began, 1e-9)
+            left = (event.total - event.done) / rate
+            err.print(
+                f"{self.heading}{event.label}: {event.done} of {event.total}, {rate:.3g}/s, {left:.0f} s left",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+            self.told = now
