@@ -1,12 +1,22 @@
 """The command line, as a user meets it."""
 
 import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import MISSING
 
 import pytest
 from click.testing import CliRunner
+from exhibits import EXHIBITS, RUNS
 
+import bulkedge as be
 from bulkedge.cli import main
+from bulkedge.domains import Choice, Each, Integers, parameters
+from bulkedge.options import families
 from bulkedge.studies.base import studies
+from bulkedge.terminal import PlainProgress, about, duration
 
 
 def bulkedge(*arguments, code=0):
@@ -32,7 +42,8 @@ def test_reproduce_writes_a_folder_and_prints_the_claims(tmp_path):
     assert "false alarms at level 0.05" in text
     assert f"the page is {tmp_path / 'index.html'}" in text
     found = {path.name for path in tmp_path.glob("laws/edge/*")} | {path.name for path in tmp_path.glob("*")}
-    assert found == {"data.zarr", "figure.png", "figure.pdf", "claims.json", "index.html", "laws"}
+    written = {"data.zarr", "figure.png", "figure.pdf", "record.json", "claims.json", "index.html", "laws"}
+    assert found == written | {".lock"}
     assert "bulkedge reproduce laws/edge --size 50 --draws 200 --seed 0" in (tmp_path / "index.html").read_text()
 
 
@@ -48,6 +59,213 @@ def test_reproduce_exits_with_one_if_a_claim_fails(tmp_path, monkeypatch):
     result = bulkedge("reproduce", "laws/edge", "--draws", 200, "--out", tmp_path, code=1)
     assert "fails" in result.output
     assert '<td class="fails">fails</td>' in (tmp_path / "index.html").read_text()
+
+
+@pytest.fixture
+def exhibits(monkeypatch):
+    """The command line knows three small studies and no other."""
+    monkeypatch.setattr("bulkedge.studies.base.studies", lambda: EXHIBITS)
+
+
+def test_a_study_joins_a_full_run(exhibits, tmp_path):
+    bulkedge("reproduce", "--out", tmp_path)
+    result = bulkedge("reproduce", "exhibits/second", "--size", 9, "--out", tmp_path, "--json")
+    assert {claim["study"] for claim in json.loads(result.stdout)} == {"exhibits/second"}
+    claims = json.loads((tmp_path / "claims.json").read_text())
+    assert [claim["study"] for claim in claims] == [name for name in EXHIBITS for _ in range(5)]
+    assert (tmp_path / "index.html").read_text().count("<section") == 3
+
+
+def test_the_same_command_goes_on_after_ctrl_c(exhibits, tmp_path, monkeypatch):
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(
+            EXHIBITS["exhibits/second"], "run", lambda self, rng: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        result = bulkedge("reproduce", "--out", tmp_path, code=130)
+    assert "stopped; what was finished is kept: the same command goes on from there" in result.output
+    before = RUNS.copy()
+    result = bulkedge("reproduce", "--out", tmp_path)
+    assert [RUNS[name] - before[name] for name in EXHIBITS] == [0, 1, 1]
+    assert "study 1 of 3, exhibits/first: 5 of 5 claims hold, kept, 0.0 s" in result.stderr
+    assert re.search(r"study 2 of 3, exhibits/second: 5 of 5 claims hold, \d+\.\d s, about 1 s left\n", result.stderr)
+    assert re.search(r"\n15 of 15 claims hold, 3 studies, 1 kept, \d+\.\d s\n$", result.stderr)
+    before = RUNS.copy()
+    assert "3 kept" in bulkedge("reproduce", "--out", tmp_path).stderr
+    assert before == RUNS
+    assert "0 kept" in bulkedge("reproduce", "--out", tmp_path, "--again").stderr
+    assert [RUNS[name] - before[name] for name in EXHIBITS] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("failing", range(6))
+def test_the_number_before_fail_is_the_number_that_fails(exhibits, tmp_path, failing):
+    for _ in range(2):  # run, and kept
+        result = bulkedge("reproduce", "exhibits/first", "--failing", failing, "--out", tmp_path, code=int(failing > 0))
+        sentence = f"{failing} of 5 claims fail" if failing else "5 of 5 claims hold"
+        assert f"exhibits/first: {sentence}, " in result.stderr
+        assert f"\n{sentence}, 1 study, " in result.stderr
+        assert len(re.findall(r"fails *\n", result.stdout)) == failing
+        assert len(re.findall(r"holds *\n", result.stdout)) == 5 - failing
+
+
+def test_the_exit_code_is_about_the_studies_asked_for(exhibits, tmp_path):
+    bulkedge("reproduce", "exhibits/first", "--failing", 2, "--out", tmp_path, code=1)
+    bulkedge("reproduce", "exhibits/second", "--out", tmp_path)
+    assert "8 of 10 claims hold" in (tmp_path / "index.html").read_text()
+
+
+def test_other_parameters_and_seeds_replace_and_say_so(exhibits, tmp_path):
+    bulkedge("reproduce", "exhibits/first", "--out", tmp_path)
+    result = bulkedge("reproduce", "--paper", "--out", tmp_path)
+    assert result.stderr.count("replaces") == 1
+    assert ", replaces one of other parameters, about" in result.stderr
+    result = bulkedge("reproduce", "exhibits/first", "--seed", 3, "--out", tmp_path)
+    assert "replaces one of other parameters and seed" in result.stderr
+    assert json.loads((tmp_path / "claims.json").read_text())[0]["seed"] == 3
+
+
+def test_a_damaged_result_is_told(exhibits, tmp_path):
+    bulkedge("reproduce", "--out", tmp_path)
+    (tmp_path / "exhibits" / "third" / "record.json").write_text("{")
+    result = bulkedge("reproduce", "exhibits/first", "--out", tmp_path)
+    assert "exhibits/third in" in result.stderr
+    assert "is damaged (record.json is not readable" in result.stderr
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["reproduce", "exhibits/first", "--trouble", "bug"]])
+def test_a_fault_of_the_package_keeps_its_traceback(exhibits, tmp_path, arguments):
+    result = bulkedge(*arguments, "--out", tmp_path, code=1)
+    assert type(result.exception) is ValueError
+    assert "Usage" not in result.output
+
+
+def test_a_fault_in_a_law_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(be.Semicircle, "mean", lambda self: [].index(1))
+    result = bulkedge("law", "semicircle", code=1)
+    assert type(result.exception) is ValueError
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(be.DomainError, 2), (be.UnitError, 2), (be.UnresolvedError, 1), (be.StoreError, 1), (be.MissingPackageError, 1)],
+)
+def test_errors_of_the_package_are_explained(monkeypatch, error, code):
+    def mean(self):
+        raise error("what was given and the remedy")
+
+    monkeypatch.setattr(be.Semicircle, "mean", mean)
+    result = bulkedge("law", "semicircle", code=code)
+    assert isinstance(result.exception, SystemExit)
+    assert "Error: what was given and the remedy" in result.output
+    assert ("Usage:" in result.output) == (code == 2)
+
+
+def test_an_unresolved_study_is_explained(exhibits, tmp_path):
+    result = bulkedge("reproduce", "exhibits/first", "--trouble", "unresolved", "--out", tmp_path, code=1)
+    assert "Error: too hard" in result.output
+
+
+@pytest.mark.parametrize("option", ["--at", "--quantiles", "--spike"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1,nan", "x", "1,,2", "0.5;0.5"])
+def test_numbers_that_are_none_are_refused(option, value):
+    result = bulkedge("law", "semicircle", f"{option}={value}", code=2)
+    assert f"{option[2:]}[" in result.output
+
+
+@pytest.mark.parametrize("option", ["--at", "--quantiles"])
+def test_an_empty_list_of_numbers_is_refused(option):
+    assert f"{option[2:]}[0] = ''" in bulkedge("law", "semicircle", f"{option}=", code=2).output
+
+
+@pytest.mark.parametrize("level", ["2", "-0.1", "1.0000001", "0.5,2", "-1e-300"])
+def test_levels_outside_the_unit_interval_are_refused(level):
+    result = bulkedge("law", "semicircle", f"--quantiles={level}", "--json", code=2)
+    assert "is outside its domain [0, 1]" in " ".join(result.output.split())
+
+
+def test_the_ends_of_the_unit_interval_are_levels():
+    facts = json.loads(bulkedge("law", "semicircle", "--quantiles", "0,1", "--json").output)
+    assert facts["quantiles"] == pytest.approx([-2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["reproduce", "laws/edge", "--seed", "-1"],
+        ["reproduce", "laws/edge", "--seed", str(2**63)],
+        ["reproduce", "laws/edge", "--level", "nan"],
+        ["reproduce", "laws/edge", "--size", "nan"],
+        ["reproduce", "laws/edge", "--size", "1e400"],
+        ["sweep", "laws/edge", "--seed", "-1"],
+        ["sweep", "laws/edge", "--seeds", "0"],
+        ["sweep", "laws/edge", "--workers", "0"],
+        ["sweep", "laws/edge", "--grid", "level=nan"],
+        ["sweep", "laws/edge", "--grid", "size=nan:1:1"],
+        ["sweep", "laws/edge", "--grid", "size=10:inf:1"],
+        ["sweep", "laws/edge", "--grid", "size=10:20:0"],
+    ],
+)
+def test_numbers_outside_their_domain_are_usage_errors(arguments, tmp_path):
+    assert "Usage:" in bulkedge(*arguments, "--out", tmp_path / "new", code=2).output
+    assert not (tmp_path / "new").exists()
+
+
+def refused(domain):
+    """Texts that are outside a domain."""
+    if isinstance(domain, Each):
+        return ["", *refused(domain.member), f"{good(domain.member)},", "1;2,x"]
+    if isinstance(domain, Choice):
+        return ["", "no such option"]
+    outside = [repr(domain.low - 1), "-inf", "nan", "", "x"]
+    if isinstance(domain, Integers):
+        return [*outside, "inf", "1.5", repr(domain.high + 1)]
+    return outside if domain.infinity else [*outside, "inf", repr(2 * abs(domain.high) + 1)]
+
+
+def good(domain):
+    """A text that is inside."""
+    if isinstance(domain, Each):
+        return good(domain.member)
+    return str(domain.options[0] if isinstance(domain, Choice) else domain.high)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "kind"),
+    [
+        *(("law", name, family) for name, family in families().items()),
+        *(("reproduce", name, study) for name, study in studies().items()),
+    ],
+)
+def test_every_declared_option_refuses_what_is_outside_its_domain(command, name, kind, tmp_path):
+    option = {each.name: f"--{each.name.replace('_', '-')}" for each in parameters(kind)}
+    fixed = [f"{option[each.name]}={good(each.domain)}" for each in parameters(kind) if each.default is MISSING]
+    if command == "reproduce":
+        fixed += ["--out", tmp_path]
+    for each in parameters(kind):
+        for text in refused(each.domain):
+            output = bulkedge(command, name, *fixed, f"{option[each.name]}={text}", code=2).output
+            assert f"Invalid value for '{option[each.name]}': {each.name}" in output
+            assert "is outside its domain" in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce", "laws/egde"], "study = 'laws/egde' is unknown; did you mean laws/edge"),
+        (["reproduce", "lawz"], "did you mean laws"),
+        (["reproduce", "laws/egde", "--size", "30"], "study = 'laws/egde' is unknown; did you mean laws/edge"),
+        (["reproduce", "--size", "30", "--out", "laws/edge", "laws"], "No such option"),
+        (["reproduce", "--out", "laws/edge", "laws", "--size", "30"], "No such option"),
+        (["sweep", "laws/egde", "--grid", "size=20", "--out", "x"], "did you mean laws/edge"),
+        (["law", "semicirlce", "--variance", "2"], "law = 'semicirlce' is unknown; did you mean semicircle"),
+        (["law", "semicircle", "--varianec", "2"], "--variance"),
+        (["reproduce", "laws/edge", "--sizes", "30"], "--size"),
+    ],
+)
+def test_misspelled_names_are_answered_with_the_nearest(arguments, message):
+    assert message in " ".join(bulkedge(*arguments, code=2).output.split())
 
 
 @pytest.mark.parametrize(
@@ -121,3 +339,53 @@ def test_json_has_no_infinities():
 
 def test_law_for_people():
     assert "support" in bulkedge("law", "sum-law", "--variances", "1,0.7", "--ratios", "0.5,inf").output
+
+
+def test_law_without_a_name_lists_the_laws():
+    text = bulkedge("law").output
+    assert all(name in text for name in families())
+    shown = json.loads(bulkedge("law", "--json").output)
+    assert shown.keys() == families().keys()
+    assert all(shown.values())
+
+
+# -- the terminal ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "least", "most"), [("60", 40, 60), ("100", 80, 100), (None, 110, 140), ("x", 110, 140)]
+)
+def test_tables_are_as_wide_as_columns_says(columns, least, most):
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path)} | ({"COLUMNS": columns} if columns else {})
+    command = [sys.executable, "-m", "bulkedge", "law"]
+    text = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert least <= max(len(line.rstrip()) for line in text.splitlines()) <= most
+
+
+@pytest.mark.parametrize(
+    ("seconds", "exact", "rough"),
+    [
+        (0.04, "0.0 s", "about 1 s"),
+        (1.26, "1.3 s", "about 1 s"),
+        (44, "44.0 s", "about 44 s"),
+        (59.97, "1 min 0 s", "about 1 min"),
+        (89, "1 min 29 s", "about 1 min"),
+        (200, "3 min 20 s", "about 3 min"),
+        (3599.7, "1 h 0 min", "about 1 h"),
+        (9000, "2 h 30 min", "about 2 h"),
+    ],
+)
+def test_times(seconds, exact, rough):
+    assert (duration(seconds), about(seconds)) == (exact, rough)
+
+
+def test_plain_progress_says_what_it_is_part_of(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("bulkedge.terminal.time.monotonic", lambda: now[0])
+    progress = PlainProgress()
+    progress.head("study 7 of 43, laws/edge, about 1 min left")
+    for done in range(3):
+        progress(be.progress.Progress("draws", done, 4))
+        now[0] += 3
+    assert capsys.readouterr().err == "study 7 of 43, laws/edge, about 1 min left: draws: 2 of 4, 0.333/s, 6 s left\n"

@@ -62,15 +62,24 @@ class Catalogued(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Look for a known name among the arguments before they are parsed."""
-        known = self.catalogue()
-        if args and not args[0].startswith("-"):
+        known, words = self.catalogue(), self._words(args)
+        if words and words[0] == args[0]:
             # if this is misspelled, say so, and not that the options after it are unknown
             with explained():
-                self.require(args[0])
-            self.chosen = known.get(args[0])
-        else:
-            self.chosen = next((known[each] for each in args if each in known), None)
+                self.require(words[0])
+        self.chosen = next((known[each] for each in words if each in known), None)
         return super().make_context(info_name, args, parent, **extra)
+
+    def _words(self, args: list[str]) -> list[str]:
+        """The arguments that may be the name: neither options nor values of the options that every name has."""
+        own = {
+            word for each in self.params if isinstance(each, click.Option) and not each.is_flag for word in each.opts
+        }
+        return [
+            each
+            for before, each in zip(["", *args], args, strict=False)
+            if not each.startswith("-") and before not in own
+        ]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The options of the command and of what was named."""
