@@ -145,13 +145,13 @@ class Teller:
         replaced = f", replaces one of other {' and '.join(step.replaces)}" if step.replaces else ""
         tell(
             f"study {step.number} of {step.total}, {step.study}: {verdict([result])}, {time_taken}{replaced}"
-            f"{remaining(step) if step.number < step.total else ''}"
+            f"{remaining(step)}"
         )
 
 
 def remaining(step: Step) -> str:
-    """The time left, if it can be told."""
-    return "" if step.left is None else f", {about(step.left)} left"
+    """The time left, if there is any and it can be told."""
+    return f", {about(step.left)} left" if step.left else ""
 
 
 def claims_table(results: list[Reproduction]) -> Table:
