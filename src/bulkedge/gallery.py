@@ -12,7 +12,6 @@ import base64
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -27,8 +26,8 @@ from bulkedge.studies.claims import Claim
 from bulkedge.version import __version__
 
 RECORD, IMAGE, DOCUMENT, DATA = "record.json", "figure.png", "figure.pdf", "data.zarr"
-DRAFT, RETIRED = ".bulkedge-draft", ".bulkedge-retired"
-"""How folders end that are about to get their name, or have just lost it."""
+DRAFT = ".bulkedge-draft"
+"""How the names of folders end that are still being written."""
 
 
 @cache
@@ -168,8 +167,8 @@ class Gallery:
         labels = {name: each.astype(object) for name, each in data.coords.items() if each.dtype.kind == "U"}
         data.assign_coords(labels).to_zarr(draft / DATA, mode="w", zarr_format=3, consolidated=False)
         complete = replace(result, digest=_digest(draft))
-        # the record comes last: a draft that has one is complete
-        (draft / RECORD).write_text(written(complete.record(), indent=1, exact=True), encoding="utf-8")
+        # the record comes last, in one step: a draft that has one is complete
+        replace_text(draft / RECORD, written(complete.record(), indent=1, exact=True))
         _put(draft, folder)
         self.damaged.pop(result.name, None)
         self.results[result.name] = complete
@@ -238,31 +237,22 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _put(draft: Path, folder: Path) -> None:
-    """Let a draft take the place of a folder; files that others laid into that folder move along."""
-    retired = folder.with_name(f".{folder.name}{RETIRED}")
-    shutil.rmtree(retired, ignore_errors=True)
+    """Let a complete draft take the place of a folder; files that others laid into that folder move along.
+
+    If the process ends in here, the draft is still complete, and :func:`_tidy` does the same again.
+    """
     if folder.exists():
         for path in folder.iterdir():
             if path.name not in (RECORD, IMAGE, DOCUMENT, DATA):
-                shutil.move(path, draft / path.name)
-        folder.rename(retired)
+                path.rename(draft / path.name)
+        shutil.rmtree(folder)
     draft.rename(folder)
-    shutil.rmtree(retired, ignore_errors=True)
 
 
 def _tidy(root: Path) -> None:
     """Finish what a stopped process had all but finished, and remove the rest of what it left."""
-    for draft, folder in _unfinished(root, DRAFT):
+    for draft in [*root.glob(f".*{DRAFT}"), *root.glob(f"*/.*{DRAFT}")]:
         if (draft / RECORD).exists():
-            _put(draft, folder)
-        shutil.rmtree(draft, ignore_errors=True)
-    for retired, folder in _unfinished(root, RETIRED):
-        if not folder.exists():
-            retired.rename(folder)
-        shutil.rmtree(retired, ignore_errors=True)
-
-
-def _unfinished(root: Path, ending: str) -> Iterator[tuple[Path, Path]]:
-    """Folders under a name for the time being, and the place they are for."""
-    for path in [*root.glob(f".*{ending}"), *root.glob(f"*/.*{ending}")]:
-        yield path, path.with_name(path.name.removeprefix(".").removesuffix(ending))
+            _put(draft, draft.with_name(draft.name.removeprefix(".").removesuffix(DRAFT)))
+        else:
+            shutil.rmtree(draft)
