@@ -17,7 +17,7 @@ def test_the_package_does_not_import_torch():
 
 def test_nn_says_what_to_install():
     done = python(HIDE + "be.nn")
-    assert "ImportError: bulkedge.nn needs torch: pip install 'bulkedge[torch]'" in done.stderr
+    assert "MissingPackageError: bulkedge.nn needs torch: pip install 'bulkedge[torch]'" in done.stderr
 
 
 def test_other_names_are_unknown():
