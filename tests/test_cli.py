@@ -166,7 +166,8 @@ def test_errors_of_the_package_are_explained(monkeypatch, error, code):
 
 def test_an_unresolved_study_is_explained(exhibits, tmp_path):
     result = bulkedge("reproduce", "exhibits/first", "--trouble", "unresolved", "--out", tmp_path, code=1)
-    assert "Error: too hard" in result.output
+    command = "bulkedge reproduce exhibits/first --trouble unresolved --seed 0"
+    assert f"Error: too hard\nwhile running {command}\n" in result.output
 
 
 @pytest.mark.parametrize("option", ["--at", "--quantiles", "--spike"])

@@ -342,19 +342,31 @@ def test_stopped_at_any_step_a_run_loses_no_result_that_was_there_and_goes_on(tm
     assert steps > 20
 
 
-def test_a_killed_process_leaves_what_it_finished(tmp_path):
-    script = (
-        "import sys, time; from exhibits import First, Second; from bulkedge.report import reproduce\n"
-        "Second.run = lambda self, rng: time.sleep(60)\n"
-        "reproduce([First(), Second()], sys.argv[1])"
-    )
+SCRIPT = """
+import sys, time
+import bulkedge.studies.base
+from exhibits import EXHIBITS, Second
+from bulkedge.cli import main
+
+bulkedge.studies.base.studies = lambda: EXHIBITS
+Second.run = lambda self, rng: time.sleep(100)
+main(["reproduce", "--out", sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize(("signal_", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_a_stopped_process_leaves_what_it_finished(tmp_path, signal_, code):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env=environment)
-    deadline = time.monotonic() + 60
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 100
     while not (tmp_path / "index.html").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.send_signal(signal_)
+    _, told = process.communicate()
+    assert process.returncode == code
+    assert ("the same command goes on from there" in told) == (signal_ == signal.SIGINT)
     assert on_the_page(tmp_path)[0] == ["exhibits/first"]
     assert runs(First(), Second(), folder=tmp_path)[0] == [0, 1]
 

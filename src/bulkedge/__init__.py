@@ -14,6 +14,8 @@ Everything is imported when it is first used, so that ``import bulkedge`` itself
 """
 
 from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from bulkedge.version import __version__
@@ -160,28 +162,6 @@ __all__ = [
     "__version__",
 ]
 
-ROOMS = (
-    "arrays",
-    "comparison",
-    "domains",
-    "ensembles",
-    "errors",
-    "estimates",
-    "laws",
-    "masks",
-    "models",
-    "nn",
-    "nulls",
-    "programs",
-    "progress",
-    "propagation",
-    "random",
-    "recovery",
-    "spectra",
-    "studies",
-    "sweeps",
-)
-"""Modules that are attributes of the package without an import of their own."""
 HOMES = ("errors", "estimates", "masks", "laws", "spectra", "comparison", "ensembles", "nulls")
 """Where the names of the façade are defined, from the bottom of the package up: looking for a name in this order
 imports nothing that its own home does not import."""
@@ -189,15 +169,15 @@ imports nothing that its own home does not import."""
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name in ROOMS:
-            return import_module(f"bulkedge.{name}")
         homes = (import_module(f"bulkedge.{home}") for home in HOMES if name in __all__)
-        found = next((vars(home)[name] for home in homes if name in vars(home)), None)
-        if found is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found  # the next use finds it without coming here
-        return found
+        for home in homes:
+            if name in vars(home):
+                globals()[name] = vars(home)[name]  # the next use finds it without coming here
+                return globals()[name]
+        if not name.startswith("_") and find_spec(f"bulkedge.{name}"):
+            return import_module(f"bulkedge.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *ROOMS})
+    return sorted({*globals(), *__all__, *(module.name for module in iter_modules(__path__))})

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bulkedge.domains import Integers, parameters
+from bulkedge.errors import BulkedgeError
 from bulkedge.gallery import Gallery, Origin, Reproduction, sources
 from bulkedge.records import locked, written
 from bulkedge.studies.base import Study
@@ -136,7 +137,11 @@ class _Run:
         place = (index + 1, len(self.studies), study.name())
         if kept is None:
             self.watcher.begin(Step(*place, self._left(self.studies[index:]), replaces=replaces))
-            result = self._add(study)
+            try:
+                result = self._add(study)
+            except BulkedgeError as error:
+                error.add_note(f"while running {command_for(study, self.seed)}")
+                raise
         else:
             result = kept
         left = self._left(self.studies[index + 1 :])

@@ -66,9 +66,9 @@ def explained(after_ctrl_c: str = "run the command again for the rest") -> Itera
     try:
         yield
     except DomainError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(_noted(error)) from error
     except BulkedgeError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(_noted(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error}; what was finished before is kept") from error
     except BrokenExecutor as error:
@@ -79,6 +79,10 @@ def explained(after_ctrl_c: str = "run the command again for the rest") -> Itera
     except KeyboardInterrupt:
         err.print(f"stopped; what was finished is kept: {after_ctrl_c}")
         sys.exit(INTERRUPTED)
+
+
+def _noted(error: BaseException) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 @contextmanager
