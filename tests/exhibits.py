@@ -9,9 +9,9 @@ import xarray as xr
 
 from bulkedge.domains import Choice, Each, Integers, Interval, parameter
 from bulkedge.errors import UnresolvedError
+from bulkedge.plots.style import marks, panels
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim
-from bulkedge.studies.figures import marks, panels
 
 RUNS = Counter()
 

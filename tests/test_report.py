@@ -18,9 +18,10 @@ from exhibits import RUNS, Exhibit, Extreme, First, Second, Third
 import bulkedge.gallery
 from bulkedge.cli import main
 from bulkedge.errors import DomainError, StoreError
+from bulkedge.files import locked
 from bulkedge.gallery import Gallery, read
-from bulkedge.records import locked, written
-from bulkedge.report import command_for, reproduce
+from bulkedge.records import written
+from bulkedge.report import command_for, origin_of, reproduce
 from bulkedge.studies.base import studies
 from bulkedge.studies.laws.edge import Edge
 
@@ -185,6 +186,10 @@ def test_a_claim_survives_its_record_whatever_its_numbers(tmp_path):
     assert repr(kept) == repr(first)
     json.loads((tmp_path / Extreme.name() / "record.json").read_text(), parse_constant=pytest.fail)
     json.loads((tmp_path / "claims.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_an_origin_tells_numbers_that_json_has_not():
+    assert origin_of(First(rates=(1.0, float("inf"))), 2).parameters["rates"] == [1.0, "inf"]
 
 
 def test_files_that_others_laid_into_a_study_stay(tmp_path):

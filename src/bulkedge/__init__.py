@@ -23,6 +23,7 @@ from bulkedge.version import __version__
 if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below finds the same names when they are used
     from bulkedge import models as models
     from bulkedge import nn as nn
+    from bulkedge import plots as plots
     from bulkedge import programs, propagation, recovery
     from bulkedge import studies as studies
     from bulkedge import sweeps as sweeps

@@ -21,7 +21,8 @@ import xarray as xr
 from jinja2 import Environment, PackageLoader
 
 from bulkedge.errors import StoreError
-from bulkedge.records import replace_text, written
+from bulkedge.files import replace_text
+from bulkedge.records import written
 from bulkedge.studies.claims import Claim
 from bulkedge.version import __version__
 

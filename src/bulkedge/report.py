@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from bulkedge.domains import Integers, parameters
 from bulkedge.errors import BulkedgeError
+from bulkedge.files import locked
 from bulkedge.gallery import Gallery, Origin, Reproduction, sources
-from bulkedge.records import locked, written
+from bulkedge.records import written
 from bulkedge.studies.base import Study
 from bulkedge.version import __version__
 
