@@ -16,6 +16,7 @@ from bulkedge.cli import main
 from bulkedge.domains import Choice, Each, Integers, parameters
 from bulkedge.options import families
 from bulkedge.studies.base import studies
+from bulkedge.studies.claims import Claim
 from bulkedge.terminal import PlainProgress, about, duration
 
 
@@ -113,6 +114,15 @@ def test_the_exit_code_is_about_the_studies_asked_for(exhibits, tmp_path):
     bulkedge("reproduce", "exhibits/first", "--failing", 2, "--out", tmp_path, code=1)
     bulkedge("reproduce", "exhibits/second", "--out", tmp_path)
     assert "8 of 10 claims hold" in (tmp_path / "index.html").read_text()
+
+
+def test_one_claim_of_one_study_is_enough_to_fail(exhibits, tmp_path, monkeypatch):
+    wrong = Claim("wrong", "here", 0.0, 1.0, 0.0, 0.5, "half")
+    monkeypatch.setattr(EXHIBITS["exhibits/second"], "claims", lambda self, data: [wrong])
+    for _ in range(2):  # run, and kept
+        result = bulkedge("reproduce", "--out", tmp_path, code=1)
+        assert "exhibits/second: 1 of 1 claim fail" in result.stderr
+        assert "\n1 of 11 claims fail, 3 studies" in result.stderr
 
 
 def test_other_parameters_and_seeds_replace_and_say_so(exhibits, tmp_path):

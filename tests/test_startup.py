@@ -37,7 +37,7 @@ def test_the_package_itself_is_light():
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"]])
 def test_the_command_is_light_where_it_computes_nothing(arguments):
-    assert loaded_by(command(*arguments)) & HEAVY == set()
+    assert loaded_by(command(*arguments)) & HEAVY <= {"numpy"}  # which declared domains need
 
 
 def test_laws_need_no_statistics_and_no_figures():
