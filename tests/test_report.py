@@ -224,6 +224,7 @@ def test_the_time_left_is_that_of_earlier_runs_or_the_average_of_this_one(tmp_pa
         path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
     _, _, listener = runs(*studies_, folder=tmp_path, again=True)
     assert [step.left for step in listener.begun] == [3210.0, 3200.0, 3000.0]
+    assert [step.left for step, _ in listener.finished] == [3200.0, 3000.0, 0]
     _, _, listener = runs(*studies_, folder=tmp_path)
     assert [step.left for step, _ in listener.finished] == [0, 0, 0]
 
