@@ -6,57 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+from small_models import MODELS, SMALL, build, hidden, padded  # noqa: E402
 from torch import nn  # noqa: E402
 
-from bulkedge.nn import gap_free_attention, remove_gap, restore_gap  # noqa: E402
+from bulkedge.nn import remove_gap, restore_gap, shaped_attention  # noqa: E402
 
-SMALL = {"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 64}
 CLOSE = {"atol": 1e-5, "rtol": 0}
 """Hidden states of order one after three layers in single precision, each with sums of some tens of terms."""
-
-
-def gpt2():
-    config = transformers.GPT2Config(n_layer=3, n_head=4, n_embd=32, vocab_size=50, n_positions=64)
-    return transformers.GPT2Model(config), tokens()
-
-
-def llama():
-    config = transformers.LlamaConfig(**SMALL, num_key_value_heads=2, vocab_size=50, max_position_embeddings=64)
-    return transformers.LlamaModel(config), tokens()
-
-
-def bert():
-    config = transformers.BertConfig(**SMALL, vocab_size=50, max_position_embeddings=64)
-    return transformers.BertModel(config), tokens()
-
-
-def vit():
-    config = transformers.ViTConfig(**SMALL, image_size=16, patch_size=4)
-    return transformers.ViTModel(config), {"pixel_values": torch.randn(2, 3, 16, 16)}
-
-
-def tokens():
-    return {"input_ids": torch.randint(0, 50, (3, 20))}
-
-
-def padded(inputs, side):
-    lengths = torch.tensor([[7], [20], [13]])
-    mask = torch.arange(20) < lengths
-    return inputs | {"attention_mask": (mask.flip(-1) if side == "left" else mask).long()}
-
-
-MODELS = {each.__name__: each for each in (gpt2, llama, bert, vit)}
-
-
-def build(name, factor=4, seed=0):
-    """A model at random, its matrices larger than usual: else attention is uniform, and small beside the skips."""
-    torch.manual_seed(seed)
-    model, inputs = MODELS[name]()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() == 2:
-                weight.mul_(factor)
-    return model.eval(), inputs
 
 
 def explicit(_, query, key, value, attention_mask, **wanted):
@@ -86,11 +42,6 @@ def reference(monkeypatch):
         return output
 
     return run
-
-
-def hidden(model, inputs):
-    with torch.no_grad():
-        return model(**inputs).last_hidden_state
 
 
 def stable_rank(states):
@@ -158,11 +109,11 @@ def test_padding_masks_of_encoders_are_seen_to_have_one_mean(monkeypatch):
     model, inputs = build("bert")
     strides = []
 
-    def spy(query, key, value, mask, *rest):
+    def spy(query, key, value, mask, *rest, **coefficients):
         strides.append(mask.stride(-2))
-        return gap_free_attention(query, key, value, mask, *rest)
+        return shaped_attention(query, key, value, mask, *rest, **coefficients)
 
-    monkeypatch.setattr("bulkedge.nn.patch.gap_free_attention", spy)
+    monkeypatch.setattr("bulkedge.nn.interface.shaped_attention", spy)
     with remove_gap(model):
         hidden(model, padded(inputs, "right"))
     assert strides == [0, 0, 0]
@@ -217,7 +168,7 @@ def test_a_model_that_slips_through_fails_in_its_first_pass(monkeypatch):
     remove_gap(model)
     with pytest.raises(RuntimeError, match="GPTJModel never called transformers' AttentionInterface"):
         model(torch.ones(1))
-    assert model.config._attn_implementation != "bulkedge_gap_free"
+    assert model.config._attn_implementation != "bulkedge.nn"
     assert model(torch.ones(1)) == 1
 
 
@@ -227,8 +178,6 @@ def test_mistakes():
         restore_gap(model)
     with pytest.raises(ValueError, match=r"Linear is not a transformers model; use bulkedge\.nn\.gap_free_attention"):
         remove_gap(nn.Linear(2, 2))
-    with remove_gap(model), pytest.raises(ValueError, match="BertModel has no gap already"):
-        remove_gap(model)
 
 
 def test_a_model_with_models_inside():

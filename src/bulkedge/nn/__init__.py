@@ -14,19 +14,29 @@ except ImportError as error:
 
 from bulkedge.nn.attention import gap_free_attention, shaped_attention
 from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std
+from bulkedge.nn.interface import Call, Record, install, transform
 from bulkedge.nn.modules import GapFreeAttention
-from bulkedge.nn.patch import GapRemoved, remove_gap, restore_gap
+from bulkedge.nn.patch import remove_gap, restore_gap
+from bulkedge.nn.patching import Patch, apply_patch, patches, restore
+
+install()  # so that patched models that were saved or pickled come back as they were
 
 __all__ = [
+    "Call",
     "GapFreeAttention",
-    "GapRemoved",
+    "Patch",
+    "Record",
+    "apply_patch",
     "attention_variance",
     "gap_free_attention",
     "initialise",
+    "patches",
     "query_key_std",
     "remove_gap",
+    "restore",
     "restore_gap",
     "shaped_attention",
     "skip_weights",
+    "transform",
     "value_std",
 ]

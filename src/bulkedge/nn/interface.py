@@ -1,0 +1,231 @@
+"""What transformers is told: an attention that reads the patches of its model off the configuration.
+
+A patch is a :class:`Record` on the model's configuration: its kind, its parameters, and a key that tells it from all
+others. While a configuration has records, transformers finds the attention registered here under :data:`NAME`; that
+reads the records, lets each change the :class:`Call` in turn (its :data:`Transform`), and computes what is left with
+torch's fused kernels. Weights, modules and the implementation that the configuration names stay as they are, so a model
+without records is the model before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from torch import Tensor, nn
+
+from bulkedge.errors import DomainError
+from bulkedge.nn.attention import Coefficient, shaped_attention
+
+NAME = "bulkedge.nn"
+"""Under which transformers knows the attention of patched models: what to import is what its error message names."""
+ATTRIBUTE = "bulkedge_patches"
+"""Of a configuration: its :class:`Patched`."""
+REQUESTED = "attn_implementation"
+"""The key in a saved configuration by which transformers chooses the attention of the model that it builds."""
+CHOSEN = "_attn_implementation"
+"""The property of configurations by which models choose their attention."""
+UNSUPPORTED = ("softcap", "s_aux", "cache")
+"""What some models ask of their attention and torch's fused kernels have not: capped scores, sinks, paged caches."""
+
+
+class Record(NamedTuple):
+    """One patch; a tuple of JSON types, because configurations are written as JSON."""
+
+    kind: str
+    """Which transform."""
+    parameters: Mapping[str, Any]
+    """Its parameters, of JSON types."""
+    key: str
+    """Its own, wherever the model is copied to."""
+
+
+class Patched(NamedTuple):
+    """What a configuration remembers while it is patched."""
+
+    before: str | None
+    """The implementation of attention under the patches, for models that are built from a saved configuration."""
+    requested: str | None
+    """The configuration's attribute :data:`REQUESTED` before."""
+    records: tuple[Record, ...]
+    """In the order in which they were made."""
+
+
+class Call(NamedTuple):
+    """What a model asks of its attention: ``(beta A - gamma C) V``, plain as it comes."""
+
+    module: nn.Module
+    """The attention module that asks."""
+    query: Tensor
+    """``(batch, heads, tokens, dim)``."""
+    key: Tensor
+    value: Tensor
+    beta: Coefficient = 1.0
+    gamma: Coefficient = 0.0
+
+
+class Calls:
+    """How often patched attention was computed, by whatever model."""
+
+    number = 0
+
+
+Transform: TypeAlias = Callable[[Call, Mapping[str, Any]], Call]
+"""What a patch with its parameters makes of a call."""
+_transforms: dict[str, Transform] = {}
+
+
+def transform(kind: str) -> Callable[[Transform], Transform]:
+    """Declare a function to be what patches of a kind do; at import, so that saved models find it.
+
+    >>> @transform("halved")
+    ... def halved(call, parameters):
+    ...     return call._replace(query=call.query / 2)
+    >>> _transforms.pop("halved") is halved
+    True
+    """
+
+    def declare(function: Transform) -> Transform:
+        _transforms[kind] = function
+        return function
+
+    return declare
+
+
+def records_of(configuration: Any) -> tuple[Record, ...]:
+    """The patches of a configuration, in order."""
+    found: Patched | None = configuration.__dict__.get(ATTRIBUTE)
+    return () if found is None else found.records
+
+
+def transform_of(kind: str) -> Transform:
+    """The declared transform of a kind."""
+    if kind not in _transforms:
+        raise DomainError(
+            f"kind = {kind!r} is no patch of this version of bulkedge, which has {sorted(_transforms)}; "
+            "a later one may have made it"
+        )
+    return _transforms[kind]
+
+
+def install() -> None:
+    """Make transformers read records, where it is installed.
+
+    :data:`ATTRIBUTE` becomes a property of configurations, so that one read from a file has its records checked; and
+    the property :data:`CHOSEN` answers :data:`NAME` where there are records. So nothing that is done to the
+    implementation of a patched model makes it a plain one: neither ``set_attn_implementation``, nor the argument of
+    ``from_pretrained``, nor the configuration of a larger model, which sets those inside.
+    """
+    try:
+        from transformers import PreTrainedConfig
+    except ImportError:
+        return
+    if hasattr(PreTrainedConfig, ATTRIBUTE):
+        return
+    plain: Any = vars(PreTrainedConfig)[CHOSEN]
+
+    def chosen(configuration: Any) -> Any:
+        if ATTRIBUTE not in configuration.__dict__:
+            return plain.fget(configuration)
+        if not _Registered.yet:
+            register()
+        return NAME
+
+    setattr(PreTrainedConfig, CHOSEN, property(chosen, plain.fset, plain.fdel, plain.__doc__))
+    setattr(PreTrainedConfig, ATTRIBUTE, property(_get, _read))
+
+
+class _Registered:
+    """Whether transformers knows the attention; it is told when the first model asks, because its import is slow."""
+
+    yet = False
+
+
+def register() -> None:
+    """Make the attention and its masks known; without the mask, decoders would see the future."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, _mask)
+    _Registered.yet = True
+
+
+def _get(configuration: Any) -> Patched:
+    """The property's value: missing, as any attribute, where there are no records."""
+    try:
+        found: Patched = configuration.__dict__[ATTRIBUTE]
+    except KeyError:
+        raise AttributeError(f"{type(configuration).__name__} has no {ATTRIBUTE}: it is not patched") from None
+    return found
+
+
+def _read(configuration: Any, value: Any) -> None:
+    """Records as they come from a file, into a configuration that is being built."""
+    try:
+        before, requested, records = value
+        records = tuple(Record(*each) for each in records)
+    except (TypeError, ValueError):
+        raise DomainError(f"{ATTRIBUTE} = {value!r} is not what bulkedge.nn writes into configurations") from None
+    for each in records:
+        transform_of(each.kind)
+    configuration.__dict__[ATTRIBUTE] = Patched(before, requested, records)
+    configuration.__dict__[REQUESTED] = NAME
+
+
+def _attention(  # noqa: PLR0913 - the signature of the interface
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **wanted: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls, after its ``sdpa_attention_forward``."""
+    for name in UNSUPPORTED:
+        if wanted.get(name) is not None:
+            raise DomainError(f"{type(module).__name__} asks for {name!r}, which torch's fused attention has not")
+    Calls.number += 1
+    call = _transformed(Call(module, query, key, value))
+    query, key, value = call.query, call.key, call.value
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = bool(query.shape[2] > 1 and attention_mask is None and causal)
+    if wanted.get("position_bias") is not None:
+        from transformers.integrations.sdpa_attention import create_position_bias_mask
+
+        attention_mask = create_position_bias_mask(wanted["position_bias"], attention_mask, causal, query, key)
+        causal = False
+    shared = query.shape[1] > key.shape[1]
+    if shared and attention_mask is not None:  # no fused kernel takes both
+        key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
+        shared = False
+    output = shaped_attention(
+        query, key, value, attention_mask, dropout, causal, scaling, shared, beta=call.beta, gamma=call.gamma
+    )
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _transformed(call: Call) -> Call:
+    """The call after all patches of its model."""
+    records = records_of(call.module.config)
+    if not records:
+        raise DomainError(
+            f"the configuration of {type(call.module).__name__} asks for the attention {NAME!r} without a patch that "
+            "says which; use bulkedge.nn.remove_gap(model)"
+        )
+    for record in records:
+        call = transform_of(record.kind)(call, record.parameters)
+    return call
+
+
+def _mask(*, q_length: int, mask_function: Callable[..., Any], **rest: Any) -> Tensor | None:
+    """The masks of ``sdpa``; those that are the same for every row have one row, so that there is one mean."""
+    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+
+    if mask_function is not bidirectional_mask_function:
+        return sdpa_mask(q_length=q_length, mask_function=mask_function, **rest)
+    row = sdpa_mask(q_length=1, mask_function=mask_function, **rest)
+    return None if row is None else row.expand(-1, -1, q_length, -1)
