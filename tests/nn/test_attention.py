@@ -1,11 +1,13 @@
 """Gap-free and shaped attention against explicit matrices, forward and backward."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention as plain  # noqa: E402
 
+from bulkedge.masks import Mask  # noqa: E402
 from bulkedge.nn.attention import CHUNK, _chunked_sums, gap_free_attention, running_sums, shaped_attention  # noqa: E402
 
 SINGLE = 1e-6
@@ -263,3 +265,41 @@ def test_mistakes():
         shaped_attention(q, k, v, alpha=0.5)
     with pytest.raises(ValueError, match=r"query has shape \(5, 8\); attention needs"):
         gap_free_attention(q[0, 0], k[0, 0], v[0, 0])
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Mask.full(12),
+        Mask.causal(12),
+        Mask.window(12, 4),
+        Mask.padding(np.arange(12) < 9),
+        Mask.causal(12) & Mask.padding(np.arange(12) != 5),
+    ],
+    ids=["full", "causal", "window", "padding", "both"],
+)
+def test_masks_of_the_library(mask, monkeypatch):
+    """Against the mask's own mean matrix; full and causal ones go to the kernels that know them."""
+    q, k, v = torch.randn(3, 2, 4, 12, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).unbind()
+    given = []
+
+    def spy(query, key, value, mask, *rest, **options):
+        given.append(mask)
+        return plain(query, key, value, mask, *rest, **options)
+
+    monkeypatch.setattr("bulkedge.nn.attention.scaled_dot_product_attention", spy)
+    found = gap_free_attention(q, k, v, mask)
+    visible = torch.tensor(mask.visible())
+    attention = (q @ k.mT / 8**0.5).masked_fill(~visible, -torch.inf).softmax(-1)
+    torch.testing.assert_close(found, (attention - mask.mean(q)) @ v, atol=1e-12, rtol=0)
+    known = mask in (Mask.full(12), Mask.causal(12))
+    assert (given[0] is None) == known
+    assert known or (given[0].stride(0) == 0) == mask.uniform
+
+
+def test_masks_of_the_library_that_do_not_fit():
+    q = torch.zeros(1, 1, 12, 8)
+    with pytest.raises(ValueError, match=r"is for \(11, 11\) queries and keys; there are 12 and 12"):
+        gap_free_attention(q, q, q, Mask.causal(11))
+    with pytest.raises(ValueError, match="is_causal = True both say who sees whom"):
+        gap_free_attention(q, q, q, Mask.causal(12), is_causal=True)

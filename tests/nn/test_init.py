@@ -7,8 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bulkedge.nn import GapFreeAttention  # noqa: E402
+from bulkedge.masks import Mask  # noqa: E402
+from bulkedge.nn import GapFreeAttention, attended_power  # noqa: E402
 from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std  # noqa: E402
+from bulkedge.nn.power import _powers  # noqa: E402
 
 
 def within(values, predicted, bias=0.0):
@@ -101,21 +103,86 @@ def test_skips_keep_the_mean_and_forget_the_input_slowly(strength):
     within(shares, (1 - strength**2) ** 1.5)
 
 
+def layer_normed(tokens, width, rng, similarity=0.0):
+    """Gaussian tokens after layer normalisation, which may share a direction."""
+    x = torch.randn(tokens, width, generator=rng) * math.sqrt(1 - similarity)
+    x = x + math.sqrt(similarity) * torch.randn(width, generator=rng)
+    return torch.nn.functional.layer_norm(x, (width,))
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
 @pytest.mark.parametrize("gap", [False, True])
-def test_initialised_modules(gap):
-    """Scores and outputs of the module itself, on tokens of norm sqrt(width), as after layer normalisation."""
-    torch.manual_seed(7)
-    tokens, width, scores, sizes = 200, 256, [], []
-    module = GapFreeAttention(width, 4, batch_first=True, gamma=0.0 if gap else 1.0)
-    x = torch.linalg.qr(torch.randn(width, tokens))[0].T[None] * math.sqrt(width)
-    for _ in range(30):
-        initialise(module, beta=0.8, tokens=tokens, gap=gap)
-        q, k, _ = (x @ module.in_proj_weight.T).chunk(3, -1)
-        scores.append(float((q[..., :64] @ k[..., :64].mT / 8).detach().square().mean()))
-        sizes.append(float(module(x, x, x, need_weights=False)[0].detach().square().sum() / x.square().sum()))
-    within(scores, 0.8**2)
-    within(sizes, 1.0, bias=normaliser_bias(attention_variance(0.8, 64), tokens) + 2 / tokens)
+@pytest.mark.parametrize(("tokens", "draws"), [(12, 600), (24, 400), (96, 80), (384, 25)])
+def test_initialised_modules_keep_the_power_of_their_inputs(tokens, draws, gap, mask):
+    """Tokens from an eighth of the width to four times as many; layer normalisation leaves a dimension less."""
+    rng, width, sizes = torch.Generator().manual_seed(tokens), 96, []
+    module = GapFreeAttention(width, 3, batch_first=True, gamma=0.0 if gap else 1.0)
+    for _ in range(draws):
+        x = layer_normed(tokens, width, rng)[None]
+        initialise(module, 1.0, tokens, rng, mask=mask)
+        output = module(x, x, x, need_weights=False, is_causal=mask == "causal")[0].detach()
+        sizes.append(float(output.square().sum() / x.square().sum()))
+    within(sizes, 1.0, bias=1 / width)
+    assert np.std(sizes) / math.sqrt(draws) < 0.02  # else the test says little
     assert module.out_proj.bias.abs().max() == 0
+
+
+@pytest.mark.parametrize("beta", [0.5, 2.0])
+@pytest.mark.parametrize("similarity", [0.0, 0.5])
+def test_power_of_rows_behind_any_mask(beta, similarity):
+    """Attention as a matrix, of small heads, with tokens on the sphere, behind a window and padding."""
+    rng, tokens, width, head_dim, found = np.random.default_rng(8), 40, 50, 10, {False: [], True: []}
+    mask = Mask.window(tokens, 9) & Mask.padding(np.arange(tokens) < 35)
+    visible, mean, common = mask.visible(), mask.mean(), np.eye(width)[0] * math.sqrt(width)
+    std = query_key_std(beta, width)
+    for _ in range(600):
+        x = rng.standard_normal((tokens, width))
+        x[:, 0] *= similarity == 0
+        x *= math.sqrt(width) / np.linalg.norm(x, axis=1, keepdims=True)
+        x = math.sqrt(similarity) * common + math.sqrt(1 - similarity) * x
+        q, k = std * rng.standard_normal((2, width, head_dim))
+        scores = np.where(visible, x @ q @ (x @ k).T / math.sqrt(head_dim), -np.inf)
+        attention = np.exp(scores - scores.max(axis=1, keepdims=True))
+        attention /= attention.sum(axis=1, keepdims=True)
+        for gap in (False, True):
+            found[gap].append((((attention - (0 if gap else mean)) @ x) ** 2).mean())
+    for gap, values in found.items():
+        predicted = attended_power(beta, tokens, width, head_dim, gap=gap, mask=mask, similarity=similarity)
+        # independent tokens have uniform directions exactly; those that share one have one dimension less
+        within(values, predicted, bias=predicted * (similarity > 0) / width)
+
+
+@pytest.mark.parametrize("beta", [0.01, 0.3, 1.0, 3.0])
+def test_power_of_two_tokens_is_an_integral(beta):
+    """With large heads and widths, ``(A - C) X`` is ``tanh(beta z/sqrt(2))/2`` times the difference of two tokens."""
+    z, weights = np.polynomial.hermite_e.hermegauss(200)
+    expected = (weights * np.tanh(beta * z / math.sqrt(2)) ** 2).sum() / weights.sum() / 2
+    assert attended_power(beta, 2, 10**7, 10**7) == pytest.approx(expected, rel=1e-5)
+    assert attended_power(beta, 2, 10**7, 10**7, gap=True) == pytest.approx(0.5 + expected, rel=1e-5)
+
+
+def test_limits_of_power():
+    """One token is itself; very many leave what leans towards the query, less what the sphere bends: 2/width."""
+    assert attended_power(1.0, 1, 64, 16, gap=True) == pytest.approx(1.0, abs=1e-12)
+    assert attended_power(1.0, 1, 64, 16) == pytest.approx(0.0, abs=1e-12)
+    beta, tokens, width = 0.7, 10**7, 4096
+    leading = beta**2 / width + (math.exp(beta**2) - 1) / tokens
+    assert attended_power(beta, tokens, width, 4096) == pytest.approx(leading, rel=4 / width)
+    rows = np.mean(_powers(1.2, tuple(range(1, 301)), 48, 12, gap=False))
+    assert attended_power(1.2, 300, 48, 12, mask="causal") == pytest.approx(rows, rel=1e-6)
+
+
+def test_one_seed_one_module():
+    plain, other = torch.nn.MultiheadAttention(32, 4), torch.nn.MultiheadAttention(32, 4)
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    initialise(plain, 1.0, 20, torch.Generator().manual_seed(5))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.randn(7)
+    initialise(other, 1.0, 20, torch.Generator().manual_seed(5))
+    assert torch.equal(plain.in_proj_weight, other.in_proj_weight)
+    initialise(other, 1.0, 20, torch.Generator().manual_seed(6))
+    assert not torch.equal(plain.in_proj_weight, other.in_proj_weight)
 
 
 def test_mistakes():
@@ -128,4 +195,12 @@ def test_mistakes():
     with pytest.raises(ValueError, match="layer = 0 is outside its domain"):
         value_std(0, 10, 10, 1.0, gap=True)
     with pytest.raises(ValueError, match="module has keys or values of another width"):
-        initialise(torch.nn.MultiheadAttention(8, 2, kdim=4), 1.0, 10)
+        initialise(torch.nn.MultiheadAttention(8, 2, kdim=4), 1.0, 10, torch.Generator())
+    with pytest.raises(ValueError, match=r"module has coefficients .*'gamma': \[1.0\].*scales are known for"):
+        initialise(GapFreeAttention(8, 2, alpha=1.0, learnable=True), 1.0, 10, torch.Generator())
+    with pytest.raises(ValueError, match=r"rng = 3 is no torch.Generator"):
+        initialise(torch.nn.MultiheadAttention(8, 2), 1.0, 10, 3)
+    with pytest.raises(ValueError, match=r"similarity = 1 is outside its domain \[0, 1\)"):
+        attended_power(1.0, 10, 8, 4, similarity=1)
+    with pytest.raises(ValueError, match="mask = 'half' is outside its domain"):
+        attended_power(1.0, 10, 8, 4, mask="half")

@@ -114,11 +114,16 @@ def test_contexts_may_interleave_and_fail():
     before = hidden(model, inputs)
     first, second, third = nn.remove_gap(model), sharpen(model), nn.remove_gap(model)
     patched = hidden(model, inputs)
-    first.__enter__()
-    with pytest.raises(KeyError), third, second:
-        first.__exit__(None, None, None)
-        assert torch.equal(hidden(model, inputs), patched)
-        raise KeyError
+
+    def interrupted():
+        first.__enter__()
+        with third, second:
+            first.__exit__(None, None, None)
+            assert torch.equal(hidden(model, inputs), patched)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
     assert torch.equal(hidden(model, inputs), before)
     with nn.remove_gap(model) as outer, nn.remove_gap(model) as inner:
         assert outer.active
@@ -128,109 +133,100 @@ def test_contexts_may_interleave_and_fail():
     assert torch.equal(hidden(model, inputs), before)
 
 
-@pytest.mark.parametrize("wrong", ["attention", "pass"])
-def test_an_error_in_a_pass_leaves_nothing_behind(wrong):
-    """Also in the very first pass, when the hooks are still on."""
+@pytest.mark.parametrize("ran", [False, True], ids=["first pass", "second pass"])
+def test_an_error_in_a_pass_leaves_nothing_behind(ran, monkeypatch):
     model, inputs = build("llama")
     before = hidden(model, inputs)
-    with pytest.raises(ValueError, match="broken"), nn.remove_gap(model):
-        if wrong == "attention":
-            interface._transforms["broken"] = broken
-            nn.apply_patch(model, "broken")
-        else:
-            model.layers[0].register_forward_hook(broken)
-        hidden(model, inputs)
-    interface._transforms.pop("broken", None)
-    model.layers[0]._forward_hooks.clear()
-    if wrong == "attention":
-        nn.restore(model)
+
+    def interrupted():
+        with nn.remove_gap(model):
+            if ran:
+                hidden(model, inputs)
+            monkeypatch.setattr(model.norm, "forward", broken)
+            hidden(model, inputs)
+
+    def broken(*_):
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
+    monkeypatch.undo()
     assert not model._forward_hooks
+    assert not model._forward_pre_hooks
     assert torch.equal(hidden(model, inputs), before)
 
 
-def broken(*_):
-    raise ValueError("broken")
-
-
 FRESH = """
-import sys, torch, transformers
-{imports}
-model = getattr(transformers, sys.argv[1]).from_pretrained(sys.argv[2] + "/saved", **{options}).eval()
-inputs = torch.load(sys.argv[2] + "/inputs.pt")
-with torch.no_grad():
-    outputs = [model(**inputs).last_hidden_state]
-    {then}
-    outputs.append(model(**inputs).last_hidden_state)
-torch.save(outputs, sys.argv[2] + "/outputs.pt")
+import sys
+import bulkedge.nn
+import torch, transformers
+for name in sys.argv[2:]:
+    folder = f"{sys.argv[1]}/{name}"
+    model = transformers.AutoModel.from_pretrained(f"{folder}/saved").eval()
+    inputs = torch.load(f"{folder}/inputs.pt")
+    with torch.no_grad():
+        outputs = [model(**inputs).last_hidden_state]
+        bulkedge.nn.restore_gap(model)
+        outputs.append(model(**inputs).last_hidden_state)
+    torch.save(outputs, f"{folder}/outputs.pt")
+"""
+PLAIN = """
+import sys, transformers
+transformers.AutoModel.from_pretrained(f"{sys.argv[1]}/saved")
+"""
+UNPICKLED = """
+import sys, torch
+model, inputs = torch.load(f"{sys.argv[1]}/model.pt", weights_only=False)
+torch.save(model(**inputs).last_hidden_state.detach(), f"{sys.argv[1]}/outputs.pt")
 """
 
 
-def in_a_fresh_process(name, folder, imports="import bulkedge.nn", options=None, then="bulkedge.nn.restore_gap(model)"):
-    script = FRESH.format(imports=imports, options=options or {}, then=then)
-    return subprocess.run(
-        [sys.executable, "-c", script, name, str(folder)], capture_output=True, text=True, check=False
-    )
+def fresh_process(script, *arguments):
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture
-def saved(tmp_path):
-    def save(name):
-        model, inputs = build(name)
-        before = hidden(model, inputs)
-        nn.remove_gap(model)
-        after = hidden(model, inputs)
-        model.save_pretrained(tmp_path / "saved")
-        torch.save(inputs, tmp_path / "inputs.pt")
-        return model, inputs, before, after
-
-    return save
+def saved(name, folder):
+    model, inputs = build(name)
+    before = hidden(model, inputs)
+    nn.remove_gap(model)
+    after = hidden(model, inputs)
+    model.save_pretrained(folder / "saved")
+    torch.save(inputs, folder / "inputs.pt")
+    return model, inputs, before, after
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_saved_model_is_patched_when_loaded_in_a_fresh_process(name, saved, tmp_path):
-    model, _, before, after = saved(name)
-    done = in_a_fresh_process(type(model).__name__, tmp_path)
+def test_saved_models_are_patched_when_loaded_in_a_fresh_process(tmp_path):
+    written = {}
+    for name in MODELS:
+        (tmp_path / name).mkdir()
+        written[name] = saved(name, tmp_path / name)[2:]
+    done = fresh_process(FRESH, tmp_path, *MODELS)
     assert done.returncode == 0, done.stderr
-    patched, restored = torch.load(tmp_path / "outputs.pt")
-    assert torch.equal(patched, after)
-    assert torch.equal(restored, before)
+    for name, (before, after) in written.items():
+        patched, restored = torch.load(tmp_path / name / "outputs.pt")
+        assert torch.equal(patched, after), name
+        assert torch.equal(restored, before), name
 
 
-def test_a_saved_model_is_refused_where_bulkedge_is_not_imported(saved, tmp_path):
-    model, *_ = saved("bert")
-    done = in_a_fresh_process(type(model).__name__, tmp_path, imports="", then="pass")
+def test_a_saved_model_is_refused_where_bulkedge_is_not_imported(tmp_path):
+    saved("bert", tmp_path)
+    done = fresh_process(PLAIN, tmp_path)
     assert done.returncode
     assert 'attn_implementation="bulkedge.nn"` is not supported' in done.stderr
 
 
-def test_the_import_may_come_first_and_the_class_may_be_automatic(saved, tmp_path):
-    _, _, before, after = saved("llama")
-    script = "import bulkedge.nn\n" + FRESH.format(imports="", options={}, then="bulkedge.nn.restore(model)")
-    arguments = [sys.executable, "-c", script, "AutoModel", str(tmp_path)]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    patched, restored = torch.load(tmp_path / "outputs.pt")
-    assert torch.equal(patched, after)
-    assert torch.equal(restored, before)
-
-
 def test_a_pickled_model_brings_its_import(tmp_path):
-    model, inputs = build("bert")
-    nn.remove_gap(model)
-    after = hidden(model, inputs)
+    model, inputs, _, after = saved("bert", tmp_path)
     torch.save([model, inputs], tmp_path / "model.pt")
-    script = (
-        "import sys, torch; model, inputs = torch.load(sys.argv[1] + '/model.pt', weights_only=False)\n"
-        "torch.save(model(**inputs).last_hidden_state.detach(), sys.argv[1] + '/outputs.pt')"
-    )
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = fresh_process(UNPICKLED, tmp_path)
     assert done.returncode == 0, done.stderr
     assert torch.equal(torch.load(tmp_path / "outputs.pt"), after)
 
 
 @pytest.mark.parametrize("other", ["eager", "sdpa"])
-def test_whatever_implementation_is_asked_for_the_patch_stays(other, saved, tmp_path):
-    model, inputs, before, after = saved("gpt2")
+def test_whatever_implementation_is_asked_for_the_patch_stays(other, tmp_path):
+    model, inputs, before, after = saved("gpt2", tmp_path)
     loaded = type(model).from_pretrained(tmp_path / "saved", attn_implementation=other).eval()
     assert torch.equal(hidden(loaded, inputs), after)
     model.set_attn_implementation(other)
@@ -240,8 +236,8 @@ def test_whatever_implementation_is_asked_for_the_patch_stays(other, saved, tmp_
     torch.testing.assert_close(hidden(model, inputs), before, atol=1e-5, rtol=0)
 
 
-def test_saved_twice_is_still_patched(saved, tmp_path):
-    model, inputs, before, after = saved("vit")
+def test_saved_twice_is_still_patched(tmp_path):
+    model, inputs, before, after = saved("vit", tmp_path)
     sharpen(model)
     both = hidden(model, inputs)
     kinds = ["gap_free", "sharpened"]
@@ -292,12 +288,11 @@ def test_a_model_inside_a_model_has_patches_of_its_own(inner_first, tmp_path):
     model.save_pretrained(tmp_path / "both")
     loaded = type(model).from_pretrained(tmp_path / "both").eval()
     assert torch.equal(embedded(loaded, inputs), both)
-    for each in (inner, outer) if inner_first else (outer, inner):
-        nn.restore(each)
-        assert torch.equal(
-            embedded(model, inputs),
-            both if each is inner and inner_first else text if not inner_first and each is outer else before,
-        )
+    first, second, between = (inner, outer, both) if inner_first else (outer, inner, text)
+    nn.restore(first)
+    assert torch.equal(embedded(model, inputs), between)
+    nn.restore(second)
+    assert torch.equal(embedded(model, inputs), before)
     assert not nn.patches(model)
     nn.restore_gap(loaded)
     assert torch.equal(embedded(loaded, inputs), before)
@@ -330,7 +325,7 @@ def test_mistakes():
             nn.apply_patch(model, "sharpened", parameters)
     with pytest.raises(ValueError, match="kind = 'blunted' is no patch of this version of bulkedge"):
         nn.apply_patch(model, "blunted")
-    with pytest.raises(ValueError, match="'nothing' is not what bulkedge.nn writes into configurations"):
+    with pytest.raises(ValueError, match=r"'nothing' is not what bulkedge\.nn writes into configurations"):
         type(model.config)(bulkedge_patches="nothing")
     with pytest.raises(ValueError, match="kind = 'later' is no patch of this version"):
         type(model.config)(bulkedge_patches=["sdpa", None, [["later", {}, "1"]]])
@@ -338,7 +333,7 @@ def test_mistakes():
         _ = model.config.bulkedge_patches
     interface.register()
     model.set_attn_implementation("bulkedge.nn")
-    with pytest.raises(ValueError, match="asks for the attention 'bulkedge.nn' without a patch that says which"):
+    with pytest.raises(ValueError, match=r"asks for the attention 'bulkedge\.nn' without a patch that says which"):
         hidden(model, inputs)
 
 

@@ -18,6 +18,7 @@ from bulkedge.nn.interface import Call, Record, install, transform
 from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.patch import remove_gap, restore_gap
 from bulkedge.nn.patching import Patch, apply_patch, patches, restore
+from bulkedge.nn.power import attended_power
 
 install()  # so that patched models that were saved or pickled come back as they were
 
@@ -27,6 +28,7 @@ __all__ = [
     "Patch",
     "Record",
     "apply_patch",
+    "attended_power",
     "attention_variance",
     "gap_free_attention",
     "initialise",

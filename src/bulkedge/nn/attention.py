@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from bulkedge.errors import DomainError
+from bulkedge.masks import FullMask, Mask, WindowMask
 from bulkedge.nn import fused
 
 CHUNK = 64
@@ -34,7 +35,7 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None = None,
+    attn_mask: Tensor | Mask | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,  # noqa: FBT001, FBT002
     scale: float | None = None,
@@ -48,10 +49,11 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
     ----------
     query, key, value : Tensor
         ``(..., heads, tokens, dim)``; with `enable_gqa` keys and values may have fewer heads.
-    attn_mask : Tensor, optional
-        Boolean (true: may be seen) or additive. An additive mask hides a key where it is minus infinity or below half
-        of the least number of its type; any other bias shapes ``A`` and leaves ``C`` alone. A row that sees no key has
-        no mean: nothing is subtracted from it.
+    attn_mask : Tensor or Mask, optional
+        Boolean (true: may be seen) or additive, or a :class:`bulkedge.masks.Mask`: a full or causal one is not written
+        out, any other at each call, so where time matters give ``mask.visible(query)``. An additive mask hides a key
+        where it is minus infinity or below half of the least number of its type; any other bias shapes ``A`` and
+        leaves ``C`` alone. A row that sees no key has no mean: nothing is subtracted from it.
     dropout_p : float
         Dropout of ``A``. The mean is not dropped: the expectation is that of attention without dropout.
     is_causal : bool
@@ -74,7 +76,7 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None = None,
+    attn_mask: Tensor | Mask | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,  # noqa: FBT001, FBT002
     scale: float | None = None,
@@ -98,6 +100,8 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     """
     if query.dim() < 3:
         raise DomainError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
+    if isinstance(attn_mask, Mask):
+        attn_mask, is_causal = _written_out(attn_mask, query, key, is_causal=is_causal)
     groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
     alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
 
@@ -194,6 +198,22 @@ class _Centred(torch.autograd.Function):
             return _Centred.apply(gradient, None), None
         total = gradient.sum(-2, keepdim=True, dtype=weights.dtype)
         return (gradient - weights * total).to(gradient.dtype), None
+
+
+def _written_out(mask: Mask, query: Tensor, key: Tensor, *, is_causal: bool) -> tuple[Tensor | None, bool]:
+    """A mask as the kernels want it, and whether it is causal: they know full and causal attention by themselves."""
+    if is_causal:
+        raise DomainError(f"attn_mask = {mask!r} and is_causal = True both say who sees whom; give one of them")
+    if mask.shape != (query.shape[-2], key.shape[-2]):
+        tokens = f"{query.shape[-2]} and {key.shape[-2]}"
+        raise DomainError(f"attn_mask = {mask!r} is for {mask.shape} queries and keys; there are {tokens}")
+    if isinstance(mask, FullMask):
+        return None, False
+    if isinstance(mask, WindowMask) and mask.unlimited:
+        return None, True
+    if mask.uniform:  # one row, expanded: there is one mean
+        return torch.tensor(mask.visible()[:1], device=query.device).expand(mask.shape), False
+    return torch.tensor(mask.visible(), device=query.device), False
 
 
 def _seen(mask: Tensor | None, groups: int) -> Tensor | None:

@@ -1,7 +1,9 @@
 """Scales at which attention layers start where the theory wants them.
 
-Three choices after *propagation*: the inverse temperature of the scores, by the scale of queries and keys; the mean of
-the spectrum of ``Sigma = X X'`` from layer to layer, by the scale of the values; and the share of a skip connection.
+Three choices after *propagation*: the inverse temperature of the scores, by the scale of queries and keys; the power of
+the signal from layer to layer, by the scale of the values; and the share of a skip connection. :func:`value_std` is the
+paper's limit, for orthonormal tokens and attention that does not know them; :func:`initialise` is for what a layer gets
+and does, and knows finite sizes (:mod:`bulkedge.nn.power`).
 
 >>> query_key_std(beta=1.0, width=400)              # scores of deviation one, from tokens of norm sqrt(400)
 0.05
@@ -19,6 +21,9 @@ from torch import nn
 
 from bulkedge.domains import Integers, Interval
 from bulkedge.errors import DomainError
+from bulkedge.masks import Mask
+from bulkedge.nn.modules import GapFreeAttention
+from bulkedge.nn.power import attended_power
 
 POSITIVE = Interval(0, math.inf, "()")
 SIZE = Integers(1, 10**9)
@@ -112,29 +117,68 @@ def skip_weights(strength: float) -> tuple[float, float]:
     return math.sqrt(1 - strength**2), strength
 
 
-def initialise(module: nn.MultiheadAttention, beta: float, tokens: int, *, gap: bool = False, layer: int = 1) -> None:
+def initialise(  # noqa: PLR0913 - a setting of attention, and what to draw with
+    module: nn.MultiheadAttention,
+    beta: float,
+    tokens: int,
+    rng: torch.Generator,
+    *,
+    mask: str | Mask = "full",
+    similarity: float = 0.0,
+) -> None:
     """Draw the weights of an attention module for scores of standard deviation `beta`, and outputs as large as inputs.
 
-    For tokens of norm ``sqrt(width)``, as layer normalisation makes them, and a context of `tokens`. The output
-    projection becomes the identity and biases vanish. Draws from torch's generator.
+    Outputs have the power of the inputs in the mean over tokens and draws, with or without the gap, as the module has
+    it. That holds exactly (:func:`attended_power`) for a context of `tokens` whose norm is ``sqrt(width)`` and whose
+    directions are uniform and independent; layer normalisation, which takes one dimension away, changes it by
+    ``1/width``. Tokens of a trained or a deep model are not independent: give their mean cosine as `similarity`, which
+    is right if that comes from one direction common to all. For other correlations nothing is promised; of orthogonal
+    tokens less is left, because attention then cannot lean towards its query (:func:`value_std` is for those).
+
+    The output projection becomes the identity and biases vanish.
 
     Parameters
     ----------
     module : torch.nn.MultiheadAttention
-        Also :class:`bulkedge.nn.GapFreeAttention`; keys and values as wide as queries.
-    beta, tokens, gap, layer
-        As for :func:`query_key_std` and :func:`value_std`; without the gap, layers are alike.
+        Also :class:`bulkedge.nn.GapFreeAttention`, with its gap or without; keys and values as wide as queries.
+    beta : float
+        As for :func:`query_key_std`.
+    tokens : int
+        Length of the context.
+    rng : torch.Generator
+        What to draw with. Weights are drawn on its device and in single precision: one seed, one module.
+    mask : str or Mask
+        ``"full"``, ``"causal"`` or any other.
+    similarity : float
+        Cosine between different tokens.
     """
     if module.in_proj_weight is None:
         raise DomainError("module has keys or values of another width than its queries, for which there is no theory")
-    width, head_dim = module.embed_dim, module.head_dim
-    variance = attention_variance(beta, head_dim)
-    scores, size = query_key_std(beta, width, tokens), value_std(layer, tokens, width, variance, gap=gap)
+    if not isinstance(rng, torch.Generator):
+        raise DomainError(f"rng = {rng!r} is no torch.Generator; use torch.Generator().manual_seed(0)")
+    width = module.embed_dim
+    power = attended_power(beta, tokens, width, module.head_dim, gap=_has_gap(module), mask=mask, similarity=similarity)
+    scores, size = query_key_std(beta, width, tokens), 1 / math.sqrt(width * power)
     with torch.no_grad():
         for weight, std in zip(module.in_proj_weight.chunk(3), (scores, scores, size), strict=True):
-            weight.normal_(std=std)
+            weight.copy_(std * torch.randn(weight.shape, generator=rng, device=rng.device, dtype=torch.float32))
         nn.init.eye_(module.out_proj.weight)
         biases: tuple[Any, ...] = (module.in_proj_bias, module.out_proj.bias)
         for bias in biases:
             if bias is not None:
                 bias.zero_()
+
+
+def _has_gap(module: nn.MultiheadAttention) -> bool:
+    """Whether a module attends by ``A`` or by ``A - C``; others are refused."""
+    if not isinstance(module, GapFreeAttention):
+        return True
+    names = ("alpha", "beta", "gamma")
+    found = tuple(set(torch.as_tensor(getattr(module, name)).detach().flatten().tolist()) for name in names)
+    for gap in (True, False):
+        if found == ({0.0}, {1.0}, {0.0 if gap else 1.0}):
+            return gap
+    raise DomainError(
+        f"module has coefficients {dict(zip(names, map(sorted, found), strict=True))}; scales are known for "
+        "alpha = 0, beta = 1 and gamma = 0 or 1"
+    )
