@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import roots_genlaguerre
 
 torch = pytest.importorskip("torch")
 
@@ -159,6 +160,27 @@ def test_power_of_two_tokens_is_an_integral(beta):
     expected = (weights * np.tanh(beta * z / math.sqrt(2)) ** 2).sum() / weights.sum() / 2
     assert attended_power(beta, 2, 10**7, 10**7) == pytest.approx(expected, rel=1e-5)
     assert attended_power(beta, 2, 10**7, 10**7, gap=True) == pytest.approx(0.5 + expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("gap", [False, True])
+@pytest.mark.parametrize("width", [6, 40])
+def test_power_of_two_tokens_in_few_dimensions(width, gap):
+    """The same integral with what the sphere and the norm of the query add: components of tokens that are not Gaussian.
+
+    Less its mean the row is ``tanh(|u| (t - t')/2)/2`` times the difference of the tokens, which is orthogonal to their
+    mean in expectation, because the tokens may be exchanged.
+    """
+    beta, (nodes, weights) = 1.5, np.polynomial.legendre.leggauss(200)
+    angle = nodes * math.pi / 2
+    t, density = math.sqrt(width) * np.sin(angle), weights * np.cos(angle) ** (width - 2)
+    density /= density.sum()
+    squares, shares = roots_genlaguerre(40, width / 2 - 1)
+    norms = beta * np.sqrt(squares / (width / 2))
+    difference = np.tanh(norms[:, None, None] * np.subtract.outer(t, t) / 2) ** 2 / 4
+    power = 2 * (width - np.multiply.outer(t, t)) / width
+    expected = np.einsum("n,i,j,nij->", shares / shares.sum(), density, density, difference * power)
+    mean = 0.5 if gap else 0.0
+    assert attended_power(beta, 2, width, 10**7, gap=gap) == pytest.approx(mean + expected, rel=1e-4)
 
 
 def test_limits_of_power():

@@ -109,6 +109,15 @@ def test_nested_patches_come_off_in_all_orders(name):
         assert vars(model.config) == state
 
 
+def test_what_a_configuration_asked_for_is_asked_for_again():
+    model, _ = build("bert")
+    model.config.attn_implementation = "eager"
+    state = copy.deepcopy(vars(model.config))
+    with nn.remove_gap(model):
+        assert model.config.attn_implementation == "bulkedge.nn"
+    assert vars(model.config) == state
+
+
 def test_contexts_may_interleave_and_fail():
     model, inputs = build("gpt2")
     before = hidden(model, inputs)
@@ -245,6 +254,8 @@ def test_saved_twice_is_still_patched(tmp_path):
         model.save_pretrained(tmp_path / generation)
         model = type(model).from_pretrained(tmp_path / generation).eval()
         assert [each.kind for each in nn.patches(model)] == kinds
+        # without this line a process that does not know the patches would build a plain model
+        assert '"attn_implementation": "bulkedge.nn"' in (tmp_path / generation / "config.json").read_text()
     assert torch.equal(hidden(model, inputs), both)
     nn.restore(model, "sharpened")
     assert torch.equal(hidden(model, inputs), after)
@@ -282,6 +293,7 @@ def test_a_model_inside_a_model_has_patches_of_its_own(inner_first, tmp_path):
     model.save_pretrained(tmp_path / "text")
     assert torch.equal(embedded(type(model).from_pretrained(tmp_path / "text").eval(), inputs), text)
     outer = nn.remove_gap(model)
+    assert model._forward_hooks  # its first pass is watched, though a model inside was patched before
     both = embedded(model, inputs)
     assert torch.equal(both[0], text[0])
     assert differs(both[1], before[1])

@@ -52,16 +52,18 @@ class Patched(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a model asks of its attention: ``(beta A - gamma C) V``, plain as it comes."""
+    """What a model asks of its attention: ``(A - gamma C) V``, plain as it comes."""
 
     module: nn.Module
     """The attention module that asks."""
     query: Tensor
     """``(batch, heads, tokens, dim)``."""
     key: Tensor
+    """As the queries, or with fewer heads that they share."""
     value: Tensor
-    beta: Coefficient = 1.0
+    """As the keys."""
     gamma: Coefficient = 0.0
+    """How much of the mean is taken away, for all heads or for each."""
 
 
 class Calls:
@@ -202,9 +204,7 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
     if shared and attention_mask is not None:  # no fused kernel takes both
         key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
         shared = False
-    output = shaped_attention(
-        query, key, value, attention_mask, dropout, causal, scaling, shared, beta=call.beta, gamma=call.gamma
-    )
+    output = shaped_attention(query, key, value, attention_mask, dropout, causal, scaling, shared, gamma=call.gamma)
     return output.transpose(1, 2).contiguous(), None
 
 

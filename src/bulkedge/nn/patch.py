@@ -63,5 +63,5 @@ def restore_gap(model: nn.Module) -> None:
 
 @transform(GAP_FREE)
 def _gap_free(call: Call, parameters: Mapping[str, Any]) -> Call:  # noqa: ARG001 - it has none
-    """As much of the mean is taken as there is attention: rows that sum to zero have no mean left to take twice."""
-    return call._replace(gamma=call.beta)
+    """All of the mean is taken, also of a second such patch: rows that sum to zero have no mean left."""
+    return call._replace(gamma=1.0)
