@@ -183,6 +183,24 @@ def test_power_of_two_tokens_in_few_dimensions(width, gap):
     assert attended_power(beta, 2, width, 10**7, gap=gap) == pytest.approx(mean + expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("gap", [False, True])
+def test_power_of_three_tokens_in_few_dimensions(gap):
+    """From three tokens on, the mean of the tokens and what attention leans towards are correlated."""
+    beta, width, (nodes, weights) = 1.5, 6, np.polynomial.legendre.leggauss(40)
+    angle = nodes * math.pi / 2
+    density = weights * np.cos(angle) ** (width - 2)
+    density /= density.sum()
+    t = np.stack(np.meshgrid(*3 * [math.sqrt(width) * np.sin(angle)], indexing="ij"))
+    squares, shares = roots_genlaguerre(24, width / 2 - 1)
+    expected = 0.0
+    for square, share in zip(squares, shares / shares.sum(), strict=True):
+        row = np.exp(beta * math.sqrt(square / (width / 2)) * t)
+        row = row / row.sum(axis=0) - (0 if gap else 1 / 3)
+        power = (row * t).sum(axis=0) ** 2 + (row**2 * (width - t**2)).sum(axis=0)
+        expected += share * np.einsum("i,j,k,ijk->", density, density, density, power) / width
+    assert attended_power(beta, 3, width, 10**7, gap=gap) == pytest.approx(expected, rel=1e-4)
+
+
 def test_limits_of_power():
     """One token is itself; very many leave what leans towards the query, less what the sphere bends: 2/width."""
     assert attended_power(1.0, 1, 64, 16, gap=True) == pytest.approx(1.0, abs=1e-12)
