@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict
+from dataclasses import MISSING, asdict, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -305,7 +305,12 @@ def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[
 @click.argument("name")
 @click.option("--at", metavar="X,Y,...", help="Points at which to give density and distribution function.")
 @click.option("--quantiles", metavar="P,Q,...", help="Levels whose quantiles to give.")
-@click.option("--spike", metavar="THETA,...", help="Strengths of additive rank-one perturbations.")
+@click.option(
+    "--spike",
+    metavar="THETA,...",
+    help="Strengths of perturbations of rank one: of theta u u' added to a symmetric matrix; "
+    "for laws of singular values, of a signal x u v' with singular value x.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def law_command(name: str, *, at: str, quantiles: str, spike: str, as_json: bool, **given: Any) -> None:
     """Edges, atoms, moments and values of the law NAME.
@@ -331,9 +336,7 @@ def law_command(name: str, *, at: str, quantiles: str, spike: str, as_json: bool
             levels = NUMBERS.parse("quantiles", quantiles)
             facts |= {"levels": levels, "quantiles": law.ppf(levels).tolist()}
         if spike:
-            found = law.spike(NUMBERS.parse("spike", spike))
-            facts |= {"spike_location": found.location.tolist(), "spike_overlap": found.overlap.tolist()}
-            facts |= {"spike_threshold": found.threshold}
+            facts |= spike_facts(law, NUMBERS.parse("spike", spike))
     if as_json:
         click.echo(written(facts))
         return
@@ -341,6 +344,23 @@ def law_command(name: str, *, at: str, quantiles: str, spike: str, as_json: bool
     for key, value in facts.items():
         table.add_row(key.replace("_", " "), escape(str(value)))
     out.print(table)
+
+
+def spike_facts(law: families.Law, strengths: tuple[float, ...]) -> dict[str, Any]:
+    """What perturbations of rank one do: the outermost outlier of each, the thresholds, and all outliers.
+
+    Names of what is about singular values begin with ``singular_spike``, and strengths are singular values there.
+    """
+    singular = law.unit in {families.Unit.SINGULAR, families.Unit.SQUARED, families.Unit.SYMMETRISED}
+    found: Any = law.singular_spike(strengths) if singular else law.spike(strengths)
+    prefix = "singular_spike" if singular else "spike"
+    facts: dict[str, Any] = {f"{prefix}_strength": strengths}
+    for field in fields(found):
+        value = getattr(found, field.name)
+        if field.name == "outliers":
+            value = [[asdict(each) for each in group] for group in value]
+        facts[f"{prefix}_{field.name}"] = value.tolist() if hasattr(value, "tolist") else value
+    return facts
 
 
 # -- errors and progress -----------------------------------------------------------------------------------------------
