@@ -112,6 +112,12 @@ def test_transposing_exchanges_left_and_right():
 
 
 def test_units_of_one_matrix_give_one_spike():
+    atoms = be.EmpiricalLaw([1.0, 4.0])
+    named = [atoms.singular_spike(1.0, 0.5, unit) for unit in ("eigenvalues", "squared singular values")]
+    assert named[0] == named[1]
+    rooted = be.EmpiricalLaw([1.0, 2.0]).singular_spike(1.0, 0.5, "singular values")
+    assert rooted.singular_value == pytest.approx(named[0].singular_value, rel=1e-14)
+    assert rooted.right_overlap == pytest.approx(named[0].right_overlap, rel=1e-13)
     law = be.SumLaw((1.0, 0.01), (0.05, np.inf))
     assert len(law.squared().support) == 2
     counts = [len(law.singular_spike(strength).outliers) for strength in (0.05, 0.3, 2.0, 6.0)]
@@ -187,6 +193,11 @@ def test_spikes_beside_a_tail():
         (lambda: be.Semicircle().singular_spike(2.0, 1.0), UnitError, "reaches down to -2"),
         (lambda: be.EmpiricalLaw([1.0]).singular_spike(2.0, 1.0), UnitError, "say whether these are 'singular values'"),
         (lambda: be.QuarterCircle().singular_spike(2.0, unit="squared singular values"), UnitError, "unit = "),
+        (
+            lambda: be.EmpiricalLaw([1.0]).singular_spike(2.0, 1.0, "symmetrised singular values"),
+            UnitError,
+            "say whether",
+        ),
         (lambda: be.QuarterCircle().singular_spike(2.0, unit="metres"), DomainError, "unit = 'metres'"),
         (lambda: be.QuarterCircle().singular_spike(2.0, ratio=0.5), DomainError, "rows/columns = 1; leave it out"),
         (lambda: be.MarchenkoPastur(0.5).singular_spike(2.0, ratio=2.0), DomainError, "rows/columns = 0.5"),
@@ -194,7 +205,10 @@ def test_spikes_beside_a_tail():
         (lambda: be.ProductLaw((0.5, 0.3)).singular_spike(2.0, 2.0), DomainError, "at least 0.5 are zero"),
         (lambda: be.QuarterCircle().singular_spike(-2.0), DomainError, r"strength = -2.0 is outside its domain"),
         (lambda: be.Semicircle().spike([1.0, 0.0]), DomainError, r"theta = \[1.0, 0.0\]"),
-        (lambda: be.Semicircle().spike(np.nan), DomainError, "theta = nan"),
+        (lambda: be.Semicircle().spike(np.nan), DomainError, "theta contains NaN"),
+        (lambda: be.Semicircle().spikes(["a"]), DomainError, "theta = "),
+        (lambda: be.EmpiricalLaw([1.0]).sample_spike(-1.0, 0.5), DomainError, "theta = -1.0"),
+        (lambda: be.EmpiricalLaw([1.0]).sample_spike(2.0, np.inf), DomainError, "ratio = inf"),
     ],
 )
 def test_refusals(call, error, message):

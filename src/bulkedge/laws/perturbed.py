@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bulkedge.domains import FINITE
 from bulkedge.errors import UnitError
 from bulkedge.laws.distribution import Distribution
 from bulkedge.laws.singular_spikes import SingularSpike, singular_spike
@@ -62,7 +63,7 @@ class Perturbed(Distribution):
             )
         return additive_spike(self._law, theta)
 
-    def spikes(self, thetas: ArrayLike) -> tuple[Outlier, ...]:
+    def spikes(self, theta: ArrayLike) -> tuple[Outlier, ...]:
         """The outliers of several perturbations along orthogonal directions at once.
 
         In the limit each acts as if it were alone: its outliers overlap with its own direction only. Where strengths
@@ -70,7 +71,7 @@ class Perturbed(Distribution):
 
         Parameters
         ----------
-        thetas : array_like
+        theta : array_like
             The strengths, of either sign.
 
         Returns
@@ -78,7 +79,7 @@ class Perturbed(Distribution):
         tuple of Outlier
             In increasing order; each has its ``strength``.
         """
-        return self.spike(np.atleast_1d(np.asarray(thetas, dtype=float))).together
+        return self.spike(np.atleast_1d(FINITE.check("theta", theta))).together
 
     def singular_spike(
         self, strength: ArrayLike, ratio: float | None = None, unit: Unit | str | None = None

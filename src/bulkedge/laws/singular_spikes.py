@@ -29,12 +29,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real
-from bulkedge.domains import Interval
+from bulkedge.domains import FINITE, Interval, shown
 from bulkedge.errors import DomainError, UnitError
 from bulkedge.laws.engine.cauchy import weighted_inverses
 from bulkedge.laws.engine.crossings import Gaps, gaps_between
 from bulkedge.laws.engine.response import Pair, Response
-from bulkedge.laws.spikes import atom_masses, grouped, merged
+from bulkedge.laws.spikes import STRONGEST, atom_masses, grouped, merged
 from bulkedge.laws.units import UNIT, Unit
 
 if TYPE_CHECKING:
@@ -113,9 +113,12 @@ def singular_spike(
     law: Law, strength: ArrayLike, ratio: float | None = None, unit: Unit | str | None = None
 ) -> SingularSpike:
     """Signal of the given singular value in a matrix of the given law: see :meth:`bulkedge.Law.singular_spike`."""
-    given = np.asarray(strength, dtype=float)
-    if not np.all((given > 0) & np.isfinite(given)):
-        raise DomainError(f"strength = {strength!r} is outside its domain (0, inf): it is a singular value")
+    given = FINITE.check("strength", strength)
+    if not np.all((given >= 1 / STRONGEST) & (given <= STRONGEST)):
+        raise DomainError(
+            f"strength = {shown(strength)} is outside its domain [{1 / STRONGEST:g}, {STRONGEST:g}]: "
+            "it is a singular value"
+        )
     flat, response = given.ravel(), _response(law, _unit_of(law, unit), _ratio_of(law, ratio))
     found = response.outliers(np.append(1 / flat, -1 / flat), np.tile(response.reach(flat), 2))
     order = np.argsort(found.point, kind="stable")
@@ -145,16 +148,18 @@ def _largest(law: Law, response: Singular, group: tuple[SingularOutlier, ...]) -
 
 def _unit_of(law: Law, unit: Unit | str | None) -> Unit:
     """What the values of the law are taken for: squared singular values, if they are eigenvalues of a Gram matrix."""
-    own = law.unit
-    chosen = own if unit is None else Unit(UNIT.check("unit", unit))
-    if chosen is Unit.VALUES or own not in {Unit.VALUES, chosen}:
+    own, chosen = (
+        Unit.SQUARED if each is Unit.EIGEN else each
+        for each in (law.unit, law.unit if unit is None else Unit(UNIT.check("unit", unit)))
+    )
+    if chosen is Unit.VALUES or (own is not chosen and (own is not Unit.VALUES or chosen is Unit.SYMMETRISED)):
         raise UnitError(
-            f"unit = {unit!r}: {law!r} is a law of {own}; for one of plain values, say whether these are "
+            f"unit = {shown(unit)}: {law!r} is a law of {law.unit}; for one of plain values, say whether these are "
             "'singular values' or 'squared singular values'"
         )
     if chosen is not Unit.SYMMETRISED and law.lower_edge < 0:
         raise UnitError(f"{law!r} reaches down to {law.lower_edge:g}, so its values are not (squared) singular values")
-    return Unit.SQUARED if chosen is Unit.EIGEN else chosen
+    return chosen
 
 
 def _ratio_of(law: Law, ratio: float | None) -> float:

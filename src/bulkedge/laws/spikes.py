@@ -16,12 +16,17 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from bulkedge.arrays import EPS, Mask, Real
+from bulkedge.domains import FINITE, Interval, shown
 from bulkedge.errors import DomainError
 from bulkedge.laws.engine.crossings import CLOSEST, Gaps, gaps_between
 from bulkedge.laws.engine.response import Pair, Response
 
 if TYPE_CHECKING:
     from bulkedge.laws.base import Law
+
+STRONGEST = 1e150
+"""Squares of strengths, and of their inverses, must be numbers."""
+RATIO = Interval(1e-12, 1e12)
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,11 @@ def support_gaps(law: Law) -> Gaps:
 
 def additive_spike(law: Law, theta: ArrayLike) -> Spike:
     """Spike of strength theta, of either sign, added to a matrix of the given law."""
-    strength = np.asarray(theta, dtype=float)
-    if not np.all((strength != 0) & np.isfinite(strength)):
-        raise DomainError(f"theta = {theta!r} is outside its domain: finite numbers other than 0")
+    strength = FINITE.check("theta", theta)
+    if not np.all((np.abs(strength) >= 1 / STRONGEST) & (np.abs(strength) <= STRONGEST)):
+        raise DomainError(
+            f"theta = {shown(theta)} is outside its domain: sizes from {1 / STRONGEST:g} to {STRONGEST:g}"
+        )
     flat, response = strength.ravel(), Additive(law)
     # |G| is at most one over the distance to the law, so the point is within |theta| of it
     found = response.outliers(1 / flat, np.abs(flat))
@@ -170,11 +177,10 @@ def _spike(law: Law, strength: Real, outliers: Any, thresholds: tuple[float, flo
 
 def sample_spike(law: Law, theta: ArrayLike, ratio: float) -> Spike:
     """Population eigenvalue theta beside a population bulk of the given law, seen through samples."""
-    strength = np.asarray(theta, dtype=float)
-    if not np.all((strength >= 0) & np.isfinite(strength)):
-        raise DomainError(f"theta = {theta!r} is outside its domain [0, inf)")
-    if not 0 < ratio < np.inf:
-        raise DomainError(f"ratio = {ratio!r} is outside its domain (0, inf)")
+    strength = FINITE.check("theta", theta)
+    if not np.all((strength >= 0) & (strength <= STRONGEST)):
+        raise DomainError(f"theta = {shown(theta)} is outside its domain [0, {STRONGEST:g}]")
+    ratio = RATIO.check("ratio", ratio)
     if law.lower_edge < 0:
         raise DomainError(f"a population covariance is positive, but {law!r} reaches down to {law.lower_edge:g}")
     flat, gaps = strength.ravel(), support_gaps(law)
