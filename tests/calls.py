@@ -152,6 +152,11 @@ def calls():
             f"{name}.cauchy": (value.cauchy, {"z": 5.0}),
             f"{name}.inverse_cauchy": (value.inverse_cauchy, {"w": 0.1}),
             f"{name}.spike": (value.spike, {"theta": 2.0}),
+            f"{name}.spikes": (value.spikes, {"theta": (2.0, -1.0)}),
+            f"{name}.singular_spike": (
+                value.singular_spike,
+                {"strength": 2.0, "ratio": 0.5, "unit": "squared singular values"},
+            ),
             f"{name}.sample_spike": (value.sample_spike, {"theta": 6.0, "ratio": 0.5}),
             f"{name}.scaled": (value.scaled, {"factor": 2.0}),
         }

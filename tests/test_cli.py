@@ -14,6 +14,7 @@ from exhibits import EXHIBITS, RUNS
 import bulkedge as be
 from bulkedge.cli import main
 from bulkedge.domains import Choice, Each, Integers, parameters
+from bulkedge.laws import AttentionLaw
 from bulkedge.options import families
 from bulkedge.studies.base import studies
 from bulkedge.studies.claims import Claim
@@ -343,6 +344,27 @@ def test_law_as_json():
     assert facts["atoms"] == [[0.0, 0.5]]
     assert facts["quantiles"] == [0.0]
     assert facts["spike_location"][0] > facts["edge"]
+    (outlier,) = facts["spike_outliers"][0]
+    assert outlier == {
+        "location": facts["spike_location"][0],
+        "overlap": facts["spike_overlap"][0],
+        "gap": [facts["edge"], None],
+        "strength": 9.0,
+    }
+
+
+def test_spikes_of_singular_values_as_json():
+    arguments = ("law", "attention-law", "--beta", 1, "--head-ratio", 1, "--spike", "3,1", "--json")
+    facts = json.loads(bulkedge(*arguments).output)
+    law = AttentionLaw(1.0, 1.0)
+    assert "spike_location" not in facts
+    assert facts["singular_spike_strength"] == [3.0, 1.0]
+    assert facts["singular_spike_singular_value"] == law.singular_spike([3.0, 1.0]).singular_value.tolist()
+    assert facts["singular_spike_location"][0] == pytest.approx(facts["singular_spike_singular_value"][0] ** 2)
+    assert facts["singular_spike_detectable"] == [True, False]
+    assert [len(each) for each in facts["singular_spike_outliers"]] == [1, 0]
+    help_text = " ".join(bulkedge("law", "--help").output.split())
+    assert "for laws of singular values, of a signal x u v' with singular value x" in help_text
 
 
 def test_json_has_no_infinities():

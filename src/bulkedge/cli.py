@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from bulkedge.version import __version__
 
 if TYPE_CHECKING:
     from bulkedge.gallery import Reproduction
+    from bulkedge.laws import Law
     from bulkedge.report import Step
     from bulkedge.sweeps import Sweep
 
@@ -273,9 +274,15 @@ def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[
 @click.option(
     "--quantiles", metavar="P,Q,...", type=Declared("quantiles", LEVELS), help="Levels whose quantiles to give."
 )
-@click.option("--spike", metavar="THETA,...", help="Strengths of additive rank-one perturbations.")
+@click.option(
+    "--spike",
+    metavar="THETA,...",
+    type=Declared("spike", NUMBERS),
+    help="Strengths of perturbations of rank one: of theta u u' added to a symmetric matrix; "
+    "for laws of singular values, of a signal x u v' with singular value x.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def law_command(name: str, *, at: Any, quantiles: Any, spike: str, as_json: bool, **given: Any) -> None:
+def law_command(name: str, *, at: Any, quantiles: Any, spike: Any, as_json: bool, **given: Any) -> None:
     """Edges, atoms, moments and values of the law NAME; without a name, which laws there are.
 
     bulkedge law marchenko-pastur --ratio 0.5 --at 1,2
@@ -300,9 +307,7 @@ def law_command(name: str, *, at: Any, quantiles: Any, spike: str, as_json: bool
         if quantiles:
             facts |= {"levels": quantiles, "quantiles": law.ppf(quantiles).tolist()}
         if spike:
-            found = law.spike(NUMBERS.parse("spike", spike))
-            facts |= {"spike_location": found.location.tolist(), "spike_overlap": found.overlap.tolist()}
-            facts |= {"spike_threshold": found.threshold}
+            facts |= spike_facts(law, spike)
     if as_json:
         click.echo(written(facts))
         return
@@ -310,3 +315,22 @@ def law_command(name: str, *, at: Any, quantiles: Any, spike: str, as_json: bool
     for key, value in facts.items():
         table.add_row(key.replace("_", " "), escape(str(value)))
     out.print(table)
+
+
+def spike_facts(law: Law, strengths: tuple[float, ...]) -> dict[str, Any]:
+    """What perturbations of rank one do: the outermost outlier of each, the thresholds, and all outliers.
+
+    Names of what is about singular values begin with ``singular_spike``, and strengths are singular values there.
+    """
+    from bulkedge.laws.units import Unit
+
+    singular = law.unit in {Unit.SINGULAR, Unit.SQUARED, Unit.SYMMETRISED}
+    found: Any = law.singular_spike(strengths) if singular else law.spike(strengths)
+    prefix = "singular_spike" if singular else "spike"
+    facts: dict[str, Any] = {f"{prefix}_strength": strengths}
+    for field in fields(found):
+        value = getattr(found, field.name)
+        if field.name == "outliers":
+            value = [[asdict(each) for each in group] for group in value]
+        facts[f"{prefix}_{field.name}"] = value.tolist() if hasattr(value, "tolist") else value
+    return facts

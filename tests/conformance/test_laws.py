@@ -203,28 +203,102 @@ def transforms(law):
 
 
 def spikes(law):
-    if not np.isfinite(law.edge):
-        assert not law.spike(1.0).detectable
-        return
-    threshold = law.spike(1.0).threshold
-    scale = size(law)
-    if threshold > 0:
-        weak = law.spike(0.5 * threshold)
-        assert not weak.detectable
-        assert weak.overlap == 0
-        assert weak.location == law.edge
-    strong = law.spike(threshold + scale)
-    assert strong.detectable
-    assert strong.location > law.edge
-    assert 0 < strong.overlap <= 1
-    # first-order perturbation theory when the spike is very strong
-    huge = 1e6 * scale
-    assert law.spike(huge).location == pytest.approx(huge + law.mean() + law.var() / huge, rel=1e-9)
+    if law.unit in {be.Unit.SINGULAR, be.Unit.SQUARED}:
+        with pytest.raises(be.errors.UnitError, match="singular_spike"):
+            law.spike(1.0)
+    else:
+        additive_spikes(law)
+    if law.lower_edge >= 0 or law.unit is be.Unit.SYMMETRISED:
+        singular_spikes(law)
     if law.lower_edge >= 0 and law.edge > 0:
-        sample = law.sample_spike([0.5 * law.edge, 100 * law.edge], 0.3)
-        assert list(sample.detectable) == [False, True]
-        assert sample.location[0] < sample.location[1]
-        assert sample.overlap[0] == 0 < sample.overlap[1] <= 1
+        sample_spikes(law)
+
+
+def additive_spikes(law):
+    scale, bounded = size(law), np.isfinite(law.edge)
+    spike = law.spike(1.0)
+    threshold, lower = spike.threshold, spike.lower_threshold
+    assert lower <= 0 <= threshold
+    beyond = [threshold + scale] if bounded else []
+    for theta in (*beyond, lower - scale, 0.5 * threshold, 0.3 * scale, -0.3 * scale):
+        if not (theta and np.isfinite(theta)):
+            continue
+        spike = law.spike(theta)
+        outliers_are_free(law, spike, "overlap")
+        for each in spike.outliers:
+            if each.location not in each.gap:
+                slope = abs(law._transforms(np.array([each.location + 0j]))[1][0].real)
+                blur = 1e-9 * abs(1 / theta) + 4 * slope * np.spacing(abs(each.location))
+                assert law.cauchy(each.location).real == pytest.approx(1 / theta, abs=blur)
+        above, below = (
+            any(np.isinf(each.gap[1]) for each in spike.outliers),
+            any(np.isinf(each.gap[0]) for each in spike.outliers),
+        )
+        assert (above, below) == (theta > threshold, theta < lower)
+        if not law.support and bounded:  # eigenvectors of a matrix of finite rank are complete
+            assert sum(each.overlap for each in spike.outliers) == pytest.approx(1, abs=1e-9)
+    if bounded:
+        assert law.spike(threshold + scale).location > law.edge
+        # first-order perturbation theory when the spike is very strong
+        huge = 1e6 * scale
+        assert law.spike(huge).location == pytest.approx(huge + law.mean() + law.var() / huge, rel=1e-9)
+    assert law.spike(lower - scale).location < law.lower_edge
+
+
+def singular_spikes(law):
+    unit = "squared singular values" if law.unit is be.Unit.VALUES else None
+    ratio = None if law._aspect else 0.7
+    squared = law.unit not in {be.Unit.SINGULAR, be.Unit.SYMMETRISED}
+    scale = np.sqrt(size(law)) if squared else size(law)
+    threshold = law.singular_spike(scale, ratio, unit).threshold
+    strengths = [0.3 * scale, *([0.5 * threshold, threshold + scale] if np.isfinite(threshold) else [])]
+    for strength in strengths:
+        if not strength:
+            continue
+        spike = law.singular_spike(strength, ratio, unit)
+        for side in ("left_overlap", "right_overlap"):
+            outliers_are_free(law, spike, side)
+        for each in spike.outliers:
+            assert each.location == pytest.approx(each.singular_value ** (2 if squared else 1), rel=1e-14)
+        assert any(np.isinf(each.gap[1]) for each in spike.outliers) == (strength > threshold)
+    if np.isfinite(threshold):
+        huge = 1e6 * scale
+        second = law.mean() if squared else law.moment(2)
+        found = law.singular_spike(huge, ratio, unit).singular_value
+        assert found == pytest.approx(huge + (1 + (ratio or law._aspect)) * second / (2 * huge), rel=1e-13)
+
+
+def sample_spikes(law):
+    thetas = np.array([0.0, 0.5, 0.9, 1.01, 100]) * (law.edge if np.isfinite(law.edge) else law.ppf(0.5))
+    sample = law.sample_spike(thetas, 0.3)
+    assert bool(sample.detectable[-1]) == (np.isfinite(law.edge) or bool(sample.outliers[-1]))
+    for theta, location, overlap, seen, outliers in zip(
+        thetas, sample.location, sample.overlap, sample.detectable, sample.outliers, strict=True
+    ):
+        assert len(outliers) == seen
+        assert seen == ((theta > sample.threshold) or (theta < sample.lower_threshold) or len(outliers) == 1)
+        for each in outliers:
+            assert (each.location, each.overlap, each.strength) == (location, overlap, theta)
+            assert each.gap[0] <= each.location <= each.gap[1]
+            assert 0 < each.overlap <= 1
+        if not seen:
+            assert overlap == 0
+
+
+def outliers_are_free(law, spike, overlap):
+    """Outliers lie in gaps in which the law has no mass, in order, and overlaps sum to at most one."""
+    shares = [getattr(each, overlap) for each in spike.outliers]
+    places = [each.location for each in spike.outliers]
+    assert spike.detectable == bool(places)
+    assert places == sorted(places)
+    assert all(0 <= share <= 1 for share in shares)
+    assert sum(shares) <= 1 + 1e-9
+    for each in spike.outliers:
+        low, high = each.gap
+        assert low <= each.location <= high
+        middle = [low + (high - low) / 3, high - (high - low) / 3] if np.isfinite(high - low) else [each.location] * 2
+        assert np.ptp(law.cdf(middle)) < 1e-12
+        assert np.all(law.pdf(middle) == 0)
 
 
 def odd_arguments(law):

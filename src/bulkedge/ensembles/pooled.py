@@ -13,7 +13,7 @@ of ``Y'Y/N`` are a bulk ``kappa MP(delta) * MP(gamma)`` (free product) and a spi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -27,7 +27,7 @@ from bulkedge.ensembles.base import Ensemble
 from bulkedge.errors import DomainError
 from bulkedge.laws.base import Law
 from bulkedge.laws.product import MarchenkoPastur, ProductLaw
-from bulkedge.laws.spikes import Spike
+from bulkedge.laws.spikes import Outlier, Spike
 from bulkedge.recovery.correlations import CORRELATION, draw_signs
 from bulkedge.recovery.weights import WEIGHTS, pool
 from bulkedge.spectra import Spectrum, spectrum
@@ -230,7 +230,9 @@ class PooledSequences(Parametric, Ensemble):
         """The outliers of the population and of the sample for a spike ``omega = strength``, in closed form.
 
         The formulas are those of :func:`spectral_alignment`; ``population_bulk().spike`` and ``.sample_spike`` give
-        the same numbers to the last digit (docs/theory/recovery.md, "Outlier and alignment").
+        the same numbers for the top eigenvalue, to the last digit (docs/theory/recovery.md, "Outlier and alignment").
+        With fewer tokens than dimensions the population's bulk has a gap above its kernel; an outlier there is not the
+        top eigenvalue, and is left to those methods.
         """
         delta, gamma = self.vocab_ratio, self.sample_ratio
         x, least, critical = strength - delta, np.sqrt(delta), critical_strength(delta, gamma) - delta
@@ -238,11 +240,17 @@ class PooledSequences(Parametric, Ensemble):
         def level(excess: float) -> float:
             return float(self.kappa * (1 + excess) * (excess + delta) / excess)
 
+        def seen_at(excess: float) -> float:
+            return level(excess) * (1 + gamma / excess)
+
         kept = 1 - delta / x**2 if x > least else 0.0
         population = Spike(level(max(x, least)), kept, x > least, self.kappa * (delta + least))
-        seen = max(x, critical)
         overlap = spectral_alignment(strength, delta, gamma) / kept if x > critical else 0.0
-        return population, Spike(level(seen) * (1 + gamma / seen), overlap, x > critical, level(critical))
+        sample = Spike(seen_at(max(x, critical)), overlap, x > critical, level(critical))
+        return (
+            _with_outlier(population, level(least), self.kappa * strength),
+            _with_outlier(sample, seen_at(critical), float(population.location)),
+        )
 
     def alignment(self) -> Alignment:
         """Squared overlap of the top eigenvector of ``Y'Y/N`` with mu, in factors (*recovery*, equation 8).
@@ -284,6 +292,12 @@ class PooledSequences(Parametric, Ensemble):
     def mean_outranks(self) -> bool:
         """Whether the top eigenvalue is the mean's: ``delta > alpha (|mu|**2 + delta)``, and it leaves the bulk."""
         return bool(self.mean_strength > self.strength and self.mean_spike().detectable)
+
+
+def _with_outlier(spike: Spike, edge: float, strength: float) -> Spike:
+    """The same with its outlier listed, if it is one: above a bulk that ends at the edge."""
+    outlier = Outlier(float(spike.location), float(spike.overlap), (edge, np.inf), strength)
+    return replace(spike, outliers=(outlier,) if spike.detectable else ())
 
 
 def draw_noise(kind: Noise, shape: tuple[int, int], rng: np.random.Generator) -> Real:

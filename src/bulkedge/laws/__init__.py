@@ -13,7 +13,8 @@ from bulkedge.laws.independent import IndependentProduct
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.profile import ProfileLaw
 from bulkedge.laws.semicircle import QuarterCircle, Semicircle
-from bulkedge.laws.spikes import Spike
+from bulkedge.laws.singular_spikes import SingularOutlier, SingularSpike
+from bulkedge.laws.spikes import Outlier, Spike
 from bulkedge.laws.sum import SumLaw
 from bulkedge.laws.tracy_widom import TracyWidom
 from bulkedge.laws.units import Unit
@@ -30,11 +31,14 @@ __all__ = [
     "IndependentProduct",
     "Law",
     "MarchenkoPastur",
+    "Outlier",
     "PoissonLaw",
     "ProductLaw",
     "ProfileLaw",
     "QuarterCircle",
     "Semicircle",
+    "SingularOutlier",
+    "SingularSpike",
     "Spike",
     "StepDistribution",
     "SumLaw",

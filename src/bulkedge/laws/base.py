@@ -20,12 +20,13 @@ from scipy.optimize import brentq
 from bulkedge import domains
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.errors import DomainError, UnresolvedError
-from bulkedge.laws.distribution import Atoms, Distribution
+from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.cauchy import weighted_inverses
 from bulkedge.laws.engine.continuum import Continuum, resolve
+from bulkedge.laws.engine.crossings import CLOSEST
 from bulkedge.laws.engine.edges import Interval
 from bulkedge.laws.engine.panels import Density, UnresolvedDensityError
-from bulkedge.laws.spikes import CLOSEST, Spike, additive_spike, sample_spike
+from bulkedge.laws.perturbed import Perturbed
 from bulkedge.laws.tracy_widom import TracyWidom
 from bulkedge.records import html_table
 
@@ -67,7 +68,7 @@ class _Resolutions:
 _RESOLVED = _Resolutions()
 
 
-class Law(Distribution):
+class Law(Perturbed):
     """A limiting spectral distribution on the real line: atoms plus a density.
 
     Laws are values: two with the same parameters are equal, and what is expensive, the resolution of the bulk, is done
@@ -293,25 +294,6 @@ class Law(Distribution):
                 return z
             share = min(1.0, 1.1 * share)
         raise DomainError(f"w = {w!r} is outside the image of the Cauchy transform along the ray from zero")
-
-    # -- spikes --------------------------------------------------------------------------------------------------------
-
-    def spike(self, theta: ArrayLike) -> Spike:
-        """Additive rank-one perturbation of strength theta > 0.
-
-        The outlier is ``K(1/theta)``, present when ``1/theta < G(edge)``, with squared overlap
-        ``-K'(1/theta)/theta**2`` (Benaych-Georges and Nadakuditi 2011; *recovery*, equations 19 and 22).
-        """
-        return additive_spike(self, theta)
-
-    def sample_spike(self, theta: ArrayLike, ratio: float) -> Spike:
-        """Population eigenvalue theta seen through a sample covariance with ``ratio = dimension/samples``.
-
-        With this law as the population bulk, the outlier is ``lam(theta) = theta (1 + ratio int t/(theta - t))``,
-        present when ``lam'(theta) > 0``, with squared overlap ``theta lam'(theta)/lam(theta)`` (*recovery*, equations
-        24 and 27).
-        """
-        return sample_spike(self, theta, ratio)
 
     # -- the edge at finite size ---------------------------------------------------------------------------------------
 

@@ -194,6 +194,8 @@ class FreeProduct(Law):
         """Squared singular values of ``M sqrt(B)`` if one factor has those of M; eigenvalues otherwise."""
         return Unit.SQUARED if Unit.SQUARED in (self.mu.unit, self.nu.unit) else Unit.EIGEN
 
+    _aspect = None  # a factor can stand for one of any shape
+
     @cached_property
     def atoms(self) -> Atoms:
         """An atom at ``a b`` where atoms a and b have more than unit mass together; at zero, the larger kernel."""
@@ -270,6 +272,10 @@ class RectangularSquares(Law):
     mu: Law
     nu: Law
     ratio: float
+
+    @property
+    def _aspect(self) -> float:
+        return self.ratio
 
     @cached_property
     def atoms(self) -> Atoms:

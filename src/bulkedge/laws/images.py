@@ -57,6 +57,10 @@ class Affine(Law):
         return self.law.unit if self.law.unit is Unit.EIGEN or (self.factor > 0 and not self.shift) else Unit.VALUES
 
     @property
+    def _aspect(self) -> float | None:
+        return None if self.shift else self.law._aspect
+
+    @property
     def matrix(self) -> str:
         """The original's, with the factor."""
         return f"({self.law.matrix}), values times {self.factor:g} plus {self.shift:g}" if self.law.matrix else ""
@@ -106,6 +110,11 @@ class Squared(Law):
     def unit(self) -> Unit:
         """What squares of the original's values are."""
         return self.law.unit.square()
+
+    @property
+    def _aspect(self) -> float | None:
+        # of a Hermitian matrix, which is square, absolute eigenvalues are singular values
+        return 1.0 if self.law.unit is Unit.EIGEN else self.law._aspect
 
     @property
     def matrix(self) -> str:
@@ -203,6 +212,10 @@ class SquareRoot(Law):
     def unit(self) -> Unit:
         """What square roots of the original's values are."""
         return self.law.unit.root()
+
+    @property
+    def _aspect(self) -> float | None:
+        return self.law._aspect
 
     @property
     def matrix(self) -> str:

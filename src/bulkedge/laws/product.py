@@ -48,6 +48,11 @@ class MarchenkoPastur(Parametric, Law):
     scale: float = parameter(SCALE, "mean of the law", 1.0)
 
     @property
+    def _aspect(self) -> float:
+        # the rows are those of Z'
+        return self.ratio
+
+    @property
     def atoms(self) -> tuple[tuple[float, float], ...]:
         """The kernel of Z when d > V."""
         return ((0.0, 1 - 1 / self.ratio),) if self.ratio > 1 else ()
@@ -116,6 +121,8 @@ class FussCatalan(Parametric, Law):
 
     order: int = parameter(Integers(1, 30), "number of factors")
     scale: float = parameter(SCALE, "mean of the law", 1.0)
+
+    _aspect = 1.0
 
     @property
     def atoms(self) -> tuple[tuple[float, float], ...]:
