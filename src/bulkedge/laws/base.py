@@ -19,6 +19,7 @@ from scipy.optimize import brentq
 
 from bulkedge import domains
 from bulkedge.arrays import EPS, Complex, Real
+from bulkedge.domains import REAL
 from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.cauchy import weighted_inverses
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from bulkedge.laws.engine.levy import Levy
 
 LEVEL = domains.Interval(0, 1, "()")
+ORDERS, COUNT = domains.Integers(0, 1000), domains.Integers(1, 2**62)
+COMPLEX = domains.Numbers(finite=False, complex_too=True)
 MASS_TOLERANCE = 1e-10
 """A law whose mass differs from one by more has lost or gained something, and is refused."""
 
@@ -149,7 +152,7 @@ class Law(Perturbed):
 
     def pdf(self, x: ArrayLike) -> Any:
         """Density of the continuous part (atoms have none: see :attr:`atoms`)."""
-        points = np.asarray(x, dtype=float)
+        points = REAL.check("x", x)
         density = np.where(np.isnan(points), np.nan, 0.0)
         finite = np.isfinite(points)
         if self._continuum:
@@ -158,7 +161,7 @@ class Law(Perturbed):
 
     def cdf(self, x: ArrayLike) -> Any:
         """Mass at or below x, atoms included."""
-        points = np.asarray(x, dtype=float)
+        points = REAL.check("x", x)
         mass = np.where(np.isnan(points), np.nan, np.where(points > 0, 1.0, 0.0))
         finite = np.isfinite(points)
         below = np.append(0.0, np.cumsum(self._masses))
@@ -170,7 +173,7 @@ class Law(Perturbed):
 
     def ppf(self, q: ArrayLike) -> Any:
         """Smallest x with ``cdf(x) >= q``; nan outside [0, 1]."""
-        levels = np.asarray(q, dtype=float)
+        levels = REAL.check("q", q)
         valid = (levels >= 0) & (levels <= 1)
         result = np.full(levels.shape, np.nan)
         result[valid] = self._quantile(levels[valid])
@@ -195,9 +198,7 @@ class Law(Perturbed):
 
     def moment(self, k: int) -> float:
         """``E[x**k]``."""
-        if k != int(k) or k < 0:
-            raise DomainError(f"k = {k!r} is outside its domain {{0, 1, 2, ...}}")
-        return self._moment_about(int(k), 0.0)
+        return self._moment_about(ORDERS.check("k", k), 0.0)
 
     def _moment_about(self, k: int, centre: float) -> float:
         if k >= self._infinite_moment:
@@ -236,7 +237,7 @@ class Law(Perturbed):
 
     def cauchy(self, z: ArrayLike) -> Any:
         """Cauchy transform ``G(z) = int dmu(t)/(z - t)``; on the support, its limit from the upper half-plane."""
-        points = np.asarray(z, dtype=complex)
+        points = COMPLEX.check("z", z).astype(complex)
         return self._transforms(points.ravel())[0].reshape(points.shape)[()]
 
     @cached_property
@@ -256,7 +257,7 @@ class Law(Perturbed):
         ValueError
             If K has no value at some w on that branch.
         """
-        targets = np.asarray(w)
+        targets = COMPLEX.check("w", w)
         search = self._follow if np.iscomplexobj(targets) else self._outside
         return np.array([search(each) for each in targets.ravel().tolist()]).reshape(targets.shape)[()]
 
@@ -349,8 +350,7 @@ class Law(Perturbed):
             ``edge + edge_scale * n**(-2/3) * q`` with q the quantile of the Tracy-Widom law.
         """
         level = LEVEL.check("level", level)
-        if not n >= 1:
-            raise DomainError(f"n = {n!r} is outside its domain {{1, 2, ...}}")
+        n = COUNT.check("n", n)
         return self.edge + self.edge_scale * n ** (-2 / 3) * float(TracyWidom(dyson).isf(level))
 
     # -- images --------------------------------------------------------------------------------------------------------

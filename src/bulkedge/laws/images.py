@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from bulkedge import domains
 from bulkedge.arrays import Real
 from bulkedge.errors import DomainError
 from bulkedge.laws.base import Bulk, Law
@@ -19,6 +20,8 @@ from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.levy import Levy
 from bulkedge.laws.units import Unit
+
+ANY = domains.Interval(-1e300, 1e300)
 
 
 def _collected(pairs: list[tuple[float, float]]) -> Atoms:
@@ -40,9 +43,7 @@ class Affine(Law):
     @classmethod
     def of(cls, law: Law, factor: float, shift: float) -> Law:
         """Compose with an image that is already affine; a vanishing factor leaves a point mass."""
-        factor, shift = float(factor), float(shift)
-        if not (np.isfinite(factor) and np.isfinite(shift)):
-            raise DomainError(f"factor = {factor!r} and shift = {shift!r} must be finite")
+        factor, shift = ANY.check("factor", factor), ANY.check("shift", shift)
         if isinstance(law, Affine):
             return cls.of(law.law, factor * law.factor, factor * law.shift + shift)
         if factor == 0:

@@ -24,7 +24,9 @@ from numpy.typing import ArrayLike
 from scipy.special import airy
 
 from bulkedge.arrays import Real
-from bulkedge.domains import Choice, Parametric, parameter
+from bulkedge.domains import REAL, Choice, Parametric, parameter
+from bulkedge.laws.distribution import Distribution
+from bulkedge.laws.units import Unit
 
 # Panel ends in the unit of G. Every cdf underflows before -30; the sf of beta = 2, 4 after 62, of beta = 1 after 100.
 _EDGES = (-30.0, -18.0, -11.0, -7.0, -5.5, -4.0, -2.0, 0.0, 2.0, 5.0, 10.0, 20.0, 36.0, 62.0, 100.0)
@@ -142,7 +144,7 @@ def _probability(log_tail: Real) -> Real:
 
 
 @dataclass(frozen=True)
-class TracyWidom(Parametric):
+class TracyWidom(Parametric, Distribution):
     """Tracy-Widom law; its methods act elementwise.
 
     Parameters
@@ -151,34 +153,34 @@ class TracyWidom(Parametric):
         Dyson index: real, complex or quaternionic matrices. The module states the scale at 4.
     """
 
+    unit = Unit.VALUES
+
     dyson: int = parameter(
         Choice((1, 2, 4)), "Dyson's index: 1 for real matrices, 2 for complex, 4 for quaternion ones"
     )
 
     def pdf(self, s: ArrayLike) -> Real:
         """Return the density at s."""
-        value, slope = _tails(self.dyson)(s)
+        value, slope = _tails(self.dyson)(REAL.check("s", s))
         return np.exp(-np.abs(value)) * slope
 
     def cdf(self, s: ArrayLike) -> Real:
         """Return the probability of a value at most s."""
-        return _probability(_tails(self.dyson)(s)[0])
+        return _probability(_tails(self.dyson)(REAL.check("s", s))[0])
 
     def sf(self, s: ArrayLike) -> Real:
         """Return the probability of a value above s, to relative accuracy."""
-        return _probability(-_tails(self.dyson)(s)[0])
+        return _probability(-_tails(self.dyson)(REAL.check("s", s))[0])
 
     def ppf(self, q: ArrayLike) -> Real:
         """Return the inverse of cdf; nan outside [0, 1]."""
-        return _tails(self.dyson).solve(np.asarray(q, dtype=float), 1 - np.asarray(q, dtype=float))
+        levels = REAL.check("q", q)
+        return _tails(self.dyson).solve(levels, 1 - levels)
 
     def isf(self, p: ArrayLike) -> Real:
         """Return the inverse of sf, accurate for tiny p; nan outside [0, 1]."""
-        return _tails(self.dyson).solve(1 - np.asarray(p, dtype=float), np.asarray(p, dtype=float))
-
-    def rvs(self, size: int | tuple[int, ...], rng: np.random.Generator) -> Real:
-        """Return independent draws, by inversion."""
-        return self.ppf(rng.uniform(np.finfo(float).tiny, 1.0, size))
+        levels = REAL.check("p", p)
+        return _tails(self.dyson).solve(1 - levels, levels)
 
     def mean(self) -> float:
         """Return the expectation."""
