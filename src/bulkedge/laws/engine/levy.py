@@ -18,6 +18,7 @@ import numpy as np
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.pick import CUSP, PickMap, sorted_barriers
+from bulkedge.laws.engine.rational import LocalSum
 
 if TYPE_CHECKING:
     from bulkedge.laws.base import Law
@@ -102,11 +103,12 @@ class Levy:
             return u + self.drift + jump, 1 + rate, np.abs(u) + abs(self.drift) + error.real
 
         def exact(u: Fraction) -> Fraction:
+            atoms = {Fraction(place) for place, _ in law.atoms}
+            jumps = zip(map(Fraction, self.locations.tolist()), map(Fraction, self.masses.tolist()), strict=True)
+            if u in atoms:
+                return u + Fraction(self.drift) - sum((m / t for t, m in jumps), Fraction(0))
             g = exact_cauchy(law, u)
-            jumps = zip(self.locations.tolist(), self.masses.tolist(), strict=True)
-            return (
-                u + Fraction(self.drift) + sum((Fraction(m) * g / (1 - Fraction(t) * g) for t, m in jumps), Fraction(0))
-            )
+            return u + Fraction(self.drift) + sum((m * g / (1 - t * g) for t, m in jumps), Fraction(0))
 
         barriers, masses = sorted_barriers(law.support, *self._poles_over(law))
         return PickMap(
@@ -116,6 +118,7 @@ class Levy:
             cauchy=lambda u, _: law._transforms(u)[0],
             poles=law._locations,
             exact=exact if is_short(law) else None,
+            local=LocalSum(law._locations, law._masses, self.locations, self.masses).about if is_short(law) else None,
         )
 
     def _poles_over(self, law: Law) -> tuple[Real, Real]:
