@@ -57,7 +57,7 @@ class EmpiricalLaw(Law):
             shares = shares / (shares.max() * len(shares))
         # adding zero turns -0.0 into 0.0: one value, one pattern of bits
         places, index = np.unique(points + 0.0, return_inverse=True)
-        masses = _normalised(np.bincount(index, weights=shares, minlength=len(places)))
+        masses = _normalised(np.bincount(index, shares, len(places)).astype(float))
         for name, array in (("values", places[masses > 0]), ("weights", masses[masses > 0])):
             array.flags.writeable = False
             object.__setattr__(self, name, array)

@@ -1,9 +1,9 @@
 """Densities beside their edges: points given as distances from an edge, not as rounded numbers of the line.
 
-An interval of width 1e-9 at x = 5, or the spike of density that an atom leaves when it has just dissolved, is finer than
-double precision resolves at x. Its inverse map is not: about a real base point c, which is itself kept as a distance
-from the nearest atom, ``z(c + h) - z(c)`` and ``h`` have full relative accuracy. So the fixed point is sought in h, for a
-given distance from z(c), with one base point for each edge.
+An interval of width 1e-9 at x = 5, or the spike of density that an atom leaves when it has just dissolved, is finer
+than double precision resolves at x. Its inverse map is not: about a real base point c, which is itself kept as a
+distance from the nearest atom, ``z(c + h) - z(c)`` and ``h`` have full relative accuracy. So the fixed point is sought
+in h, for a given distance from z(c), with one base point for each edge.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bulkedge.laws.engine.curve import Curve
 from bulkedge.laws.engine.panels import BesideEdges, Density
 
 if TYPE_CHECKING:
-    from bulkedge.laws.engine.edges import Edge
+    from bulkedge.laws.engine.edges import Edge, Interval
 
 Curves = dict[tuple[float, float], Curve]
 """Curves in coordinates of their edge, by the location of the edge and the side on which they lie."""
@@ -33,16 +33,19 @@ class LocalMap(NamedTuple):
     ----------
     point : Fraction
         The base point c, beyond double precision.
+    value : Fraction
+        ``z(c)``, likewise.
     pole : float
         How far c is to the right of the nearest pole of the Cauchy transform; zero if it is one.
     critical : bool
         Whether ``z'(c) = 0``.
     rise : callable
-        ``rise(h)`` returns ``z(c + h) - z(c)``, ``z'(c + h)``, the size of the terms of the first (its rounding error in
-        units) and the Cauchy transform of the law at ``z(c + h)``.
+        ``rise(h)`` returns ``z(c + h) - z(c)``, ``z'(c + h)``, the size of the terms of the first (its rounding error
+        in units) and the Cauchy transform of the law at ``z(c + h)``.
     """
 
     point: Fraction
+    value: Fraction
     pole: float
     critical: bool
     rise: Callable[[Complex], tuple[Complex, Complex, Real, Complex]]
@@ -119,5 +122,38 @@ def beside_edges(density: Density, curves: Curves) -> Density:
         if not exact.all():
             value[~exact], error[~exact] = density((location + direction * distance)[~exact])
         return value, error, exact
+
+    return BesideEdges(density, beside)
+
+
+def moved_beside(
+    inner: BesideEdges, density: Density, pairs: list[tuple[Interval, Interval]], factor: float
+) -> Density:
+    """The density of an affine image, which keeps the accuracy of the original beside its edges.
+
+    Parameters
+    ----------
+    inner : BesideEdges
+        Density of the original.
+    density : callable
+        Density of the image at points of the line.
+    pairs : list
+        Intervals of the original with their images, left edge to image of the left edge.
+    factor : float
+        The factor of the map.
+    """
+    turn, size = float(np.sign(factor)), abs(factor)
+    origins = {
+        (image.location, side * turn): edge.location
+        for edges, images in pairs
+        for edge, image, side in zip(edges, images, (1.0, -1.0), strict=True)
+    }
+
+    def beside(location: Real, direction: Real, distance: Real) -> tuple[Real, Real, Mask]:
+        origin = location.copy()
+        for (place, side), original in origins.items():
+            origin[(location == place) & (direction == side)] = original
+        value, error, exact = inner.beside(origin, direction * turn, distance / size)
+        return value / size, error / size, exact
 
     return BesideEdges(density, beside)

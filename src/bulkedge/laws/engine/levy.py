@@ -99,8 +99,9 @@ class Levy:
         """The inverse map ``u + R(G(u))`` of the free sum with ``law``."""
 
         def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
-            jump, rate, error = (part @ self.masses for part in _jumps(law, u, self.locations))
-            return u + self.drift + jump, 1 + rate, np.abs(u) + abs(self.drift) + error.real
+            jump, rate, error = _jumps(law, u, self.locations)
+            size = np.abs(u) + abs(self.drift) + error @ self.masses
+            return u + self.drift + jump @ self.masses, 1 + rate @ self.masses, size
 
         def exact(u: Fraction) -> Fraction:
             atoms = {Fraction(place) for place, _ in law.atoms}
@@ -118,12 +119,15 @@ class Levy:
             cauchy=lambda u, _: law._transforms(u)[0],
             poles=law._locations,
             exact=exact if is_short(law) else None,
-            local=LocalSum(law._locations, law._masses, self.locations, self.masses).about if is_short(law) else None,
+            local=LocalSum(law._locations, law._masses, self.locations, self.masses, exact).about
+            if is_short(law)
+            else None,
         )
 
     def _poles_over(self, law: Law) -> tuple[Real, Real]:
         """Poles u of ``R(G(u))`` off the bulk of ``law``, and minus its residues there."""
-        points, weights = [np.zeros(0)], [np.zeros(0)]
+        points: list[Real] = []
+        weights: list[Real] = []
         for place, mass in zip(self.locations.tolist(), self.masses.tolist(), strict=True):
             # w/(1 - place w) has its pole at G = 1/place, which for the semicircle is at the atoms
             found, slopes = level_points(law, 1 / place) if place else (law._locations, -1 / law._masses)
@@ -135,8 +139,8 @@ class Levy:
 def _jumps(law: Law, u: Complex, places: Real) -> tuple[Complex, Complex, Real]:
     """``J = G/(1 - place G)``, its derivative in u and the size of its terms, G the Cauchy transform of a law at u.
 
-    Rows are points u, columns places. Where G is large (next to atoms, and at them) J is taken as ``1/(F - place)`` with
-    ``F = 1/G``, which is analytic there and has slope one over the mass of the atom.
+    Rows are points u, columns places. Where G is large (next to atoms, and at them) J is taken as ``1/(F - place)``
+    with ``F = 1/G``, which is analytic there and has slope one over the mass of the atom.
     """
     g, g_slope, _, _ = law._transforms(u)
     spread = root_mean_square(u, g, g_slope)
@@ -148,8 +152,8 @@ def _jumps(law: Law, u: Complex, places: Real) -> tuple[Complex, Complex, Real]:
             f_slope[lost], f_spread[lost] = 1 / law._masses[nearest], 0.0
         large = np.abs(g[:, None] * places) > 1
         below = np.where(large, f[:, None] - places, 1 - np.where(places == 0, 0.0, g[:, None] * places))
-        jump = np.where(large, 1.0, g[:, None]) / below
-        rate = np.where(large, -f_slope[:, None], g_slope[:, None]) / below**2
+        jump: Complex = np.where(large, 1.0 + 0j, g[:, None]) / below
+        rate: Complex = np.where(large, -f_slope[:, None], g_slope[:, None]) / below**2
         error = np.where(large, f_spread[:, None], spread[:, None]) / np.abs(below) ** 2
     return jump, rate, np.abs(jump) + error
 

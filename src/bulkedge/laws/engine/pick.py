@@ -69,9 +69,9 @@ class PickMap:
     touching : Edge, optional
         The edge that the law has at a barrier which the map reaches with positive slope.
     local : callable, optional
-        ``local(u, critical, snap)`` is the map about u or, if ``critical``, about the critical point next to it, a pole
-        of the Cauchy transform where that is within ``snap``. It comes with ``exact``, where N is a short rational
-        function; what lies beside an edge is then resolved however narrow it is.
+        ``local(u, snap)`` is the map about u if ``snap`` is None, else about the critical point next to u: a pole of
+        the Cauchy transform where one is within ``snap``. Given where N is a short rational function; what lies beside an
+        edge is then resolved however narrow it is.
     multiplicative : bool
         The law is positive and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
         also a self-map, which keeps that accuracy down to x = 0.
@@ -84,7 +84,7 @@ class PickMap:
     poles: Real
     exact: Callable[[Fraction], Fraction] | None = None
     touching: Edge | None = None
-    local: Callable[[float, bool, float], LocalMap] | None = None
+    local: Callable[[float, float | None], LocalMap] | None = None
     multiplicative: bool = False
 
     def slope(self, u: float) -> float:
@@ -155,9 +155,9 @@ class PickMap:
             return Base(self.touching)
         touch = gap.low == gap.high
         if self.local is not None and not touch:
-            local = self.local(u, True, SNAP * self._to_barrier(u))
+            local = self.local(u, SNAP * self._to_barrier(u))
             edge = Edge.soft(0.0) if local.pole else Edge.hard(0.0)
-            return Base(edge.moved(self.exact(local.point)), local)
+            return Base(edge.moved(local.value), local)
         u, at_pole = self._snapped(u, 1e-6 if touch else SNAP)
         if touch:
             return Base(Edge.cusp(self.value(u), -1 / 3 if at_pole else 1 / 3))
@@ -184,16 +184,16 @@ class PickMap:
         On the vertical line above u, ``Im z/Im u`` rises from z'(u) < 0 to 1; where it is zero, z is real: that is x.
         """
         u, _ = self._snapped(u, 1e-6)
-        scale, local = self._to_barrier(u), self.local(u, False, 0.0) if self.local else None
+        scale, local = self._to_barrier(u), self.local(u, None) if self.local else None
 
         def image(v: float) -> complex:
-            h = np.array([1j * scale * np.exp(v)])
+            h: Complex = np.array([1j * scale * np.exp(v)])
             return complex(self.evaluate(u + h)[0][0] if local is None else local.rise(h)[0][0])
 
         above = image(_rise(lambda v: image(v).imag, -36.0, 80.0)).real
-        if local is None or self.exact is None:
+        if local is None:
             return Base(Edge.plain(above))
-        return Base(Edge.plain(0.0).moved(self.exact(local.point) + Fraction(above)), local, above)
+        return Base(Edge.plain(0.0).moved(local.value + Fraction(above)), local, above)
 
     def _gaps(self) -> list[Gap]:
         """Intervals of u on which the map increases, left to right; the outermost reach to infinity."""

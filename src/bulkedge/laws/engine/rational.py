@@ -2,18 +2,22 @@
 
 With w the distance of u from one of the atoms (the anchor, of mass m0), the Cauchy transform of the atoms is ``P/w``,
 ``P = m0 + w H(w)``, H that of the other atoms, and the jumps of the map are ``J = G/(1 - t G) = P/D``, ``D = w - t P``:
-finite at the anchor. For a base point c at distance v from the anchor, ``h = w - v`` and sums over the other atoms, with
-m their masses and b their distances from the anchor,
+finite at the anchor. For a base point c at distance v from the anchor, ``h = w - v`` and sums over the other atoms,
+with m their masses and b their distances from the anchor,
 
     S1 = sum m/((w - b)(v - b)),   S2 = sum m/(v - b)**2,   S3 = sum m/((w - b)(v - b)**2),
 
-algebra gives ``J(u) - J(c) - h J'(c) = h**2 (m0 + w v**2 S3 + t K)/(D(u) D(c)**2)`` with ``K = v P(c) (S1 - v S3) - (m0 +
-v**2 S2)(H(c) - w S1)``. At a critical point ``1 + sum J'(c) = 0``, so these add up to ``z(c + h) - z(c)``, with full
-relative accuracy however small h.
+algebra gives ``J(u) - J(c) - h J'(c) = h**2 (m0 + w v**2 S3 + t K)/(D(u) D(c)**2)`` with
+
+    K = v P(c) (S1 - v S3) - (m0 + v**2 S2)(H(c) - w S1).
+
+At a critical point ``1 + sum J'(c) = 0``, so these add up to ``z(c + h) - z(c)``, with full relative accuracy however
+small h.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -37,15 +41,18 @@ class LocalSum:
         Atoms of the law and their masses.
     places, masses : arrays of shape (j,)
         Atoms t of the Levy measure and their masses.
+    exact : callable
+        The map in exact arithmetic.
     """
 
     atoms: Real
     shares: Real
     places: Real
     masses: Real
+    exact: Callable[[Fraction], Fraction]
 
-    def about(self, u: float, critical: bool, snap: float = 0.0) -> LocalMap:
-        """The map about u or, if ``critical``, about the critical point next to it: an atom if that is within ``snap``."""
+    def about(self, u: float, snap: float | None = None) -> LocalMap:
+        """The map about u or, with ``snap``, about the critical point next to u: the atom that is as close as that."""
         index = int(np.abs(self.atoms - u).argmin())
         anchored = Anchored(
             float(self.shares[index]),
@@ -56,12 +63,12 @@ class LocalSum:
         )
         anchor = float(self.atoms[index])
         offset = u - anchor
-        if critical:
+        if snap is not None:
             offset = anchored.critical_point(offset, 4 * float(np.spacing(max(abs(u), abs(anchor)))))
             offset = offset if abs(offset) > snap else 0.0
-        slope = 0.0 if critical else anchored.slope(offset)
+        slope = anchored.slope(offset) if snap is None else 0.0
         point = Fraction(anchor) + Fraction(offset)
-        return LocalMap(point, offset, critical, lambda h: anchored.rise(offset, slope, h))
+        return LocalMap(point, self.exact(point), offset, snap is not None, lambda h: anchored.rise(offset, slope, h))
 
 
 @dataclass(frozen=True)
