@@ -68,7 +68,7 @@ def test_atoms_and_marchenko_pastur(atomic, ratio, scale):
 
 @given(atomic_laws(), st.sampled_from([0.0, 1e-13, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3, -1e-9, -1e-7, -1e-5]), st.data())
 def test_atoms_that_just_survive(atomic, excess, data):
-    """The ratio is such that one atom survives, or not, by a hair: its bulk ends in a spike as fine as the hair squared."""
+    """One atom survives, or not, by a hair: the bulk ends in a spike of density as fine as the hair squared."""
     share = data.draw(st.sampled_from(atomic.weights.tolist()))
     if not 1e-4 < share < 0.99:
         return

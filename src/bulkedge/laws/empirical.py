@@ -49,12 +49,12 @@ class EmpiricalLaw(Law):
         shares = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=float).ravel()
         if not len(points) or not np.all(np.isfinite(points)):
             raise DomainError("values is outside its domain: finite numbers, at least one")
-        if shares.shape != points.shape or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.sum() > 0:
+        if shares.shape != points.shape or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.any():
             raise DomainError(
                 "weights is outside its domain: one finite non-negative number for each value, not all zero"
             )
-        if not np.isfinite(shares.sum()):  # finite weights whose sum is not
-            shares = shares / (shares.max() * len(shares))
+        if shares.max() > np.finfo(float).max / len(shares):  # the sum of finite weights may not be finite
+            shares = shares / shares.max()
         # adding zero turns -0.0 into 0.0: one value, one pattern of bits
         places, index = np.unique(points + 0.0, return_inverse=True)
         masses = _normalised(np.bincount(index, shares, len(places)).astype(float))

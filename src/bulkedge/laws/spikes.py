@@ -82,7 +82,8 @@ def sample_spike(law: Law, theta: ArrayLike, ratio: float) -> Spike:
 def _sample_map(law: Law, level: Real, ratio: float) -> tuple[Real, Real]:
     """``lam`` and its derivative."""
     _, _, psi, d_psi = (part.real for part in law._transforms(level + 0j))
-    return level * (1 + ratio * psi), 1 + ratio * (psi + level * d_psi)
+    with np.errstate(invalid="ignore"):  # at an atom both are infinite, with opposite signs
+        return level * (1 + ratio * psi), 1 + ratio * (psi + level * d_psi)
 
 
 def _sample_threshold(law: Law, ratio: float) -> float:

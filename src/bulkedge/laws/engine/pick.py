@@ -70,8 +70,8 @@ class PickMap:
         The edge that the law has at a barrier which the map reaches with positive slope.
     local : callable, optional
         ``local(u, snap)`` is the map about u if ``snap`` is None, else about the critical point next to u: a pole of
-        the Cauchy transform where one is within ``snap``. Given where N is a short rational function; what lies beside an
-        edge is then resolved however narrow it is.
+        the Cauchy transform where one is within ``snap``. Given where N is a short rational function; what lies beside
+        an edge is then resolved however narrow it is.
     multiplicative : bool
         The law is positive and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
         also a self-map, which keeps that accuracy down to x = 0.
