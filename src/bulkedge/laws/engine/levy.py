@@ -146,14 +146,14 @@ def _jumps(law: Law, u: Complex, places: Real) -> tuple[Complex, Complex, Real]:
     spread = root_mean_square(u, g, g_slope)
     with np.errstate(all="ignore"):
         f, lost = 1 / g, ~np.isfinite(g_slope)
-        f_slope, f_spread = -g_slope * f * f, spread * np.abs(f) ** 2
+        f_slope, f_spread = np.asarray(-g_slope * f * f), spread * np.abs(f) ** 2
         if len(law._locations):
             nearest = np.abs(u[lost, None] - law._locations).argmin(axis=1)
             f_slope[lost], f_spread[lost] = 1 / law._masses[nearest], 0.0
         large = np.abs(g[:, None] * places) > 1
         below = np.where(large, f[:, None] - places, 1 - np.where(places == 0, 0.0, g[:, None] * places))
         jump: Complex = np.where(large, 1.0 + 0j, g[:, None]) / below
-        rate: Complex = np.where(large, -f_slope[:, None], g_slope[:, None]) / below**2
+        rate: Complex = np.asarray(np.where(large, -f_slope[:, None], g_slope[:, None]) / below**2, dtype=complex)
         error = np.where(large, f_spread[:, None], spread[:, None]) / np.abs(below) ** 2
     return jump, rate, np.abs(jump) + error
 
