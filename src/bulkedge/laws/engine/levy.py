@@ -152,7 +152,7 @@ def _jumps(law: Law, u: Complex, places: Real) -> tuple[Complex, Complex, Real]:
             f_slope[lost], f_spread[lost] = 1 / law._masses[nearest], 0.0
         large = np.abs(g[:, None] * places) > 1
         below = np.where(large, f[:, None] - places, 1 - np.where(places == 0, 0.0, g[:, None] * places))
-        jump: Complex = np.where(large, 1.0 + 0j, g[:, None]) / below
+        jump: Complex = np.asarray(np.where(large, 1.0, g[:, None]) / below, dtype=complex)
         rate: Complex = np.asarray(np.where(large, -f_slope[:, None], g_slope[:, None]) / below**2, dtype=complex)
         error = np.where(large, f_spread[:, None], spread[:, None]) / np.abs(below) ** 2
     return jump, rate, np.abs(jump) + error
