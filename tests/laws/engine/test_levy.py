@@ -16,6 +16,7 @@ LAWS = {
     "two atoms": be.EmpiricalLaw([-0.7, 0.3]),
     "close atoms": be.EmpiricalLaw([1.0, 1.0 + 1e-9, 4.0]),
     "neighbouring numbers": be.EmpiricalLaw([1.0, np.nextafter(1.0, 2.0)]),
+    "barely apart": be.EmpiricalLaw([0.0, 1e-200]),
     "light atom": be.EmpiricalLaw([-3.0, 5.0], [1.0, 1e-13]),
     "large": be.EmpiricalLaw([-150.0, 30.0, 31.0]),
 }

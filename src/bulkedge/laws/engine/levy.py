@@ -189,9 +189,11 @@ def level_points(law: Law, w: float) -> tuple[Real, Real]:
     # G falls along each component, so there is at most one such point in each
     def excess(v: Real) -> tuple[Real, Real, Real]:
         """``log(G/w)``, continued as an odd function of ``G/w - 1``, its slope in v, and G'."""
-        g, g_slope, rise = _along(law, low, high, v)
-        miss = (g - w) / abs(w)
-        return np.sign(miss) * np.log1p(np.abs(miss)), g_slope * rise / (abs(w) * (1 + np.abs(miss))), g_slope
+        # atoms may be so close that G overflows next to them: it is infinite then, with its sign
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            g, g_slope, rise = _along(law, low, high, v)
+            miss = (g - w) / abs(w)
+            return np.sign(miss) * np.log1p(np.abs(miss)), g_slope * rise / (abs(w) * (1 + np.abs(miss))), g_slope
 
     first, last = np.full(len(low), -FURTHEST), np.full(len(low), FURTHEST)
     inside = (excess(first)[0] > 0) & (excess(last)[0] < 0)
