@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from bulkedge.laws.base import Law
 
 MOST_EXACT_ATOMS = 32
-FURTHEST = 300.0
-"""Coordinates on a component of a complement reach to a relative distance of exp(-300) = 5e-131 from its ends."""
+FURTHEST = 150.0
+"""Coordinates on a component of a complement reach to a relative distance of exp(-150) = 7e-66 from its ends."""
 
 
 @dataclass(frozen=True)
