@@ -7,6 +7,7 @@ solution is known, straight down to the axis; moments from exact power series in
 from fractions import Fraction
 
 import mpmath as mp
+import numpy as np
 
 mp.mp.dps = 50
 
@@ -114,3 +115,38 @@ def product_moments(ratios, n):
             power = _multiply(power, padded, n)
         result.append(power[k - 1] / k)
     return result
+
+
+def atomic_cauchy(values, weights):
+    """The Cauchy transform of atoms, as a function of an array of points."""
+    values, weights = np.asarray(values), np.asarray(weights)
+    return lambda u: (weights / (u[:, None] - values)).sum(axis=1)
+
+
+def subordinated_cauchy(cauchy, r, z):
+    """Cauchy transform at z of the free sum of a law with one of R-transform r: ``G(u)`` at ``u = z - r(G(u))``.
+
+    Plain averaged iteration in double precision, for z well above the axis; it knows nothing of edges or gaps.
+    """
+    u = np.array(z)
+    for _ in range(100_000):
+        image = z - r(cauchy(u))
+        if np.abs(image - u).max() <= 1e-14 * np.abs(image).min():
+            return cauchy(image)
+        u = (u + image) / 2
+    raise AssertionError("the iteration of the reference did not converge")
+
+
+def silverstein_cauchy(values, weights, ratio, z):
+    """Cauchy transform at z of the free product of atoms with MP(ratio), by iteration of Silverstein's equation.
+
+    ``m = -1/(z - ratio int t/(1 + t m))`` is the companion transform, ``-m = ratio G + (1 - ratio)/z``.
+    """
+    values, weights = np.asarray(values), np.asarray(weights)
+    m = -1 / z
+    for _ in range(100_000):
+        image = -1 / (z - ratio * (weights * values / (1 + values * m[:, None])).sum(axis=1))
+        if np.abs(image - m).max() <= 1e-14 * np.abs(image).min():
+            return -(image + (1 - ratio) / z) / ratio
+        m = (m + image) / 2
+    raise AssertionError("the iteration of the reference did not converge")

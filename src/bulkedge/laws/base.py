@@ -228,12 +228,31 @@ class Law(Perturbed):
             if self._continuum:
                 result += self._continuum.transforms(point)
             if len(self._locations):
-                block = max(1, 2_000_000 // len(self._locations))
-                for first in range(0, len(point), block):
-                    inverse: Complex = np.reciprocal(point[first : first + block, None] - self._locations)
-                    result[:, first : first + block] += weighted_inverses(inverse, self._locations, self._masses)
+                result += self._atom_transforms(point)
         g, g_slope, psi, psi_slope = np.where(lower, np.conj(result), result)
         return g, g_slope, psi, psi_slope
+
+    def _atom_transforms(self, point: Complex) -> Complex:
+        """The part of the atoms, shape ``(4, n)``, at points of the closed upper half-plane.
+
+        At an atom G is infinite and G' minus infinity; psi and psi' have the sign of its location, and are finite at an
+        atom at zero, which has no part in them.
+        """
+        places, masses = self._locations, self._masses
+        result: Complex = np.empty((4, len(point)), dtype=complex)
+        following = np.minimum(np.searchsorted(places, point.real), len(places) - 1)
+        (on,) = np.nonzero(places[following] == point)
+        block = max(1, 2_000_000 // len(places))
+        for first in range(0, len(point), block):
+            inverse: Complex = np.reciprocal(point[first : first + block, None] - places)
+            here = on[(on >= first) & (on < first + block)]
+            inverse[here - first, following[here]] = 0.0
+            result[:, first : first + block] = weighted_inverses(inverse, places, masses)
+        if len(on):
+            at = places[following[on]]
+            result[:2, on] = np.array([[np.inf], [-np.inf]])
+            result[2:, on[at != 0]] = np.inf * np.sign(at[at != 0]) * np.array([[1.0], [-1.0]])
+        return result
 
     def cauchy(self, z: ArrayLike) -> Any:
         """Cauchy transform ``G(z) = int dmu(t)/(z - t)``; on the support, its limit from the upper half-plane."""

@@ -3,10 +3,13 @@
 >>> law = EmpiricalLaw([1.0, 5.0, 5.0])
 >>> law.atoms, law.mean()
 (((1.0, 0.3333333333333333), (5.0, 0.6666666666666666)), 3.6666666666666665)
+>>> law == EmpiricalLaw([5.0, 1.0], [2, 1])
+True
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
-from bulkedge.arrays import Real
+from bulkedge.arrays import EPS, Real
 from bulkedge.domains import Interval, Parametric, parameter
 from bulkedge.errors import DomainError
 from bulkedge.laws.base import Law
@@ -24,6 +27,9 @@ from bulkedge.laws.units import Unit
 @dataclass(frozen=True, eq=False, init=False)
 class EmpiricalLaw(Law):
     """Weighted atoms.
+
+    Laws with the same distinct values and the same normalised weights are equal and hash alike, however they were
+    given; ``values`` (increasing) and ``weights`` are read-only arrays.
 
     Parameters
     ----------
@@ -43,14 +49,26 @@ class EmpiricalLaw(Law):
         shares = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=float).ravel()
         if not len(points) or not np.all(np.isfinite(points)):
             raise DomainError("values is outside its domain: finite numbers, at least one")
-        if shares.shape != points.shape or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.sum() > 0:
+        if shares.shape != points.shape or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.any():
             raise DomainError(
                 "weights is outside its domain: one finite non-negative number for each value, not all zero"
             )
-        places, index = np.unique(points, return_inverse=True)
-        masses = np.bincount(index, weights=shares / shares.sum(), minlength=len(places))
-        object.__setattr__(self, "values", places[masses > 0])
-        object.__setattr__(self, "weights", masses[masses > 0])
+        if shares.max() > np.finfo(float).max / len(shares):  # the sum of finite weights may not be finite
+            shares = shares / shares.max()
+        # adding zero turns -0.0 into 0.0: one value, one pattern of bits
+        places, index = np.unique(points + 0.0, return_inverse=True)
+        masses = _normalised(np.bincount(index, shares, len(places)).astype(float))
+        for name, array in (("values", places[masses > 0]), ("weights", masses[masses > 0])):
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EmpiricalLaw):
+            return NotImplemented
+        return np.array_equal(self.values, other.values) and np.array_equal(self.weights, other.weights)
+
+    def __hash__(self) -> int:
+        return hash((self.values.tobytes(), self.weights.tobytes()))
 
     def __repr__(self) -> str:
         if len(self.values) <= 6:
@@ -64,6 +82,14 @@ class EmpiricalLaw(Law):
 
     def _bulk(self) -> None:
         return None
+
+
+def _normalised(masses: Real) -> Real:
+    """Masses over their sum; those that sum to one up to rounding stay, so that doing it again changes nothing."""
+    if np.count_nonzero(masses) == 1:
+        return np.where(masses > 0, 1.0, 0.0)
+    total = math.fsum(masses)
+    return masses if abs(total - 1) <= 2 * EPS else masses / total
 
 
 @dataclass(frozen=True)

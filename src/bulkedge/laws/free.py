@@ -19,7 +19,7 @@ import numpy as np
 from bulkedge.arrays import Complex, Real
 from bulkedge.domains import Interval
 from bulkedge.errors import DomainError
-from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.base import MASS_TOLERANCE, Bulk, Law
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.cauchy import root_mean_square
@@ -33,6 +33,8 @@ from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.units import Unit
 
 LIGHTEST = 1e-14
+SHARES = (np.arange(9) + 0.5) / 9
+"""Where in each interval densities are compared."""
 
 
 def free_add(mu: Law, nu: Law) -> Law:
@@ -126,15 +128,25 @@ def _operand(law: Law) -> Law:
 
 
 def _is_point(law: Law) -> bool:
-    return len(law.atoms) == 1 and law.atoms[0][1] == 1.0
+    """Whether a law is a single atom, whose mass may have been rounded."""
+    return len(law.atoms) == 1 and abs(law.atoms[0][1] - 1) < MASS_TOLERANCE and not law.support
 
 
 def _is_symmetric(law: Law) -> bool:
-    width = law.edge - law.lower_edge
-    points = np.linspace(0, 1, 9) * law.edge
-    return bool(
-        abs(law.edge + law.lower_edge) < 1e-12 * width and np.allclose(law.pdf(points), law.pdf(-points), 1e-9, 1e-12)
+    """Whether atoms, intervals and density of a law are those of its mirror image, up to rounding."""
+    if law._symmetric:
+        return True
+    slack = 1e-12 * max(law.edge, -law.lower_edge)
+    ends = np.ravel(law.support)
+    mirrored = (
+        np.allclose(law._locations, -law._locations[::-1], rtol=0, atol=slack)
+        and np.allclose(law._masses, law._masses[::-1], rtol=1e-9, atol=0)
+        and np.allclose(ends, -ends[::-1], rtol=0, atol=slack)
     )
+    if not mirrored:
+        return False
+    points = np.concatenate([low + (high - low) * SHARES for low, high in law.support] or [np.zeros(0)])
+    return np.allclose(law.pdf(points), law.pdf(-points), rtol=1e-9, atol=1e-12 / law.edge if law.edge else 0.0)
 
 
 def _ratios(law: Law) -> tuple[float, ...]:

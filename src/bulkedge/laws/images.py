@@ -17,8 +17,10 @@ from bulkedge.errors import DomainError
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
+from bulkedge.laws.engine.beside import moved_beside
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.levy import Levy
+from bulkedge.laws.engine.panels import BesideEdges, Density
 from bulkedge.laws.units import Unit
 
 ANY = domains.Interval(-1e300, 1e300)
@@ -93,11 +95,14 @@ class Affine(Law):
         def moved(edge: Edge) -> Edge:
             return edge.moved(factor * edge.exact + shift)
 
-        def density(x: Real) -> tuple[Real, Real]:
+        def at(x: Real) -> tuple[Real, Real]:
             value, error = inner((x - self.shift) / self.factor)
             return value / abs(self.factor), error / abs(self.factor)
 
         images = [(moved(left), moved(right)) for left, right in intervals]
+        density: Density = at
+        if isinstance(inner, BesideEdges):
+            density = moved_beside(inner, at, list(zip(intervals, images, strict=True)), self.factor)
         return (images if self.factor > 0 else [(right, left) for left, right in images[::-1]]), density
 
 

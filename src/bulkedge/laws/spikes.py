@@ -209,7 +209,8 @@ def sample_spike(law: Law, theta: ArrayLike, ratio: float) -> Spike:
 def _sample_map(law: Law, level: Real, ratio: float) -> tuple[Real, Real]:
     """``lam(l)/l`` and the derivative of ``lam``."""
     _, _, psi, d_psi = (part.real for part in law._transforms(level + 0j))
-    return 1 + ratio * psi, 1 + ratio * (psi + level * d_psi)
+    with np.errstate(invalid="ignore"):  # at an atom both are infinite, with opposite signs
+        return 1 + ratio * psi, 1 + ratio * (psi + level * d_psi)
 
 
 def _sample_level(law: Law, level: float, ratio: float) -> float:

@@ -8,22 +8,24 @@ that of the law itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bulkedge.arrays import Complex, Real
+from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.pick import CUSP, PickMap, sorted_barriers
+from bulkedge.laws.engine.rational import LocalSum
 
 if TYPE_CHECKING:
     from bulkedge.laws.base import Law
 
 MOST_EXACT_ATOMS = 32
-FURTHEST = 36.0
-"""Coordinates on a component of a complement reach to a relative distance of exp(-36) = 2e-16 from its ends."""
+FURTHEST = 150.0
+"""Coordinates on a component of a complement reach to a relative distance of exp(-150) = 7e-66 from its ends."""
 
 
 @dataclass(frozen=True)
@@ -97,28 +99,19 @@ class Levy:
         """The inverse map ``u + R(G(u))`` of the free sum with ``law``."""
 
         def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
-            g, slope, _, _ = law._transforms(u)
-            shrink = 1 / (1 - g[:, None] * self.locations)
-            size = np.abs(u) + abs(self.drift) + root_mean_square(u, g, slope) * (np.abs(shrink) ** 2 @ self.masses)
-            return u + self.drift + g * (shrink @ self.masses), 1 + slope * (shrink**2 @ self.masses), size
-
-        points: list[Real] = []
-        weights: list[Real] = []
-        for place, mass in zip(self.locations, self.masses, strict=True):
-            found = law._locations if place == 0 else level_points(law, 1 / place)
-            points.append(found)
-            weights.append(
-                mass * law._masses if place == 0 else -mass / (place**2 * law._transforms(found + 0j)[1].real)
-            )
+            jump, rate, error = _jumps(law, u, self.locations)
+            size = np.abs(u) + abs(self.drift) + error @ self.masses
+            return u + self.drift + jump @ self.masses, 1 + rate @ self.masses, size
 
         def exact(u: Fraction) -> Fraction:
+            atoms = {Fraction(place) for place, _ in law.atoms}
+            jumps = zip(map(Fraction, self.locations.tolist()), map(Fraction, self.masses.tolist()), strict=True)
+            if u in atoms:
+                return u + Fraction(self.drift) - sum((m / t for t, m in jumps), Fraction(0))
             g = exact_cauchy(law, u)
-            jumps = zip(self.locations.tolist(), self.masses.tolist(), strict=True)
-            return (
-                u + Fraction(self.drift) + sum((Fraction(m) * g / (1 - Fraction(t) * g) for t, m in jumps), Fraction(0))
-            )
+            return u + Fraction(self.drift) + sum((m * g / (1 - t * g) for t, m in jumps), Fraction(0))
 
-        barriers, masses = sorted_barriers(law.support, np.concatenate(points), np.concatenate(weights))
+        barriers, masses = sorted_barriers(law.support, *self._poles_over(law))
         return PickMap(
             evaluate=evaluate,
             barriers=barriers,
@@ -126,7 +119,43 @@ class Levy:
             cauchy=lambda u, _: law._transforms(u)[0],
             poles=law._locations,
             exact=exact if is_short(law) else None,
+            local=LocalSum(law._locations, law._masses, self.locations, self.masses, exact).about
+            if is_short(law)
+            else None,
         )
+
+    def _poles_over(self, law: Law) -> tuple[Real, Real]:
+        """Poles u of ``R(G(u))`` off the bulk of ``law``, and minus its residues there."""
+        points: list[Real] = []
+        weights: list[Real] = []
+        for place, mass in zip(self.locations.tolist(), self.masses.tolist(), strict=True):
+            # w/(1 - place w) has its pole at G = 1/place, which for the semicircle is at the atoms
+            found, slopes = level_points(law, 1 / place) if place else (law._locations, -1 / law._masses)
+            points.append(found)
+            weights.append(mass * law._masses if place == 0 else -mass / (place**2 * slopes))
+        return np.concatenate(points), np.concatenate(weights)
+
+
+def _jumps(law: Law, u: Complex, places: Real) -> tuple[Complex, Complex, Real]:
+    """``J = G/(1 - place G)``, its derivative in u and the size of its terms, G the Cauchy transform of a law at u.
+
+    Rows are points u, columns places. Where G is large (next to atoms, and at them) J is taken as ``1/(F - place)``
+    with ``F = 1/G``, which is analytic there and has slope one over the mass of the atom.
+    """
+    g, g_slope, _, _ = law._transforms(u)
+    spread = root_mean_square(u, g, g_slope)
+    with np.errstate(all="ignore"):
+        f, lost = 1 / g, ~np.isfinite(g_slope)
+        f_slope, f_spread = np.asarray(-g_slope * f * f), spread * np.abs(f) ** 2
+        if len(law._locations):
+            nearest = np.abs(u[lost, None] - law._locations).argmin(axis=1)
+            f_slope[lost], f_spread[lost] = 1 / law._masses[nearest], 0.0
+        large = np.abs(g[:, None] * places) > 1
+        below = np.where(large, f[:, None] - places, 1 - np.where(places == 0, 0.0, g[:, None] * places))
+        jump: Complex = np.asarray(np.where(large, 1.0, g[:, None]) / below, dtype=complex)
+        rate: Complex = np.asarray(np.where(large, -f_slope[:, None], g_slope[:, None]) / below**2, dtype=complex)
+        error = np.where(large, f_spread[:, None], spread[:, None]) / np.abs(below) ** 2
+    return jump, rate, np.abs(jump) + error
 
 
 def is_short(law: Law) -> bool:
@@ -139,31 +168,88 @@ def exact_cauchy(law: Law, u: Fraction) -> Fraction:
     return sum((Fraction(mass) / (u - Fraction(place)) for place, mass in law.atoms), Fraction(0))
 
 
-def level_points(law: Law, w: float) -> Real:
-    """All real points outside the bulk and the atoms of a law at which its Cauchy transform equals w (not zero)."""
+def level_points(law: Law, w: float) -> tuple[Real, Real]:
+    """All real points outside the bulk and the atoms of a law at which its Cauchy transform G equals w (not zero).
+
+    Parameters
+    ----------
+    law : Law
+        Any law.
+    w : float
+        The level.
+
+    Returns
+    -------
+    points, slopes : arrays
+        The points in increasing order, rounded to double precision (a light atom may have its point so close that it
+        rounds onto the atom), and G' there, which is free of that rounding.
+    """
+    low, high = _components(law, w)
+
+    # G falls along each component, so there is at most one such point in each
+    def excess(v: Real) -> tuple[Real, Real, Real]:
+        """``log(G/w)``, continued as an odd function of ``G/w - 1``, its slope in v, and G'."""
+        # atoms may be so close that G overflows next to them: it is infinite then, with its sign
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            g, g_slope, rise = _along(law, low, high, v)
+            miss = (g - w) / abs(w)
+            return np.sign(miss) * np.log1p(np.abs(miss)), g_slope * rise / (abs(w) * (1 + np.abs(miss))), g_slope
+
+    first, last = np.full(len(low), -FURTHEST), np.full(len(low), FURTHEST)
+    inside = (excess(first)[0] > 0) & (excess(last)[0] < 0)
+    low, high, first, last = low[inside], high[inside], first[inside], last[inside]
+    v = _root(lambda v: excess(v)[:2], first, last)
+    return _placed(low, high, v), excess(v)[2]
+
+
+def _components(law: Law, w: float) -> tuple[Real, Real]:
+    """Ends of the open intervals outside bulk and atoms, the unbounded ones cut off where |G| < |w| for sure."""
     pieces = np.array(sorted([*law.support, *((place, place) for place, _ in law.atoms)]))
     reached = np.maximum.accumulate(pieces[:, 1])
     apart = pieces[1:, 0] > reached[:-1]
     low, high = reached[:-1][apart], pieces[1:, 0][apart]
-    # outside, |G| < 1/distance: beyond distance 1/|w| it is below |w| already
+    # outside, |G| < 1/distance: twice as far it is below |w| however 1/w is rounded
     if w > 0:
-        low, high = np.append(low, reached[-1]), np.append(high, reached[-1] + 1 / w)
-    else:
-        low, high = np.append(pieces[0, 0] + 1 / w, low), np.append(pieces[0, 0], high)
+        return np.append(low, reached[-1]), np.append(high, reached[-1] + 2 / w)
+    return np.append(pieces[0, 0] + 2 / w, low), np.append(pieces[0, 0], high)
 
-    def place(v: Real) -> Real:
-        width = (high - low) / (1 + np.exp(np.abs(v)))
-        return np.where(v < 0, low + width, high - width)
 
-    def excess(v: Real) -> Real:
+def _placed(low: Real, high: Real, v: Real) -> Real:
+    """The points of the components (low, high) with logistic coordinates v."""
+    width = (high - low) / (1 + np.exp(np.abs(v)))
+    return np.where(v < 0, low + width, high - width)
+
+
+def _along(law: Law, low: Real, high: Real, v: Real) -> tuple[Real, Real, Real]:
+    """G, G' and du/dv at the points of components with logistic coordinates v.
+
+    Distances to atoms are taken by way of the nearest end, so they keep their relative accuracy however small.
+    """
+    width = (high - low) / (1 + np.exp(np.abs(v)))
+    end, offset = np.where(v < 0, low, high), np.where(v < 0, width, -width)
+    g, g_slope = np.zeros(len(v)), np.zeros(len(v))
+    if law._continuum:
+        g, g_slope = law._continuum.transforms(end + offset + 0j)[:2].real
+    if len(law._locations):
+        inverse = 1 / ((end[:, None] - law._locations) + offset[:, None])
+        g, g_slope = g + inverse @ law._masses, g_slope - inverse**2 @ law._masses
+    return g, g_slope, width / (1 + np.exp(-np.abs(v)))
+
+
+def _root(function: Callable[[Real], tuple[Real, Real]], low: Real, high: Real) -> Real:
+    """Zeros of falling functions, positive at ``low`` and negative at ``high``: Newton, or bisection where that fails.
+
+    ``function(v)`` returns values and slopes, one for each bracket.
+    """
+    v, step = (low + high) / 2, high - low
+    for _ in range(200):
+        value, slope = function(v)
+        low, high = np.where(value > 0, v, low), np.where(value > 0, high, v)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return law._transforms(place(v) + 0j)[0].real - w
-
-    # G falls along each component, so there is at most one such point in each
-    first, last = np.full(len(low), -FURTHEST), np.full(len(low), FURTHEST)
-    found = (excess(first) > 0) & (excess(last) < 0)
-    for _ in range(64):
-        middle = (first + last) / 2
-        above = excess(middle) > 0
-        first, last = np.where(above, middle, first), np.where(above, last, middle)
-    return place(middle)[found]
+            newton = v - value / slope
+        good = (newton > low) & (newton < high) & (np.abs(newton - v) <= np.abs(step) / 2)
+        following = np.where(value == 0, v, np.where(good, newton, (low + high) / 2))
+        step, v = following - v, following
+        if np.all(np.abs(step) <= 4 * EPS * np.maximum(np.abs(v), 1)):
+            break
+    return v

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from bulkedge.arrays import EPS, Complex, Real
+from bulkedge.laws.engine.beside import Base, Curves, LocalMap, beside_edges, curve_beside
 from bulkedge.laws.engine.curve import Curve
 from bulkedge.laws.engine.cusps import expanded
 from bulkedge.laws.engine.edges import Edge, Interval
@@ -30,6 +31,8 @@ from bulkedge.laws.engine.panels import Density
 
 CUSP = 1e-10
 """Two intervals closer than this slope touch: the gap, of width ~ CUSP**1.5, is below double precision."""
+SNAP = 1e-12
+"""A critical point this close to a pole of the Cauchy transform, in units of the distance to a barrier, is the pole."""
 NECK = 1e-2
 """Where the steepest slope between two barriers is negative, but not below minus this, there is no gap but a narrow
 minimum of the density. Panels are cut there, so that they resolve it as they resolve an edge."""
@@ -65,6 +68,10 @@ class PickMap:
         ``z`` in exact arithmetic, where N is a short rational function.
     touching : Edge, optional
         The edge that the law has at a barrier which the map reaches with positive slope.
+    local : callable, optional
+        ``local(u, snap)`` is the map about u if ``snap`` is None, else about the critical point next to u: a pole of
+        the Cauchy transform where one is within ``snap``. Given where N is a short rational function; what lies beside
+        an edge is then resolved however narrow it is.
     multiplicative : bool
         The law is positive and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
         also a self-map, which keeps that accuracy down to x = 0.
@@ -77,10 +84,11 @@ class PickMap:
     poles: Real
     exact: Callable[[Fraction], Fraction] | None = None
     touching: Edge | None = None
+    local: Callable[[float, float | None], LocalMap] | None = None
     multiplicative: bool = False
 
     def slope(self, u: float) -> float:
-        """``z'(u)`` for real u off the barriers; ``-inf`` on them."""
+        """``z'(u)`` for real u off the barriers; ``-1e300`` on them."""
         with np.errstate(divide="ignore", invalid="ignore"):
             slope = float(self.evaluate(np.array([u + 0j]))[1][0].real)
         return slope if np.isfinite(slope) else -1e300
@@ -95,20 +103,40 @@ class PickMap:
         open_gaps = [gap for gap in gaps if gap.slope > -CUSP]
         critical = [(left.high, right.low) for left, right in pairwise(open_gaps)]
         ends = [(self._edge(left.high, left), self._edge(right.low, right)) for left, right in pairwise(open_gaps)]
+        necks = [self._neck(gap.low) for gap in gaps if gap.slope <= -CUSP]
+        intervals = [_cut(pair, necks) for pair in ends]
         # half circles: exact for the semicircle law, a fair start for the others
         turn = np.linspace(0, np.pi, 17)
-        spans = [(left.location, right.location) for left, right in ends]
-        x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in spans])
+        x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in map(_span, ends)])
         u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
-        curve = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None])
-        necks = [self._above(gap.low) for gap in gaps if gap.slope <= -CUSP]
-        return [part for pair in ends for part in _cut(pair, necks)], curve.density
+        density = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]).density
+        parts = [(left.edge, right.edge) for pieces in intervals for left, right in pairwise(pieces)]
+        if self.local is None:
+            return parts, density
+        return parts, beside_edges(density, self._curves(intervals, critical))
+
+    def _curves(self, intervals: list[list[Base]], critical: list[tuple[float, float]]) -> Curves:
+        """A curve for each edge that has a base point and each side of it, in coordinates of that edge."""
+        curves: Curves = {}
+        turn = np.exp(-1j * np.linspace(0, np.pi, 17))
+        for pieces, (low, high) in zip(intervals, critical, strict=True):
+            for base in pieces:
+                if base.local is None:
+                    continue
+                # the same half circles, measured from the end of the interval that is closer
+                before, after = _apart(pieces[0].edge, base.edge), _apart(base.edge, pieces[-1].edge)
+                shape = (1 - turn if before <= after else -1 - turn) / 2
+                place = (before + after) * shape.real + (-before if before <= after else after)
+                start = (high - low) * shape + float(Fraction(low if before <= after else high) - base.local.point)
+                curve = curve_beside(base.local, base.shift, place, start)
+                curves |= {(base.edge.location, side): curve for side in _sides(base, pieces)}
+        return curves
 
     def _expanded_at_cusps(self, gaps: list[Gap]) -> PickMap:
         evaluate = self.evaluate
         for gap in gaps:
             if abs(gap.slope) < CUSP:
-                evaluate = expanded(evaluate, gap.low, float(np.abs(self.barriers - gap.low).min()))
+                evaluate = expanded(evaluate, gap.low, self._to_barrier(gap.low))
         return replace(self, evaluate=evaluate)
 
     def _step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
@@ -121,17 +149,24 @@ class PickMap:
             return shift[None], jacobian[None, None], 4 * EPS * np.abs(image * terms / value)[None]
         return (z - value)[None], (1 - slope)[None, None], 4 * EPS * (np.abs(z) + terms)[None]
 
-    def _edge(self, u: float, gap: Gap) -> Edge:
+    def _edge(self, u: float, gap: Gap) -> Base:
         """The edge at the critical point u, which ends the given gap."""
         if self.touching is not None and np.any(self.barriers == u):
-            return self.touching
+            return Base(self.touching)
         touch = gap.low == gap.high
-        u, at_pole = self._snapped(u, 1e-6 if touch else 1e-12)
+        if self.local is not None and not touch:
+            local = self.local(u, SNAP * self._to_barrier(u))
+            edge = Edge.soft(0.0) if local.pole else Edge.hard(0.0)
+            return Base(edge.moved(local.value), local)
+        u, at_pole = self._snapped(u, 1e-6 if touch else SNAP)
         if touch:
-            return Edge.cusp(self.value(u), -1 / 3 if at_pole else 1 / 3)
+            return Base(Edge.cusp(self.value(u), -1 / 3 if at_pole else 1 / 3))
         if at_pole:
-            return Edge.hard(self.value(u))
-        return Edge.soft(self.value(u)) if self.exact is None else Edge.exactly_soft(self.exact(Fraction(u)))
+            return Base(Edge.hard(self.value(u)))
+        return Base(Edge.soft(self.value(u)) if self.exact is None else Edge.exactly_soft(self.exact(Fraction(u))))
+
+    def _to_barrier(self, u: float) -> float:
+        return float(np.abs(self.barriers - u).min())
 
     def _snapped(self, u: float, slack: float) -> tuple[float, bool]:
         """The pole of the Cauchy transform next to u, if rounding explains the difference; and whether there is one.
@@ -140,23 +175,25 @@ class PickMap:
         hence two values of ``slack``, which is relative to the distance to the nearest barrier. An edge at a pole is of
         another kind (hard) than one beside it, so that the two must not be confused.
         """
-        near = self.poles[np.abs(self.poles - u) <= slack * np.abs(self.barriers - u).min()]
+        near = self.poles[np.abs(self.poles - u) <= slack * self._to_barrier(u)]
         return (float(near[0]), True) if len(near) else (u, False)
 
-    def _above(self, u: float) -> float:
+    def _neck(self, u: float) -> Base:
         """The real point x of the bulk whose subordination variable has the real part u.
 
         On the vertical line above u, ``Im z/Im u`` rises from z'(u) < 0 to 1; where it is zero, z is real: that is x.
         """
         u, _ = self._snapped(u, 1e-6)
-        scale = float(np.abs(self.barriers - u).min())
+        scale, local = self._to_barrier(u), self.local(u, None) if self.local else None
 
-        def rise(v: float) -> float:
-            height = scale * np.exp(v)
-            return float(self.evaluate(np.array([u + 1j * height]))[0][0].imag / height)
+        def image(v: float) -> complex:
+            h: Complex = np.array([1j * scale * np.exp(v)])
+            return complex(self.evaluate(u + h)[0][0] if local is None else local.rise(h)[0][0])
 
-        height = scale * np.exp(_rise(rise, -36.0, 80.0))
-        return float(self.evaluate(np.array([u + 1j * height]))[0][0].real)
+        above = image(_rise(lambda v: image(v).imag, -36.0, 80.0)).real
+        if local is None:
+            return Base(Edge.plain(above))
+        return Base(Edge.plain(0.0).moved(local.value + Fraction(above)), local, above)
 
     def _gaps(self) -> list[Gap]:
         """Intervals of u on which the map increases, left to right; the outermost reach to infinity."""
@@ -192,11 +229,24 @@ class PickMap:
         return Gap(place(_rise(slope, -36.0, top)), place(_rise(slope, 36.0, top)), steepest)
 
 
-def _cut(interval: Interval, necks: list[float]) -> list[Interval]:
-    """Split an interval at the minima in ``necks``, so that panels measure distances from there (see NECK)."""
+def _span(pair: tuple[Base, Base]) -> tuple[float, float]:
+    return pair[0].edge.location, pair[1].edge.location
+
+
+def _apart(left: Edge, right: Edge) -> float:
+    """Distance between two edges, beyond double precision of their locations."""
+    return (right.location - left.location) + (right.remainder - left.remainder)
+
+
+def _sides(base: Base, pieces: list[Base]) -> list[float]:
+    """The sides of an edge on which its interval lies: 1 to its right, -1 to its left."""
+    return [side for side, end in ((1.0, pieces[-1]), (-1.0, pieces[0])) if base is not end]
+
+
+def _cut(interval: tuple[Base, Base], necks: list[Base]) -> list[Base]:
+    """The ends of an interval with the minima in ``necks`` between, so that panels measure distances from there."""
     left, right = interval
-    inner = [Edge.plain(neck) for neck in necks if left.location < neck < right.location]
-    return list(pairwise([left, *inner, right]))
+    return [left, *(neck for neck in necks if left.edge.location < neck.edge.location < right.edge.location), right]
 
 
 def _rise(function: Callable[[float], float], negative: float, positive: float) -> float:

@@ -1,0 +1,162 @@
+"""Free sums and products by explicit maps over random atoms, at several scales, against independent references.
+
+Each law must have mass one, the atoms of Bercovici and Voiculescu, additive mean and variance, and the Cauchy transform
+that plain iteration of the subordination equation gives above the axis.
+"""
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bulkedge as be
+
+SCALES = [0.01, 1.0, 30.0]
+RATIOS = st.floats(-2, np.log10(20)).map(lambda exponent: 10**exponent)
+
+
+@st.composite
+def atomic_laws(draw, low=-5.0):
+    """One to six atoms, some nearly equal, repeated or light, at one of the scales."""
+    values = draw(st.lists(st.floats(low, 5), min_size=1, max_size=6))
+    weights = draw(st.lists(st.floats(0.05, 1), min_size=len(values), max_size=len(values)))
+    kind = draw(st.sampled_from(["plain", "close", "repeated", "light"]))
+    if kind in ("close", "repeated"):
+        apart = 10 ** draw(st.floats(-9, -3)) if kind == "close" else 0.0
+        values, weights = values + [value + apart for value in values], weights + weights[::-1]
+    if kind == "light":
+        weights = [weights[0] * 10 ** draw(st.floats(-12, -2)), *weights[1:]]
+    # atoms closer than 1e-10 to each other, or with less than 1e-9 between them and zero, are another matter
+    values = np.round(np.array(values), 10)
+    return be.EmpiricalLaw(values * draw(st.sampled_from(SCALES)), weights)
+
+
+def mass(law):
+    return (law._continuum.mass if law._continuum else 0.0) + sum(share for _, share in law.atoms)
+
+
+def assert_sum(law, atomic, other, r):
+    """Mass, mean, variance and Cauchy transform of the free sum of atoms with a law of R-transform r."""
+    width = np.sqrt(atomic.var() + other.var())
+    assert mass(law) == pytest.approx(1, abs=1e-10)
+    size = abs(atomic.mean()) + abs(other.mean()) + width
+    assert law.mean() == pytest.approx(atomic.mean() + other.mean(), abs=1e-10 * size)
+    assert law.var() == pytest.approx(width**2, rel=1e-10)
+    z = np.linspace(law.lower_edge, law.edge, 5) + 1j * width * np.array([0.3, 0.5, 1.0, 0.5, 0.3])
+    exact = reference.subordinated_cauchy(reference.atomic_cauchy(atomic.values, atomic.weights), r, z)
+    assert np.abs(law.cauchy(z) / exact - 1).max() < 1e-10
+
+
+def assert_atoms(law, atomic, jump_rate, shift=0.0):
+    """Atoms survive with what exceeds the jump rate."""
+    kept = {place + shift: share - jump_rate for place, share in atomic.atoms if share - jump_rate > 1e-13}
+    assert len(law.atoms) == len(kept)
+    for (place, share), (expected, rest) in zip(law.atoms, sorted(kept.items()), strict=True):
+        assert place == pytest.approx(expected, rel=1e-12, abs=1e-12)
+        assert share == pytest.approx(rest, abs=1e-12)
+
+
+@given(atomic_laws(), RATIOS, st.sampled_from(SCALES))
+def test_atoms_and_marchenko_pastur(atomic, ratio, scale):
+    other = be.MarchenkoPastur(ratio, scale)
+    law = be.free_add(atomic, other)
+    assert_sum(law, atomic, other, lambda g: scale / (1 - ratio * scale * g))
+    if len(atomic.atoms) > 1:
+        assert_atoms(law, atomic, 1 / ratio)
+
+
+@given(atomic_laws(), st.sampled_from([0.0, 1e-13, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3, -1e-9, -1e-7, -1e-5]), st.data())
+def test_atoms_that_just_survive(atomic, excess, data):
+    """One atom survives, or not, by a hair: the bulk ends in a spike of density as fine as the hair squared."""
+    share = data.draw(st.sampled_from(atomic.weights.tolist()))
+    if not 1e-4 < share < 0.99:
+        return
+    ratio, scale = 1 / (share * (1 - excess)), data.draw(st.sampled_from(SCALES))
+    other = be.MarchenkoPastur(ratio, scale)
+    law = be.free_add(atomic, other)
+    assert_sum(law, atomic, other, lambda g: scale / (1 - ratio * scale * g))
+    assert_atoms(law, atomic, 1 / ratio)
+    moved = law.scaled(-30.0)
+    assert mass(moved) == pytest.approx(1, abs=1e-10)
+    assert moved.mean() == pytest.approx(-30 * law.mean(), rel=1e-9, abs=1e-9 * scale)
+
+
+@given(atomic_laws(), st.floats(-1, 1), st.sampled_from(SCALES))
+def test_atoms_and_semicircle(atomic, exponent, scale):
+    variance = (scale * 10**exponent) ** 2
+    law = be.free_add(atomic, be.Semicircle(variance))
+    assert_sum(law, atomic, be.Semicircle(variance), lambda g: variance * g)
+    assert law.atoms == ()
+
+
+@given(atomic_laws(), st.lists(st.floats(-1, 1), min_size=4, max_size=4), st.sampled_from(SCALES))
+def test_atoms_and_low_rank_terms(atomic, exponents, scale):
+    a, b, p, q = (10**exponent for exponent in exponents)
+    variances, ratios = (scale**2 * a, scale**2 * b), (p, q)
+    other = be.SumLaw(variances, ratios)
+    law = be.free_add(atomic, other)
+    assert_sum(
+        law,
+        atomic,
+        other,
+        lambda g: sum(v * g / (1 - v / c * g**2) for v, c in zip(variances, ratios, strict=True)),
+    )
+    if len(atomic.atoms) > 1:
+        assert_atoms(law, atomic, p + q)
+
+
+@given(atomic_laws(low=0.0), RATIOS, st.sampled_from(SCALES), st.booleans())
+def test_atoms_through_a_sample_covariance(atomic, ratio, scale, flip):
+    """Free products, of positive and of negative atoms; mean and variance, kernel and Cauchy transform."""
+    if atomic.values.tolist() == [0.0]:
+        return
+    atomic = atomic.scaled(-1.0) if flip else atomic
+    law = be.free_mul(atomic, be.MarchenkoPastur(ratio, scale))
+    assert mass(law) == pytest.approx(1, abs=1e-10)
+    assert law.mean() == pytest.approx(scale * atomic.mean(), rel=1e-10)
+    variance = scale**2 * (atomic.var() + ratio * atomic.mean() ** 2)
+    assert law.var() == pytest.approx(variance, rel=1e-9)
+    kernel = max(1 - 1 / ratio, dict(atomic.atoms).get(0.0, 0.0))
+    assert dict(law.atoms).get(0.0, 0.0) == pytest.approx(max(kernel, 0.0), abs=1e-12)
+    z = np.linspace(law.lower_edge, law.edge, 5) + 1j * np.sqrt(variance) * np.array([0.5, 0.7, 1.0, 0.7, 0.5])
+    exact = reference.silverstein_cauchy(scale * atomic.values, atomic.weights, ratio, z)
+    assert np.abs(law.cauchy(z) / exact - 1).max() < 1e-10
+
+
+ORDINARY = {
+    "level points within rounding of atoms": (be.EmpiricalLaw([-0.7, 0.3]), be.MarchenkoPastur(0.03)),
+    "one value, six times": (be.EmpiricalLaw(np.ones(6)), be.MarchenkoPastur(0.5)),
+    "both atoms at the critical mass": (be.EmpiricalLaw([0.0, 1.0]), be.MarchenkoPastur(2.0)),
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_sums(name):
+    atomic, other = ORDINARY[name]
+    law = be.free_add(atomic, other)
+    assert mass(law) == pytest.approx(1, abs=1e-12)
+    assert law.mean() == pytest.approx(atomic.mean() + 1, abs=1e-12)
+    assert law.var() == pytest.approx(atomic.var() + other.ratio, rel=1e-12)
+
+
+SIMULATED = {
+    "light noise": (be.EmpiricalLaw([-7.0, 3.0]), 0.03, 1.0),
+    "surviving atoms": (be.EmpiricalLaw([0.0, 1.0, 4.0], [5, 3, 2]), 4.0, 0.3),
+    "large": (be.EmpiricalLaw([-60.0, 30.0, 33.0]), 0.5, 30.0),
+}
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_sums_against_a_matrix(name):
+    """A diagonal matrix plus a Wishart matrix of 1000 dimensions: eigenvalues follow the law to a few in a thousand."""
+    atomic, ratio, scale = SIMULATED[name]
+    n = 1000
+    rng = np.random.default_rng(5)
+    noise = rng.standard_normal((n, round(n / ratio)))
+    matrix = np.diag(atomic.ppf((np.arange(n) + 0.5) / n)) + scale * ratio / n * noise @ noise.T
+    values = np.linalg.eigvalsh(matrix)
+    law = be.free_add(atomic, be.MarchenkoPastur(ratio, scale))
+    # between atoms: at an atom the distribution function jumps by more than one eigenvalue
+    x = np.array([low + (high - low) * share for low, high in law.support for share in (0.1, 0.3, 0.5, 0.7, 0.9)])
+    assert np.abs(law.cdf(x) - np.searchsorted(values, x) / n).max() < 5e-3
