@@ -53,8 +53,10 @@ def refused(name: str, value: object, domain: object) -> DomainError:
 
 
 def _is_single(value: object) -> bool:
-    """Whether a value can be a number: no text, no container, no array with axes."""
-    return not isinstance(value, str | bytes | list | tuple | dict | set) and getattr(value, "ndim", 0) == 0
+    """Whether a value can be a real number: no text, no container, no array with axes, not complex, not masked."""
+    if isinstance(value, str | bytes | list | tuple | dict | set) or value is np.ma.masked:
+        return False
+    return getattr(value, "ndim", 0) == 0 and not np.iscomplexobj(value)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
 from bulkedge.arrays import EPS, Real
-from bulkedge.domains import Interval, Parametric, parameter
+from bulkedge.domains import FINITE, Interval, Parametric, parameter
 from bulkedge.errors import DomainError
 from bulkedge.laws.base import Law
 from bulkedge.laws.units import Unit
@@ -45,13 +45,13 @@ class EmpiricalLaw(Law):
     weights: Real
 
     def __init__(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
-        points = np.asarray(values, dtype=float).ravel()
-        shares = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=float).ravel()
-        if not len(points) or not np.all(np.isfinite(points)):
-            raise DomainError("values is outside its domain: finite numbers, at least one")
-        if shares.shape != points.shape or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.any():
+        points = FINITE.check("values", values).ravel()
+        if not len(points):
+            raise DomainError("values is empty: a law has one value at least")
+        shares = np.ones(len(points)) if weights is None else FINITE.check("weights", weights).ravel()
+        if shares.shape != points.shape or not np.all(shares >= 0) or not shares.any():
             raise DomainError(
-                "weights is outside its domain: one finite non-negative number for each value, not all zero"
+                f"weights must be {len(points)} numbers, one for each of the values, none negative and not all zero"
             )
         if shares.max() > np.finfo(float).max / len(shares):  # the sum of finite weights may not be finite
             shares = shares / shares.max()

@@ -17,7 +17,7 @@ from functools import cached_property, reduce
 import numpy as np
 
 from bulkedge.arrays import Complex, Real
-from bulkedge.domains import Interval
+from bulkedge.domains import Instance, Interval
 from bulkedge.errors import DomainError
 from bulkedge.laws.base import MASS_TOLERANCE, Bulk, Law
 from bulkedge.laws.distribution import Atoms
@@ -33,6 +33,7 @@ from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.units import Unit
 
 LIGHTEST = 1e-14
+LAW = Instance(Law)
 SHARES = (np.arange(9) + 0.5) / 9
 """Where in each interval densities are compared."""
 
@@ -45,7 +46,7 @@ def free_add(mu: Law, nu: Law) -> Law:
     mu, nu : Law
         Any two laws.
     """
-    mu, nu = _operand(mu), _operand(nu)
+    mu, nu = _operand("mu", mu), _operand("nu", nu)
     for law, other in ((mu, nu), (nu, mu)):
         if _is_point(law):
             return Affine.of(other, 1.0, law.atoms[0][0])
@@ -60,7 +61,7 @@ def free_mul(mu: Law, nu: Law) -> Law:
     mu, nu : Law
         Two laws, at least one of them on the positive half-line.
     """
-    mu, nu = _operand(mu), _operand(nu)
+    mu, nu = _operand("mu", mu), _operand("nu", nu)
     if mu.lower_edge < 0 and nu.lower_edge < 0:
         raise DomainError(f"free_mul needs a law on [0, inf); {mu!r} and {nu!r} both reach below zero")
     if mu.lower_edge >= 0 and nu.lower_edge < 0:
@@ -109,7 +110,7 @@ def rectangular_add(mu: Law, nu: Law, ratio: float) -> Law:
         The law of the singular values of the sum, on [0, inf) (Benaych-Georges 2009).
     """
     ratio = Interval(1e-6, 1).check("ratio", ratio)
-    mu, nu = _operand(mu), _operand(nu)
+    mu, nu = _operand("mu", mu), _operand("nu", nu)
     for law in (mu, nu):
         if law.lower_edge < 0 and not _is_symmetric(law):
             raise DomainError(f"rectangular_add needs laws on [0, inf) or symmetric ones; {law!r} is neither")
@@ -119,8 +120,9 @@ def rectangular_add(mu: Law, nu: Law, ratio: float) -> Law:
     return SquareRoot(RectangularSquares(mu.squared(), nu.squared(), ratio))
 
 
-def _operand(law: Law) -> Law:
+def _operand(name: str, law: Law) -> Law:
     """Leave out atoms lighter than 1e-14: the islands they make are narrower than double precision resolves."""
+    law = LAW.check(name, law)
     if law.support or not np.any(law._masses < LIGHTEST):
         return law
     kept = law._masses >= LIGHTEST

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bulkedge.arrays import Real
-from bulkedge.domains import Each, Interval, Parametric, parameter
+from bulkedge.domains import FINITE, Each, Interval, Parametric, parameter
 from bulkedge.errors import DomainError
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.distribution import Atoms
@@ -77,7 +77,7 @@ class ProfileLaw(Parametric, Law):
 
 
 def _shares(name: str, given: Sequence[float] | None, count: int) -> tuple[float, ...]:
-    shares: Real = np.full(count, 1 / count) if given is None else np.asarray(given, dtype=float)
+    shares: Real = np.full(count, 1 / count) if given is None else FINITE.check(name, given)
     if shares.shape != (count,) or not np.all(shares > 0) or not abs(shares.sum() - 1) < 1e-9:
         raise DomainError(f"{name} = {given!r} must be {count} positive shares that sum to one, a share for each block")
     return tuple((shares / shares.sum()).tolist())
