@@ -147,7 +147,7 @@ def test_regimes():
     assert be.SoftmaxAttention(1000, 64, 50.0).regime().name == "one-hot"
     with pytest.warns(UserWarning, match="the law of the bulk is not reliable here"):
         be.SoftmaxAttention(1000, 64, 2.0).law()
-    assert be.SoftmaxAttention(1000, 64, 50.0).law().atoms[1][0] == 1000
+    assert be.SoftmaxAttention(1000, 64, 50.0, qk_norm=True).law().atoms[1][0] == 1000
     with pytest.warns(UserWarning, match="scores of rank head_dim = 64 are not independent"):
         be.SoftmaxAttention(1000, 64, 1.0, mask="causal").law()
     with pytest.raises(ValueError, match="law of causal attention is for orthonormal tokens"):

@@ -114,3 +114,17 @@ def test_where_large_entries_are_all_there_is_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         be.SoftmaxAttention(400, 64, 1.4).expected_entry_outliers()
+
+
+@pytest.mark.parametrize(("head_dim", "even"), [(24, False), (100, False), (600, True)])
+def test_one_hot_rows_choose_keys_of_large_norm(head_dim, even, recwarn):
+    """Squared column sums of the Poisson law are 2; twelve draws at 300 tokens, half of what the warning is for: 0.1.
+
+    What they exceed it by is what the theory says at the largest beta that it has, to a third.
+    """
+    model, rng = be.SoftmaxAttention(300, head_dim, 200.0), np.random.default_rng(305)
+    square = np.mean([np.mean(model.sample(rng).sum(axis=0) ** 2) for _ in range(12)])
+    model.law()
+    assert [each.category for each in recwarn] == ([] if even else [RegimeWarning])
+    assert (abs(square - 2) < 0.1) == even
+    assert square - 2 == pytest.approx(perron(12.0, head_dim, 300).tilt, rel=1 / 3, abs=0.1)

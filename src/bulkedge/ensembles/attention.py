@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.entries import TRUSTED, LargeEntries, heavy_share
-from bulkedge.ensembles.perron import perron
+from bulkedge.ensembles.perron import BETA, perron
 from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
@@ -34,6 +34,8 @@ from bulkedge.masks import FullMask, MaskOrName, WindowMask, mask_for, softmax
 from bulkedge.random import normal
 from bulkedge.spectra import Spectrum, spectrum
 
+MOST_TILT = 0.2
+"""Variance of the popularity of keys up to which one-hot rows choose keys evenly, as the Poisson law has it."""
 MOST_HEAVY = 0.4
 """Share of the variance in single large entries up to which values beyond the bulk are counted to within a third."""
 
@@ -208,6 +210,8 @@ class SoftmaxAttention(Parametric, Ensemble):
             law = self._law_of_inputs()
         else:
             law = self._law_in(regime)
+        if regime == "auto" and law.atoms and self._sees_all and self.inputs is None:
+            self._check_popularity()
         if regime == "auto" and self.regime().name == "heavy tails":
             reason = self.regime().reason
             warnings.warn(f"{reason}: the law of the bulk is not reliable here", RegimeWarning, stacklevel=2)
@@ -233,6 +237,17 @@ class SoftmaxAttention(Parametric, Ensemble):
         if regime == "proportional":
             return AttentionLaw(self.beta, self.head_dim / self.tokens)
         return FiniteHeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm)
+
+    def _check_popularity(self) -> None:
+        """Warn where keys of large norm win more rows than others: then columns are not Poisson."""
+        tilt = perron(min(self.beta, BETA.high), self.head_dim, self.tokens, qk_norm=self.qk_norm).tilt
+        if tilt > MOST_TILT:
+            warnings.warn(
+                f"one-hot rows choose keys of large norm: with head_dim = {self.head_dim} squared column sums exceed "
+                f"those of the Poisson law by {tilt:.2g}. qk_norm or more dimensions help",
+                RegimeWarning,
+                stacklevel=3,
+            )
 
     def _law_of_inputs(self) -> Law:
         tokens = np.asarray(self.inputs, dtype=float)

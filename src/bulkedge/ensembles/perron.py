@@ -63,6 +63,8 @@ class Perron(NamedTuple):
     """``v``, the variance of the column sums."""
     largest: float
     """Median of the largest of the ``l**2`` entries of A."""
+    tilt: float = 0.0
+    """``t``, the part of v that is due to keys of larger norm being liked more."""
 
     @property
     def trusted(self) -> bool:
@@ -119,7 +121,7 @@ def perron(beta: float, head_dim: int, tokens: int, *, qk_norm: bool = False) ->
     participation = float(mass @ [row.participation for row in rows])
     tilt = 0.0 if qk_norm else _tilt(head, norms, mass, rows)
     spread = participation - 1 / tokens + (1 - 1 / tokens) * tilt
-    return _perron(spread, _largest(head, norms, mass, rows))
+    return _perron(spread, _largest(head, norms, mass, rows))._replace(tilt=tilt)
 
 
 @lru_cache(maxsize=1024)
