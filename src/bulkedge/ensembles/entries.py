@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from bulkedge.arrays import Complex, Real
 from bulkedge.errors import UnresolvedError
@@ -210,7 +210,7 @@ def heavy_share(beta: float, tokens: float) -> float:
         return 1.0
     variance = np.expm1(beta**2)
     cut = (np.log1p(np.sqrt(variance * tokens)) + beta**2 / 2) / beta
-    above = np.exp(beta**2) * norm.sf(cut - 2 * beta) - 2 * norm.sf(cut - beta) + norm.sf(cut)
+    above = np.exp(beta**2) * ndtr(2 * beta - cut) - 2 * ndtr(beta - cut) + ndtr(-cut)
     return float(above / variance)
 
 

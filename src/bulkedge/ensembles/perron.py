@@ -30,8 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import betainc
-from scipy.stats import norm
+from scipy.special import betainc, ndtr
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Interval
@@ -190,7 +189,7 @@ def _largest(head: Head, norms: Real, mass: Real, rows: list[Row]) -> float:
             cosine = np.clip(score / np.sqrt(head.head_dim), -1.0, 1.0)
             tail = (1 - np.sign(cosine) * betainc(0.5, (head.head_dim - 1) / 2, cosine**2)) / 2
         else:
-            tail = norm.sf(score)
+            tail = ndtr(-score)
         return float(np.log(max(head.tokens**2 * (mass @ tail), 1e-300)) - np.log(np.log(2)))
 
     low, high = -np.log(head.tokens) - 40 * head.beta - 5, 60 * head.beta + 5

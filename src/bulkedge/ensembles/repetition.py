@@ -19,7 +19,7 @@ from __future__ import annotations
 from functools import reduce
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import betaln, xlog1py, xlogy
 
 from bulkedge.arrays import Real
 from bulkedge.laws.base import Law
@@ -70,7 +70,9 @@ def counted_bulk(dim: int, vocab: int, samples: int) -> Law:
         Dimension d, tokens V, rows N.
     """
     counts = np.arange(1.0, samples + 1)[: int(samples / vocab + 40 * np.sqrt(samples / vocab) + 40)]
-    shares = binom.pmf(counts, samples, 1 / vocab)
+    # binomial probabilities, by the logarithm of the beta function
+    choices = -betaln(counts + 1, samples - counts + 1) - np.log(samples + 1)
+    shares = np.exp(choices + xlogy(counts, 1 / vocab) + xlog1py(samples - counts, -1 / vocab))
     kept = vocab * shares >= 1 / 2
     kept[int(np.argmax(shares))] = True
     shares, counts, beyond = shares[kept], counts[kept], shares[~kept].sum()
