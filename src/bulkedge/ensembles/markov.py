@@ -31,7 +31,8 @@ from bulkedge.spectra import Spectrum, spectrum
 Entries = Literal["lognormal", "exponential", "uniform"]
 ENTRIES = Choice(("lognormal", "exponential", "uniform"))
 MOST_HEAVY = 0.2
-"""Share of the variance in single large entries up to which the quarter circle is within 0.05 of the spectrum."""
+"""Share of the variance in single large entries up to which the quarter circle is trusted: at 0.13 to 0.15 the
+Kolmogorov distance is 0.05 with 400 tokens and 0.075 with 60, at 0.35 to 0.5 it is 0.13 to 0.17."""
 UNIFORM = Interval(1e-6, 1 / 3)
 
 
