@@ -242,7 +242,7 @@ def test_weights_that_cancel_the_signal():
     both = np.array([[1.0, 1.0], [1.0, 1.0]])
     pooled = be.PooledSequences(50, 100, 100, 3.0, [3.0, -2.0], both)
     assert pooled.alpha == pytest.approx(1.0)
-    opposite = be.PooledSequences(50, 100, 100, 3.0, [0.5, 0.5], 2 * np.eye(2) - both)
+    opposite = be.PooledSequences(50, 100, 150, 3.0, [0.5, 0.5], 2 * np.eye(2) - both)
     assert opposite.alpha == 0.0
     assert opposite.threshold() == (np.inf, np.inf)
 

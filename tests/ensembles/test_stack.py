@@ -14,12 +14,14 @@ from bulkedge.propagation.trainability import freezing_beta, softmax_of_gaussian
 STACKS = {
     "plain": be.AttentionStack(3, 7, 9),
     "no gap": be.AttentionStack(3, 7, 9, gap=False, values="orthogonal"),
-    "skip": be.AttentionStack(3, 7, 9, skip="plain", skip_weight=0.7),
-    "rescaled skip, no gap": be.AttentionStack(4, 7, 9, skip="rescaled", gap=False),
+    "skip": be.AttentionStack(3, 7, 9, skip=0.7),
+    "rescaled skip, no gap": be.AttentionStack(4, 7, 9, skip=1.0, skip_scaling="rescaled", gap=False),
     "identity": be.AttentionStack(3, 7, 9, attention="identity"),
-    "LayerNorm": be.AttentionStack(3, 7, 9, layer_norm=True, skip="plain"),
+    "LayerNorm": be.AttentionStack(3, 7, 9, layer_norm=True, skip=1.0),
     "key-query": be.AttentionStack(3, 7, 9, attention="key-query", gap=False),
-    "key-query, all on": be.AttentionStack(3, 7, 9, attention="key-query", layer_norm=True, skip="rescaled"),
+    "key-query, all on": be.AttentionStack(
+        3, 7, 9, attention="key-query", layer_norm=True, skip=1.0, skip_scaling="rescaled"
+    ),
     "xavier": be.AttentionStack(2, 7, 9, attention="xavier"),
 }
 
@@ -66,7 +68,7 @@ def test_probes_estimate_the_norm():
 def test_gradients_that_are_refused():
     with pytest.raises(ValueError, match="the Kronecker form needs a linear stack"):
         gradient_norms(STACKS["LayerNorm"], [])
-    deep = be.AttentionStack(10, 4, 4, skip="plain")
+    deep = be.AttentionStack(10, 4, 4, skip=1.0)
     with pytest.raises(ValueError, match=r"depth = 10 with skip has 2\*\*9 ways"):
         gradient_norms(deep, deep.layers(np.random.default_rng(0)))
     with pytest.raises(ValueError, match="not differentiable"):
@@ -103,8 +105,8 @@ def test_distinct_share_and_cosine_similarity_say_the_same_of_tokens_of_equal_le
 def test_orthogonal_values_and_skip_scaling():
     weights = be.AttentionStack(1, 8, 12, values="orthogonal", value_variance=2.0).weights(np.random.default_rng(4))
     assert weights.values @ weights.values.T == pytest.approx(24 * np.eye(12), abs=1e-12)
-    plain = be.AttentionStack(1, 8, 12, skip="plain").weights(np.random.default_rng(4)).values
-    rescaled = be.AttentionStack(1, 8, 12, skip="rescaled").weights(np.random.default_rng(4)).values
+    plain = be.AttentionStack(1, 8, 12, skip=1.0).weights(np.random.default_rng(4)).values
+    rescaled = be.AttentionStack(1, 8, 12, skip=1.0, skip_scaling="rescaled").weights(np.random.default_rng(4)).values
     assert rescaled == pytest.approx(np.sqrt(12) * plain)
 
 
@@ -216,7 +218,7 @@ def test_shares_are_exact_at_few_tokens(gap):
 
 
 def test_trainability_verdicts():
-    design = be.propagation.Trainability(tokens=64, depth=6, residual=0.7)
+    design = be.propagation.Trainability(tokens=64, depth=6, skip=0.7)
     low, high = design.window()
     assert high == freezing_beta(64)
     assert design.distinct_share(low) == pytest.approx(0.5, abs=1e-4)

@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import kstest
 
 import bulkedge as be
-from bulkedge.ensembles.attention import heavy_share, taylor, tokens_for
+from bulkedge.ensembles.attention import taylor
+from bulkedge.ensembles.entries import heavy_share, tokens_for
 from bulkedge.masks import cesaro_values
 
 
@@ -42,28 +43,6 @@ def test_large_entries_deform_the_bulk_as_free_spikes():
     with pytest.warns(UserWarning, match="not reliable"):
         law = model.law()
     assert be.compare(model.spectrum(np.random.default_rng(111)), law).ks < 0.025
-
-
-def test_perron_value():
-    """Four draws at 600 tokens, 64 dimensions, where the norms of the keys add l beta**4/(2 d) = 4.7."""
-    model = be.SoftmaxAttention(600, 64, 1.0)
-    rng = np.random.default_rng(103)
-    values = [be.spectrum(model.sample(rng)).values[-1] ** 2 * 600 for _ in range(4)]
-    error = np.std(values, ddof=1) / 2
-    assert model.perron() == pytest.approx(np.mean(values), abs=4 * error + 0.3)
-    assert be.SoftmaxAttention(600, 64, 1.0, qk_norm=True).perron() == pytest.approx(600 + np.e - 1)
-
-
-def test_expected_outliers_of_single_entries():
-    """Entries beyond the threshold, counted in four draws; Poisson, so four roots of the number."""
-    model = be.SoftmaxAttention(500, 500, 1.2)
-    rng = np.random.default_rng(104)
-    draws = 4
-    count = sum(
-        int(np.sum(np.sqrt(500) * (model.sample(rng) - 1 / 500) > model._entry_threshold)) for _ in range(draws)
-    )
-    expected = draws * model.expected_entry_outliers()
-    assert abs(count - expected) < 4 * np.sqrt(expected) + 1
 
 
 def test_heavy_share():
@@ -168,7 +147,7 @@ def test_regimes():
     assert be.SoftmaxAttention(1000, 64, 50.0).regime().name == "one-hot"
     with pytest.warns(UserWarning, match="the law of the bulk is not reliable here"):
         be.SoftmaxAttention(1000, 64, 2.0).law()
-    assert be.SoftmaxAttention(1000, 64, 50.0).law().atoms[1][0] == 1000
+    assert be.SoftmaxAttention(1000, 64, 50.0, qk_norm=True).law().atoms[1][0] == 1000
     with pytest.warns(UserWarning, match="scores of rank head_dim = 64 are not independent"):
         be.SoftmaxAttention(1000, 64, 1.0, mask="causal").law()
     with pytest.raises(ValueError, match="law of causal attention is for orthonormal tokens"):

@@ -183,18 +183,17 @@ def test_outlier_that_stays_when_tokens_share_a_direction():
 def test_distinct_share_over_the_trainability_map(gap):
     """Forty draws at each point: five standard errors, and L/d for the mean of a ratio."""
     rng = np.random.default_rng(212)
-    for depth, residual, beta in ((2, 0.0, 1.0), (4, 0.0, 2.5), (6, 0.6, 0.5), (6, 0.7, 2.0), (8, 0.8, 2.8)):
+    for depth, skip, beta in ((2, 0.0, 1.0), (4, 0.0, 2.5), (6, 0.6, 0.5), (6, 0.7, 2.0), (8, 0.8, 2.8)):
         stack = be.AttentionStack(
             depth,
             48,
             96,
             gap=gap,
-            skip="plain",
-            skip_weight=residual,
-            value_variance=1 - residual**2,
+            skip=skip,
+            value_variance=1 - skip**2,
             variance=np.expm1(beta**2),
         )
         found = [[*stack.layers(rng)][-1].distinct_share for _ in range(40)]
-        predicted = be.propagation.Trainability(48, depth, residual, gap=gap).distinct_share(beta)
+        predicted = be.propagation.Trainability(48, depth, skip, gap=gap).distinct_share(beta)
         error = np.std(found, ddof=1) / np.sqrt(len(found))
         assert abs(np.mean(found) - predicted) < 5 * error + depth / 96 * predicted * (1 - predicted)

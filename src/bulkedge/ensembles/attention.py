@@ -18,25 +18,26 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace
 from scipy.optimize import brentq
-from scipy.special import ndtr
 
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
+from bulkedge.ensembles.entries import TRUSTED, LargeEntries, heavy_share
+from bulkedge.ensembles.perron import BETA, perron
 from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
 from bulkedge.laws.causal import CausalLaw
 from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
-from bulkedge.laws.finite_head import FiniteHeadLaw, norm_quadrature
+from bulkedge.laws.finite_head import FiniteHeadLaw
 from bulkedge.masks import FullMask, MaskOrName, WindowMask, mask_for, softmax
 from bulkedge.random import normal
 from bulkedge.spectra import Spectrum, spectrum
 
-TRUSTED = 0.05
-"""Share of the variance in single large entries up to which a law that does not know them is trusted."""
-LARGEST = 20.0
-"""Beyond this beta all of the variance is in large entries, for any number of tokens that fits into memory."""
+MOST_TILT = 0.2
+"""Variance of the popularity of keys up to which one-hot rows choose keys evenly, as the Poisson law has it."""
+MOST_HEAVY = 0.4
+"""Share of the variance in single large entries up to which values beyond the bulk are counted to within a third."""
 
 
 class Regime(NamedTuple):
@@ -64,7 +65,7 @@ class Stages(NamedTuple):
     linear: Any
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SoftmaxAttention(Parametric, Ensemble):
     """``A = softmax(beta S)``, ``S = X W_Q W_K' X'/sqrt(head_dim)``; the law is that of ``sqrt(l) (A - uu')``, squared.
 
@@ -88,6 +89,11 @@ class SoftmaxAttention(Parametric, Ensemble):
         if self.inputs is not None and (np.ndim(self.inputs) != 2 or len(self.inputs) != self.tokens):
             raise DomainError(
                 f"inputs must have a row for each of the {self.tokens} tokens; got {np.shape(self.inputs)}"
+            )
+        if self.inputs is not None and not np.all(np.isfinite(np.asarray(self.inputs))):
+            rows = np.flatnonzero(~np.isfinite(np.asarray(self.inputs)).all(axis=1))
+            raise DomainError(
+                f"inputs has entries that are NaN or infinite, in row {rows[0]} for one; they must be finite"
             )
 
     # -- simulation ----------------------------------------------------------------------------------------------------
@@ -204,6 +210,8 @@ class SoftmaxAttention(Parametric, Ensemble):
             law = self._law_of_inputs()
         else:
             law = self._law_in(regime)
+        if regime == "auto" and law.atoms and self._sees_all and self.inputs is None:
+            self._check_popularity()
         if regime == "auto" and self.regime().name == "heavy tails":
             reason = self.regime().reason
             warnings.warn(f"{reason}: the law of the bulk is not reliable here", RegimeWarning, stacklevel=2)
@@ -230,6 +238,17 @@ class SoftmaxAttention(Parametric, Ensemble):
             return AttentionLaw(self.beta, self.head_dim / self.tokens)
         return FiniteHeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm)
 
+    def _check_popularity(self) -> None:
+        """Warn where keys of large norm win more rows than others: then columns are not Poisson."""
+        tilt = perron(min(self.beta, BETA.high), self.head_dim, self.tokens, qk_norm=self.qk_norm).tilt
+        if tilt > MOST_TILT:
+            warnings.warn(
+                f"one-hot rows choose keys of large norm: with head_dim = {self.head_dim} squared column sums exceed "
+                f"those of the Poisson law by {tilt:.2g}. qk_norm or more dimensions help",
+                RegimeWarning,
+                stacklevel=3,
+            )
+
     def _law_of_inputs(self) -> Law:
         tokens = np.asarray(self.inputs, dtype=float)
         norms = np.linalg.norm(tokens, axis=1)
@@ -252,37 +271,60 @@ class SoftmaxAttention(Parametric, Ensemble):
             raise DomainError(f"{what} are known for attention to all of orthonormal tokens: no mask, no inputs")
 
     def perron(self) -> float:
-        """``l s_1(A)**2``, about ``l (1 + beta**4/(2 d)) + theta_1``: the norms of the keys tilt the constant row."""
+        """``l s_1(A)**2``, about ``l (1 + beta**4/(2 d)) + exp(beta**2) - 1`` while beta is small.
+
+        The column sums of A are not all one: entries fluctuate, and keys of larger norm are liked more
+        (:mod:`bulkedge.ensembles.perron` has the derivation, at any beta). The mean over draws is within 3 % of this.
+        Where a single entry is nearly one, or column sums vary by more than a third, the top singular value is no
+        longer that of the mean: then a :class:`~bulkedge.errors.RegimeWarning` says so, and this is a lower bound.
+        """
         self._require_plain("outliers")
-        tilt = 0.0 if self.qk_norm else self.beta**4 / (2 * self.head_dim)
-        return float(self.tokens * (1 + tilt) + np.expm1(self.beta**2))
+        found = perron(self.beta, self.head_dim, self.tokens, qk_norm=self.qk_norm)
+        if not found.trusted:
+            warnings.warn(
+                f"beta = {self.beta:g} is too large for the Perron value at {self.tokens} tokens: the largest weight "
+                f"is {found.largest:.2f}, column sums vary by {found.spread**0.5:.2f}. This is a lower bound only",
+                RegimeWarning,
+                stacklevel=2,
+            )
+        return self.tokens * found.square
 
     def outliers(self, most: int = 10) -> list[Outlier]:
         """Expected values beyond the bulk, largest first: the mean's, and those of single large entries.
 
-        An entry x of ``sqrt(l) (A - uu')`` is a perturbation of rank one, with outlier ``K(1/x)**2``; the m-th largest
-        of ``l**2`` entries is where their expected number above is ``m - 1/2``. The mean of causal attention has many
-        values, those of the Cesaro matrix; which of its entries stand out is not known.
+        The m-th largest of entries is where their expected number beyond is ``m - 1/2``. The mean of causal attention
+        has many values, those of the Cesaro matrix; which of its entries stand out is not known.
         """
         if not self._sees_all:
             values = self.mask.singular_values(most)
             return [Outlier("mean", self.tokens * value**2) for value in values.tolist()]
         found = [Outlier("mean", self.perron())]
-        for m in range(1, most + 1):
-            place = self._entry_location(self._largest_entry(m - 0.5))
-            if place is None:
-                break
-            found.append(Outlier("entry", place))
-        return found
+        count = self.expected_entry_outliers()
+        ranks = range(1, min(most, int(count + 0.5)) + 1)
+        return found + [Outlier("entry", self._where_beyond(rank - 0.5)) for rank in ranks]
 
     def median_second(self) -> float:
         """Median of the second largest squared singular value of ``sqrt(l) A``: the edge, or an entry beyond it."""
-        place = self._entry_location(self._largest_entry(np.log(2)))
-        return self._bulk_law.finite_edge(self.tokens, 0.5) if place is None else place
+        if self._entries.beyond(self._finite_edge) > np.log(2):
+            return self._where_beyond(np.log(2))
+        return self._bulk_law.finite_edge(self.tokens, 0.5)
 
     def expected_entry_outliers(self) -> float:
-        """Expected number of single entries that leave the bulk."""
-        return float(self.tokens**2 * self._tail(self._entry_threshold))
+        """Expected number of values of :meth:`spectrum` beyond the ``finite_edge`` of the bulk.
+
+        They come from large entries, alone, with others in their row or column, or by pushing the edge outwards
+        (:mod:`bulkedge.ensembles.entries`). Means of simulations are within a third of this, mostly below it; where
+        more than 40 % of the variance is in large entries a :class:`~bulkedge.errors.RegimeWarning` says that there
+        is no such bulk.
+        """
+        count = self._entries.beyond(self._finite_edge)
+        if self.heavy_share() > MOST_HEAVY:
+            warnings.warn(
+                f"{self.regime().reason}: with {self.heavy_share():.0%} of it there is no bulk to count values beyond",
+                RegimeWarning,
+                stacklevel=2,
+            )
+        return count
 
     @cached_property
     def _bulk_law(self) -> Law:
@@ -290,49 +332,22 @@ class SoftmaxAttention(Parametric, Ensemble):
         return FiniteHeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm)
 
     @cached_property
-    def _entry_threshold(self) -> float:
-        edge = self._bulk_law.finite_edge(self.tokens)
-        return 1 / self._symmetrised_cauchy(edge)
+    def _finite_edge(self) -> float:
+        return self._bulk_law.finite_edge(self.tokens)
 
-    def _symmetrised_cauchy(self, square: float) -> float:
-        """Cauchy transform of the symmetrised law at the root of a point beyond the edge."""
-        return float(np.sqrt(square) * self._bulk_law.cauchy(square).real)
+    @cached_property
+    def _entries(self) -> LargeEntries:
+        self._require_plain("outliers")
+        return LargeEntries(self.beta, self.head_dim, self.tokens, self.qk_norm)
 
-    def _entry_location(self, entry: float) -> float | None:
-        if entry <= self._entry_threshold:
-            return None
-        edge = self._bulk_law.edge
-        high = edge + 4 * (entry**2 + edge)
-        return float(brentq(lambda x: self._symmetrised_cauchy(x) - 1 / entry, edge * (1 + 1e-9), high))
-
-    def _tail(self, entry: float) -> float:
-        """Probability that an entry of ``sqrt(l) (A - uu')`` exceeds a value: scores are Gaussian given the query."""
-        weight = 1 + entry * np.sqrt(self.tokens)
-        weight = weight / (1 - min((weight - 1) / self.tokens, 0.999))
-        if self.qk_norm:
-            return float(ndtr(-(np.log(weight) + self.beta**2 / 2) / self.beta))
-        norms, mass = norm_quadrature(self.head_dim, self.tokens, 24)
-        return float(mass @ ndtr(-(np.log(weight) + (self.beta * norms) ** 2 / 2) / (self.beta * norms)))
-
-    def _largest_entry(self, expected: float) -> float:
-        """The value that so many of the ``l**2`` entries are expected to exceed."""
-        top = 0.99 * np.sqrt(self.tokens)
-        return float(brentq(lambda x: np.log(self.tokens**2 * self._tail(x) + 1e-300) - np.log(expected), 1e-6, top))
-
-
-def heavy_share(beta: float, tokens: float) -> float:
-    """Share of the variance of ``f = exp(beta s - beta**2/2) - 1`` beyond ``sqrt(tokens)`` standard deviations."""
-    if beta > LARGEST:
-        return 1.0
-    variance = np.expm1(beta**2)
-    cut = (np.log1p(np.sqrt(variance * tokens)) + beta**2 / 2) / beta
-    above = np.exp(beta**2) * ndtr(2 * beta - cut) - 2 * ndtr(beta - cut) + ndtr(-cut)
-    return float(above / variance)
-
-
-def tokens_for(beta: float, share: float = TRUSTED) -> float:
-    """Number of tokens from which the linear model can be trusted at this beta: where the heavy share falls below."""
-    return float(np.exp(brentq(lambda log: heavy_share(beta, np.exp(log)) - share, 0.0, 600.0)))
+    def _where_beyond(self, number: float) -> float:
+        """The point beyond which so many values are expected, fewer than beyond the edge."""
+        low = self._finite_edge
+        high = 2 * low
+        while self._entries.beyond(high) > number:
+            low, high = high, 2 * high
+        log = brentq(lambda x: self._entries.beyond(np.exp(x)) - number, np.log(low), np.log(high), xtol=1e-3)
+        return float(np.exp(log))
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from operator import matmul
+from typing import Any
 
 import numpy as np
 
-from bulkedge.arrays import Real
 from bulkedge.domains import Each, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.laws.base import Law
 from bulkedge.laws.product import MarchenkoPastur, ProductLaw
 from bulkedge.laws.semicircle import Semicircle
 from bulkedge.laws.sum import SumLaw
+from bulkedge.random import normal
 from bulkedge.spectra import Spectrum, spectrum
 
 SIZE = Integers(2, 10**6)
@@ -31,12 +35,12 @@ class Wigner(Parametric, Ensemble):
     size: int = parameter(SIZE, "number of rows")
     variance: float = parameter(VARIANCE, "variance of the limit", 1.0)
 
-    def sample(self, rng: np.random.Generator) -> Real:
+    def sample(self, rng: Any) -> Any:
         """``sqrt(variance/(2 size)) (W + W')``."""
-        w = rng.standard_normal((self.size, self.size))
-        return np.asarray(np.sqrt(self.variance / (2 * self.size)) * (w + w.T))
+        w = normal(rng, (self.size, self.size))
+        return (self.variance / (2 * self.size)) ** 0.5 * (w + w.T)
 
-    def spectrum(self, rng: np.random.Generator) -> Spectrum:
+    def spectrum(self, rng: Any) -> Spectrum:
         """Eigenvalues."""
         return spectrum(self.sample(rng), kind="eigen")
 
@@ -53,12 +57,12 @@ class Wishart(Parametric, Ensemble):
     samples: int = parameter(SIZE, "samples V")
     scale: float = parameter(VARIANCE, "variance of the noise", 1.0)
 
-    def sample(self, rng: np.random.Generator) -> Real:
+    def sample(self, rng: Any) -> Any:
         """``scale Z'Z/V``."""
-        z = rng.standard_normal((self.samples, self.dim))
-        return np.asarray(z.T @ z * (self.scale / self.samples))
+        z = normal(rng, (self.samples, self.dim))
+        return z.T @ z * (self.scale / self.samples)
 
-    def spectrum(self, rng: np.random.Generator) -> Spectrum:
+    def spectrum(self, rng: Any) -> Spectrum:
         """Eigenvalues."""
         return spectrum(self.sample(rng), kind="eigen")
 
@@ -81,16 +85,13 @@ class GaussianProduct(Parametric, Ensemble):
     def _widths(self) -> list[int]:
         return [max(1, round(self.dim / ratio)) for ratio in self.ratios]
 
-    def sample(self, rng: np.random.Generator) -> Real:
+    def sample(self, rng: Any) -> Any:
         """``sqrt(scale) G_1 ... G_m/sqrt(N_1 ... N_m)``, G_i of size N_{i-1} x N_i."""
-        product = np.sqrt(self.scale) * np.eye(self.dim)
-        rows = self.dim
-        for width in self._widths():
-            product = product @ (rng.standard_normal((rows, width)) / np.sqrt(width))
-            rows = width
-        return np.asarray(product)
+        widths = [self.dim, *self._widths()]
+        factors = (normal(rng, shape) / shape[1] ** 0.5 for shape in pairwise(widths))
+        return self.scale**0.5 * reduce(matmul, factors)
 
-    def spectrum(self, rng: np.random.Generator) -> Spectrum:
+    def spectrum(self, rng: Any) -> Spectrum:
         """Squared singular values, the d - N zero ones of a narrow product included."""
         matrix = self.sample(rng)
         return spectrum(matrix @ matrix.T, kind="eigen")
@@ -117,22 +118,25 @@ class GaussianSum(Parametric, Ensemble):
         super().__post_init__()
         SumLaw(self.variances, self.ratios)
 
-    def sample(self, rng: np.random.Generator) -> Real:
-        """The sum of the terms."""
-        total = np.zeros((self.tokens, self.tokens))
-        for variance, ratio in zip(self.variances, self.ratios, strict=True):
-            if np.isinf(ratio):
-                total += np.sqrt(variance / self.tokens) * rng.standard_normal((self.tokens, self.tokens))
-            else:
-                rank = max(1, round(ratio * self.tokens))
-                p, q = (rng.standard_normal((self.tokens, rank)) for _ in range(2))
-                total += np.sqrt(variance / (self.tokens * rank)) * p @ q.T
-        return total
+    def _rank(self, ratio: float) -> int:
+        return max(1, round(ratio * self.tokens))
 
-    def spectrum(self, rng: np.random.Generator) -> Spectrum:
+    def sample(self, rng: Any) -> Any:
+        """The sum of the terms."""
+        return sum(self._term(*each, rng) for each in zip(self.variances, self.ratios, strict=True))
+
+    def _term(self, variance: float, ratio: float, rng: Any) -> Any:
+        if np.isinf(ratio):
+            return (variance / self.tokens) ** 0.5 * normal(rng, (self.tokens, self.tokens))
+        rank = self._rank(ratio)
+        p, q = (normal(rng, (self.tokens, rank)) for _ in range(2))
+        return (variance / (self.tokens * rank)) ** 0.5 * p @ q.T
+
+    def spectrum(self, rng: Any) -> Spectrum:
         """Squared singular values."""
         return spectrum(self.sample(rng)).squared()
 
     def law(self) -> Law:
-        """Sum law, squared."""
-        return SumLaw(self.variances, self.ratios).squared()
+        """Sum law, squared, with the ratios as realised by whole numbers."""
+        ratios = tuple(each if np.isinf(each) else self._rank(each) / self.tokens for each in self.ratios)
+        return SumLaw(self.variances, ratios).squared()

@@ -16,6 +16,7 @@ and m their average. So there are K - 1 spikes, and :class:`PooledMixture` says 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -27,11 +28,13 @@ from scipy.optimize import brentq
 from bulkedge.arrays import Real
 from bulkedge.domains import Each, Instance, Integers, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
-from bulkedge.errors import DomainError
+from bulkedge.ensembles.repetition import MOST_REPETITION, repetition, repetition_message
+from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.laws.base import Law
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.free import free_mul
 from bulkedge.laws.product import MarchenkoPastur
+from bulkedge.random import numpy_generator
 from bulkedge.recovery.correlations import CORRELATION, product_loading
 from bulkedge.recovery.weights import WEIGHTS, pool
 from bulkedge.spectra import Spectrum, spectrum
@@ -72,7 +75,7 @@ class Gram:
         return "the matrix of inner products of two or more vectors"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PooledMixture(Parametric, Ensemble):
     """Pooled rows of sequences over a table of several classes; the law is that of the eigenvalues of ``Y'Y/N``.
 
@@ -136,7 +139,7 @@ class PooledMixture(Parametric, Ensemble):
 
     def _draw(self, rng: np.random.Generator) -> tuple[Real, Real]:
         """Pooled rows, and class means."""
-        classes = len(self.sizes)
+        rng, classes = numpy_generator(rng), len(self.sizes)
         axes = np.linalg.qr(rng.standard_normal((self.dim, classes)))[0].T
         values, vectors = np.linalg.eigh(self.gram)
         means = np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)) @ axes)
@@ -170,8 +173,14 @@ class PooledMixture(Parametric, Ensemble):
     def _population(self) -> Law:
         return free_mul(self.noise_covariance, MarchenkoPastur(self.dim / sum(self.sizes), self._kappa))
 
+    def _warn_of_repetition(self, what: str) -> None:
+        excess = repetition(self.weights, self.dim / sum(self.sizes), self.dim / self.samples)
+        if excess > MOST_REPETITION:
+            warnings.warn(repetition_message(what, self.weights, excess), RegimeWarning, stacklevel=3)
+
     def law(self) -> Law:
-        """The population's bulk seen through N samples."""
+        """The population's bulk seen through N samples; a warning tells where too few positions have the weight."""
+        self._warn_of_repetition("the bulk")
         return free_mul(self._population, MarchenkoPastur(self.dim / self.samples))
 
     def spikes(self) -> list[ClassSpike]:
@@ -183,6 +192,7 @@ class PooledMixture(Parametric, Ensemble):
         psi/(1 + delta psi)`` with ``psi = z G - 1``, ``delta = d/V``. The eigenvector q of M tells the squared length
         within the span of the means, ``-alpha/kappa G**2 q'A gram A'q/q'M'q``.
         """
+        self._warn_of_repetition("where the spikes are")
         bulk = self._population
         ratio = self.dim / self.samples
         spikes = []

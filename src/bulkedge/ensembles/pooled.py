@@ -5,6 +5,9 @@ correlation R along its positions, and at each position a token drawn from the c
 are summed with weights w. With ``delta = d/V``, ``gamma = d/N``, ``alpha = w'Rw``, ``kappa = |w|**2`` the eigenvalues
 of ``Y'Y/N`` are a bulk ``kappa MP(delta) * MP(gamma)`` (free product) and a spike of strength ``omega`` along mu.
 
+The free product is for rows that mix many tokens; :mod:`bulkedge.ensembles.repetition` says what holds where few
+positions have the weight, so that tokens repeat.
+
 >>> from bulkedge.recovery import causal_weights, prefix_correlation
 >>> model = PooledSequences(1000, 2000, 3000, 1.3, causal_weights(10), prefix_correlation(10, 4, 0.6))
 >>> round(float(model.sample_spike().location), 3), round(model.alignment().total, 3)     # simulated: 1.37 and 0.675
@@ -13,6 +16,7 @@ of ``Y'Y/N`` are a bulk ``kappa MP(delta) * MP(gamma)`` (free product) and a spi
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
@@ -24,10 +28,12 @@ from scipy.linalg import eigh
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
-from bulkedge.errors import DomainError
+from bulkedge.ensembles.repetition import MOST_REPETITION, counted_bulk, repetition, repetition_message
+from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.laws.base import Law
 from bulkedge.laws.product import MarchenkoPastur, ProductLaw
 from bulkedge.laws.spikes import Outlier, Spike
+from bulkedge.random import numpy_generator
 from bulkedge.recovery.correlations import CORRELATION, draw_signs
 from bulkedge.recovery.weights import WEIGHTS, pool
 from bulkedge.spectra import Spectrum, spectrum
@@ -87,7 +93,7 @@ class Thresholds(NamedTuple):
     """With the N samples there are (*recovery*, equation 36)."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PooledSequences(Parametric, Ensemble):
     """Pooled rows Y of sequences over a two-class table; the law is that of the eigenvalues of ``Y'Y/N``.
 
@@ -143,6 +149,21 @@ class PooledSequences(Parametric, Ensemble):
         return float(self.weights @ self.weights)
 
     @property
+    def repetition(self) -> float:
+        """How much repeated tokens matter: ``delta gamma**2/((delta + gamma) n)**2``, n positions that count.
+
+        The fourth free cumulant of the bulk exceeds that of ``kappa MP(delta) * MP(gamma)`` by this many squared
+        variances, as two sequences may share a token at all four places where they meet. Beyond
+        ``MOST_REPETITION`` a :class:`~bulkedge.errors.RegimeWarning` tells that the free product is off.
+        """
+        return repetition(self.weights, self.vocab_ratio, self.sample_ratio)
+
+    @property
+    def _counts_tokens(self) -> bool:
+        """Whether a row is a single token."""
+        return np.count_nonzero(self.weights) == 1
+
+    @property
     def strength(self) -> float:
         """``omega``, the spike over the noise: ``alpha (|mu|**2 + delta)/kappa``; additive: ``alpha |mu|**2/kappa``."""
         return self.alpha * (self.signal**2 + self._spread) / self.kappa
@@ -159,6 +180,7 @@ class PooledSequences(Parametric, Ensemble):
 
         Pooling is a sparse N x V matrix times the table: the N x L x d array of embedded sequences is never made.
         """
+        rng = numpy_generator(rng)
         mean = np.full(self.dim, self.signal / np.sqrt(self.dim))
         table = self._draw_table(mean, rng)
         signs = draw_signs(self.correlation, self.samples, rng)
@@ -199,9 +221,20 @@ class PooledSequences(Parametric, Ensemble):
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 
-    def bulk(self) -> ProductLaw:
-        """``kappa MP(delta) * MP(gamma)``, free product (*recovery*, Theorem 1)."""
+    def bulk(self) -> Law:
+        """``kappa MP(delta) * MP(gamma)``, free product (*recovery*, Theorem 1); of counted tokens for one position."""
+        if self._counts_tokens and self.repetition > MOST_REPETITION:
+            return self._counted_bulk
+        self._warn_of_repetition("the bulk")
         return ProductLaw((self.vocab_ratio, self.sample_ratio), self.kappa)
+
+    @cached_property
+    def _counted_bulk(self) -> Law:
+        return counted_bulk(self.dim, self.vocab, self.samples).scaled(self.kappa)
+
+    def _warn_of_repetition(self, what: str) -> None:
+        if self.repetition > MOST_REPETITION:
+            warnings.warn(repetition_message(what, self.weights, self.repetition), RegimeWarning, stacklevel=3)
 
     def law(self) -> Law:
         """The bulk."""
@@ -220,6 +253,7 @@ class PooledSequences(Parametric, Ensemble):
 
         ``threshold`` is in units of the population's eigenvalue; :meth:`threshold` has it as a signal strength.
         """
+        self._warn_of_repetition("the spike of the sample")
         return self._spikes[1]
 
     @cached_property
@@ -257,6 +291,7 @@ class PooledSequences(Parametric, Ensemble):
 
         Where the mean of the table outranks the signal (:meth:`mean_outranks`), it is that of the second eigenvector.
         """
+        self._warn_of_repetition("the alignment")
         population, sample = self._spikes
         kept = self.signal**2
         table = kept / (kept + self._spread) if kept else 0.0
@@ -268,6 +303,7 @@ class PooledSequences(Parametric, Ensemble):
         Both are a critical ``omega``, solved for ``|mu|``. In a finite table the noise of the class means counts
         towards omega: where it is enough alone, the threshold is zero, and an outlier does not tell of a signal.
         """
+        self._warn_of_repetition("the threshold of the sample")
         delta = self.vocab_ratio
         population, sample = delta + np.sqrt(delta), critical_strength(delta, self.sample_ratio)
         return Thresholds(*(self._signal_of(float(omega)) for omega in (population, sample)))
@@ -287,6 +323,7 @@ class PooledSequences(Parametric, Ensemble):
 
     def mean_spike(self) -> Spike:
         """The eigenvalue of ``Y'Y/N`` that comes from the mean of the table; its eigenvector is independent of mu."""
+        self._warn_of_repetition("the spike of the mean")
         return self._spikes_of(self.mean_strength)[1]
 
     def mean_outranks(self) -> bool:

@@ -114,7 +114,7 @@ class FiniteHeadLaw(Parametric, Law):
         kappa = self.beta * np.sqrt(self.head_dim) * np.outer(norms, norms).ravel()
         terms = self._terms(kappa, normaliser, np.outer(weights, weights).ravel())
         row_mean = (terms.mean.reshape(SIZES, SIZES) @ weights)[:, None]
-        parts = [_separated(size.reshape(SIZES, SIZES) / row_mean, weights) for size in terms.sizes]
+        parts = [separated(size.reshape(SIZES, SIZES) / row_mean, weights) for size in terms.sizes]
         parts += [_separated_variance(part.reshape(SIZES, SIZES) / row_mean**2, weights) for part in terms.noise]
         variances, rows, columns = (np.array(part) for part in zip(*parts, strict=True))
         ratios = terms.all_ratios(variances[len(terms.ratios) :])
@@ -201,7 +201,7 @@ class Terms(NamedTuple):
         return np.append(self.ratios, [v / jump if jump else np.inf for v, jump in zip(noise, self.jumps, strict=True)])
 
 
-def _separated(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
+def separated(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
     """The best separable form ``sqrt(variance) u(r) v(rho)`` of a positive function of two lengths, in mean square.
 
     ``kernel`` has the lengths of queries as rows and those of keys as columns, both with the probabilities ``weights``.
@@ -213,8 +213,8 @@ def _separated(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
 
 
 def _separated_variance(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
-    """The same for a kernel of variances, ``variance u**2(r) v**2(rho)``: what :func:`_separated` returns."""
-    scale, row, column = _separated(kernel, weights)
+    """The same for a kernel of variances, ``variance u**2(r) v**2(rho)``: what :func:`separated` returns."""
+    scale, row, column = separated(kernel, weights)
     row, column = np.sqrt(row), np.sqrt(column)
     means = weights @ row, weights @ column
     return float(np.sqrt(scale) * means[0] * means[1]), row / means[0], column / means[1]

@@ -45,7 +45,7 @@ def gradient_norms(stack: AttentionStack, layers: Iterable[Layer]) -> Real:
     drawn = list(layers)
     if not stack.linear:
         raise DomainError("the Kronecker form needs a linear stack; estimated_gradient_norms differentiates any")
-    if stack.skip is not None and 2 ** (len(drawn) - 1) > MOST_PATHS:
+    if stack.skip and 2 ** (len(drawn) - 1) > MOST_PATHS:
         raise DomainError(
             f"depth = {len(drawn)} with skip has 2**{len(drawn) - 1} ways through it, {MOST_PATHS} at most: "
             "use estimated_gradient_norms"
@@ -67,7 +67,7 @@ class _Paths:
     """Ways from a layer to the top: for each, a weight, the product of the values and that of the attention."""
 
     def __init__(self, stack: AttentionStack) -> None:
-        self.skip = 0.0 if stack.skip is None else stack.skip_weight
+        self.skip = stack.skip
         self.ways = [(1.0, np.eye(stack.width), np.eye(stack.tokens))]
 
     def extend(self, layer: Layer) -> None:
@@ -131,8 +131,8 @@ def pullback(stack: AttentionStack, layers: Sequence[Layer], cotangent: Real) ->
 def _through_norm(stack: AttentionStack, layer: Layer, below: Real, cotangent: Real) -> Real:
     """Before LayerNorm: changes along the token or of its mean have no effect, others are divided by its length."""
     raw = layer.attention @ below @ layer.weights.values
-    if stack.skip is not None:
-        raw = raw + stack.skip_weight * below
+    if stack.skip:
+        raw = raw + stack.skip * below
     length = np.linalg.norm(raw - raw.mean(axis=1, keepdims=True), axis=1, keepdims=True)
     across = cotangent - layer.signal * np.sum(cotangent * layer.signal, axis=1, keepdims=True)
     return np.asarray((across - across.mean(axis=1, keepdims=True)) / length)
@@ -143,8 +143,8 @@ def _through_attention(stack: AttentionStack, layer: Layer, below: Real, cotange
     weights = layer.weights
     back = cotangent @ weights.values.T
     result = layer.attention.T @ back
-    if stack.skip is not None:
-        result = result + stack.skip_weight * cotangent
+    if stack.skip:
+        result = result + stack.skip * cotangent
     if weights.query is None:
         return np.asarray(result)
     softmax = layer.attention + (0.0 if stack.gap else 1 / stack.tokens)

@@ -11,13 +11,13 @@ Attention with independent Gaussian scores, ``X_l = a X_{l-1} + sqrt(1 - a**2) A
 
 Both come for any number of tokens from integrals over one Laplace transform, ``1/Z**2 = int s e**(-s Z) ds``.
 
->>> design = Trainability(tokens=1000, depth=12, residual=0.7)
+>>> design = Trainability(tokens=1000, depth=12, skip=0.7)
 >>> [design.verdict(beta) for beta in (0.5, 3.5, 4.0)]
 ['rank collapse', 'inside', 'entropy collapse']
 >>> low, high = design.window()
 >>> round(low, 2), round(high, 2)
 (3.16, 3.72)
->>> Trainability(tokens=1000, depth=12, residual=0.5).window() is None
+>>> Trainability(tokens=1000, depth=12, skip=0.5).window() is None
 True
 """
 
@@ -86,7 +86,7 @@ class Trainability(Parametric):
 
     tokens: int = parameter(Integers(4, 10**7), "number of tokens T")
     depth: int = parameter(Integers(1, 10**4), "number of layers L")
-    residual: float = parameter(Interval(0, 1), "strength a of the skip connection; attention has sqrt(1 - a**2)", 0.0)
+    skip: float = parameter(Interval(0, 1), "weight a of the skip connection; attention has sqrt(1 - a**2)", 0.0)
     gap: bool = parameter(Choice((True, False)), "whether attention keeps its gap", default=True)
     share: float = parameter(Interval(0, 1, "()"), "share of the signal that tokens must keep to themselves", 0.5)
 
@@ -104,7 +104,7 @@ class Trainability(Parametric):
         with the gap, ``c' = a**2 c + b Y p/(T - 1)`` without it; ``b = 1 - a**2`` (docs/theory/propagation.md,
         "Trainability").
         """
-        through, skipped = 1 - self.residual**2, self.residual**2
+        through, skipped = 1 - self.skip**2, self.skip**2
         passed = self.passed(beta)
         apart, common = 1 - 1 / self.tokens, 1 / self.tokens
         for _ in range(self.depth):

@@ -8,7 +8,9 @@ import numpy as np
 import xarray as xr
 
 from bulkedge.domains import Integers, Interval, parameter
-from bulkedge.ensembles.attention import SoftmaxAttention, heavy_share
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.ensembles.entries import heavy_share
+from bulkedge.ensembles.perron import perron
 from bulkedge.laws import AttentionLaw, TracyWidom
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
@@ -34,14 +36,15 @@ class Breakdown(Study):
             model = SoftmaxAttention(self.tokens, self.head_dim, float(betas[k]))
             for draw in range(self.draws):
                 values[k, draw] = self.tokens * spectrum(model.sample(rng)).squared().values[:-3:-1]
-        models = [SoftmaxAttention(self.tokens, self.head_dim, float(beta)) for beta in betas]
+        found = [perron(beta, self.head_dim, self.tokens) for beta in betas.tolist()]
+        tops = [self.tokens * each.square if each.trusted else np.nan for each in found]
         laws = [AttentionLaw(float(beta), self.head_dim / self.tokens) for beta in betas]
         unit = self.tokens ** (-2 / 3) * TracyWidom(1).mean()
         return xr.Dataset(
             {
                 "first": (("beta", "draw"), values[..., 0], {"long_name": "l s_1(A)^2"}),
                 "second": (("beta", "draw"), values[..., 1], {"long_name": "l s_2(A)^2"}),
-                "perron": ("beta", [model.perron() for model in models]),
+                "perron": ("beta", tops, {"long_name": "predicted Perron value; nan where a single entry is larger"}),
                 "edge": ("beta", [law.edge for law in laws]),
                 "reach": (
                     "beta",

@@ -179,11 +179,11 @@ def scaling(data: xr.Dataset) -> Figure:
     """Weight of the branch, size of the kernel, and Xavier's attention."""
     figure, grid = panels(1, 3, width=2.7)
     left, middle, right = grid[0]
-    for k, skip in enumerate(data.skip.values.tolist()):
+    for k, scaling in enumerate(data.skip_scaling.values.tolist()):
         for gap, symbol in (("kept", "o"), ("removed", "s")):
-            one = data.sel(skip=skip, gap=gap)
+            one = data.sel(skip_scaling=scaling, gap=gap)
             line(left, data["size"], one.predicted_branch, label="", color=COLOURS[k])
-            look = {"color": COLOURS[k], "fmt": symbol, "label": f"{skip}, gap {gap}"}
+            look = {"color": COLOURS[k], "fmt": symbol, "label": f"{scaling}, gap {gap}"}
             marks(left, data["size"], one.branch.mean("draw"), **look)
     left.set(yscale="log", xlabel="tokens T", ylabel="attention over skip", ylim=(None, 300))
     left.legend(loc="upper left")
@@ -212,22 +212,22 @@ def trainability(data: xr.Dataset) -> Figure:
     for axes, depth in zip(grid[0], depths, strict=False):
         one = data.sel(depth=depth)
         image = axes.pcolormesh(
-            data.beta, data.residual, one.predicted, vmin=0, vmax=1, cmap="viridis", shading="gouraud", rasterized=True
+            data.beta, data.skip, one.predicted, vmin=0, vmax=1, cmap="viridis", shading="gouraud", rasterized=True
         )
-        beta, residual = np.meshgrid(data.beta, data.residual)
+        beta, skip = np.meshgrid(data.beta, data.skip)
         axes.scatter(
-            beta, residual, c=one.share.mean("draw"), vmin=0, vmax=1, cmap="viridis", s=18, edgecolors="white", lw=0.6,
+            beta, skip, c=one.share.mean("draw"), vmin=0, vmax=1, cmap="viridis", s=18, edgecolors="white", lw=0.6,
             clip_on=False, zorder=4,
         )  # fmt: skip
         if float(one.predicted.min()) < 0.5 < float(one.predicted.max()):
-            axes.contour(data.beta, data.residual, one.predicted, levels=[0.5], colors="white")
+            axes.contour(data.beta, data.skip, one.predicted, levels=[0.5], colors="white")
         axes.axvline(float(data.freezing), color=COLOURS[1])
         axes.set(title=f"depth {depth}", xlabel=r"score scale $\beta$")
-    grid[0, 0].set_ylabel("residual strength")
+    grid[0, 0].set_ylabel("weight of the skip connection")
     figure.colorbar(image, ax=grid[0, : len(depths)].tolist(), label="distinct share", shrink=0.9)
     last = grid[0, -1]
     line(last, data.beta, data.predicted_entropy, label="theory")
-    marks(last, data.beta, data.entropy.mean(("draw", "residual")))
+    marks(last, data.beta, data.entropy.mean(("draw", "skip")))
     last.axvline(float(data.freezing), color=COLOURS[-1], ls=":", label=r"$\sqrt{2\log T}$")
     last.set(xlabel=r"score scale $\beta$", ylabel="entropy of a row", ylim=(0, None))
     last.legend(loc="lower left")

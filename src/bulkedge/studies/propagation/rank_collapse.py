@@ -20,8 +20,8 @@ LAYERS = 3
 VARIANTS: dict[str, dict[str, Any]] = {
     "attention": {},
     "+ LayerNorm": {"layer_norm": True},
-    "+ skip": {"skip": "rescaled"},
-    "+ skip + LayerNorm": {"skip": "rescaled", "layer_norm": True},
+    "+ skip": {"skip": 1.0, "skip_scaling": "rescaled"},
+    "+ skip + LayerNorm": {"skip": 1.0, "skip_scaling": "rescaled", "layer_norm": True},
     "orthogonal values": {"values": "orthogonal"},
     "identity": {"attention": "identity"},
 }

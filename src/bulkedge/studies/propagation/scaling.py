@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import xarray as xr
@@ -14,7 +15,7 @@ from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, standard_error
 
-SKIPS = ("plain", "rescaled")
+SCALINGS: tuple[Literal["plain", "rescaled"], ...] = ("plain", "rescaled")
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,11 @@ class Scaling(Study):
         share = np.empty((2, 2, len(self.sizes), self.draws))
         leftover = np.empty((len(self.sizes), self.draws))
         for k, size in enumerate(track(list(self.sizes), "sizes")):
-            for i, skip in enumerate(SKIPS):
+            for i, scaling in enumerate(SCALINGS):
                 for j, gap in enumerate((True, False)):
-                    stack = AttentionStack(1, size, size, skip=skip, gap=gap, entries="exponential")  # type: ignore[arg-type]
+                    stack = AttentionStack(
+                        1, size, size, gap=gap, skip=1.0, skip_scaling=scaling, entries="exponential"
+                    )
                     share[i, j, k] = [
                         np.linalg.norm(stack.sample(rng) - stack.start()) / np.sqrt(size) for _ in range(self.draws)
                     ]
@@ -53,15 +56,15 @@ class Scaling(Study):
         return xr.Dataset(
             {
                 "branch": (
-                    ("skip", "gap", "size", "draw"),
+                    ("skip_scaling", "gap", "size", "draw"),
                     share,
                     {"long_name": "norm of the attention branch over that of the skip"},
                 ),
-                "predicted_branch": (("skip", "gap", "size"), np.stack([plain, plain * np.sqrt(sizes)])),
+                "predicted_branch": (("skip_scaling", "gap", "size"), np.stack([plain, plain * np.sqrt(sizes)])),
                 "xavier": (("size", "draw"), leftover, {"long_name": "variance of attention, T |A - uu'|_F^2/T"}),
                 "predicted_xavier": ("size", np.log(2) / sizes**2),
             },
-            coords={"skip": list(SKIPS), "gap": ["kept", "removed"], "size": sizes},
+            coords={"skip_scaling": list(SCALINGS), "gap": ["kept", "removed"], "size": sizes},
         )
 
     def _values(self, rng: np.random.Generator) -> xr.Dataset:
@@ -90,7 +93,11 @@ class Scaling(Study):
         error = standard_error(xavier)
         kept = data["mean"].sel(values="gamma/sigma^2").isel(layer=-1)
         return [
-            *(self._branch(last.sel(skip=skip, gap=gap)) for skip in SKIPS for gap in ("kept", "removed")),
+            *(
+                self._branch(last.sel(skip_scaling=scaling, gap=gap))
+                for scaling in SCALINGS
+                for gap in ("kept", "removed")
+            ),
             Claim(
                 statement=f"Xavier's scaling: variance of attention over beta^2/d^2 at T = {self.sizes[-1]}",
                 place="propagation, Proposition 1; ours for the rate",
@@ -115,7 +122,7 @@ class Scaling(Study):
         ratio = one.branch / one.predicted_branch
         error = standard_error(ratio)
         return Claim(
-            statement=f"{one.skip.item()} skip, gap {one.gap.item()}: weight of attention over its prediction",
+            statement=f"{one.skip_scaling.item()} skip, gap {one.gap.item()}: weight of attention over its prediction",
             place="propagation, section 3, scaling discussion",
             predicted=1.0,
             measured=float(ratio.mean()),

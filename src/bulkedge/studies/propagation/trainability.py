@@ -16,7 +16,7 @@ from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, standard_error
 
 FINE_BETAS = tuple(k / 2 for k in range(1, 11))
-FINE_RESIDUALS = tuple(k / 10 for k in range(10))
+FINE_SKIPS = tuple(k / 10 for k in range(10))
 PAIR = 2
 """Draws with key-query attention at each point."""
 CLEAR = 4
@@ -25,7 +25,7 @@ CLEAR = 4
 
 @dataclass(frozen=True)
 class Trainability(Study):
-    """Score scale, residual strength and depth: where tokens stay distinct, and where attention freezes on one token.
+    """Score scale, skip and depth: where tokens stay distinct, and where attention freezes on one token.
 
     The predicted share of the signal that tokens do not have in common, and the predicted entropy, stand beside
     simulation at every point of the map: attention with independent scores, for which the theory is, and key-query
@@ -36,31 +36,31 @@ class Trainability(Study):
     betas: tuple[float, ...] = parameter(
         Each(Interval(0.05, 8)), "score scales", (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5), paper=FINE_BETAS
     )
-    residuals: tuple[float, ...] = parameter(
-        Each(Interval(0, 0.999)), "residual strengths", (0.0, 0.3, 0.5, 0.7, 0.85), paper=FINE_RESIDUALS
+    skips: tuple[float, ...] = parameter(
+        Each(Interval(0, 0.999)), "weights of the skip connection", (0.0, 0.3, 0.5, 0.7, 0.85), paper=FINE_SKIPS
     )
     depths: tuple[int, ...] = parameter(Each(Integers(1, 64)), "depths, increasing", (2, 6, 12), paper=(3, 12, 48))
     draws: int = parameter(Integers(2, 100), "draws at each point", 6, paper=4)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Theory and simulation over the map."""
-        shape = (len(self.residuals), len(self.betas), len(self.depths))
+        shape = (len(self.skips), len(self.betas), len(self.depths))
         predicted, verdict = np.empty(shape), np.empty(shape, dtype=int)
         found, entropy = np.empty((*shape, self.draws)), np.empty((*shape[:2], self.draws))
         key_query = np.empty((*shape, PAIR))
         names = ["rank collapse", "inside", "entropy collapse"]
-        for i, residual in enumerate(track(list(self.residuals), "residuals")):
+        for i, skip in enumerate(track(list(self.skips), "skips")):
             for j, beta in enumerate(self.betas):
                 for k, depth in enumerate(self.depths):
-                    design = theory.Trainability(self.tokens, depth, residual)
+                    design = theory.Trainability(self.tokens, depth, skip)
                     predicted[i, j, k] = design.distinct_share(beta)
                     verdict[i, j, k] = names.index(design.verdict(beta))
                 for draw in range(self.draws):
-                    found[i, j, :, draw], entropy[i, j, draw] = self._simulate(residual, beta, rng)
+                    found[i, j, :, draw], entropy[i, j, draw] = self._simulate(skip, beta, rng)
                 for draw in range(PAIR):
                     options: dict[str, Any] = {"attention": "key-query", "layer_norm": True}
-                    key_query[i, j, :, draw], _ = self._simulate(residual, beta, rng, **options)
-        dims = ("residual", "beta", "depth")
+                    key_query[i, j, :, draw], _ = self._simulate(skip, beta, rng, **options)
+        dims = ("skip", "beta", "depth")
         rows = [theory.softmax_of_gaussians(beta, self.tokens).entropy for beta in self.betas]
         return xr.Dataset(
             {
@@ -72,23 +72,22 @@ class Trainability(Study):
                     key_query,
                     {"long_name": "share with key-query attention and LayerNorm"},
                 ),
-                "entropy": (("residual", "beta", "draw"), entropy, {"long_name": "mean entropy of a row"}),
+                "entropy": (("skip", "beta", "draw"), entropy, {"long_name": "mean entropy of a row"}),
                 "predicted_entropy": ("beta", rows),
                 "freezing": ((), theory.freezing_beta(self.tokens), {"long_name": "sqrt(2 log T)"}),
             },
-            coords={"residual": list(self.residuals), "beta": list(self.betas), "depth": list(self.depths)},
+            coords={"skip": list(self.skips), "beta": list(self.betas), "depth": list(self.depths)},
         )
 
     def _simulate(
-        self, residual: float, beta: float, rng: np.random.Generator, **options: Any
+        self, skip: float, beta: float, rng: np.random.Generator, **options: Any
     ) -> tuple[list[float], float]:
         stack = AttentionStack(
             self.depths[-1],
             self.tokens,
             2 * self.tokens,
-            skip="plain",
-            skip_weight=residual,
-            value_variance=1 - residual**2,
+            skip=skip,
+            value_variance=1 - skip**2,
             variance=np.expm1(beta**2),
             **options,
         )
@@ -131,7 +130,7 @@ class Trainability(Study):
         ]
 
     def _entropy(self, data: xr.Dataset) -> Claim:
-        miss = data.entropy.mean(("draw", "residual")) - data.predicted_entropy
+        miss = data.entropy.mean(("draw", "skip")) - data.predicted_entropy
         error = max(standard_error(data.entropy.sel(beta=beta)) for beta in self.betas)
         return Claim(
             statement="entropy of a row, simulated less predicted: largest over score scales",

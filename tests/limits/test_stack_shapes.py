@@ -1,0 +1,75 @@
+"""Stacks that are not square, and Markov matrices with heavy tails: simulation against theory, and warnings."""
+
+import numpy as np
+import pytest
+
+import bulkedge as be
+from bulkedge.errors import RegimeWarning
+from bulkedge.propagation.gradients import gradient_norms
+from bulkedge.propagation.isometry import tradeoff
+
+SHAPES = [(40, 400), (40, 100), (60, 66)]
+
+
+@pytest.mark.parametrize("gap", [True, False])
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_expected_gradients_of_wide_stacks(tokens, width, gap):
+    """The mean of forty draws of two layers: four standard errors, and 2/T for rows that lose a direction each."""
+    stack = be.AttentionStack(2, tokens, width, gap=gap, entries="exponential", value_variance=0.7)
+    rng = np.random.default_rng(321)
+    ratios = np.array([gradient_norms(stack, stack.layers(rng)) for _ in range(40)]) / stack.predicted_gradient()
+    error = ratios.std(axis=0, ddof=1) / np.sqrt(len(ratios))
+    assert np.all(np.abs(ratios.mean(axis=0) - 1) < 4 * error + 2 * 2 / tokens)
+    assert np.all(error < 0.1)
+
+
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_kernel_of_wide_stacks(tokens, width):
+    """Mean and spread of the kernel over sixty draws: four standard errors, and L/T of each.
+
+    Over the mean the second moment is ``1 + L (1 + T/d)``: at T/d = 0.1 less than three fifths of a square stack's 5.
+    """
+    stack, rng = be.AttentionStack(2, tokens, width, gap=False, entries="exponential"), np.random.default_rng(322)
+    values = np.array([stack.spectrum(rng).values for _ in range(60)]) / stack.mean_eigenvalue
+    moments = np.array([values.mean(axis=1), np.mean(values**2, axis=1)])
+    predicted = np.array([1.0, 1 + tradeoff(stack).spread])
+    assert predicted[1] == pytest.approx(1 + 2 * (1 + tokens / width))
+    error = moments.std(axis=1, ddof=1) / np.sqrt(60)
+    assert np.all(np.abs(moments.mean(axis=1) - predicted) < 4 * error + predicted * 2 * 2 / tokens)
+    assert stack.law().moment(2) == pytest.approx(stack.mean_eigenvalue**2 * predicted[1])
+
+
+@pytest.mark.parametrize(("tokens", "variance"), [(300, 1.0), (300, 4.0), (1000, 10.0)])
+def test_outlier_of_lognormal_matrices(tokens, variance):
+    """The mean of six draws, in units of what T + variance adds: four standard errors and 5 %."""
+    model, rng = be.RandomMarkov(tokens, variance), np.random.default_rng(323)
+    tops = [tokens * np.linalg.norm(model.sample(rng), 2) ** 2 - tokens for _ in range(6)]
+    error = np.std(tops, ddof=1) / np.sqrt(6)
+    assert model.outlier() - tokens == pytest.approx(np.mean(tops), rel=0.05, abs=4 * error)
+
+
+def test_outlier_of_light_tails():
+    for entries, variance in (("exponential", 1.0), ("uniform", 0.3)):
+        assert be.RandomMarkov(400, variance, entries).outlier() == pytest.approx(400 + variance, rel=1e-4)
+
+
+def test_outlier_and_law_of_very_unequal_entries_warn():
+    """At 400 tokens and variance 400 the top is 460, where T + variance says 800."""
+    model = be.RandomMarkov(400, 400.0)
+    with pytest.warns(RegimeWarning, match="variance = 400 is too large for the outlier at 400 tokens"):
+        bound = model.outlier()
+    rng = np.random.default_rng(324)
+    assert 400 < bound < np.mean([400 * np.linalg.norm(model.sample(rng), 2) ** 2 for _ in range(4)])
+    with pytest.warns(RegimeWarning, match="the quarter circle is for light tails"):
+        model.law()
+    stack = be.AttentionStack(2, 50, 50, gap=False, variance=30.0)
+    for ask in (stack.law, stack.jacobian_law, stack.predicted_stable_rank_excess):
+        with pytest.warns(RegimeWarning, match="is for light tails"):
+            ask()
+
+
+@pytest.mark.parametrize(("depth", "trusted"), [(5, True), (6, False)])
+def test_stacks_that_are_deep_for_their_tokens_warn(depth, trusted, recwarn):
+    """From a tenth of the tokens on: the first depth that is trusted and the first that is not, at fifty tokens."""
+    be.AttentionStack(depth, 50, 50, gap=False, entries="exponential").law()
+    assert [each.category for each in recwarn] == ([] if trusted else [RegimeWarning])
