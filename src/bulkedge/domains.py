@@ -52,7 +52,7 @@ def refused(name: str, value: object, domain: object) -> DomainError:
     return DomainError(f"{name} = {shown(value)} is outside its domain {domain}")
 
 
-def _is_single(value: object) -> bool:
+def _is_single(value: Any) -> bool:
     """Whether a value can be a real number: no text, no container, no array with axes, not complex, not masked."""
     if isinstance(value, str | bytes | list | tuple | dict | set) or value is np.ma.masked:
         return False
@@ -220,6 +220,43 @@ class Numbers:
 
 FINITE, REAL = Numbers(), Numbers(finite=False)
 """Arrays without and with infinite entries and NaN."""
+
+
+@dataclass(frozen=True)
+class SymmetricMatrix:
+    """Symmetric positive semidefinite matrices: covariances and Gram matrices; with unit diagonal, correlations."""
+
+    unit_diagonal: bool = False
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the matrix as a read-only array, or raise."""
+        matrix = FINITE.check(name, value)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+            raise DomainError(f"{name} must be a square matrix; got shape {matrix.shape}")
+        size = float(np.abs(matrix).max())
+        asymmetry = float(np.abs(matrix - matrix.T).max())
+        if asymmetry > ROUNDING * size:
+            raise DomainError(f"{name} is not symmetric: entries differ from their mirror by {asymmetry:g}")
+        off = float(np.abs(np.diagonal(matrix) - 1).max())
+        if self.unit_diagonal and off > ROUNDING:
+            raise DomainError(f"{name} has a diagonal that differs from 1 by {off:g}; it must be {self}")
+        lowest = float(np.linalg.eigvalsh(matrix)[0])
+        if lowest < -ROUNDING * size * len(matrix):
+            raise DomainError(f"{name} has the eigenvalue {lowest:g}; it must be {self}")
+        matrix.flags.writeable = False
+        return matrix
+
+    def parse(self, name: str, text: str) -> Any:
+        """Matrices have no written form."""
+        raise DomainError(f"{name} = {text!r} cannot be given as text: matrices are made in Python")
+
+    def __str__(self) -> str:
+        diagonal = ", unit diagonal" if self.unit_diagonal else ""
+        return f"a symmetric positive semidefinite matrix{diagonal}"
+
+
+ROUNDING = 1e-9
+"""Relative to its largest entry, the rounding up to which a matrix is symmetric and positive semidefinite."""
 
 
 def parameter(domain: Domain, doc: str, default: Any = MISSING, *, paper: Any = MISSING) -> Any:

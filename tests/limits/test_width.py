@@ -252,13 +252,13 @@ def test_many_heads_tend_to_infinitely_many():
 
 
 BLOCKS = {
-    "plain": Block(Attention(2, score_variance=4.0), residual=False),
+    "plain": Block(Attention(2, score_variance=4.0), skip=False),
     "residual": Block(Attention(2, score_variance=4.0)),
     "perceptron": Block(Attention(2, score_variance=4.0), Perceptron("relu")),
     "gelu": Block(Attention(2, score_variance=4.0), Perceptron("gelu")),
     "pre": Block(Attention(2, score_variance=4.0), Perceptron("relu"), norm="pre"),
     "post": Block(Attention(2, score_variance=4.0), Perceptron("relu"), norm="post"),
-    "post, tanh": Block(Attention(3, score_variance=4.0), Perceptron("tanh", 1.5), residual=False, norm="post"),
+    "post, tanh": Block(Attention(3, score_variance=4.0), Perceptron("tanh", 1.5), skip=False, norm="post"),
 }
 
 

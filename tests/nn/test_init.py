@@ -90,7 +90,7 @@ def test_the_mean_of_sigma_stays_at_one(gap, tokens, width, nominal):
 @pytest.mark.parametrize("strength", [0.3, 0.7])
 def test_skips_keep_the_mean_and_forget_the_input_slowly(strength):
     rng, tokens, width, variance = np.random.default_rng(6), 80, 80, 1.0
-    carry, branch = skip_weights(strength)
+    carry, branch = skip_weights(np.sqrt(1 - strength**2))
     means, shares = [], []
     for _ in range(100):
         start = signal = np.linalg.qr(rng.standard_normal((width, tokens)))[0].T
@@ -230,7 +230,7 @@ def test_mistakes():
         query_key_std(5, 64, tokens=1000)
     with pytest.raises(ValueError, match="beta = 3 has no finite variance with head_dim = 16"):
         attention_variance(3, 16)
-    with pytest.raises(ValueError, match=r"strength = 1.5 is outside its domain \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"skip = 1.5 is outside its domain \[0, 1\]"):
         skip_weights(1.5)
     with pytest.raises(ValueError, match="layer = 0 is outside its domain"):
         value_std(0, 10, 10, 1.0, gap=True)

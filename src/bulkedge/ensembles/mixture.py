@@ -26,7 +26,7 @@ from scipy.linalg import eigh
 from scipy.optimize import brentq
 
 from bulkedge.arrays import Real
-from bulkedge.domains import Each, Instance, Integers, Parametric, parameter
+from bulkedge.domains import Each, Instance, Integers, Parametric, SymmetricMatrix, parameter
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.repetition import MOST_REPETITION, repetition, repetition_message
 from bulkedge.errors import DomainError, RegimeWarning
@@ -53,28 +53,6 @@ class ClassSpike(NamedTuple):
     """Whether it leaves the bulk."""
 
 
-class Gram:
-    """Domain of Gram matrices: symmetric and positive semidefinite."""
-
-    def check(self, name: str, value: Any) -> Real:
-        """Return the matrix as a read-only array, or raise."""
-        matrix = np.array(value, dtype=float)
-        square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and matrix.shape[0] >= 2
-        if not square or not np.all(np.isfinite(matrix)) or not np.allclose(matrix, matrix.T):
-            raise DomainError(f"{name} must be {self}; got {value!r}")
-        if np.linalg.eigvalsh(matrix)[0] < -1e-9 * max(np.trace(matrix), 1.0):
-            raise DomainError(f"{name} has the eigenvalue {np.linalg.eigvalsh(matrix)[0]:g}; it must be {self}")
-        matrix.flags.writeable = False
-        return matrix
-
-    def parse(self, name: str, text: str) -> Any:
-        """Matrices have no written form."""
-        raise DomainError(f"{name} = {text!r} cannot be given as text: matrices are made in Python")
-
-    def __str__(self) -> str:
-        return "the matrix of inner products of two or more vectors"
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class PooledMixture(Parametric, Ensemble):
     """Pooled rows of sequences over a table of several classes; the law is that of the eigenvalues of ``Y'Y/N``.
@@ -86,7 +64,7 @@ class PooledMixture(Parametric, Ensemble):
     dim: int = parameter(Integers(2, 10**6), "dimension d of the embeddings")
     sizes: tuple[int, ...] = parameter(Each(Integers(2, 10**8), most=100), "rows V_k of each class in the table")
     samples: int = parameter(Integers(2, 10**8), "sequences N")
-    gram: Any = parameter(Gram(), "inner products of the class means")
+    gram: Any = parameter(SymmetricMatrix(), "inner products of the class means")
     weights: Any = parameter(WEIGHTS, "pooling weights")
     correlation: Any = parameter(CORRELATION, "correlation of the labels along a sequence")
     noise_covariance: Law = parameter(Instance(Law), "law of the eigenvalues of the noise covariance", WHITE)
@@ -94,9 +72,9 @@ class PooledMixture(Parametric, Ensemble):
     def __post_init__(self) -> None:
         """Check the parameters, and that they fit each other."""
         super().__post_init__()
-        if not len(self.gram) == len(self.sizes) <= self.dim:
+        if not 2 <= len(self.gram) == len(self.sizes) <= self.dim:
             raise DomainError(
-                f"sizes are for {len(self.sizes)} classes and gram for {len(self.gram)}; they must be as many, "
+                f"sizes are for {len(self.sizes)} classes and gram for {len(self.gram)}; they must be as many, two at least, "
                 f"and at most dim = {self.dim}"
             )
         if len(self.weights) != len(self.correlation):

@@ -107,14 +107,24 @@ def value_std(layer: int, tokens: int, width: int, variance: float, *, gap: bool
     return math.sqrt(tokens / (width * (tokens * share + variance)))
 
 
-def skip_weights(strength: float) -> tuple[float, float]:
-    """Weights of the skip connection and of the branch, ``(sqrt(1 - r**2), r)``, that keep the mean of ``Sigma``.
+def skip_weights(skip: float) -> tuple[float, float]:
+    """Weights of the skip connection and of the branch, ``(a, sqrt(1 - a**2))``, that keep the mean of ``Sigma``.
 
     For a branch with mean one (:func:`value_std`) and values that are independent of the tokens, the means add. After
-    ``L`` layers a share ``(1 - r**2)**L`` of the input is left: ``r = 1/sqrt(L)`` keeps it at ``1/e`` in any depth.
+    ``L`` layers a share ``a**(2 L)`` of the input is left: ``a = sqrt(1 - 1/L)`` keeps it at ``1/e`` in any depth.
+
+    Parameters
+    ----------
+    skip : float
+        Weight a of the skip connection, in [0, 1].
+
+    Returns
+    -------
+    tuple of float
+        The weight of the skip connection and that of the branch.
     """
-    strength = Interval(0, 1).check("strength", strength)
-    return math.sqrt(1 - strength**2), strength
+    skip = Interval(0, 1).check("skip", skip)
+    return skip, math.sqrt(1 - skip**2)
 
 
 def initialise(  # noqa: PLR0913 - a setting of attention, and what to draw with

@@ -1,4 +1,4 @@
-"""Ready pieces of programs: attention, perceptron, LayerNorm, residual blocks and stacks of them.
+"""Ready pieces of programs: attention, perceptron, LayerNorm, blocks with skip connections, and stacks of them.
 
 A piece is a function of traced vectors, so pieces nest:
 
@@ -104,11 +104,11 @@ def inverse_norms(gram: Any) -> Any:
 
 @dataclass(frozen=True)
 class Block(Parametric):
-    """A transformer block: attention, then perhaps a perceptron, each perhaps with LayerNorm and residual."""
+    """A transformer block: attention, then perhaps a perceptron, each perhaps with LayerNorm and a skip connection."""
 
     attention: Attention = Attention()
     perceptron: Perceptron | None = None
-    residual: bool = parameter(FLAG, "whether each part adds to its input", default=True)
+    skip: bool = parameter(FLAG, "whether each part adds to its input", default=True)
     norm: str = parameter(Choice(("none", "pre", "post")), "LayerNorm before each part, after it, or nowhere", "none")
 
     def __call__(self, x: Traced) -> Traced:
@@ -120,7 +120,7 @@ class Block(Parametric):
 
     def _step(self, part: Callable[[Traced], Traced], x: Traced) -> Traced:
         y = part(layer_norm(x) if self.norm == "pre" else x)
-        if self.residual:
+        if self.skip:
             y = x + y
         return layer_norm(y) if self.norm == "post" else y
 

@@ -18,11 +18,12 @@ from typing import Any, Literal
 import numpy as np
 
 from bulkedge.arrays import Real
-from bulkedge.domains import Choice, Integers, Interval
+from bulkedge.domains import Choice, Integers, Interval, SymmetricMatrix
 from bulkedge.errors import DomainError
 
 Scaling = Literal["sqrt", "linear"]
 COUNT = Integers(1, 10_000)
+GRAM = SymmetricMatrix()
 VARIANCE = Interval(1e-12, 1e12)
 
 
@@ -366,13 +367,6 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def check_gram(gram: Any) -> Real:
-    """The matrix as an array, if it is symmetric and positive semidefinite."""
-    matrix = np.asarray(gram, dtype=float)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-        raise DomainError(f"gram must be a square matrix, a row for each input; got the shape {matrix.shape}")
-    if not np.all(np.isfinite(matrix)) or not np.allclose(matrix, matrix.T, rtol=1e-10, atol=1e-12):
-        raise DomainError("gram must be symmetric and finite: it holds the x_i · x_j / n")
-    smallest = float(np.linalg.eigvalsh(matrix)[0])
-    if smallest < -1e-10 * max(float(np.trace(matrix)), 1e-300):
-        raise DomainError(f"gram must be positive semidefinite; its smallest eigenvalue is {smallest:.3g}")
+    """The matrix of the ``x_i · x_j / n`` as an array, if it is symmetric and positive semidefinite."""
+    matrix: Real = GRAM.check("gram", gram)
     return matrix

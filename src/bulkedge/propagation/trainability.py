@@ -32,7 +32,7 @@ from scipy.optimize import brentq
 
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 
-BETA = Interval(0, 12)
+BETA, TOKENS = Interval(0, 12), Interval(1, 1e300)
 STEP = 0.04
 """Spacing of the trapezoidal rules, in standard deviations of a score and in units of ``log s``: both integrands are
 analytic and decay, so that the rules converge geometrically."""
@@ -72,7 +72,7 @@ def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
 
 def freezing_beta(tokens: float) -> float:
     """``sqrt(2 log T)``: where the softmax of T Gaussian scores freezes (random energy model)."""
-    return float(np.sqrt(2 * np.log(tokens)))
+    return float(np.sqrt(2 * np.log(TOKENS.check("tokens", tokens))))
 
 
 @dataclass(frozen=True)

@@ -18,51 +18,20 @@ True
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real
-from bulkedge.domains import Integers, Interval
+from bulkedge.domains import FINITE, Integers, Interval, SymmetricMatrix, shown
 from bulkedge.errors import DomainError
+from bulkedge.random import numpy_generator
 
 TOLERANCE = 1e-9
-"""Rounding up to which a matrix counts as symmetric, of unit diagonal, positive semidefinite or of product form."""
-LENGTH = Integers(1, 100_000)
+"""Rounding up to which a correlation matrix is of product form, or the one of Gaussian variables semidefinite."""
+LENGTH, SAMPLES = Integers(1, 100_000), Integers(1, 10**9)
 
 
-class CorrelationMatrix:
-    """Domain of correlation matrices: symmetric, of unit diagonal, positive semidefinite."""
-
-    def check(self, name: str, value: Any) -> Real:
-        """Return the matrix as a read-only array, or raise."""
-        matrix = np.array(value, dtype=float)
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-            raise DomainError(f"{name} must be a square matrix; got shape {matrix.shape}")
-        if not np.all(np.isfinite(matrix)):
-            raise DomainError(f"{name} has entries that are NaN or infinite; it must be {self}")
-        asymmetry = np.abs(matrix - matrix.T).max()
-        if asymmetry > TOLERANCE:
-            raise DomainError(f"{name} is not symmetric: entries differ from their mirror by {asymmetry:g}")
-        off = np.abs(np.diagonal(matrix) - 1).max()
-        if off > TOLERANCE:
-            raise DomainError(f"{name} has a diagonal that differs from 1 by {off:g}; it must be {self}")
-        lowest = float(np.linalg.eigvalsh(matrix)[0])
-        if lowest < -TOLERANCE * len(matrix):
-            raise DomainError(f"{name} has the eigenvalue {lowest:g}; it must be {self}")
-        matrix.flags.writeable = False
-        return matrix
-
-    def parse(self, name: str, text: str) -> Any:
-        """Matrices have no written form."""
-        raise DomainError(f"{name} = {text!r} cannot be given as text: matrices are made in Python")
-
-    def __str__(self) -> str:
-        return "a correlation matrix (symmetric, unit diagonal, positive semidefinite)"
-
-
-CORRELATION = CorrelationMatrix()
+CORRELATION = SymmetricMatrix(unit_diagonal=True)
 
 
 def prefix_correlation(length: int, prefix: int, correlation: float) -> Real:
@@ -100,9 +69,9 @@ def spiked_correlation(length: int, direction: ArrayLike, strength: float) -> Re
     """
     length = LENGTH.check("length", length)
     strength = Interval(0, 1e12).check("strength", strength)
-    vector = np.asarray(direction, dtype=float)
-    if vector.shape != (length,) or not np.all(np.isfinite(vector)) or not np.any(vector):
-        raise DomainError(f"direction must be a finite vector of length {length} other than zero; got {direction!r}")
+    vector = FINITE.check("direction", direction)
+    if vector.shape != (length,) or not np.any(vector):
+        raise DomainError(f"direction must be a vector of length {length} other than zero; got {shown(direction)}")
     spike = np.sqrt(strength) * vector / np.linalg.norm(vector)
     loading = spike / np.sqrt(1 + spike**2)
     matrix = np.outer(loading, loading)
@@ -144,6 +113,7 @@ def draw_signs(correlation: ArrayLike, samples: int, rng: np.random.Generator) -
         correlation matrix is one of signs: three signs cannot all be correlated by -1/2, for instance.
     """
     matrix = CORRELATION.check("correlation", correlation)
+    samples, rng = SAMPLES.check("samples", samples), numpy_generator(rng)
     loading = product_loading(matrix)
     if loading is not None:
         common = rng.integers(0, 2, (samples, 1), dtype=np.int8)

@@ -38,6 +38,7 @@ from bulkedge.laws.base import LEVEL, Law
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.free import free_add, free_mul
 from bulkedge.laws.product import MarchenkoPastur
+from bulkedge.random import numpy_generator
 from bulkedge.spectra import Spectrum, spectrum
 
 GROUPS = 6
@@ -110,7 +111,7 @@ def table_spectrum(
     level : float
         Accepted probability of calling an outlier where there is none.
     """
-    table = centred(embeddings)
+    table, rng = centred(embeddings), numpy_generator(rng)
     vocab, dim = table.shape
     level = LEVEL.check("level", level)
     rows = min(2 * dim, vocab // 2) if rows is None else Integers(2, vocab - 2).check("rows", rows)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from bulkedge.arrays import Real
-from bulkedge.domains import Integers, Interval
+from bulkedge.domains import FINITE, Integers, Interval
 from bulkedge.errors import DomainError
 from bulkedge.masks import softmax
 from bulkedge.recovery.correlations import CORRELATION, LENGTH
@@ -34,11 +34,9 @@ class PoolingWeights:
 
     def check(self, name: str, value: Any) -> Real:
         """Return the weights as a read-only array, or raise."""
-        weights = np.array(value, dtype=float)
+        weights = FINITE.check(name, value)
         if weights.ndim != 1 or not weights.size:
             raise DomainError(f"{name} must be a vector with a number for each position; got shape {weights.shape}")
-        if not np.all(np.isfinite(weights)):
-            raise DomainError(f"{name} has entries that are NaN or infinite; it must be {self}")
         if not abs(weights.sum() - 1) <= SUM_TOLERANCE:
             raise DomainError(f"{name} sums to {weights.sum():.12g}; it must be {self}: divide by the sum")
         weights.flags.writeable = False
@@ -139,9 +137,9 @@ def self_attention_weights(sequences: ArrayLike, temperature: float = 1.0) -> Re
     temperature : float
         The factor tau of the scores.
     """
-    embedded = np.asarray(sequences, dtype=float)
-    if embedded.ndim < 2 or not np.all(np.isfinite(embedded)):
-        raise DomainError(f"sequences must be finite, of shape (..., L, d); got shape {embedded.shape}")
+    embedded = FINITE.check("sequences", sequences)
+    if embedded.ndim < 2:
+        raise DomainError(f"sequences must have shape (..., L, d); got {embedded.shape}")
     temperature = TEMPERATURE.check("temperature", temperature)
     length, dim = embedded.shape[-2:]
     scores = temperature / dim * (embedded @ np.swapaxes(embedded, -1, -2))

@@ -34,7 +34,7 @@ class Depth(Study):
         """The blocks that are stacked."""
         attention = Attention(self.heads, score_variance=self.score_variance)
         return {
-            "attention": Block(attention, residual=False),
+            "attention": Block(attention, skip=False),
             "residual": Block(attention),
             "residual, ReLU": Block(attention, Perceptron("relu")),
             "LayerNorm first": Block(attention, Perceptron("relu"), norm="pre"),
