@@ -33,5 +33,7 @@ def test_several_wrong_arguments(capsys):
         if not clear:
             findings.append(f"{name}({', '.join(chosen)}): {found[:150]}")
     with capsys.disabled():
-        print(f"\n15000 calls with wrong arguments: {counts}")
+        print(  # noqa: T201 - the count is the result
+            f"\n15000 calls with wrong arguments: {counts}"
+        )
     assert counts["unclear"] <= ACCEPTED * 15_000, "\n".join(findings)

@@ -104,7 +104,7 @@ def test_split_profile():
         (np.ones((5, 5, 5)), r"embeddings of shape \(5, 5, 5\)"),
         (np.where(np.eye(9) > 0, np.nan, 1.0), "NaN or infinite"),
         (np.ones((9, 5)), "rows that are all the same"),
-        (1j * np.ones((9, 5)), "embeddings is complex"),
+        (1j * np.ones((9, 5)), "embeddings has complex entries"),
     ],
 )
 def test_bad_tables(embeddings, message):

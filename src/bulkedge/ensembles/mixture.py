@@ -74,8 +74,8 @@ class PooledMixture(Parametric, Ensemble):
         super().__post_init__()
         if not 2 <= len(self.gram) == len(self.sizes) <= self.dim:
             raise DomainError(
-                f"sizes are for {len(self.sizes)} classes and gram for {len(self.gram)}; they must be as many, two at least, "
-                f"and at most dim = {self.dim}"
+                f"sizes are for {len(self.sizes)} classes and gram for {len(self.gram)}; they must be as many, "
+                f"two at least and at most dim = {self.dim}"
             )
         if len(self.weights) != len(self.correlation):
             raise DomainError(

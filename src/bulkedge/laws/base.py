@@ -304,7 +304,8 @@ class Law(Perturbed):
         while np.isfinite(z):
             for _ in range(50):
                 value, slope, _, _ = self._transforms(np.array([z]))
-                step = complex((share * w - value[0]) / slope[0])
+                with np.errstate(divide="ignore", invalid="ignore"):  # a vanishing slope ends the search below
+                    step = complex((share * w - value[0]) / slope[0])
                 z += step
                 if abs(step) <= 1e-14 * abs(z):
                     break

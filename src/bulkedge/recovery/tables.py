@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real
 from bulkedge.comparison import Comparison, compare
-from bulkedge.domains import Integers
+from bulkedge.domains import FINITE, Integers
 from bulkedge.errors import DomainError
 from bulkedge.laws.base import LEVEL, Law
 from bulkedge.laws.empirical import EmpiricalLaw
@@ -206,11 +206,7 @@ def elliptical_law(profile: Real, ratio: float, sizes: Real) -> Law:
 
 def centred(embeddings: ArrayLike) -> Real:
     """The table without its mean, in double precision; the one copy that is made of it."""
-    if hasattr(embeddings, "detach"):
-        embeddings = embeddings.detach().cpu().double().numpy()  # a torch parameter, of any precision
-    if np.iscomplexobj(embeddings):
-        raise DomainError("embeddings is complex; take its real and imaginary parts as columns")
-    table = np.array(embeddings, dtype=float)
+    table: Real = FINITE.check("embeddings", embeddings).astype(float, copy=False)
     if table.ndim != 2 or table.shape[0] < 4 or table.shape[1] < 2:
         raise DomainError(
             f"embeddings of shape {table.shape} is outside its domain: matrices with a row for each of at least four "
