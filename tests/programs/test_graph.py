@@ -114,9 +114,9 @@ def test_what_does_not_fit_is_refused(function, reason):
 @pytest.mark.parametrize(
     ("gram", "reason"),
     [
-        ([[1.0, 2.0], [2.0, 1.0]], "positive semidefinite; its smallest eigenvalue is -1"),
+        ([[1.0, 2.0], [2.0, 1.0]], "gram has the eigenvalue -1; it must be a symmetric positive semidefinite"),
         ([[1.0, 0.5], [0.0, 1.0]], "symmetric"),
-        ([[1.0, np.nan], [np.nan, 1.0]], "symmetric and finite"),
+        ([[1.0, np.nan], [np.nan, 1.0]], "gram contains NaN"),
         ([1.0, 2.0], "square matrix"),
         (np.zeros((0, 0)), "square matrix"),
     ],
