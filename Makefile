@@ -6,10 +6,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # test,test-torch adds torch and transformers, whose tests are skipped without them
 EXTRAS ?= test
 
-.PHONY: help test test-slow demo lint format bench docs clean
+.PHONY: help test test-core test-slow test-minimum demo lint format bench docs clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # one stamp for each set of packages, older than pyproject.toml when that has changed
 $(VENV)/.base: pyproject.toml
@@ -24,9 +24,30 @@ $(VENV)/.$(EXTRAS) $(VENV)/.docs: $(VENV)/.%: $(VENV)/.base
 test: $(VENV)/.$(EXTRAS)  ## run the tests (five minutes on two cores)
 	$(BIN)/pytest -n auto
 
+test-core: $(VENV)/.$(EXTRAS)  ## run the tests without simulations, studies and processes (a minute)
+	$(BIN)/pytest -n auto -m 'not slow and not limits and not studies and not conformance and not processes' tests
+
 test-slow: $(VENV)/.$(EXTRAS)  ## run the checks that take minutes: a thousand examples of every law
 	$(BIN)/pytest -n auto -m slow
 	$(BIN)/pytest -n auto tests/conformance --hypothesis-profile=thorough
+
+# the oldest versions that pyproject.toml allows, on the oldest Python that is at hand; old versions and the newest of what
+# they need deprecate each other's ways, which is no fault of ours
+MINIMUM := .venv-minimum
+MINIMUM_PYTHON ?= $(or $(shell command -v python3.11),$(PYTHON))
+MINIMUM_PYTEST := $(MINIMUM)/bin/pytest -q -n auto -W default::DeprecationWarning
+
+$(MINIMUM)/.ready: pyproject.toml .ci/minimum.py
+	$(MINIMUM_PYTHON) -m venv --clear $(MINIMUM)
+	$(MINIMUM)/bin/python .ci/minimum.py > $(MINIMUM)/constraints.txt
+	$(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --constraint $(MINIMUM)/constraints.txt --editable '.[test-core]'
+	touch $@
+
+test-minimum: $(MINIMUM)/.ready  ## run the command line, sweeps and laws with the oldest versions allowed (three minutes)
+	$(MINIMUM_PYTEST) -m 'not slow and not processes' tests/sweeps tests/test_cli.py
+	$(MINIMUM_PYTEST) tests/conformance -k 'Semicircle or QuarterCircle or MarchenkoPastur or FussCatalan'
+	$(MINIMUM)/bin/bulkedge law attention-law --beta 1 --head-ratio 0.5 --at 1,2 --json
 
 demo: $(VENV)/.base  ## run every study at its quick size, check its claims, and say where the page is
 	$(BIN)/bulkedge reproduce --out out/demo
@@ -48,4 +69,4 @@ docs: $(VENV)/.docs  ## build the documentation into docs/_build
 	@echo "documentation: docs/_build/index.html"
 
 clean:  ## remove everything that was built
-	rm -rf $(VENV) .venv-peers out docs/_build docs/figures build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MINIMUM) .venv-peers out docs/_build docs/figures build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

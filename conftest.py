@@ -1,7 +1,27 @@
-"""What pytest leaves alone: modules that need torch or Triton, where those are not installed."""
+"""What pytest leaves alone, and how it imports the package.
 
+Modules that need torch or Triton are left alone where those are not installed.
+"""
+
+from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "src"
 
 collect_ignore_glob = [] if find_spec("torch") else ["src/bulkedge/nn/*"]
 if not find_spec("triton"):
     collect_ignore_glob.append("src/bulkedge/nn/kernels.py")
+
+
+def pytest_collect_file(file_path: Path) -> None:
+    """Import a module of the package by its own name before its doctests are collected.
+
+    Pytest would import the file a second time, under the same name and beside the module that everyone else has: two
+    classes of the same name are then not the same, and workers cannot unpickle either.
+    """
+    if file_path.suffix == ".py" and file_path.is_relative_to(SOURCES) and file_path.stem != "__main__":
+        name = ".".join(file_path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__")
+        with suppress(ImportError):  # which pytest will meet again, and report
+            import_module(name)

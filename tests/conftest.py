@@ -1,10 +1,13 @@
-"""Test profiles: the same examples every time, no deadline on a shared machine."""
+"""Test profiles and tiers: the same examples every time, no deadline on a shared machine, marks by folder."""
 
 import os
 
 # workers of pytest-xdist share the cores; BLAS threads on top of them would spin. Set before NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -12,3 +15,25 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("bulkedge"), max_examples=1000, derandomize=False)
 settings.load_profile("bulkedge")
+
+TESTS = Path(__file__).parent
+TIERS = {
+    "limits": "limits",
+    "studies": "studies",
+    "test_report.py": "studies",
+    "conformance": "conformance",
+    "sweeps/test_interruption.py": "processes",
+    "sweeps/test_cluster.py": "processes",
+    "sweeps/test_loop.py": "processes",
+    "test_portability.py": "processes",
+}
+"""The mark of each folder or file; what has none is the core, which takes less than a minute."""
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what is not of the core."""
+    for item in items:
+        place = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
+        for start, mark in TIERS.items():
+            if place == start or place.startswith(f"{start}/"):
+                item.add_marker(getattr(pytest.mark, mark))

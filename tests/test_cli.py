@@ -323,7 +323,7 @@ def test_studies_that_lack_a_package(tmp_path, monkeypatch):
 def test_sweep_and_resume(tmp_path):
     arguments = ["sweep", "laws/edge", "--grid", "size=20,40", "--seeds", 2, "--draws", 100, "--workers", 1, "--json"]
     first = json.loads(bulkedge(*arguments, "--out", tmp_path).stdout)
-    assert first == {"folder": str(tmp_path), "cells": 4, "done": 4, "failed": 0}
+    assert first == {"folder": str(tmp_path), "cells": 4, "done": 4, "failed": 0, "damaged": 0}
     assert json.loads(bulkedge(*arguments, "--out", tmp_path).stdout) == first
     other = bulkedge(*arguments[:-3], "--out", tmp_path, "--seed", 1, "--workers", 1, code=1)
     assert "seed = 0 there, 1 here" in other.output

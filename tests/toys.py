@@ -84,3 +84,64 @@ class Empty(Study):
 
     def claims(self, data):
         return []
+
+
+FAULTS = ("none", "dimensions", "names", "labels", "no labels", "axis", "record", "path", "huge", "text", "dates")
+
+
+@dataclass(frozen=True)
+class Odd(Study):
+    """Two numbers at each place; at the odd place 1 something is different from the others."""
+
+    place: int = parameter(Integers(0, 10), "which", 0)
+    fault: str = parameter(Choice(FAULTS), "what is different", "none")
+
+    def run(self, rng):
+        data = xr.Dataset({"value": ("k", rng.random(2)), "plain": ("j", rng.random(3))}, coords={"k": ["a", "b"]})
+        changes = {
+            "dimensions": lambda: data.assign(plain=(("j", "i"), rng.random((3, 2)))),
+            "names": lambda: data.rename(j="i"),
+            "labels": lambda: data.assign_coords(k=["a", "c"]),
+            "no labels": lambda: data.drop_vars("k"),
+            "axis": lambda: data.rename(j="place"),
+            "record": lambda: data.rename(plain="checksum"),
+            "path": lambda: data.rename(plain="../plain"),
+            "huge": lambda: data.assign(count=2**53 + 1),
+            "text": lambda: data.assign(name="Wigner"),
+            "dates": lambda: data.assign_coords(j=np.arange(3).astype("datetime64[ns]")),
+        }
+        return changes[self.fault]() if self.place == 1 and self.fault != "none" else data
+
+    def claims(self, data):
+        return []
+
+
+@dataclass(frozen=True)
+class Described(Study):
+    """A duration whose attributes partly depend on the cell."""
+
+    place: int = parameter(Integers(0, 10), "which", 0)
+
+    def run(self, rng):
+        time.sleep(0.02 * (self.place % 3))
+        return xr.Dataset({"wait": ((), 1.5, {"units": "days", "place": np.int64(self.place)})})
+
+    def claims(self, data):
+        return []
+
+
+@dataclass(frozen=True)
+class Hanging(Study):
+    """Never ends at place 1, in Python, and not for an hour at place 2, in compiled code."""
+
+    place: int = parameter(Integers(0, 10), "which", 0)
+
+    def run(self, rng):
+        while self.place == 1:
+            time.sleep(0.01)
+        if self.place == 2:
+            time.sleep(3600)
+        return xr.Dataset({"value": ((), rng.random())})
+
+    def claims(self, data):
+        return []

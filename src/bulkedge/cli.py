@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -185,6 +186,7 @@ def claims_table(results: list[Reproduction]) -> Table:
 @click.option("--paper", is_flag=True, help="Fixed parameters at the paper's sizes.")
 @click.option("--workers", type=click.IntRange(1), help="Processes; 1 runs in this one. Default: one a core.")
 @click.option("--cluster", metavar="ADDRESS", help="Address of a Dask scheduler (tcp://...), instead of processes.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="A cell that takes longer has failed.")
 @click.option("--retry-failed", is_flag=True, help="Run again the cells that raised.")
 @click.option("--json", "as_json", is_flag=True, help="Print where the sweep stands as JSON.")
 def sweep_command(name: str, **given: Any) -> None:
@@ -201,7 +203,10 @@ def sweep_command(name: str, **given: Any) -> None:
         shown_progress(),
         chosen_executor(given["workers"], given["cluster"]) as (executor, width),
     ):
-        result = run(sweep, given["folder"], executor, retry_failed=given["retry_failed"], width=width)
+        options = {key: given[key] for key in ("retry_failed", "timeout")}
+        result = run(sweep, given["folder"], executor, width=width, **options)
+    if result.damaged:
+        err.print(f"{result.damaged} cells did not match their checksums any more and were run again", soft_wrap=True)
     if given["as_json"]:
         click.echo(written(asdict(result)))
     else:
@@ -248,8 +253,12 @@ def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[
         except ImportError:
             raise click.ClickException("--cluster needs Dask: pip install 'bulkedge[cluster]'") from None
         make: Any = Client  # whose stubs type its constructor in some environments and not in others
-        with make(cluster, timeout=10) as client:
-            yield client.get_executor(pure=False), sum(client.nthreads().values())
+        logging.disable(logging.ERROR)  # what becomes of the connection is told by us, and not by its own log
+        try:
+            with make(cluster, timeout=10) as client:
+                yield client.get_executor(pure=False), sum(client.nthreads().values())
+        finally:
+            logging.disable(logging.NOTSET)
     elif workers == 1:
         yield SerialExecutor(), 1
     else:

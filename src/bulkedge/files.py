@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from bulkedge.errors import StoreError
 
@@ -16,7 +17,9 @@ LOCK = ".lock"
 def replace_text(path: Path, text: str) -> None:
     """Write a text file in one step: whoever reads it, and whatever ends the process, it is the old one or the new."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
+    draft.unlink(missing_ok=True)
+    with draft.open("x", encoding="utf-8") as file:  # "x" makes a new file, and follows no symbolic link
+        file.write(text)
     os.replace(draft, path)  # noqa: PTH105  # the point is the name: atomic
 
 
@@ -32,12 +35,18 @@ def locked(folder: Path) -> Iterator[None]:
     Raises
     ------
     StoreError
-        If another process holds the lock.
+        If another process holds the lock, or the lock is a symbolic link.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(f"{folder} is being written by another process; wait for it, or choose another") from None
+    path = folder / LOCK
+    if path.is_symlink():  # filelock refuses it too, where the system can; this says why
+        raise StoreError(f"{path} is a symbolic link; remove it, or choose another folder")
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise StoreError(f"{folder} is being written by another process; wait for it, or choose another") from None
+    try:
         yield
+    finally:
+        lock.release()

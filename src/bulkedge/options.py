@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import MISSING
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +14,13 @@ from bulkedge.domains import Domain, Each, Instance, Parameter, Parametric, para
 from bulkedge.errors import DomainError
 from bulkedge.terminal import explained, unknown
 
+if TYPE_CHECKING:
+    AnyParamType = click.ParamType[Any]
+else:
+    AnyParamType = click.ParamType  # which takes no argument before click 8.4
 
-class Declared(click.ParamType[Any]):
+
+class Declared(AnyParamType):
     """The values of a domain, under the name of a parameter."""
 
     def __init__(self, parameter: str, domain: Domain) -> None:

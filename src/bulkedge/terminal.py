@@ -73,7 +73,7 @@ def explained(after_ctrl_c: str = "run the command again for the rest") -> Itera
         raise click.ClickException(f"{error}; what was finished before is kept") from error
     except BrokenExecutor as error:
         raise click.ClickException(
-            f"a worker died, perhaps for want of memory ({error}); what was finished is kept: "
+            f"a worker or the scheduler is gone, perhaps for want of memory ({error}); what was finished is kept: "
             "run the same command again, with fewer --workers"
         ) from error
     except KeyboardInterrupt:

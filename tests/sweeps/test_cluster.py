@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 from folders import same_files
 
+from bulkedge.sweeps import open_sweep
+
 pytest.importorskip("distributed")
 TESTS = Path(__file__).parent.parent
 ARGUMENTS = ["sweep", "laws/transition", "--grid", "size=100,150", "--seeds", "3", "--draws", "2", "--strengths", "5"]
 
 
 def python(*arguments):
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "DASK_DISTRIBUTED__ADMIN__LOG_LENGTH": "0"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
+        "DASK_DISTRIBUTED__ADMIN__LOG_LENGTH": "0",
+    }
     return subprocess.Popen(
         [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -34,7 +39,7 @@ def cluster(tmp_path):
                 break
             time.sleep(0.1)
         processes += [python("-m", "dask", "worker", "--nthreads", "1", *common) for _ in range(2)]
-        yield json.loads(card.read_text())["address"]
+        yield json.loads(card.read_text())["address"], processes[0]
     finally:
         for process in processes[::-1]:
             process.terminate()
@@ -52,6 +57,21 @@ def sweep(folder, *options):
 def test_serial_processes_and_cluster_write_the_same_bytes(cluster, tmp_path):
     sweep(tmp_path / "serial", "--workers", "1")
     sweep(tmp_path / "processes", "--workers", "2")
-    sweep(tmp_path / "cluster", "--cluster", cluster)
+    sweep(tmp_path / "cluster", "--cluster", cluster[0])
     assert same_files(tmp_path / "serial", tmp_path / "processes")
     assert same_files(tmp_path / "serial", tmp_path / "cluster")
+
+
+def test_a_scheduler_that_dies_is_a_message_and_what_was_finished_is_kept(cluster, tmp_path):
+    address, scheduler = cluster
+    arguments = ["sweep", "laws/edge", "--grid", "size=200:299:1", "--draws", "1000", "--out", str(tmp_path / "sweep")]
+    with python("-m", "bulkedge", *arguments, "--cluster", address) as process:
+        while not any((tmp_path / "sweep").glob("results.zarr/status/c/*/*")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        scheduler.kill()
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "the scheduler is gone" in " ".join(errors.split())
+    assert "Traceback" not in errors
+    assert 0 < (open_sweep(tmp_path / "sweep").status == 1).sum() < 100

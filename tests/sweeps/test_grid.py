@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from toys import Toy
 
 from bulkedge.sweeps import Sweep, parse_axis
@@ -28,6 +30,10 @@ def test_axes(name, text, values):
         ("rate", "1:2:0", "first:last:step"),
         ("rate", "a:b:c", "first:last:step"),
         ("rate", "2:1:1", "the range has 0 values"),
+        ("size", "50:10:50", "the range has 0 values; .* the step leads from the first towards the last"),
+        ("rate", "1:2:-5", "the range has 0 values"),
+        ("rate", "0:inf:1", "first:last:step"),
+        ("rate", "nan:1:1", "first:last:step"),
         ("rate", "0:10:1e-9", "between 1 and 100000"),
         ("rate", "1,,2", "rate = '' is outside its domain"),
         ("rate", "11", r"rate = '11' is outside its domain \[0, 10\]"),
@@ -40,6 +46,36 @@ def test_axes(name, text, values):
 def test_bad_axes_are_refused_with_a_reason(name, text, message):
     with pytest.raises(ValueError, match=message):
         parse_axis(Toy, name, text)
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(-70, 70).filter(bool))
+def test_a_range_is_what_counting_finds(first, last, step):
+    """All ``first + k * step`` between first and last, and none but an error if there is no such."""
+    found, value = [], first
+    while min(first, last) <= value <= max(first, last) and (last - first) * step >= 0:
+        found.append(value)
+        value += step
+    if found:
+        assert list(parse_axis(Toy, "size", f"{first}:{last}:{step}")) == found
+    else:
+        with pytest.raises(ValueError, match="the range has 0 values"):
+            parse_axis(Toy, "size", f"{first}:{last}:{step}")
+
+
+def test_the_order_of_axes_and_values_changes_no_stream():
+    one = Sweep(Toy(), {"rate": (1.0, 2.0), "kind": ("normal", "uniform")}, repetitions=2)
+    two = Sweep(Toy(), {"kind": ("uniform", "normal"), "rate": (2.0, 1.0)}, repetitions=2)
+    assert streams(one) == streams(two)
+    assert two.arranged(one.manifest()["axes"]).manifest() == one.manifest()
+    for other in (
+        None,
+        3,
+        [],
+        {"rate": [1.0, 2.0]},
+        [["rate", [1.0, 2.0]]],
+        [["rate", [1.0, 3.0]], ["kind", ["normal"]]],
+    ):
+        assert two.arranged(other) is two
 
 
 def streams(sweep):

@@ -40,7 +40,7 @@ def uninterrupted(tmp_path_factory):
 
 
 def start(script, folder):
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     return subprocess.Popen(
         [sys.executable, str(script), str(folder)], env=environment, stderr=subprocess.DEVNULL, start_new_session=True
     )

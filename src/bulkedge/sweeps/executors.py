@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -9,7 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing.connection import wait
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class SerialExecutor(Executor):
@@ -38,12 +41,44 @@ def local_processes(workers: int | None = None) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers or available_cores(), mp_context=context, initializer=_prepare_worker)
 
 
-def stop(executor: Executor) -> None:
+def stop(executor: Executor, *, wait: bool = True) -> None:
     """End the workers now: what they are still computing is not wanted."""
     if isinstance(executor, ProcessPoolExecutor):
         for worker in list((executor._processes or {}).values()):
             worker.terminate()
-    executor.shutdown(wait=True, cancel_futures=True)
+    executor.shutdown(wait=wait, cancel_futures=True)
+
+
+def within(seconds: float, work: Callable[..., T], *arguments: Any) -> T:
+    """Do the work in a thread of its own, and wait for it no longer than so many seconds.
+
+    What takes longer is told to stop. It does at its next step in Python; a call into compiled code that never
+    returns stays behind until its process ends, and keeps nobody waiting.
+
+    Raises
+    ------
+    TimeoutError
+        If it is not done by then.
+    """
+    future: Future[T] = Future()
+
+    def attempt() -> None:
+        try:
+            future.set_result(work(*arguments))
+        except BaseException as error:  # noqa: BLE001  # whatever it is belongs to the caller
+            future.set_exception(error)
+
+    thread = Thread(target=attempt, daemon=True)
+    thread.start()
+    try:
+        return future.result(timeout=seconds)
+    except BaseException as error:
+        if future.done():
+            raise
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        if isinstance(error, TimeoutError):
+            raise TimeoutError(f"not done after {seconds:g} s") from None
+        raise
 
 
 def available_cores() -> int:

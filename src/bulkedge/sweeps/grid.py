@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from bulkedge.version import __version__
 
 REPETITION = "repetition"
 MOST_VALUES = 100_000
+FORMAT = 2
+"""Of the store: 1 had no checksums, and its axes had no order."""
 Index = tuple[int, ...]
 
 
@@ -77,19 +79,35 @@ class Sweep:
     @property
     def size(self) -> int:
         """Number of cells."""
-        return prod(self.shape)
+        return math.prod(self.shape)
 
     def manifest(self) -> dict[str, Any]:
         """All that the numbers depend on; two sweeps with the same manifest have the same cells."""
         fixed = {name: value for name, value in self.study.parameters().items() if name not in self.axes}
         return {
+            "format": FORMAT,
             "study": self.study.name(),
             "parameters": json.loads(json.dumps(fixed)),
-            "axes": json.loads(json.dumps(self.axes)),
+            "axes": json.loads(json.dumps(list(self.axes.items()))),  # a list: places in the store go by this order
             "repetitions": self.repetitions,
             "seed": self.seed,
             "bulkedge": __version__,
         }
+
+    def arranged(self, axes: Any) -> Sweep:
+        """The same cells with axes and values in the order of a manifest, if it has the same; else this sweep.
+
+        Streams depend on what a cell is and not on its place, so the order in which a grid is named changes no number.
+        """
+        try:
+            order = {name: tuple(values) for name, values in axes}
+        except (TypeError, ValueError):
+            return self
+        same = order.keys() == self.axes.keys() and all(
+            len(values) == len(self.axes[name]) and set(values) == set(self.axes[name])
+            for name, values in order.items()
+        )
+        return Sweep(self.study, order, self.repetitions, self.seed) if same else self
 
     def indices(self) -> Iterator[Index]:
         """The places of all cells, one at a time."""
@@ -133,11 +151,12 @@ def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
         return _checked(study, name, [domain.parse(name, part.strip()) for part in text.split(",")])
     try:
         first, last, step = (Decimal(part) for part in text.split(":"))
-        count = int((last - first) / step) + 1
+        count = math.floor((last - first) / step) + 1  # not int(), which calls a step in the wrong direction none
     except (ValueError, ArithmeticError, InvalidOperation):
         raise DomainError(f"{name}={text}: a range is first:last:step with a step that is not zero") from None
     if not 1 <= count <= MOST_VALUES:
         raise DomainError(
-            f"{name}={text}: the range has {max(count, 0)} values; between 1 and {MOST_VALUES} are possible"
+            f"{name}={text}: the range has {max(count, 0)} values; between 1 and {MOST_VALUES} are possible, "
+            "and the step leads from the first towards the last"
         )
     return _checked(study, name, [domain.parse(name, str(first + k * step)) for k in range(count)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -15,15 +18,20 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from bulkedge.progress import tell
-from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes, stop
+from bulkedge.domains import Interval
+from bulkedge.errors import StoreError
+from bulkedge.progress import listening, tell
+from bulkedge.sweeps.audit import DONE, FAILED, PENDING
+from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes, stop, within
 from bulkedge.sweeps.grid import Cell, Index, Sweep
-from bulkedge.sweeps.store import DONE, FAILED, PENDING, Store, Values, opened
+from bulkedge.sweeps.store import Store, Values, opened
 
 BATCH_SECONDS, LARGEST_BATCH = 0.1, 256
 """Quick cells travel together, for about this long."""
 FLUSH_SECONDS = 0.5
 """Results wait at most this long to be written."""
+LARGEST_WHOLE = 2**53
+"""Up to here, floats have all whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +46,26 @@ class Result:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where a sweep stands: how many cells it has, and how many are done and have failed."""
+    """Where a sweep stands: how many cells it has, and how many are done and have failed.
+
+    ``damaged`` is how many were done before and did not match their checksums any more; they were run again.
+    """
 
     folder: Path
     cells: int
     done: int
     failed: int
+    damaged: int = 0
 
 
-def run(
-    sweep: Sweep, folder: str | Path, executor: Executor | None = None, *, retry_failed: bool = False, width: int = 0
+def run(  # noqa: PLR0913  # four of them by name
+    sweep: Sweep,
+    folder: str | Path,
+    executor: Executor | None = None,
+    *,
+    retry_failed: bool = False,
+    width: int = 0,
+    timeout: float | None = None,
 ) -> Outcome:
     """Run what is not done yet.
 
@@ -58,30 +76,40 @@ def run(
     folder : path
         Where the store is, or will be; the same folder and sweep again resume an interrupted run.
     executor : Executor, optional
-        Where cells run; processes on this machine by default.
+        Where cells run; processes on this machine by default. Ctrl-C ends the processes of a pool that are still busy
+        with cells, so that a cell that hangs does not; threads cannot be ended.
     retry_failed : bool
         Whether to run again the cells that raised.
     width : int
         How many workers the executor has, where it does not say itself.
+    timeout : float, optional
+        Seconds that a cell may take; one that takes longer has failed, and the rest goes on.
+
+    Returns
+    -------
+    Outcome
+        Where the sweep stands.
 
     Raises
     ------
     StoreError
         If the folder cannot be used for this sweep.
     BrokenExecutor
-        If a worker died; what was finished before is kept.
+        If a worker or the scheduler of a cluster is gone; what was finished before is kept.
     """
+    limit = None if timeout is None else Interval(0, 1e9, "(]").check("timeout", timeout)
     own = executor is None
     pool = executor or local_processes()
     try:
         with ThreadpoolController().limit(limits=1), opened(Path(folder), sweep) as store:
             status = store.status
             wanted = (PENDING, FAILED) if retry_failed else (PENDING,)
-            todo = (index for index in sweep.indices() if status[index] in wanted)
+            todo = (index for index in store.sweep.indices() if status[index] in wanted)
             open_cells = int(np.isin(status, wanted).sum())
-            _Loop(store, pool, todo, open_cells, width or _width_of(pool)).run()
+            _Loop(store, pool, todo, open_cells, width or _width_of(pool), limit).run()
             status = store.status
-        return Outcome(Path(folder), sweep.size, int(np.sum(status == DONE)), int(np.sum(status == FAILED)))
+        done, failed = int(np.sum(status == DONE)), int(np.sum(status == FAILED))
+        return Outcome(Path(folder), sweep.size, done, failed, len(store.damaged))
     finally:
         if own:
             stop(pool)
@@ -102,6 +130,7 @@ class _Loop:
     todo: Iterator[Index]
     total: int
     width: int
+    timeout: float | None = None
     flying: dict[Future[list[Result]], list[Cell]] = field(default_factory=dict)
     finished: list[Result] = field(default_factory=list)
     submitted: int = 0
@@ -118,9 +147,12 @@ class _Loop:
                 if not self.flying or time.monotonic() - self.flushed > FLUSH_SECONDS:
                     self._flush()
         finally:
-            for future in self.flying:
-                future.cancel()
-            self._flush()
+            busy = [future for future in self.flying if not (future.cancel() or future.done())]
+            try:
+                self._flush()
+            finally:
+                if busy and isinstance(sys.exc_info()[1], KeyboardInterrupt | SystemExit):
+                    stop(self.executor, wait=False)
 
     def _submit(self) -> bool:
         """Fill up to two batches a worker; whether anything was submitted."""
@@ -132,14 +164,24 @@ class _Loop:
             cells = [self.store.sweep.cell(index) for index in islice(self.todo, size)]
             if not cells:
                 break
-            self.flying[self.executor.submit(run_cells, cells)] = cells
+            self.flying[self._sent(cells)] = cells
             self.submitted += len(cells)
         return self.submitted > before
+
+    def _sent(self, cells: list[Cell]) -> Future[list[Result]]:
+        try:
+            return self.executor.submit(run_cells, cells, self.timeout)
+        except BrokenExecutor:
+            raise
+        except Exception as error:
+            raise BrokenExecutor(f"the executor takes no cells: {type(error).__name__}: {error}") from error
 
     def _collect(self) -> None:
         landed, _ = wait(self.flying, timeout=FLUSH_SECONDS, return_when=FIRST_COMPLETED)
         for future in landed:
             cells = self.flying.pop(future)
+            if future.cancelled():  # not by us: a Dask client does so when it loses its scheduler
+                raise BrokenExecutor("the executor gave up its cells: it was shut down, or lost its scheduler")
             error = future.exception()
             if isinstance(error, BrokenExecutor):
                 raise error
@@ -148,50 +190,75 @@ class _Loop:
             self.pace = 0.7 * self.pace + 0.3 * max(sum(each.seconds for each in results) / len(results), 1e-6)
 
     def _flush(self) -> None:
-        finished, self.finished, self.flushed = self.finished, [], time.monotonic()
-        good = [(each.index, each.values) for each in finished if each.values is not None]
-        bad = [(each.index, each.failure) for each in finished if each.failure is not None]
-        if finished:
+        """Store what is finished; if that fails it is kept, to be tried once more at the end."""
+        good, bad = [], []
+        for each in self.finished:
+            try:
+                if each.values is not None:
+                    self.store.admit(each.values)
+                    good.append((each.index, each.values))
+            except StoreError as error:
+                bad.append((each.index, _failure(self.store.sweep.cell(each.index), error)))
+            if each.failure is not None:
+                bad.append((each.index, each.failure))
+        if self.finished:
             self.store.write(good, bad)
-        self.stored += len(finished)
+        self.stored += len(self.finished)
+        self.finished, self.flushed = [], time.monotonic()
         tell("cells", self.stored, self.total)
 
 
-def run_cells(cells: Sequence[Cell]) -> list[Result]:
+def run_cells(cells: Sequence[Cell], timeout: float | None = None) -> list[Result]:
     """Run cells one after another, with one thread for BLAS.
 
     So workers do not compete for cores, and the rounding of a cell does not depend on the number of threads.
     """
-    _limit_worker()
-    return [_run_cell(cell) for cell in cells]
+    with listening(lambda _: None):  # a study's own count of its steps is not that of the cells
+        return [_run_cell(cell, timeout) for cell in cells]
 
 
 @cache
-def _limit_worker() -> None:
-    """Once for each process: in a worker nobody else wants the threads, and :func:`run` restores its own."""
+def _limit_threads(_thread: int) -> None:
+    """Once for each thread of a worker, because OpenMP counts by thread; :func:`run` restores its own."""
     ThreadpoolController().limit(limits=1)
 
 
-def _run_cell(cell: Cell) -> Result:
+def _run_cell(cell: Cell, timeout: float | None = None) -> Result:
     start = time.perf_counter()
     try:
-        data = cell.configured().run(np.random.default_rng(cell.seed))
-        values = {
-            str(name): (tuple(map(str, each.dims)), _numbers(str(name), each.values, each.dims), dict(each.attrs))
-            for name, each in sorted(data.variables.items(), key=lambda item: str(item[0]))
-        }
+        values = _simulated(cell) if timeout is None else within(timeout, _simulated, cell)
     except Exception as error:  # noqa: BLE001  # a cell may fail in any way; the others go on
         return Result(cell.index, None, _failure(cell, error), time.perf_counter() - start)
     return Result(cell.index, values, None, time.perf_counter() - start)
 
 
+def _simulated(cell: Cell) -> Values:
+    _limit_threads(threading.get_ident())
+    data = cell.configured().run(np.random.default_rng(cell.seed))
+    return {
+        str(name): (tuple(map(str, each.dims)), _numbers(str(name), each.values, each.dims), _attributes(each.attrs))
+        for name, each in sorted(data.variables.items(), key=lambda item: str(item[0]))
+    }
+
+
+def _attributes(attributes: Any) -> dict[str, Any]:
+    """Attributes as JSON has them."""
+    plain = {str(key): value.item() if isinstance(value, np.generic) else value for key, value in attributes.items()}
+    return dict(json.loads(json.dumps(plain)))
+
+
 def _numbers(name: str, values: Any, dims: Sequence[Any]) -> Any:
     """Values as floats, which can be missing; labels as they are."""
+    array = np.asarray(values)
     if name in dims:
-        return np.asarray(values)
-    if np.asarray(values).dtype.kind not in "biuf":
-        raise TypeError(f"the variable {name} holds {np.asarray(values).dtype}; a sweep stores real numbers")
-    return np.asarray(values, dtype=float)
+        if array.dtype.kind not in "biufUT" and not all(isinstance(each, str) for each in array.tolist()):
+            raise TypeError(f"the labels of {name} are {array.dtype}; a sweep stores numbers and text")
+        return array
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"the variable {name} holds {array.dtype}; a sweep stores real numbers")
+    if array.dtype.kind in "iu" and array.size and max(int(array.max()), -int(array.min())) > LARGEST_WHOLE:
+        raise OverflowError(f"the variable {name} has whole numbers over 2**53, which a sweep's floats do not resolve")
+    return np.asarray(array, dtype=float)
 
 
 def _failure(cell: Cell, error: BaseException) -> dict[str, Any]:
