@@ -13,12 +13,12 @@ from exhibits import EXHIBITS, RUNS
 
 import bulkedge as be
 from bulkedge.cli import main
+from bulkedge.cli.options import families
+from bulkedge.cli.terminal import PlainProgress, about, duration
 from bulkedge.domains import Choice, Each, Integers, parameters
 from bulkedge.laws import AttentionLaw
-from bulkedge.options import families
 from bulkedge.studies.base import studies
 from bulkedge.studies.claims import Claim
-from bulkedge.terminal import PlainProgress, about, duration
 
 
 def bulkedge(*arguments, code=0):
@@ -417,7 +417,7 @@ def test_times(seconds, exact, rough):
 
 def test_plain_progress_says_what_it_is_part_of(monkeypatch, capsys):
     now = [0.0]
-    monkeypatch.setattr("bulkedge.terminal.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bulkedge.cli.terminal.time.monotonic", lambda: now[0])
     progress = PlainProgress()
     progress.head("study 7 of 43, laws/edge, about 1 min left")
     for done in range(3):

@@ -28,8 +28,6 @@ LAYERS = [
     ["gallery"],
     ["report"],
     ["explore"],
-    ["terminal"],
-    ["options"],
     ["cli", "__main__"],
 ]
 """From the bottom up; a module may import from its own layer and those before it."""

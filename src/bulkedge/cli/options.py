@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bulkedge.cli.terminal import explained, unknown
 from bulkedge.domains import Domain, Each, Instance, Parameter, Parametric, parameters
 from bulkedge.errors import DomainError
-from bulkedge.terminal import explained, unknown
 
 if TYPE_CHECKING:
     AnyParamType = click.ParamType[Any]

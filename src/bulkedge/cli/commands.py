@@ -17,11 +17,11 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from bulkedge.cli.options import Declared, LawCommand, PaperCommand, StudyCommand, families
+from bulkedge.cli.terminal import Heading, about, duration, err, explained, out, shown_progress, unknown
 from bulkedge.domains import Each, Interval, parameters
 from bulkedge.errors import DomainError
-from bulkedge.options import Declared, LawCommand, PaperCommand, StudyCommand, families
 from bulkedge.records import written
-from bulkedge.terminal import Heading, about, duration, err, explained, out, shown_progress, unknown
 from bulkedge.version import __version__
 
 if TYPE_CHECKING:
