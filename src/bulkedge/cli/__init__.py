@@ -1,4 +1,4 @@
-"""The command line: ``commands.py`` has the commands, ``options.py`` those of studies and laws, ``terminal.py`` prints."""
+"""The command line: commands, the options that declarations make, and what is printed on the terminal."""
 
 from bulkedge.cli.commands import main
 
