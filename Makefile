@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # test,test-torch adds torch and transformers, whose tests are skipped without them
 EXTRAS ?= test
 
-.PHONY: help test test-core test-slow test-minimum demo lint format bench docs clean
+.PHONY: help test test-core test-slow test-minimum mutants demo lint format bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,10 @@ test-minimum: $(MINIMUM)/.ready  ## run the command line, sweeps and laws with t
 	$(MINIMUM_PYTEST) -m 'not slow and not processes' tests/sweeps tests/test_cli.py
 	$(MINIMUM_PYTEST) tests/conformance -k 'Semicircle or QuarterCircle or MarchenkoPastur or FussCatalan'
 	$(MINIMUM)/bin/bulkedge law attention-law --beta 1 --head-ratio 0.5 --at 1,2 --json
+
+SEED ?= 1
+mutants: $(VENV)/.$(EXTRAS)  ## change the source at sixty random places and count what the tests notice (hours); SEED=7
+	$(BIN)/python tools/mutants.py --seed $(SEED)
 
 demo: $(VENV)/.base  ## run every study at its quick size, check its claims, and say where the page is
 	$(BIN)/bulkedge reproduce --out out/demo
