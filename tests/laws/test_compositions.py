@@ -90,7 +90,7 @@ def moments(node):
         variance = one.var() * two.mean() ** 2 + two.var() * one.mean() ** 2
     size = extent(law)
     yield "mean", close(law.mean(), mean, size)
-    yield "variance", close(law.var(), variance, variance + 1e-6 * size**2)
+    yield "variance", close(law.var(), variance, variance + LOST * size**2)
 
 
 def distribution(law, points, masses):

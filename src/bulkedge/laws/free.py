@@ -132,8 +132,8 @@ def _operand(name: str, law: Law) -> Law:
     law = LAW.check(name, law)
     if np.isfinite(law._infinite_moment):
         raise DomainError(
-            f"{name} = {law!r} has no finite moment of order {law._infinite_moment:g}: free convolutions are of laws with light "
-            "tails. Take a finite sample of it, EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
+            f"{name} = {law!r} has no finite moment of order {law._infinite_moment:g}: free convolutions are of laws "
+            "with light tails. Take a finite sample of it, EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
         )
     if law.support or not np.any(law._masses < LIGHTEST):
         return law
