@@ -22,6 +22,7 @@ import pytest
 from compositions import OPERATIONS, Composition, NotSettledError, composition, exclusion, reference, sample
 
 import bulkedge as be
+from bulkedge import laws
 from bulkedge.errors import DomainError, UnresolvedError
 
 SLOWEST = 10.0
@@ -240,7 +241,7 @@ def tree_of(text):
 
         return build
 
-    names = vars(be) | {operation: remember(operation) for operation in OPERATIONS} | {"inf": np.inf}
+    names = vars(laws) | {operation: remember(operation) for operation in OPERATIONS} | {"inf": np.inf}
     eval(text, names)  # noqa: S307  # the texts above
     return built["tree"]
 

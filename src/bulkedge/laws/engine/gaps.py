@@ -24,7 +24,8 @@ from bulkedge.laws.engine.subordination import Problem
 
 Atoms = tuple[tuple[float, float], ...]
 
-SECTIONS = 16
+SECTIONS, FEWER, MANY = 16, 6, 4
+"""Parts that a stretch of the line is cut into; fewer if there are more stretches than so many."""
 RESOLUTION = 1e-4
 """Sections stop at this fraction of x and Newton's method takes over; if it fails, at a hundredth of that, and on."""
 CLOSE = 1.1e-10
@@ -161,11 +162,13 @@ class Survey:
         fresh = sorted(pairs - self.stuck)
         # a pair that is still there the next time has no point between that could be decided
         self.stuck |= pairs
-        return np.concatenate([self._between(a, b) for a, b in fresh]) if fresh else np.zeros(0)
+        # few points a round where there are many pairs, many where rounds and not points are what costs
+        parts = SECTIONS if len(fresh) <= MANY else FEWER
+        return np.concatenate([self._between(a, b, parts) for a, b in fresh]) if fresh else np.zeros(0)
 
-    def _between(self, low: float, high: float) -> Real:
+    def _between(self, low: float, high: float, count: int) -> Real:
         # unequal parts, so that no point falls on an atom by symmetry
-        parts = (np.arange(1, SECTIONS) - 0.1618) / SECTIONS
+        parts = (np.arange(1, count) - 0.1618) / count
         if self.operation.positive and high > 8 * low:
             bottom = max(low, self.operation.smallest * self.x[-1])
             return np.asarray(bottom * (high / bottom) ** parts)
