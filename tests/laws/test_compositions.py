@@ -185,8 +185,9 @@ def survey(seed, first, count):
 
 
 def test_a_sample_of_compositions():
-    counts, lines, _ = survey(seed=1, first=0, count=60)
-    assert counts["right"] + counts["excluded"] == 60, "\n".join(lines)
+    count = 45
+    counts, lines, _ = survey(seed=1, first=10, count=count)
+    assert counts["right"] + counts["excluded"] == count, "\n".join(lines)
 
 
 @pytest.mark.slow
