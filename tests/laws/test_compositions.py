@@ -48,9 +48,15 @@ def unseen(law):
 
     There are no numbers within a rounding error of an edge that is not zero, and much mass.
     """
-    edges = [edge for pair in (law._continuum.intervals if law.support else ()) for edge in pair]
-    hard = [edge for edge in edges if edge.exponent < 0 and edge.location != 0]
-    return max([1e-14 ** (1 + edge.exponent) / TOLERANCE for edge in hard], default=0.0)
+    losses = [0.0]
+    for pair in law._continuum.intervals if law.support else ():
+        length = pair[1].location - pair[0].location
+        losses += [
+            10 * (1e-15 * abs(edge.location) / length) ** (1 + edge.exponent)
+            for edge in pair
+            if edge.exponent < 0 and edge.location != 0
+        ]
+    return max(losses) / TOLERANCE
 
 
 def off_axis(law):
