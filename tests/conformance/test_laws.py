@@ -78,6 +78,14 @@ COMPUTED = {
     ),
     "independent product of finite densities": lambda: be.IndependentProduct(be.QuarterCircle(), be.QuarterCircle(2.0)),
     "independent product, deep": lambda: be.IndependentProduct(be.FussCatalan(6), be.FussCatalan(6)),
+    "silverstein, small": lambda: be.free_mul(be.EmpiricalLaw([0.01, 0.05]), be.MarchenkoPastur(0.5, 0.03)),
+    "two-sided sum, large": lambda: be.free_add(be.QuarterCircle(400.0), be.FussCatalan(2, 35.0)),
+    "two-sided product, small": lambda: be.free_mul(
+        be.AttentionLaw(1.0, 0.5).scaled(0.02), be.QuarterCircle(0.04).scaled(0.3)
+    ),
+    "rectangular, large": lambda: be.rectangular_add(
+        be.EmpiricalLaw([70.0, 200.0]), be.MarchenkoPastur(0.5, 4000.0).sqrt(), 0.5
+    ),
     "nested": lambda: be.free_add(
         be.free_mul(be.EmpiricalLaw([1.0, 5.0]), be.MarchenkoPastur(0.5)),
         be.free_add(be.Semicircle(), be.EmpiricalLaw([-3.0, 3.0])),
@@ -87,7 +95,18 @@ COMPUTED = {
 
 def check(law):
     """All of it."""
-    for part in (mass, density, distribution, quantiles, moments, transforms, spikes, odd_arguments, images):
+    for part in (
+        mass,
+        density,
+        distribution,
+        quantiles,
+        moments,
+        transforms,
+        beside_edges,
+        spikes,
+        odd_arguments,
+        images,
+    ):
         part(law)
 
 
@@ -200,6 +219,18 @@ def transforms(law):
         assert law.inverse_cauchy(g) == pytest.approx(place, rel=1e-9, abs=1e-9 * scale)
         w = law.cauchy(law.mean() + 3j * scale)
         assert law.inverse_cauchy(w) == pytest.approx(law.mean() + 3j * scale, rel=1e-9)
+
+
+def beside_edges(law):
+    """Just outside the outer edges the transform is real, and smaller the further away."""
+    if not np.isfinite(law.edge):
+        return
+    offsets = size(law) * np.array([1e-12, 1e-9, 1e-6, 1e-3])
+    for side, edge in ((1.0, law.edge), (-1.0, law.lower_edge)):
+        value = law.cauchy(edge + side * offsets)
+        assert np.all(value.imag == 0)
+        assert np.all(side * value.real > 0)
+        assert np.all(np.diff(side * value.real) < 0)
 
 
 def spikes(law):

@@ -112,11 +112,16 @@ class Law(Perturbed):
     # -- where it lives ------------------------------------------------------------------------------------------------
 
     @cached_property
+    def _shared_bulk(self) -> Bulk | None:
+        """The bulk, found once: images of a law share it."""
+        return self._bulk()
+
+    @cached_property
     def _continuum(self) -> Continuum | None:
         return _RESOLVED.get(self)
 
     def _resolve(self) -> Continuum | None:
-        bulk = self._bulk()
+        bulk = self._shared_bulk
         continuum = None if bulk is None else resolve(*bulk)
         total = (continuum.mass if continuum else 0.0) + float(self._masses.sum())
         if not abs(total - 1) <= MASS_TOLERANCE:

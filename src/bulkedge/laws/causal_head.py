@@ -42,7 +42,8 @@ from bulkedge.progress import track
 ANGLES = 8
 """Gauss nodes on the half-circle: twice as many change the distribution function by less than 1e-6."""
 GROWTH = 1.05
-"""Rows are taken together in blocks that grow by so much: the function is right to 0.003, and to 0.0005 above 0.2."""
+"""Rows are taken together in blocks that grow by so much: that changes the function by 0.003 at most, and by 0.0005
+where it is above 0.2. Draws differ from it by more (``docs/laws/causal.md``)."""
 NOISE = 20.0
 """A degree with so many harmonics a token is noise."""
 TOLERANCE, MOST = 1e-6, 20_000

@@ -23,11 +23,10 @@ from bulkedge.laws.base import MASS_TOLERANCE, Bulk, Law
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.cauchy import root_mean_square
-from bulkedge.laws.engine.edges import Edge
-from bulkedge.laws.engine.gaps import bulk_of
+from bulkedge.laws.engine.gaps import bulk_of, cut
 from bulkedge.laws.engine.levy import Levy, exact_cauchy, is_short
 from bulkedge.laws.engine.pick import PickMap, sorted_barriers
-from bulkedge.laws.engine.subordination import Addition, Multiplication, RectangularAddition
+from bulkedge.laws.engine.subordination import Addition, Multiplication, RectangularAddition, product_at_zero
 from bulkedge.laws.images import Affine, SquareRoot
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.units import Unit
@@ -44,7 +43,12 @@ def free_add(mu: Law, nu: Law) -> Law:
     Parameters
     ----------
     mu, nu : Law
-        Any two laws.
+        Any two laws with finite moments.
+
+    Raises
+    ------
+    DomainError
+        If a law has a heavy tail, as :class:`~bulkedge.laws.causal.CausalLaw` does.
     """
     mu, nu = _operand("mu", mu), _operand("nu", nu)
     for law, other in ((mu, nu), (nu, mu)):
@@ -121,8 +125,16 @@ def rectangular_add(mu: Law, nu: Law, ratio: float) -> Law:
 
 
 def _operand(name: str, law: Law) -> Law:
-    """Leave out atoms lighter than 1e-14: the islands they make are narrower than double precision resolves."""
+    """Leave out atoms lighter than 1e-14: the islands they make are narrower than double precision resolves.
+
+    Laws with heavy tails are refused: only a part of their tail is represented, and its transforms are not theirs.
+    """
     law = LAW.check(name, law)
+    if np.isfinite(law._infinite_moment):
+        raise DomainError(
+            f"{name} = {law!r} has no finite moment of order {law._infinite_moment:g}: free convolutions are of laws "
+            "with light tails. Take a finite sample of it, EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
+        )
     if law.support or not np.any(law._masses < LIGHTEST):
         return law
     kept = law._masses >= LIGHTEST
@@ -193,7 +205,7 @@ class FreeSum(Law):
         for law, other in ((self.mu, self.nu), (self.nu, self.mu)):
             if law._levy:
                 return law._levy.map_over(other).bulk()
-        return bulk_of(Addition(self.mu, self.nu), self.atoms)
+        return bulk_of(Addition.of(self.mu, self.nu), self.atoms)
 
 
 @dataclass(frozen=True)
@@ -219,8 +231,9 @@ class FreeProduct(Law):
 
     def _bulk(self) -> Bulk | None:
         if isinstance(self.nu, MarchenkoPastur):
-            return silverstein_map(self.mu, self.nu.ratio).bulk()
-        return bulk_of(Multiplication(self.mu, self.nu), self.atoms)
+            intervals, density = silverstein_map(self.mu, self.nu.ratio).bulk()
+            return cut(intervals, product_at_zero(self.mu, self.nu)), density
+        return bulk_of(Multiplication.of(self.mu, self.nu), self.atoms)
 
 
 def _paired_atoms(mu: Law, nu: Law, combine: Callable[[float, float], float]) -> Atoms:
@@ -258,22 +271,9 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
         lambda u, x: (1 / u - (1 - ratio) / x) / ratio,
         np.zeros(1),
         exact=exact if is_short(law) else None,
-        touching=_touching_edge(law, ratio),
+        touching=product_at_zero(law, MarchenkoPastur(ratio)) if law.lower_edge == 0 else None,
         multiplicative=law.lower_edge >= 0,
     )
-
-
-def _touching_edge(law: Law, ratio: float) -> Edge | None:
-    """The edge at zero of the free product with MP(ratio), for a law whose bulk starts at zero."""
-    first = law._continuum.intervals[0][0] if law._continuum else None
-    if first is None or first.location != 0:
-        return None
-    full_rank = ratio * (1 - dict(law.atoms).get(0.0, 0.0))
-    if full_rank < 1:
-        return first
-    if first.exponent < 0:
-        return Edge.hard(0.0, first.order + 1)
-    return Edge(0.0, -0.5, 2 * first.order)
 
 
 @dataclass(frozen=True)
@@ -301,4 +301,4 @@ class RectangularSquares(Law):
         return tuple(sorted(pair for pair in [*pairs, (0.0, sum(kernels) - 1)] if pair[1] > 1e-14))
 
     def _bulk(self) -> Bulk | None:
-        return bulk_of(RectangularAddition(self.mu, self.nu, self.ratio), self.atoms)
+        return bulk_of(RectangularAddition.of(self.mu, self.nu, self.ratio), self.atoms)

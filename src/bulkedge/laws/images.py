@@ -86,7 +86,7 @@ class Affine(Law):
         return None if self.law._levy is None else self.law._levy.affine(self.factor, self.shift)
 
     def _bulk(self) -> Bulk | None:
-        bulk = self.law._bulk()
+        bulk = self.law._shared_bulk
         if bulk is None:
             return None
         intervals, inner = bulk
@@ -141,7 +141,7 @@ class Squared(Law):
         return self.law._infinite_moment / 2
 
     def _bulk(self) -> Bulk | None:
-        bulk = self.law._bulk()
+        bulk = self.law._shared_bulk
         if bulk is None:
             return None
         intervals, inner = bulk
@@ -242,7 +242,7 @@ class SquareRoot(Law):
         return 2 * self.law._infinite_moment
 
     def _bulk(self) -> Bulk | None:
-        bulk = self.law._bulk()
+        bulk = self.law._shared_bulk
         if bulk is None:
             return None
         intervals, inner = bulk

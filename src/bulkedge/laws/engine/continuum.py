@@ -203,7 +203,10 @@ class Continuum:
         z = np.where(np.isin(z, self._touching), np.nextafter(z.real, np.inf), z)
         block = max(1, 2_000_000 // self._nodes[0].size)
         parts = [self._transforms(z[first : first + block]) for first in range(0, max(len(z), 1), block)]
-        return np.concatenate(parts, axis=1)
+        result = np.concatenate(parts, axis=1)
+        # outside the support the transforms are real; sums of roots leave rounding errors in their imaginary parts
+        result.imag[:, (z.imag == 0) & ~self._inside(z.real)] = 0.0
+        return result
 
     def _transforms(self, z: Complex) -> Complex:
         x, mass = self._nodes

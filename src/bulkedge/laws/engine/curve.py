@@ -11,7 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Real
-from bulkedge.laws.engine.fixed_point import Step, solve
+from bulkedge.laws.engine.fixed_point import Step, slip, solve
+
+Far = Callable[[Complex], Complex]
 
 
 class Curve:
@@ -25,10 +27,14 @@ class Curve:
         ``cauchy(u, x)`` reads the Cauchy transform off the fixed point.
     x, u : arrays of shape (n,) and (d, n)
         Where to start: points of the bulk with their variables, at least roughly.
+    far : callable
+        The variables at z far above the axis; z itself by default.
     """
 
-    def __init__(self, step: Step, cauchy: Callable[[Complex, Real], Complex], x: Real, u: Complex) -> None:
-        self.step, self.cauchy = step, cauchy
+    def __init__(
+        self, step: Step, cauchy: Callable[[Complex, Real], Complex], x: Real, u: Complex, far: Far = np.atleast_2d
+    ) -> None:
+        self.step, self.cauchy, self.far = step, cauchy, far
         self.x, self.u = x, u
 
     def density(self, x: Real) -> tuple[Real, Real]:
@@ -36,15 +42,9 @@ class Curve:
         order = np.argsort(self.x, kind="stable")
         start = np.stack([np.interp(x, self.x[order], row[order]) for row in self.u])
         start = start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start))
-        u = solve(self.step, x, start)
+        u = solve(self.step, x, start, self.far)
         self.x, self.u = np.concatenate([self.x, x]), np.concatenate([self.u, u], axis=1)
         density = -self.cauchy(u, x).imag / np.pi
-        return density, density * (8 * self._slip(u, x) + 4 * EPS)
-
-    def _slip(self, u: Complex, x: Real) -> Real:
-        """Rounding error of the fixed point u over its imaginary part, of shape (n,): the density is as uncertain."""
-        _, jacobian, error = self.step(u, x + 0j)
-        if len(u) == 1:
-            return np.asarray(error[0] / np.abs(1 - jacobian[0, 0]) / u[0].imag)
-        inverse = np.linalg.inv(np.moveaxis(np.eye(len(u))[:, :, None] - jacobian, -1, 0))
-        return np.asarray((np.einsum("nij,jn->in", np.abs(inverse), error) / u.imag).max(axis=0))
+        # rounding error of u, in units of its height above the real axis
+        error = (slip(self.step, u, x) / u.imag).max(axis=0)
+        return density, density * (8 * error + 4 * EPS)

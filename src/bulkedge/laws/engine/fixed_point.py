@@ -20,6 +20,15 @@ Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
 the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
 
 
+STAYS, FALLS = 0.6, 0.42
+"""What is left of the height of a fixed point when z is quartered: in the bulk at least, in a gap at most."""
+DESCENTS = 80
+STRIKES = 3
+"""Steps of Newton's method on the axis that may be longer than the one before."""
+HIGHEST = 200
+"""Quadruplings of the height from which the axis is approached: more than double precision has."""
+
+
 class BranchError(UnresolvedError):
     """No fixed point in the upper half-plane was found above points x where the law should have one."""
 
@@ -28,7 +37,7 @@ class BranchError(UnresolvedError):
         self.x = x
 
 
-def solve(step: Step, x: Real, start: Complex) -> Complex:
+def solve(step: Step, x: Real, start: Complex, far: Callable[[Complex], Complex]) -> Complex:
     """Find the fixed point above each point x of the bulk.
 
     Parameters
@@ -39,6 +48,8 @@ def solve(step: Step, x: Real, start: Complex) -> Complex:
         Points inside the bulk.
     start : array of shape (d, n)
         Starting points with positive imaginary part.
+    far : callable
+        Where to start from far above the axis, if those do not lead there; see :func:`descend`.
 
     Raises
     ------
@@ -47,54 +58,113 @@ def solve(step: Step, x: Real, start: Complex) -> Complex:
     """
     u, proved = bulk_fixed_point(step, x, start)
     if not proved.all():
-        u[:, ~proved] = descend(step, x[~proved], len(u))
-    outside = np.any(u.imag <= 0, axis=0)
+        u[:, ~proved], _ = descend(step, x[~proved], far)
+    outside = ~np.all(u.imag > 0, axis=0)
     if outside.any():
         raise BranchError("no solution in the upper half-plane", x[outside])
     return u
 
 
-def descend(step: Step, x: Real, size: int) -> Complex:
+def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Complex, Mask]:
     """Find the fixed point at each x, in the bulk or outside it, where nothing better is known to start from.
 
     ``z = x + i h`` comes down from far above the axis: each quartering of h moves the fixed point by a bounded
-    hyperbolic distance (Schwarz-Pick), which Newton bridges. Outside the bulk the result is real.
+    hyperbolic distance (Schwarz-Pick), which Newton bridges. Outside the bulk the height of the fixed point falls like
+    h, and at last the result is real; in the bulk it stays. Which of the two shows once h is smaller than the distance
+    to the nearest edge; so points that are within rounding error of an edge remain undecided.
+
+    Parameters
+    ----------
+    step : callable
+        The self-map, its Jacobian and its rounding error.
+    x : array of shape (n,)
+        Any real points.
+    far : callable
+        ``far(z)`` is the fixed point for z far above the axis, to leading order, of shape (d, n).
+
+    Returns
+    -------
+    u : array of shape (d, n)
+        The fixed points; not a number where undecided.
+    decided : array of shape (n,)
+        Where a fixed point is proved.
     """
     height = 4 * float(np.abs(x).max()) + float(np.finfo(float).tiny)
-    # as high as it takes for z itself to be nearly fixed
-    while np.abs(step(x + np.full((size, 1), 1j * height), x + 1j * height)[0]).max() > height:
+    path = far(x + 1j * height)
+    # as high as it takes for that to be nearly fixed
+    for _ in range(HIGHEST):
+        if np.all(np.abs(step(path, x + 1j * height)[0]) <= np.abs(path)):
+            break
         height *= 4
-    result, lost = np.zeros((size, len(x)), dtype=complex), np.arange(len(x))
-    path = x + np.full((size, 1), 1j * height)
-    for _ in range(60):
-        path, _ = _newton(step, x[lost] + 1j * height, path, 60)
-        result[:, lost], high = bulk_fixed_point(step, x[lost], path, iterations=12)
-        lost, path = lost[~high], path[:, ~high]
-        result[:, lost], proved = real_fixed_point(step, x[lost], path)
-        lost, path = lost[~proved], path[:, ~proved]
-        if not len(lost):
-            return result
+        path = far(x + 1j * height)
+    result, lost = np.full(path.shape, np.nan + 0j), np.arange(len(x))
+    above = np.abs(path)
+    for _ in range(DESCENTS):
+        path, unsettled = _newton(step, x[lost] + 1j * height, path, 60)
+        # the height of the variables over that of the quartering before: 1/4 in a gap, 1 in the bulk, 1/2 at an edge
+        fall, above = (path.imag / above).min(axis=0), path.imag
+        found = np.zeros(len(lost), dtype=bool)
+        for trial, search in ((fall > STAYS, bulk_fixed_point), (fall < FALLS, real_fixed_point)):
+            if trial.any():
+                u, proved = search(step, x[lost[trial]], path[:, trial])
+                result[:, lost[trial][proved]] = u[:, proved]
+                found[np.flatnonzero(trial)[proved]] = True
         height /= 4
-    raise BranchError("no fixed point", x[lost])
+        # below the rounding error of x nothing changes any more
+        kept = ~found & (height > EPS / 64 * np.abs(x[lost]))
+        # so close to the axis Newton fails only where rounding keeps it from its end
+        kept[unsettled] &= height > 1e-8 * np.abs(x[lost[unsettled]])
+        lost, path, above = lost[kept], path[:, kept], above[:, kept]
+        if not len(lost):
+            break
+    return result, np.isfinite(result[0])
 
 
 def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, Mask]:
     """Newton from the given points of the upper half-plane; which results are proved to be fixed points there."""
     u, lost = _newton(step, x + 0j, start, iterations)
     # an imaginary part smaller than that is rounding error: the fixed point is real, and x lies in a gap
-    high = np.all(u.imag > 1e-11 * np.abs(u), axis=0)
-    return u, high & np.isin(np.arange(len(x)), lost, invert=True)
+    high = np.all(u.imag > 1e-11 * np.abs(u), axis=0) & np.isin(np.arange(len(x)), lost, invert=True)
+    low = np.flatnonzero(high & np.any(u.imag < 1e-4 * np.abs(u), axis=0))
+    if len(low):
+        high[low] = np.all(u[:, low].imag > 4 * slip(step, u[:, low], x[low]), axis=0)
+    return u, high
+
+
+def slip(step: Step, u: Complex, x: Real) -> Real:
+    """Rounding error of a fixed point, shape (d, n): that of the map, as far as the map does not contract it."""
+    _, jacobian, error = step(u, x + 0j)
+    if len(u) == 1:
+        return np.asarray(error / np.abs(1 - jacobian[0]))
+    inverse = _inverted(np.eye(len(u))[:, :, None] - jacobian)
+    return np.asarray(np.einsum("ijn,jn->in", np.abs(inverse), error))
+
+
+def _inverted(matrix: Complex) -> Complex:
+    """Inverses of matrices ``(d, d, n)``; infinite where there is none."""
+    result = np.full(matrix.shape, np.inf + 0j)
+    stacked = np.moveaxis(matrix, -1, 0)
+    regular = np.all(np.isfinite(stacked), axis=(1, 2))
+    regular[regular] = np.linalg.det(stacked[regular]) != 0
+    result[..., regular] = np.moveaxis(np.linalg.inv(stacked[regular]), 0, -1)
+    return result
 
 
 def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask]:
     """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one."""
-    u = start.real + 0j
+    u, active = start.real + 0j, np.arange(len(x))
+    before, strikes = np.full(len(x), np.inf), np.zeros(len(x), dtype=int)
     with np.errstate(all="ignore"):
         for _ in range(30):
-            shift, jacobian, _ = step(u, x + 0j)
+            shift, jacobian, _ = step(u[:, active], x[active] + 0j)
             delta = _newton_step(shift, jacobian)
-            u = np.where(np.isfinite(delta), u + delta.real, np.nan)
-            if np.all(np.abs(delta) <= 4 * EPS * np.abs(u)):
+            u[:, active] = np.where(np.isfinite(delta), u[:, active] + delta.real, np.nan)
+            length = (np.abs(delta) / np.abs(u[:, active])).max(axis=0)
+            # where there is no real fixed point, steps grow again and again
+            strikes[active] += ~(length < before[active])
+            before[active] = length
+            active = active[(length > 4 * EPS) & (strikes[active] <= STRIKES)]
+            if not len(active):
                 break
         shift, jacobian, _ = step(u, x + 0j)
         exact = np.all(np.abs(shift) <= 1e-12 * (np.abs(u) + np.abs(x)), axis=0)

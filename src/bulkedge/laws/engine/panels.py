@@ -29,6 +29,8 @@ NEGLIGIBLE = 1e-17
 """A panel with less mass than this counts as converged: it does not change any integral."""
 MOST_HALVINGS = 400
 MOST_PANELS = 1000
+MOST_SAMPLED = 3000
+"""Panels that may be sampled in all, halved ones included, before the density counts as unresolved."""
 
 Density = Callable[[Real], tuple[Real, Real]]
 """Maps points strictly inside the support to the density there and a bound on its rounding error."""
@@ -189,11 +191,12 @@ def fit(intervals: Sequence[Interval], density: Density) -> Panels:
     UnresolvedDensityError
         If the panels do not converge.
     """
-    pending, done = Panels.halves(intervals), []
+    pending, done, sampled = Panels.halves(intervals), [], 0
     limit = MOST_PANELS + 100 * len(pending)
     before = np.full(len(pending), np.inf)
     for _ in range(MOST_HALVINGS):
         fitted, tail, rounding = _sampled(pending, density)
+        sampled += len(pending)
         # where rounding explains the tail, halve until that no longer shrinks it: a half may be free of the rounding
         converged = (tail <= TOLERANCE) | ((tail <= rounding) & (tail >= before / 8)) | (fitted.mass_bound < NEGLIGIBLE)
         done.append(fitted.take(converged))
@@ -202,10 +205,13 @@ def fit(intervals: Sequence[Interval], density: Density) -> Panels:
         coarse, before = fitted.take(~converged), np.tile(tail[~converged], 2)
         middle = (coarse.start + coarse.stop) / 2
         pending = Panels.stack([coarse.replaced(stop=middle), coarse.replaced(start=middle)])
-        if len(pending) > limit:
+        if len(pending) > limit or sampled > MOST_SAMPLED + limit:
             break
     where = pending.position(pending.sites(np.zeros(1)))[:3, 0]
-    raise UnresolvedDensityError(f"the density is not resolved near x = {where}: {len(pending)} panels do not converge")
+    raise UnresolvedDensityError(
+        f"the density is not resolved near x = {where}: {len(pending)} panels do not converge. It may be singular "
+        "there in a way that its edges do not tell of: move the parameters a little"
+    )
 
 
 def _sampled(panels: Panels, density: Density) -> tuple[Panels, Real, Real]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import lcm
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -77,13 +78,26 @@ class Problem(ABC):
         """Whether the result lives on the positive half-line."""
         return False
 
+    @property
+    def flat_at_zero(self) -> bool:
+        """Whether zero lies in the bulk, and there the variables are real to leading order."""
+        return False
+
     @abstractmethod
     def bounds(self) -> tuple[float, float]:
         """Numbers between which the support of the result lies."""
 
+    def far(self, z: Complex) -> Complex:
+        """The variables at z far above the axis, to leading order; shape (size, n)."""
+        return np.tile(z, (self.size, 1))
+
     @abstractmethod
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
         """The round trip from the variables u of mu; see :data:`bulkedge.laws.engine.fixed_point.Step`."""
+
+    @abstractmethod
+    def work(self, points: int) -> float:
+        """What a call of :meth:`step` with so many points costs: seconds on a core of 2020, roughly."""
 
     @abstractmethod
     def cauchy(self, u: Complex, x: Real) -> Complex:
@@ -105,13 +119,35 @@ class Operation(Problem):
     mu: Law
     nu: Law
 
+    def work(self, points: int) -> float:
+        """Transforms of the two laws: each panel and each atom is seen from each point, a few panels from nearby."""
+        panels = sum(len(law._continuum.panels) for law in (self.mu, self.nu) if law._continuum)
+        return (
+            1e-4
+            + 5e-4 * bool(panels)
+            + points * (2e-5 + 1e-6 * panels + 4e-8 * (len(self.mu.atoms) + len(self.nu.atoms)))
+        )
+
+    @classmethod
+    def of(cls, mu: Law, nu: Law, *rest: float) -> Operation:
+        """The operation on two laws in the order that keeps digits: it commutes, but the variable is that of mu.
+
+        Far inside a wide law, the variable of that law hardly leaves the axis, and that of a narrow one does.
+        """
+        return cls(*sorted((mu, nu), key=cls._width), *rest)
+
+    @staticmethod
+    def _width(law: Law) -> tuple[float, float]:
+        return 0.0, law.var()
+
 
 class Addition(Operation):
     """``G_mu(y_1) = G_nu(y_2)`` and ``x = y_1 + y_2 - 1/G``; partner map ``x + h(y)``."""
 
     def bounds(self) -> tuple[float, float]:
         """Sums of the edges."""
-        return self.mu.lower_edge + self.nu.lower_edge, self.mu.edge + self.nu.edge
+        (low, high), (other_low, other_high) = extent(self.mu), extent(self.nu)
+        return low + other_low, high + other_high
 
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
         """``y_1 -> z + h(z + h(y_1))``."""
@@ -137,9 +173,33 @@ class Addition(Operation):
 class Multiplication(Operation):
     """``psi_mu(y_1) = psi_nu(y_2)`` and ``x = y_1 y_2 psi/(1 + psi)``; partner map ``-x/h(y)``; nu is positive."""
 
+    @staticmethod
+    def _width(law: Law) -> tuple[float, float]:
+        """First the law that reaches below zero, then by relative width, last what has most density at zero.
+
+        Where x vanishes, the variable of a law is x times the Cauchy transform of the other at zero, which leaves the
+        axis if that law has a density there.
+        """
+        low = extent(law)[0]
+        if low > 0:
+            return 1.0, law.var() / law.mean() ** 2
+        exponent = Root.of(law).exponent
+        return (0.0, 0.0) if low < 0 else (2.0, -np.inf if exponent is None else -exponent)
+
+    @property
+    def flat_at_zero(self) -> bool:
+        """If nu has a density that vanishes at zero: a finite one makes a logarithm, and no density nothing special."""
+        exponent = Root.of(self.nu).exponent
+        return not self.positive and exponent is not None and exponent > 0
+
     def bounds(self) -> tuple[float, float]:
         """Products of the edges."""
-        return min(self.mu.lower_edge * self.nu.edge, 0.0), max(self.mu.edge * self.nu.edge, 0.0)
+        (low, high), (_, largest) = extent(self.mu), extent(self.nu)
+        return min(low * largest, 0.0), max(high * largest, 0.0)
+
+    def far(self, z: Complex) -> Complex:
+        """``psi_mu`` at y is ``psi`` at z, which is smaller than that by the mean of nu."""
+        return (z / self.nu.mean())[None]
 
     @property
     def positive(self) -> bool:
@@ -165,22 +225,59 @@ class Multiplication(Operation):
         return np.where(x > 0, left + right - (one.psi.real > 0), left - right + (one.psi.real > 0))
 
     def edge_at_zero(self) -> Edge | None:
-        """The orders of the two laws add up: each y vanishes like ``(psi - psi(0))**order``."""
-        if self.mu.lower_edge < 0:
-            return None
-        kernels = [dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu)]
-        orders = [
-            _order_at_zero(law)
-            for law, kernel in zip((self.mu, self.nu), kernels, strict=True)
-            if kernel == max(kernels)
-        ]
-        order = sum(orders) - (max(kernels) == 0)
-        return Edge.hard(0.0, order) if order > 1 else None
+        """What the two laws have at zero decides it."""
+        return product_at_zero(self.mu, self.nu)
 
 
-def _order_at_zero(law: Law) -> int:
-    first = law._continuum.intervals[0][0] if law._continuum else None
-    return first.order if first and first.location == 0 and first.exponent < 0 else 1
+class Root(NamedTuple):
+    """How a law meets zero: ``y = s**(power/lead)`` times a series in ``s**(1/lead)``, s what ``y G(y)`` gains there.
+
+    With a density ``x**exponent g(x**(1/power))`` at zero, ``y G(y)`` less its value at zero is a series in
+    ``y**(1/power)`` that starts with the smaller of ``power (exponent + 1)`` and ``power``.
+    """
+
+    power: int
+    lead: int
+    exponent: float | None
+
+    @classmethod
+    def of(cls, law: Law) -> Root:
+        """Read it off the edges of the law."""
+        edges = [edge for pair in (law._continuum.intervals if law._continuum else ()) for edge in pair]
+        edge = min((each for each in edges if each.location == 0), key=lambda each: each.exponent, default=None)
+        if edge is None:
+            return cls(1, 1, None)
+        power = max(each.order for each in edges if each.location == 0)
+        return cls(power, min(round(power * (edge.exponent + 1)), power), edge.exponent)
+
+
+def product_at_zero(mu: Law, nu: Law) -> Edge | None:
+    """The edge at zero of a free product, where its density is not analytic there; None where it is, or vanishes.
+
+    With ``s = 1 + psi`` less the mass of the product at zero, each ``y`` is a power series in a root of s
+    (:class:`Root`) if its law has as much mass at zero as the product, and elsewhere analytic. Their product gives
+    ``x = y_1 y_2 psi/(1 + psi)``, in which ``1 + psi`` is s if there is no mass at zero. So ``x = s**total`` times a
+    series in ``s**(1/root)``, and the density ``-Im s/(pi x)``.
+    """
+    kernels = [dict(law.atoms).get(0.0, 0.0) for law in (mu, nu)]
+    roots = [Root.of(law) for law, kernel in zip((mu, nu), kernels, strict=True) if kernel == max(kernels)]
+    root = lcm(*(each.lead for each in roots))
+    order = sum(root * each.power // each.lead for each in roots) - (root if max(kernels) == 0 else 0)
+    if order > root:
+        # in the bulk of a law that reaches below zero the series are not real
+        even = (root, order) == (1, 2) and min(extent(mu)[0], extent(nu)[0]) >= 0
+        return Edge(0.0, root / order - 1, order, even=even)
+    # s is x to leading order, which is real: the density is that of the laws
+    exponents = [each.exponent for each in roots if each.exponent is not None]
+    if exponents and any(low < 0 < high for law in (mu, nu) for low, high in law.support):
+        exponents.append(0.0)
+    return Edge(0.0, min(exponents), root) if exponents else None
+
+
+def extent(law: Law) -> tuple[float, float]:
+    """The leftmost and the rightmost point that a law is represented at: finite for laws with tails too."""
+    ends = [end for interval in law.support for end in interval] + [place for place, _ in law.atoms]
+    return min(ends), max(ends)
 
 
 @dataclass(frozen=True)
@@ -206,7 +303,11 @@ class RectangularAddition(Operation):
 
     def bounds(self) -> tuple[float, float]:
         """The largest singular values add up at most."""
-        return 0.0, (np.sqrt(self.mu.edge) + np.sqrt(self.nu.edge)) ** 2
+        return 0.0, (np.sqrt(extent(self.mu)[1]) + np.sqrt(extent(self.nu)[1])) ** 2
+
+    def far(self, z: Complex) -> Complex:
+        """Both corners are those of the hermitised matrix alone."""
+        return np.tile(np.sqrt(z), (2, 1))
 
     def _partner(self, u: Complex, law: Law) -> tuple[Complex, Complex, Side]:
         """``h(a, b) = (1/g - a, 1/g' - b)``, its Jacobian, and the law's transforms."""

@@ -1,0 +1,327 @@
+"""Free convolutions of random laws, two or three at a time, against an iteration of their equations off the axis.
+
+The drawing and the reference are in ``tests/compositions.py``. Every law on the way must satisfy: the Cauchy transform
+of the reference at points off the axis, from its own transform and from quadrature of its density alike; mean and
+variance as the operation demands; total mass one; a distribution function that increases and agrees with the density;
+quantiles that invert it; and just outside its computed edges a real, decreasing transform that agrees with the density.
+
+Nothing is demanded of compositions with an IndependentProduct (:func:`compositions.exclusion`): its density ends like
+the square of the distance, and makes edges of that kind, which are not resolved.
+
+Tolerances: 1e-8 of the size of what is compared, a hundred times what the package promises for masses, because
+quadrature and iteration here add errors of their own.
+"""
+
+import sys
+import time
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+from compositions import OPERATIONS, Composition, NotSettledError, composition, exclusion, reference, sample
+
+import bulkedge as be
+from bulkedge import laws
+from bulkedge.errors import DomainError, UnresolvedError
+
+SLOWEST = 10.0
+"""Seconds of processor time after which an answer, or an error, comes too late."""
+TOLERANCE = 1e-8
+LOST = 2e-3
+"""Mass that may be missing far out, in units of the tolerance: islands of less than 1e-11 count as none."""
+
+
+def close(value, expected, size, tolerance=TOLERANCE):
+    """Whether two arrays agree to the tolerance, relative to a size."""
+    return bool(np.all(np.abs(np.asarray(value) - np.asarray(expected)) <= tolerance * np.asarray(size)))
+
+
+def extent(law):
+    """The largest absolute value that a law is represented at."""
+    ends = [abs(end) for interval in law.support for end in interval]
+    return max([*ends, *np.abs(law._locations).tolist()]) or 1.0
+
+
+def unseen(law):
+    """Mass, in units of the tolerance, that quadrature of the density misses next to edges at which it is infinite.
+
+    There are no numbers within a rounding error of an edge that is not zero, and much mass.
+    """
+    losses = [0.0]
+    for pair in law._continuum.intervals if law.support else ():
+        length = pair[1].location - pair[0].location
+        losses += [
+            10 * (1e-15 * abs(edge.location) / length) ** (1 + edge.exponent)
+            for edge in pair
+            if edge.exponent < 0 and edge.location != 0
+        ]
+    return max(losses) / TOLERANCE
+
+
+def off_axis(law):
+    """Points off the axis: above the middle at the scale of the law, and lower down, where it has its quantiles."""
+    low, middle, high = law.ppf([0.1, 0.5, 0.9])
+    deviation = float(np.sqrt(law.var()))
+    width = max(high - low, 0.1 * deviation, 1e-3 * extent(law))
+    centre = law.mean()
+    return np.array([centre + 1j * deviation, middle + 0.5j * width, low + 0.5j * width, high + 1j * width])
+
+
+def transforms(node, points, masses):
+    """The law's own transform and that of its density, beside the reference."""
+    law = node.law.squared() if node.operation == "rectangular_add" else node.law
+    if node.operation == "rectangular_add":
+        points = points**2
+    z = off_axis(law)
+    expected = reference(node, z)
+    yield "Cauchy transform", close(law.cauchy(z), expected, np.abs(expected))
+    by_density = (masses / (z[:, None] - points)).sum(axis=1)
+    yield "Cauchy transform of the density", close(by_density, expected, (1 + unseen(node.law)) / np.abs(z.imag))
+
+
+def moments(node):
+    """Mean and variance as the operation makes them of those of its operands."""
+    one, two = (operand.law for operand in node.operands)
+    law = node.law
+    if node.operation == "rectangular_add":
+        squares = [each.moment(2) for each in (one, two)]
+        fourth = one.moment(4) + two.moment(4) + 2 * (1 + node.ratio) * squares[0] * squares[1]
+        yield "second moment", close(law.moment(2), sum(squares), sum(squares))
+        yield "fourth moment", close(law.moment(4), fourth, fourth + LOST * extent(law) ** 4)
+        return
+    if node.operation == "free_add":
+        mean, variance = one.mean() + two.mean(), one.var() + two.var()
+    else:
+        mean = one.mean() * two.mean()
+        variance = one.var() * two.mean() ** 2 + two.var() * one.mean() ** 2
+    size = extent(law)
+    yield "mean", close(law.mean(), mean, size)
+    yield "variance", close(law.var(), variance, variance + LOST * size**2)
+
+
+def distribution(law, points, masses):
+    """Total mass, order, and quantiles; the distribution function beside the sum of the density."""
+    loss = unseen(law)
+    yield "total mass", close(masses.sum(), 1.0, 1.0 + loss)
+    order = np.argsort(points, kind="stable")
+    x, upto = points[order], np.cumsum(masses[order])
+    value = law.cdf(x)
+    yield "monotone cdf", bool(np.all(np.diff(value) >= -1e-13))
+    if law.support:
+        cuts = np.unique(np.concatenate([np.array(law.support).ravel(), law._continuum._breaks]))
+        # between panels no quadrature node is cut in two
+        found = np.append(0.0, upto)[np.searchsorted(x, cuts, side="right")]
+        yield "cdf of the density", close(law.cdf(cuts), found, 1.0 + loss)
+    q = np.linspace(0.01, 0.99, 25)
+    x = law.ppf(q)
+    rounding = 1e-15 * np.abs(x) * np.where(x == 0, 0.0, law.pdf(x))
+    yield "cdf(ppf)", bool(np.all(law.cdf(x) >= q - 1e-11 - rounding))
+    inside = np.array([low + (high - low) * share for low, high in law.support for share in (0.1, 0.37, 0.8)])
+    density = law.pdf(inside)
+    slack = 1e-9 * extent(law) + 1e-13 / np.maximum(density, 1e-6 / extent(law))
+    yield "ppf(cdf)", bool(np.all(np.abs(law.ppf(law.cdf(inside)) - inside) <= slack))
+
+
+def beside_edges(law, points, masses):
+    """The transform just outside the outer edges: real, decreasing away from the law, and that of the density."""
+    for side, edge in ((1.0, points.max()), (-1.0, points.min())):
+        x = edge + side * extent(law) * np.array([1e-12, 1e-9, 1e-6, 1e-3])
+        value = law.cauchy(x)
+        yield "real outside", bool(np.all(value.imag == 0))
+        yield "decreasing outside", bool(np.all(np.diff(side * value.real) < 0))
+        expected = (masses / (x[:, None] - points)).sum(axis=1)
+        rounding = (masses / (x[:, None] - points) ** 2).sum(axis=1) * 1e-15 * extent(law)
+        if not unseen(law):
+            yield "transform outside", close(value.real, expected, np.abs(expected) + 1e7 * rounding, 1e-6)
+
+
+def faults(node):
+    """What is wrong with one law, by name."""
+    law = node.law
+    points, masses = sample(law)
+    if not np.any(np.ptp(points)):
+        return [] if len(points) else ["empty"]
+    parts = (
+        transforms(node, points, masses),
+        moments(node),
+        distribution(law, points, masses),
+        beside_edges(law, points, masses),
+    )
+    return [name for part in parts for name, right in part if not right]
+
+
+def verdict(tree):
+    """``(kind, detail)`` of one composition, kind one of right, wrong, refused, slow, unsettled and excluded."""
+    reason = exclusion(tree)
+    if reason:
+        return "excluded", reason
+    before = time.process_time()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for node in tree.nodes():
+                start = time.process_time()
+                _ = node.law.support
+                if time.process_time() - start > SLOWEST:
+                    return "slow", f"{time.process_time() - start:.1f} s"
+                wrong = faults(node)
+                if wrong:
+                    return "wrong", f"{node.text if node is not tree else ''} {wrong}"
+    except NotSettledError:
+        return "unsettled", ""
+    except UnresolvedError as error:
+        late = time.process_time() - before > SLOWEST
+        return "slow" if late else "refused", str(error)
+    return "right", ""
+
+
+def survey(seed, first, count):
+    """Verdicts of compositions ``first`` to ``first + count`` of a seed, and the slowest of them."""
+    counts, lines, slowest = Counter(), [], (0.0, "")
+    for index in range(first, first + count):
+        tree = composition(np.random.default_rng([seed, index]))
+        before = time.process_time()
+        kind, detail = verdict(tree)
+        slowest = max(slowest, (time.process_time() - before, tree.text))
+        counts[kind] += 1
+        if kind not in ("right", "excluded"):
+            lines.append(f"{kind}: {tree.text}: {detail}")
+    return counts, lines, slowest
+
+
+def test_a_sample_of_compositions():
+    count = 45
+    counts, lines, _ = survey(seed=1, first=10, count=count)
+    assert counts["right"] + counts["excluded"] == count, "\n".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(30))
+def test_three_thousand_compositions(chunk, capsys):
+    counts, lines, slowest = survey(seed=2, first=100 * chunk, count=100)
+    with capsys.disabled():
+        report = f"compositions {100 * chunk} to {100 * chunk + 99}: {dict(counts)}, slowest {slowest[0]:.1f} s"
+        sys.stdout.write("\n".join(["", report, *lines, ""]))
+    assert not counts["wrong"] + counts["slow"], "\n".join(lines)
+
+
+REPRODUCTIONS = (
+    # a density at zero beside none: the variable of the second law tells bulk from gap, that of the first does not
+    "free_mul(QuarterCircle(1.0), EmpiricalLaw([1.0, 2.0]))",
+    # a second factor of small mean: far above the axis the variable is z over that mean, not z
+    "free_mul(SumLaw((0.0971, 3.95, 0.21), (0.224, 2.0, 0.123)), QuarterCircle(0.0651).scaled(0.132))",
+    # atoms of both signs, where nothing was found in the bulk
+    "free_mul(EmpiricalLaw([0.090628, 0.076728, 0.30024, 0.009063]), EmpiricalLaw([-0.242, 0.363], [0.195, 0.848]))",
+    # products that are singular at zero inside their bulk
+    "free_mul(Semicircle(), MarchenkoPastur(1.0))",
+    "free_mul(SumLaw((0.39, 0.152), (inf, 1.0)), ProductLaw((0.931, 1.0), 12.3))",
+    # one side of zero is bulk, the other a gap
+    "free_mul(EmpiricalLaw([-16.8, 4.95, 13.2, 0.979, 3.37, -21.1, -26.2, 13.5]), QuarterCircle(1.0).scaled(0.0328))",
+    "free_mul(QuarterCircle(0.614).sqrt(), EmpiricalLaw([-0.0255, -0.0619, -0.0806, 0.0863, -0.0199, 0.316]))",
+    # densities at zero that are finite, that vanish, and that are inside the bulk of the product
+    "free_mul(QuarterCircle(0.0253).scaled(26.0), QuarterCircle(0.0256).sqrt())",
+    "free_mul(QuarterCircle(0.0715).sqrt(), Semicircle(0.118))",
+    # a kernel beside a density at zero
+    "free_mul(ProductLaw((2.0, 2.0, 2.0), 0.0304).sqrt(), FiniteHeadLaw(1.14, 32, 171, True).sqrt())",
+    # tails: bounds are those of the atoms represented
+    "free_mul(EmpiricalLaw([0.03, -0.02]), PoissonLaw(2.09))",
+    "free_add(PoissonLaw(0.233).sqrt(), EmpiricalLaw([-3.23, 0.0, -6.46], [0.369, 0.187, 0.267]))",
+    # a wide and a narrow law: the edges of the sum are those of the wide one but for 1e-9
+    "rectangular_add(EmpiricalLaw([0.03626]), AttentionLaw(0.844, 19.0), 0.0333)",
+    "free_add(ProductLaw((0.0144, 9.88), 521.0), MarchenkoPastur(0.0223).squared())",
+    # a gap in which the Cauchy transform vanishes: the variable of the narrow law passes through infinity
+    "free_add(EmpiricalLaw([33.8, 74.3, 1042.0], [0.34, 0.015, 0.645]), FussCatalan(2, 0.506))",
+)
+
+
+def tree_of(text):
+    """The composition that a text of a reproduction stands for: two operands, and a ratio for rectangular sums."""
+    built = {}
+
+    def remember(operation):
+        def build(left, right, *ratio):
+            operands = tuple(Composition(repr(law), lambda law=law: law, law.lower_edge >= 0) for law in (left, right))
+            law = getattr(be, operation)(left, right, *ratio)
+            built["tree"] = Composition(text, lambda: law, law.lower_edge >= 0, operation, operands, *ratio)
+            return law
+
+        return build
+
+    names = vars(laws) | {operation: remember(operation) for operation in OPERATIONS} | {"inf": np.inf}
+    eval(text, names)  # noqa: S307  # the texts above
+    return built["tree"]
+
+
+@pytest.mark.parametrize("text", REPRODUCTIONS)
+def test_compositions_that_once_failed(text):
+    before = time.process_time()
+    assert faults(tree_of(text)) == []
+    assert time.process_time() - before < SLOWEST
+
+
+AT_ZERO = {
+    # pairs of laws, and the exponent of their product's density at zero: 1/(a + b - 1) - 1 with a = 1/(1 + exponent)
+    # for a law whose density diverges at zero, and a = 1 for any other
+    "3/2 and 2": (lambda: (be.FussCatalan(2).sqrt(), be.MarchenkoPastur(1.0)), -3 / 5),
+    "3/2 and 3/2": (lambda: (be.FussCatalan(2).sqrt(), be.FussCatalan(2).sqrt()), -1 / 2),
+    "3/2 and 1": (lambda: (be.FussCatalan(2).sqrt(), be.EmpiricalLaw([1.0, 2.0])), -1 / 3),
+    "4 and 3/2": (lambda: (be.MarchenkoPastur(1.0).squared(), be.FussCatalan(2).sqrt()), -7 / 9),
+    "2 and 1": (lambda: (be.AttentionLaw(1.0, 0.5), be.QuarterCircle()), -1 / 2),
+    "2 and 1, scaled": (lambda: (be.AttentionLaw(1.0, 0.5).scaled(0.02), be.QuarterCircle(50.0)), -1 / 2),
+    "3 and a kernel": (lambda: (be.FussCatalan(2).scaled(3.0), be.EmpiricalLaw([0.0, 1.0])), None),
+    "two equal kernels": (lambda: (be.EmpiricalLaw([0.0, 2.0]), be.EmpiricalLaw([0.0, 0.3])), -1 / 2),
+    "signed and 2": (lambda: (be.Semicircle(), be.MarchenkoPastur(1.0)), -1 / 2),
+    "signed and 3": (lambda: (be.Semicircle(0.1), be.FussCatalan(2)), -2 / 3),
+}
+
+
+@pytest.mark.parametrize("name", AT_ZERO)
+def test_the_exponent_of_a_product_at_zero(name):
+    """The exponent that the edge declares is the slope of the logarithm of the density, measured at small x."""
+    factory, exponent = AT_ZERO[name]
+    law = be.free_mul(*factory())
+    edges = [edge for pair in law._continuum.intervals for edge in pair if edge.location == 0]
+    if exponent is None:
+        assert not edges
+        return
+    assert [edge.exponent for edge in edges] == pytest.approx([exponent] * len(edges))
+    assert edges
+    x = law.edge * np.array([1e-14, 1e-16])
+    slope = np.diff(np.log(law.pdf(x)))[0] / np.diff(np.log(x))[0]
+    # the next term of the series is smaller by a root of x, of order nine at most
+    assert slope == pytest.approx(exponent, abs=0.05)
+
+
+@pytest.mark.parametrize("operation", [be.free_add, be.free_mul, lambda mu, nu: be.rectangular_add(mu, nu, 0.5)])
+@pytest.mark.parametrize("image", [lambda law: law, lambda law: law.scaled(3.0), lambda law: law.sqrt()])
+def test_laws_with_heavy_tails_are_refused(operation, image):
+    """Before any warning: warnings are errors here."""
+    for other in (be.QuarterCircle(), be.EmpiricalLaw([1.0, 2.0]), be.MarchenkoPastur(0.5)):
+        with pytest.raises(DomainError, match="EmpiricalLaw"):
+            operation(image(be.CausalLaw(1.0)), other)
+        with pytest.raises(DomainError, match="EmpiricalLaw"):
+            operation(other, image(be.CausalLaw(1.0)))
+
+
+def test_a_law_that_takes_too_much_work_says_so():
+    """Beta, dimension and tokens at which the bulk falls into dozens of intervals over thirty decades."""
+    before = time.process_time()
+    with pytest.raises(UnresolvedError, match="move the parameters"):
+        _ = be.FiniteHeadLaw(3.74, 45, 10_597_027).support
+    assert time.process_time() - before < SLOWEST
+
+
+def test_products_of_few_atoms():
+    """Pairs of two or three atoms of either sign, forty of them."""
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        values = [
+            rng.uniform(-3, 3, rng.integers(2, 4)).round(3).tolist(),
+            rng.uniform(0, 3, rng.integers(2, 4)).tolist(),
+        ]
+        one, two = (be.EmpiricalLaw(each, rng.integers(1, 9, len(each))) for each in values)
+        law = be.free_mul(one, two)
+        assert law.mean() == pytest.approx(one.mean() * two.mean(), abs=1e-9)
+        variance = one.var() * two.mean() ** 2 + two.var() * one.mean() ** 2
+        assert law.var() == pytest.approx(variance, rel=1e-9)
