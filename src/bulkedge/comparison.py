@@ -73,7 +73,20 @@ class Comparison:
     law: Distribution = field(repr=False, compare=False)
 
     def plot(self, axes: Any = None, *, scale: str = "auto") -> Any:
-        """Draw the spectrum on the law; see :func:`bulkedge.plots.comparison`."""
+        """Draw the spectrum on the law; see :func:`bulkedge.plots.comparison`.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where; the current axes of pyplot by default.
+        scale : {"auto", "linear", "sqrt", "log"}
+            The axis of the values.
+
+        Returns
+        -------
+        matplotlib Axes
+            The axes.
+        """
         from bulkedge import plots
 
         return plots.comparison(self, axes, scale=scale)

@@ -15,7 +15,15 @@ LOCK = ".lock"
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file in one step: whoever reads it, and whatever ends the process, it is the old one or the new."""
+    """Write a text file in one step: whoever reads it, and whatever ends the process, it is the old one or the new.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its folder must exist.
+    text : str
+        All of its new contents, written as UTF-8.
+    """
     draft = path.with_name(f".{path.name}.draft")
     draft.unlink(missing_ok=True)
     with draft.open("x", encoding="utf-8") as file:  # "x" makes a new file, and follows no symbolic link
@@ -31,6 +39,11 @@ def locked(folder: Path) -> Iterator[None]:
     ----------
     folder : Path
         The folder; the lock is a file in it, and is released when the process ends, however it ends.
+
+    Yields
+    ------
+    None
+        Inside the ``with``, this process holds the lock.
 
     Raises
     ------

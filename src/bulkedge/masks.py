@@ -102,7 +102,23 @@ class Mask(ABC):
         return _beside(self._visible(), like)
 
     def mean(self, like: Any = None) -> Any:
-        """The uniform mean matrix C: row i is constant on the keys that query i sees, and sums to one."""
+        """The uniform mean matrix C: row i is constant on the keys that query i sees, and sums to one.
+
+        Parameters
+        ----------
+        like : array, optional
+            A tensor whose device and floating type to use; a NumPy array of float64 by default.
+
+        Returns
+        -------
+        array of shape (queries, keys)
+            ``1/counts[i]`` where query i sees key j, and zero elsewhere.
+
+        Raises
+        ------
+        DomainError
+            If the mask has more than :data:`DENSE` rows or columns.
+        """
         if max(self.shape) > DENSE:
             raise DomainError(f"a mask of shape {self.shape} is not written out: at most {DENSE} rows and columns")
         mean = self._visible() / self.counts()[:, None]
@@ -118,28 +134,91 @@ class Mask(ABC):
 
     @staticmethod
     def full(tokens: int) -> Mask:
-        """Every token sees every token."""
+        """Every token sees every token.
+
+        Parameters
+        ----------
+        tokens : int
+            Number of queries and of keys.
+
+        Returns
+        -------
+        Mask
+            Square; its mean matrix is ``1 1'/tokens``, of rank one.
+        """
         tokens = TOKENS.check("tokens", tokens)
         return FullMask(tokens, tokens)
 
     @staticmethod
     def cross(queries: int, keys: int) -> Mask:
-        """Every query sees every key of another sequence."""
+        """Every query sees every key of another sequence.
+
+        Parameters
+        ----------
+        queries : int
+            Number of rows: tokens that look.
+        keys : int
+            Number of columns: tokens of the other sequence, which are looked at.
+
+        Returns
+        -------
+        Mask
+            Of shape (queries, keys).
+        """
         return FullMask(queries, keys)
 
     @staticmethod
     def causal(tokens: int) -> Mask:
-        """A token sees itself and those before it."""
+        """A token sees itself and those before it.
+
+        Parameters
+        ----------
+        tokens : int
+            Number of queries and of keys.
+
+        Returns
+        -------
+        Mask
+            Query i sees the keys j <= i; its mean is the Cesaro matrix.
+        """
         return WindowMask(tokens, tokens)
 
     @staticmethod
     def window(tokens: int, width: int) -> Mask:
-        """A token sees itself and the ``width - 1`` tokens before it."""
+        """A token sees itself and the ``width - 1`` tokens before it.
+
+        Parameters
+        ----------
+        tokens : int
+            Number of queries and of keys.
+        width : int
+            How many keys a token sees, itself included; the first tokens see fewer. One is the identity, ``tokens`` and
+            more the causal mask.
+
+        Returns
+        -------
+        Mask
+            Query i sees the keys j with ``i - width < j <= i``.
+        """
         return WindowMask(tokens, width)
 
     @staticmethod
     def padding(visible: ArrayLike, queries: int | None = None) -> Mask:
-        """Keys that are padding are seen by none; as many queries as keys by default."""
+        """Keys that are padding are seen by none; as many queries as keys by default.
+
+        Parameters
+        ----------
+        visible : array_like of bool, shape (keys,)
+            True for tokens of the sequence, False for padding; numbers are refused, since some libraries write 0 for
+            visible.
+        queries : int, optional
+            Number of rows; as many as there are keys by default. Queries at padding are rows like any other.
+
+        Returns
+        -------
+        Mask
+            Every query sees the same keys. With ``&`` it joins another mask.
+        """
         keys = _booleans("visible", visible)
         if keys.ndim != 1:
             raise DomainError(f"visible must be a vector, one boolean for each key; got shape {keys.shape}")
@@ -148,7 +227,18 @@ class Mask(ABC):
 
     @staticmethod
     def of(visible: Any) -> Mask:
-        """Any boolean matrix: True where query i (row) sees key j (column)."""
+        """Any boolean matrix: True where query i (row) sees key j (column).
+
+        Parameters
+        ----------
+        visible : array_like of bool, shape (queries, keys)
+            True where the query of the row sees the key of the column; every row needs one True at least.
+
+        Returns
+        -------
+        Mask
+            A mask that keeps the whole matrix; the named masks do not, and are quicker.
+        """
         return BooleanMask(visible)
 
 
@@ -247,6 +337,18 @@ def cesaro_values(tokens: int, count: int) -> Real:
 
     Its inverse is bidiagonal, with i on the diagonal and 1 - i beside it. The eigenvalues of its symmetric dilation, a
     tridiagonal matrix without diagonal, come to full relative accuracy by bisection (Demmel and Kahan 1990).
+
+    Parameters
+    ----------
+    tokens : int
+        Rows and columns of the matrix.
+    count : int
+        How many of its values, between one and ``tokens``.
+
+    Returns
+    -------
+    array of shape (count,)
+        The largest singular values, in decreasing order.
     """
     off = np.repeat(np.arange(1.0, tokens + 1), 2)[:-1]
     middle = (tokens, tokens + count - 1)
@@ -325,7 +427,25 @@ class MaskOrName:
 
 
 def mask_for(mask: str | Mask, tokens: int) -> Mask:
-    """The mask of that name for so many tokens, or the mask itself if it is for so many."""
+    """The mask of that name for so many tokens, or the mask itself if it is for so many.
+
+    Parameters
+    ----------
+    mask : str or Mask
+        The name of a mask that is known for every number of tokens, or a mask.
+    tokens : int
+        Number of queries and of keys.
+
+    Returns
+    -------
+    Mask
+        Of shape (tokens, tokens).
+
+    Raises
+    ------
+    DomainError
+        If a mask of another shape was given.
+    """
     made = MASKS[mask](tokens) if isinstance(mask, str) else mask
     if made.shape != (tokens, tokens):
         raise DomainError(f"mask = {mask!r} is for {made.shape} queries and keys; there are {tokens} tokens")

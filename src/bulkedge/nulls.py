@@ -65,7 +65,18 @@ class Null(ABC):
 
     @abstractmethod
     def edge(self, level: float = 0.05) -> float:
-        """What the largest value exceeds with probability ``level``."""
+        """What the largest value exceeds with probability ``level``.
+
+        Parameters
+        ----------
+        level : float
+            Probability of a false alarm, between 0 and 1: that of a spectrum without structure reaching beyond.
+
+        Returns
+        -------
+        float
+            The value, in the unit of the null's spectrum.
+        """
 
     @abstractmethod
     def p_value(self, spectrum: Spectrum, statistic: Statistic = "largest") -> PValue:

@@ -47,7 +47,25 @@ def _finite(value: Any, *, exact: bool) -> Any:
 
 
 def html_table(rows: dict[str, Any], title: str = "") -> str:
-    """Names and values as an HTML table, for notebooks; everything is escaped."""
+    """Names and values as an HTML table, for notebooks; everything is escaped.
+
+    Parameters
+    ----------
+    rows : dict of str to object
+        Names, and values as ``str`` writes them, in order.
+    title : str
+        Caption of the table; none if it is empty.
+
+    Returns
+    -------
+    str
+        A ``<table>`` element.
+
+    Examples
+    --------
+    >>> html_table({"edge": 4.0}, "MP")
+    '<table><caption>MP</caption><tr><th>edge</th><td>4.0</td></tr></table>'
+    """
     head = f"<caption>{escape(title)}</caption>" if title else ""
     body = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
     return f"<table>{head}{body}</table>"

@@ -122,7 +122,18 @@ class Spectrum:
         return replace(self, values=np.sqrt(self.values), unit=self.unit.root(), rounding=self.rounding**0.5)
 
     def scaled(self, factor: float) -> Spectrum:
-        """The values times a positive factor."""
+        """The values times a positive factor.
+
+        Parameters
+        ----------
+        factor : float
+            What to multiply the matrix, or its Gram matrix, by: it acts on the values as they are, in their unit.
+
+        Returns
+        -------
+        Spectrum
+            Of the same weights, size and unit; the rounding error scales along.
+        """
         factor = POSITIVE.check("factor", factor)
         return replace(self, values=factor * self.values, rounding=factor * self.rounding)
 
@@ -212,7 +223,18 @@ class Spectra:
         return self._mapped(lambda each: each.sqrt())
 
     def scaled(self, factor: float) -> Self:
-        """The values times a positive factor."""
+        """The values times a positive factor.
+
+        Parameters
+        ----------
+        factor : float
+            One factor for all spectra of the batch; see :meth:`Spectrum.scaled`.
+
+        Returns
+        -------
+        Spectra
+            Of the same shape.
+        """
         return self._mapped(lambda each: each.scaled(factor))
 
     def _mapped(self, change: Any) -> Self:
@@ -280,7 +302,26 @@ def _measured(values: Real, unit: Unit, epsilon: float, kernel: int) -> Spectrum
 
 
 def floating(name: str, matrix: Any) -> Any:
-    """The matrix in a floating type that has decompositions."""
+    """The matrix in a floating type that has decompositions.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the messages of errors.
+    matrix : array_like
+        A matrix or a batch, (..., rows, columns): of NumPy, torch (also sparse), or another library of the array API,
+        which is returned as it is.
+
+    Returns
+    -------
+    array
+        On the same backend and device, of the same shape: half precision becomes single, whole numbers become double.
+
+    Raises
+    ------
+    DomainError
+        If it does not hold finite numbers (of NumPy's arrays; others are checked later).
+    """
     if is_torch_array(matrix):
         import torch
 

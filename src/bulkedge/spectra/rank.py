@@ -23,7 +23,24 @@ from bulkedge.spectra.dense import Spectrum, spectrum
 
 
 def stable_rank(matrix: Any) -> float:
-    """``|M|_F**2/|M|**2``, between one and the rank (*propagation*, equation 4)."""
+    """``|M|_F**2/|M|**2``, between one and the rank (*propagation*, equation 4).
+
+    Parameters
+    ----------
+    matrix : array of shape (rows, columns)
+        One matrix, of NumPy or torch, with an entry that is not zero.
+
+    Returns
+    -------
+    float
+        Sum of the squared singular values over the largest of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> stable_rank(np.diag([1.0, 1.0, 0.0])), stable_rank(np.ones((5, 3)))
+    (2.0, 1.0)
+    """
     return 1 + stable_rank_excess(_values(matrix))
 
 
@@ -35,19 +52,46 @@ def stable_rank_excess(values: ArrayLike) -> float:
     values : array
         Singular values of the matrix. For ``X X'`` these are the squared singular values of X, which are accurate far
         below the square root of the rounding unit.
+
+    Returns
+    -------
+    float
+        Sum of the squares of all values but the largest, over the square of the largest: zero for rank one.
     """
     return float(np.sum(_relative(values)[:-1] ** 2))
 
 
 def effective_rank(matrix: Any) -> float:
-    """Exponential of the entropy of the normalised singular values (Roy and Vetterli 2007)."""
+    """Exponential of the entropy of the normalised singular values (Roy and Vetterli 2007).
+
+    Parameters
+    ----------
+    matrix : array of shape (rows, columns)
+        One matrix, of NumPy or torch, with an entry that is not zero.
+
+    Returns
+    -------
+    float
+        Between one and the rank; the number of nonzero singular values if those are equal.
+    """
     share = _relative(_values(matrix))
     share = share[share > 0] / share.sum()
     return float(np.exp(-np.sum(share * np.log(share))))
 
 
 def cosine_similarity(tokens: ArrayLike) -> float:
-    """Mean cosine between two different rows: one when all tokens point the same way."""
+    """Mean cosine between two different rows: one when all tokens point the same way.
+
+    Parameters
+    ----------
+    tokens : array_like of shape (tokens, features)
+        A vector for each token; two tokens at least, none of them zero.
+
+    Returns
+    -------
+    float
+        Mean over all pairs of different tokens, between ``-1/(tokens - 1)`` and one.
+    """
     rows = FINITE.check("tokens", tokens)
     if rows.ndim != 2 or len(rows) < 2:
         raise DomainError(f"tokens must be a matrix of two rows at least; got shape {rows.shape}")
