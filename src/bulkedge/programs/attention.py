@@ -88,13 +88,36 @@ class Perceptron(Parametric):
 
 
 def layer_norm(x: Traced) -> Traced:
-    """Every vector less its mean, over its standard deviation."""
+    """Every vector less its mean, over its standard deviation.
+
+    Parameters
+    ----------
+    x : Traced
+        Vectors of a program that is being traced, one for each position.
+
+    Returns
+    -------
+    Traced
+        As many vectors, whose coordinates have mean zero and mean square one at each position; a vector without any
+        variance becomes zero. There is no gain and no bias.
+    """
     centred = center(x)
     return scalar(inverse_norms, dot(centred, centred, "linear")) @ centred
 
 
 def inverse_norms(gram: Any) -> Any:
-    """Diagonal matrices of inverse norms, from Gram matrices; zero vectors stay zero."""
+    """Diagonal matrices of inverse norms, from Gram matrices; zero vectors stay zero.
+
+    Parameters
+    ----------
+    gram : array with axes (copy, i, j, draw)
+        Gram matrices ``x_i · x_j / n``; of them the diagonal is read.
+
+    Returns
+    -------
+    array of the same shape
+        ``gram_ii**-0.5`` on the diagonal, zero elsewhere and where ``gram_ii`` is zero.
+    """
     xp = array_namespace(gram)
     size = gram.shape[-2]
     one = xp.eye(size, dtype=gram.dtype, device=gram.device)[:, :, None]
@@ -126,14 +149,57 @@ class Block(Parametric):
 
 
 def equal_correlations(inputs: int, correlation: float = 0.0) -> Real:
-    """Gram matrix of inputs of unit norm, any two with the same correlation."""
+    """Gram matrix of inputs of unit norm, any two with the same correlation.
+
+    Parameters
+    ----------
+    inputs : int
+        Number of inputs (tokens).
+    correlation : float
+        Cosine between any two, from ``-1/(inputs - 1)`` to 1.
+
+    Returns
+    -------
+    array of shape (inputs, inputs)
+        ``x_i · x_j / n``: ones on the diagonal, the correlation elsewhere.
+
+    Examples
+    --------
+    >>> equal_correlations(2, 0.5)
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
     Integers(1, 10_000).check("inputs", inputs)
     Interval(-1 / max(inputs - 1, 1), 1).check("correlation", correlation)
     return (1 - correlation) * np.eye(inputs) + correlation
 
 
 def attention_layer(gram: Any, heads: int = 2, score_scaling: Scaling = "sqrt", **options: Any) -> Program:
-    """One attention layer on inputs with a Gram matrix; further options are those of :class:`Attention`."""
+    """One attention layer on inputs with a Gram matrix (*width*, section 3).
+
+    Parameters
+    ----------
+    gram : array_like of shape (inputs, inputs)
+        ``x_i · x_j / n`` of the inputs; symmetric, positive semidefinite.
+    heads : int
+        Number of heads H.
+    score_scaling : {"sqrt", "linear"}
+        Scores are ``q · k`` over the root of their width, random in the limit, or over the width, where they vanish
+        unless queries and keys are tied.
+    **options : object
+        Further parameters of :class:`Attention`, by name.
+
+    Returns
+    -------
+    Program
+        It returns the vectors after attention, one for each input.
+
+    Examples
+    --------
+    >>> layer = attention_layer(np.eye(3), heads=2)
+    >>> layer.limit(np.random.default_rng(0), draws=5).shape     # a coordinate of the three vectors
+    (5, 3)
+    """
     return trace(Attention(heads, score_scaling, **options), gram)
 
 
@@ -141,6 +207,20 @@ def stack(gram: Any, block: Callable[[Traced], Traced], depth: int) -> Program:
     """Blocks one upon another; returns the kernels ``x_i · x_j / n`` after each of them, and the last vectors.
 
     In the limit the kernels are a Markov chain: each is drawn given the one before.
+
+    Parameters
+    ----------
+    gram : array_like of shape (inputs, inputs)
+        ``x_i · x_j / n`` of the inputs; symmetric, positive semidefinite.
+    block : callable
+        From traced vectors to traced vectors, as many and as wide: :class:`Attention` or what is built on it.
+    depth : int
+        How many blocks, each with weights of its own.
+
+    Returns
+    -------
+    Program
+        Its outputs are ``depth`` families of scalars of shape (inputs, inputs), then the vectors.
     """
     Integers(1, 1000).check("depth", depth)
 

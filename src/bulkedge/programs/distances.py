@@ -29,6 +29,18 @@ def kl_divergence(first: ArrayLike, second: ArrayLike, points: int = 2048) -> fl
 
     Scott's bandwidth; draws are counted on a grid first, whose step is far below it. The integral is over where the
     second density has at least the height of a single draw. What is left where both laws agree is the estimate's floor.
+
+    Parameters
+    ----------
+    first, second : array_like of shape (draws,)
+        Draws of the two laws, which need not be equally many; of vectors, in rows, the first coordinate is taken.
+    points : int
+        Points of the grid on which the densities are compared.
+
+    Returns
+    -------
+    float
+        Estimate of ``D(first || second)`` in nats.
     """
     x, y = (_draws(each)[:, 0] for each in (first, second))
     reach = 1.05 * max(np.abs(x).max(), np.abs(y).max())
@@ -55,6 +67,18 @@ def energy_distance(first: ArrayLike, second: ArrayLike, directions: int = 64) -
 
     Numbers are sorted. For vectors the distance is the mean over directions of that of the projections, times a
     constant, since ``|z|`` is proportional to the mean of ``|u · z|`` over the sphere.
+
+    Parameters
+    ----------
+    first, second : array_like of shape (draws,) or (draws, dim)
+        Draws of the two laws, one in each row.
+    directions : int
+        How many projections the distance of vectors is averaged over; fixed, so no generator is needed.
+
+    Returns
+    -------
+    float
+        The squared distance, zero in the mean where the laws agree; it may then be below zero.
     """
     x, y = _draws(first), _draws(second)
     return _energy(*_sorted_projections(np.concatenate([x, y]), directions), np.arange(len(x) + len(y)) < len(x))
@@ -86,7 +110,20 @@ def _energy(values: Real, order: Index, chosen: Mask) -> float:
 
 
 def sliced_wasserstein(first: ArrayLike, second: ArrayLike, directions: int = 64) -> float:
-    """Mean over directions of the Wasserstein distance (of order one) of the projections."""
+    """Mean over directions of the Wasserstein distance (of order one) of the projections.
+
+    Parameters
+    ----------
+    first, second : array_like of shape (draws,) or (draws, dim)
+        Draws of the two laws, one in each row.
+    directions : int
+        How many projections to average over.
+
+    Returns
+    -------
+    float
+        The distance, in the unit of the draws; positive also where the laws agree, since the draws scatter.
+    """
     x, y = _draws(first), _draws(second)
     levels = (np.arange(max(len(x), len(y))) + 0.5) / max(len(x), len(y))
     turned = _directions(x.shape[1], directions)
@@ -106,7 +143,24 @@ def _directions(dim: int, count: int) -> Real:
 def estimate(
     distance: Distance, first: ArrayLike, second: ArrayLike, rng: np.random.Generator, resamples: int = 50
 ) -> Estimate:
-    """A distance with its bootstrap standard error: both sets are drawn again from themselves."""
+    """A distance with its bootstrap standard error: both sets are drawn again from themselves.
+
+    Parameters
+    ----------
+    distance : callable
+        One of this module: from two arrays of draws to a number.
+    first, second : array_like of shape (draws,) or (draws, dim)
+        Draws of the two laws, one in each row.
+    rng : numpy.random.Generator
+        Draws the resamples.
+    resamples : int
+        How often to draw again, two or more.
+
+    Returns
+    -------
+    Estimate
+        The distance between the draws as given, and the standard deviation of that between resamples.
+    """
     Integers(2, 10**6).check("resamples", resamples)
     x, y = _draws(first), _draws(second)
     again = [distance(rng.choice(x, len(x)), rng.choice(y, len(y))) for _ in range(resamples)]
@@ -114,7 +168,22 @@ def estimate(
 
 
 def two_sample_test(first: ArrayLike, second: ArrayLike, rng: np.random.Generator, permutations: int = 199) -> float:
-    """Probability, if both sets have one law, of an energy distance as large: by permutation, exact in level."""
+    """Probability, if both sets have one law, of an energy distance as large: by permutation, exact in level.
+
+    Parameters
+    ----------
+    first, second : array_like of shape (draws,) or (draws, dim)
+        Draws of the two laws, one in each row.
+    rng : numpy.random.Generator
+        Draws the permutations.
+    permutations : int
+        How often to deal the draws anew to two sets of these sizes.
+
+    Returns
+    -------
+    float
+        The p-value, at least ``1/(1 + permutations)``.
+    """
     Integers(1, 10**6).check("permutations", permutations)
     x, y = _draws(first), _draws(second)
     values, order = _sorted_projections(np.concatenate([x, y]), directions=64)

@@ -125,7 +125,24 @@ class Finite:
 
     @singledispatchmethod
     def value(self, each: Instruction) -> Any:
-        """The value of an instruction, from those of its operands."""
+        """The value of an instruction, from those of its operands.
+
+        Parameters
+        ----------
+        each : Instruction
+            An instruction whose operands have their values in ``values`` already.
+
+        Returns
+        -------
+        array
+            Vectors with axes (draw, copy, position, coordinate), or scalars with axes (copy, ..., draw). Weights have
+            no value of their own: they are revealed as they are used.
+
+        Raises
+        ------
+        NotImplementedError
+            For an instruction of a class that has no handler.
+        """
         raise NotImplementedError(each)
 
     @value.register
@@ -215,5 +232,16 @@ class Finite:
 
 
 def gram_of(vectors: Any) -> Any:
-    """``x_i · x_j / n``."""
+    """``x_i · x_j / n``.
+
+    Parameters
+    ----------
+    vectors : array with axes (..., position, coordinate)
+        Vectors of width n.
+
+    Returns
+    -------
+    array with axes (..., position, position)
+        Their dot products, over n.
+    """
     return vectors @ array_namespace(vectors).matrix_transpose(vectors) / vectors.shape[-1]

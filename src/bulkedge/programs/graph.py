@@ -97,30 +97,105 @@ class Program:
         return {name for name in uses if uses.count(name) > 1}
 
     def vectors(self, name: str) -> Vectors:
-        """The kind of a family of vectors."""
+        """The kind of a family of vectors.
+
+        Parameters
+        ----------
+        name : str
+            Name of an instruction, as the printed program shows it: ``"g2"``.
+
+        Returns
+        -------
+        Vectors
+            How many there are, their width as a share of n, and how many copies.
+
+        Raises
+        ------
+        DomainError
+            If the name is that of a weight or of scalars.
+        """
         return _vectors(name, self.kinds[name])
 
     def weight(self, name: str) -> Weight:
-        """The instruction that makes a weight."""
+        """The instruction that makes a weight.
+
+        Parameters
+        ----------
+        name : str
+            Name of an instruction, as the printed program shows it: ``"W1"``.
+
+        Returns
+        -------
+        Weight
+            Its share of rows and columns, its variance and its copies.
+
+        Raises
+        ------
+        DomainError
+            If the name is that of something else.
+        """
         found = self.table[name]
         if isinstance(found, Weight):
             return found
         raise DomainError(f"{found} is not a weight")
 
     def finite(self, width: int, rng: Any, draws: int = 1, *, dense: bool = False) -> Any:
-        """Run with real weights of width n, each draw with its own; see :func:`bulkedge.programs.finite.run`."""
+        """Run with real weights of width n, each draw with its own; see :func:`bulkedge.programs.finite.run`.
+
+        Parameters
+        ----------
+        width : int
+            Width n; heads of width n/H must divide it.
+        rng : numpy.random.Generator or torch.Generator
+            Chooses backend and device.
+        draws : int
+            Independent draws.
+        dense : bool
+            Draw whole matrices, instead of what they do to the vectors they meet. The law is the same.
+
+        Returns
+        -------
+        array or tuple of arrays
+            For each output, with the draw first: scalars, or the first coordinate of each vector.
+        """
         from bulkedge.programs.finite import run
 
         return run(self, width, rng, draws, dense=dense)
 
     def limit(self, rng: Any, draws: int = 1) -> Any:
-        """Draw from the limit of infinite width; see :func:`bulkedge.programs.limit.run`."""
+        """Draw from the limit of infinite width; see :func:`bulkedge.programs.limit.run`.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or torch.Generator
+            Chooses backend and device.
+        draws : int
+            Independent draws.
+
+        Returns
+        -------
+        array or tuple of arrays
+            For each output, with the draw first: scalars, or a coordinate of each vector.
+        """
         from bulkedge.programs.limit import run
 
         return run(self, rng, draws)
 
     def kernels(self, rng: Any, draws: int = 1) -> Any:
-        """Draw the covariance of the outputs given the scalars; see :func:`bulkedge.programs.limit.kernels`."""
+        """Draw the covariance of the outputs given the scalars; see :func:`bulkedge.programs.limit.kernels`.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or torch.Generator
+            Chooses backend and device.
+        draws : int
+            Independent draws of the scalars.
+
+        Returns
+        -------
+        array of shape (draws, positions, positions)
+            ``E[y_i y_j]`` given the scalars; a tuple of such arrays if the program returns several families of vectors.
+        """
         from bulkedge.programs.limit import kernels
 
         return kernels(self, rng, draws)
@@ -139,7 +214,27 @@ class Tracer:
     kinds: dict[str, Kind] = field(default_factory=dict)
 
     def write(self, letter: str, kind: type[Instruction], *operands: Any) -> Traced:
-        """Append an instruction; its name is a letter and its place."""
+        """Append an instruction; its name is a letter and its place.
+
+        Parameters
+        ----------
+        letter : str
+            First letter of its name: x for inputs, W for weights, g for their products, p for dot products, ...
+        kind : type
+            Class of the instruction.
+        *operands : object
+            What its constructor takes after the name.
+
+        Returns
+        -------
+        Traced
+            The result, for further instructions.
+
+        Raises
+        ------
+        DomainError
+            If the operands do not fit.
+        """
         each = kind(f"{letter}{len(self.written)}", *operands)
         self.kinds[each.name] = each.makes(self.kinds)
         self.written.append(each)
@@ -178,7 +273,32 @@ class Traced:
 
 
 def trace(function: Callable[[Traced], Traced | tuple[Traced, ...]], gram: Any) -> Program:
-    """The program that a function writes when it is called on inputs with this Gram matrix."""
+    """The program that a function writes when it is called on inputs with this Gram matrix.
+
+    Parameters
+    ----------
+    function : callable
+        Takes the inputs as a :class:`Traced` family of vectors and returns one traced value or a tuple of them. It is
+        called once; Python's own loops and conditions are unrolled.
+    gram : array_like of shape (inputs, inputs)
+        ``x_i · x_j / n`` of the inputs; symmetric, positive semidefinite.
+
+    Returns
+    -------
+    Program
+        Checked: its limit is known.
+
+    Raises
+    ------
+    DomainError
+        With the line and the reason, if the theorem does not cover what was written.
+
+    Examples
+    --------
+    >>> program = trace(lambda x: linear(x), [[1.0]])
+    >>> program.outputs
+    ('g2',)
+    """
     tracer = Tracer()
     rows = tuple(tuple(row) for row in check_gram(gram).tolist())
     returned = function(tracer.write("x", Input, rows))
@@ -190,6 +310,22 @@ def weight(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, co
     """A fresh weight with as many columns as the vectors have coordinates, and ``share`` times n rows.
 
     Its entries have variance ``variance`` over the number of columns; there are ``copies`` independent ones (heads).
+
+    Parameters
+    ----------
+    vectors : Traced
+        The vectors it is going to meet; of them only the width is read.
+    share : Fraction or int
+        Number of rows over n.
+    variance : float
+        Variance of an entry, times the number of columns: with one, norms ``|x|**2/n`` are kept.
+    copies : int
+        Number of independent weights, one for each head.
+
+    Returns
+    -------
+    Traced
+        The weight; ``weight @ vectors`` applies it.
     """
     columns = _vectors(vectors.name, vectors.kind).share
     return vectors.tracer.write("W", Weight, Fraction(share), columns, variance, copies)
@@ -202,40 +338,141 @@ def _vectors(name: str, kind: Kind) -> Vectors:
 
 
 def linear(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, copies: int = 1) -> Traced:
-    """A fresh weight, times the vectors."""
+    """A fresh weight, times the vectors.
+
+    Parameters
+    ----------
+    vectors : Traced
+        What the weight is applied to.
+    share : Fraction or int
+        Width of the result over n.
+    variance : float
+        Variance of an entry of the weight, times the number of its columns.
+    copies : int
+        Number of independent weights, one for each head; the result has as many copies.
+
+    Returns
+    -------
+    Traced
+        Vectors, one for each of those given.
+    """
     return weight(vectors, share, variance, copies) @ vectors
 
 
 def nonlin(function: Callable[..., Any], *vectors: Traced) -> Traced:
-    """A function of the coordinates of vectors."""
+    """A function of the coordinates of vectors.
+
+    Parameters
+    ----------
+    function : callable
+        From as many arrays as there are families to one of the same shape, coordinate by coordinate; or an activation
+        such as :data:`RELU`.
+    *vectors : Traced
+        Families of vectors, alike in number, width and copies.
+
+    Returns
+    -------
+    Traced
+        Vectors like these: position i has the function of the vectors at position i.
+    """
     return vectors[0].tracer.write("h", Nonlin, function, tuple(each.name for each in vectors))
 
 
 def scalar(function: Callable[..., Any], *scalars: Traced) -> Traced:
-    """A function of scalars; see :class:`~bulkedge.programs.instructions.ScalarMap`."""
+    """A function of scalars; see :class:`~bulkedge.programs.instructions.ScalarMap`.
+
+    Parameters
+    ----------
+    function : callable
+        Of arrays with axes (copy, ..., draw); it must keep the first and the last.
+    *scalars : Traced
+        Its arguments.
+
+    Returns
+    -------
+    Traced
+        Scalars of whatever shape the function returns.
+    """
     return scalars[0].tracer.write("a", ScalarMap, function, tuple(each.name for each in scalars))
 
 
 def dot(left: Traced, right: Traced, scaling: Scaling = "sqrt") -> Traced:
-    """Dot products of all pairs, over the root of the width or over the width."""
+    """Dot products of all pairs, over the root of the width or over the width.
+
+    Parameters
+    ----------
+    left, right : Traced
+        Families of vectors of one width and number of copies.
+    scaling : {"sqrt", "linear"}
+        Over the root of the width, a Gaussian in the limit; or over the width, a mean.
+
+    Returns
+    -------
+    Traced
+        Scalars of shape (left positions, right positions), for each copy.
+    """
     return left.tracer.write("p", Dot, left.name, right.name, scaling)
 
 
 def moment(vectors: Traced) -> Traced:
-    """Means of the coordinates."""
+    """Means of the coordinates.
+
+    Parameters
+    ----------
+    vectors : Traced
+        A family of vectors, for instance a :func:`nonlin`.
+
+    Returns
+    -------
+    Traced
+        Scalars of shape (positions,): the sum of the coordinates over the width.
+    """
     return vectors.tracer.write("m", Moment, vectors.name)
 
 
 def center(vectors: Traced) -> Traced:
-    """Vectors less the means of their coordinates."""
+    """Vectors less the means of their coordinates.
+
+    Parameters
+    ----------
+    vectors : Traced
+        A family of vectors.
+
+    Returns
+    -------
+    Traced
+        Vectors like these, whose coordinates have mean zero at each position.
+    """
     return vectors.tracer.write("y", Center, vectors.name)
 
 
 def sum_copies(vectors: Traced) -> Traced:
-    """The sum over copies."""
+    """The sum over copies.
+
+    Parameters
+    ----------
+    vectors : Traced
+        A family with several copies (heads).
+
+    Returns
+    -------
+    Traced
+        A family with one copy: the sum of them, position by position.
+    """
     return vectors.tracer.write("y", SumCopies, vectors.name)
 
 
 def softmax(scores: Any) -> Any:
-    """Softmax over the keys, of scores with axes (copy, query, key, draw)."""
+    """Softmax over the keys, of scores with axes (copy, query, key, draw).
+
+    Parameters
+    ----------
+    scores : array with axes (copy, query, key, draw)
+        NumPy or torch.
+
+    Returns
+    -------
+    array of the same shape
+        Attention weights, which sum to one over the keys.
+    """
     return masks.softmax(scores, axis=-2)

@@ -82,7 +82,30 @@ def run(program: Program, rng: Any, draws: int = 1, workers: int = 1) -> Any:
 
 
 def kernels(program: Program, rng: Any, draws: int = 1, workers: int = 1) -> Any:
-    """Draw ``E[x_i x_j]`` of the vectors that a program returns, given its scalars: (draw, position, position)."""
+    """Draw ``E[x_i x_j]`` of the vectors that a program returns, given its scalars: (draw, position, position).
+
+    Parameters
+    ----------
+    program : Program
+        What to run; it must return vectors.
+    rng : numpy.random.Generator or torch.Generator
+        Chooses backend and device.
+    draws : int
+        Independent draws of the scalars.
+    workers : int
+        Threads, for NumPy.
+
+    Returns
+    -------
+    array of shape (draws, positions, positions)
+        The covariance of a coordinate at all positions, given the scalars; a tuple of such arrays if the program
+        returns several families of vectors.
+
+    Raises
+    ------
+    DomainError
+        If the program returns scalars alone.
+    """
     names = [name for name in program.outputs if isinstance(program.kinds[name], Vectors)]
     if not names:
         raise DomainError("the program returns no vectors, so it has no kernels")
@@ -140,7 +163,18 @@ class Limit:
     # -- moments of coordinates, given the scalars ---------------------------------------------------------------------
 
     def mean(self, name: str) -> Any:
-        """``E[x_i]``."""
+        """``E[x_i]`` of a coordinate of a family of vectors, given the scalars drawn so far.
+
+        Parameters
+        ----------
+        name : str
+            Name of the instruction that makes the vectors.
+
+        Returns
+        -------
+        array with axes (copy, position, draw)
+            The means; axes of copies and draws have length one where nothing depends on them.
+        """
         each, kind = self.program.table[name], self.program.vectors(name)
         if isinstance(each, Combine):
             return product(self.scalars[each.coefficients], self.mean(each.vectors)[..., None, :])[..., 0, :]
@@ -151,7 +185,18 @@ class Limit:
         return self._constant(np.zeros((kind.copies, kind.count, 1)))
 
     def second(self, left: str, right: str) -> Any:
-        """``E[x_i y_j]``."""
+        """``E[x_i y_j]`` of a coordinate of two families of vectors, given the scalars drawn so far.
+
+        Parameters
+        ----------
+        left, right : str
+            Names of the instructions that make x and y.
+
+        Returns
+        -------
+        array with axes (copy, i, j, draw)
+            The second moments; axes of copies and draws have length one where nothing depends on them.
+        """
         if (left, right) not in self.seconds:
             if (right, left) in self.seconds:
                 return transpose(self.seconds[right, left])

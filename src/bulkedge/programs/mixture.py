@@ -88,7 +88,18 @@ class HeadMixture(Parametric):
             raise DomainError(f"score_variance = {self.score_variance:g} is too large: two rules differ by {apart:.1g}")
 
     def kernel_moment(self, order: int) -> float:
-        """``E K**order``, from the power series of ``(E exp(k x))**H``."""
+        """``E K**order``, from the power series of ``(E exp(k x))**H``.
+
+        Parameters
+        ----------
+        order : int
+            Which moment, zero or more.
+
+        Returns
+        -------
+        float
+            The moment of the conditional variance K of a coordinate, exact up to the quadrature over the scores.
+        """
         values, weights = self._single
         series = np.array([weights @ values**j / math.factorial(j) for j in range(order + 1)])
         total = np.eye(1, order + 1)[0]
@@ -99,7 +110,18 @@ class HeadMixture(Parametric):
         return float(total[order] * math.factorial(order) / self.heads**order)
 
     def moment(self, order: int) -> float:
-        """``E y**order``."""
+        """``E y**order`` of the coordinate, which is ``(order - 1)!! E K**(order/2)`` for even orders.
+
+        Parameters
+        ----------
+        order : int
+            Which moment, from 0 to 40.
+
+        Returns
+        -------
+        float
+            The moment; zero for odd orders.
+        """
         Integers(0, 40).check("order", order)
         return 0.0 if order % 2 else float(factorial2(order - 1)) * self.kernel_moment(order // 2) if order else 1.0
 
@@ -113,6 +135,16 @@ class HeadMixture(Parametric):
         With heads of ``head_dim`` dimensions it is known too, and exact at any width (ours). Scores of a position are
         Gaussian given its query, with variance times ``|q|**2/d``, and the values are seen through d dimensions, which
         gives ``k |z|**2/d``, z Gaussian: ``(3/H) ((1 + 2/d) E k**2/(E k)**2 - 1)``, where k is averaged over queries.
+
+        Parameters
+        ----------
+        head_dim : int or inf
+            Dimensions d of a head; infinitely many by default, the limit of :class:`HeadMixture`.
+
+        Returns
+        -------
+        float
+            ``E y**4/(E y**2)**2 - 3``.
         """
         scale = self.score_variance * self.gram[self.position, self.position]
         first, second, coarse = 0.0, 0.0, 0.0
@@ -125,7 +157,18 @@ class HeadMixture(Parametric):
         return float(3 / self.heads * ((1 + 2 / head_dim) * second / first**2 - 1))
 
     def characteristic(self, t: Any) -> Any:
-        """``E exp(i t y)``, which is real."""
+        """``E exp(i t y)``, which is real.
+
+        Parameters
+        ----------
+        t : array_like
+            Frequencies, of any shape.
+
+        Returns
+        -------
+        array
+            The characteristic function there, of the same shape.
+        """
         values, weights = self._single
         grid = np.atleast_1d(np.asarray(t, dtype=float))
         found = np.array([weights @ np.exp(-(each**2) * values / (2 * self.heads)) for each in grid.ravel()])
@@ -143,24 +186,78 @@ class HeadMixture(Parametric):
         return step * (np.arange(int(last / step) + 1) + 0.5), step
 
     def pdf(self, x: Any) -> Any:
-        """Density, by Fourier inversion."""
+        """Density, by Fourier inversion.
+
+        Parameters
+        ----------
+        x : array_like
+            Values of the coordinate, of any shape.
+
+        Returns
+        -------
+        array
+            The density there, of the same shape; right to an absolute error near the rounding unit, so its far tail is
+            not.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> layer = HeadMixture(np.eye(3), heads=1)
+        >>> float(layer.pdf(0.0)) > (2 * np.pi * layer.variance()) ** -0.5      # a higher peak than the Gaussian's
+        True
+        """
         point = np.asarray(x, dtype=float)
         t, step = self._frequencies(point)
         return np.cos(point[..., None] * t) @ self.characteristic(t) * step / np.pi
 
     def sf(self, x: Any) -> Any:
-        """``P(y > x)`` for x >= 0, to an absolute 1e-13."""
+        """``P(y > x)`` for x >= 0, to an absolute 1e-13.
+
+        Parameters
+        ----------
+        x : array_like
+            Non-negative values of the coordinate, of any shape.
+
+        Returns
+        -------
+        array
+            The probabilities, of the same shape.
+        """
         point = np.asarray(x, dtype=float)
         t, step = self._frequencies(point)
         return 0.5 - np.sin(point[..., None] * t) @ (self.characteristic(t) / t) * step / np.pi
 
     def gaussian_sf(self, x: Any) -> Any:
-        """What a Gaussian of the same variance says of the tail."""
+        """What a Gaussian of the same variance says of the tail.
+
+        Parameters
+        ----------
+        x : array_like
+            Values of the coordinate, of any shape.
+
+        Returns
+        -------
+        array
+            ``P(g > x)`` for Gaussian g, of the same shape.
+        """
         return ndtr(-np.asarray(x, dtype=float) / self.variance() ** 0.5)
 
 
 def chi_square_rule(dim: float) -> tuple[Real, Real]:
-    """Nodes and weights for means over ``chi_d**2/d``."""
+    """Nodes and weights for means over ``chi_d**2/d``.
+
+    Parameters
+    ----------
+    dim : int or inf
+        Degrees of freedom d.
+
+    Returns
+    -------
+    nodes : array
+        Values of ``chi_d**2/d``: 24 of them, or the single 1 for infinite d.
+    weights : array
+        Their weights, which sum to one (Gauss and Laguerre's rule).
+    """
     if math.isinf(dim):
         return np.ones(1), np.ones(1)
     Integers(1, 10**6).check("head_dim", dim)
@@ -175,6 +272,25 @@ def infinite_head_kernel(gram: Any, score_variance: float = 1.0, rng: np.random.
     """``E[A gram A']``, the kernel of the Gaussian process of infinitely many heads (Hron et al. 2020).
 
     By quadrature up to three inputs, by scrambled Sobol points beyond, which need ``rng`` and have a standard error.
+
+    Parameters
+    ----------
+    gram : array_like of shape (inputs, inputs)
+        ``x_i · x_j / n`` of the inputs; symmetric, positive semidefinite.
+    score_variance : float
+        Variance of the query weights times that of the key weights.
+    rng : numpy.random.Generator, optional
+        Scrambles the Sobol points; needed for four inputs and more.
+
+    Returns
+    -------
+    Estimate
+        The kernel, of shape (inputs, inputs), and its standard error of the same shape, zero for quadrature.
+
+    Raises
+    ------
+    DomainError
+        If there are more than three inputs and no generator.
     """
     sigma = check_gram(gram)
     SCORES.check("score_variance", score_variance)
@@ -223,5 +339,18 @@ def _sobol_kernel(sigma: Real, score_variance: float, rng: np.random.Generator |
 
 
 def infinite_head_layer(gram: Any, rng: np.random.Generator | None = None) -> Program:
-    """The program whose output has the law of an attention layer with infinitely many heads: a weight on its kernel."""
+    """The program whose output has the law of an attention layer with infinitely many heads: a weight on its kernel.
+
+    Parameters
+    ----------
+    gram : array_like of shape (inputs, inputs)
+        ``x_i · x_j / n`` of the inputs; symmetric, positive semidefinite.
+    rng : numpy.random.Generator, optional
+        For four inputs and more; see :func:`infinite_head_kernel`.
+
+    Returns
+    -------
+    Program
+        It returns a family of Gaussian vectors, one for each input, with that kernel as their covariance.
+    """
     return trace(weighted, infinite_head_kernel(gram, rng=rng).value)
