@@ -54,7 +54,19 @@ class Origin:
     sources: str
 
     def differences(self, other: Origin) -> list[str]:
-        """In what two origins differ, in words."""
+        """In what two origins differ, in words.
+
+        Parameters
+        ----------
+        other : Origin
+            The origin of another result of the same study, as a rule.
+
+        Returns
+        -------
+        list of str
+            Among ``study``, ``parameters``, ``seed``, ``version`` and ``sources``; sources are not named beside the
+            version, with which they always differ.
+        """
         found = [key for key, value in asdict(self).items() if value != getattr(other, key)]
         # other versions have other sources
         return [key for key in found if key != "sources" or "version" not in found]
@@ -120,7 +132,23 @@ class Reproduction:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
-        """Read what :meth:`record` wrote; KeyError, TypeError and ValueError tell of one that was not."""
+        """Read what :meth:`record` wrote; KeyError, TypeError and ValueError tell of one that was not.
+
+        Parameters
+        ----------
+        record : dict
+            What ``json.loads`` made of a ``record.json``.
+
+        Returns
+        -------
+        Reproduction
+            The result; fields of claims that this version does not know are left aside.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is not a record.
+        """
         known = {each.name for each in fields(Claim)}
         claims = tuple(Claim(**{key: each[key] for key in known & each.keys()}) for each in record["claims"])
         study, version, code, summary, command, digest = (
@@ -145,7 +173,18 @@ class Gallery:
 
     @classmethod
     def opened(cls, root: Path) -> Self:
-        """Read the records of a folder, after finishing or removing what a stopped process left in it."""
+        """Read the records of a folder, after finishing or removing what a stopped process left in it.
+
+        Parameters
+        ----------
+        root : Path
+            The folder of the gallery, locked by the caller; it may be empty.
+
+        Returns
+        -------
+        Gallery
+            ``results`` has the studies that are whole, ``damaged`` the reasons why others are not.
+        """
         gallery = cls(root)
         _tidy(root)
         for folder in _folders(root):
@@ -157,7 +196,24 @@ class Gallery:
         return gallery
 
     def add(self, result: Reproduction, data: xr.Dataset, image: bytes, document: bytes) -> Reproduction:
-        """Write a result, in place of what was there of the same study, and the page."""
+        """Write a result, in place of what was there of the same study, and the page.
+
+        Parameters
+        ----------
+        result : Reproduction
+            What to write of the run; its digest is computed here.
+        data : xarray.Dataset
+            The dataset of the study.
+        image : bytes
+            Its figure as PNG.
+        document : bytes
+            Its figure as PDF.
+
+        Returns
+        -------
+        Reproduction
+            The result, with the digest of its files.
+        """
         folder = self.root / result.name
         draft = folder.with_name(f".{folder.name}{DRAFT}")
         shutil.rmtree(draft, ignore_errors=True)
@@ -201,6 +257,18 @@ class Gallery:
 
 def read(folder: Path, name: str) -> Reproduction:
     """Read the result in a study's folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The study's folder.
+    name : str
+        The study that should be in it: ``"laws/bulk"``.
+
+    Returns
+    -------
+    Reproduction
+        What its record says.
 
     Raises
     ------

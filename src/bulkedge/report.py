@@ -48,13 +48,33 @@ class Watcher(Protocol):
     """Is told how a run goes."""
 
     def complain(self, sentence: str) -> None:
-        """Something in the folder is damaged."""
+        """Something in the folder is damaged.
+
+        Parameters
+        ----------
+        sentence : str
+            What is damaged, and what becomes of it.
+        """
 
     def begin(self, step: Step) -> None:
-        """A study begins."""
+        """A study begins.
+
+        Parameters
+        ----------
+        step : Step
+            Which study of how many, and the time left from here.
+        """
 
     def finish(self, step: Step, result: Reproduction) -> None:
-        """A study is done, or was there already; the step has the time left after it."""
+        """A study is done, or was there already; the step has the time left after it.
+
+        Parameters
+        ----------
+        step : Step
+            Which study of how many, whether it was kept, and the time left after it.
+        result : Reproduction
+            Its result.
+        """
 
 
 class Silent:
@@ -188,12 +208,38 @@ class _Run:
 
 
 def origin_of(study: Study, seed: int) -> Origin:
-    """What the result of a study will say of where it is from."""
+    """What the result of a study will say of where it is from.
+
+    Parameters
+    ----------
+    study : Study
+        With its parameters.
+    seed : int
+        The seed it would be run with.
+
+    Returns
+    -------
+    Origin
+        With the version of the package, and the digest of its sources as they are now.
+    """
     return Origin(study.name(), json.loads(written(study.parameters(), exact=True)), seed, __version__, sources())
 
 
 def command_for(study: Study, seed: int) -> str:
-    """The command that runs a study as it is."""
+    """The command that runs a study as it is.
+
+    Parameters
+    ----------
+    study : Study
+        With its parameters; those that differ from their defaults become options.
+    seed : int
+        The seed it is run with.
+
+    Returns
+    -------
+    str
+        A line for a shell, quoted where needed.
+    """
     options = []
     for each in parameters(type(study)):
         value = getattr(study, each.name)
@@ -203,7 +249,23 @@ def command_for(study: Study, seed: int) -> str:
 
 
 def as_option(value: Any) -> str:
-    """A parameter as the command line reads it: members separated by commas, tuples of tuples by semicolons."""
+    """A parameter as the command line reads it: members separated by commas, tuples of tuples by semicolons.
+
+    Parameters
+    ----------
+    value : object
+        A parameter in its canonical form: a number, a name, a tuple of these, or a tuple of tuples.
+
+    Returns
+    -------
+    str
+        What :meth:`bulkedge.domains.Domain.parse` reads back.
+
+    Examples
+    --------
+    >>> as_option(((1, 2), (3, 4))), as_option((0.5, 1.0)), as_option("causal")
+    ('1,2;3,4', '0.5,1.0', 'causal')
+    """
     if not isinstance(value, tuple):
         return str(value)
     return (";" if any(isinstance(each, tuple) for each in value) else ",").join(map(as_option, value))

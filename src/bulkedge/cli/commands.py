@@ -53,7 +53,17 @@ def list_studies(*, as_json: bool) -> None:
 
 
 def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None:
-    """What there is, with the first paragraph of what it says of itself."""
+    """Print what there is, with the first paragraph of what it says of itself.
+
+    Parameters
+    ----------
+    kind : str
+        What the names are names of, as the head of the table: ``"study"``.
+    known : dict of str to type
+        Classes by their names.
+    as_json : bool
+        One JSON object instead of a table.
+    """
     shows = {name: (inspect.getdoc(each) or "").split("\n\n")[0].replace("\n", " ") for name, each in known.items()}
     if as_json:
         click.echo(written(shows, indent=1))
@@ -111,17 +121,47 @@ def reproduce_command(name: str, *, paper: bool, folder: Path, as_json: bool, **
 
 
 def tell(sentence: str) -> None:
-    """Print a line for people, as it is, on stderr."""
+    """Print a line for people, as it is, on stderr.
+
+    Parameters
+    ----------
+    sentence : str
+        The line; brackets in it are no markup.
+    """
     err.print(sentence, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """A number of things."""
+    """A number of things.
+
+    Parameters
+    ----------
+    number : int
+        How many there are.
+    one, many : str
+        What they are called if there is one, and otherwise.
+
+    Returns
+    -------
+    str
+        Both: ``"3 claims"``.
+    """
     return f"{number} {one if number == 1 else many}"
 
 
 def verdict(results: list[Reproduction]) -> str:
-    """How many claims fail, or that all of them hold."""
+    """How many claims fail, or that all of them hold.
+
+    Parameters
+    ----------
+    results : list of Reproduction
+        Studies that were run or kept.
+
+    Returns
+    -------
+    str
+        A sentence without its full stop: ``"3 of 40 claims fail"``.
+    """
     total, failed = sum(len(each.claims) for each in results), sum(each.failed for each in results)
     return f"{failed or total} of {counted(total, 'claim', 'claims')} {'fail' if failed else 'hold'}"
 
@@ -152,12 +192,34 @@ class Teller:
 
 
 def remaining(step: Step) -> str:
-    """The time left, if there is any and it can be told."""
+    """The time left, if there is any and it can be told.
+
+    Parameters
+    ----------
+    step : Step
+        Where a run stands.
+
+    Returns
+    -------
+    str
+        An end of a sentence, from its comma on; empty if nothing is left or known.
+    """
     return f", {about(step.left)} left" if step.left else ""
 
 
 def claims_table(results: list[Reproduction]) -> Table:
-    """The claims of all studies for a terminal."""
+    """The claims of all studies for a terminal.
+
+    Parameters
+    ----------
+    results : list of Reproduction
+        Studies that were run or kept.
+
+    Returns
+    -------
+    rich.table.Table
+        A row for each claim, below the name of its study.
+    """
     table = Table("claim", "predicted", "measured", "tolerance", "verdict", box=None, pad_edge=False)
     for result in results:
         table.add_row(f"[bold]{escape(result.name)}[/]")
@@ -244,7 +306,22 @@ def _planned(name: str, given: dict[str, Any]) -> Sweep:
 
 @contextmanager
 def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[Executor, int]]:
-    """Where cells run, and how many at a time."""
+    """Where cells run, and how many at a time.
+
+    Parameters
+    ----------
+    workers : int, optional
+        Processes on this machine; as many as it has cores by default. With one, cells run in this process.
+    cluster : str, optional
+        Address of a Dask scheduler, which goes before ``workers``.
+
+    Yields
+    ------
+    executor : concurrent.futures.Executor
+        Where to submit cells; it is stopped at the end of the ``with``.
+    workers : int
+        How many cells it runs at a time, or zero where the executor itself knows.
+    """
     from bulkedge.sweeps import SerialExecutor, local_processes, stop
 
     if cluster:
@@ -330,6 +407,18 @@ def spike_facts(law: Law, strengths: tuple[float, ...]) -> dict[str, Any]:
     """What perturbations of rank one do: the outermost outlier of each, the thresholds, and all outliers.
 
     Names of what is about singular values begin with ``singular_spike``, and strengths are singular values there.
+
+    Parameters
+    ----------
+    law : Law
+        The law of the unperturbed matrix.
+    strengths : tuple of float
+        Eigenvalues of the perturbation, or its singular values for laws of singular values.
+
+    Returns
+    -------
+    dict of str to object
+        What :meth:`~bulkedge.laws.Law.spike` says, field by field, as lists for JSON.
     """
     from bulkedge.laws.units import Unit
 

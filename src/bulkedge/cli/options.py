@@ -28,7 +28,27 @@ class Declared(AnyParamType):
         self.name = "numbers" if isinstance(domain, Each) else "value"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read and check."""
+        """Read and check a value; click calls this for every option of this type.
+
+        Parameters
+        ----------
+        value : object
+            What was written, or a default.
+        param : click.Parameter, optional
+            The option, for the message of the error.
+        ctx : click.Context, optional
+            The call of the command, likewise.
+
+        Returns
+        -------
+        object
+            The value in its canonical form.
+
+        Raises
+        ------
+        click.BadParameter
+            If it is not in the domain.
+        """
         try:
             return self.domain.parse(self.parameter, str(value))
         except DomainError as error:
@@ -36,7 +56,18 @@ class Declared(AnyParamType):
 
 
 def option_for(declared: Parameter) -> click.Option:
-    """A declared parameter as an option, with its meaning, domain and values as help."""
+    """A declared parameter as an option, with its meaning, domain and values as help.
+
+    Parameters
+    ----------
+    declared : Parameter
+        Name, domain, meaning and values; one without a default becomes a required option.
+
+    Returns
+    -------
+    click.Option
+        ``--name``, with dashes for underscores.
+    """
     values = [("default", declared.default), ("paper", declared.paper)]
     known = "".join(f"; {label} {value}" for label, value in values if value is not MISSING)
     return click.Option(
@@ -59,14 +90,42 @@ class Catalogued(click.Command):
         return []
 
     def require(self, name: str) -> None:
-        """Refuse a name that is not known."""
+        """Refuse a name that is not known.
+
+        Parameters
+        ----------
+        name : str
+            What was given as the first argument.
+
+        Raises
+        ------
+        DomainError
+            With the names that are spelled almost so, if there are any.
+        """
         if name not in (known := [*self.catalogue(), *self.groups()]):
             raise unknown(self.kind, name, known)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Look for a known name among the arguments before they are parsed."""
+        """Look for a known name among the arguments before they are parsed.
+
+        Parameters
+        ----------
+        info_name : str, optional
+            Name of the command, for its help.
+        args : list of str
+            Words of the command line after the command.
+        parent : click.Context, optional
+            The call of the group that the command is in.
+        **extra : object
+            Further arguments of ``click.Command.make_context``.
+
+        Returns
+        -------
+        click.Context
+            The call, parsed with the options of what was named.
+        """
         known, words = self.catalogue(), self._words(args)
         if words and words[0] == args[0]:
             # if this is misspelled, say so, and not that the options after it are unknown
@@ -87,7 +146,18 @@ class Catalogued(click.Command):
         ]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The options of the command and of what was named."""
+        """The options of the command and of what was named.
+
+        Parameters
+        ----------
+        ctx : click.Context
+            The call of the command.
+
+        Returns
+        -------
+        list of click.Parameter
+            Those of the command itself first.
+        """
         declared = parameters(self.chosen) if self.chosen else ()
         return super().get_params(ctx) + [option_for(each) for each in declared]
 

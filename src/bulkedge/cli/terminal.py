@@ -33,7 +33,22 @@ Heading = Callable[[str], None]
 
 
 def unknown(kind: str, given: str, known: list[str]) -> DomainError:
-    """The error for a name that is not known: with those that are spelled almost so, or else with all."""
+    """The error for a name that is not known: with those that are spelled almost so, or else with all.
+
+    Parameters
+    ----------
+    kind : str
+        What was to be named: ``"study"``, ``"law"``.
+    given : str
+        The name that was given.
+    known : list of str
+        All names that there are.
+
+    Returns
+    -------
+    DomainError
+        To be raised by the caller.
+    """
     near = get_close_matches(given, known)
     if near:
         return DomainError(f"{kind} = {given!r} is unknown; did you mean {' or '.join(near)}?")
@@ -41,7 +56,23 @@ def unknown(kind: str, given: str, known: list[str]) -> DomainError:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it."""
+    """A time as people say it.
+
+    Parameters
+    ----------
+    seconds : float
+        A time, zero or more.
+
+    Returns
+    -------
+    str
+        Tenths of seconds below a minute, then minutes and seconds, then hours and minutes.
+
+    Examples
+    --------
+    >>> duration(3.21), duration(75), duration(7300)
+    ('3.2 s', '1 min 15 s', '2 h 1 min')
+    """
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -50,7 +81,23 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time that is not known well: whole seconds, minutes or hours."""
+    """A time that is not known well: whole seconds, minutes or hours.
+
+    Parameters
+    ----------
+    seconds : float
+        A time, zero or more.
+
+    Returns
+    -------
+    str
+        One number and one unit, after the word ``about``.
+
+    Examples
+    --------
+    >>> about(3.21), about(75), about(7300)
+    ('about 3 s', 'about 1 min', 'about 2 h')
+    """
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= 0.75 * size:
             return f"about {max(round(seconds / size), 1)} {unit}"
@@ -62,6 +109,16 @@ def explained(after_ctrl_c: str = "run the command again for the rest") -> Itera
     """Errors that a user can mend, without a traceback; Ctrl-C says what is kept, and how to go on.
 
     An exception that is not the package's own, nor the machine's, is a fault of the package, and keeps its traceback.
+
+    Parameters
+    ----------
+    after_ctrl_c : str
+        How to go on after Ctrl-C; the end of the sentence that is then printed.
+
+    Yields
+    ------
+    None
+        Inside the ``with``, errors are caught.
     """
     try:
         yield
@@ -121,7 +178,13 @@ class PlainProgress:
         self.heading = ""
 
     def head(self, text: str) -> None:
-        """Say what the lines that follow are part of."""
+        """Say what the lines that follow are part of.
+
+        Parameters
+        ----------
+        text : str
+            What stands before each line, without the colon.
+        """
         self.heading = text + ": "
 
     def __call__(self, event: Progress) -> None:

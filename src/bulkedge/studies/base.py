@@ -40,15 +40,55 @@ class Study(Parametric, ABC):
 
     @abstractmethod
     def run(self, rng: np.random.Generator) -> xr.Dataset:
-        """Simulate and compute: variables with labelled dimensions, and a ``units`` attribute where they have one."""
+        """Simulate and compute: variables with labelled dimensions, and a ``units`` attribute where they have one.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            The source of all randomness of the study; the same seed gives the same dataset.
+
+        Returns
+        -------
+        xarray.Dataset
+            What the claims and the figure are made from.
+        """
 
     @abstractmethod
     def claims(self, data: xr.Dataset) -> list[Claim]:
-        """What the dataset says of the paper's statements."""
+        """What the dataset says of the paper's statements.
+
+        Parameters
+        ----------
+        data : xarray.Dataset
+            What :meth:`run` returned, for a study of these parameters.
+
+        Returns
+        -------
+        list of Claim
+            Each with the paper's number or ours, the measured one, and a tolerance with its reason.
+        """
 
     @classmethod
     def preset(cls, which: Preset = "quick", /, **changes: Any) -> Self:
-        """The study at one of its two sizes, with some parameters changed."""
+        """The study at one of its two sizes, with some parameters changed.
+
+        Parameters
+        ----------
+        which : {"quick", "paper"}
+            The defaults, made for a look in seconds, or the sizes of the paper's own figure.
+        **changes : object
+            Parameters that differ from the preset, by name.
+
+        Returns
+        -------
+        Study
+            A study of this class.
+
+        Raises
+        ------
+        DomainError
+            If a parameter is outside its domain.
+        """
         at_paper = {each.name: each.paper for each in parameters(cls) if each.paper is not MISSING}
         return cls(**((at_paper if which == "paper" else {}) | changes))
 
@@ -75,13 +115,36 @@ class Study(Parametric, ABC):
         return {each.name: getattr(self, each.name) for each in parameters(type(self))}
 
     def simulate(self, seed: int) -> xr.Dataset:
-        """Run, and record in the dataset what made it."""
+        """Run, and record in the dataset what made it.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of NumPy's default generator, which :meth:`run` gets.
+
+        Returns
+        -------
+        xarray.Dataset
+            That of :meth:`run`, with the attributes ``study``, ``parameters`` (as JSON), ``seed`` and ``bulkedge`` (the
+            version).
+        """
         data = self.run(np.random.default_rng(seed))
         made_by = {"study": self.name(), "parameters": json.dumps(self.parameters()), "seed": seed}
         return data.assign_attrs(made_by | {"bulkedge": __version__})
 
     def plot(self, data: xr.Dataset) -> Any:
-        """Draw the figure (a matplotlib Figure) of a dataset."""
+        """Draw the figure (a matplotlib Figure) of a dataset.
+
+        Parameters
+        ----------
+        data : xarray.Dataset
+            What :meth:`run` returned.
+
+        Returns
+        -------
+        matplotlib Figure
+            Drawn by the function of the study's name in ``plot.py`` of its folder.
+        """
         folder, _, name = type(self).__module__.rpartition(".")
         draw = getattr(import_module(f"{folder}.plot"), name)
         with import_module("bulkedge.plots.style").styled():
@@ -104,7 +167,23 @@ def studies() -> dict[str, type[Study]]:
 
 
 def find(name: str) -> list[type[Study]]:
-    """The study of that name, or all studies of the paper of that name, or all."""
+    """The study of that name, or all studies of the paper of that name, or all.
+
+    Parameters
+    ----------
+    name : str
+        ``"laws/bulk"``, ``"laws"``, or the empty string for all.
+
+    Returns
+    -------
+    list of type
+        Classes of the studies, at least one.
+
+    Raises
+    ------
+    DomainError
+        If there is none of that name.
+    """
     chosen = [study for known, study in studies().items() if name in ("", known, known.split("/")[0])]
     if not chosen:
         raise DomainError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
@@ -115,6 +194,23 @@ def ready(name: str) -> tuple[list[type[Study]], list[str]]:
     """The studies of that name that can run here, and sentences about those that cannot.
 
     A study that was asked for by its own name and cannot run, or a paper none of whose studies can, is an error.
+
+    Parameters
+    ----------
+    name : str
+        As for :func:`find`.
+
+    Returns
+    -------
+    chosen : list of type
+        Studies whose optional packages are all installed; at least one.
+    sentences : list of str
+        Which of the others need what, and how to install it.
+
+    Raises
+    ------
+    DomainError
+        If none of them can run.
     """
     chosen, lacking = [], dict[tuple[str, ...], list[str]]()
     for study in find(name):

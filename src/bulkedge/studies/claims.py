@@ -19,13 +19,37 @@ from bulkedge.records import html_table
 
 
 def standard_error(draws: ArrayLike) -> float:
-    """Standard error of the mean of independent draws; zero for a single one, which has no scatter."""
+    """Standard error of the mean of independent draws; zero for a single one, which has no scatter.
+
+    Parameters
+    ----------
+    draws : array_like
+        Independent draws of one number, of any shape.
+
+    Returns
+    -------
+    float
+        Standard deviation over the root of their number.
+    """
     values = np.asarray(draws, dtype=float)
     return float(values.std() / max(values.size - 1, 1) ** 0.5)
 
 
 def average(values: xr.DataArray) -> tuple[float, float]:
-    """Mean over everything, and its standard error from the scatter of the draws in each cell."""
+    """Mean over everything, and its standard error from the scatter of the draws in each cell.
+
+    Parameters
+    ----------
+    values : xarray.DataArray
+        Has a dimension ``draw`` of two independent draws or more; all others are cells.
+
+    Returns
+    -------
+    mean : float
+        Over cells and draws.
+    error : float
+        Its standard error, where the cells are independent of each other.
+    """
     variance = values.var("draw", ddof=1) / values.sizes["draw"]
     return float(values.mean()), float(np.sqrt(variance.sum()) / variance.size)
 
