@@ -99,7 +99,18 @@ class SoftmaxAttention(Parametric, Ensemble):
     # -- simulation ----------------------------------------------------------------------------------------------------
 
     def scores(self, rng: Any) -> Any:
-        """Draw ``S``, on the backend of the generator."""
+        """Draw ``S``, on the backend of the generator.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or torch.Generator
+            Chooses backend and device.
+
+        Returns
+        -------
+        array of shape (tokens, tokens)
+            Scores of unit variance if tokens have unit norm; beta is not in them yet.
+        """
         width = self.tokens if self.inputs is None else self.inputs.shape[1]
         query, key = (normal(rng, (width, self.head_dim)) for _ in range(2))
         xp = array_namespace(query)
@@ -137,12 +148,41 @@ class SoftmaxAttention(Parametric, Ensemble):
         return found
 
     def normalisers(self, scores: Any) -> Any:
-        """``Z_i/l``, which tends to ``exp(beta**2/2)`` (*equivalence*, Lemma 4.1)."""
+        """``Z_i/l``, which tends to ``exp(beta**2/2)`` (*equivalence*, Lemma 4.1).
+
+        Parameters
+        ----------
+        scores : array of shape (tokens, tokens)
+            A draw of :meth:`scores`.
+
+        Returns
+        -------
+        array of shape (tokens,)
+            ``Z_i/l = mean_j exp(beta S_ij)``, for each row.
+        """
         xp = array_namespace(scores)
         return xp.mean(xp.exp(self.beta * scores), axis=1)
 
     def stages(self, rng: Any, degree: int | None = None) -> Stages:
-        """The steps of the proof, from attention to the linear model, from one draw."""
+        """The steps of the proof, from attention to the linear model, from one draw.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or torch.Generator
+            Draws the scores, then the noise of the linear models.
+        degree : int, optional
+            Degree of the Taylor polynomial; :func:`taylor_degree` of the head dimension by default.
+
+        Returns
+        -------
+        Stages
+            Matrices of shape (tokens, tokens), each of them next to the one before in the order of the proof.
+
+        Raises
+        ------
+        DomainError
+            With a mask or with inputs: the proof is for attention to all of orthonormal tokens.
+        """
         self._require_plain("the stages of the proof")
         scores = self.scores(rng)
         xp, root = array_namespace(scores), self.tokens**0.5
@@ -196,6 +236,16 @@ class SoftmaxAttention(Parametric, Ensemble):
             ``"finite head"`` and ``"proportional"`` (*equivalence*, Theorem 3.2) for moderate beta, ``"one-hot"`` (its
             Figure 4) for large beta, ``"auto"`` as :meth:`regime` says; a warning tells when no law is to be trusted.
             Causal attention and inputs have one law each, ``"auto"``; of other masks none is known.
+
+        Returns
+        -------
+        Law
+            Of squared singular values of ``sqrt(l) (A - C)``, C the mean of the mask.
+
+        Raises
+        ------
+        DomainError
+            For a mask without a law, or a regime that is not for this model.
         """
         Choice(("auto", "finite head", "proportional", "one-hot")).check("regime", regime)
         if not self._sees_all and not self.causal:
@@ -294,6 +344,16 @@ class SoftmaxAttention(Parametric, Ensemble):
 
         The m-th largest of entries is where their expected number beyond is ``m - 1/2``. The mean of causal attention
         has many values, those of the Cesaro matrix; which of its entries stand out is not known.
+
+        Parameters
+        ----------
+        most : int
+            How many entries to list at most, besides the mean; with a mask, how many values of the mean.
+
+        Returns
+        -------
+        list of Outlier
+            Squared singular values of ``sqrt(l) A``, each with its kind, ``"mean"`` or ``"entry"``.
         """
         if not self._sees_all:
             values = self.mask.singular_values(most)
@@ -367,7 +427,20 @@ class Taylor:
 
 
 def taylor(beta: float, degree: int) -> Taylor:
-    """The Taylor polynomial of ``f(x) = exp(beta x - beta**2/2) - 1``, centred (*equivalence*, section 4)."""
+    """The Taylor polynomial of ``f(x) = exp(beta x - beta**2/2) - 1``, centred (*equivalence*, section 4).
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    degree : int
+        Degree of the polynomial.
+
+    Returns
+    -------
+    Taylor
+        Coefficients of a polynomial in a standard Gaussian score, with mean zero, its variance and its mean slope.
+    """
     steps = np.cumprod(np.append(1.0, beta / np.arange(1, degree + 1)))
     raw = np.exp(-(beta**2) / 2) * steps
     nodes, weights = np.polynomial.hermite_e.hermegauss(degree + 2)
@@ -379,5 +452,18 @@ def taylor(beta: float, degree: int) -> Taylor:
 
 
 def taylor_degree(dim: int, constant: float = 2.0) -> int:
-    """``ceil(c log d/log log d)``, the degree that *equivalence* takes."""
+    """``ceil(c log d/log log d)``, the degree that *equivalence* takes.
+
+    Parameters
+    ----------
+    dim : int
+        Head dimension d.
+    constant : float
+        The constant c of *equivalence*, which only has to be large enough.
+
+    Returns
+    -------
+    int
+        The degree.
+    """
     return int(np.ceil(constant * np.log(dim) / np.log(np.log(max(dim, 16)))))

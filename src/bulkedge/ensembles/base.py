@@ -25,11 +25,32 @@ class Ensemble(ABC):
 
         The generator chooses the backend: NumPy's gives arrays; torch's gives tensors on its device, or a
         ``DomainError`` from models that draw with NumPy alone.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or torch.Generator
+            Source of randomness; the same state gives the same matrix.
+
+        Returns
+        -------
+        array
+            One draw, in double precision.
         """
 
     @abstractmethod
     def spectrum(self, rng: Any) -> Spectrum:
-        """Draw the matrix and return the values whose limit :meth:`law` is."""
+        """Draw the matrix and return the values whose limit :meth:`law` is.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or torch.Generator
+            Source of randomness, as for :meth:`sample`.
+
+        Returns
+        -------
+        Spectrum
+            The values of one draw, in the unit of :meth:`law`.
+        """
 
     @abstractmethod
     def law(self) -> Law:

@@ -103,6 +103,16 @@ class LargeEntries:
         With ``s`` the root of the point and G the Cauchy transform of the symmetrised law, the mass beyond is ``(2/pi)
         int_0^inf (s/(s**2 + y**2) - Re G(s + iy)) dy``: an integral off the axis, where the equations are well
         conditioned, whatever the density on it looks like.
+
+        Parameters
+        ----------
+        square : float
+            The point, as a squared singular value of ``sqrt(l) (A - uu')``.
+
+        Returns
+        -------
+        float
+            The expected number, zero or more.
         """
         s = float(np.sqrt(square))
         heights = np.geomspace(HIGHEST, LOWEST, HEIGHTS) * s
@@ -205,7 +215,20 @@ def _side(terms: Terms, jump: Complex, slope: Complex, x: Complex, y: Complex) -
 
 
 def heavy_share(beta: float, tokens: float) -> float:
-    """Share of the variance of ``f = exp(beta s - beta**2/2) - 1`` beyond ``sqrt(tokens)`` standard deviations."""
+    """Share of the variance of ``f = exp(beta s - beta**2/2) - 1`` beyond ``sqrt(tokens)`` standard deviations.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    tokens : float
+        Number of tokens.
+
+    Returns
+    -------
+    float
+        Between 0 and 1: how much of the matrix is in entries that are outliers on their own.
+    """
     if beta > LARGEST:
         return 1.0
     variance = np.expm1(beta**2)
@@ -215,5 +238,18 @@ def heavy_share(beta: float, tokens: float) -> float:
 
 
 def tokens_for(beta: float, share: float = TRUSTED) -> float:
-    """Number of tokens from which the linear model can be trusted at this beta: where the heavy share falls below."""
+    """Number of tokens from which the linear model can be trusted at this beta: where the heavy share falls below.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    share : float
+        The largest share of the variance in heavy entries that is accepted.
+
+    Returns
+    -------
+    float
+        The number of tokens, which grows like ``exp(c beta**2)`` and need not be one that fits any machine.
+    """
     return float(np.exp(brentq(lambda log: heavy_share(beta, np.exp(log)) - share, 0.0, 600.0)))

@@ -86,7 +86,15 @@ class RandomMarkov(Parametric, Ensemble):
         return QuarterCircle(self.variance).squared()
 
     def check_tails(self, what: str, stacklevel: int = 2) -> None:
-        """Warn if a prediction is for lighter tails than these entries have at this number of tokens."""
+        """Warn if a prediction is for lighter tails than these entries have at this number of tokens.
+
+        Parameters
+        ----------
+        what : str
+            The prediction, as the warning names it: ``"the law of the kernel"``.
+        stacklevel : int
+            Which caller the warning points to, as in ``warnings.warn``.
+        """
         share = self.heavy_share()
         if share > MOST_HEAVY:
             warnings.warn(
@@ -125,7 +133,18 @@ class RandomMarkov(Parametric, Ensemble):
 
 
 def without_gap(attention: Any) -> Any:
-    """``A - uu'``, the repair of *propagation*, equation 9; on values it costs one mean."""
+    """``A - uu'``, the repair of *propagation*, equation 9; on values it costs one mean.
+
+    Parameters
+    ----------
+    attention : array with axes (..., query, key)
+        Attention to all, whose rows sum to one; NumPy or torch.
+
+    Returns
+    -------
+    array of the same shape
+        Its rows sum to zero.
+    """
     return attention - 1 / attention.shape[-1]
 
 
@@ -149,6 +168,11 @@ def without_outliers(attention: Real, *, count: int | None = None, edge: float |
         How many directions to take out.
     edge : float, optional
         The largest singular value that stays; one of the two must be given.
+
+    Returns
+    -------
+    Pruned
+        The matrix of shape (T, T), and how many directions were taken out.
     """
     if (count is None) == (edge is None):
         raise DomainError(f"count = {count!r} and edge = {edge!r}: give one of the two")

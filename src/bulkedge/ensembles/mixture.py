@@ -107,7 +107,18 @@ class PooledMixture(Parametric, Ensemble):
         return spectrum(rows.T @ rows / self.samples, kind="eigen")
 
     def leading(self, rng: np.random.Generator) -> Real:
-        """Top K - 1 eigenvalues of a draw, with the squared length of their vectors in the span of the class means."""
+        """Top K - 1 eigenvalues of a draw, with the squared length of their vectors in the span of the class means.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        array of shape (K - 1, 2)
+            Eigenvalue of ``Y'Y/N`` and squared overlap in each row, largest eigenvalue first.
+        """
         rows, means = self._draw(rng)
         last = self.dim - 1
         values, vectors = eigh(rows.T @ rows / self.samples, subset_by_index=(last - len(means) + 2, last))

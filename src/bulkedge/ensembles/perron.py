@@ -133,6 +133,11 @@ def perron_of_independent(beta: float, tokens: int) -> Perron:
         Standard deviation of the scores.
     tokens : int
         Number of tokens.
+
+    Returns
+    -------
+    Perron
+        The squared singular value, with what it was made from.
     """
     head = Head(BETA.check("beta", beta), 1, tokens, qk_norm=False)
     row = _row(*_scores(head, 1.0), tokens)

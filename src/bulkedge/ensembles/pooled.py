@@ -179,6 +179,16 @@ class PooledSequences(Parametric, Ensemble):
         """Everything of one draw: table, signs, tokens, pooled rows and signal.
 
         Pooling is a sparse N x V matrix times the table: the N x L x d array of embedded sequences is never made.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        PooledDraw
+            All that was drawn, and the pooled rows.
         """
         rng = numpy_generator(rng)
         mean = np.full(self.dim, self.signal / np.sqrt(self.dim))
@@ -211,7 +221,18 @@ class PooledSequences(Parametric, Ensemble):
         return spectrum(rows.T @ rows / self.samples, kind="eigen")
 
     def leading(self, rng: np.random.Generator) -> Leading:
-        """Largest eigenvalue of a draw, and the squared overlap of its eigenvector with the signal's direction."""
+        """Largest eigenvalue of a draw, and the squared overlap of its eigenvector with the signal's direction.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        Leading
+            Eigenvalue of ``Y'Y/N``, and squared overlap with mu, to be held against :meth:`alignment`.
+        """
         rows = self.sample(rng)
         values, vectors = eigh(
             rows.T @ rows / self.samples, subset_by_index=(self.dim - 1, self.dim - 1), overwrite_a=True
@@ -338,7 +359,22 @@ def _with_outlier(spike: Spike, edge: float, strength: float) -> Spike:
 
 
 def draw_noise(kind: Noise, shape: tuple[int, int], rng: np.random.Generator) -> Real:
-    """Independent entries of mean zero and unit variance."""
+    """Independent entries of mean zero and unit variance.
+
+    Parameters
+    ----------
+    kind : {"gaussian", "uniform", "rademacher"}
+        Distribution of an entry.
+    shape : tuple of two ints
+        Shape of the matrix.
+    rng : numpy.random.Generator
+        Source of randomness.
+
+    Returns
+    -------
+    array of that shape
+        The entries.
+    """
     if kind == "gaussian":
         return rng.standard_normal(shape)
     if kind == "uniform":
@@ -356,6 +392,21 @@ def spectral_alignment(strength: ArrayLike, vocab_ratio: ArrayLike, sample_ratio
 
     zero once the second factor is: that is the threshold. It is symmetric in vocabulary and samples but for the first
     factor; in a finite table with ``alpha = kappa`` the noise of the class means adds ``x/(x + delta)``.
+
+    Parameters
+    ----------
+    strength : array_like
+        The spike over the noise, ``omega = alpha |m|**2/kappa``.
+    vocab_ratio : array_like
+        ``delta = d/V``.
+    sample_ratio : array_like
+        ``gamma = d/N``.
+
+    Returns
+    -------
+    float or array
+        Squared overlap of the sample's top eigenvector with the difference of the table's class means, of the shape
+        that the three have together; zero below the threshold.
     """
     omega, delta, gamma = (np.asarray(each, dtype=float) for each in (strength, vocab_ratio, sample_ratio))
     x = np.maximum(omega - delta, SMALLEST ** (1 / 4))
@@ -368,6 +419,18 @@ def critical_strength(vocab_ratio: ArrayLike, sample_ratio: ArrayLike) -> Any:
 
     ``x = omega - delta`` is the positive root of ``x**3 - (delta + gamma + delta gamma) x - 2 delta gamma``, by the
     trigonometric formula (*recovery*, Proposition 1 and equation 36).
+
+    Parameters
+    ----------
+    vocab_ratio : array_like
+        ``delta = d/V``.
+    sample_ratio : array_like
+        ``gamma = d/N``.
+
+    Returns
+    -------
+    float or array
+        The smallest detectable ``omega``, of the shape that the two have together.
     """
     delta, gamma = (np.asarray(each, dtype=float) for each in (vocab_ratio, sample_ratio))
     third = (delta + gamma + delta * gamma) / 3

@@ -165,7 +165,19 @@ class AttentionStack(Parametric, Ensemble):
         return self.attention in ("markov", "identity") and not self.layer_norm
 
     def weights(self, rng: np.random.Generator) -> Weights:
-        """Draw one layer."""
+        """Draw the weights of one layer.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Source of randomness.
+
+        Returns
+        -------
+        Weights
+            Values of shape (width, width), and either the attention matrix, of shape (tokens, tokens), or queries and
+            keys of shape (width, width), from which :meth:`attend` makes it.
+        """
         rng, width = numpy_generator(rng), self.width
         power = self.value_variance / (width if self.skip and self.skip_scaling == "plain" else 1)
         values = rng.standard_normal((width, width))
@@ -188,7 +200,24 @@ class AttentionStack(Parametric, Ensemble):
         return float(np.sqrt(np.log1p(self.variance)))
 
     def step(self, signal: Any, weights: Weights, repair: Repair | None = None) -> tuple[Any, Any]:
-        """One layer: the attention, repaired if told so, and the signal after it; NumPy or torch."""
+        """One layer: the attention, repaired if told so, and the signal after it; NumPy or torch.
+
+        Parameters
+        ----------
+        signal : array of shape (tokens, width)
+            The layer's input ``X_{l-1}``.
+        weights : Weights
+            A draw of :meth:`weights`, on the same backend.
+        repair : callable, optional
+            From an attention matrix to the one to use, in place of what ``gap`` says.
+
+        Returns
+        -------
+        attention : array of shape (tokens, tokens)
+            As it was used.
+        signal : array of shape (tokens, width)
+            The layer's output ``X_l``.
+        """
         xp = array_namespace(signal)
         attention = (repair or self._repaired)(self.attend(signal, weights))
         output = attention @ signal @ weights.values
@@ -200,7 +229,20 @@ class AttentionStack(Parametric, Ensemble):
         return attention, output
 
     def attend(self, signal: Any, weights: Weights) -> Any:
-        """The attention matrix of a layer on a signal, as it is before any repair."""
+        """The attention matrix of a layer on a signal, as it is before any repair.
+
+        Parameters
+        ----------
+        signal : array of shape (tokens, width)
+            The layer's input.
+        weights : Weights
+            A draw of :meth:`weights`, on the same backend.
+
+        Returns
+        -------
+        array of shape (tokens, tokens)
+            Rows sum to one.
+        """
         if weights.attention is not None:
             return weights.attention
         xp = array_namespace(signal)
@@ -228,7 +270,20 @@ class AttentionStack(Parametric, Ensemble):
         return np.eye(self.tokens, self.width)
 
     def layers(self, rng: np.random.Generator, repair: Repair | None = None) -> Iterator[Layer]:
-        """The signal, layer by layer; ``repair`` maps each attention matrix to another, in place of what gap says."""
+        """The signal, layer by layer; ``repair`` maps each attention matrix to another, in place of what gap says.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Source of all randomness; layers draw from it one after another.
+        repair : callable, optional
+            From an attention matrix to the one to use.
+
+        Yields
+        ------
+        Layer
+            Weights, attention and signal of each layer, first layer first.
+        """
         signal = self.start()
         for _ in range(self.depth):
             weights = self.weights(rng)
@@ -247,7 +302,18 @@ class AttentionStack(Parametric, Ensemble):
     # -- prediction ----------------------------------------------------------------------------------------------------
 
     def at_depth(self, depth: int) -> AttentionStack:
-        """The same stack with another number of layers."""
+        """The same stack with another number of layers.
+
+        Parameters
+        ----------
+        depth : int
+            Number of layers.
+
+        Returns
+        -------
+        AttentionStack
+            All else is the same.
+        """
         return replace(self, depth=depth)
 
     def _require_plain(self, what: str) -> None:

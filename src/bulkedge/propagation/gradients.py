@@ -41,6 +41,16 @@ def gradient_norms(stack: AttentionStack, layers: Iterable[Layer]) -> Real:
         A stack whose layers are linear: Markov or identity attention, no LayerNorm.
     layers : iterable of Layer
         A draw of it.
+
+    Returns
+    -------
+    array of shape (L,)
+        The squared norms, first layer first.
+
+    Raises
+    ------
+    DomainError
+        If the stack is not linear, or has too many ways around its layers.
     """
     drawn = list(layers)
     if not stack.linear:
@@ -103,6 +113,13 @@ def estimated_gradient_norms(
         Draws the probes.
     probes : int
         How many.
+
+    Returns
+    -------
+    norms : array of shape (L,)
+        Estimates of the squared norms, first layer first.
+    errors : array of shape (L,)
+        Their standard errors.
     """
     probes = Integers(2, 10**6).check("probes", probes)
     drawn = list(layers)
@@ -116,7 +133,27 @@ def estimated_gradient_norms(
 
 
 def pullback(stack: AttentionStack, layers: Sequence[Layer], cotangent: Real) -> list[Real]:
-    """Gradients of ``sum(cotangent * X_L)`` with respect to the value matrices, by reverse-mode differentiation."""
+    """Gradients of ``sum(cotangent * X_L)`` with respect to the value matrices, by reverse-mode differentiation.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        A stack that is differentiable: all but ``gap="all"``.
+    layers : sequence of Layer
+        A draw of it.
+    cotangent : array of shape (T, d)
+        Weight of each entry of the last signal ``X_L``.
+
+    Returns
+    -------
+    list of arrays of shape (d, d)
+        The gradient of each layer's value matrix ``W_l``, first layer first.
+
+    Raises
+    ------
+    DomainError
+        For ``gap="all"``, whose number of outliers is not differentiable.
+    """
     if stack.gap == "all":
         raise DomainError("gap = 'all' counts outliers, which is not differentiable")
     gradients: list[Real] = []

@@ -47,7 +47,18 @@ class Isometry:
     layer_mean: float
 
     def distortion(self, mean: ArrayLike) -> Real:
-        """``E (x - 1)**2`` when the scales are chosen to give this mean."""
+        """``E (x - 1)**2`` when the scales are chosen to give this mean.
+
+        Parameters
+        ----------
+        mean : array_like
+            Means m of the squared singular values, of any shape.
+
+        Returns
+        -------
+        array
+            Mean squared distance to one, ``v m**2 + (m - 1)**2``, of the same shape.
+        """
         m = np.asarray(mean, dtype=float)
         return np.asarray(self.spread * m**2 + (m - 1) ** 2)
 
@@ -77,6 +88,18 @@ def tradeoff(stack: AttentionStack, of: Literal["kernel", "jacobian"] = "kernel"
 
     ``v = a + b`` for the kernel and ``(1 + a)(1 + c) - 1`` for the Jacobian: ``a = L`` for Markov attention, ``b = L
     T/d`` and ``c = L`` for Gaussian values, each zero for what is orthogonal.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        Linear: Markov or identity attention, no LayerNorm; without skip connection and without its gap.
+    of : {"kernel", "jacobian"}
+        Whose eigenvalues: those of ``X_L X_L'``, or the squared singular values of the Jacobian.
+
+    Returns
+    -------
+    Isometry
+        Spread, mean, and the least distortion that any scale reaches.
     """
     Choice(("kernel", "jacobian")).check("of", of)
     stack._require_free("the trade-off")
@@ -87,7 +110,22 @@ def tradeoff(stack: AttentionStack, of: Literal["kernel", "jacobian"] = "kernel"
 
 
 def deepest(stack: AttentionStack, distortion: float, of: Literal["kernel", "jacobian"] = "kernel") -> int:
-    """Largest depth at which some scale keeps the distortion this small; zero if no depth does."""
+    """Largest depth at which some scale keeps the distortion this small; zero if no depth does.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        A gap-free stack; its own depth does not matter.
+    distortion : float
+        The largest ``E (x - 1)**2`` that is accepted, between 0 and 1.
+    of : {"kernel", "jacobian"}
+        Whose eigenvalues; see :func:`tradeoff`.
+
+    Returns
+    -------
+    int
+        The depth, at most 1000.
+    """
     bound = Interval(0, 1, "()").check("distortion", distortion)
     depth = 0
     while depth < 1000 and tradeoff(stack.at_depth(depth + 1), of).least <= bound:

@@ -53,6 +53,18 @@ def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
     With ``phi(s) = E exp(-s w)``, ``w = exp(beta z)``: ``E sum p_j**2 = T int s E[w**2 e**(-s w)] phi**(T-1) ds`` and
     ``E sum p_j z_j = T int E[z w e**(-s w)] phi**(T-1) ds``; ``E log Z`` is the integral of the latter over beta, which
     by parts is ``int (e**(-s) - phi**T) ds/s``. The entropy is ``log Z - beta sum p_j z_j``.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    tokens : int
+        Number T of scores in the row.
+
+    Returns
+    -------
+    Softmax
+        Means over the scores of the entropy, in nats, and of the sum of the squared weights.
     """
     beta = BETA.check("beta", beta)
     z = np.arange(-12.0, 12.0 + STEP / 2, STEP)
@@ -71,7 +83,18 @@ def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
 
 
 def freezing_beta(tokens: float) -> float:
-    """``sqrt(2 log T)``: where the softmax of T Gaussian scores freezes (random energy model)."""
+    """``sqrt(2 log T)``: where the softmax of T Gaussian scores freezes (random energy model).
+
+    Parameters
+    ----------
+    tokens : float
+        Number of tokens T, above one.
+
+    Returns
+    -------
+    float
+        The score scale from which a few weights hold nearly all of a row.
+    """
     return float(np.sqrt(2 * np.log(TOKENS.check("tokens", tokens))))
 
 
@@ -91,7 +114,18 @@ class Trainability(Parametric):
     share: float = parameter(Interval(0, 1, "()"), "share of the signal that tokens must keep to themselves", 0.5)
 
     def passed(self, beta: float) -> float:
-        """``Y``, the power of differences between tokens that one attention matrix passes on."""
+        """``Y``, the power of differences between tokens that one attention matrix passes on.
+
+        Parameters
+        ----------
+        beta : float
+            Standard deviation of the scores.
+
+        Returns
+        -------
+        float
+            ``E sum_j A_ij**2 - 1/T``: zero for uniform attention, ``1 - 1/T`` where each token attends to one.
+        """
         if beta == 0:
             return 0.0
         return max(softmax_of_gaussians(beta, self.tokens).participation - 1 / self.tokens, 0.0)
@@ -103,6 +137,16 @@ class Trainability(Parametric):
         expectations over attention and values give ``p' = (a**2 + b Y) p``, and ``c' = (a**2 + b) c + b Y p/(T - 1)``
         with the gap, ``c' = a**2 c + b Y p/(T - 1)`` without it; ``b = 1 - a**2`` (docs/theory/propagation.md,
         "Trainability").
+
+        Parameters
+        ----------
+        beta : float
+            Standard deviation of the scores.
+
+        Returns
+        -------
+        float
+            Between 0, where all tokens are the same, and 1; the input, of orthonormal tokens, has ``1 - 1/T``.
         """
         through, skipped = 1 - self.skip**2, self.skip**2
         passed = self.passed(beta)
@@ -117,11 +161,33 @@ class Trainability(Parametric):
         return float(apart)
 
     def entropy(self, beta: float) -> float:
-        """Mean entropy of a row of attention."""
+        """Mean entropy of a row of attention.
+
+        Parameters
+        ----------
+        beta : float
+            Standard deviation of the scores.
+
+        Returns
+        -------
+        float
+            In nats, at most ``log T``.
+        """
         return softmax_of_gaussians(beta, self.tokens).entropy
 
     def verdict(self, beta: float) -> Verdict:
-        """On which side of the map this score scale is."""
+        """On which side of the map this score scale is.
+
+        Parameters
+        ----------
+        beta : float
+            Standard deviation of the scores.
+
+        Returns
+        -------
+        {"rank collapse", "inside", "entropy collapse"}
+            Below the window, in it, or above; entropy goes before rank.
+        """
         beta = BETA.check("beta", beta)
         if beta >= freezing_beta(self.tokens):
             return "entropy collapse"

@@ -97,6 +97,16 @@ def prefix_majority(length: int, prefix: int, correlation: float) -> LabelledSig
         Leading positions that carry the label; odd, so that there is a majority.
     correlation : float
         Correlation of any two prefix signs.
+
+    Returns
+    -------
+    LabelledSigns
+        All ``2**length`` patterns of signs, with label and probability.
+
+    Raises
+    ------
+    DomainError
+        If the prefix is even, or the length beyond 18.
     """
     length = Integers(1, LONGEST).check("length", length)
     prefix = Integers(1, length).check("prefix", prefix)
@@ -138,7 +148,20 @@ class RidgeClassifier(Parametric):
     # -- simulation ----------------------------------------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator, tests: int = 0) -> LabelledSequences:
-        """A centred table, and the training sequences followed by as many test sequences as asked for."""
+        """A centred table, and the training sequences followed by as many test sequences as asked for.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Source of all randomness.
+        tests : int
+            How many test sequences to draw after the ``samples`` training sequences.
+
+        Returns
+        -------
+        LabelledSequences
+            The centred table, and tokens and labels of ``samples + tests`` sequences.
+        """
         tests = Integers(0, 10**8).check("tests", tests)
         table = rng.standard_normal((self.vocab, self.dim))
         half = self.vocab // 2
@@ -150,7 +173,25 @@ class RidgeClassifier(Parametric):
         return LabelledSequences(table - table.mean(axis=0), tokens, labels[chosen])
 
     def tested(self, data: LabelledSequences, weights: ArrayLike) -> float:
-        """Share of the test sequences of a draw that a classifier trained on the others gets right."""
+        """Share of the test sequences of a draw that a classifier trained on the others gets right.
+
+        Parameters
+        ----------
+        data : LabelledSequences
+            A draw of :meth:`sample` with test sequences in it.
+        weights : array_like of shape (L,)
+            Pooling weights, a finite number for each position.
+
+        Returns
+        -------
+        float
+            The share, between 0 and 1.
+
+        Raises
+        ------
+        DomainError
+            If the draw has no test sequences.
+        """
         if len(data.labels) <= self.samples:
             raise DomainError(f"there are no test sequences: sample(rng, tests) draws them after {self.samples} others")
         rows = pool(data.table, data.tokens, self._weights(weights))
@@ -161,14 +202,36 @@ class RidgeClassifier(Parametric):
     # -- prediction ----------------------------------------------------------------------------------------------------
 
     def accuracy(self, weights: ArrayLike) -> float:
-        """Limit of the test accuracy."""
+        """Limit of the test accuracy as samples, dimension and vocabulary grow together.
+
+        Parameters
+        ----------
+        weights : array_like of shape (L,)
+            Pooling weights, a finite number for each position.
+
+        Returns
+        -------
+        float
+            Between 0 and 1.
+        """
         w = self._weights(weights)
         score = self.score(w)
         margin = self.population.labels * (self.population.signs @ w) * score.slope
         return float(self.population.probabilities @ ndtr(margin / np.sqrt(score.variance)))
 
     def score(self, weights: ArrayLike) -> Score:
-        """Limits of the slope and the variance of the scores; see the module."""
+        """Limits of the slope and the variance of the scores; see the module.
+
+        Parameters
+        ----------
+        weights : array_like of shape (L,)
+            Pooling weights, a finite number for each position.
+
+        Returns
+        -------
+        Score
+            t and ``sigma**2``: a test row with pooled sign a has the score ``t a + sigma g``, g standard Gaussian.
+        """
         kappa, alpha, q = self._kept(self._weights(weights))
         tau, gain, _, _ = self._resolvent(kappa)
         slope = q * gain / (1 + alpha * gain)
@@ -179,7 +242,18 @@ class RidgeClassifier(Parametric):
         return Score(slope, (along + x * (1 - 2 * slope * q + slope**2 * alpha)) / (1 - x))
 
     def loss(self, weights: ArrayLike) -> LossGradient:
-        """Limit of the training loss, and its derivative in each weight."""
+        """Limit of the training loss, and its derivative in each weight.
+
+        Parameters
+        ----------
+        weights : array_like of shape (L,)
+            Pooling weights, a finite number for each position.
+
+        Returns
+        -------
+        LossGradient
+            The regularised loss for each sample, and its gradient of shape (L,).
+        """
         w = self._weights(weights)
         kappa, alpha, q = self._kept(w)
         tau, gain, tau_slope, gain_slope = self._resolvent(kappa)
@@ -189,7 +263,20 @@ class RidgeClassifier(Parametric):
         return LossGradient(tau * (1 - q * slope), gradient)
 
     def learned(self, rng: np.random.Generator, *, restarts: int = 4) -> LearnedWeights:
-        """Limit of :func:`~bulkedge.recovery.learned.learned_weights`: the minimiser of the limiting loss."""
+        """Limit of :func:`~bulkedge.recovery.learned.learned_weights`: the minimiser of the limiting loss.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Draws the starting points.
+        restarts : int
+            How many of them; the first has equal weights. The best minimum is kept.
+
+        Returns
+        -------
+        LearnedWeights
+            Non-negative weights that sum to one, and the limiting loss there.
+        """
         return minimise_on_simplex(self.loss, self.population.signs.shape[1], rng, restarts)
 
     @cached_property

@@ -45,6 +45,11 @@ def prefix_correlation(length: int, prefix: int, correlation: float) -> Real:
         Correlated positions, at most L.
     correlation : float
         Their correlation, in [0, 1].
+
+    Returns
+    -------
+    array of shape (L, L)
+        R: ones on the diagonal, the correlation within the prefix, zero elsewhere.
     """
     length = LENGTH.check("length", length)
     prefix = Integers(1, length).check("prefix", prefix)
@@ -66,6 +71,11 @@ def spiked_correlation(length: int, direction: ArrayLike, strength: float) -> Re
         Any vector but zero; its signs may differ.
     strength : float
         Strength of the spike, at least zero.
+
+    Returns
+    -------
+    array of shape (L, L)
+        R: ones on the diagonal, and of product form ``a_t a_s`` off it.
     """
     length = LENGTH.check("length", length)
     strength = Interval(0, 1e12).check("strength", strength)
@@ -88,6 +98,11 @@ def autoregressive_correlation(length: int, correlation: float) -> Real:
         Positions L.
     correlation : float
         Correlation of neighbours, in [-1, 1].
+
+    Returns
+    -------
+    array of shape (L, L)
+        R, which depends on the distance of the positions alone.
     """
     positions = np.arange(LENGTH.check("length", length))
     correlation = Interval(-1, 1).check("correlation", correlation)
@@ -105,6 +120,11 @@ def draw_signs(correlation: ArrayLike, samples: int, rng: np.random.Generator) -
         Rows.
     rng : numpy.random.Generator
         Source of randomness.
+
+    Returns
+    -------
+    array of shape (samples, L)
+        Entries 1.0 and -1.0.
 
     Raises
     ------
@@ -131,7 +151,18 @@ def draw_signs(correlation: ArrayLike, samples: int, rng: np.random.Generator) -
 
 
 def product_loading(correlation: Real) -> Real | None:
-    """The vector a with ``R_ts = a_t a_s`` off the diagonal and ``|a_t| <= 1``, if there is one."""
+    """The vector a with ``R_ts = a_t a_s`` off the diagonal and ``|a_t| <= 1``, if there is one.
+
+    Parameters
+    ----------
+    correlation : array of shape (L, L)
+        Correlation matrix R.
+
+    Returns
+    -------
+    array of shape (L,) or None
+        a, up to one sign for all of it; zeros for the identity.
+    """
     off = correlation - np.diag(np.diagonal(correlation))
     first, second = np.unravel_index(np.argmax(np.abs(off)), off.shape)
     if abs(off[first, second]) <= TOLERANCE:

@@ -54,13 +54,35 @@ WEIGHTS = PoolingWeights()
 
 
 def mean_weights(length: int) -> Real:
-    """``1/L`` everywhere."""
+    """``1/L`` everywhere.
+
+    Parameters
+    ----------
+    length : int
+        Positions L.
+
+    Returns
+    -------
+    array of shape (L,)
+        The weights of mean pooling.
+    """
     length = LENGTH.check("length", length)
     return np.full(length, 1 / length)
 
 
 def harmonic(upto: int) -> Real:
-    """The harmonic numbers ``H_0, H_1, ..., H_upto``."""
+    """The harmonic numbers ``H_0, H_1, ..., H_upto``.
+
+    Parameters
+    ----------
+    upto : int
+        The last index, zero or more.
+
+    Returns
+    -------
+    array of shape (upto + 1,)
+        ``H_k = 1 + 1/2 + ... + 1/k``.
+    """
     return np.append(0.0, np.cumsum(1 / np.arange(1.0, upto + 1)))
 
 
@@ -69,6 +91,21 @@ def causal_weights(length: int) -> Real:
 
     Row t attends evenly to the positions before it, the first row to itself: ``w_1 = (1 + H_{L-1})/L`` and
     ``w_j = (H_{L-1} - H_{j-1})/L``, with harmonic numbers H. The last weight is zero.
+
+    Parameters
+    ----------
+    length : int
+        Positions L.
+
+    Returns
+    -------
+    array of shape (L,)
+        Weights that decrease along the sequence and sum to one.
+
+    Examples
+    --------
+    >>> causal_weights(4).round(4)
+    array([0.7083, 0.2083, 0.0833, 0.    ])
     """
     length = LENGTH.check("length", length)
     numbers = harmonic(length - 1)
@@ -78,7 +115,18 @@ def causal_weights(length: int) -> Real:
 
 
 def causal_noise(length: int) -> float:
-    """``kappa`` of the causal weights: ``(2 L - 1 + H_{L-1})/L**2`` (*recovery*, Appendix H)."""
+    """``kappa`` of the causal weights: ``(2 L - 1 + H_{L-1})/L**2`` (*recovery*, Appendix H).
+
+    Parameters
+    ----------
+    length : int
+        Positions L.
+
+    Returns
+    -------
+    float
+        ``|w|**2`` of :func:`causal_weights`.
+    """
     length = LENGTH.check("length", length)
     return float((2 * length - 1 + harmonic(length - 1)[-1]) / length**2)
 
@@ -88,6 +136,20 @@ def causal_signal(length: int, prefix: int, correlation: float) -> float:
 
     ``kappa + r (m**2 - q)``: m is the mass ``(1 + p + p D)/L`` of the prefix and q its sum of squares, which is kappa
     less ``(2 (L - 1 - p) - (2 p + 1) D - p D**2)/L**2``, with ``D = H_{L-1} - H_p``.
+
+    Parameters
+    ----------
+    length : int
+        Positions L.
+    prefix : int
+        Correlated positions p, at most L.
+    correlation : float
+        Their correlation r, between 0 and 1.
+
+    Returns
+    -------
+    float
+        ``w' R w`` of :func:`causal_weights` and :func:`~bulkedge.recovery.correlations.prefix_correlation`.
     """
     length = LENGTH.check("length", length)
     prefix = Integers(1, length).check("prefix", prefix)
@@ -105,11 +167,26 @@ def optimal_weights(correlation: ArrayLike) -> Real:
     They reach ``alpha/kappa = lambda_max(R)`` (*recovery*, Theorem 5, equation 10). Where the top eigenvalue has
     several eigenvectors, those of least kappa: the projection of the constant vector on their span.
 
+    Parameters
+    ----------
+    correlation : array_like of shape (L, L)
+        Correlation matrix R of the signs along the sequence.
+
+    Returns
+    -------
+    array of shape (L,)
+        Weights that sum to one; some may be negative.
+
     Raises
     ------
     ValueError
         If the top eigenvectors all sum to zero: then ``alpha/kappa`` comes as close to ``lambda_max`` as one likes, and
         does not reach it.
+
+    Examples
+    --------
+    >>> optimal_weights([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]]).round(12) + 0.0
+    array([0.5, 0.5, 0. ])
     """
     matrix = CORRELATION.check("correlation", correlation)
     values, vectors = np.linalg.eigh(matrix)
@@ -136,6 +213,11 @@ def self_attention_weights(sequences: ArrayLike, temperature: float = 1.0) -> Re
         Embedded sequences.
     temperature : float
         The factor tau of the scores.
+
+    Returns
+    -------
+    array of shape (..., L)
+        The weights of each sequence, which sum to one.
     """
     embedded = FINITE.check("sequences", sequences)
     if embedded.ndim < 2:
@@ -156,6 +238,22 @@ def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, temperat
     own token, with probability ``(1 + R_ts)/V``, and then its score is tau and not small (*recovery*, Appendix G,
     leaves this out). Its weight rises by ``a = e**tau/(n - 1 + e**tau) - 1/n``, at a squared distance of ``a**2 n/(n -
     1)``. Both parts are of order ``d**(-1/2)`` in distance.
+
+    Parameters
+    ----------
+    correlation : array_like of shape (L, L)
+        Correlation matrix R of the signs along the sequence.
+    dim : int
+        Dimension d of the embeddings.
+    vocab : int
+        Rows V of the table.
+    temperature : float
+        The factor tau of the scores.
+
+    Returns
+    -------
+    float
+        Root of the mean squared Euclidean distance between the two vectors of weights.
     """
     matrix = CORRELATION.check("correlation", correlation)
     temperature = TEMPERATURE.check("temperature", temperature)
@@ -168,7 +266,22 @@ def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, temperat
 
 
 def pool(table: Real, tokens: Any, weights: Real) -> Real:
-    """Weighted sums of the rows of a table at the tokens of each sequence, by a sparse product."""
+    """Weighted sums of the rows of a table at the tokens of each sequence, by a sparse product.
+
+    Parameters
+    ----------
+    table : array of shape (vocab, dim)
+        Embeddings.
+    tokens : array of integers, shape (samples, L)
+        Rows of the table that make up each sequence.
+    weights : array of shape (L,)
+        Pooling weights.
+
+    Returns
+    -------
+    array of shape (samples, dim)
+        The pooled rows Y.
+    """
     count, length = tokens.shape
     ends = np.arange(0, count * length + 1, length)
     spread = csr_array((np.tile(weights, count), tokens.ravel(), ends), shape=(count, len(table)))
