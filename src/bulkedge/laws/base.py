@@ -156,7 +156,25 @@ class Law(Perturbed):
     # -- distribution --------------------------------------------------------------------------------------------------
 
     def pdf(self, x: ArrayLike) -> Any:
-        """Density of the continuous part (atoms have none: see :attr:`atoms`)."""
+        """Density of the continuous part (atoms have none: see :attr:`atoms`).
+
+        Parameters
+        ----------
+        x : array_like
+            Points of the line, of any shape.
+
+        Returns
+        -------
+        float or array
+            The density, of the same shape: zero outside the support, infinite at hard edges, nan where x is. It
+            integrates to one less the mass of the atoms.
+
+        Examples
+        --------
+        >>> from bulkedge.laws import MarchenkoPastur
+        >>> round(float(MarchenkoPastur(1.0).pdf(1.0)), 6)           # sqrt(3)/(2 pi)
+        0.275664
+        """
         points = REAL.check("x", x)
         density = np.where(np.isnan(points), np.nan, 0.0)
         finite = np.isfinite(points)
@@ -202,7 +220,18 @@ class Law(Perturbed):
         return np.where(on_atom, self._locations[following], between)
 
     def moment(self, k: int) -> float:
-        """``E[x**k]``."""
+        """``E[x**k]``.
+
+        Parameters
+        ----------
+        k : int
+            Order of the moment, zero or more.
+
+        Returns
+        -------
+        float
+            The moment about zero, atoms included.
+        """
         return self._moment_about(ORDERS.check("k", k), 0.0)
 
     def _moment_about(self, k: int, centre: float) -> float:
@@ -260,7 +289,24 @@ class Law(Perturbed):
         return result
 
     def cauchy(self, z: ArrayLike) -> Any:
-        """Cauchy transform ``G(z) = int dmu(t)/(z - t)``; on the support, its limit from the upper half-plane."""
+        """Cauchy transform ``G(z) = int dmu(t)/(z - t)``; on the support, its limit from the upper half-plane.
+
+        Parameters
+        ----------
+        z : array_like
+            Points of the complex plane, of any shape, real ones included.
+
+        Returns
+        -------
+        complex or array
+            G there, of the same shape; infinite at atoms.
+
+        Examples
+        --------
+        >>> from bulkedge.laws import Semicircle
+        >>> round(float(Semicircle(1.0).cauchy(2.5).real), 10)       # (z - sqrt(z**2 - 4))/2
+        0.5
+        """
         points = COMPLEX.check("z", z).astype(complex)
         return self._transforms(points.ravel())[0].reshape(points.shape)[()]
 
@@ -275,6 +321,16 @@ class Law(Perturbed):
         """The inverse K of the Cauchy transform, on the branch that is ``1/w + mean + ...`` at small w.
 
         Real w must lie strictly between G at the two outer edges; complex w is reached along the ray from zero.
+
+        Parameters
+        ----------
+        w : array_like
+            Values of the Cauchy transform, not zero, of any shape.
+
+        Returns
+        -------
+        float, complex or array
+            ``K(w)`` with ``G(K(w)) = w``, of the same shape; complex if w is of a complex type.
 
         Raises
         ------
@@ -381,7 +437,18 @@ class Law(Perturbed):
     # -- images --------------------------------------------------------------------------------------------------------
 
     def scaled(self, factor: float) -> Law:
-        """The law of ``factor * x``."""
+        """The law of ``factor * x``.
+
+        Parameters
+        ----------
+        factor : float
+            Any finite number; a negative one turns the law around, zero leaves a point mass at zero.
+
+        Returns
+        -------
+        Law
+            The law of the eigenvalues of ``factor`` times the matrix.
+        """
         from bulkedge.laws.images import Affine
 
         return Affine.of(self, factor, 0.0)
@@ -401,7 +468,22 @@ class Law(Perturbed):
     # -- pictures ------------------------------------------------------------------------------------------------------
 
     def plot(self, axes: Any = None, *, scale: str = "auto", **look: Any) -> Any:
-        """Draw the density; see :func:`bulkedge.plots.density`."""
+        """Draw the density; see :func:`bulkedge.plots.density`.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where; the current axes of pyplot by default.
+        scale : {"auto", "linear", "sqrt", "log"}
+            The axis of the values.
+        **look : object
+            Options of ``Axes.plot``, such as ``label`` and ``color``.
+
+        Returns
+        -------
+        matplotlib Axes
+            The axes.
+        """
         from bulkedge import plots
 
         return plots.density(self, axes, scale=scale, **look)

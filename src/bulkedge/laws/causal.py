@@ -92,6 +92,16 @@ def excess(log_x: Real) -> Complex:
 
     Below FIRST in closed form. Elsewhere w is summed from the Taylor series of the nearest centre on the negative axis
     to the first of ANGLES, and from there carried to argument zero, by a new series at each angle.
+
+    Parameters
+    ----------
+    log_x : array
+        Logarithms of points X, of any shape.
+
+    Returns
+    -------
+    complex array
+        w there, of the same shape; its imaginary part is that of the limit from the upper half-plane.
     """
     result = np.empty(log_x.shape, dtype=complex)
     small = log_x < FIRST

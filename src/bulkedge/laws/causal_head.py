@@ -102,14 +102,36 @@ class LogTable:
         self._pole = (rise * logs[1] - logs[0]) / (rise - 1)
 
     def cdf(self, log: Real) -> Real:
-        """The mass up to the exponential of each argument."""
+        """The mass up to the exponential of each argument.
+
+        Parameters
+        ----------
+        log : array
+            Logarithms of points, of any shape.
+
+        Returns
+        -------
+        array
+            The mass, of the same shape: one right of the table, ``a/(b - log x)`` left of it.
+        """
         first, last = self._logs[[0, -1]]
         tail = self._masses[0] * (self._pole - first) / (self._pole - np.minimum(log, first))
         inside = self._between(np.clip(log, first, last))
         return np.where(log < first, tail, np.where(log > last, 1.0, inside))
 
     def log_quantile(self, level: Real) -> Real:
-        """Logarithm of the point at which the mass reaches each level, by bisection; minus infinity at zero."""
+        """Logarithm of the point at which the mass reaches each level, by bisection; minus infinity at zero.
+
+        Parameters
+        ----------
+        level : array
+            Levels between 0 and 1, of any shape.
+
+        Returns
+        -------
+        array
+            The logarithms, of the same shape.
+        """
         low, high = np.full(level.shape, self._logs[0]), np.full(level.shape, self._logs[-1])
         for _ in range(60):
             middle = (low + high) / 2

@@ -45,11 +45,33 @@ class Distribution(ABC):
 
     @abstractmethod
     def cdf(self, x: ArrayLike) -> Any:
-        """Mass at or below x, atoms included."""
+        """Mass at or below x, atoms included.
+
+        Parameters
+        ----------
+        x : array_like
+            Points of the line, of any shape; infinite ones are allowed.
+
+        Returns
+        -------
+        float or array
+            The mass, between 0 and 1, of the same shape; nan where x is.
+        """
 
     @abstractmethod
     def ppf(self, q: ArrayLike) -> Any:
-        """Smallest x with ``cdf(x) >= q``; nan outside [0, 1]."""
+        """Smallest x with ``cdf(x) >= q``; nan outside [0, 1].
+
+        Parameters
+        ----------
+        q : array_like
+            Levels, of any shape.
+
+        Returns
+        -------
+        float or array
+            The quantiles, of the same shape.
+        """
 
     @property
     def atoms(self) -> Atoms:

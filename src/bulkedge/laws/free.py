@@ -45,10 +45,21 @@ def free_add(mu: Law, nu: Law) -> Law:
     mu, nu : Law
         Any two laws with finite moments.
 
+    Returns
+    -------
+    Law
+        The law of the sum; an affine image of one of the laws if the other is a point mass.
+
     Raises
     ------
     DomainError
         If a law has a heavy tail, as :class:`~bulkedge.laws.causal.CausalLaw` does.
+
+    Examples
+    --------
+    >>> from bulkedge.laws.semicircle import Semicircle
+    >>> round(free_add(Semicircle(1.0), Semicircle(3.0)).edge, 10)        # variances add up: 2 sqrt(1 + 3)
+    4.0
     """
     mu, nu = _operand("mu", mu), _operand("nu", nu)
     for law, other in ((mu, nu), (nu, mu)):
@@ -64,6 +75,16 @@ def free_mul(mu: Law, nu: Law) -> Law:
     ----------
     mu, nu : Law
         Two laws, at least one of them on the positive half-line.
+
+    Returns
+    -------
+    Law
+        The law of the product.
+
+    Raises
+    ------
+    DomainError
+        If both laws reach below zero.
     """
     mu, nu = _operand("mu", mu), _operand("nu", nu)
     if mu.lower_edge < 0 and nu.lower_edge < 0:
@@ -248,7 +269,20 @@ def _paired_atoms(mu: Law, nu: Law, combine: Callable[[float, float], float]) ->
 
 
 def silverstein_map(law: Law, ratio: float) -> PickMap:
-    """The inverse map ``z(u) = u (1 + ratio psi(u))`` of the free product with MP(ratio)."""
+    """The inverse map ``z(u) = u (1 + ratio psi(u))`` of the free product with MP(ratio).
+
+    Parameters
+    ----------
+    law : Law
+        The population's law H.
+    ratio : float
+        Dimensions over samples.
+
+    Returns
+    -------
+    PickMap
+        The map, its barriers, and for laws of a few atoms also its exact form.
+    """
 
     def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
         g, g_slope, psi, slope = law._transforms(u)

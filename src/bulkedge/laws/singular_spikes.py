@@ -112,7 +112,29 @@ class SingularSpike:
 def singular_spike(
     law: Law, strength: ArrayLike, ratio: float | None = None, unit: Unit | str | None = None
 ) -> SingularSpike:
-    """Signal of the given singular value in a matrix of the given law: see :meth:`bulkedge.Law.singular_spike`."""
+    """Signal of the given singular value in a matrix of the given law: see :meth:`bulkedge.Law.singular_spike`.
+
+    Parameters
+    ----------
+    law : Law
+        Law of the matrix M: of its singular values, their squares, or the symmetrised singular values.
+    strength : array_like
+        Singular values x > 0 of the signal, not their squares. Each is a signal on its own.
+    ratio : float, optional
+        Rows over columns of the matrix; laws that know their matrix have it as default.
+    unit : Unit, optional
+        For laws of plain values: whether these are singular values or their squares.
+
+    Returns
+    -------
+    SingularSpike
+        The largest outlier of each strength with its left and right overlap, and all of them.
+
+    Raises
+    ------
+    DomainError
+        If a strength is not positive or out of range, or ratio or unit are needed and not given.
+    """
     given = FINITE.check("strength", strength)
     if not np.all((given >= 1 / STRONGEST) & (given <= STRONGEST)):
         raise DomainError(
@@ -210,18 +232,62 @@ class Singular(Response):
 
     @abstractmethod
     def phi(self, s: Real) -> tuple[Real, Real]:
-        """The left response without its zeros, and its derivative in s."""
+        """The left response without its zeros, and its derivative in s.
+
+        Parameters
+        ----------
+        s : array of shape (n,)
+            Values of the coordinate.
+
+        Returns
+        -------
+        phi, slope : arrays of shape (n,)
+            The response, and its derivative in s.
+        """
 
     @abstractmethod
     def residue(self, s: Real) -> Real:
-        """The factor that makes the mass of an atom at s the residue of the left response."""
+        """The factor that makes the mass of an atom at s the residue of the left response.
+
+        Parameters
+        ----------
+        s : array of shape (n,)
+            Places of atoms, as values of the coordinate.
+
+        Returns
+        -------
+        array of shape (n,)
+            The factors.
+        """
 
     def value(self, s: Real) -> Real:
-        """The singular value z."""
+        """The singular value z.
+
+        Parameters
+        ----------
+        s : array of shape (n,)
+            Values of the coordinate.
+
+        Returns
+        -------
+        array of shape (n,)
+            z, of which s is a function: s itself, or its root.
+        """
         return s
 
     def reach(self, strength: Real) -> Real:
-        """How far from the edge outliers can be: the root of D is at most one over the distance to the bulk."""
+        """How far from the edge outliers can be: the root of D is at most one over the distance to the bulk.
+
+        Parameters
+        ----------
+        strength : array of shape (k,)
+            Singular values of signals.
+
+        Returns
+        -------
+        array of shape (k,)
+            The distances, in the coordinate.
+        """
         return strength
 
     def threshold(self) -> float:

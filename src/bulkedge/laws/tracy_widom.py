@@ -160,16 +160,49 @@ class TracyWidom(Parametric, Distribution):
     )
 
     def pdf(self, s: ArrayLike) -> Real:
-        """Return the density at s."""
+        """Return the density at s.
+
+        Parameters
+        ----------
+        s : array_like
+            Points of the line, of any shape.
+
+        Returns
+        -------
+        array
+            The density, of the same shape.
+        """
         value, slope = _tails(self.dyson)(REAL.check("s", s))
         return np.exp(-np.abs(value)) * slope
 
     def cdf(self, s: ArrayLike) -> Real:
-        """Return the probability of a value at most s."""
+        """Return the probability of a value at most s.
+
+        Parameters
+        ----------
+        s : array_like
+            Points of the line, of any shape.
+
+        Returns
+        -------
+        array
+            The probability, of the same shape, to relative accuracy in the left tail.
+        """
         return _probability(_tails(self.dyson)(REAL.check("s", s))[0])
 
     def sf(self, s: ArrayLike) -> Real:
-        """Return the probability of a value above s, to relative accuracy."""
+        """Return the probability of a value above s, to relative accuracy.
+
+        Parameters
+        ----------
+        s : array_like
+            Points of the line, of any shape.
+
+        Returns
+        -------
+        array
+            The probability, of the same shape.
+        """
         return _probability(-_tails(self.dyson)(REAL.check("s", s))[0])
 
     def ppf(self, q: ArrayLike) -> Real:
@@ -178,7 +211,18 @@ class TracyWidom(Parametric, Distribution):
         return _tails(self.dyson).solve(levels, 1 - levels)
 
     def isf(self, p: ArrayLike) -> Real:
-        """Return the inverse of sf, accurate for tiny p; nan outside [0, 1]."""
+        """Return the inverse of sf, accurate for tiny p; nan outside [0, 1].
+
+        Parameters
+        ----------
+        p : array_like
+            Probabilities of the upper tail, of any shape.
+
+        Returns
+        -------
+        array
+            The points, of the same shape.
+        """
         levels = REAL.check("p", p)
         return _tails(self.dyson).solve(1 - levels, levels)
 

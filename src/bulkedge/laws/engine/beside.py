@@ -81,6 +81,11 @@ def curve_beside(local: LocalMap, shift: float, distance: Real, h: Complex) -> C
         How far the edge is from ``z(c)``.
     distance, h : arrays of shape (n,)
         Where to start: signed distances from the edge with their variables ``u - c``, roughly.
+
+    Returns
+    -------
+    Curve
+        Its x is the signed distance from the edge, its u the distance from c.
     """
 
     def step(h: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
@@ -109,6 +114,11 @@ def beside_edges(density: Density, curves: Curves) -> Density:
         The density at points of the line, used beside all other edges.
     curves : dict
         Curves whose x is the signed distance from their edge.
+
+    Returns
+    -------
+    callable
+        A density that also takes points as (edge, side, distance).
     """
 
     def beside(location: Real, direction: Real, distance: Real) -> tuple[Real, Real, Mask]:
@@ -141,6 +151,11 @@ def moved_beside(
         Intervals of the original with their images, left edge to image of the left edge.
     factor : float
         The factor of the map.
+
+    Returns
+    -------
+    callable
+        A density that also takes points as (edge, side, distance).
     """
     turn, size = float(np.sign(factor)), abs(factor)
     origins = {

@@ -27,6 +27,18 @@ def is_near(panels: Panels, z: Complex) -> Mask:
     """Which panels (columns) are too close to which points (rows) of the closed upper half-plane for quadrature.
 
     Gauss's rule converges like the Bernstein radius of the point, in the panel's own variable, to a power.
+
+    Parameters
+    ----------
+    panels : Panels
+        p of them.
+    z : complex array of shape (n,)
+        Points with imaginary part zero or more.
+
+    Returns
+    -------
+    bool array of shape (n, p)
+        Where :func:`near_field` is needed.
     """
     root = _to_edge(panels, z[:, None]) ** (1 / panels.order)
     straight = (2 * root - panels.start - panels.stop) / (panels.stop - panels.start)
@@ -34,7 +46,22 @@ def is_near(panels: Panels, z: Complex) -> Mask:
 
 
 def near_field(panels: Panels, z: Complex) -> tuple[Complex, Complex]:
-    """Cauchy integral of each panel at one point of its own, and the derivative: ``z`` has a number for each panel."""
+    """Cauchy integral of each panel at one point of its own, and the derivative: ``z`` has a number for each panel.
+
+    Parameters
+    ----------
+    panels : Panels
+        p of them; a panel that is wanted at several points occurs several times.
+    z : complex array of shape (p,)
+        The point of each panel, in the closed upper half-plane.
+
+    Returns
+    -------
+    value : complex array of shape (p,)
+        ``int dmu(t)/(z - t)`` over the panel; on it, the limit from above.
+    slope : complex array of shape (p,)
+        Its derivative in z.
+    """
     start, stop = panels.ends()
     local, to_start, to_stop = _to_edge(panels, z), _offset(panels, z, start), _offset(panels, z, stop)
     value, slope = np.empty_like(local), np.empty_like(local)
@@ -151,13 +178,39 @@ def _bernstein(t: Complex) -> Real:
 
 
 def root_mean_square(z: Complex, g: Complex, g_slope: Complex) -> Real:
-    """``sqrt(int 1/|z - t|**2)``: bounds the size of the terms that make up G, and so its rounding error."""
+    """``sqrt(int 1/|z - t|**2)``: bounds the size of the terms that make up G, and so its rounding error.
+
+    Parameters
+    ----------
+    z : complex array of shape (n,)
+        Points of the closed upper half-plane.
+    g, g_slope : complex arrays of shape (n,)
+        Cauchy transform there, and its derivative.
+
+    Returns
+    -------
+    array of shape (n,)
+        The root: ``-Im G/Im z`` is the integral off the axis, ``-G'`` on it. Not finite inside the bulk.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt(np.where(z.imag == 0, np.abs(g_slope), np.abs(g.imag / z.imag)))
 
 
 def weighted_inverses(inverse: Complex, locations: Real, masses: Real) -> Complex:
-    """G, G', psi and psi' (rows) of atoms, from the matrix of ``1/(z - location)``, which is overwritten."""
+    """G, G', psi and psi' (rows) of atoms, from the matrix of ``1/(z - location)``, which is overwritten.
+
+    Parameters
+    ----------
+    inverse : complex array of shape (n, k)
+        ``1/(z - location)`` for n points and k atoms.
+    locations, masses : arrays of shape (k,)
+        The atoms.
+
+    Returns
+    -------
+    complex array of shape (4, n)
+        The rows, with ``G = sum mass/(z - location)`` and ``psi = sum mass location/(z - location)``.
+    """
     weights = np.stack([masses, masses * locations], axis=1)
     value = inverse @ weights
     np.multiply(inverse, inverse, out=inverse)

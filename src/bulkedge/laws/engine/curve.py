@@ -38,7 +38,25 @@ class Curve:
         self.x, self.u = x, u
 
     def density(self, x: Real) -> tuple[Real, Real]:
-        """Density and a bound on its rounding error at points of the bulk."""
+        """Density and a bound on its rounding error at points of the bulk.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            Points inside the bulk.
+
+        Returns
+        -------
+        density : array of shape (n,)
+            The density there.
+        error : array of shape (n,)
+            The bound.
+
+        Raises
+        ------
+        BranchError
+            If a point has no solution in the upper half-plane: it lies in a gap.
+        """
         order = np.argsort(self.x, kind="stable")
         start = np.stack([np.interp(x, self.x[order], row[order]) for row in self.u])
         start = start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start))

@@ -51,6 +51,11 @@ def solve(step: Step, x: Real, start: Complex, far: Callable[[Complex], Complex]
     far : callable
         Where to start from far above the axis, if those do not lead there; see :func:`descend`.
 
+    Returns
+    -------
+    complex array of shape (d, n)
+        The fixed points, all with positive imaginary part.
+
     Raises
     ------
     BranchError
@@ -121,7 +126,26 @@ def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Com
 
 
 def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, Mask]:
-    """Newton from the given points of the upper half-plane; which results are proved to be fixed points there."""
+    """Newton from the given points of the upper half-plane; which results are proved to be fixed points there.
+
+    Parameters
+    ----------
+    step : callable
+        The self-map; see :data:`Step`.
+    x : array of shape (n,)
+        Points of the line.
+    start : complex array of shape (d, n)
+        Where to start, in the upper half-plane.
+    iterations : int
+        How many steps of Newton at most.
+
+    Returns
+    -------
+    u : complex array of shape (d, n)
+        Where Newton ended.
+    proved : bool array of shape (n,)
+        Whether that is a fixed point with positive imaginary part: x is in the bulk.
+    """
     u, lost = _newton(step, x + 0j, start, iterations)
     # an imaginary part smaller than that is rounding error: the fixed point is real, and x lies in a gap
     high = np.all(u.imag > 1e-11 * np.abs(u), axis=0) & np.isin(np.arange(len(x)), lost, invert=True)
@@ -132,7 +156,22 @@ def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 6
 
 
 def slip(step: Step, u: Complex, x: Real) -> Real:
-    """Rounding error of a fixed point, shape (d, n): that of the map, as far as the map does not contract it."""
+    """Rounding error of a fixed point, shape (d, n): that of the map, as far as the map does not contract it.
+
+    Parameters
+    ----------
+    step : callable
+        The self-map; see :data:`Step`.
+    u : complex array of shape (d, n)
+        Fixed points.
+    x : array of shape (n,)
+        The points of the line that they belong to.
+
+    Returns
+    -------
+    array of shape (d, n)
+        A bound; infinite where the map does not contract at all.
+    """
     _, jacobian, error = step(u, x + 0j)
     if len(u) == 1:
         return np.asarray(error / np.abs(1 - jacobian[0]))
@@ -151,7 +190,24 @@ def _inverted(matrix: Complex) -> Complex:
 
 
 def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask]:
-    """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one."""
+    """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one.
+
+    Parameters
+    ----------
+    step : callable
+        The self-map; see :data:`Step`.
+    x : array of shape (n,)
+        Points of the line.
+    start : complex array of shape (d, n)
+        Where to start; of it the real part is taken.
+
+    Returns
+    -------
+    u : complex array of shape (d, n)
+        Where Newton ended, with imaginary part zero.
+    proved : bool array of shape (n,)
+        Whether that is a fixed point with a multiplier below one: x is in a gap.
+    """
     u, active = start.real + 0j, np.arange(len(x))
     before, strikes = np.full(len(x), np.inf), np.zeros(len(x), dtype=int)
     with np.errstate(all="ignore"):
@@ -172,7 +228,18 @@ def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask
 
 
 def spectral_radius(jacobian: Complex) -> Real:
-    """Largest modulus of the eigenvalues of matrices given as ``(d, d, n)``."""
+    """Largest modulus of the eigenvalues of matrices given as ``(d, d, n)``.
+
+    Parameters
+    ----------
+    jacobian : complex array of shape (d, d, n)
+        n matrices.
+
+    Returns
+    -------
+    array of shape (n,)
+        The radii.
+    """
     if len(jacobian) == 1:
         return np.abs(jacobian[0, 0])
     if len(jacobian) > 2:

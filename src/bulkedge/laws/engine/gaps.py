@@ -77,7 +77,20 @@ class Survey:
 
     @classmethod
     def of(cls, operation: Problem, atoms: Atoms) -> Survey:
-        """Survey the line between the bounds of the operation, until every edge is known roughly."""
+        """Survey the line between the bounds of the operation, until every edge is known roughly.
+
+        Parameters
+        ----------
+        operation : Problem
+            The law, as a fixed-point problem.
+        atoms : tuple of (location, mass)
+            Its atoms.
+
+        Returns
+        -------
+        Survey
+            With a point in each interval of the bulk, and points in the gaps on both sides of it.
+        """
         low, high = operation.bounds()
         margin = (high - low) / 8
         survey = cls(
@@ -109,6 +122,11 @@ class Survey:
         """Prove for each x on which side it lies, and remember it.
 
         Too close to an edge nothing can be proved: such points are left out, and sections go on around them.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            New points, in any order.
         """
         state, decided = self.prove(x)
         x, state = x[decided], state[:, decided]
@@ -126,6 +144,11 @@ class Survey:
 
     def prove(self, x: Real) -> tuple[Complex, Mask]:
         """Fixed points from the nearest known one of either kind, or else by descent from far above the axis.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            Points of the line.
 
         Returns
         -------
@@ -206,7 +229,25 @@ class Survey:
 
 
 def bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] | None:
-    """The bulk of a free convolution; see :func:`_bulk_of`, in which trial points may overflow."""
+    """The bulk of a free convolution; see :func:`_bulk_of`, in which trial points may overflow.
+
+    Parameters
+    ----------
+    operation : Problem
+        The law, as a fixed-point problem.
+    atoms : tuple of (location, mass)
+        Its atoms.
+
+    Returns
+    -------
+    tuple or None
+        The intervals, as pairs of edges, and the density between them; None if the law has atoms alone.
+
+    Raises
+    ------
+    BranchError
+        If the support was not resolved.
+    """
     with np.errstate(all="ignore"):
         return _bulk_of(operation, atoms)
 
@@ -239,7 +280,18 @@ def _bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density]
 
 
 def metered(operation: Problem) -> Step:
-    """The self-map, which raises when more work has been done than a law may cost."""
+    """The self-map, which raises when more work has been done than a law may cost.
+
+    Parameters
+    ----------
+    operation : Problem
+        The law, as a fixed-point problem.
+
+    Returns
+    -------
+    callable
+        ``operation.step``, which counts :meth:`Problem.work`; each call of this function starts an account of its own.
+    """
     spent = 0.0
 
     def step(u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
@@ -253,7 +305,22 @@ def metered(operation: Problem) -> Step:
 
 
 def unresolved(operation: Problem, what: str, x: Real) -> BranchError:
-    """The error to raise: what was being resolved, and what can be done about it."""
+    """The error to raise: what was being resolved, and what can be done about it.
+
+    Parameters
+    ----------
+    operation : Problem
+        The law, as a fixed-point problem.
+    what : str
+        What was not reached: ``"the edges were not resolved"``.
+    x : array of shape (n,)
+        Where.
+
+    Returns
+    -------
+    BranchError
+        To be raised by the caller.
+    """
     return BranchError(f"{operation!r}: {what}; {REMEDY}", x)
 
 
@@ -312,7 +379,20 @@ def _kinds(operation: Problem, curve: Curve, low: float, high: float) -> Interva
 
 
 def cut(intervals: list[Interval], zero: Edge | None) -> list[Interval]:
-    """The same intervals, the one that contains zero cut there: products are singular at zero also in their bulk."""
+    """The same intervals, the one that contains zero cut there: products are singular at zero also in their bulk.
+
+    Parameters
+    ----------
+    intervals : list of pairs of Edge
+        Left and right edge of each interval.
+    zero : Edge, optional
+        How the density behaves at zero; None if it is analytic there.
+
+    Returns
+    -------
+    list of pairs of Edge
+        One more than before where zero lies inside.
+    """
     if zero is None:
         return intervals
     result = []

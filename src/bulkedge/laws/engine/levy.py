@@ -38,7 +38,20 @@ class Levy:
 
     @classmethod
     def of(cls, drift: float, locations: Real, masses: Real) -> Levy:
-        """Merge equal locations."""
+        """Merge equal locations.
+
+        Parameters
+        ----------
+        drift : float
+            Constant term of R.
+        locations, masses : arrays of shape (j,)
+            Atoms t_j of the Levy measure and their masses m_j, in any order.
+
+        Returns
+        -------
+        Levy
+            With distinct locations.
+        """
         places, index = np.unique(locations, return_inverse=True)
         merged = np.zeros(len(places))
         np.add.at(merged, index, masses)
@@ -50,7 +63,18 @@ class Levy:
         return Levy.of(self.drift + other.drift, places, np.concatenate([self.masses, other.masses]))
 
     def affine(self, factor: float, shift: float) -> Levy:
-        """The Levy measure of ``factor * x + shift``."""
+        """The Levy measure of ``factor * x + shift``.
+
+        Parameters
+        ----------
+        factor, shift : float
+            The map that is applied to the law.
+
+        Returns
+        -------
+        Levy
+            That of the image.
+        """
         return Levy.of(factor * self.drift + shift, factor * self.locations, factor**2 * self.masses)
 
     @property
@@ -61,7 +85,18 @@ class Levy:
         return float(np.sum(self.masses / self.locations**2))
 
     def surviving_atoms(self, atoms: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-        """Atoms of the free sum with a law that has the given atoms (Bercovici and Voiculescu 1998)."""
+        """Atoms of the free sum with a law that has the given atoms (Bercovici and Voiculescu 1998).
+
+        Parameters
+        ----------
+        atoms : tuple of (location, mass)
+            Atoms of the other law.
+
+        Returns
+        -------
+        tuple of (location, mass)
+            An atom survives, moved, with its mass less the rate of jumps, if that leaves any.
+        """
         if np.isinf(self.jump_rate):
             return ()
         moved = self.drift - float(np.sum(self.masses / self.locations))
@@ -96,7 +131,18 @@ class Levy:
         )
 
     def map_over(self, law: Law) -> PickMap:
-        """The inverse map ``u + R(G(u))`` of the free sum with ``law``."""
+        """The inverse map ``u + R(G(u))`` of the free sum with ``law``.
+
+        Parameters
+        ----------
+        law : Law
+            Any law mu; the unit mass at zero gives the Levy law itself.
+
+        Returns
+        -------
+        PickMap
+            The map, its barriers, and for laws of a few atoms also its exact and local forms.
+        """
 
         def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
             jump, rate, error = _jumps(law, u, self.locations)
@@ -159,12 +205,36 @@ def _jumps(law: Law, u: Complex, places: Real) -> tuple[Complex, Complex, Real]:
 
 
 def is_short(law: Law) -> bool:
-    """Whether a law consists of a few atoms, for which exact arithmetic is cheap."""
+    """Whether a law consists of a few atoms, for which exact arithmetic is cheap.
+
+    Parameters
+    ----------
+    law : Law
+        Any law.
+
+    Returns
+    -------
+    bool
+        False also for laws of many atoms.
+    """
     return not law.support and len(law.atoms) <= MOST_EXACT_ATOMS
 
 
 def exact_cauchy(law: Law, u: Fraction) -> Fraction:
-    """The Cauchy transform of a law of atoms, in exact arithmetic."""
+    """The Cauchy transform of a law of atoms, in exact arithmetic.
+
+    Parameters
+    ----------
+    law : Law
+        A law without a continuous part.
+    u : Fraction
+        A point that is no atom.
+
+    Returns
+    -------
+    Fraction
+        ``sum mass/(u - location)``, for the atoms as the doubles that they are.
+    """
     return sum((Fraction(mass) / (u - Fraction(place)) for place, mass in law.atoms), Fraction(0))
 
 

@@ -63,7 +63,20 @@ class UnresolvedDensityError(UnresolvedError):
 
 @cache
 def nodes_and_transform(n: int) -> tuple[Real, Real]:
-    """Chebyshev nodes on [-1, 1], and the matrix from values there to coefficients."""
+    """Chebyshev nodes on [-1, 1], and the matrix from values there to coefficients.
+
+    Parameters
+    ----------
+    n : int
+        Number of nodes.
+
+    Returns
+    -------
+    nodes : array of shape (n,)
+        ``cos(pi (k + 1/2)/n)``, decreasing.
+    transform : array of shape (n, n)
+        Its product with the values is the vector of coefficients.
+    """
     angle = np.pi * (np.arange(n) + 0.5) / n
     transform = np.cos(np.outer(np.arange(n), angle)) * (2 / n)
     transform[0] /= 2
@@ -103,7 +116,18 @@ class Panels:
 
     @classmethod
     def halves(cls, intervals: Sequence[Interval]) -> Panels:
-        """One panel for each half of each interval, still without coefficients."""
+        """One panel for each half of each interval, still without coefficients.
+
+        Parameters
+        ----------
+        intervals : sequence of pairs of Edge
+            Left and right edge of each interval.
+
+        Returns
+        -------
+        Panels
+            Two for each interval, from ``s = 0`` at the edge to ``s = 1`` in the middle.
+        """
         edges = [edge for pair in intervals for edge in pair]
         spans = [(right.location - left.location) + (right.remainder - left.remainder) for left, right in intervals]
         count = len(edges)
@@ -124,18 +148,51 @@ class Panels:
 
     @classmethod
     def stack(cls, parts: Sequence[Panels]) -> Panels:
-        """All panels of several collections."""
+        """All panels of several collections.
+
+        Parameters
+        ----------
+        parts : sequence of Panels
+            At least one.
+
+        Returns
+        -------
+        Panels
+            One after another.
+        """
         return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
 
     def __len__(self) -> int:
         return len(self.start)
 
     def take(self, index: Index | Mask) -> Panels:
-        """The chosen rows."""
+        """The chosen rows.
+
+        Parameters
+        ----------
+        index : int array or bool array
+            Which panels; the same one may be taken several times.
+
+        Returns
+        -------
+        Panels
+            As many as chosen.
+        """
         return Panels(*(getattr(self, each.name)[index] for each in fields(self)))
 
     def replaced(self, **columns: Any) -> Panels:
-        """The same panels with some columns exchanged."""
+        """The same panels with some columns exchanged.
+
+        Parameters
+        ----------
+        **columns : array
+            New values of attributes, by their names.
+
+        Returns
+        -------
+        Panels
+            As many.
+        """
         return Panels(**(vars(self) | columns))
 
     @property
@@ -155,16 +212,49 @@ class Panels:
         return np.asarray(self.scale * largest * self.stop**self.weight * (self.stop - self.start))
 
     def sites(self, t: Real) -> Real:
-        """Map points t of [-1, 1] onto the ``s`` of each panel, one row a panel."""
+        """Map points t of [-1, 1] onto the ``s`` of each panel, one row a panel.
+
+        Parameters
+        ----------
+        t : array of shape (k,)
+            Points of [-1, 1], the same for all panels.
+
+        Returns
+        -------
+        array of shape (panels, k)
+            The values of s.
+        """
         middle, half = (self.start + self.stop) / 2, (self.stop - self.start) / 2
         return np.asarray(middle[:, None] + half[:, None] * t)
 
     def distance(self, s: Real) -> Real:
-        """Distance to the edge, rows of ``s`` being panels."""
+        """Distance to the edge, rows of ``s`` being panels.
+
+        Parameters
+        ----------
+        s : array of shape (panels, k)
+            Values of the variable.
+
+        Returns
+        -------
+        array of shape (panels, k)
+            ``length * s**order``.
+        """
         return np.asarray(self.length[:, None] * s ** self.order[:, None])
 
     def position(self, s: Real) -> Real:
-        """Point of the line, rows of ``s`` being panels."""
+        """Point of the line, rows of ``s`` being panels.
+
+        Parameters
+        ----------
+        s : array of shape (panels, k)
+            Values of the variable.
+
+        Returns
+        -------
+        array of shape (panels, k)
+            ``location + direction * distance``, without the remainder of the edge.
+        """
         return np.asarray(self.location[:, None] + self.direction[:, None] * self.distance(s))
 
     def ends(self) -> tuple[Real, Real]:
@@ -173,18 +263,52 @@ class Panels:
         return start, np.where(self.stop == 1, self.middle, stop)
 
     def g(self, s: Real) -> Real:
-        """The analytic factor, rows of ``s`` being panels."""
+        """The analytic factor, rows of ``s`` being panels.
+
+        Parameters
+        ----------
+        s : array of shape (panels, k)
+            Values of the variable, each within its panel.
+
+        Returns
+        -------
+        array of shape (panels, k)
+            The polynomial there.
+        """
         start, stop = self.start[:, None], self.stop[:, None]
         t = np.where(self.symmetric[:, None], 2 * (s / stop) ** 2 - 1, (2 * s - start - stop) / (stop - start))
         return np.asarray(chebyshev.chebval(t, self.coefficients.T[:, :, None], tensor=False))
 
     def mass_density(self, s: Real) -> Real:
-        """Mass per unit ``s``, rows of ``s`` being panels."""
+        """Mass per unit ``s``, rows of ``s`` being panels.
+
+        Parameters
+        ----------
+        s : array of shape (panels, k)
+            Values of the variable, each within its panel.
+
+        Returns
+        -------
+        array of shape (panels, k)
+            ``scale * g(s) * s**weight``.
+        """
         return np.asarray(self.scale[:, None] * self.g(s) * s ** self.weight[:, None])
 
 
 def fit(intervals: Sequence[Interval], density: Density) -> Panels:
     """Represent a density between known edges.
+
+    Parameters
+    ----------
+    intervals : sequence of pairs of Edge
+        Left and right edge of each interval.
+    density : callable
+        From points inside to the density there and a bound on its rounding error; see :data:`Density`.
+
+    Returns
+    -------
+    Panels
+        Converged panels that cover all intervals, in no particular order.
 
     Raises
     ------

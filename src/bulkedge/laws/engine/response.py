@@ -51,18 +51,64 @@ class Response(ABC):
 
     @abstractmethod
     def at(self, s: Real) -> Pair:
-        """The responses and their derivatives in s, at points of gaps or at their ends."""
+        """The responses and their derivatives in s, at points of gaps or at their ends.
+
+        Parameters
+        ----------
+        s : array of shape (n,)
+            Values of the coordinate.
+
+        Returns
+        -------
+        Pair
+            phi, phi~ and their derivatives in s, arrays of shape (n,).
+        """
 
     @abstractmethod
     def masses(self, s: Real) -> tuple[Real, Real]:
-        """Residues in s of the left and the right response: zero where there is no atom."""
+        """Residues in s of the left and the right response: zero where there is no atom.
+
+        Parameters
+        ----------
+        s : array of shape (n,)
+            Values of the coordinate.
+
+        Returns
+        -------
+        left, right : arrays of shape (n,)
+            The residues.
+        """
 
     def metric(self, s: Real) -> Real:
-        """The derivative of z in s."""
+        """The derivative of z in s.
+
+        Parameters
+        ----------
+        s : array of shape (n,)
+            Values of the coordinate.
+
+        Returns
+        -------
+        array of shape (n,)
+            ``dz/ds``: one where the coordinate is z itself.
+        """
         return np.ones(s.shape)
 
     def root(self, s: Real) -> tuple[Real, Real]:
-        """The root of D with the common sign of the responses, zero if they have none; and its derivative."""
+        """The root of D with the common sign of the responses, zero if they have none; and its derivative.
+
+        Parameters
+        ----------
+        s : array of shape (n,)
+            Values of the coordinate, in gaps or at their ends.
+
+        Returns
+        -------
+        root : array of shape (n,)
+            ``sqrt(phi phi~)`` with the common sign.
+        slope : array of shape (n,)
+            Its derivative in s.
+        """
         return signed_root(self.at(s))
 
     def limits(self) -> Real:
@@ -77,7 +123,20 @@ class Response(ABC):
         return np.where(atom, np.array([[np.inf], [-np.inf]]), limits)
 
     def outliers(self, targets: Real, reach: Real) -> Found:
-        """All outliers for targets ``1/theta`` or ``+-1/x``; they lie within reach of the ends of the outer gaps."""
+        """All outliers for targets ``1/theta`` or ``+-1/x``; they lie within reach of the ends of the outer gaps.
+
+        Parameters
+        ----------
+        targets : array of shape (k,)
+            Values that the root of D is to take.
+        reach : array of shape (k,)
+            For each target, how far beyond the ends of the outer gaps its outlier can be.
+
+        Returns
+        -------
+        Found
+            All outliers: number of their target and gap, location in s, and squared overlaps with u and v.
+        """
         found = crossings(self.root, self.gaps, self.limits(), targets, ROUNDING * reach)
         if not len(found.point):
             return Found(found.target, found.gap, found.point, found.point, found.point)
@@ -119,7 +178,20 @@ class Response(ABC):
 
 
 def signed_root(pair: Pair) -> tuple[Real, Real]:
-    """The root of the product of both responses with their common sign, zero if they have none; and its derivative."""
+    """The root of the product of both responses with their common sign, zero if they have none; and its derivative.
+
+    Parameters
+    ----------
+    pair : Pair
+        Both responses and their derivatives, arrays of shape (n,).
+
+    Returns
+    -------
+    root : array of shape (n,)
+        nan where a response is unknown.
+    slope : array of shape (n,)
+        Its derivative.
+    """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         sign = (np.sign(pair.left) + np.sign(pair.right)) / 2
         sign = np.where(np.abs(sign) == 1, sign, 0.0)

@@ -39,7 +39,20 @@ class Side(NamedTuple):
 
     @classmethod
     def at(cls, law: Law, y: Complex) -> Side:
-        """Evaluate the law."""
+        """Evaluate the law.
+
+        Parameters
+        ----------
+        law : Law
+            One of the two laws.
+        y : complex array of shape (n,)
+            Its variable, in the closed upper half-plane.
+
+        Returns
+        -------
+        Side
+            The variable with the transforms there, all of shape (n,).
+        """
         return cls(y, *law._transforms(y))
 
     @property
@@ -88,24 +101,89 @@ class Problem(ABC):
         """Numbers between which the support of the result lies."""
 
     def far(self, z: Complex) -> Complex:
-        """The variables at z far above the axis, to leading order; shape (size, n)."""
+        """The variables at z far above the axis, to leading order; shape (size, n).
+
+        Parameters
+        ----------
+        z : complex array of shape (n,)
+            Points far above the axis.
+
+        Returns
+        -------
+        complex array of shape (d, n)
+            Where Newton's method can start.
+        """
         return np.tile(z, (self.size, 1))
 
     @abstractmethod
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        """The round trip from the variables u of mu; see :data:`bulkedge.laws.engine.fixed_point.Step`."""
+        """The round trip from the variables u of mu; see :data:`bulkedge.laws.engine.fixed_point.Step`.
+
+        Parameters
+        ----------
+        u : complex array of shape (d, n)
+            The d variables, at n points.
+        z : complex array of shape (n,)
+            The points, in the closed upper half-plane.
+
+        Returns
+        -------
+        shift : complex array of shape (d, n)
+            ``T_z(u) - u``.
+        jacobian : complex array of shape (d, d, n)
+            Derivative of T in u.
+        error : array of shape (d, n)
+            Rounding error of the shift.
+        """
 
     @abstractmethod
     def work(self, points: int) -> float:
-        """What a call of :meth:`step` with so many points costs: seconds on a core of 2020, roughly."""
+        """What a call of :meth:`step` with so many points costs: seconds on a core of 2020, roughly.
+
+        Parameters
+        ----------
+        points : int
+            Number n of points.
+
+        Returns
+        -------
+        float
+            Units of work, of which a law may cost only so many.
+        """
 
     @abstractmethod
     def cauchy(self, u: Complex, x: Real) -> Complex:
-        """The Cauchy transform of the result at a fixed point."""
+        """The Cauchy transform of the result at a fixed point.
+
+        Parameters
+        ----------
+        u : complex array of shape (d, n)
+            Fixed points.
+        x : array of shape (n,)
+            The points of the line that they belong to.
+
+        Returns
+        -------
+        complex array of shape (n,)
+            G of the law that the problem stands for.
+        """
 
     @abstractmethod
     def count(self, u: Real, x: Real) -> Real:
-        """Mass to the left of x at a real fixed point: the imaginary part of the logarithmic potential."""
+        """Mass to the left of x at a real fixed point: the imaginary part of the logarithmic potential.
+
+        Parameters
+        ----------
+        u : array of shape (d, n)
+            Real fixed points.
+        x : array of shape (n,)
+            The points of the line that they belong to, which lie in gaps.
+
+        Returns
+        -------
+        array of shape (n,)
+            The mass, atoms included.
+        """
 
     @abstractmethod
     def edge_at_zero(self) -> Edge | None:
@@ -133,6 +211,18 @@ class Operation(Problem):
         """The operation on two laws in the order that keeps digits: it commutes, but the variable is that of mu.
 
         Far inside a wide law, the variable of that law hardly leaves the axis, and that of a narrow one does.
+
+        Parameters
+        ----------
+        mu, nu : Law
+            The two laws, in any order.
+        *rest : float
+            Further parameters of the operation: the ratio, for sums of rectangular matrices.
+
+        Returns
+        -------
+        Operation
+            Of this class.
         """
         return cls(*sorted((mu, nu), key=cls._width), *rest)
 
@@ -242,7 +332,18 @@ class Root(NamedTuple):
 
     @classmethod
     def of(cls, law: Law) -> Root:
-        """Read it off the edges of the law."""
+        """Read it off the edges of the law.
+
+        Parameters
+        ----------
+        law : Law
+            Any law.
+
+        Returns
+        -------
+        Root
+            With ``exponent`` None where the law has no density at zero.
+        """
         edges = [edge for pair in (law._continuum.intervals if law._continuum else ()) for edge in pair]
         edge = min((each for each in edges if each.location == 0), key=lambda each: each.exponent, default=None)
         if edge is None:
@@ -258,6 +359,16 @@ def product_at_zero(mu: Law, nu: Law) -> Edge | None:
     (:class:`Root`) if its law has as much mass at zero as the product, and elsewhere analytic. Their product gives
     ``x = y_1 y_2 psi/(1 + psi)``, in which ``1 + psi`` is s if there is no mass at zero. So ``x = s**total`` times a
     series in ``s**(1/root)``, and the density ``-Im s/(pi x)``.
+
+    Parameters
+    ----------
+    mu, nu : Law
+        The two factors.
+
+    Returns
+    -------
+    Edge or None
+        Its behaviour at zero.
     """
     kernels = [dict(law.atoms).get(0.0, 0.0) for law in (mu, nu)]
     roots = [Root.of(law) for law, kernel in zip((mu, nu), kernels, strict=True) if kernel == max(kernels)]
@@ -275,7 +386,18 @@ def product_at_zero(mu: Law, nu: Law) -> Edge | None:
 
 
 def extent(law: Law) -> tuple[float, float]:
-    """The leftmost and the rightmost point that a law is represented at: finite for laws with tails too."""
+    """The leftmost and the rightmost point that a law is represented at: finite for laws with tails too.
+
+    Parameters
+    ----------
+    law : Law
+        Any law.
+
+    Returns
+    -------
+    low, high : float
+        The two ends.
+    """
     ends = [end for interval in law.support for end in interval] + [place for place, _ in law.atoms]
     return min(ends), max(ends)
 
