@@ -97,6 +97,11 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         As for :func:`gap_free_attention`.
     alpha, beta, gamma : float or Tensor
         Coefficients, one for all heads or a tensor with one for each head of the queries.
+
+    Returns
+    -------
+    Tensor
+        ``(..., heads, tokens, dim)``, in the type of the plain attention.
     """
     if query.dim() < 3:
         raise DomainError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
@@ -135,6 +140,17 @@ def running_sums(value: Tensor) -> Tensor:
     """Sums of the first tokens, along the second dimension from the end, accumulated in single precision.
 
     On a GPU in chunks: there a ``cumsum`` walks through the tokens one by one with a thread for each column.
+
+    Parameters
+    ----------
+    value : Tensor
+        ``(..., tokens, dim)``.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape: token i has the sum of the tokens up to i. In the type of the values, or single precision for
+        half.
     """
     if value.dtype is torch.float16:  # whose sums may overflow
         value = value.float()

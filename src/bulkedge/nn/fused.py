@@ -30,7 +30,18 @@ TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def takes(value: Tensor) -> bool:
-    """Whether the kernels are for such values; torch does the others."""
+    """Whether the kernels are for such values; torch does the others.
+
+    Parameters
+    ----------
+    value : Tensor
+        Values of attention, ``(batch, heads, tokens, dim)``.
+
+    Returns
+    -------
+    bool
+        True for tensors on a GPU that Triton supports, in single, half or bfloat16 precision, with dim up to 256.
+    """
     return (
         TRITON
         and value.is_cuda
@@ -47,6 +58,20 @@ def centred(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # 
     """``(I - 1 w') V`` for values ``(batch, heads, tokens, dim)``; for the adjoint ``(I - w 1') V``.
 
     Weights are ``(batch, heads, tokens)`` in single precision and sum to one over tokens; uniform unless given.
+
+    Parameters
+    ----------
+    value : Tensor
+        ``(batch, heads, tokens, dim)``.
+    weights : Tensor, optional
+        ``(batch, heads, tokens)``.
+    adjoint : bool
+        Whether to apply the transpose, as gradients need it.
+
+    Returns
+    -------
+    Tensor
+        Of the shape and type of the values.
     """
     return _Centred.apply(value, weights, adjoint)
 
@@ -55,6 +80,22 @@ def less_running_mean(target: Tensor, source: Tensor, scale: float, adjoint: boo
     """``target - scale C source`` with the running mean ``C``, or with its transpose; ``(batch, heads, tokens, dim)``.
 
     Heads of `target` may share those of `source`; for the adjoint it is the other way round, and shared ones add up.
+
+    Parameters
+    ----------
+    target : Tensor
+        What to subtract from.
+    source : Tensor
+        Whose running mean.
+    scale : float
+        Its factor.
+    adjoint : bool
+        Whether to apply the transpose, as gradients need it.
+
+    Returns
+    -------
+    Tensor
+        Of the shape and type of the target.
     """
     return _Less.apply(target, source, scale, adjoint)
 
@@ -64,6 +105,22 @@ def attend_less_running_mean(attend: Callable[[Tensor], Tensor], value: Tensor, 
 
     The gradient with respect to `value` has two parts, through `attend` and through the running mean. The kernel that
     computes the second part adds the first to it, so that no pass over memory is spent on their sum.
+
+    Parameters
+    ----------
+    attend : callable
+        From values ``(batch, heads, tokens, dim)`` to ``(batch, heads, groups, tokens, dim)``.
+    value : Tensor
+        ``(batch, heads, tokens, dim)``.
+    scale : float
+        Factor of the running mean.
+    groups : int
+        How many heads of queries share one of values.
+
+    Returns
+    -------
+    Tensor
+        ``(batch, heads, groups, tokens, dim)``.
     """
     if value.requires_grad and torch.is_grad_enabled():
         value, mean = _Promise.apply(value, scale, groups)

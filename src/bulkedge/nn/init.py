@@ -46,6 +46,11 @@ def query_key_std(beta: float, width: int, tokens: int | None = None, token_norm
         takes all of a row (the transition of the random-energy model), and gradients with it.
     token_norm : float, optional
         Norm of the tokens: ``sqrt(width)`` unless given, as layer normalisation makes it; 1 for orthonormal tokens.
+
+    Returns
+    -------
+    float
+        ``sqrt(beta)`` over the norm of the tokens.
     """
     beta, width = POSITIVE.check("beta", beta), SIZE.check("width", width)
     norm = math.sqrt(width) if token_norm is None else POSITIVE.check("token_norm", token_norm)
@@ -65,6 +70,18 @@ def attention_variance(beta: float, head_dim: int | None = None) -> float:
     Given a query of norm ``r sqrt(d)``, scores are Gaussian with variance ``beta**2 r**2``, and a row's entries have
     variance ``exp(beta**2 r**2) - 1``. Its mean over Gaussian queries is ``(1 - 2 beta**2/d)**(-d/2) - 1``, which is
     ``exp(beta**2) - 1`` for large `head_dim` (None).
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    head_dim : int, optional
+        Dimension d of a head, above ``2 beta**2``; infinitely large by default.
+
+    Returns
+    -------
+    float
+        The variance; it is ``sigma_A**2`` of *propagation*.
     """
     beta = POSITIVE.check("beta", beta)
     if head_dim is None:
@@ -96,6 +113,11 @@ def value_std(layer: int, tokens: int, width: int, variance: float, *, gap: bool
         Of the entries of ``tokens * A`` (:func:`attention_variance`).
     gap : bool
         Whether attention has its gap.
+
+    Returns
+    -------
+    float
+        s.
     """
     layer, tokens, width = (SIZE.check(*each) for each in (("layer", layer), ("tokens", tokens), ("width", width)))
     variance = POSITIVE.check("variance", variance)

@@ -80,6 +80,18 @@ _transforms: dict[str, Transform] = {}
 def transform(kind: str) -> Callable[[Transform], Transform]:
     """Declare a function to be what patches of a kind do; at import, so that saved models find it.
 
+    Parameters
+    ----------
+    kind : str
+        Name of the kind, which saved configurations have.
+
+    Returns
+    -------
+    callable
+        A decorator, which returns the function as it is.
+
+    Examples
+    --------
     >>> @transform("halved")
     ... def halved(call, parameters):
     ...     return call._replace(query=call.query / 2)
@@ -95,13 +107,40 @@ def transform(kind: str) -> Callable[[Transform], Transform]:
 
 
 def records_of(configuration: Any) -> tuple[Record, ...]:
-    """The patches of a configuration, in order."""
+    """The patches of a configuration, in order.
+
+    Parameters
+    ----------
+    configuration : transformers.PretrainedConfig
+        Of a model, or of a model inside it.
+
+    Returns
+    -------
+    tuple of Record
+        Empty if there are none.
+    """
     found: Patched | None = configuration.__dict__.get(ATTRIBUTE)
     return () if found is None else found.records
 
 
 def transform_of(kind: str) -> Transform:
-    """The declared transform of a kind."""
+    """The declared transform of a kind.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the kind.
+
+    Returns
+    -------
+    callable
+        What it does to a :class:`Call`.
+
+    Raises
+    ------
+    DomainError
+        If this version has no such kind.
+    """
     if kind not in _transforms:
         raise DomainError(
             f"kind = {kind!r} is no patch of this version of bulkedge, which has {sorted(_transforms)}; "

@@ -71,6 +71,31 @@ class GapFreeAttention(nn.MultiheadAttention):
         """Output and, if wanted, the matrix ``alpha I + beta A - gamma C``, as :class:`torch.nn.MultiheadAttention`.
 
         ``need_weights=False`` lets the fused kernels work. ``is_causal`` may stand alone, without a mask.
+
+        Parameters
+        ----------
+        query, key, value : Tensor
+            ``(tokens, batch, embed_dim)``, with ``batch_first`` ``(batch, tokens, embed_dim)``, or ``(tokens,
+            embed_dim)``.
+        key_padding_mask : Tensor, optional
+            ``(batch, keys)``: true, or minus infinity, for keys that are padding.
+        need_weights : bool
+            Whether to return the matrix too, which has to be formed for it.
+        attn_mask : Tensor, optional
+            ``(queries, keys)`` or ``(batch * heads, queries, keys)``: true, or minus infinity, where a key must not be
+            seen.
+        average_attn_weights : bool
+            Whether the matrix is averaged over heads.
+        is_causal : bool
+            Whether row i sees keys 0 to i.
+
+        Returns
+        -------
+        output : Tensor
+            Of the shape of the queries.
+        weights : Tensor or None
+            ``(batch, queries, keys)``, or ``(batch, heads, queries, keys)`` if not averaged; no batch if there was
+            none.
         """
         batched = query.dim() == 3
         tokens_first = not (batched and self.batch_first)

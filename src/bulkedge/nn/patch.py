@@ -55,6 +55,16 @@ def restore_gap(model: nn.Module) -> None:
     """Undo every :func:`remove_gap` of a model, also of a copied or loaded one; other patches stay.
 
     Without patches outputs are bit for bit what they were.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A patched transformers model.
+
+    Raises
+    ------
+    DomainError
+        If its gap was not removed.
     """
     if all(each.kind != GAP_FREE for each in patches(model)):
         raise DomainError(f"the gap of {type(model).__name__} was not removed")

@@ -92,7 +92,18 @@ def apply_patch(model: nn.Module, kind: str, parameters: Mapping[str, Any] | Non
 
 
 def patches(model: nn.Module) -> tuple[Record, ...]:
-    """The patches of a model and of models inside it, in the order in which they were made on each."""
+    """The patches of a model and of models inside it, in the order in which they were made on each.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A transformers model.
+
+    Returns
+    -------
+    tuple of Record
+        Kind and parameters of each; empty for a model that is not patched.
+    """
     found: dict[str, Record] = {}
     for configuration in _configurations(model):
         for record in records_of(configuration):

@@ -54,7 +54,18 @@ class Audit:
 
 @contextmanager
 def unreadable(folder: Path) -> Iterator[None]:
-    """Files that cannot be understood are a StoreError; errors of the system stay what they are."""
+    """Files that cannot be understood are a StoreError; errors of the system stay what they are.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the sweep, for the message.
+
+    Yields
+    ------
+    None
+        Inside the ``with``, errors of reading are translated.
+    """
     try:
         yield
     except StoreError:
@@ -68,7 +79,25 @@ def unreadable(folder: Path) -> Iterator[None]:
 
 
 def read_group(folder: Path, mode: Any) -> zarr.Group:
-    """The store, open."""
+    """The store, open.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the sweep.
+    mode : {"r", "r+"}
+        For reading, or for writing too.
+
+    Returns
+    -------
+    zarr.Group
+        The group of its arrays.
+
+    Raises
+    ------
+    StoreError
+        If there is none, or it cannot be read.
+    """
     if not (folder / RESULTS / MANIFEST).exists():
         raise StoreError(f"{folder} holds no sweep")
     with unreadable(folder):
@@ -76,7 +105,20 @@ def read_group(folder: Path, mode: Any) -> zarr.Group:
 
 
 def arrays_of(folder: Path, group: zarr.Group) -> dict[str, Any]:
-    """All arrays, by name; a folder without description is none, or none yet."""
+    """All arrays, by name; a folder without description is none, or none yet.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the sweep.
+    group : zarr.Group
+        The store in it.
+
+    Returns
+    -------
+    dict of str to zarr.Array
+        Axes, labels, variables and records.
+    """
     names = sorted(path.parent.name for path in (folder / RESULTS).glob(f"*/{MANIFEST}"))
     return {name: _array(group[name]) for name in names}
 
@@ -88,7 +130,18 @@ def _array(node: Any) -> Any:
 
 
 def axes_of(manifest: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The labels of the grid that a manifest describes."""
+    """The labels of the grid that a manifest describes.
+
+    Parameters
+    ----------
+    manifest : mapping
+        What the store says of its sweep.
+
+    Returns
+    -------
+    dict of str to list
+        Values of each axis, and numbers of the repetitions last.
+    """
     return dict(manifest["axes"]) | {REPETITION: list(range(manifest["repetitions"]))}
 
 
@@ -103,6 +156,11 @@ def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any]) -> Aud
         The store.
     failures : mapping
         The failures on record; a cell that has failed and is not there is damaged.
+
+    Returns
+    -------
+    Audit
+        Places of cells that are damaged and of those that were left unfinished, and the labels of further dimensions.
 
     Raises
     ------
@@ -163,7 +221,20 @@ def _on_record(failures: Mapping[str, Any], shape: Index) -> NDArray[np.bool_]:
 
 
 def is_labels(name: str, array: Any) -> bool:
-    """Whether an array has the coordinates of a dimension."""
+    """Whether an array has the coordinates of a dimension.
+
+    Parameters
+    ----------
+    name : str
+        Name of the array.
+    array : zarr.Array
+        The array.
+
+    Returns
+    -------
+    bool
+        True if its only dimension has its own name.
+    """
     return tuple(array.metadata.dimension_names or ()) == (name,)
 
 

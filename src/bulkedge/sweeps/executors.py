@@ -19,7 +19,22 @@ class SerialExecutor(Executor):
     """Runs what is submitted at once, in this process."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run, and return what is already done."""
+        """Run, and return what is already done.
+
+        Parameters
+        ----------
+        fn : callable
+            What to run.
+        *args : object
+            Its arguments.
+        **kwargs : object
+            Its arguments by name.
+
+        Returns
+        -------
+        Future
+            Done: with the result, or with the exception that was raised.
+        """
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -33,6 +48,16 @@ def local_processes(workers: int | None = None) -> ProcessPoolExecutor:
 
     They are started afresh, not forked: a fork of a process with threads may hang. A script that uses them needs the
     usual ``if __name__ == "__main__":``.
+
+    Parameters
+    ----------
+    workers : int, optional
+        How many; one for each core that this process may use by default.
+
+    Returns
+    -------
+    ProcessPoolExecutor
+        To be ended with :func:`stop`, or with its own ``shutdown``.
     """
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
@@ -42,7 +67,15 @@ def local_processes(workers: int | None = None) -> ProcessPoolExecutor:
 
 
 def stop(executor: Executor, *, wait: bool = True) -> None:
-    """End the workers now: what they are still computing is not wanted."""
+    """End the workers now: what they are still computing is not wanted.
+
+    Parameters
+    ----------
+    executor : Executor
+        What to end; processes of a local pool are terminated, others are asked to cancel.
+    wait : bool
+        Whether to return only when all workers have ended.
+    """
     if isinstance(executor, ProcessPoolExecutor):
         for worker in list((executor._processes or {}).values()):
             worker.terminate()
@@ -54,6 +87,20 @@ def within(seconds: float, work: Callable[..., T], *arguments: Any) -> T:
 
     What takes longer is told to stop. It does at its next step in Python; a call into compiled code that never
     returns stays behind until its process ends, and keeps nobody waiting.
+
+    Parameters
+    ----------
+    seconds : float
+        How long to wait.
+    work : callable
+        What to do.
+    *arguments : object
+        Its arguments.
+
+    Returns
+    -------
+    object
+        What the work returned; what it raised is raised here.
 
     Raises
     ------

@@ -98,6 +98,16 @@ class Sweep:
         """The same cells with axes and values in the order of a manifest, if it has the same; else this sweep.
 
         Streams depend on what a cell is and not on its place, so the order in which a grid is named changes no number.
+
+        Parameters
+        ----------
+        axes : iterable of (name, values)
+            Axes as a manifest has them.
+
+        Returns
+        -------
+        Sweep
+            The same study, repetitions and seed.
         """
         try:
             order = {name: tuple(values) for name, values in axes}
@@ -114,7 +124,18 @@ class Sweep:
         return product(*(range(length) for length in self.shape))
 
     def cell(self, index: Index) -> Cell:
-        """The cell at a place."""
+        """The cell at a place.
+
+        Parameters
+        ----------
+        index : tuple of int
+            Place on each axis, and the number of the repetition last.
+
+        Returns
+        -------
+        Cell
+            The study's changed parameters there, and a random stream that depends on them and not on the place.
+        """
         changes = {name: values[k] for (name, values), k in zip(self.axes.items(), index[:-1], strict=True)}
         return Cell(index, self.study, changes, self._stream(changes, index[-1]))
 
@@ -145,7 +166,27 @@ def _checked(study: type[Study], name: str, values: Sequence[Any]) -> tuple[Any,
 
 
 def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
-    """Read ``first:last:step`` (the last included, if it is reached) or values separated by commas."""
+    """Read ``first:last:step`` (the last included, if it is reached) or values separated by commas.
+
+    Parameters
+    ----------
+    study : type
+        Class of the study.
+    name : str
+        One of its parameters.
+    text : str
+        ``"0.1:0.5:0.1"`` or ``"0.1,0.2,0.4"``; in ranges, decimal numbers are added exactly.
+
+    Returns
+    -------
+    tuple
+        The values, checked.
+
+    Raises
+    ------
+    DomainError
+        If the study has no such parameter, or a value is outside its domain.
+    """
     domain = _domain(study, name)
     if ":" not in text:
         return _checked(study, name, [domain.parse(name, part.strip()) for part in text.split(",")])

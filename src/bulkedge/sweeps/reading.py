@@ -33,6 +33,11 @@ def open_sweep(folder: str | Path, *, verify: bool = True) -> xr.Dataset:
         Whether to read everything once and compare it with the checksums. Without it, opening is quick and damage
         goes unnoticed.
 
+    Returns
+    -------
+    xarray.Dataset
+        The axes of the grid and ``repetition`` are its first dimensions.
+
     Raises
     ------
     StoreError
@@ -50,7 +55,23 @@ def open_sweep(folder: str | Path, *, verify: bool = True) -> xr.Dataset:
 
 
 def failures(folder: str | Path) -> dict[str, Any]:
-    """The cells that raised, by their index: parameters, error and traceback."""
+    """The cells that raised, by their index: parameters, error and traceback.
+
+    Parameters
+    ----------
+    folder : path
+        The folder of the sweep.
+
+    Returns
+    -------
+    dict of str to dict
+        Keys are indices as JSON lists: ``"[0, 2, 1]"``.
+
+    Raises
+    ------
+    StoreError
+        If the record of failures cannot be read.
+    """
     path = Path(folder) / FAILURES
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

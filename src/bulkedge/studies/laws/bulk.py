@@ -49,7 +49,18 @@ class Exhibit:
 
 
 def exhibits(n: int) -> dict[str, Exhibit]:
-    """The gallery, for matrices of about n rows."""
+    """The gallery, for matrices of about n rows.
+
+    Parameters
+    ----------
+    n : int
+        Rows of the matrices; some have a few more or fewer.
+
+    Returns
+    -------
+    dict of str to Exhibit
+        Each with its law, a function that draws a spectrum, and the distance that may be between them.
+    """
     wigner, wishart = Wigner(n), Wishart(n, 2 * n)
     pair, square = GaussianProduct(n, (0.5, 0.3)), GaussianProduct(n, (1.0, 1.0))
     signs, scales = EmpiricalLaw([-1.0, 1.0]), EmpiricalLaw([1.0, 5.0])

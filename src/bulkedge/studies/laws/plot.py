@@ -25,7 +25,15 @@ def bulk(data: xr.Dataset) -> Figure:
 
 
 def law_panel(axes: Axes, data: xr.Dataset) -> None:
-    """One law over the histogram of one draw."""
+    """One law over the histogram of one draw.
+
+    Parameters
+    ----------
+    axes : matplotlib Axes
+        Where to draw.
+    data : xarray.Dataset
+        One exhibit: ``simulation`` over ``bin_edge``, ``theory`` over ``x``, and whether it is ``atomic``.
+    """
     shown = data.theory > 1e-4 * data.theory.max()
     histogram(axes, data.bin_edge, data.simulation, label="one draw")
     if data.atomic:

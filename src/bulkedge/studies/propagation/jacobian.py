@@ -95,7 +95,20 @@ class Jacobian(Study):
 
 
 def squared_singular_values(stack: AttentionStack, rng: np.random.Generator) -> list[Real]:
-    """Squared singular values of ``(W_1 ... W_l)' (x) (A_l ... A_1)`` for every layer l, in increasing order."""
+    """Squared singular values of ``(W_1 ... W_l)' (x) (A_l ... A_1)`` for every layer l, in increasing order.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        A linear stack.
+    rng : numpy.random.Generator
+        Draws it, once.
+
+    Returns
+    -------
+    list of arrays of shape (width * tokens,)
+        One for each layer.
+    """
     values, attention = np.eye(stack.width), np.eye(stack.tokens)
     found = []
     for layer in stack.layers(rng):

@@ -19,13 +19,46 @@ class Places(NamedTuple):
 
 
 def gap_free_stack(depth: int, tokens: int, ratio: float) -> AttentionStack:
-    """A stack without the gap, with values of the variance ``gamma/sigma_A**2`` that keeps the mean at one."""
+    """A stack without the gap, with values of the variance ``gamma/sigma_A**2`` that keeps the mean at one.
+
+    Parameters
+    ----------
+    depth : int
+        Number of layers.
+    tokens : int
+        Number of tokens T.
+    ratio : float
+        ``gamma = T/d``; the width is ``T/ratio``, rounded.
+
+    Returns
+    -------
+    AttentionStack
+        With exponential entries, whose variance ``sigma_A**2`` is one.
+    """
     width = round(tokens / ratio)
     return AttentionStack(depth, tokens, width, gap=False, value_variance=tokens / width, entries="exponential")
 
 
 def gap_free_claims(data: xr.Dataset, tokens: int, places: Places, slack: float) -> list[Claim]:
-    """Mean, second moment and law, for every ratio and layer; distances may be ``slack + layer/2`` over T."""
+    """Mean, second moment and law, for every ratio and layer; distances may be ``slack + layer/2`` over T.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        ``mean``, ``second`` and ``distance`` of the spectrum over ``ratio``, ``layer`` and ``draw``, and the predicted
+        ``spread``.
+    tokens : int
+        Number of tokens T.
+    places : Places
+        Where the paper states each.
+    slack : float
+        Distance that may be left beside one layer's, times T.
+
+    Returns
+    -------
+    list of Claim
+        Three for each ratio and layer.
+    """
     return [
         claim
         for ratio in data.ratio.values.tolist()

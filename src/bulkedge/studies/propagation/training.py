@@ -149,7 +149,18 @@ class Training(Study):
 
 
 def best(data: xr.Dataset) -> xr.DataArray:
-    """Loss curves at the learning rate with the best mean of last losses; one that diverged is not the best."""
+    """Loss curves at the learning rate with the best mean of last losses; one that diverged is not the best.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        ``loss`` over ``rate``, ``step``, ``repeat`` and the dimensions of the networks.
+
+    Returns
+    -------
+    xarray.DataArray
+        The curves, without the dimension ``rate``: each network has its own best one.
+    """
     last = data.loss.isel(step=-1, drop=True).mean("repeat", skipna=False)
     return data.loss.isel(rate=last.fillna(np.inf).argmin("rate"))
 
@@ -162,7 +173,17 @@ class Adam:
         self.first = self.second = 0 * weights.detach()
 
     def step(self, gradient: Any, decay: tuple[float, float] = (0.9, 0.999), floor: float = 1e-8) -> None:
-        """One step, with the usual constants."""
+        """One step, with the usual constants.
+
+        Parameters
+        ----------
+        gradient : Tensor
+            Of the shape of the weights.
+        decay : tuple of two floats
+            How much of the running means of gradients and of their squares a step keeps.
+        floor : float
+            What is added to the root of the latter, so that nothing is divided by zero.
+        """
         self.count += 1
         self.first = self.first.lerp(gradient, 1 - decay[0])
         self.second = self.second.lerp(gradient.square(), 1 - decay[1])

@@ -32,7 +32,18 @@ class Bulk(Study):
     draws: int = parameter(Integers(2, 1000), "draws", 8, paper=10)
 
     def model(self, weighting: str) -> PooledSequences:
-        """The ensemble with these weights."""
+        """The ensemble with these weights.
+
+        Parameters
+        ----------
+        weighting : {"mean", "causal", "optimal"}
+            How sequences are pooled.
+
+        Returns
+        -------
+        PooledSequences
+            Of the study's sizes, with the prefix correlation.
+        """
         correlation = correlations()["prefix"]
         weights = weights_of(weighting, correlation)
         return PooledSequences(self.dim, self.vocab, self.samples, self.signal, weights, correlation, self.table)

@@ -42,7 +42,20 @@ class FiniteTable(Study):
     draws: int = parameter(Integers(2, 1000), "draws of each", 25, paper=40)
 
     def model(self, ratio: float, table: Table) -> PooledSequences:
-        """The ensemble at a vocabulary ratio."""
+        """The ensemble at a vocabulary ratio.
+
+        Parameters
+        ----------
+        ratio : float
+            Dimension over vocabulary, d/V.
+        table : {"finite", "additive"}
+            What the class means of the table are.
+
+        Returns
+        -------
+        PooledSequences
+            With the nearest even vocabulary.
+        """
         correlation = correlations()["prefix"]
         sizes = self.dim, 2 * round(self.dim / ratio / 2), round(self.dim / self.sample_ratio)
         weights = weights_of(self.weighting, correlation)

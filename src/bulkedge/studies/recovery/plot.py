@@ -13,7 +13,18 @@ LOOK = {"mean": (COLOURS[2], "s"), "causal": (COLOURS[0], "o"), "optimal": (COLO
 
 
 def scatter(values: xr.DataArray) -> xr.DataArray:
-    """Standard error over draws."""
+    """Standard error over draws.
+
+    Parameters
+    ----------
+    values : xarray.DataArray
+        Has a dimension ``draw``, of two or more.
+
+    Returns
+    -------
+    xarray.DataArray
+        Of the mean over draws; without that dimension.
+    """
     return values.std("draw", ddof=1) / np.sqrt(values.sizes["draw"])
 
 

@@ -30,7 +30,20 @@ def correlations() -> dict[str, Real]:
 
 
 def weights_of(weighting: str, correlation: Real) -> Real:
-    """The weights of that name."""
+    """The weights of that name.
+
+    Parameters
+    ----------
+    weighting : {"mean", "causal", "optimal"}
+        Which weights.
+    correlation : array of shape (L, L)
+        Correlation of the signs, for the optimal weights; the others read its size.
+
+    Returns
+    -------
+    array of shape (L,)
+        Weights that sum to one.
+    """
     if weighting == "optimal":
         return optimal_weights(correlation)
     return (mean_weights if weighting == "mean" else causal_weights)(len(correlation))
@@ -49,17 +62,58 @@ class Predictions:
         return vocab_ratio if self.table == "finite" else 0.0 * vocab_ratio
 
     def alignment(self, signal: Real, vocab_ratio: Real) -> Real:
-        """Equation 8, with the factor of the table."""
+        """Equation 8, with the factor of the table.
+
+        Parameters
+        ----------
+        signal : array
+            Lengths of the signal.
+        vocab_ratio : array
+            ``delta = d/V``, of a shape that broadcasts with the first.
+
+        Returns
+        -------
+        array
+            Squared overlap of the top eigenvector with the signal; zero below the threshold.
+        """
         square, spread = signal**2, self._spread(vocab_ratio)
         spectral = spectral_alignment(self.snr * (square + spread), vocab_ratio, self.sample_ratio)
         return np.asarray(spectral * square / (square + spread))
 
     def threshold(self, vocab_ratio: Real) -> Real:
-        """Equation 36; zero where the noise of the class means leaves the bulk alone."""
+        """Equation 36; zero where the noise of the class means leaves the bulk alone.
+
+        Parameters
+        ----------
+        vocab_ratio : array
+            ``delta = d/V``.
+
+        Returns
+        -------
+        array
+            The smallest length of the signal that is seen, of the same shape.
+        """
         square = critical_strength(vocab_ratio, self.sample_ratio) / self.snr - self._spread(vocab_ratio)
         return np.sqrt(np.maximum(square, 0.0))
 
 
 def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Real:
-    """Top eigenvalue and overlap of so many draws of each model: an array of models x draws x 2."""
+    """Top eigenvalue and overlap of so many draws of each model: an array of models x draws x 2.
+
+    Parameters
+    ----------
+    models : sequence of PooledSequences
+        The ensembles.
+    draws : int
+        Draws of each.
+    rng : numpy.random.Generator
+        Source of all randomness.
+    label : str
+        What the progress bar counts.
+
+    Returns
+    -------
+    array of shape (models, draws, 2)
+        Location and overlap of each draw.
+    """
     return np.array([[each.leading(rng) for _ in range(draws)] for each in track(models, label)])

@@ -108,7 +108,18 @@ class Depth(Study):
 
 
 def correlations(kernels: tuple[Real, ...]) -> Real:
-    """Mean correlation of two positions, for each layer and draw."""
+    """Mean correlation of two positions, for each layer and draw.
+
+    Parameters
+    ----------
+    kernels : tuple of arrays of shape (draws, positions, positions)
+        The kernels after each layer.
+
+    Returns
+    -------
+    array of shape (layers, draws)
+        Mean over all pairs of different positions.
+    """
     found = []
     for each in kernels:
         scale = np.sqrt(np.einsum("dii->di", each))

@@ -71,7 +71,20 @@ class KlDecay(Study):
 
 
 def rate(data: xr.Dataset) -> tuple[float, float]:
-    """Weighted least squares of log distance on log width where it stands above its error; slope and standard error."""
+    """Weighted least squares of log distance on log width where it stands above its error; slope and standard error.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        ``distance`` over ``width`` and ``statistic`` (``"value"`` and ``"error"``), and its ``floor``.
+
+    Returns
+    -------
+    slope : float
+        The exponent of the decay; nan if fewer than two widths stand above their error.
+    error : float
+        Its standard error.
+    """
     value = data.distance.sel(statistic="value").values - float(data.floor)
     error = data.distance.sel(statistic="error").values
     clear = value > 4 * error

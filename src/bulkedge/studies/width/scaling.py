@@ -93,10 +93,34 @@ class Scaling(Study):
 
 
 def kurtosis(variances: np.ndarray) -> float:
-    """Excess kurtosis of a scale mixture of Gaussians."""
+    """Excess kurtosis of a scale mixture of Gaussians.
+
+    Parameters
+    ----------
+    variances : array
+        Draws of the variance of the Gaussian.
+
+    Returns
+    -------
+    float
+        ``3 Var/mean**2``.
+    """
     return float(3 * variances.var() / variances.mean() ** 2)
 
 
 def group_error(variances: np.ndarray, groups: int = 20) -> float:
-    """Standard error of :func:`kurtosis`, from groups of draws."""
+    """Standard error of :func:`kurtosis`, from groups of draws.
+
+    Parameters
+    ----------
+    variances : array
+        Draws of the variance of the Gaussian.
+    groups : int
+        In how many groups to split them.
+
+    Returns
+    -------
+    float
+        Standard error over groups.
+    """
     return standard_error([kurtosis(each) for each in np.array_split(variances, groups)])
