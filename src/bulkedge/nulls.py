@@ -264,6 +264,13 @@ def null_of(ensemble: Ensemble, size: int, draws: int = 19, rng: Any = 0) -> Nul
     -------
     Null
         :class:`LawNull` or :class:`SimulatedNull`.
+
+    Examples
+    --------
+    >>> from bulkedge.ensembles import Wishart
+    >>> null = null_of(Wishart(dim=60, samples=120), size=60)
+    >>> type(null).__name__, round(null.edge(level=0.05), 3)
+    ('LawNull', 3.006)
     """
     ENSEMBLE.check("ensemble", ensemble)
     with warnings.catch_warnings():

@@ -246,6 +246,12 @@ class SoftmaxAttention(Parametric, Ensemble):
         ------
         DomainError
             For a mask without a law, or a regime that is not for this model.
+
+        Examples
+        --------
+        >>> model = SoftmaxAttention(tokens=2048, head_dim=64, qk_norm=True)
+        >>> [tuple(round(end, 2) for end in interval) for interval in model.law().support]
+        [(0.0, 3.36), (18.91, 50.38)]
         """
         Choice(("auto", "finite head", "proportional", "one-hot")).check("regime", regime)
         if not self._sees_all and not self.causal:

@@ -144,6 +144,11 @@ def without_gap(attention: Any) -> Any:
     -------
     array of the same shape
         Its rows sum to zero.
+
+    Examples
+    --------
+    >>> without_gap(np.array([[0.5, 0.5], [1.0, 0.0]])).tolist()
+    [[0.0, 0.0], [0.5, -0.5]]
     """
     return attention - 1 / attention.shape[-1]
 

@@ -407,6 +407,11 @@ def spectral_alignment(strength: ArrayLike, vocab_ratio: ArrayLike, sample_ratio
     float or array
         Squared overlap of the sample's top eigenvector with the difference of the table's class means, of the shape
         that the three have together; zero below the threshold.
+
+    Examples
+    --------
+    >>> spectral_alignment([1.0, 2.0, 4.0], 0.5, 0.5).round(4)
+    array([0.    , 0.2222, 0.7755])
     """
     omega, delta, gamma = (np.asarray(each, dtype=float) for each in (strength, vocab_ratio, sample_ratio))
     x = np.maximum(omega - delta, SMALLEST ** (1 / 4))
@@ -431,6 +436,11 @@ def critical_strength(vocab_ratio: ArrayLike, sample_ratio: ArrayLike) -> Any:
     -------
     float or array
         The smallest detectable ``omega``, of the shape that the two have together.
+
+    Examples
+    --------
+    >>> round(float(critical_strength(0.5, 0.5)), 4)
+    1.7808
     """
     delta, gamma = (np.asarray(each, dtype=float) for each in (vocab_ratio, sample_ratio))
     third = (delta + gamma + delta * gamma) / 3

@@ -92,6 +92,12 @@ class Distribution(ABC):
         -------
         array
             Draws of that shape.
+
+        Examples
+        --------
+        >>> from bulkedge.laws import MarchenkoPastur
+        >>> MarchenkoPastur(0.5).rvs(3, np.random.default_rng(0)).round(4)
+        array([1.1527, 0.4266, 0.1428])
         """
         try:
             levels = numpy_generator(rng).random(size)

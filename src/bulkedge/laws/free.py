@@ -85,6 +85,12 @@ def free_mul(mu: Law, nu: Law) -> Law:
     ------
     DomainError
         If both laws reach below zero.
+
+    Examples
+    --------
+    >>> square = MarchenkoPastur(1.0)
+    >>> round(free_mul(square, square).edge, 10)                 # 27/4, that of FussCatalan(order=2)
+    6.75
     """
     mu, nu = _operand("mu", mu), _operand("nu", nu)
     if mu.lower_edge < 0 and nu.lower_edge < 0:
@@ -133,6 +139,12 @@ def rectangular_add(mu: Law, nu: Law, ratio: float) -> Law:
     -------
     Law
         The law of the singular values of the sum, on [0, inf) (Benaych-Georges 2009).
+
+    Examples
+    --------
+    >>> noise = MarchenkoPastur(0.5).sqrt()                      # singular values of white noise, twice as wide as high
+    >>> round(rectangular_add(noise, noise, 0.5).edge, 10)       # variances add up: sqrt(2) (1 + sqrt(1/2))
+    2.4142135624
     """
     ratio = Interval(1e-6, 1).check("ratio", ratio)
     mu, nu = _operand("mu", mu), _operand("nu", nu)

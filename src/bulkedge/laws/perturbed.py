@@ -55,6 +55,13 @@ class Perturbed(Distribution):
         UnitError
             For a law of singular values or of their squares: a matrix that has these is perturbed by ``x u v'``, which
             is :meth:`singular_spike`.
+
+        Examples
+        --------
+        >>> from bulkedge.laws import Semicircle
+        >>> spike = Semicircle(1.0).spike(2.0)
+        >>> round(float(spike.location), 10), round(float(spike.overlap), 10)     # theta + 1/theta and 1 - 1/theta**2
+        (2.5, 0.75)
         """
         if self.unit in {Unit.SINGULAR, Unit.SQUARED}:
             raise UnitError(
@@ -128,5 +135,12 @@ class Perturbed(Distribution):
         Spike
             There is one outlier at most, in a gap of the sample's bulk. Without one, ``location`` is the upper edge of
             that bulk.
+
+        Examples
+        --------
+        >>> from bulkedge.laws import EmpiricalLaw
+        >>> spike = EmpiricalLaw([1.0]).sample_spike(4.0, ratio=0.5)
+        >>> round(float(spike.location), 6), bool(spike.detectable)  # theta (1 + ratio/(theta - 1))
+        (4.666667, True)
         """
         return sample_spike(self._law, theta, ratio)

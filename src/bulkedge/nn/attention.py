@@ -102,6 +102,14 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     -------
     Tensor
         ``(..., heads, tokens, dim)``, in the type of the plain attention.
+
+    Examples
+    --------
+    >>> x = torch.eye(3)[None]                                                    # one head, three tokens
+    >>> shaped_attention(x, 0 * x, x, alpha=1.0)[0].round(decimals=6) + 0.0   # scores vanish: the identity
+    tensor([[1., 0., 0.],
+            [0., 1., 0.],
+            [0., 0., 1.]])
     """
     if query.dim() < 3:
         raise DomainError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
@@ -151,6 +159,11 @@ def running_sums(value: Tensor) -> Tensor:
     Tensor
         Of the same shape: token i has the sum of the tokens up to i. In the type of the values, or single precision for
         half.
+
+    Examples
+    --------
+    >>> running_sums(torch.ones(3, 1)).T
+    tensor([[1., 2., 3.]])
     """
     if value.dtype is torch.float16:  # whose sums may overflow
         value = value.float()

@@ -82,6 +82,11 @@ def attention_variance(beta: float, head_dim: int | None = None) -> float:
     -------
     float
         The variance; it is ``sigma_A**2`` of *propagation*.
+
+    Examples
+    --------
+    >>> round(attention_variance(1.0), 6), round(attention_variance(1.0, head_dim=64), 6)
+    (1.718282, 1.762009)
     """
     beta = POSITIVE.check("beta", beta)
     if head_dim is None:

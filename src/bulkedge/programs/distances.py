@@ -79,6 +79,11 @@ def energy_distance(first: ArrayLike, second: ArrayLike, directions: int = 64) -
     -------
     float
         The squared distance, zero in the mean where the laws agree; it may then be below zero.
+
+    Examples
+    --------
+    >>> round(energy_distance([0.0, 0.0], [1.0, 1.0]), 10)      # twice the distance of the two points
+    2.0
     """
     x, y = _draws(first), _draws(second)
     return _energy(*_sorted_projections(np.concatenate([x, y]), directions), np.arange(len(x) + len(y)) < len(x))

@@ -291,6 +291,11 @@ def infinite_head_kernel(gram: Any, score_variance: float = 1.0, rng: np.random.
     ------
     DomainError
         If there are more than three inputs and no generator.
+
+    Examples
+    --------
+    >>> infinite_head_kernel([[1.0]]).value
+    array([[1.]])
     """
     sigma = check_gram(gram)
     SCORES.check("score_variance", score_variance)

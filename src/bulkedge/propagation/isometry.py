@@ -125,6 +125,11 @@ def deepest(stack: AttentionStack, distortion: float, of: Literal["kernel", "jac
     -------
     int
         The depth, at most 1000.
+
+    Examples
+    --------
+    >>> deepest(AttentionStack(1, 100, 200, gap=False), distortion=0.8)
+    2
     """
     bound = Interval(0, 1, "()").check("distortion", distortion)
     depth = 0

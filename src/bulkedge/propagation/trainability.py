@@ -65,6 +65,12 @@ def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
     -------
     Softmax
         Means over the scores of the entropy, in nats, and of the sum of the squared weights.
+
+    Examples
+    --------
+    >>> row = softmax_of_gaussians(1.0, 1000)
+    >>> round(row.entropy, 3), round(row.participation, 5)
+    (6.41, 0.0027)
     """
     beta = BETA.check("beta", beta)
     z = np.arange(-12.0, 12.0 + STEP / 2, STEP)
@@ -94,6 +100,11 @@ def freezing_beta(tokens: float) -> float:
     -------
     float
         The score scale from which a few weights hold nearly all of a row.
+
+    Examples
+    --------
+    >>> round(freezing_beta(1000), 4)
+    3.7169
     """
     return float(np.sqrt(2 * np.log(TOKENS.check("tokens", tokens))))
 

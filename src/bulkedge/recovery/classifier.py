@@ -107,6 +107,12 @@ def prefix_majority(length: int, prefix: int, correlation: float) -> LabelledSig
     ------
     DomainError
         If the prefix is even, or the length beyond 18.
+
+    Examples
+    --------
+    >>> signs, labels, probabilities = prefix_majority(3, 1, 0.5)
+    >>> signs.shape, round(float(probabilities.sum()), 12)
+    ((8, 3), 1.0)
     """
     length = Integers(1, LONGEST).check("length", length)
     prefix = Integers(1, length).check("prefix", prefix)

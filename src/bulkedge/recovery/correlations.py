@@ -76,6 +76,11 @@ def spiked_correlation(length: int, direction: ArrayLike, strength: float) -> Re
     -------
     array of shape (L, L)
         R: ones on the diagonal, and of product form ``a_t a_s`` off it.
+
+    Examples
+    --------
+    >>> spiked_correlation(2, [1.0, -1.0], 2.0).round(12).tolist()
+    [[1.0, -0.5], [-0.5, 1.0]]
     """
     length = LENGTH.check("length", length)
     strength = Interval(0, 1e12).check("strength", strength)
@@ -103,6 +108,11 @@ def autoregressive_correlation(length: int, correlation: float) -> Real:
     -------
     array of shape (L, L)
         R, which depends on the distance of the positions alone.
+
+    Examples
+    --------
+    >>> autoregressive_correlation(3, 0.5)[0].tolist()
+    [1.0, 0.5, 0.25]
     """
     positions = np.arange(LENGTH.check("length", length))
     correlation = Interval(-1, 1).check("correlation", correlation)

@@ -65,6 +65,11 @@ def mean_weights(length: int) -> Real:
     -------
     array of shape (L,)
         The weights of mean pooling.
+
+    Examples
+    --------
+    >>> mean_weights(4).tolist()
+    [0.25, 0.25, 0.25, 0.25]
     """
     length = LENGTH.check("length", length)
     return np.full(length, 1 / length)
@@ -218,6 +223,11 @@ def self_attention_weights(sequences: ArrayLike, temperature: float = 1.0) -> Re
     -------
     array of shape (..., L)
         The weights of each sequence, which sum to one.
+
+    Examples
+    --------
+    >>> self_attention_weights(np.zeros((4, 8))).round(4)        # without scores, those of causal_weights
+    array([0.7083, 0.2083, 0.0833, 0.    ])
     """
     embedded = FINITE.check("sequences", sequences)
     if embedded.ndim < 2:

@@ -277,6 +277,14 @@ def spectrum(matrix: Any, kind: Kind = "singular") -> Any:
     -------
     Spectrum or Spectra
         The values of the matrix; a batch of them where there are leading axes.
+
+    Examples
+    --------
+    >>> signal = np.outer([1.0, 0.0, 0.0], [2.0, 0.0])
+    >>> spectrum(signal).values
+    array([0., 2.])
+    >>> spectrum(signal @ signal.T, kind="eigen").values
+    array([0., 0., 4.])
     """
     kind = Choice(("singular", "eigen")).check("kind", kind)
     dense = floating("matrix", matrix)

@@ -73,6 +73,12 @@ def effective_rank(matrix: Any) -> float:
     -------
     float
         Between one and the rank; the number of nonzero singular values if those are equal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(effective_rank(np.diag([1.0, 1.0, 0.0])), 12)
+    2.0
     """
     share = _relative(_values(matrix))
     share = share[share > 0] / share.sum()
@@ -91,6 +97,11 @@ def cosine_similarity(tokens: ArrayLike) -> float:
     -------
     float
         Mean over all pairs of different tokens, between ``-1/(tokens - 1)`` and one.
+
+    Examples
+    --------
+    >>> cosine_similarity([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
+    1.0
     """
     rows = FINITE.check("tokens", tokens)
     if rows.ndim != 2 or len(rows) < 2:

@@ -88,6 +88,12 @@ class Study(Parametric, ABC):
         ------
         DomainError
             If a parameter is outside its domain.
+
+        Examples
+        --------
+        >>> edge = find("laws/edge")[0]
+        >>> edge.preset("paper").parameters() == edge().parameters()
+        False
         """
         at_paper = {each.name: each.paper for each in parameters(cls) if each.paper is not MISSING}
         return cls(**((at_paper if which == "paper" else {}) | changes))
@@ -183,6 +189,11 @@ def find(name: str) -> list[type[Study]]:
     ------
     DomainError
         If there is none of that name.
+
+    Examples
+    --------
+    >>> [study.name() for study in find("laws")]
+    ['laws/bulk', 'laws/edge', 'laws/transition']
     """
     chosen = [study for known, study in studies().items() if name in ("", known, known.split("/")[0])]
     if not chosen:

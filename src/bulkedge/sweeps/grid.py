@@ -186,6 +186,12 @@ def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
     ------
     DomainError
         If the study has no such parameter, or a value is outside its domain.
+
+    Examples
+    --------
+    >>> from bulkedge.studies.laws.edge import Edge
+    >>> parse_axis(Edge, "size", "100:300:100"), parse_axis(Edge, "size", "64, 128")
+    ((100, 200, 300), (64, 128))
     """
     domain = _domain(study, name)
     if ":" not in text:

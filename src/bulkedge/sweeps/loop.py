@@ -96,6 +96,18 @@ def run(  # noqa: PLR0913  # four of them by name
         If the folder cannot be used for this sweep.
     BrokenExecutor
         If a worker or the scheduler of a cluster is gone; what was finished before is kept.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from bulkedge.studies.laws.edge import Edge
+    >>> from bulkedge.sweeps import open_sweep
+    >>> grid = Sweep(Edge(draws=100), {"size": (50, 60)}, repetitions=2)
+    >>> folder = TemporaryDirectory()
+    >>> outcome = run(grid, folder.name, SerialExecutor())
+    >>> outcome.cells, outcome.done, dict(open_sweep(folder.name).status.sizes)
+    (4, 4, {'size': 2, 'repetition': 2})
+    >>> folder.cleanup()
     """
     limit = None if timeout is None else Interval(0, 1e9, "(]").check("timeout", timeout)
     own = executor is None
