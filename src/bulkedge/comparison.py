@@ -141,7 +141,7 @@ class Comparisons:
 
 
 def compare(spectrum: Any, law: Any, level: float = 0.01, dyson: int = 1) -> Any:
-    """Compare a spectrum with a law.
+    """Compare a spectrum with a law: distances of the bulk, error at the edge, and outliers.
 
     Parameters
     ----------

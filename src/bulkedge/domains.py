@@ -95,7 +95,7 @@ def shown(value: object) -> str:
 
 
 def refused(name: str, value: object, domain: object) -> DomainError:
-    """The error that every domain raises.
+    """The error that every domain raises for a value outside of it.
 
     Parameters
     ----------

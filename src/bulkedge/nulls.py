@@ -130,7 +130,7 @@ class LawNull(Null):
         return
 
     def edge(self, level: float = 0.05) -> float:
-        """Quantile of the Tracy-Widom limit."""
+        """Quantile of the largest of ``size`` values in the Tracy-Widom limit."""
         return self.law.finite_edge(self.size, level, self.dyson)
 
     def p_value(self, spectrum: Spectrum, statistic: Statistic = "largest") -> PValue:

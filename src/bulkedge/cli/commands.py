@@ -132,7 +132,7 @@ def tell(sentence: str) -> None:
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """A number of things.
+    """A number with the word for what it counts, in singular or plural.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def remaining(step: Step) -> str:
 
 
 def claims_table(results: list[Reproduction]) -> Table:
-    """The claims of all studies for a terminal.
+    """The claims of all studies as a table for a terminal: predicted, measured, tolerance and verdict.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def _planned(name: str, given: dict[str, Any]) -> Sweep:
 
 @contextmanager
 def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[Executor, int]]:
-    """Where cells run, and how many at a time.
+    """Start what cells of a sweep run on, as the options of the command line say, and stop it in the end.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ def unknown(kind: str, given: str, known: list[str]) -> DomainError:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A time in words and numbers, as precise as people need it.
 
     Parameters
     ----------

@@ -99,7 +99,7 @@ class SoftmaxAttention(Parametric, Ensemble):
     # -- simulation ----------------------------------------------------------------------------------------------------
 
     def scores(self, rng: Any) -> Any:
-        """Draw ``S``, on the backend of the generator.
+        """Draw the scores ``S = Q K'/sqrt(head_dim)``, before beta multiplies them, on the backend of the generator.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         return query @ xp.matrix_transpose(key) / self.head_dim**0.5
 
     def sample(self, rng: Any) -> Any:
-        """Draw A."""
+        """Draw the attention matrix A, of shape (tokens, tokens); its rows sum to one."""
         return self._softmax(self.scores(rng))
 
     def _softmax(self, scores: Any) -> Any:

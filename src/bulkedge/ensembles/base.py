@@ -21,7 +21,7 @@ class Ensemble(ABC):
 
     @abstractmethod
     def sample(self, rng: Any) -> Any:
-        """Draw the matrix.
+        """Draw the random matrix once.
 
         The generator chooses the backend: NumPy's gives arrays; torch's gives tensors on its device, or a
         ``DomainError`` from models that draw with NumPy alone.

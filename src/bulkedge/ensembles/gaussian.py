@@ -36,12 +36,12 @@ class Wigner(Parametric, Ensemble):
     variance: float = parameter(VARIANCE, "variance of the limit", 1.0)
 
     def sample(self, rng: Any) -> Any:
-        """``sqrt(variance/(2 size)) (W + W')``."""
+        """Draw ``sqrt(variance/(2 size)) (W + W')``, W with independent standard Gaussian entries."""
         w = normal(rng, (self.size, self.size))
         return (self.variance / (2 * self.size)) ** 0.5 * (w + w.T)
 
     def spectrum(self, rng: Any) -> Spectrum:
-        """Eigenvalues."""
+        """All eigenvalues of a draw."""
         return spectrum(self.sample(rng), kind="eigen")
 
     def law(self) -> Law:
@@ -58,12 +58,12 @@ class Wishart(Parametric, Ensemble):
     scale: float = parameter(VARIANCE, "variance of the noise", 1.0)
 
     def sample(self, rng: Any) -> Any:
-        """``scale Z'Z/V``."""
+        """Draw ``scale Z'Z/V``, Z of shape (V, d) with independent standard Gaussian entries."""
         z = normal(rng, (self.samples, self.dim))
         return z.T @ z * (self.scale / self.samples)
 
     def spectrum(self, rng: Any) -> Spectrum:
-        """Eigenvalues."""
+        """All d eigenvalues of a draw, zeros included."""
         return spectrum(self.sample(rng), kind="eigen")
 
     def law(self) -> Law:
@@ -122,7 +122,7 @@ class GaussianSum(Parametric, Ensemble):
         return max(1, round(ratio * self.tokens))
 
     def sample(self, rng: Any) -> Any:
-        """The sum of the terms."""
+        """Draw the sum of the terms, of shape (tokens, tokens)."""
         return sum(self._term(*each, rng) for each in zip(self.variances, self.ratios, strict=True))
 
     def _term(self, variance: float, ratio: float, rng: Any) -> Any:
@@ -133,7 +133,7 @@ class GaussianSum(Parametric, Ensemble):
         return (variance / (self.tokens * rank)) ** 0.5 * p @ q.T
 
     def spectrum(self, rng: Any) -> Spectrum:
-        """Squared singular values."""
+        """All squared singular values of a draw."""
         return spectrum(self.sample(rng)).squared()
 
     def law(self) -> Law:

@@ -61,7 +61,7 @@ class RandomMarkov(Parametric, Ensemble):
             )
 
     def sample(self, rng: np.random.Generator) -> Real:
-        """Draw A."""
+        """Draw the attention matrix A, of shape (tokens, tokens); its rows sum to one."""
         entries = self._entries(rng)
         return np.asarray(entries / entries.sum(axis=1, keepdims=True))
 

@@ -220,7 +220,7 @@ class Law(Perturbed):
         return np.where(on_atom, self._locations[following], between)
 
     def moment(self, k: int) -> float:
-        """``E[x**k]``.
+        """``E[x**k]``, the k-th moment about zero.
 
         Parameters
         ----------
@@ -437,7 +437,7 @@ class Law(Perturbed):
     # -- images --------------------------------------------------------------------------------------------------------
 
     def scaled(self, factor: float) -> Law:
-        """The law of ``factor * x``.
+        """The law of ``factor * x``, for x of this law.
 
         Parameters
         ----------

@@ -261,7 +261,7 @@ class Singular(Response):
         """
 
     def value(self, s: Real) -> Real:
-        """The singular value z.
+        """The singular value z that belongs to a value of the coordinate.
 
         Parameters
         ----------
@@ -329,28 +329,28 @@ class OfSquares(Singular):
     """From a law of squares, in the coordinate ``s = z**2``: ``phi = z G(s)``."""
 
     def value(self, s: Real) -> Real:
-        """The square root."""
+        """``z = sqrt(s)``."""
         return np.sqrt(s)
 
     def metric(self, s: Real) -> Real:
-        """Of the square root."""
+        """``dz/ds = 1/(2 sqrt(s))``."""
         with np.errstate(divide="ignore"):
             return 0.5 / np.sqrt(s)
 
     def reach(self, strength: Real) -> Real:
-        """The distance of squares."""
+        """Distance of squares: ``(z + x)**2 - z**2`` at the edge z."""
         edge = 0.0 if self.law._unbounded else self.law.edge
         return strength * (strength + 2 * np.sqrt(edge))
 
     def phi(self, s: Real) -> tuple[Real, Real]:
-        """``z G(s)``."""
+        """``phi = z G(s)`` without zeros, and its derivative in s."""
         g, slope = _without_zeros(self.law, s)
         z = np.sqrt(s)
         with np.errstate(divide="ignore", invalid="ignore"):
             return z * g, g / (2 * z) + z * slope
 
     def residue(self, s: Real) -> Real:
-        """``z m/(s - place)``."""
+        """An atom of mass m at s gives ``z m/(s' - s)`` near it: the factor is z."""
         return np.sqrt(s)
 
 
@@ -358,12 +358,12 @@ class OfValues(Singular):
     """From a law of singular values: ``phi = (G(z) - G(-z))/2``."""
 
     def phi(self, s: Real) -> tuple[Real, Real]:
-        """Half of the law, and half of its mirror image."""
+        """``phi = (G(z) - G(-z))/2`` without zeros: half of the law and half of its mirror image."""
         (g, slope), (mirrored, mirrored_slope) = _without_zeros(self.law, s), _without_zeros(self.law, -s)
         return (g - mirrored) / 2, (slope + mirrored_slope) / 2
 
     def residue(self, s: Real) -> Real:
-        """Half of the atom."""
+        """Half: the other half of the atom is at the mirrored place."""
         return np.full(s.shape, 0.5)
 
 
@@ -371,11 +371,11 @@ class OfBothSigns(Singular):
     """From a symmetrised law: ``phi = G(z)``."""
 
     def phi(self, s: Real) -> tuple[Real, Real]:
-        """The Cauchy transform."""
+        """``phi = G(z)`` without zeros: the law has both signs already."""
         return _without_zeros(self.law, s)
 
     def residue(self, s: Real) -> Real:
-        """The atom, which is half of that of the singular values."""
+        """One: the atom of the symmetrised law is half of that of the singular values already."""
         return np.ones(s.shape)
 
 

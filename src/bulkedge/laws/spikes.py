@@ -190,18 +190,18 @@ class Additive(Response):
         self.law, self.gaps = law, support_gaps(law)
 
     def at(self, s: Real) -> Pair:
-        """G and its derivative, twice."""
+        """G and its derivative, as the left and as the right response."""
         g, slope, _, _ = (part.real for part in self.law._transforms(s + 0j))
         return Pair(g, slope, g.copy(), slope.copy())
 
     def masses(self, s: Real) -> tuple[Real, Real]:
-        """The masses of atoms."""
+        """The masses of atoms at the points, on both sides the same."""
         mass = atom_masses(self.law, s)
         return mass, mass
 
 
 def atom_masses(law: Law, s: Real) -> Real:
-    """The mass of the law at points.
+    """The mass of the atom of a law at each point.
 
     Parameters
     ----------

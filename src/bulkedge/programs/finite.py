@@ -232,7 +232,7 @@ class Finite:
 
 
 def gram_of(vectors: Any) -> Any:
-    """``x_i · x_j / n``.
+    """Gram matrices ``x_i · x_j / n`` of vectors of width n.
 
     Parameters
     ----------

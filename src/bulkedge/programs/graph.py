@@ -97,7 +97,7 @@ class Program:
         return {name for name in uses if uses.count(name) > 1}
 
     def vectors(self, name: str) -> Vectors:
-        """The kind of a family of vectors.
+        """The kind of a family of vectors that the program computes.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class Program:
         return _vectors(name, self.kinds[name])
 
     def weight(self, name: str) -> Weight:
-        """The instruction that makes a weight.
+        """The instruction that makes the weight of that name.
 
         Parameters
         ----------
@@ -338,7 +338,7 @@ def _vectors(name: str, kind: Kind) -> Vectors:
 
 
 def linear(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, copies: int = 1) -> Traced:
-    """A fresh weight, times the vectors.
+    """Vectors multiplied by a fresh random weight.
 
     Parameters
     ----------
@@ -360,7 +360,7 @@ def linear(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, co
 
 
 def nonlin(function: Callable[..., Any], *vectors: Traced) -> Traced:
-    """A function of the coordinates of vectors.
+    """A function of the coordinates of vectors, coordinate by coordinate and position by position.
 
     Parameters
     ----------
@@ -415,7 +415,7 @@ def dot(left: Traced, right: Traced, scaling: Scaling = "sqrt") -> Traced:
 
 
 def moment(vectors: Traced) -> Traced:
-    """Means of the coordinates.
+    """The mean over the coordinates of each vector: ``sum_k x_ik / n``, a scalar in the limit.
 
     Parameters
     ----------
@@ -431,7 +431,7 @@ def moment(vectors: Traced) -> Traced:
 
 
 def center(vectors: Traced) -> Traced:
-    """Vectors less the means of their coordinates.
+    """Each vector less the mean of its coordinates.
 
     Parameters
     ----------
@@ -447,7 +447,7 @@ def center(vectors: Traced) -> Traced:
 
 
 def sum_copies(vectors: Traced) -> Traced:
-    """The sum over copies.
+    """The sum over copies (heads) of a family of vectors.
 
     Parameters
     ----------

@@ -160,7 +160,7 @@ class Weight(Instruction):
         return ()
 
     def makes(self, kinds: Kinds) -> Matrix:  # noqa: ARG002  # weights depend on nothing
-        """A matrix."""
+        """A matrix for each copy."""
         COUNT.check("copies", self.copies)
         VARIANCE.check("variance", self.variance)
         return Matrix(self.rows, self.columns, self.copies)
@@ -257,7 +257,7 @@ class Add(Instruction):
         return self.left, self.right
 
     def makes(self, kinds: Kinds) -> Vectors:
-        """Vectors like both."""
+        """Vectors like both operands, which must be alike."""
         left, right = (self._vectors(kinds, name) for name in self.operands())
         if left != right:
             raise self._refuse(f"cannot add {right} to {left}")
@@ -279,7 +279,7 @@ class SumCopies(Instruction):
         return (self.vectors,)
 
     def makes(self, kinds: Kinds) -> Vectors:
-        """One copy."""
+        """As many vectors, in a single copy."""
         vectors = self._vectors(kinds, self.vectors)
         return Vectors(vectors.count, vectors.share)
 
@@ -299,7 +299,7 @@ class Center(Instruction):
         return (self.vectors,)
 
     def makes(self, kinds: Kinds) -> Vectors:
-        """Vectors like these."""
+        """Vectors like its operand."""
         return self._vectors(kinds, self.vectors)
 
     def formula(self) -> str:
@@ -340,7 +340,7 @@ class Dot(Instruction):
         return self.left, self.right
 
     def makes(self, kinds: Kinds) -> Scalars:
-        """A scalar for each pair."""
+        """A scalar for each pair of a left and a right position."""
         Choice(("sqrt", "linear")).check("scaling", self.scaling)
         left, right = (self._vectors(kinds, name) for name in self.operands())
         if (left.share, left.copies) != (right.share, right.copies):
@@ -378,7 +378,7 @@ class ScalarMap(Instruction):
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """How a function is called.
+    """The name by which the printed program shows a function.
 
     Parameters
     ----------

@@ -157,7 +157,7 @@ class HeadMixture(Parametric):
         return float(3 / self.heads * ((1 + 2 / head_dim) * second / first**2 - 1))
 
     def characteristic(self, t: Any) -> Any:
-        """``E exp(i t y)``, which is real.
+        """``E exp(i t y)`` of the coordinate, which is real because y is symmetric.
 
         Parameters
         ----------
@@ -186,7 +186,7 @@ class HeadMixture(Parametric):
         return step * (np.arange(int(last / step) + 1) + 0.5), step
 
     def pdf(self, x: Any) -> Any:
-        """Density, by Fourier inversion.
+        """Density of the coordinate, by Fourier inversion of its characteristic function.
 
         Parameters
         ----------

@@ -172,7 +172,7 @@ class Trainability(Parametric):
         return float(apart)
 
     def entropy(self, beta: float) -> float:
-        """Mean entropy of a row of attention.
+        """Mean entropy of a row of attention, the same with and without the gap.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class Trainability(Parametric):
         return softmax_of_gaussians(beta, self.tokens).entropy
 
     def verdict(self, beta: float) -> Verdict:
-        """On which side of the map this score scale is.
+        """Whether attention with this score scale carries a signal at initialisation, and if not, what collapses.
 
         Parameters
         ----------

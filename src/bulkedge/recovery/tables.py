@@ -151,7 +151,7 @@ class Scatter(NamedTuple):
 
     @classmethod
     def of(cls, rows: Real) -> Scatter:
-        """The sums of these rows.
+        """Number, sum and sum of outer products of some rows.
 
         Parameters
         ----------

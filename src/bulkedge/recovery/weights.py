@@ -54,7 +54,7 @@ WEIGHTS = PoolingWeights()
 
 
 def mean_weights(length: int) -> Real:
-    """``1/L`` everywhere.
+    """Equal weights ``1/L``: mean pooling.
 
     Parameters
     ----------

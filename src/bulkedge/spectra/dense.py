@@ -122,7 +122,7 @@ class Spectrum:
         return replace(self, values=np.sqrt(self.values), unit=self.unit.root(), rounding=self.rounding**0.5)
 
     def scaled(self, factor: float) -> Spectrum:
-        """The values times a positive factor.
+        """The same spectrum with its values times a positive factor.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class Spectra:
         return self._mapped(lambda each: each.sqrt())
 
     def scaled(self, factor: float) -> Self:
-        """The values times a positive factor.
+        """The same spectra with their values times a positive factor.
 
         Parameters
         ----------

@@ -79,7 +79,7 @@ def unreadable(folder: Path) -> Iterator[None]:
 
 
 def read_group(folder: Path, mode: Any) -> zarr.Group:
-    """The store, open.
+    """Open the Zarr group that holds the results of a sweep.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ class SerialExecutor(Executor):
     """Runs what is submitted at once, in this process."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run, and return what is already done.
+        """Run at once, and return a future that is done.
 
         Parameters
         ----------

@@ -124,7 +124,7 @@ class Sweep:
         return product(*(range(length) for length in self.shape))
 
     def cell(self, index: Index) -> Cell:
-        """The cell at a place.
+        """One cell of the grid: a study with the parameters of its place, and a random stream.
 
         Parameters
         ----------

@@ -67,7 +67,7 @@ def run(  # noqa: PLR0913  # four of them by name
     width: int = 0,
     timeout: float | None = None,
 ) -> Outcome:
-    """Run what is not done yet.
+    """Run the cells of a sweep that are not done yet, and store each as it finishes.
 
     Parameters
     ----------

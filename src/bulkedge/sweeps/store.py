@@ -83,7 +83,7 @@ class Store:
         return identity(self.sweep.manifest())
 
     def admit(self, values: Values) -> None:
-        """Make room for what a cell has.
+        """Make room in the store for the variables of a cell.
 
         Parameters
         ----------

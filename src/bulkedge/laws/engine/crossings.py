@@ -65,7 +65,7 @@ class Gaps:
         return np.where(inside, which, -1)
 
     def ends(self, k: int) -> tuple[float, float]:
-        """Both ends of a gap, as numbers.
+        """Both ends of one gap, as Python's floats.
 
         Parameters
         ----------

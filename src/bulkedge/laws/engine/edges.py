@@ -129,7 +129,7 @@ class Edge:
         return Fraction(self.location) + Fraction(self.remainder)
 
     def moved(self, location: Fraction) -> Edge:
-        """The same behaviour at another place.
+        """An edge at which the density behaves the same, at another place.
 
         Parameters
         ----------

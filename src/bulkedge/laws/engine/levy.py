@@ -38,7 +38,7 @@ class Levy:
 
     @classmethod
     def of(cls, drift: float, locations: Real, masses: Real) -> Levy:
-        """Merge equal locations.
+        """The Levy measure of atoms that may share locations: masses at equal locations are added up.
 
         Parameters
         ----------

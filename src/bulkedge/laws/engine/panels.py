@@ -148,7 +148,7 @@ class Panels:
 
     @classmethod
     def stack(cls, parts: Sequence[Panels]) -> Panels:
-        """All panels of several collections.
+        """The panels of several collections as one collection.
 
         Parameters
         ----------
@@ -166,7 +166,7 @@ class Panels:
         return len(self.start)
 
     def take(self, index: Index | Mask) -> Panels:
-        """The chosen rows.
+        """The panels with the given numbers, or those where the mask is true.
 
         Parameters
         ----------
@@ -228,7 +228,7 @@ class Panels:
         return np.asarray(middle[:, None] + half[:, None] * t)
 
     def distance(self, s: Real) -> Real:
-        """Distance to the edge, rows of ``s`` being panels.
+        """Distance to the panel's edge, for values ``s`` of its variable.
 
         Parameters
         ----------
@@ -243,7 +243,7 @@ class Panels:
         return np.asarray(self.length[:, None] * s ** self.order[:, None])
 
     def position(self, s: Real) -> Real:
-        """Point of the line, rows of ``s`` being panels.
+        """Point of the line, for values ``s`` of the panel's variable.
 
         Parameters
         ----------
@@ -263,7 +263,7 @@ class Panels:
         return start, np.where(self.stop == 1, self.middle, stop)
 
     def g(self, s: Real) -> Real:
-        """The analytic factor, rows of ``s`` being panels.
+        """The analytic factor of the density, which is that factor times ``delta**exponent``.
 
         Parameters
         ----------
@@ -280,7 +280,7 @@ class Panels:
         return np.asarray(chebyshev.chebval(t, self.coefficients.T[:, :, None], tensor=False))
 
     def mass_density(self, s: Real) -> Real:
-        """Mass per unit ``s``, rows of ``s`` being panels.
+        """Mass per unit of ``s``: the density times ``|dx/ds|``.
 
         Parameters
         ----------
@@ -296,7 +296,7 @@ class Panels:
 
 
 def fit(intervals: Sequence[Interval], density: Density) -> Panels:
-    """Represent a density between known edges.
+    """Represent a density between known edges, on panels that are halved until they converge.
 
     Parameters
     ----------

@@ -136,7 +136,7 @@ class ProfiledSum(Problem):
         return np.einsum("kr,jr,rn->kjn", profile.squares, profile.squares * self.variances[:, None], weighted)
 
     def cauchy(self, u: Complex, x: Real) -> Complex:
-        """``E[g]/z``."""
+        """``E[g]/z``, the mean over rows of the resolvent's diagonal."""
         root = np.sqrt(x + 0j)
         g, _ = self._side(root, self.rows, self._pulls(u)[2])
         return self.rows.weights @ g / root

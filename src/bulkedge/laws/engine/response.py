@@ -80,7 +80,7 @@ class Response(ABC):
         """
 
     def metric(self, s: Real) -> Real:
-        """The derivative of z in s.
+        """The derivative of the eigenvalue or singular value z in the coordinate s.
 
         Parameters
         ----------

@@ -39,7 +39,7 @@ class Side(NamedTuple):
 
     @classmethod
     def at(cls, law: Law, y: Complex) -> Side:
-        """Evaluate the law.
+        """Evaluate the transforms of a law at its own variable.
 
         Parameters
         ----------

@@ -49,7 +49,7 @@ class Exhibit:
 
 
 def exhibits(n: int) -> dict[str, Exhibit]:
-    """The gallery, for matrices of about n rows.
+    """The laws that are shown, each beside a random matrix of about n rows that should follow it.
 
     Parameters
     ----------

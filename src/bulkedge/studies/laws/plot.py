@@ -25,7 +25,7 @@ def bulk(data: xr.Dataset) -> Figure:
 
 
 def law_panel(axes: Axes, data: xr.Dataset) -> None:
-    """One law over the histogram of one draw.
+    """Draw the density of one law over the histogram of one draw.
 
     Parameters
     ----------

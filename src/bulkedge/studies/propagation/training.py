@@ -173,7 +173,7 @@ class Adam:
         self.first = self.second = 0 * weights.detach()
 
     def step(self, gradient: Any, decay: tuple[float, float] = (0.9, 0.999), floor: float = 1e-8) -> None:
-        """One step, with the usual constants.
+        """Change the weights by one step of Adam along a gradient.
 
         Parameters
         ----------

@@ -32,7 +32,7 @@ class Bulk(Study):
     draws: int = parameter(Integers(2, 1000), "draws", 8, paper=10)
 
     def model(self, weighting: str) -> PooledSequences:
-        """The ensemble with these weights.
+        """The ensemble of the study, pooled with these weights.
 
         Parameters
         ----------

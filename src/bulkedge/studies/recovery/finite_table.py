@@ -42,7 +42,7 @@ class FiniteTable(Study):
     draws: int = parameter(Integers(2, 1000), "draws of each", 25, paper=40)
 
     def model(self, ratio: float, table: Table) -> PooledSequences:
-        """The ensemble at a vocabulary ratio.
+        """The ensemble of the study at a vocabulary ratio.
 
         Parameters
         ----------

@@ -13,7 +13,7 @@ LOOK = {"mean": (COLOURS[2], "s"), "causal": (COLOURS[0], "o"), "optimal": (COLO
 
 
 def scatter(values: xr.DataArray) -> xr.DataArray:
-    """Standard error over draws.
+    """Standard error of the mean over draws, for error bars.
 
     Parameters
     ----------

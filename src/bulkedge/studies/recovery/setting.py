@@ -30,7 +30,7 @@ def correlations() -> dict[str, Real]:
 
 
 def weights_of(weighting: str, correlation: Real) -> Real:
-    """The weights of that name.
+    """The pooling weights of that name for a correlation matrix.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Predictions:
         return vocab_ratio if self.table == "finite" else 0.0 * vocab_ratio
 
     def alignment(self, signal: Real, vocab_ratio: Real) -> Real:
-        """Equation 8, with the factor of the table.
+        """Squared overlap of equation 8, with the factor for the noise of the table's class means.
 
         Parameters
         ----------
