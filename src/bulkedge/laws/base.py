@@ -121,6 +121,7 @@ class Law(Perturbed):
         return _RESOLVED.get(self)
 
     def _resolve(self) -> Continuum | None:
+        """The continuous part, resolved from the bulk; an image may move that of its law instead."""
         bulk = self._shared_bulk
         continuum = None if bulk is None else resolve(*bulk)
         total = (continuum.mass if continuum else 0.0) + float(self._masses.sum())

@@ -18,6 +18,7 @@ from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.beside import moved_beside
+from bulkedge.laws.engine.continuum import Continuum
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.levy import Levy
 from bulkedge.laws.engine.panels import BesideEdges, Density
@@ -97,6 +98,10 @@ class Affine(Law):
     @property
     def _levy(self) -> Levy | None:
         return None if self.law._levy is None else self.law._levy.affine(self.factor, self.shift)
+
+    def _resolve(self) -> Continuum | None:
+        inner = self.law._continuum
+        return None if inner is None else inner.moved(Fraction(self.factor), Fraction(self.shift))
 
     def _bulk(self) -> Bulk | None:
         bulk = self.law._shared_bulk

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -75,6 +76,49 @@ class Continuum:
         """The factor g at the right edge: the density is ``g delta**exponent`` there."""
         last = self.panels.take(np.array([len(self.panels) - 1]))
         return float(last.g(last.start[:, None])[0, 0])
+
+    def moved(self, factor: Fraction, shift: Fraction) -> Continuum:
+        """The measure of ``factor * x + shift``, panel by panel.
+
+        Distances from the edges are stretched and their locations moved exactly, so that nothing is lost where a large
+        shift rounds the points near an edge: the density is a function of the distance.
+
+        Parameters
+        ----------
+        factor : Fraction
+            Not zero.
+        shift : Fraction
+            Any.
+
+        Returns
+        -------
+        Continuum
+            The image, its panels again ordered along the line.
+        """
+        panels, size = self.panels, abs(float(factor))
+        exact = [factor * (Fraction(place) + Fraction(rest)) + shift for place, rest in self._edge_places()]
+        location = np.array([float(place) for place in exact])
+        image = panels.replaced(
+            location=location,
+            remainder=np.array([float(each - Fraction(place)) for each, place in zip(exact, location, strict=True)]),
+            direction=panels.direction if factor > 0 else -panels.direction,
+            length=size * panels.length,
+            middle=float(factor) * panels.middle + float(shift),
+            coefficients=panels.coefficients * (size ** -(1 + panels.exponent))[:, None],
+        )
+        edges = [
+            (left.moved(factor * left.exact + shift), right.moved(factor * right.exact + shift))
+            for left, right in self.intervals
+        ]
+        if factor > 0:
+            return Continuum(image, tuple(edges))
+        # the line is read from the other end
+        mirrored = tuple((right, left) for left, right in edges[::-1])
+        return Continuum(image.take(np.arange(len(image))[::-1]), mirrored)
+
+    def _edge_places(self) -> list[tuple[float, float]]:
+        """Location and remainder of the edge of each panel."""
+        return list(zip(self.panels.location.tolist(), self.panels.remainder.tolist(), strict=True))
 
     # -- where a point lies --------------------------------------------------------------------------------------------
 
