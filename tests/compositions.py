@@ -300,10 +300,10 @@ def double_exponential(step=0.06, reach=5.2):
 
 def sample(law):
     """Points and masses that stand for a law: its atoms, and its density by quadrature between its panels' ends."""
-    points, masses = [law._locations], [law._masses]
+    points, masses = [law.locations], [law.masses]
     left, right, weights = double_exponential()
     ends = np.array(law.support).ravel()
-    breaks = law._continuum._breaks if law.support else np.zeros(0)
+    breaks = law.continuum._breaks if law.support else np.zeros(0)
     for low, high in law.support:
         cuts = np.unique(np.concatenate([[low, high], breaks[(breaks > low) & (breaks < high)]]))
         for a, b in pairwise(cuts):

@@ -89,3 +89,43 @@ def test_only_the_top_of_the_pipeline_draws_or_prints():
         )
     ]
     assert (drawing, printing) == ([], [])
+
+
+def room_of(path):
+    """A room is a folder, or a module beside them; the engine under the laws is one of its own."""
+    parts = path.relative_to(ROOT).parts
+    return ".".join(parts[:-1]) if len(parts) > 1 else path.stem
+
+
+def private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_names(tree):
+    """Private functions, classes, attributes and variables that a module defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (each.id for each in targets if isinstance(each, ast.Name))
+
+
+def test_no_room_uses_the_private_names_of_another():
+    """What two rooms share is public, or in the wrong place; third-party names are not ours to judge."""
+    trees = {path: ast.parse(path.read_text()) for _, path in modules()}
+    owned = {}
+    for path, tree in trees.items():
+        owned.setdefault(room_of(path), set()).update(name for name in private_names(tree) if private(name))
+    trespasses = []
+    for path, tree in trees.items():
+        own = owned[room_of(path)]
+        others = set().union(*(names for room, names in owned.items() if room != room_of(path))) - own
+        used = [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bulkedge."):
+                used += [alias.name for alias in node.names]
+        trespasses += [f"{path.relative_to(ROOT)}: {name}" for name in used if private(name) and name in others]
+    assert trespasses == []

@@ -111,7 +111,7 @@ def check(law):
 
 
 def size(law):
-    ends = [abs(end) for interval in law.support for end in interval] + np.abs(law._locations).tolist()
+    ends = [abs(end) for interval in law.support for end in interval] + np.abs(law.locations).tolist()
     return max(ends) or 1.0
 
 
@@ -124,7 +124,7 @@ def interior(law, n=8):
 
 
 def mass(law):
-    continuous = law._continuum.mass if law.support else 0.0
+    continuous = law.continuum.mass if law.support else 0.0
     assert continuous + sum(weight for _, weight in law.atoms) == pytest.approx(1, abs=1e-10)
     assert all(weight > 0 for _, weight in law.atoms)
     assert list(law.atoms) == sorted(law.atoms)
@@ -145,10 +145,10 @@ def distribution(law):
     for lo, hi in law.support:
         a, b = lo + 0.3 * (hi - lo), lo + 0.7 * (hi - lo)
         steps = [law.cdf(place) - law.cdf(np.nextafter(place, -np.inf)) for place, _ in law.atoms if a < place <= b]
-        breaks = [x for x in law._continuum._breaks if a < x < b]
+        breaks = [x for x in law.continuum._breaks if a < x < b]
         integral = sum(integrate(law.pdf, *piece) for piece in pairwise([a, *breaks, b]))
         assert law.cdf(b) - law.cdf(a) == pytest.approx(integral + sum(steps), abs=1e-9)
-    x = np.sort(np.concatenate([interior(law), law._locations]))
+    x = np.sort(np.concatenate([interior(law), law.locations]))
     assert np.all(np.diff(law.cdf(x)) >= -1e-15)
     for place, weight in law.atoms:
         assert law.cdf(place) - law.cdf(np.nextafter(place, -np.inf)) == pytest.approx(weight, abs=1e-7)
@@ -191,11 +191,11 @@ def integrate(function, low, high):
 
 def by_quantiles(law, function):
     """Expectation of a function of the law, through its quantiles."""
-    total = (function(law._locations) * law._masses).sum(axis=-1)
+    total = (function(law.locations) * law.masses).sum(axis=-1)
     share, weights = graded_nodes(400)
     for interval in law.support:
-        low, high = law._continuum.cdf(np.array(interval))
-        points = law._continuum.ppf(low + (high - low) * share)
+        low, high = law.continuum.cdf(np.array(interval))
+        points = law.continuum.ppf(low + (high - low) * share)
         total = total + (function(points) * weights).sum(axis=-1) * (high - low)
     return total
 
@@ -258,7 +258,7 @@ def additive_spikes(law):
         outliers_are_free(law, spike, "overlap")
         for each in spike.outliers:
             if each.location not in each.gap:
-                slope = abs(law._transforms(np.array([each.location + 0j]))[1][0].real)
+                slope = abs(law.transforms(np.array([each.location + 0j]))[1][0].real)
                 blur = 1e-9 * abs(1 / theta) + 4 * slope * np.spacing(abs(each.location))
                 assert law.cauchy(each.location).real == pytest.approx(1 / theta, abs=blur)
         above, below = (

@@ -43,7 +43,7 @@ def places(law, shares):
 def near_edges(law):
     """Points close to the square-root edges."""
     points = []
-    for left, right in law._continuum.intervals:
+    for left, right in law.continuum.intervals:
         length = right.location - left.location
         points += [left.location + length * d for d in CLOSE if left.exponent == 0.5]
         points += [right.location - length * d for d in CLOSE if right.exponent == 0.5]
@@ -336,7 +336,7 @@ def test_profile_laws_that_are_others():
 def test_cauchy_transform_on_both_sides_of_a_cut():
     """Where one interval ends and the next begins, the boundary value still carries the density."""
     for law in (be.CausalLaw(1.0), be.free_add(be.Semicircle(), be.EmpiricalLaw([-1.0, 3.0])).squared()):
-        cuts = law._continuum._touching
+        cuts = law.continuum._touching
         x = np.concatenate([cuts * (1 + 1e-9), cuts * (1 - 1e-9), cuts * 1.01])
         assert -law.cauchy(x).imag / np.pi == pytest.approx(law.pdf(x), rel=1e-9)
         # at the cut itself it is that of the next number, and a density with a square root moves by 1e-8
@@ -386,7 +386,7 @@ def test_transforms_beside_an_edge_of_higher_power(distance):
     u = (1 + nodes) / 2
     t, mass = law.edge * (1 - (1 - u**4) ** 2), 4 * u**3 * (1 - u**4) * weights * law.edge
     mass, z = mass * law.pdf(t), law.edge + distance
-    g, slope, _, _ = (part[0].real for part in law._transforms(np.array([z + 0j])))
+    g, slope, _, _ = (part[0].real for part in law.transforms(np.array([z + 0j])))
     assert g == pytest.approx(np.sum(mass / (z - t)), rel=1e-8)
     assert slope == pytest.approx(-np.sum(mass / (z - t) ** 2), rel=1e-6)
 

@@ -40,7 +40,7 @@ def close(value, expected, size, tolerance=TOLERANCE):
 def extent(law):
     """The largest absolute value that a law is represented at."""
     ends = [abs(end) for interval in law.support for end in interval]
-    return max([*ends, *np.abs(law._locations).tolist()]) or 1.0
+    return max([*ends, *np.abs(law.locations).tolist()]) or 1.0
 
 
 def unseen(law):
@@ -49,7 +49,7 @@ def unseen(law):
     There are no numbers within a rounding error of an edge that is not zero, and much mass.
     """
     losses = [0.0]
-    for pair in law._continuum.intervals if law.support else ():
+    for pair in law.continuum.intervals if law.support else ():
         length = pair[1].location - pair[0].location
         losses += [
             10 * (1e-15 * abs(edge.location) / length) ** (1 + edge.exponent)
@@ -109,7 +109,7 @@ def distribution(law, points, masses):
     value = law.cdf(x)
     yield "monotone cdf", bool(np.all(np.diff(value) >= -1e-13))
     if law.support:
-        cuts = np.unique(np.concatenate([np.array(law.support).ravel(), law._continuum._breaks]))
+        cuts = np.unique(np.concatenate([np.array(law.support).ravel(), law.continuum._breaks]))
         # between panels no quadrature node is cut in two
         found = np.append(0.0, upto)[np.searchsorted(x, cuts, side="right")]
         yield "cdf of the density", close(law.cdf(cuts), found, 1.0 + loss)
@@ -281,7 +281,7 @@ def test_the_exponent_of_a_product_at_zero(name):
     """The exponent that the edge declares is the slope of the logarithm of the density, measured at small x."""
     factory, exponent = AT_ZERO[name]
     law = be.free_mul(*factory())
-    edges = [edge for pair in law._continuum.intervals for edge in pair if edge.location == 0]
+    edges = [edge for pair in law.continuum.intervals for edge in pair if edge.location == 0]
     if exponent is None:
         assert not edges
         return

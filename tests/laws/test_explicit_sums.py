@@ -33,7 +33,7 @@ def atomic_laws(draw, low=-5.0):
 
 
 def mass(law):
-    return (law._continuum.mass if law._continuum else 0.0) + sum(share for _, share in law.atoms)
+    return (law.continuum.mass if law.continuum else 0.0) + sum(share for _, share in law.atoms)
 
 
 def assert_sum(law, atomic, other, r):

@@ -202,7 +202,7 @@ class PooledMixture(Parametric, Ensemble):
     def _forms(self, z: float) -> tuple[float, Real, Real]:
         """``G(z)``, ``M(z)`` and ``M'(z)`` of :meth:`spikes`, z in units of kappa; M has a row for each class."""
         point = np.array([self._kappa * z + 0j])
-        g, g_slope, psi, psi_slope = (float(part.real[0]) for part in self._population._transforms(point))
+        g, g_slope, psi, psi_slope = (float(part.real[0]) for part in self._population.transforms(point))
         g, g_slope, psi_slope = self._kappa * g, self._kappa**2 * g_slope, self._kappa * psi_slope
         spreads, whole = self.dim / np.array(self.sizes), self.dim / sum(self.sizes)
         tau, tau_slope = psi / (1 + whole * psi), psi_slope / (1 + whole * psi) ** 2

@@ -322,7 +322,14 @@ class AttentionStack(Parametric, Ensemble):
                 f"{what} is known for Markov or identity attention without skip and LayerNorm: not {self}"
             )
 
-    def _require_free(self, what: str) -> None:
+    def require_free(self, what: str) -> None:
+        """Refuse a question that has an answer only without the gap, skip and LayerNorm.
+
+        Parameters
+        ----------
+        what : str
+            What was asked for, as the error names it.
+        """
         self._require_plain(what)
         if self.collapsing:
             raise DomainError(f"{what} is known without the gap: use gap=False (one direction carries all else)")
@@ -351,7 +358,7 @@ class AttentionStack(Parametric, Ensemble):
 
         A free product: a factor of ratio 1 for each attention matrix, one of ratio T/d for each Gaussian value matrix.
         """
-        self._require_free("the law of the kernel")
+        self.require_free("the law of the kernel")
         self._check_regime("the law of the kernel")
         return self._kernel_law(self.mean_eigenvalue)
 
@@ -366,7 +373,7 @@ class AttentionStack(Parametric, Ensemble):
         The Jacobian is a Kronecker product of the values' and the attention's products, so its squared singular values
         are products of two independent Fuss-Catalan variables; a factor that is orthogonal drops out.
         """
-        self._require_free("the law of the Jacobian")
+        self.require_free("the law of the Jacobian")
         self._check_regime("the law of the Jacobian")
         parts = [self.attention == "markov", self.values == "gaussian"]
         if not any(parts):

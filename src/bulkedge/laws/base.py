@@ -117,30 +117,33 @@ class Law(Perturbed):
         return self._bulk()
 
     @cached_property
-    def _continuum(self) -> Continuum | None:
+    def continuum(self) -> Continuum | None:
+        """The continuous part, resolved once for all equal laws of a process; None if there is none."""
         return _RESOLVED.get(self)
 
     def _resolve(self) -> Continuum | None:
         """The continuous part, resolved from the bulk; an image may move that of its law instead."""
         bulk = self._shared_bulk
         continuum = None if bulk is None else resolve(*bulk)
-        total = (continuum.mass if continuum else 0.0) + float(self._masses.sum())
+        total = (continuum.mass if continuum else 0.0) + float(self.masses.sum())
         if not abs(total - 1) <= MASS_TOLERANCE:
             raise UnresolvedDensityError(f"{self!r} has total mass {total!r}: part of the support was missed")
         return continuum
 
     @cached_property
-    def _locations(self) -> Real:
+    def locations(self) -> Real:
+        """Where the atoms are, in increasing order."""
         return np.array([location for location, _ in self.atoms], dtype=float)
 
     @cached_property
-    def _masses(self) -> Real:
+    def masses(self) -> Real:
+        """The masses of the atoms, in the same order."""
         return np.array([mass for _, mass in self.atoms], dtype=float)
 
     @property
     def support(self) -> tuple[tuple[float, float], ...]:
         """Intervals ``((lo, hi), ...)`` of the continuous part, in increasing order."""
-        return self._continuum.support if self._continuum else ()
+        return self.continuum.support if self.continuum else ()
 
     @property
     def edge(self) -> float:
@@ -179,8 +182,8 @@ class Law(Perturbed):
         points = REAL.check("x", x)
         density = np.where(np.isnan(points), np.nan, 0.0)
         finite = np.isfinite(points)
-        if self._continuum:
-            density[finite] = self._continuum.pdf(points[finite])
+        if self.continuum:
+            density[finite] = self.continuum.pdf(points[finite])
         return density[()]
 
     def cdf(self, x: ArrayLike) -> Any:
@@ -188,10 +191,10 @@ class Law(Perturbed):
         points = REAL.check("x", x)
         mass = np.where(np.isnan(points), np.nan, np.where(points > 0, 1.0, 0.0))
         finite = np.isfinite(points)
-        below = np.append(0.0, np.cumsum(self._masses))
-        upto = below[np.searchsorted(self._locations, points[finite], side="right")]
-        if self._continuum:
-            upto = upto + self._continuum.cdf(points[finite])
+        below = np.append(0.0, np.cumsum(self.masses))
+        upto = below[np.searchsorted(self.locations, points[finite], side="right")]
+        if self.continuum:
+            upto = upto + self.continuum.cdf(points[finite])
         mass[finite] = np.clip(upto, 0.0, 1.0)
         return mass[()]
 
@@ -206,19 +209,19 @@ class Law(Perturbed):
         return result[()]
 
     def _quantile(self, level: Real) -> Real:
-        if self._continuum is None:
-            reached = np.searchsorted(np.cumsum(self._masses), level * (1 - 4 * EPS))
-            return self._locations[np.minimum(reached, len(self._locations) - 1)]
-        if not len(self._locations):
-            return self._continuum.ppf(np.clip(level, 0.0, self._continuum.mass))
-        upto = self._continuum.cdf(self._locations) + np.cumsum(self._masses)
+        if self.continuum is None:
+            reached = np.searchsorted(np.cumsum(self.masses), level * (1 - 4 * EPS))
+            return self.locations[np.minimum(reached, len(self.locations) - 1)]
+        if not len(self.locations):
+            return self.continuum.ppf(np.clip(level, 0.0, self.continuum.mass))
+        upto = self.continuum.cdf(self.locations) + np.cumsum(self.masses)
         passed = np.searchsorted(upto, level, side="left")
-        taken = np.append(0.0, np.cumsum(self._masses))[passed]
-        between = self._continuum.ppf(np.clip(level - taken, 0.0, self._continuum.mass))
+        taken = np.append(0.0, np.cumsum(self.masses))[passed]
+        between = self.continuum.ppf(np.clip(level - taken, 0.0, self.continuum.mass))
         # the next atom holds the level if its own jump reaches down to it
         following = np.minimum(passed, len(upto) - 1)
-        on_atom = (passed < len(upto)) & (level > upto[following] - self._masses[following])
-        return np.where(on_atom, self._locations[following], between)
+        on_atom = (passed < len(upto)) & (level > upto[following] - self.masses[following])
+        return np.where(on_atom, self.locations[following], between)
 
     def moment(self, k: int) -> float:
         """``E[x**k]``, the k-th moment about zero.
@@ -238,8 +241,8 @@ class Law(Perturbed):
     def _moment_about(self, k: int, centre: float) -> float:
         if k >= self._infinite_moment:
             return np.inf
-        continuous = self._continuum.moment(k, centre) if self._continuum else 0.0
-        return continuous + float(np.sum(self._masses * (self._locations - centre) ** k))
+        continuous = self.continuum.moment(k, centre) if self.continuum else 0.0
+        return continuous + float(np.sum(self.masses * (self.locations - centre) ** k))
 
     def mean(self) -> float:
         """First moment."""
@@ -251,18 +254,28 @@ class Law(Perturbed):
 
     # -- the Cauchy transform and its inverse --------------------------------------------------------------------------
 
-    def _transforms(self, z: Complex) -> tuple[Complex, Complex, Complex, Complex]:
+    def transforms(self, z: Complex) -> tuple[Complex, Complex, Complex, Complex]:
         """``G = int 1/(z-t)``, ``G'``, ``psi = int t/(z-t)`` and ``psi'``; on the support, their limits from above.
 
         Infinite at atoms and hard edges.
+
+        Parameters
+        ----------
+        z : complex array of shape (n,)
+            Points anywhere in the plane.
+
+        Returns
+        -------
+        tuple of four complex arrays of shape (n,)
+            G, G', psi and psi'.
         """
         lower = z.imag < 0
         point = np.where(lower, np.conj(z), z)
         result: Complex = np.zeros((4, len(z)), dtype=complex)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            if self._continuum:
-                result += self._continuum.transforms(point)
-            if len(self._locations):
+            if self.continuum:
+                result += self.continuum.transforms(point)
+            if len(self.locations):
                 result += self._atom_transforms(point)
         g, g_slope, psi, psi_slope = np.where(lower, np.conj(result), result)
         return g, g_slope, psi, psi_slope
@@ -273,7 +286,7 @@ class Law(Perturbed):
         At an atom G is infinite and G' minus infinity; psi and psi' have the sign of its location, and are finite at an
         atom at zero, which has no part in them.
         """
-        places, masses = self._locations, self._masses
+        places, masses = self.locations, self.masses
         result: Complex = np.empty((4, len(point)), dtype=complex)
         following = np.minimum(np.searchsorted(places, point.real), len(places) - 1)
         (on,) = np.nonzero(places[following] == point)
@@ -309,12 +322,12 @@ class Law(Perturbed):
         0.5
         """
         points = COMPLEX.check("z", z).astype(complex)
-        return self._transforms(points.ravel())[0].reshape(points.shape)[()]
+        return self.transforms(points.ravel())[0].reshape(points.shape)[()]
 
     @cached_property
-    def _edge_cauchy(self) -> tuple[float, float]:
+    def edge_cauchy(self) -> tuple[float, float]:
         """G at the lower and at the upper edge, approached from outside."""
-        low, high = self._transforms(np.array([self.lower_edge, self.edge]) + 0j)[0].real
+        low, high = self.transforms(np.array([self.lower_edge, self.edge]) + 0j)[0].real
         at_infinity = 0.0 if self._unbounded else np.inf
         return (float(low) if np.isfinite(low) else -np.inf), (float(high) if np.isfinite(high) else at_infinity)
 
@@ -344,7 +357,7 @@ class Law(Perturbed):
 
     def _outside(self, w: float) -> float:
         """The real point beyond the outer edges at which G equals w."""
-        low, high = self._edge_cauchy
+        low, high = self.edge_cauchy
         if not (low < w < high and w != 0):
             raise DomainError(f"w = {w!r} is outside its domain ({low:.6g}, {high:.6g}) without 0")
         start, sign = (self.edge, 1.0) if w > 0 else (self.lower_edge, -1.0)
@@ -365,7 +378,7 @@ class Law(Perturbed):
         z = 1 / (share * w) + self.mean() if w else complex(np.nan)
         while np.isfinite(z):
             for _ in range(50):
-                value, slope, _, _ = self._transforms(np.array([z]))
+                value, slope, _, _ = self.transforms(np.array([z]))
                 with np.errstate(divide="ignore", invalid="ignore"):  # a vanishing slope ends the search below
                     step = complex((share * w - value[0]) / slope[0])
                 z += step
@@ -387,14 +400,14 @@ class Law(Perturbed):
         It is ``(pi C)**(-2/3)`` where the density is ``C sqrt(edge - x)`` at the edge, which must be of square-root
         type.
         """
-        if self._continuum is None or not self.has_soft_edge:
+        if self.continuum is None or not self.has_soft_edge:
             raise DomainError(f"{self!r} has no square-root edge on the right, so no Tracy-Widom scale")
-        return float((np.pi * self._continuum.edge_coefficient) ** (-2 / 3))
+        return float((np.pi * self.continuum.edge_coefficient) ** (-2 / 3))
 
     @property
     def has_soft_edge(self) -> bool:
         """Whether the law ends on the right with a square-root edge."""
-        last = self._continuum.intervals[-1][1] if self._continuum else None
+        last = self.continuum.intervals[-1][1] if self.continuum else None
         return last is not None and last.location == self.edge and last.exponent == 0.5
 
     def reach(self, n: int, level: float, dyson: int = 1) -> float:
@@ -411,7 +424,7 @@ class Law(Perturbed):
     @property
     def slack(self) -> float:
         """Rounding of values of the size of the law: those closer to an atom are at the atom."""
-        ends = (self.lower_edge, *(hi for _, hi in self.support), *self._locations)
+        ends = (self.lower_edge, *(hi for _, hi in self.support), *self.locations)
         return SNAP * max(abs(place) for place in ends)
 
     def finite_edge(self, n: int, level: float = 0.01, dyson: int = 1) -> float:

@@ -96,7 +96,7 @@ class LogTable:
     """
 
     def __init__(self, logs: Real, masses: Real) -> None:
-        self._logs, self._masses = logs, masses
+        self._logs, self.masses = logs, masses
         self._between = PchipInterpolator(logs, masses)
         rise = masses[1] / masses[0]
         self._pole = (rise * logs[1] - logs[0]) / (rise - 1)
@@ -115,7 +115,7 @@ class LogTable:
             The mass, of the same shape: one right of the table, ``a/(b - log x)`` left of it.
         """
         first, last = self._logs[[0, -1]]
-        tail = self._masses[0] * (self._pole - first) / (self._pole - np.minimum(log, first))
+        tail = self.masses[0] * (self._pole - first) / (self._pole - np.minimum(log, first))
         inside = self._between(np.clip(log, first, last))
         return np.where(log < first, tail, np.where(log > last, 1.0, inside))
 
@@ -138,8 +138,8 @@ class LogTable:
             reached = self._between(middle) >= level
             low, high = np.where(reached, low, middle), np.where(reached, middle, high)
         with np.errstate(divide="ignore"):
-            tail = self._pole - self._masses[0] * (self._pole - self._logs[0]) / level
-        return np.where(level < self._masses[0], tail, high)
+            tail = self._pole - self.masses[0] * (self._pole - self._logs[0]) / level
+        return np.where(level < self.masses[0], tail, high)
 
 
 @dataclass(frozen=True)

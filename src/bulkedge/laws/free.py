@@ -168,10 +168,10 @@ def _operand(name: str, law: Law) -> Law:
             f"{name} = {law!r} has no finite moment of order {law._infinite_moment:g}: free convolutions are of laws "
             "with light tails. Take a finite sample of it, EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
         )
-    if law.support or not np.any(law._masses < LIGHTEST):
+    if law.support or not np.any(law.masses < LIGHTEST):
         return law
-    kept = law._masses >= LIGHTEST
-    return EmpiricalLaw(law._locations[kept], law._masses[kept])
+    kept = law.masses >= LIGHTEST
+    return EmpiricalLaw(law.locations[kept], law.masses[kept])
 
 
 def _is_point(law: Law) -> bool:
@@ -186,8 +186,8 @@ def _is_symmetric(law: Law) -> bool:
     slack = 1e-12 * max(law.edge, -law.lower_edge)
     ends = np.ravel(law.support)
     mirrored = (
-        np.allclose(law._locations, -law._locations[::-1], rtol=0, atol=slack)
-        and np.allclose(law._masses, law._masses[::-1], rtol=1e-9, atol=0)
+        np.allclose(law.locations, -law.locations[::-1], rtol=0, atol=slack)
+        and np.allclose(law.masses, law.masses[::-1], rtol=1e-9, atol=0)
         and np.allclose(ends, -ends[::-1], rtol=0, atol=slack)
     )
     if not mirrored:
@@ -297,7 +297,7 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
     """
 
     def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
-        g, g_slope, psi, slope = law._transforms(u)
+        g, g_slope, psi, slope = law.transforms(u)
         # 1 + psi = u G: near u = 0 the second has the relative accuracy, far away the first
         close = np.abs(1 + psi) < 0.5
         factor = np.where(close, 1 - ratio + ratio * u * g, 1 + ratio * psi)
@@ -307,8 +307,8 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
     def exact(u: Fraction) -> Fraction:
         return u * (1 + Fraction(ratio) * (u * exact_cauchy(law, u) - sum(Fraction(mass) for _, mass in law.atoms)))
 
-    positive = law._locations != 0
-    atoms, masses = law._locations[positive], law._masses[positive]
+    positive = law.locations != 0
+    atoms, masses = law.locations[positive], law.masses[positive]
     barriers, weights = sorted_barriers(law.support, atoms, ratio * masses * atoms**2)
     return PickMap(
         evaluate,

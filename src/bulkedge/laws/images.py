@@ -100,7 +100,7 @@ class Affine(Law):
         return None if self.law._levy is None else self.law._levy.affine(self.factor, self.shift)
 
     def _resolve(self) -> Continuum | None:
-        inner = self.law._continuum
+        inner = self.law.continuum
         return None if inner is None else inner.moved(Fraction(self.factor), Fraction(self.shift))
 
     def _bulk(self) -> Bulk | None:

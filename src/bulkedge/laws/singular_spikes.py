@@ -390,9 +390,9 @@ def _positive_gaps(law: Law) -> Gaps:
 def _without_zeros(law: Law, s: Real) -> tuple[Real, Real]:
     """G and its derivative at real points, less what an atom at zero contributes."""
     total = np.zeros((4, len(s)), dtype=complex)
-    if law._continuum:
-        total += law._continuum.transforms(s + 0j)
-    places, masses = law._locations[law._locations != 0], law._masses[law._locations != 0]
+    if law.continuum:
+        total += law.continuum.transforms(s + 0j)
+    places, masses = law.locations[law.locations != 0], law.masses[law.locations != 0]
     block = max(1, 2_000_000 // max(len(places), 1))
     for first in range(0, len(s) if len(places) else 0, block):
         with np.errstate(divide="ignore", invalid="ignore"):

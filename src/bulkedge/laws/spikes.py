@@ -191,7 +191,7 @@ class Additive(Response):
 
     def at(self, s: Real) -> Pair:
         """G and its derivative, as the left and as the right response."""
-        g, slope, _, _ = (part.real for part in self.law._transforms(s + 0j))
+        g, slope, _, _ = (part.real for part in self.law.transforms(s + 0j))
         return Pair(g, slope, g.copy(), slope.copy())
 
     def masses(self, s: Real) -> tuple[Real, Real]:
@@ -215,10 +215,10 @@ def atom_masses(law: Law, s: Real) -> Real:
     array
         The masses, of the same shape: zero where there is no atom.
     """
-    if not len(law._locations):
+    if not len(law.locations):
         return np.zeros(s.shape)
-    index = np.minimum(np.searchsorted(law._locations, s), len(law._locations) - 1)
-    return np.where(law._locations[index] == s, law._masses[index], 0.0)
+    index = np.minimum(np.searchsorted(law.locations, s), len(law.locations) - 1)
+    return np.where(law.locations[index] == s, law.masses[index], 0.0)
 
 
 def _spike(law: Law, strength: Real, outliers: Any, thresholds: tuple[float, float]) -> Spike:
@@ -295,7 +295,7 @@ def sample_spike(law: Law, theta: ArrayLike, ratio: float) -> Spike:
 
 def _sample_map(law: Law, level: Real, ratio: float) -> tuple[Real, Real]:
     """``lam(l)/l`` and the derivative of ``lam``."""
-    _, _, psi, d_psi = (part.real for part in law._transforms(level + 0j))
+    _, _, psi, d_psi = (part.real for part in law.transforms(level + 0j))
     with np.errstate(invalid="ignore"):  # at an atom both are infinite, with opposite signs
         return 1 + ratio * psi, 1 + ratio * (psi + level * d_psi)
 

@@ -102,7 +102,7 @@ def tradeoff(stack: AttentionStack, of: Literal["kernel", "jacobian"] = "kernel"
         Spread, mean, and the least distortion that any scale reaches.
     """
     Choice(("kernel", "jacobian")).check("of", of)
-    stack._require_free("the trade-off")
+    stack.require_free("the trade-off")
     attention = stack.depth if stack.attention == "markov" else 0
     values = stack.depth if stack.values == "gaussian" else 0
     spread = attention + values * stack.ratio if of == "kernel" else (1 + attention) * (1 + values) - 1

@@ -16,7 +16,7 @@ LAWS = (be.FussCatalan(3), be.MarchenkoPastur(0.5), be.free_mul(be.EmpiricalLaw(
 def test_moved_measures_are_the_measure_moved(law, factor, shift):
     """Quantiles, moments and transforms of ``f x + s``; to the rounding of a number of the size of the shift."""
     image = law.continuum.moved(Fraction(factor), Fraction(shift))
-    levels = np.linspace(0.01, 0.99, 23) * law.continuum.mass
+    levels = np.linspace(0.01, 0.99, 22) * law.continuum.mass  # none at the gap
     expected = factor * law.continuum.ppf(levels if factor > 0 else law.continuum.mass - levels) + shift
     assert image.ppf(levels) == pytest.approx(expected, rel=1e-12, abs=1e-13)
     assert image.mass == pytest.approx(law.continuum.mass, abs=1e-14)

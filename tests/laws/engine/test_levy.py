@@ -63,7 +63,7 @@ def test_level_points_beside_a_bulk():
 def test_transforms_are_infinite_at_atoms():
     """As the docstring says: G and G' at every atom, psi and psi' at all but zero, which has no part in them."""
     law = be.EmpiricalLaw([-2.0, 0.0, 4.0], [1, 1, 2])
-    g, g_slope, psi, psi_slope = law._transforms(law.values + 0j)
+    g, g_slope, psi, psi_slope = law.transforms(law.values + 0j)
     assert np.all(g.real == np.inf)
     assert np.all(g_slope.real == -np.inf)
     assert psi.real.tolist() == [-np.inf, -0.75, np.inf]

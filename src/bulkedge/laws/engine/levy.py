@@ -162,10 +162,10 @@ class Levy:
             evaluate=evaluate,
             barriers=barriers,
             weights=masses,
-            cauchy=lambda u, _: law._transforms(u)[0],
-            poles=law._locations,
+            cauchy=lambda u, _: law.transforms(u)[0],
+            poles=law.locations,
             exact=exact if is_short(law) else None,
-            local=LocalSum(law._locations, law._masses, self.locations, self.masses, exact).about
+            local=LocalSum(law.locations, law.masses, self.locations, self.masses, exact).about
             if is_short(law)
             else None,
         )
@@ -176,9 +176,9 @@ class Levy:
         weights: list[Real] = []
         for place, mass in zip(self.locations.tolist(), self.masses.tolist(), strict=True):
             # w/(1 - place w) has its pole at G = 1/place, which for the semicircle is at the atoms
-            found, slopes = level_points(law, 1 / place) if place else (law._locations, -1 / law._masses)
+            found, slopes = level_points(law, 1 / place) if place else (law.locations, -1 / law.masses)
             points.append(found)
-            weights.append(mass * law._masses if place == 0 else -mass / (place**2 * slopes))
+            weights.append(mass * law.masses if place == 0 else -mass / (place**2 * slopes))
         return np.concatenate(points), np.concatenate(weights)
 
 
@@ -188,14 +188,14 @@ def _jumps(law: Law, u: Complex, places: Real) -> tuple[Complex, Complex, Real]:
     Rows are points u, columns places. Where G is large (next to atoms, and at them) J is taken as ``1/(F - place)``
     with ``F = 1/G``, which is analytic there and has slope one over the mass of the atom.
     """
-    g, g_slope, _, _ = law._transforms(u)
+    g, g_slope, _, _ = law.transforms(u)
     spread = root_mean_square(u, g, g_slope)
     with np.errstate(all="ignore"):
         f, lost = 1 / g, ~np.isfinite(g_slope)
         f_slope, f_spread = np.asarray(-g_slope * f * f), spread * np.abs(f) ** 2
-        if len(law._locations):
-            nearest = np.abs(u[lost, None] - law._locations).argmin(axis=1)
-            f_slope[lost], f_spread[lost] = 1 / law._masses[nearest], 0.0
+        if len(law.locations):
+            nearest = np.abs(u[lost, None] - law.locations).argmin(axis=1)
+            f_slope[lost], f_spread[lost] = 1 / law.masses[nearest], 0.0
         large = np.abs(g[:, None] * places) > 1
         below = np.where(large, f[:, None] - places, 1 - np.where(places == 0, 0.0, g[:, None] * places))
         jump: Complex = np.asarray(np.where(large, 1.0, g[:, None]) / below, dtype=complex)
@@ -298,11 +298,11 @@ def _along(law: Law, low: Real, high: Real, v: Real) -> tuple[Real, Real, Real]:
     width = (high - low) / (1 + np.exp(np.abs(v)))
     end, offset = np.where(v < 0, low, high), np.where(v < 0, width, -width)
     g, g_slope = np.zeros(len(v)), np.zeros(len(v))
-    if law._continuum:
-        g, g_slope = law._continuum.transforms(end + offset + 0j)[:2].real
-    if len(law._locations):
-        inverse = 1 / ((end[:, None] - law._locations) + offset[:, None])
-        g, g_slope = g + inverse @ law._masses, g_slope - inverse**2 @ law._masses
+    if law.continuum:
+        g, g_slope = law.continuum.transforms(end + offset + 0j)[:2].real
+    if len(law.locations):
+        inverse = 1 / ((end[:, None] - law.locations) + offset[:, None])
+        g, g_slope = g + inverse @ law.masses, g_slope - inverse**2 @ law.masses
     return g, g_slope, width / (1 + np.exp(-np.abs(v)))
 
 

@@ -29,7 +29,7 @@ ROUNDING = 4 * EPS
 
 
 class Side(NamedTuple):
-    """One law at its own variable: y, G, G', psi and psi' (see :meth:`bulkedge.laws.base.Law._transforms`)."""
+    """One law at its own variable: y, G, G', psi and psi' (see :meth:`bulkedge.laws.base.Law.transforms`)."""
 
     y: Complex
     g: Complex
@@ -53,7 +53,7 @@ class Side(NamedTuple):
         Side
             The variable with the transforms there, all of shape (n,).
         """
-        return cls(y, *law._transforms(y))
+        return cls(y, *law.transforms(y))
 
     @property
     def h(self) -> Complex:
@@ -199,7 +199,7 @@ class Operation(Problem):
 
     def work(self, points: int) -> float:
         """Transforms of the two laws: each panel and each atom is seen from each point, a few panels from nearby."""
-        panels = sum(len(law._continuum.panels) for law in (self.mu, self.nu) if law._continuum)
+        panels = sum(len(law.continuum.panels) for law in (self.mu, self.nu) if law.continuum)
         return (
             1e-4
             + 5e-4 * bool(panels)
@@ -248,7 +248,7 @@ class Addition(Operation):
 
     def cauchy(self, u: Complex, x: Real) -> Complex:  # noqa: ARG002  # the others need x
         """``G_mu(y_1)``."""
-        return self.mu._transforms(u[0])[0]
+        return self.mu.transforms(u[0])[0]
 
     def count(self, u: Real, x: Real) -> Real:
         """The potentials satisfy ``L = L_mu(y_1) + L_nu(y_2) + log G``."""
@@ -306,7 +306,7 @@ class Multiplication(Operation):
 
     def cauchy(self, u: Complex, x: Real) -> Complex:
         """``(1 + psi)/x``."""
-        return u[0] * self.mu._transforms(u[0])[0] / x
+        return u[0] * self.mu.transforms(u[0])[0] / x
 
     def count(self, u: Real, x: Real) -> Real:
         """The potentials satisfy ``L = L_mu(y_1) + L_nu(y_2) + log psi``."""
@@ -344,7 +344,7 @@ class Root(NamedTuple):
         Root
             With ``exponent`` None where the law has no density at zero.
         """
-        edges = [edge for pair in (law._continuum.intervals if law._continuum else ()) for edge in pair]
+        edges = [edge for pair in (law.continuum.intervals if law.continuum else ()) for edge in pair]
         edge = min((each for each in edges if each.location == 0), key=lambda each: each.exponent, default=None)
         if edge is None:
             return cls(1, 1, None)
