@@ -242,7 +242,7 @@ class RidgeClassifier(Parametric):
         tau, gain, _, _ = self._resolvent(kappa)
         slope = q * gain / (1 + alpha * gain)
         place = self.ridge / (tau * kappa)  # R = 1/(tau kappa (C + place))
-        _, _, psi, psi_slope = transforms(_noise(self.dim / self.vocab), -place)
+        _, _, psi, psi_slope = _transforms_at(_noise(self.dim / self.vocab), -place)
         x = self.dim / self.samples * (place * psi_slope - psi)
         along = (q - alpha * slope) ** 2 * self._squared_mean * -psi_slope / kappa
         return Score(slope, (along + x * (1 - 2 * slope * q + slope**2 * alpha)) / (1 - x))
@@ -308,7 +308,7 @@ class RidgeClassifier(Parametric):
     def _resolvent(self, kappa: float) -> tuple[float, float, float, float]:
         """``tau`` and ``tau h``, and their derivatives in kappa."""
         gamma, place = self.dim / self.samples, -self.ridge / kappa
-        g, g_slope, psi, psi_slope = transforms(_bulk(self.dim / self.vocab, gamma), place)
+        g, g_slope, psi, psi_slope = _transforms_at(_bulk(self.dim / self.vocab, gamma), place)
         tau, tau_slope = 1 + gamma * psi, -gamma * psi_slope * place / kappa
         gain = -tau * self._squared_mean * g / kappa
         return tau, gain, tau_slope, gain * (tau_slope / tau - (g_slope / g * place + 1) / kappa)
@@ -334,7 +334,7 @@ def _noise(delta: float) -> MarchenkoPastur:
     return MarchenkoPastur(delta)
 
 
-def transforms(law: Law, place: float) -> tuple[float, float, float, float]:
+def _transforms_at(law: Law, place: float) -> tuple[float, float, float, float]:
     """``G``, ``G'``, ``psi`` and ``psi'`` at a real place outside the law."""
     g, g_slope, psi, psi_slope = (float(part.real[0]) for part in law.transforms(np.array([place + 0j])))
     return g, g_slope, psi, psi_slope
