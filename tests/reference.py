@@ -131,7 +131,7 @@ def subordinated_cauchy(cauchy, r, z):
     u = np.array(z)
     for _ in range(100_000):
         image = z - r(cauchy(u))
-        if np.abs(image - u).max() <= 1e-14 * np.abs(image).min():
+        if np.all(np.abs(image - u) <= 1e-13 * np.abs(image)):
             return cauchy(image)
         u = (u + image) / 2
     raise AssertionError("the iteration of the reference did not converge")
