@@ -1,7 +1,10 @@
 """Parameters outside their domain are refused by name, value and domain."""
 
 import inspect
+import json
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +132,34 @@ def test_declarations_reach_help():
         "label",
         "height",
     ]
+
+
+def test_declarations_are_as_written_down():
+    """Bounds, defaults and the paper's values change on purpose only: ``python tools/declared.py`` accepts a change."""
+    path = Path(__file__).parent.parent / "tools" / "declared.py"
+    tool = module_from_spec(spec_from_file_location("declared", path))
+    tool.__spec__.loader.exec_module(tool)
+    now, before = tool.declared(), json.loads(tool.RECORD.read_text(encoding="utf-8"))
+    assert now.keys() == before.keys()
+    for name in now:
+        assert now[name] == before[name], name
+
+
+@pytest.mark.parametrize(
+    ("domain", "inside", "outside"),
+    [
+        (Interval(0, 1), (0, 1, 0.5), (-1e-12, 1 + 1e-12, float("nan"), float("inf"))),
+        (Interval(0, 1, "()"), (1e-300, 0.5, 1 - 1e-16), (0, 1)),
+        (Interval(0, 1, "(]"), (1e-300, 1), (0, 1 + 1e-12)),
+        (Interval(0, 1, infinity=True), (0, 1, float("inf")), (2, float("-inf"))),
+        (Integers(2, 5), (2, 5, 3.0), (1, 6, 2.5, float("nan"), float("inf"))),
+        (Choice(("a", 2)), ("a", 2), ("b", 3)),
+        (Each(Interval(0, 1), most=2), ((0,), (0, 1)), ((), (0, 0, 0), (0, 2), (0, float("nan")))),
+    ],
+)
+def test_first_accepted_and_first_refused(domain, inside, outside):
+    for value in inside:
+        domain.check("value", value)
+    for value in outside:
+        with pytest.raises(be.DomainError, match="is outside its domain"):
+            domain.check("value", value)

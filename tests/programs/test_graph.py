@@ -30,6 +30,7 @@ def test_a_layer_reads_as_its_formula():
     lines = str(be.programs.attention_layer(GRAM, heads=4, head_width="split")).splitlines()
     assert lines[1].split("  ")[0] == "W1 = weight"
     assert lines[1].endswith("matrix n/4 × n, 4 copies")
+    assert not any("1 copies" in line for line in lines)
     assert "p5 = g2 · g4 / √n" in lines[5]
     assert "a6 = softmax(p5)" in lines[6]
     assert lines[-1] == "return y12"

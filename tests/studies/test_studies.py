@@ -73,11 +73,28 @@ def test_study(name):
     assert json.loads(data.attrs["parameters"]) == json.loads(json.dumps(study.parameters()))
     assert (data.attrs["seed"], data.attrs["bulkedge"]) == (5, __version__)
     assert data.identical(study.simulate(seed=5))
-    assert isinstance(study.plot(data), Figure)
+    assert_shows_its_data(study.plot(data))
     claims = study.claims(data)
     assert claims
     assert [claim.statement for claim in claims if not claim.holds] == []
     assert len({claim.statement for claim in claims}) == len(claims)
+
+
+def assert_shows_its_data(figure):
+    """Every panel has something in it, labels on its axes, and most of every line within its limits."""
+    assert isinstance(figure, Figure)
+    figure.draw_without_rendering()
+    for axes in [each for each in figure.axes if each.axison]:
+        drawn = [*axes.lines, *axes.patches, *axes.collections, *axes.images, *axes.containers]
+        assert drawn, axes.get_title()
+        for line in axes.lines:
+            x, y = np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
+            if line.get_transform() != axes.transData or len(x) < 3:
+                continue  # lines across the panel are not data
+            (left, right), (low, high) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+            known = np.isfinite(x) & np.isfinite(y)
+            seen = (x >= left) & (x <= right) & (y >= low) & (y <= high)
+            assert np.sum(seen[known]) >= 0.5 * np.sum(known), f"{axes.get_title()}: {line.get_label()}"
 
 
 @pytest.mark.parametrize("name", studies())
