@@ -84,7 +84,7 @@ def assert_shows_its_data(figure):
     """Every panel has something in it, labels on its axes, and most of every line within its limits."""
     assert isinstance(figure, Figure)
     figure.draw_without_rendering()
-    for axes in [each for each in figure.axes if each.axison]:
+    for axes in [each for each in figure.axes if each.axison and each.get_visible()]:
         drawn = [*axes.lines, *axes.patches, *axes.collections, *axes.images, *axes.containers]
         assert drawn, axes.get_title()
         for line in axes.lines:
