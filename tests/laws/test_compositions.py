@@ -68,12 +68,13 @@ def off_axis(law):
     return np.array([centre + 1j * deviation, middle + 0.5j * width, low + 0.5j * width, high + 1j * width])
 
 
-def transforms(node, points, masses):
+def transforms(node):
     """The law's own transform and that of its density, beside the reference."""
-    law = node.law.squared() if node.operation == "rectangular_add" else node.law
-    if node.operation == "rectangular_add":
-        points = points**2
+    squared = node.operation == "rectangular_add"
+    law = node.law.squared() if squared else node.law
     z = off_axis(law)
+    points, masses = sample(node.law, np.sqrt(z) if squared else z)
+    points = points**2 if squared else points
     expected = reference(node, z)
     yield "Cauchy transform", close(law.cauchy(z), expected, np.abs(expected))
     by_density = (masses / (z[:, None] - points)).sum(axis=1)
@@ -143,7 +144,7 @@ def faults(node):
     if not np.any(np.ptp(points)):
         return [] if len(points) else ["empty"]
     parts = (
-        transforms(node, points, masses),
+        transforms(node),
         moments(node),
         distribution(law, points, masses),
         beside_edges(law, points, masses),
