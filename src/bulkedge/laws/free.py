@@ -317,8 +317,8 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
         lambda u, x: (1 / u - (1 - ratio) / x) / ratio,
         np.zeros(1),
         exact=exact if is_short(law) else None,
-        touching=product_at_zero(law, MarchenkoPastur(ratio)) if law.lower_edge == 0 else None,
-        multiplicative=law.lower_edge >= 0,
+        touching=product_at_zero(law, MarchenkoPastur(ratio)) if np.any(barriers == 0) else None,
+        multiplicative=law.lower_edge >= 0 or law.edge <= 0,
     )
 
 

@@ -67,13 +67,13 @@ class PickMap:
     exact : callable, optional
         ``z`` in exact arithmetic, where N is a short rational function.
     touching : Edge, optional
-        The edge that the law has at a barrier which the map reaches with positive slope.
+        The edge that the law has at zero, where a barrier ends that the map reaches with positive slope.
     local : callable, optional
         ``local(u, snap)`` is the map about u if ``snap`` is None, else about the critical point next to u: a pole of
         the Cauchy transform where one is within ``snap``. Given where N is a short rational function; what lies beside
         an edge is then resolved however narrow it is.
     multiplicative : bool
-        The law is positive and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
+        The law has one sign and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
         also a self-map, which keeps that accuracy down to x = 0.
     """
 
@@ -173,7 +173,7 @@ class PickMap:
 
     def _edge(self, u: float, gap: Gap) -> Base:
         """The edge at the critical point u, which ends the given gap."""
-        if self.touching is not None and np.any(self.barriers == u):
+        if self.touching is not None and u == 0 and np.any(self.barriers == u):
             return Base(self.touching)
         touch = gap.low == gap.high
         if self.local is not None and not touch:
@@ -223,8 +223,11 @@ class PickMap:
         reach = float(np.abs(self.barriers).max()) + float(np.sqrt(self.weights.max())) + float(np.finfo(float).tiny)
         left = _rise(lambda v: self.slope(first - reach * np.exp(v)), -80.0, 80.0)
         right = _rise(lambda v: self.slope(last + reach * np.exp(v)), -80.0, 80.0)
-        outer = Gap(-np.inf, first - reach * np.exp(left) if left > -80 else first, 1.0)
-        return [outer, *self._inner_gaps(), Gap(last + reach * np.exp(right), np.inf, 1.0)]
+        outer = (
+            Gap(-np.inf, first - reach * np.exp(left) if left > -80 else first, 1.0),
+            Gap(last + reach * np.exp(right) if right > -80 else last, np.inf, 1.0),
+        )
+        return [outer[0], *self._inner_gaps(), outer[1]]
 
     def _inner_gaps(self) -> list[Gap]:
         low, high = self.barriers[:-1, 1], self.barriers[1:, 0]
@@ -248,7 +251,14 @@ class PickMap:
         steepest = slope(top)
         if steepest < CUSP:
             return Gap(place(top), place(top), steepest)
-        return Gap(place(_rise(slope, -36.0, top)), place(_rise(slope, 36.0, top)), steepest)
+        left, right = _rise(slope, -36.0, top), _rise(slope, 36.0, top)
+        # where the map reaches a barrier at zero with positive slope, the law ends at zero itself, and not beside it
+        touches = [self.touching is not None and end == 0 for end in (low, high)]
+        return Gap(
+            low if touches[0] and left == -36 else place(left),
+            high if touches[1] and right == 36 else place(right),
+            steepest,
+        )
 
 
 def _span(pair: tuple[Base, Base]) -> tuple[float, float]:
