@@ -318,6 +318,7 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
         np.zeros(1),
         exact=exact if is_short(law) else None,
         touching=product_at_zero(law, MarchenkoPastur(ratio)) if np.any(barriers == 0) else None,
+        linear=1 - ratio * (1 - dict(law.atoms).get(0.0, 0.0)),
         multiplicative=law.lower_edge >= 0 or law.edge <= 0,
     )
 

@@ -37,6 +37,10 @@ NECK = 1e-2
 """Where the steepest slope between two barriers is negative, but not below minus this, there is no gap but a narrow
 minimum of the density. Panels are cut there, so that they resolve it as they resolve an edge."""
 
+LOW, FLAT, ITERATIONS = 1e-6, 0.05, 14
+"""Variables that are closer to the axis than the first, as a fraction of their size, are iterated so many times if each
+iteration makes their error smaller by the second: then it is smaller than rounding."""
+
 
 class Gap(NamedTuple):
     """A stretch of u on which the map increases, and its steepest slope; a point where that is not positive."""
@@ -72,6 +76,8 @@ class PickMap:
         ``local(u, snap)`` is the map about u if ``snap`` is None, else about the critical point next to u: a pole of
         the Cauchy transform where one is within ``snap``. Given where N is a short rational function; what lies beside
         an edge is then resolved however narrow it is.
+    linear : float
+        The slope ``z(u)/u`` at zero if ``evaluate`` has small relative error there; zero if there is none.
     multiplicative : bool
         The law has one sign and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
         also a self-map, which keeps that accuracy down to x = 0.
@@ -85,6 +91,7 @@ class PickMap:
     exact: Callable[[Fraction], Fraction] | None = None
     touching: Edge | None = None
     local: Callable[[float, float | None], LocalMap] | None = None
+    linear: float = 0.0
     multiplicative: bool = False
 
     def slope(self, u: float) -> float:
@@ -132,10 +139,51 @@ class PickMap:
         x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in map(_span, ends)])
         u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
         density = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]).density
+        density = self._along_the_axis(density)
         parts = [(left.edge, right.edge) for pieces in intervals for left, right in pairwise(pieces)]
         if self.local is None:
             return parts, density
         return parts, beside_edges(density, self._curves(intervals, critical))
+
+    def _along_the_axis(self, density: Density) -> Density:
+        """The same density; where u is so close to the real axis that its height drowns in its rounding, by iteration.
+
+        That is so where a law is hardly changed by what is added to it, and for products close to zero, where u is
+        ``x/linear`` to leading order. There the iterations of ``x - N(u)`` and of ``x u/z(u)`` contract at once, and as
+        the real and the imaginary part of N and of ``z(u)/u`` are accurate each on its own, so is the height.
+        """
+
+        def added(u: Complex, x: Real) -> tuple[Complex, Complex]:
+            value, slope, _ = self.evaluate(u)
+            return u + (x - value), 1 - slope
+
+        def scaled(u: Complex, x: Real) -> tuple[Complex, Complex]:
+            value, slope, _ = self.evaluate(u)
+            return x / (value / u), 1 - u * slope / value
+
+        def height_kept(x: Real) -> tuple[Real, Real]:
+            values, errors, rest = np.zeros(len(x)), np.zeros(len(x)), np.arange(len(x))
+            for step, linear in ((added, 1.0), (scaled, self.linear)):
+                if linear <= 0 or not len(rest):
+                    continue
+                with np.errstate(all="ignore"):
+                    u, rate = step(x[rest] / linear + 0j, x[rest])
+                    low = (np.abs(rate) < FLAT) & (u.imag > 0) & (u.imag < LOW * np.abs(u))
+                found, u = rest[low], u[low]
+                change = np.ones(len(found))
+                for _ in range(ITERATIONS):
+                    if np.all(change <= 4 * EPS):
+                        break
+                    before, (u, _) = u.imag, step(u, x[found])
+                    change = np.abs(u.imag / before - 1)
+                values[found] = -self.cauchy(u, x[found]).imag / np.pi
+                errors[found] = values[found] * (16 * EPS + change)
+                rest = rest[~low]
+            if len(rest):
+                values[rest], errors[rest] = density(x[rest])
+            return values, errors
+
+        return height_kept
 
     def _curves(self, intervals: list[list[Base]], critical: list[tuple[float, float]]) -> Curves:
         """A curve for each edge that has a base point and each side of it, in coordinates of that edge."""
