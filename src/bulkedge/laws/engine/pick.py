@@ -139,18 +139,20 @@ class PickMap:
         x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in map(_span, ends)])
         u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
         density = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]).density
-        density = self._along_the_axis(density)
+        along = np.ravel([_span(pair) for pair in ends]), np.ravel(critical)
+        density = self._along_the_axis(density, lambda x: np.interp(x, *along))
         parts = [(left.edge, right.edge) for pieces in intervals for left, right in pairwise(pieces)]
         if self.local is None:
             return parts, density
         return parts, beside_edges(density, self._curves(intervals, critical))
 
-    def _along_the_axis(self, density: Density) -> Density:
+    def _along_the_axis(self, density: Density, guess: Callable[[Real], Real]) -> Density:
         """The same density; where u is so close to the real axis that its height drowns in its rounding, by iteration.
 
         That is so where a law is hardly changed by what is added to it, and for products close to zero, where u is
         ``x/linear`` to leading order. There the iterations of ``x - N(u)`` and of ``x u/z(u)`` contract at once, and as
         the real and the imaginary part of N and of ``z(u)/u`` are accurate each on its own, so is the height.
+        ``guess(x)`` takes the ends of intervals to their variables: these may be further from x than it is long.
         """
 
         def added(u: Complex, x: Real) -> tuple[Complex, Complex]:
@@ -163,11 +165,11 @@ class PickMap:
 
         def height_kept(x: Real) -> tuple[Real, Real]:
             values, errors, rest = np.zeros(len(x)), np.zeros(len(x)), np.arange(len(x))
-            for step, linear in ((added, 1.0), (scaled, self.linear)):
-                if linear <= 0 or not len(rest):
+            for step, start in ((added, guess), (scaled, lambda x: x / self.linear)):
+                if not len(rest) or (step is scaled and self.linear <= 0):
                     continue
                 with np.errstate(all="ignore"):
-                    u, rate = step(x[rest] / linear + 0j, x[rest])
+                    u, rate = step(start(x[rest]) + 0j, x[rest])
                     low = (np.abs(rate) < FLAT) & (u.imag > 0) & (u.imag < LOW * np.abs(u))
                 found, u = rest[low], u[low]
                 change = np.ones(len(found))
