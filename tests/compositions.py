@@ -207,14 +207,21 @@ class NotSettledError(Exception):
     """The reference itself did not converge: nothing can be said."""
 
 
-def iterated(step, start, most=20_000, tolerance=1e-13):
-    """Iterate ``u -> (u + step(u))/2`` until it stands still."""
-    u = start
+def iterated(step, start, most=20_000, tolerance=1e-13, rounding=1e-11, patience=100):
+    """Iterate ``u -> (u + step(u))/2`` until it stands still.
+
+    Where ``1 - v/G(1/v)`` is small, its rounding error is larger than the tolerance, and u goes round and round at that
+    distance. While an iteration converges, however slowly, every step is shorter than all before; so if none has been
+    for a while, and steps are as short as rounding, what is left is rounding.
+    """
+    u, shortest, since = start, np.inf, 0
     for _ in range(most):
         following = (u + step(u)) / 2
-        if np.all(np.abs(following - u) <= tolerance * np.abs(u)):
-            return following
-        u = following
+        length = np.max(np.abs(following - u) / np.abs(u))
+        since = 0 if length < shortest else since + 1
+        shortest, u = min(length, shortest), following
+        if length <= tolerance or (shortest <= rounding and since >= patience):
+            return u
     raise NotSettledError
 
 
