@@ -207,7 +207,11 @@ class NotSettledError(Exception):
     """The reference itself did not converge: nothing can be said."""
 
 
-def iterated(step, start, most=20_000, tolerance=1e-13, rounding=1e-11, patience=100):
+MOST, TOLERANCE, ROUNDING, PATIENCE = 20_000, 1e-13, 1e-11, 100
+"""Iterations; relative lengths of steps that count as none, and that may be rounding; how long before they are."""
+
+
+def iterated(step, start):
     """Iterate ``u -> (u + step(u))/2`` until it stands still.
 
     Where ``1 - v/G(1/v)`` is small, its rounding error is larger than the tolerance, and u goes round and round at that
@@ -215,12 +219,12 @@ def iterated(step, start, most=20_000, tolerance=1e-13, rounding=1e-11, patience
     for a while, and steps are as short as rounding, what is left is rounding.
     """
     u, shortest, since = start, np.inf, 0
-    for _ in range(most):
+    for _ in range(MOST):
         following = (u + step(u)) / 2
         length = np.max(np.abs(following - u) / np.abs(u))
         since = 0 if length < shortest else since + 1
         shortest, u = min(length, shortest), following
-        if length <= tolerance or (shortest <= rounding and since >= patience):
+        if length <= TOLERANCE or (shortest <= ROUNDING and since >= PATIENCE):
             return u
     raise NotSettledError
 

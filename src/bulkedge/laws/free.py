@@ -295,7 +295,6 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
     PickMap
         The map, its barriers, and for laws of a few atoms also its exact form.
     """
-
     kernel = dict(law.atoms).get(0.0, 0.0)
 
     def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:

@@ -67,9 +67,7 @@ def near_field(panels: Panels, z: Complex) -> tuple[Complex, Complex]:
     for symmetric in (False, True):
         for order in np.unique(panels.order[panels.symmetric == symmetric]):
             chosen = (panels.symmetric == symmetric) & (panels.order == order)
-            value[chosen], slope[chosen] = _panel_integral(
-                panels.take(chosen), local[chosen], to_stop[chosen]
-            )
+            value[chosen], slope[chosen] = _panel_integral(panels.take(chosen), local[chosen], to_stop[chosen])
     factor = panels.direction * panels.scale / panels.length
     value, slope = factor * value, factor * slope * panels.direction / panels.length
     left = panels.direction > 0

@@ -138,9 +138,9 @@ class PickMap:
         turn = np.linspace(0, np.pi, 17)
         x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in map(_span, ends)])
         u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
-        density = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]).density
+        solved = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]).density
         along = np.ravel([_span(pair) for pair in ends]), np.ravel(critical)
-        density = self._along_the_axis(density, lambda x: np.interp(x, *along))
+        density = self._along_the_axis(solved, lambda x: np.interp(x, *along))
         parts = [(left.edge, right.edge) for pieces in intervals for left, right in pairwise(pieces)]
         if self.local is None:
             return parts, density
@@ -155,19 +155,12 @@ class PickMap:
         ``guess(x)`` takes the ends of intervals to their variables: these may be further from x than it is long.
         """
 
-        def added(u: Complex, x: Real) -> tuple[Complex, Complex]:
-            value, slope, _ = self.evaluate(u)
-            return u + (x - value), 1 - slope
-
-        def scaled(u: Complex, x: Real) -> tuple[Complex, Complex]:
-            value, slope, _ = self.evaluate(u)
-            return x / (value / u), 1 - u * slope / value
-
         def height_kept(x: Real) -> tuple[Real, Real]:
             values, errors, rest = np.zeros(len(x)), np.zeros(len(x)), np.arange(len(x))
-            for step, start in ((added, guess), (scaled, lambda x: x / self.linear)):
-                if not len(rest) or (step is scaled and self.linear <= 0):
-                    continue
+            routes = [(self._added, guess)]
+            if self.linear > 0:
+                routes.append((self._scaled, lambda x: x / self.linear))
+            for step, start in routes:
                 with np.errstate(all="ignore"):
                     u, rate = step(start(x[rest]) + 0j, x[rest])
                     low = (np.abs(rate) < FLAT) & (u.imag > 0) & (u.imag < LOW * np.abs(u))
@@ -186,6 +179,16 @@ class PickMap:
             return values, errors
 
         return height_kept
+
+    def _added(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
+        """``x - N(u)``, and its slope in u."""
+        value, slope, _ = self.evaluate(u)
+        return u + (x - value), 1 - slope
+
+    def _scaled(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
+        """``x u/z(u)``, and its slope in u, at the fixed point."""
+        value, slope, _ = self.evaluate(u)
+        return x / (value / u), 1 - u * slope / value
 
     def _curves(self, intervals: list[list[Base]], critical: list[tuple[float, float]]) -> Curves:
         """A curve for each edge that has a base point and each side of it, in coordinates of that edge."""
