@@ -68,12 +68,13 @@ def off_axis(law):
     return np.array([centre + 1j * deviation, middle + 0.5j * width, low + 0.5j * width, high + 1j * width])
 
 
-def transforms(node, points, masses):
+def transforms(node):
     """The law's own transform and that of its density, beside the reference."""
-    law = node.law.squared() if node.operation == "rectangular_add" else node.law
-    if node.operation == "rectangular_add":
-        points = points**2
+    squared = node.operation == "rectangular_add"
+    law = node.law.squared() if squared else node.law
     z = off_axis(law)
+    points, masses = sample(node.law, np.sqrt(z) if squared else z)
+    points = points**2 if squared else points
     expected = reference(node, z)
     yield "Cauchy transform", close(law.cauchy(z), expected, np.abs(expected))
     by_density = (masses / (z[:, None] - points)).sum(axis=1)
@@ -143,7 +144,7 @@ def faults(node):
     if not np.any(np.ptp(points)):
         return [] if len(points) else ["empty"]
     parts = (
-        transforms(node, points, masses),
+        transforms(node),
         moments(node),
         distribution(law, points, masses),
         beside_edges(law, points, masses),
@@ -232,6 +233,26 @@ REPRODUCTIONS = (
     "free_add(ProductLaw((0.0144, 9.88), 521.0), MarchenkoPastur(0.0223).squared())",
     # a gap in which the Cauchy transform vanishes: the variable of the narrow law passes through infinity
     "free_add(EmpiricalLaw([33.8, 74.3, 1042.0], [0.34, 0.015, 0.645]), FussCatalan(2, 0.506))",
+    # a narrow law moves the variable so close to the edge of a wide one that Newton's method steps over both
+    "free_add(AttentionLaw(0.776, 0.4), AttentionLaw(0.16, 1.06))",
+    "free_add(MarchenkoPastur(0.5, 1.0).sqrt(), EmpiricalLaw([0.0315, -0.0105, 0.0], [0.03, 0.755, 0.0518]).squared())",
+    "free_add(EmpiricalLaw([0.397, 0.242, 0.381, 0.124]), FussCatalan(1, 1.0).squared())",
+    # one that moves it so little that the height of the variable is lost in its rounding, also beside an island
+    "free_add(Semicircle(1.0).scaled(-0.012), ProductLaw((12.4, 0.5, 0.0689), 20.9).squared())",
+    "free_add(MarchenkoPastur(2.29, 0.0117), MarchenkoPastur(13.5, 6.04).squared())",
+    # products of a signed law that end at zero on one side; of a negative one; and of one with its kernel beside zero
+    "free_mul(EmpiricalLaw([0.37074, -0.103874, -0.19372, 2.37474]), FussCatalan(2, 0.527))",
+    "free_mul(EmpiricalLaw([-1.0, 1.0], [0.59, 0.768]), FussCatalan(4, 0.158))",
+    "free_mul(FussCatalan(2, 0.0344), EmpiricalLaw([-0.02968, -0.033488]))",
+    "free_mul(SumLaw((4.43, 0.0751), (0.0156, 0.0633)), ProductLaw((1.0, 2.0, 6.58), 1.0))",
+    # a product that is that of one law but for a factor close to zero: variables are real there but for a fraction
+    "free_mul(QuarterCircle(1.0), ProductLaw((1.0, 0.0528), 26.1))",
+    # equal kernels, at which the Cauchy transform is infinite
+    "free_mul(ProductLaw((2.0, 1.0, 2.75), 6.77), ProductLaw((0.5, 2.0, 0.5), 1.11).squared())",
+    # a bulk much longer than the height of the points at which its density is compared
+    "free_mul(EmpiricalLaw([6.1, -24.8, 97.4, -70.5], [0.2, 0.8, 0.9, 0.3]), ProductLaw((13.4, 0.0315)).squared())",
+    # a reference that goes round within rounding errors
+    "free_mul(FiniteHeadLaw(0.212, 8, 2730, True).squared(), SumLaw((1.85, 0.501, 0.13), (inf, 1.0, 1.27)))",
 )
 
 

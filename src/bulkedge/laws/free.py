@@ -295,13 +295,18 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
     PickMap
         The map, its barriers, and for laws of a few atoms also its exact form.
     """
+    kernel = dict(law.atoms).get(0.0, 0.0)
 
     def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
         g, g_slope, psi, slope = law.transforms(u)
+        with np.errstate(invalid="ignore"):
+            # at zero G is infinite if the law has a kernel
+            u_g = np.where(u == 0, kernel, u * g)
+            spread = np.where(u == 0, 0.0, np.abs(u) * root_mean_square(u, g, g_slope))
         # 1 + psi = u G: near u = 0 the second has the relative accuracy, far away the first
         close = np.abs(1 + psi) < 0.5
-        factor = np.where(close, 1 - ratio + ratio * u * g, 1 + ratio * psi)
-        size = np.where(close, abs(1 - ratio), 1 + ratio) + ratio * np.abs(u) * root_mean_square(u, g, g_slope)
+        factor = np.where(close, 1 - ratio + ratio * u_g, 1 + ratio * psi)
+        size = np.where(close, abs(1 - ratio), 1 + ratio) + ratio * spread
         return u * factor, factor + ratio * u * slope, np.abs(u) * size
 
     def exact(u: Fraction) -> Fraction:
@@ -317,8 +322,9 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
         lambda u, x: (1 / u - (1 - ratio) / x) / ratio,
         np.zeros(1),
         exact=exact if is_short(law) else None,
-        touching=product_at_zero(law, MarchenkoPastur(ratio)) if law.lower_edge == 0 else None,
-        multiplicative=law.lower_edge >= 0,
+        touching=product_at_zero(law, MarchenkoPastur(ratio)) if np.any(barriers == 0) else None,
+        linear=1 - ratio * (1 - kernel),
+        multiplicative=law.lower_edge >= 0 or law.edge <= 0,
     )
 
 

@@ -62,15 +62,12 @@ def near_field(panels: Panels, z: Complex) -> tuple[Complex, Complex]:
     slope : complex array of shape (p,)
         Its derivative in z.
     """
-    start, stop = panels.ends()
-    local, to_start, to_stop = _to_edge(panels, z), _offset(panels, z, start), _offset(panels, z, stop)
+    local, to_stop = _to_edge(panels, z), _offset(panels, z, panels.ends()[1])
     value, slope = np.empty_like(local), np.empty_like(local)
     for symmetric in (False, True):
         for order in np.unique(panels.order[panels.symmetric == symmetric]):
             chosen = (panels.symmetric == symmetric) & (panels.order == order)
-            value[chosen], slope[chosen] = _panel_integral(
-                panels.take(chosen), local[chosen], to_start[chosen], to_stop[chosen]
-            )
+            value[chosen], slope[chosen] = _panel_integral(panels.take(chosen), local[chosen], to_stop[chosen])
     factor = panels.direction * panels.scale / panels.length
     value, slope = factor * value, factor * slope * panels.direction / panels.length
     left = panels.direction > 0
@@ -92,8 +89,8 @@ def _to_edge(panels: Panels, z: Complex) -> Complex:
     return np.where(panels.direction > 0, offset, np.conj(offset)) + 0j
 
 
-def _panel_integral(panels: Panels, local: Complex, to_start: Complex, to_stop: Complex) -> tuple[Complex, Complex]:
-    """J and dJ/dZ, given Z and its offsets from the ends of the panel; the panels share their order and symmetry.
+def _panel_integral(panels: Panels, local: Complex, to_stop: Complex) -> tuple[Complex, Complex]:
+    """J and dJ/dZ, given Z and its offset from the far end of the panel; the panels share their order and symmetry.
 
     A weight of at least the order is lowered by ``s**order/(Z - s**order) = Z/(Z - s**order) - 1``, as often as it
     takes: nothing cancels near the edge.
@@ -111,10 +108,11 @@ def _panel_integral(panels: Panels, local: Complex, to_start: Complex, to_stop: 
         root = principal * np.exp(2j * np.pi * k / order)
         up, down = root - low, root - high
         if k == 0:
-            # the principal root may be close to an end of the panel. Distances taken along the line are the same for
-            # the two panels that meet there, so their logarithms cancel as they should
-            up = np.where(low > 0, to_start / _quotient(root, low, order), up)
-            down = to_stop / _quotient(root, high, order)
+            # the principal root may be close to an end of the panel. The two panels that meet there must take the same
+            # distance from it, so that their logarithms cancel. In the middle of an interval, where they belong to
+            # different edges, that is the distance along the line; elsewhere the line may be too coarse for it
+            up = np.where(up == 0, TINY, up)
+            down = np.where(high == 1, to_stop / _quotient(root, high, order), np.where(down == 0, TINY, down))
         cauchy, d_cauchy = _series_integral(series, (up + down) / (high - low), up, down, high - low)
         factor = root ** (weight + 1 - order) / order
         value += factor * cauchy

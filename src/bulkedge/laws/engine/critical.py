@@ -8,14 +8,22 @@ from __future__ import annotations
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Mask, Real
-from bulkedge.laws.engine.fixed_point import Step, real_fixed_point
+from bulkedge.laws.engine.fixed_point import STRIKES, Step, real_fixed_point, spectral_radius
+
+REAL = 1e-12
+"""Imaginary parts below this fraction are rounding: the operands are evaluated outside their bulk."""
+RISE = 1e-9
+"""Complex steps, relative to the variables: large enough to stand above the rounding error that transforms of
+continuous laws leave in their imaginary parts."""
+MOST_MOVES = 200
 
 
 def polish(step: Step, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
     """Newton's method for the edges between points in gaps and their neighbours in the bulk.
 
     An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all
-    functions involved are analytic, and real on the real axis. Where that fails, secants (:func:`_extrapolated`).
+    functions involved are analytic, and real on the real axis. Where that fails, bisection (:func:`_bisected`), and
+    where that fails too, secants (:func:`_extrapolated`).
 
     Parameters
     ----------
@@ -54,8 +62,33 @@ def polish(step: Step, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
     resolved[~at_zero] = settled & between[~at_zero]
     with np.errstate(all="ignore"):
         for k in np.flatnonzero(~resolved):
-            ends[k], resolved[k] = _extrapolated(step, x[k], state[:, k], bulk[k])
+            ends[k], resolved[k] = _bisected(step, x[k], state[:, k], bulk[k])
+            if not resolved[k]:
+                ends[k], resolved[k] = _extrapolated(step, x[k], state[:, k], bulk[k])
     return ends, resolved
+
+
+def _bisected(step: Step, x: float, state: Real, bulk: float) -> tuple[float, bool]:
+    """The edge between x in a gap and its neighbour in the bulk, by bisection of the first variable; and its success.
+
+    Where a narrow law is convolved with a wide one, the variable at the edge is so close to the wide law's own edge
+    that Newton's method steps over both. On the curve of fixed points x is a function of the first variable that rises
+    (or falls) towards the edge with a slope that decreases to zero there, so that slope times the length of the bracket
+    bounds what is missing in x. Beyond the edge either the multiplier exceeds one, or an operand is met in its bulk.
+    """
+    good, slope, _ = _on_curve(step, np.append(state.real, x))
+    length, proved = (bulk - x) / slope, False
+    for _ in range(MOST_MOVES):
+        tangent = np.append(good[0] + length, good[1:])
+        tangent[-1] += slope * length
+        if abs(slope * length) <= EPS / 4 * abs(good[-1]) or tangent[0] == good[0]:
+            break
+        found, found_slope, beyond = _on_curve(step, tangent)
+        if not beyond and found_slope * slope > 0:
+            good, slope, length = found, found_slope, 2 * length
+        else:
+            length, proved = length / 4, beyond
+    return float(good[-1]), bool(proved and (good[-1] - x) * (good[-1] - bulk) <= 0)
 
 
 def _extrapolated(step: Step, x: float, state: Real, bulk: float) -> tuple[float, bool]:
@@ -93,6 +126,37 @@ def _extrapolated(step: Step, x: float, state: Real, bulk: float) -> tuple[float
     return end, False
 
 
+def _on_curve(step: Step, start: Real) -> tuple[Real, float, bool]:
+    """The fixed point whose first variable is given: all variables and x, the slope of x, and whether the edge is past.
+
+    ``start`` holds the variables and x. The other variables and x are corrected by Newton's method, with secants for
+    the derivative in x; the slope, dx over the change of the first variable, is not a number where that does not
+    converge.
+    """
+    unknown, before, strikes = start.copy(), np.inf, 0
+    shift, jacobian, error = step(unknown[:-1, None] + 0j, unknown[-1:] + 0j)
+    height = RISE * np.abs(unknown).max()
+    in_x = step(unknown[:-1, None] + 0j, unknown[-1:] + 1j * height)[0][:, 0].imag / height
+    while strikes <= STRIKES:
+        if not np.all(np.isfinite(jacobian)):
+            break
+        if np.any(np.abs(shift.imag) > REAL * np.abs(unknown[:-1, None])) or np.any(jacobian.imag**2 > REAL):
+            return unknown, np.nan, True
+        # columns: the derivatives of T(u) - u in each variable, and in x
+        matrix = np.column_stack([jacobian[..., 0].real - np.eye(len(shift)), in_x])
+        delta = np.linalg.solve(matrix[:, 1:], -shift[:, 0].real)
+        unknown[1:] += delta
+        if np.all((np.abs(delta) <= 4 * EPS * np.abs(unknown[1:])) | (np.abs(shift[:, 0]) <= error[:, 0])):
+            slope = float(np.linalg.solve(matrix[:, 1:], -matrix[:, 0])[-1])
+            return unknown, slope, bool(spectral_radius(jacobian)[0] >= 1)
+        old = shift[:, 0].real
+        shift, jacobian, error = step(unknown[:-1, None] + 0j, unknown[-1:] + 0j)
+        in_x = (shift[:, 0].real - old - (jacobian[:, 1:, 0].real - np.eye(len(shift))[:, 1:]) @ delta[:-1]) / delta[-1]
+        change = float(np.abs(delta / unknown[1:]).max())
+        strikes, before = strikes + (not change < before / 2), change
+    return unknown, np.nan, False
+
+
 def _edge_equations(step: Step, unknown: Real) -> tuple[Real, Real]:
     """Residuals and Jacobian matrix of ``T_x(u) = u, det(1 - T_x'(u)) = 0`` in the unknowns (u, x)."""
 
@@ -102,8 +166,7 @@ def _edge_equations(step: Step, unknown: Real) -> tuple[Real, Real]:
         determinant = np.linalg.det(np.moveaxis(rest, -1, 0))
         return np.concatenate([shift, determinant[None]])
 
-    # large enough to stand above the rounding error that transforms of continuous laws leave in their imaginary parts
-    height = 1e-9 * np.abs(unknown).max(axis=0)
+    height = RISE * np.abs(unknown).max(axis=0)
     columns = []
     for k in range(len(unknown)):
         shifted = unknown + 0j

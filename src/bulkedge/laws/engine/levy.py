@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from math import fsum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,7 +100,10 @@ class Levy:
         """
         if np.isinf(self.jump_rate):
             return ()
-        moved = self.drift - float(np.sum(self.masses / self.locations))
+        terms = [self.drift, *(-self.masses / self.locations).tolist()]
+        moved = fsum(terms)
+        # terms that cancel but for their own rounding leave atoms in place: at zero, above all
+        moved = moved if abs(moved) > 2 * EPS * max(map(abs, terms)) else 0.0
         return tuple((place + moved, mass - self.jump_rate) for place, mass in atoms if mass - self.jump_rate > CUSP)
 
     def own_map(self) -> PickMap:

@@ -37,6 +37,10 @@ NECK = 1e-2
 """Where the steepest slope between two barriers is negative, but not below minus this, there is no gap but a narrow
 minimum of the density. Panels are cut there, so that they resolve it as they resolve an edge."""
 
+LOW, FLAT, ITERATIONS = 1e-6, 0.05, 14
+"""Variables that are closer to the axis than the first, as a fraction of their size, are iterated so many times if each
+iteration makes their error smaller by the second: then it is smaller than rounding."""
+
 
 class Gap(NamedTuple):
     """A stretch of u on which the map increases, and its steepest slope; a point where that is not positive."""
@@ -67,13 +71,15 @@ class PickMap:
     exact : callable, optional
         ``z`` in exact arithmetic, where N is a short rational function.
     touching : Edge, optional
-        The edge that the law has at a barrier which the map reaches with positive slope.
+        The edge that the law has at zero, where a barrier ends that the map reaches with positive slope.
     local : callable, optional
         ``local(u, snap)`` is the map about u if ``snap`` is None, else about the critical point next to u: a pole of
         the Cauchy transform where one is within ``snap``. Given where N is a short rational function; what lies beside
         an edge is then resolved however narrow it is.
+    linear : float
+        The slope ``z(u)/u`` at zero if ``evaluate`` has small relative error there; zero if there is none.
     multiplicative : bool
-        The law is positive and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
+        The law has one sign and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
         also a self-map, which keeps that accuracy down to x = 0.
     """
 
@@ -85,6 +91,7 @@ class PickMap:
     exact: Callable[[Fraction], Fraction] | None = None
     touching: Edge | None = None
     local: Callable[[float, float | None], LocalMap] | None = None
+    linear: float = 0.0
     multiplicative: bool = False
 
     def slope(self, u: float) -> float:
@@ -131,11 +138,57 @@ class PickMap:
         turn = np.linspace(0, np.pi, 17)
         x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in map(_span, ends)])
         u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
-        density = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]).density
+        solved = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]).density
+        along = np.ravel([_span(pair) for pair in ends]), np.ravel(critical)
+        density = self._along_the_axis(solved, lambda x: np.interp(x, *along))
         parts = [(left.edge, right.edge) for pieces in intervals for left, right in pairwise(pieces)]
         if self.local is None:
             return parts, density
         return parts, beside_edges(density, self._curves(intervals, critical))
+
+    def _along_the_axis(self, density: Density, guess: Callable[[Real], Real]) -> Density:
+        """The same density; where u is so close to the real axis that its height drowns in its rounding, by iteration.
+
+        That is so where a law is hardly changed by what is added to it, and for products close to zero, where u is
+        ``x/linear`` to leading order. There the iterations of ``x - N(u)`` and of ``x u/z(u)`` contract at once, and as
+        the real and the imaginary part of N and of ``z(u)/u`` are accurate each on its own, so is the height.
+        ``guess(x)`` takes the ends of intervals to their variables: these may be further from x than it is long.
+        """
+
+        def height_kept(x: Real) -> tuple[Real, Real]:
+            values, errors, rest = np.zeros(len(x)), np.zeros(len(x)), np.arange(len(x))
+            routes = [(self._added, guess)]
+            if self.linear > 0:
+                routes.append((self._scaled, lambda x: x / self.linear))
+            for step, start in routes:
+                with np.errstate(all="ignore"):
+                    u, rate = step(start(x[rest]) + 0j, x[rest])
+                    low = (np.abs(rate) < FLAT) & (u.imag > 0) & (u.imag < LOW * np.abs(u))
+                found, u = rest[low], u[low]
+                change = np.ones(len(found))
+                for _ in range(ITERATIONS):
+                    if np.all(change <= 4 * EPS):
+                        break
+                    before, (u, _) = u.imag, step(u, x[found])
+                    change = np.abs(u.imag / before - 1)
+                values[found] = -self.cauchy(u, x[found]).imag / np.pi
+                errors[found] = values[found] * (16 * EPS + change)
+                rest = rest[~low]
+            if len(rest):
+                values[rest], errors[rest] = density(x[rest])
+            return values, errors
+
+        return height_kept
+
+    def _added(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
+        """``x - N(u)``, and its slope in u."""
+        value, slope, _ = self.evaluate(u)
+        return u + (x - value), 1 - slope
+
+    def _scaled(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
+        """``x u/z(u)``, and its slope in u, at the fixed point."""
+        value, slope, _ = self.evaluate(u)
+        return x / (value / u), 1 - u * slope / value
 
     def _curves(self, intervals: list[list[Base]], critical: list[tuple[float, float]]) -> Curves:
         """A curve for each edge that has a base point and each side of it, in coordinates of that edge."""
@@ -173,7 +226,7 @@ class PickMap:
 
     def _edge(self, u: float, gap: Gap) -> Base:
         """The edge at the critical point u, which ends the given gap."""
-        if self.touching is not None and np.any(self.barriers == u):
+        if self.touching is not None and u == 0 and np.any(self.barriers == u):
             return Base(self.touching)
         touch = gap.low == gap.high
         if self.local is not None and not touch:
@@ -223,8 +276,11 @@ class PickMap:
         reach = float(np.abs(self.barriers).max()) + float(np.sqrt(self.weights.max())) + float(np.finfo(float).tiny)
         left = _rise(lambda v: self.slope(first - reach * np.exp(v)), -80.0, 80.0)
         right = _rise(lambda v: self.slope(last + reach * np.exp(v)), -80.0, 80.0)
-        outer = Gap(-np.inf, first - reach * np.exp(left) if left > -80 else first, 1.0)
-        return [outer, *self._inner_gaps(), Gap(last + reach * np.exp(right), np.inf, 1.0)]
+        outer = (
+            Gap(-np.inf, first - reach * np.exp(left) if left > -80 else first, 1.0),
+            Gap(last + reach * np.exp(right) if right > -80 else last, np.inf, 1.0),
+        )
+        return [outer[0], *self._inner_gaps(), outer[1]]
 
     def _inner_gaps(self) -> list[Gap]:
         low, high = self.barriers[:-1, 1], self.barriers[1:, 0]
@@ -248,7 +304,14 @@ class PickMap:
         steepest = slope(top)
         if steepest < CUSP:
             return Gap(place(top), place(top), steepest)
-        return Gap(place(_rise(slope, -36.0, top)), place(_rise(slope, 36.0, top)), steepest)
+        left, right = _rise(slope, -36.0, top), _rise(slope, 36.0, top)
+        # where the map reaches a barrier at zero with positive slope, the law ends at zero itself, and not beside it
+        touches = [self.touching is not None and end == 0 for end in (low, high)]
+        return Gap(
+            low if touches[0] and left == -36 else place(left),
+            high if touches[1] and right == 36 else place(right),
+            steepest,
+        )
 
 
 def _span(pair: tuple[Base, Base]) -> tuple[float, float]:
