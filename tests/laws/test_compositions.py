@@ -232,6 +232,17 @@ REPRODUCTIONS = (
     "free_add(ProductLaw((0.0144, 9.88), 521.0), MarchenkoPastur(0.0223).squared())",
     # a gap in which the Cauchy transform vanishes: the variable of the narrow law passes through infinity
     "free_add(EmpiricalLaw([33.8, 74.3, 1042.0], [0.34, 0.015, 0.645]), FussCatalan(2, 0.506))",
+    # dozens of islands, each of which costs little
+    "free_add(PoissonLaw(9.33), QuarterCircle(1.0))",
+    "rectangular_add(QuarterCircle(1.0).sqrt(), PoissonLaw(2.85).sqrt(), 0.749)",
+    # islands narrower than 1e-4 of x, and an edge found beyond a gap that no point had shown
+    "free_add(PoissonLaw(0.172).sqrt(), FiniteHeadLaw(0.418, 128, 262, True).squared())",
+    "free_add(EmpiricalLaw([-8213.867, -3181.093, -493.7816]), FiniteHeadLaw(0.197, 64, 529, True))",
+    # densities that start slowly, so that nothing is proved next to the edge, at zero and elsewhere
+    "free_add(QuarterCircle(1.0).sqrt(), AttentionLaw(0.121, 3.78))",
+    "free_mul(EmpiricalLaw([0.214, 2.03, 0.57]).sqrt(), QuarterCircle(5.15).sqrt())",
+    # a kernel at zero, not at a rounding error from it
+    "free_mul(FussCatalan(2, 0.407).squared(), SumLaw((0.308, 0.0721), (0.5, 0.337)).scaled(-0.289))",
 )
 
 
