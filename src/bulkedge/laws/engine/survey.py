@@ -26,7 +26,7 @@ SECTIONS, FEWER, MANY = 16, 6, 4
 RESOLUTION = 1e-4
 """Sections stop at this fraction of x and Newton's method takes over; if it fails, at a hundredth of that, and on."""
 CLOSE = 1.1e-10
-FINEST = 1e-15
+FINEST = 1e-12
 MOST_POINTS = 20_000
 MOST_WORK = 6.0
 """Units of :meth:`Problem.work` that a law may cost: about seconds, but counted, so that results do not depend on the
