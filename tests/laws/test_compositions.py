@@ -253,6 +253,17 @@ REPRODUCTIONS = (
     "free_mul(EmpiricalLaw([6.1, -24.8, 97.4, -70.5], [0.2, 0.8, 0.9, 0.3]), ProductLaw((13.4, 0.0315)).squared())",
     # a reference that goes round within rounding errors
     "free_mul(FiniteHeadLaw(0.212, 8, 2730, True).squared(), SumLaw((1.85, 0.501, 0.13), (inf, 1.0, 1.27)))",
+    # dozens of islands, each of which costs little
+    "free_add(PoissonLaw(9.33), QuarterCircle(1.0))",
+    "rectangular_add(QuarterCircle(1.0).sqrt(), PoissonLaw(2.85).sqrt(), 0.749)",
+    # islands narrower than 1e-4 of x, and an edge found beyond a gap that no point had shown
+    "free_add(PoissonLaw(0.172).sqrt(), FiniteHeadLaw(0.418, 128, 262, True).squared())",
+    "free_add(EmpiricalLaw([-8213.867, -3181.093, -493.7816]), FiniteHeadLaw(0.197, 64, 529, True))",
+    # densities that start slowly, so that nothing is proved next to the edge, at zero and elsewhere
+    "free_add(QuarterCircle(1.0).sqrt(), AttentionLaw(0.121, 3.78))",
+    "free_mul(EmpiricalLaw([0.214, 2.03, 0.57]).sqrt(), QuarterCircle(5.15).sqrt())",
+    # a kernel at zero, not at a rounding error from it
+    "free_mul(FussCatalan(2, 0.407).squared(), SumLaw((0.308, 0.0721), (0.5, 0.337)).scaled(-0.289))",
 )
 
 

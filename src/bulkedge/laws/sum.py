@@ -57,7 +57,8 @@ class SumLaw(Parametric, Law):
     @property
     def atoms(self) -> tuple[tuple[float, float], ...]:
         """The kernel of the sum."""
-        return self._levy.surviving_atoms(((0.0, 1.0),))
+        # at zero by symmetry, where rounding would move it
+        return tuple((0.0, mass) for _, mass in self._levy.surviving_atoms(((0.0, 1.0),)))
 
     def _bulk(self) -> Bulk:
         return self._levy.own_map().bulk()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.polynomial import chebyshev, legendre
 
-from bulkedge.arrays import Complex, Mask, Real
+from bulkedge.arrays import Complex, Index, Mask, Real
 from bulkedge.laws.engine.panels import DEGREE, Panels
 
 GAUSS = 32
@@ -103,20 +103,21 @@ def _panel_integral(panels: Panels, local: Complex, to_stop: Complex) -> tuple[C
         # g is even, so the roots +-s together integrate it over [-stop, stop]
         series, low = np.zeros((len(panels), 2 * DEGREE - 1)), -panels.stop
         series[:, ::2] = panels.coefficients
-    value, slope = np.zeros_like(local), np.zeros_like(local)
-    for k in range(1 if symmetric else order):
-        root = principal * np.exp(2j * np.pi * k / order)
-        up, down = root - low, root - high
-        if k == 0:
-            # the principal root may be close to an end of the panel. The two panels that meet there must take the same
-            # distance from it, so that their logarithms cancel. In the middle of an interval, where they belong to
-            # different edges, that is the distance along the line; elsewhere the line may be too coarse for it
-            up = np.where(up == 0, TINY, up)
-            down = np.where(high == 1, to_stop / _quotient(root, high, order), np.where(down == 0, TINY, down))
-        cauchy, d_cauchy = _series_integral(series, (up + down) / (high - low), up, down, high - low)
-        factor = root ** (weight + 1 - order) / order
-        value += factor * cauchy
-        slope += factor * (cauchy * (weight + 1 - order) + d_cauchy * root) / (order * local)
+    # one row for each root, all rows at once: most calls are for few points, and their cost is that of the calls
+    count = 1 if symmetric else order
+    root = principal * np.exp(2j * np.pi * np.arange(count) / order)[:, None]
+    up, down = root - low, root - high
+    # the principal root may be close to an end of the panel. The two panels that meet there must take the same distance
+    # from it, so that their logarithms cancel. In the middle of an interval, where they belong to different edges, that
+    # is the distance along the line; elsewhere the line may be too coarse for it
+    up[0] = np.where(up[0] == 0, TINY, up[0])
+    down[0] = np.where(high == 1, to_stop / _quotient(principal, high, order), np.where(down[0] == 0, TINY, down[0]))
+    rows = np.tile(np.arange(len(panels)), count)
+    cauchy, d_cauchy = _series_integral(series, rows, up.ravel(), down.ravel(), high - low)
+    factor = root ** (weight + 1 - order) / order
+    cauchy, d_cauchy = factor * cauchy.reshape(root.shape), factor * d_cauchy.reshape(root.shape) * root
+    value = cauchy.sum(axis=0)
+    slope = ((weight + 1 - order) * value + d_cauchy.sum(axis=0)) / (order * local)
     if lowered.any():
         s = panels.sites(GAUSS_NODES)
         mass = panels.g(s) * GAUSS_WEIGHTS * ((panels.stop - panels.start) / 2)[:, None]
@@ -132,21 +133,26 @@ def _quotient(root: Complex, end: Real, order: int) -> Complex:
     return sum((root**k * end ** (order - 1 - k) for k in range(order)), np.zeros_like(root))
 
 
-def _series_integral(series: Real, t: Complex, up: Complex, down: Complex, width: Real) -> tuple[Complex, Complex]:
-    """``int g(s)/(root - s) ds`` of a Chebyshev series on a panel, and the derivative.
+def _series_integral(series: Real, rows: Index, up: Complex, down: Complex, width: Real) -> tuple[Complex, Complex]:
+    """``int g(s)/(root - s) ds`` of Chebyshev series on panels, and the derivative, at any number of roots.
 
-    The root is at t in the panel's own coordinate, ``up`` beyond its lower end and ``down`` beyond its upper one. Close
-    to the panel by recurrence, away from it by quadrature.
+    The roots lie ``up`` beyond the lower end of a panel and ``down`` beyond its upper one; ``rows`` tells which row of
+    the series, and which width, is that of their panel. Close to the panel by recurrence, away from it by quadrature.
     """
+    width = width[rows]
+    t = (up + down) / width
     value, slope = np.empty_like(t), np.empty_like(t)
     near = _bernstein(t) < NEAR
     log = np.log(up[near]) - np.log(down[near])
     log_slope = np.asarray((1 / up[near] - 1 / down[near]) * (width[near] / 2), dtype=complex)
-    value[near], slope[near] = _recurrence(series[near], t[near], log, log_slope)
+    value[near], slope[near] = _recurrence(series[rows[near]], t[near], log, log_slope)
     if not near.all():
-        g = np.asarray(chebyshev.chebval(GAUSS_NODES, series[~near].T)) * GAUSS_WEIGHTS
+        away = rows[~near]
+        needed, place = np.unique(away, return_inverse=True)
+        g = np.asarray(chebyshev.chebval(GAUSS_NODES, series[needed].T))[place] * GAUSS_WEIGHTS
         inverse = 1 / (t[~near, None] - GAUSS_NODES)
-        value[~near], slope[~near] = (g * inverse).sum(axis=1), -(g * inverse**2).sum(axis=1)
+        weighted = g * inverse
+        value[~near], slope[~near] = weighted.sum(axis=1), -(weighted * inverse).sum(axis=1)
     return value, slope * (2 / width)
 
 
@@ -156,17 +162,20 @@ def _recurrence(series: Real, t: Complex, log: Complex, log_slope: Complex) -> t
     ``Q_k = int T_k(s)/(t-s) ds`` obeys ``Q_{k+1} = 2t Q_k - Q_{k-1} - 2 int T_k`` from ``Q_0 = log((t+1)/(t-1))``. Run
     forwards, its rounding error grows like ``|t + sqrt(t**2 - 1)|**k``, which the decay of the coefficients outweighs.
     """
-    before, d_before = log, log_slope
-    current, d_current = t * before - 2, before + t * d_before
-    value = series[:, 0] * before + series[:, 1] * current
-    slope = series[:, 0] * d_before + series[:, 1] * d_current
-    for k in range(1, series.shape[1] - 1):
-        integral = 4 / (1 - k * k) if k % 2 == 0 else 0.0
-        before, current = current, 2 * t * current - before - integral
-        d_before, d_current = d_current, 2 * before + 2 * t * d_current - d_before
-        value = value + series[:, k + 1] * current
-        slope = slope + series[:, k + 1] * d_current
-    return value, slope
+    # Q and its derivative side by side
+    before = np.stack([log, log_slope])
+    current = np.stack([t * log - 2, log + t * log_slope])
+    twice, columns = 2 * t, np.ascontiguousarray(series.T)
+    total = columns[0] * before + columns[1] * current
+    for k in range(1, len(columns) - 1):
+        following = twice * current
+        following -= before
+        following[1] += 2 * current[0]
+        if k % 2 == 0:
+            following[0] -= 4 / (1 - k * k)
+        before, current = current, following
+        total += columns[k + 1] * current
+    return total[0], total[1]
 
 
 def _bernstein(t: Complex) -> Real:

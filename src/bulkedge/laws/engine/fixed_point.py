@@ -23,6 +23,8 @@ the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)`
 STAYS, FALLS = 0.6, 0.42
 """What is left of the height of a fixed point when z is quartered: in the bulk at least, in a gap at most."""
 DESCENTS = 80
+TRIAL = 20
+"""Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
 STRIKES = 3
 """Steps of Newton's method on the axis that may be longer than the one before."""
 HIGHEST = 200
@@ -109,7 +111,7 @@ def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Com
         # the height of the variables over that of the quartering before: 1/4 in a gap, 1 in the bulk, 1/2 at an edge
         fall, above = (path.imag / above).min(axis=0), path.imag
         found = np.zeros(len(lost), dtype=bool)
-        for trial, search in ((fall > STAYS, bulk_fixed_point), (fall < FALLS, real_fixed_point)):
+        for trial, search in ((fall > STAYS, _tried), (fall < FALLS, real_fixed_point)):
             if trial.any():
                 u, proved = search(step, x[lost[trial]], path[:, trial])
                 result[:, lost[trial][proved]] = u[:, proved]
@@ -123,6 +125,11 @@ def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Com
         if not len(lost):
             break
     return result, np.isfinite(result[0])
+
+
+def _tried(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask]:
+    """:func:`bulk_fixed_point` from a point close to it, if there is one: few steps show whether there is."""
+    return bulk_fixed_point(step, x, start, iterations=TRIAL)
 
 
 def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, Mask]:

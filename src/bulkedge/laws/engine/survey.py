@@ -1,0 +1,343 @@
+"""The support of a free convolution, by counting: a Sturm sequence for laws.
+
+At any real x the fixed point of the round trip proves either that x lies in the bulk, or that it lies in a gap, and
+then it gives the mass to the left of x exactly. Where that mass differs between two points in gaps there is bulk
+between them, however narrow; so sections of the line find every interval before any density is computed. Close to an
+edge, where the multiplier is one, nothing can be proved; the edge itself is a root of two equations, which Newton's
+method finds (:func:`polish`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bulkedge.arrays import EPS, Complex, Index, Mask, Real
+from bulkedge.errors import UnresolvedError
+from bulkedge.laws.engine.critical import polish
+from bulkedge.laws.engine.fixed_point import BranchError, Step, bulk_fixed_point, descend, real_fixed_point
+from bulkedge.laws.engine.subordination import Problem
+
+Atoms = tuple[tuple[float, float], ...]
+
+SECTIONS, FEWER, MANY = 16, 6, 4
+"""Parts that a stretch of the line is cut into; fewer if there are more stretches than so many."""
+RESOLUTION = 1e-4
+"""Sections stop at this fraction of x and Newton's method takes over; if it fails, at a hundredth of that, and on."""
+CLOSE = 1.1e-10
+FINEST = 1e-12
+MOST_POINTS = 20_000
+MOST_WORK = 6.0
+"""Units of :meth:`Problem.work` that a law may cost: about seconds, but counted, so that results do not depend on the
+machine."""
+REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
+SMALLEST_MASS = 1e-13
+"""Mass between two gaps that counts as none."""
+FARTHEST = 1e-7
+"""How far from its gap, as a fraction of x, the bulk may first be proved if no mass lies between that counts."""
+MISSED = 1e-7
+"""Difference between the mass of a density and that counted which tells of a gap that was overlooked."""
+
+
+@dataclass
+class Survey:
+    """What is known of the line, at points from left to right.
+
+    Attributes
+    ----------
+    operation : Problem
+        The law, as a fixed-point problem of d variables.
+    step : callable
+        Its self-map, with an account of the work done (:func:`metered`).
+    atoms : tuple
+        Its atoms, which the counts of mass include and ``mass`` does not.
+    x : array of shape (n,)
+        The points, increasing.
+    mass : array of shape (n,)
+        Mass of the continuous part to the left of each point in a gap; nan for points in the bulk.
+    state : array of shape (d, n)
+        The fixed points; real in gaps, nan at zero where a positive law was not examined.
+    resolution : float
+        Relative distance at which two neighbours that differ count as close.
+    stuck : set
+        Pairs of neighbours between which nothing could be proved any more: an edge within rounding error.
+    slivers : list
+        Pairs of neighbours, the one in a gap first, between which an edge lies that was not found.
+    rounds : int
+        How often the mass of the density was compared with the counts.
+    """
+
+    operation: Problem
+    step: Step
+    atoms: Atoms
+    x: Real
+    mass: Real
+    state: Complex
+    resolution: float = RESOLUTION
+    stuck: set[tuple[float, float]] = field(default_factory=set)
+    slivers: list[list[float]] = field(default_factory=list)
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, operation: Problem, atoms: Atoms) -> Survey:
+        """Survey the line between the bounds of the operation, until every edge is known roughly.
+
+        Parameters
+        ----------
+        operation : Problem
+            The law, as a fixed-point problem.
+        atoms : tuple of (location, mass)
+            Its atoms.
+
+        Returns
+        -------
+        Survey
+            With a point in each interval of the bulk, and points in the gaps on both sides of it.
+        """
+        low, high = operation.bounds()
+        margin = (high - low) / 8
+        survey = cls(
+            operation, metered(operation), atoms, np.zeros(0), np.zeros(0), np.zeros((operation.size, 0), dtype=complex)
+        )
+        survey.examine(np.array([high + margin] if operation.positive else [low - margin, high + margin]))
+        if operation.positive:
+            survey._add(np.zeros(1), np.zeros(1), np.full((operation.size, 1), np.nan + 0j))
+        survey.refine()
+        return survey
+
+    def refine(self) -> None:
+        """Cut the line into sections until neighbours that differ are close together."""
+        for _ in range(200):
+            sections = self._sections()
+            if not len(sections):
+                return
+            self.examine(sections)
+            if len(self.x) > MOST_POINTS:
+                break
+        raise unresolved(self.operation, f"the support has more than {MOST_POINTS} points to examine", sections)
+
+    @property
+    def inside(self) -> Mask:
+        """Which known points lie in the bulk."""
+        return np.isnan(self.mass)
+
+    def examine(self, x: Real) -> None:
+        """Prove for each x on which side it lies, and remember it.
+
+        Too close to an edge nothing can be proved: such points are left out, and sections go on around them.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            New points, in any order.
+        """
+        state, decided = self.prove(x)
+        x, state = x[decided], state[:, decided]
+        real = np.all(state.imag == 0, axis=0)
+        mass = np.full(len(x), np.nan)
+        mass[real] = self.operation.count(state[:, real].real, x[real])
+        for place, weight in self.atoms:
+            mass[real & (x > place)] -= weight
+        self._add(x, mass, state)
+
+    def _add(self, x: Real, mass: Real, state: Complex) -> None:
+        order = np.argsort(np.append(self.x, x), kind="stable")
+        self.x, self.mass = np.append(self.x, x)[order], np.append(self.mass, mass)[order]
+        self.state = np.concatenate([self.state, state], axis=1)[:, order]
+
+    def prove(self, x: Real) -> tuple[Complex, Mask]:
+        """Fixed points from the nearest known one of either kind, or else by descent from far above the axis.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            Points of the line.
+
+        Returns
+        -------
+        state : array of shape (size, n)
+            The fixed points: real in gaps.
+        decided : array of shape (n,)
+            Where there is a proof.
+        """
+        step, size = self.step, self.operation.size
+        state, pending = np.zeros((size, len(x)), dtype=complex), np.arange(len(x))
+        finite = np.isfinite(self.state[0])
+        for kind, search in ((~self.inside & finite, real_fixed_point), (self.inside, bulk_fixed_point)):
+            if kind.any() and len(pending):
+                nearest = np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]
+                found, proved = search(step, x[pending], self.state[:, nearest])
+                state[:, pending[proved]] = found[:, proved]
+                pending = pending[~proved]
+        if len(pending):
+            state[:, pending], proved = descend(step, x[pending], self.operation.far)
+            pending = pending[~proved]
+        return state, np.isin(np.arange(len(x)), pending, invert=True)
+
+    def _sections(self) -> Real:
+        """New points between neighbours that differ: in kind, or in the mass to their left."""
+        inside = self.inside
+        with np.errstate(invalid="ignore"):
+            hidden = np.abs(np.diff(self.mass)) > SMALLEST_MASS
+        differ = (inside[1:] != inside[:-1]) | hidden
+        low, high, size = self.x[:-1], self.x[1:], float(np.ptp(self.x))
+        finest = 0.0 if self.operation.positive else FINEST * size
+        # an island between two gaps is looked for until a point of it is known, however narrow it is
+        resolution = np.where(hidden, min(CLOSE, self.resolution), self.resolution)
+        wide = high - low > np.maximum(resolution * np.maximum(np.abs(low), np.abs(high)), finest)
+        if self.operation.positive:
+            wide &= high > 2 * self.operation.smallest * size
+        pairs = set(zip(low[differ & wide].tolist(), high[differ & wide].tolist(), strict=True))
+        fresh = sorted(pairs - self.stuck)
+        # a pair that is still there the next time has no point between that could be decided
+        self.stuck |= pairs
+        # few points a round where there are many pairs, many where rounds and not points are what costs
+        parts = SECTIONS if len(fresh) <= MANY else FEWER
+        return np.concatenate([self._between(a, b, parts) for a, b in fresh]) if fresh else np.zeros(0)
+
+    def _between(self, low: float, high: float, count: int) -> Real:
+        # unequal parts, so that no point falls on an atom by symmetry
+        parts = (np.arange(1, count) - 0.1618) / count
+        if self.operation.positive and high > 8 * low:
+            bottom = max(low, self.operation.smallest * self.x[-1])
+            return np.asarray(bottom * (high / bottom) ** parts)
+        return np.asarray(low + (high - low) * parts)
+
+    def edges(self) -> list[tuple[float, float]]:
+        """The bulk: runs of inside points, from edge to edge.
+
+        Where Newton's method finds no edge between two neighbours, their distance is refined to 1e-10 of x, and the
+        neighbour in the gap stands for it (:attr:`slivers`). That happens where a wide law meets a very narrow one: the
+        square root in which its density ends is then narrower than that, and without mass.
+        """
+        while True:
+            low, high = self._runs()
+            outer, inner = np.append(low, high), np.append(low + 1, high - 1)
+            ends, resolved = polish(self.step, self.x[outer], self.state[:, outer].real, self.x[inner])
+            # one side of zero may be bulk and the other a gap: a touching edge, and no critical point
+            if self.operation.edge_at_zero() is not None:
+                across = self.x[outer] * self.x[inner] < 0
+                ends, resolved = np.where(across, 0.0, ends), resolved | across
+            near = np.abs(self.x[outer] - self.x[inner]) <= CLOSE * np.abs(self.x[inner])
+            if not np.all(resolved | near) and self.resolution < CLOSE:
+                near |= self._massless(outer, inner)
+            if np.all(resolved | near):
+                zero = ~resolved & self._at_zero(outer, inner)
+                ends = np.where(resolved, ends, np.where(zero, 0.0, self.x[outer]))
+                self.slivers = np.stack([self.x[outer], self.x[inner]], axis=1)[~resolved & ~zero].tolist()
+                if not self.operation.positive:
+                    ends = np.where(np.abs(ends) < 4 * EPS * np.ptp(self.x), 0.0, ends)
+                return list(zip(ends[: len(low)].tolist(), ends[len(low) :].tolist(), strict=True))
+            if self.resolution < CLOSE:
+                raise unresolved(self.operation, "the edges were not resolved", self.x[outer][~resolved])
+            self.resolution /= 100
+            self._sharpen(np.minimum(outer, inner)[resolved], np.minimum(outer, inner)[~resolved & ~near])
+
+    def _runs(self) -> tuple[Index, Index]:
+        """Numbers of the points in gaps before and after each run of points inside."""
+        change = np.diff(self.inside.astype(int))
+        return np.flatnonzero(change == 1), np.flatnonzero(change == -1) + 1
+
+    def _sharpen(self, kept: Index, brought: Index) -> None:
+        """Bring some neighbours that differ closer together, up to the resolution, and keep others where they are.
+
+        Both are given by the number of the left one of the two.
+        """
+        self.stuck |= set(zip(self.x[kept].tolist(), self.x[kept + 1].tolist(), strict=True))
+        self.stuck -= set(zip(self.x[brought].tolist(), self.x[brought + 1].tolist(), strict=True))
+        self.refine()
+
+    def _massless(self, outer: Index, inner: Index) -> Mask:
+        """Which neighbours are as close as proofs reach, and have no mass between them that counts.
+
+        Where the density of an operand starts slowly, or is known to fewer digits, nothing is proved within 1e-8 of the
+        edge. From there the density increases inwards, so its value at the inner neighbour bounds the mass.
+        """
+        distance = np.abs(self.x[outer] - self.x[inner])
+        density = np.abs(self.operation.cauchy(self.state[:, inner], self.x[inner]).imag) / np.pi
+        close = (distance <= FARTHEST * np.abs(self.x[inner])) | self._at_zero(outer, inner)
+        return close & (distance * density <= SMALLEST_MASS)
+
+    def _at_zero(self, outer: Index, inner: Index) -> Mask:
+        """Which edges of a positive law are at zero as far as proofs reach: its density may vanish there."""
+        if not self.operation.positive or self.operation.edge_at_zero() is None:
+            return np.zeros(len(outer), dtype=bool)
+        return (self.x[outer] < self.x[inner]) & (self.x[inner] <= FARTHEST * self.x[-1])
+
+    def complete(self, masses: Real) -> bool:
+        """Compare the mass of each interval's density with that counted in the gaps beside it, and look closer.
+
+        They differ where an edge is that of another interval: in between is a gap that no point has shown yet.
+
+        Parameters
+        ----------
+        masses : array of shape (n,)
+            The mass of the density in each of the intervals that :meth:`edges` returned.
+
+        Returns
+        -------
+        bool
+            Whether they agree, or nothing more can be seen.
+        """
+        low, high = self._runs()
+        right = np.abs(self.mass[high] - self.mass[low] - masses) <= MISSED
+        self.rounds += 1
+        if right.all() or RESOLUTION * 100.0**-self.rounds < CLOSE:
+            return True
+        self.resolution = RESOLUTION * 100.0**-self.rounds
+        self._sharpen(np.append(low[right], high[right] - 1), np.append(low[~right], high[~right] - 1))
+        return False
+
+
+def _nearest(places: Real, x: Real) -> Index:
+    """Which of the places, in increasing order, is nearest to each x."""
+    after = np.clip(np.searchsorted(places, x), 1, max(len(places) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(places) - 1)
+    return np.where(np.abs(x - places[before]) <= np.abs(places[after] - x), before, after)
+
+
+def metered(operation: Problem) -> Step:
+    """The self-map, which raises when more work has been done than a law may cost.
+
+    Parameters
+    ----------
+    operation : Problem
+        The law, as a fixed-point problem.
+
+    Returns
+    -------
+    callable
+        ``operation.step``, which counts :meth:`Problem.work`; each call of this function starts an account of its own.
+    """
+    spent = 0.0
+
+    def step(u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
+        nonlocal spent
+        spent += operation.work(len(z))
+        if spent > MOST_WORK:
+            raise UnresolvedError(f"{operation!r}: its bulk takes more work than {MOST_WORK:g} units; {REMEDY}")
+        return operation.step(u, z)
+
+    return step
+
+
+def unresolved(operation: Problem, what: str, x: Real) -> BranchError:
+    """The error to raise: what was being resolved, and what can be done about it.
+
+    Parameters
+    ----------
+    operation : Problem
+        The law, as a fixed-point problem.
+    what : str
+        What was not reached: ``"the edges were not resolved"``.
+    x : array of shape (n,)
+        Where.
+
+    Returns
+    -------
+    BranchError
+        To be raised by the caller.
+    """
+    return BranchError(f"{operation!r}: {what}; {REMEDY}", x)
