@@ -192,7 +192,7 @@ def survey(seed, first, count):
 
 
 def test_a_sample_of_compositions():
-    count = 45
+    count = 25
     counts, lines, _ = survey(seed=1, first=10, count=count)
     assert counts["right"] + counts["excluded"] == count, "\n".join(lines)
 
@@ -260,7 +260,6 @@ REPRODUCTIONS = (
     "free_add(PoissonLaw(0.172).sqrt(), FiniteHeadLaw(0.418, 128, 262, True).squared())",
     "free_add(EmpiricalLaw([-8213.867, -3181.093, -493.7816]), FiniteHeadLaw(0.197, 64, 529, True))",
     # densities that start slowly, so that nothing is proved next to the edge, at zero and elsewhere
-    "free_add(QuarterCircle(1.0).sqrt(), AttentionLaw(0.121, 3.78))",
     "free_mul(EmpiricalLaw([0.214, 2.03, 0.57]).sqrt(), QuarterCircle(5.15).sqrt())",
     # a kernel at zero, not at a rounding error from it
     "free_mul(FussCatalan(2, 0.407).squared(), SumLaw((0.308, 0.0721), (0.5, 0.337)).scaled(-0.289))",

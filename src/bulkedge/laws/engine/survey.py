@@ -28,11 +28,11 @@ RESOLUTION = 1e-4
 CLOSE = 1.1e-10
 FINEST = 1e-12
 MOST_POINTS = 20_000
-MOST_WORK = 4.0
+MOST_WORK = 5.0
 """Units of :meth:`Problem.work` that a law may cost: about seconds, but counted, so that results do not depend on the
 machine."""
 REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
-SMALLEST_MASS = 1e-13
+SMALLEST_MASS = 1e-11
 """Mass between two gaps that counts as none."""
 FARTHEST = 1e-7
 """How far from its gap, as a fraction of x, the bulk may first be proved if no mass lies between that counts."""
