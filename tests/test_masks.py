@@ -21,6 +21,24 @@ MASKS = {
 }
 
 
+WRITTEN = {
+    "full": ["1" * 7] * 7,
+    "cross": ["1" * 9] * 5,
+    "causal": ["1" * k + "0" * (8 - k) for k in range(1, 9)],
+    "window": ["100000000", "110000000"] + ["0" * k + "111" + "0" * (6 - k) for k in range(7)],
+    "padding": ["1011"] * 4,
+    "padding of other queries": ["1011"] * 6,
+    "any": ["10", "11", "01"],
+    "both": ["10000", "11000", "11000", "11010", "11010"],
+}
+"""The same masks by hand: a row for each query, 1 where it sees the key."""
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_against_hand_written_ones(name):
+    assert ["".join("01"[seen] for seen in row) for row in MASKS[name].visible().tolist()] == WRITTEN[name]
+
+
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 def test_conformance(mask):
     """Counts, mean and singular values are those of the matrix; singular values to rounding."""

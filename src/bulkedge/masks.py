@@ -313,6 +313,11 @@ class WindowMask(Mask):
         return self.tokens
 
     @property
+    def uniform(self) -> bool:
+        """A single token sees what all tokens see."""
+        return self.tokens == 1
+
+    @property
     def unlimited(self) -> bool:
         """Whether the window always reaches back to the first token, as causal attention does."""
         return self.width == self.tokens
@@ -329,7 +334,8 @@ class WindowMask(Mask):
         """The largest singular values of the mean; of a causal mask, those of the Cesaro matrix."""
         if not self.unlimited:
             return super().singular_values(most)
-        return cesaro_values(self.tokens, self.tokens if most is None else min(most, self.tokens))
+        count = self.tokens if most is None else TOKENS.check("most", most)
+        return cesaro_values(self.tokens, min(count, self.tokens))
 
 
 def cesaro_values(tokens: int, count: int) -> Real:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from strategies import parameters_of
 
 import bulkedge as be
+from bulkedge import laws
 from bulkedge.domains import Parametric
 
 FAMILIES = [
@@ -21,6 +22,14 @@ FAMILIES = [
     if isinstance(family, type) and issubclass(family, Parametric) and issubclass(family, be.Law)
 ]
 """Every law of the package that declares parameters."""
+
+
+def test_every_law_is_in_the_facade():
+    """What is not there is not tested here."""
+    exported = [getattr(laws, name) for name in laws.__all__]
+    assert [each.__name__ for each in exported if isinstance(each, type) and not hasattr(be, each.__name__)] == []
+
+
 FIXED = {
     # without normalisation it takes a second to build, and refuses corners of the domain: see COMPUTED
     be.FiniteHeadLaw: {"qk_norm": True},

@@ -70,6 +70,14 @@ def test_products(ratios):
     assert_density(be.ProductLaw(ratios), lambda x: reference.product_density(exact, x))
 
 
+@pytest.mark.parametrize("variance", [0.01, 0.3, 1.0, 2.0, 3.7])
+def test_circles(variance):
+    """At variances whose root is not a double: the edge is known beyond its rounding."""
+    exact = mp.mpf(variance)
+    assert_density(be.Semicircle(variance), lambda x: mp.sqrt(4 * exact - x**2) / (2 * mp.pi * exact))
+    assert_density(be.QuarterCircle(variance), lambda x: mp.sqrt(4 * exact - x**2) / (mp.pi * exact))
+
+
 @pytest.mark.parametrize("ratio", [1e-6, 0.1, 0.999999, 1.0, 2.0, 1e6])
 def test_marchenko_pastur(ratio):
     assert_density(be.MarchenkoPastur(ratio), lambda x: reference.marchenko_pastur_density(ratio, x))

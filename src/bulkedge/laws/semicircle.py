@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -27,7 +28,8 @@ VARIANCE = Interval(1e-60, 1e60)
 def _half_circle(variance: float) -> tuple[float, float]:
     """The edge ``2 sqrt(variance)``, rounded, and the true value minus that."""
     edge = 2 * float(np.sqrt(variance))
-    return edge, (4 * variance - edge**2) / (2 * edge)
+    # in exact arithmetic: the rounding of the square is as large as what is looked for
+    return edge, float((4 * Fraction(variance) - Fraction(edge) ** 2) / (2 * Fraction(edge)))
 
 
 @dataclass(frozen=True)
