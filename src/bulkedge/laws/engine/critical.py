@@ -77,6 +77,8 @@ def _bisected(step: Step, x: float, state: Real, bulk: float) -> tuple[float, bo
     bounds what is missing in x. Beyond the edge either the multiplier exceeds one, or an operand is met in its bulk.
     """
     good, slope, _ = _on_curve(step, np.append(state.real, x))
+    if not np.isfinite(slope) or slope == 0:
+        return x, False
     length, proved = (bulk - x) / slope, False
     for _ in range(MOST_MOVES):
         tangent = np.append(good[0] + length, good[1:])
@@ -144,11 +146,14 @@ def _on_curve(step: Step, start: Real) -> tuple[Real, float, bool]:
             return unknown, np.nan, True
         # columns: the derivatives of T(u) - u in each variable, and in x
         matrix = np.column_stack([jacobian[..., 0].real - np.eye(len(shift)), in_x])
-        delta = np.linalg.solve(matrix[:, 1:], -shift[:, 0].real)
+        try:
+            both = np.linalg.solve(matrix[:, 1:], -np.column_stack([shift[:, 0].real, matrix[:, 0]]))
+        except np.linalg.LinAlgError:  # the other variables do not follow the first one here
+            break
+        delta = both[:, 0]
         unknown[1:] += delta
         if np.all((np.abs(delta) <= 4 * EPS * np.abs(unknown[1:])) | (np.abs(shift[:, 0]) <= error[:, 0])):
-            slope = float(np.linalg.solve(matrix[:, 1:], -matrix[:, 0])[-1])
-            return unknown, slope, bool(spectral_radius(jacobian)[0] >= 1)
+            return unknown, float(both[-1, 1]), bool(spectral_radius(jacobian)[0] >= 1)
         old = shift[:, 0].real
         shift, jacobian, error = step(unknown[:-1, None] + 0j, unknown[-1:] + 0j)
         in_x = (shift[:, 0].real - old - (jacobian[:, 1:, 0].real - np.eye(len(shift))[:, 1:]) @ delta[:-1]) / delta[-1]
