@@ -24,8 +24,8 @@ $(VENV)/.$(EXTRAS) $(VENV)/.docs: $(VENV)/.%: $(VENV)/.base
 test: $(VENV)/.$(EXTRAS)  ## run the tests (five minutes on two cores)
 	$(BIN)/pytest -n auto
 
-test-core: $(VENV)/.$(EXTRAS)  ## run the tests without simulations, studies and processes (a minute)
-	$(BIN)/pytest -n auto -m 'not slow and not limits and not studies and not conformance and not processes' tests
+test-core: $(VENV)/.$(EXTRAS)  ## run the core: no simulations, studies, processes, reference values, torch (a minute)
+	$(BIN)/pytest -n auto -m 'not (slow or limits or studies or conformance or processes or accuracy or torch)' tests
 
 test-slow: $(VENV)/.$(EXTRAS)  ## run the checks that take minutes: a thousand examples of every law
 	$(BIN)/pytest -n auto -m slow

@@ -26,6 +26,8 @@ TIERS = {
     "sweeps/test_cluster.py": "processes",
     "sweeps/test_loop.py": "processes",
     "test_portability.py": "processes",
+    "laws": "accuracy",
+    "nn": "torch",
 }
 """The mark of each folder or file; what has none is the core, which takes less than a minute."""
 
