@@ -68,12 +68,12 @@ def _bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density]
                 break
             survey.refine()
         else:
-            if survey.complete(masses(panels, ends)):
+            if survey.complete(_masses(panels, ends)):
                 return kinds, density
     raise unresolved(operation, "the density between the edges has no solution above", error_at)
 
 
-def masses(panels: Panels, ends: list[tuple[float, float]]) -> Real:
+def _masses(panels: Panels, ends: list[tuple[float, float]]) -> Real:
     """The mass of a density between each pair of edges."""
     each = (panels.mass_density(panels.sites(GAUSS_NODES)) @ GAUSS_WEIGHTS) * (panels.stop - panels.start) / 2
     interval = np.searchsorted([low for low, _ in ends], panels.middle) - 1
