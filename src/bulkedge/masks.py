@@ -478,4 +478,8 @@ def softmax(scores: Any, visible: Any = None, axis: int = -1) -> Any:
     xp = array_namespace(scores)
     seen = scores if visible is None else xp.where(visible, scores, -xp.inf)
     weights = xp.exp(seen - xp.max(seen, axis=axis, keepdims=True))
-    return weights / xp.sum(weights, axis=axis, keepdims=True)
+    total = xp.sum(weights, axis=axis, keepdims=True)
+    if not isinstance(weights, np.ndarray):  # a tensor may need its exponentials for the gradient
+        return weights / total
+    weights /= total
+    return weights
