@@ -198,6 +198,43 @@ def compare(spectrum: Any, law: Any, level: float = 0.01, dyson: int = 1) -> Any
     return _compared(spectrum, law, level, dyson)
 
 
+def separation(first: Distribution, second: Distribution, points: int = 2000) -> float:
+    """Kolmogorov distance between two laws: what a spectrum of the one would show beside the other.
+
+    Parameters
+    ----------
+    first, second : Distribution
+        Of the same unit; squared singular values of M are eigenvalues of M'M.
+    points : int
+        Their distribution functions are compared at so many quantiles of each.
+
+    Returns
+    -------
+    float
+        The largest difference, to about one over ``points`` from below.
+
+    Raises
+    ------
+    UnitError
+        If the units differ.
+
+    Examples
+    --------
+    >>> from bulkedge.laws import AttentionLaw, MarchenkoPastur
+    >>> law = AttentionLaw(beta=1, head_ratio=1)
+    >>> round(separation(law, MarchenkoPastur(1.0, law.mean())), 2)
+    0.05
+    """
+    units = {first.unit, second.unit}
+    if len(units) > 1 and Unit.VALUES not in units and units != {Unit.SQUARED, Unit.EIGEN}:
+        raise UnitError(f"{first!r} is of {first.unit}, {second!r} of {second.unit}; convert one of them")
+    levels = (np.arange(points) + 0.5) / points
+    x = np.concatenate([each.ppf(levels) for each in (first, second)])
+    # quantiles at an atom are the atom itself, where both functions jump: the value just below it counts too
+    x = np.concatenate([x, np.nextafter(x, -np.inf)])
+    return float(np.abs(first.cdf(x) - second.cdf(x)).max())
+
+
 def _compared(spectrum: Spectrum, law: Distribution, level: float, dyson: int) -> Comparison:
     spectrum, law = _in_one_unit(spectrum, law)
     reach = law.reach(spectrum.size, level, dyson)

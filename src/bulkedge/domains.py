@@ -321,7 +321,7 @@ ROUNDING = 1e-9
 """Relative to its largest entry, the rounding up to which a matrix is symmetric and positive semidefinite."""
 
 
-def parameter(domain: Domain, doc: str, default: Any = MISSING, *, paper: Any = MISSING) -> Any:
+def parameter(domain: Domain, doc: str, default: Any = MISSING, *, paper: Any = MISSING, ours: Any = MISSING) -> Any:
     """Declare a dataclass field with its domain, its meaning, and for studies its value at the paper's size.
 
     Parameters
@@ -333,7 +333,9 @@ def parameter(domain: Domain, doc: str, default: Any = MISSING, *, paper: Any = 
     default : object, optional
         Value if none is given; for studies, that of the quick run. Without one the parameter is required.
     paper : object, optional
-        For studies, the value of the paper's own figure (``--paper``).
+        For studies, the value at the paper's size (``--paper``), where the paper gives it.
+    ours : object, optional
+        The same, where the paper does not and we chose it; every parameter of a study has one of the two.
 
     Returns
     -------
@@ -349,7 +351,7 @@ def parameter(domain: Domain, doc: str, default: Any = MISSING, *, paper: Any = 
     >>> Head().tokens, parameters(Head)[0].domain.low
     (128, 2)
     """
-    return field(default=default, metadata={"domain": domain, "doc": doc, "paper": paper})
+    return field(default=default, metadata={"domain": domain, "doc": doc, "paper": paper, "ours": ours})
 
 
 @dataclass(frozen=True)
@@ -361,11 +363,42 @@ class Parameter:
     doc: str
     default: Any
     paper: Any
+    ours: Any
+
+    @classmethod
+    def of(cls, name: str, declared: Any) -> Parameter:
+        """Read a dataclass field that was declared with :func:`parameter`.
+
+        Parameters
+        ----------
+        name : str
+            Its name, which a field does not know before its class is made.
+        declared : dataclasses.Field
+            The field.
+
+        Returns
+        -------
+        Parameter
+            What it says.
+        """
+        said = declared.metadata
+        return cls(name, said["domain"], said["doc"], declared.default, said["paper"], said["ours"])
+
+    @property
+    def large(self) -> Any:
+        """The value at the paper's size, whoever chose it; ``MISSING`` where there is none."""
+        return self.ours if self.paper is MISSING else self.paper
+
+    @property
+    def source(self) -> str:
+        """Who chose that value: ``"paper"`` or ``"ours"``."""
+        return "ours" if self.paper is MISSING else "paper"
 
     def described(self) -> str:
         """An entry of a Parameters section."""
         default = "" if self.default is MISSING else f"; {self.default!r} by default"
-        paper = "" if self.paper is MISSING else f"; {self.paper!r} at the paper's size"
+        whose = "in the paper" if self.source == "paper" else "at the paper's size (ours)"
+        paper = "" if self.large is MISSING else f"; {self.large!r} {whose}"
         return f"{self.name} : {self.domain}\n    {self.doc[:1].upper()}{self.doc[1:]}{default}{paper}."
 
 
@@ -383,10 +416,7 @@ def parameters(cls: type) -> tuple[Parameter, ...]:
         Name, domain, meaning, default and paper's value of each; ``MISSING`` where there is no such value.
     """
     declared = (each for each in fields(cls) if "domain" in each.metadata)
-    return tuple(
-        Parameter(each.name, each.metadata["domain"], each.metadata["doc"], each.default, each.metadata["paper"])
-        for each in declared
-    )
+    return tuple(Parameter.of(each.name, each) for each in declared)
 
 
 class Parametric:
@@ -401,11 +431,7 @@ class Parametric:
         super().__init_subclass__(**options)
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
         inherited: dict[str, Any] = {each.name: each for each in fields(cls)} if is_dataclass(cls) else {}
-        declared = [
-            Parameter(name, each.metadata["domain"], each.metadata["doc"], each.default, each.metadata["paper"])
-            for name, each in (inherited | own).items()
-            if "domain" in each.metadata
-        ]
+        declared = [Parameter.of(name, each) for name, each in (inherited | own).items() if "domain" in each.metadata]
         text = inspect.cleandoc(cls.__doc__ or "")
         if declared and "Parameters\n-----" not in text:
             cls.__doc__ = "\n".join([text, "", "Parameters", "----------", *(each.described() for each in declared)])

@@ -12,7 +12,7 @@ import base64
 import hashlib
 import json
 import shutil
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +23,7 @@ from jinja2 import Environment, PackageLoader
 from bulkedge.errors import StoreError
 from bulkedge.files import replace_text
 from bulkedge.records import written
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, Verdict
 from bulkedge.version import __version__
 
 RECORD, IMAGE, DOCUMENT, DATA = "record.json", "figure.png", "figure.pdf", "data.zarr"
@@ -107,15 +107,20 @@ class Reproduction:
         """The study's name."""
         return self.origin.study
 
-    @property
-    def failed(self) -> int:
-        """How many claims fail."""
-        return sum(not claim.holds for claim in self.claims)
+    def count(self, verdict: Verdict) -> int:
+        """How many claims have that verdict.
 
-    @property
-    def holds(self) -> bool:
-        """Whether every claim does."""
-        return self.failed == 0
+        Parameters
+        ----------
+        verdict : {"holds", "fails", "undecided"}
+            The verdict.
+
+        Returns
+        -------
+        int
+            Their number.
+        """
+        return sum(claim.verdict == verdict for claim in self.claims)
 
     @property
     def outdated(self) -> str:
@@ -149,8 +154,7 @@ class Reproduction:
         KeyError, TypeError, ValueError
             If it is not a record.
         """
-        known = {each.name for each in fields(Claim)}
-        claims = tuple(Claim(**{key: each[key] for key in known & each.keys()}) for each in record["claims"])
+        claims = tuple(Claim.from_record(each) for each in record["claims"])
         study, version, code, summary, command, digest = (
             str(record[key]) for key in ("study", "version", "sources", "summary", "command", "digest")
         )
@@ -245,7 +249,7 @@ class Gallery:
             version=__version__,
             seeds=sorted({each.origin.seed for each in results}),
             total=len(claims),
-            failed=sum(each.failed for each in results),
+            failed=sum(each.count("fails") for each in results),
             outdated=sum(bool(each.outdated) for each in results),
             results=[(each, self._image(each)) for each in results],
         )

@@ -2,7 +2,7 @@
 
 A study is a frozen dataclass in a file of its own, ``studies/<paper>/<figure>.py``; that path is its name. Its
 parameters are declared with :func:`bulkedge.domains.parameter`, whose default is the quick size and whose ``paper``
-value is the paper's; the figure is drawn by the function of the same name in ``studies/<paper>/plot.py``.
+or ``ours`` value is that of ``--paper``; the figure is drawn by the function of the same name in ``studies/<paper>/plot.py``.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Study(Parametric, ABC):
         >>> edge.preset("paper").parameters() == edge().parameters()
         False
         """
-        at_paper = {each.name: each.paper for each in parameters(cls) if each.paper is not MISSING}
+        at_paper = {each.name: each.large for each in parameters(cls) if each.large is not MISSING}
         return cls(**((at_paper if which == "paper" else {}) | changes))
 
     @classmethod

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from bulkedge.comparison import compare
+from bulkedge.comparison import compare, separation
 from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention, Stages
-from bulkedge.laws import AttentionLaw
+from bulkedge.estimates import Estimate
+from bulkedge.laws import AttentionLaw, MarchenkoPastur
 from bulkedge.laws.units import Unit
 from bulkedge.progress import track
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, standard_error
+from bulkedge.studies.claims import Claim, Rival
 
 BINS, POINTS = 50, 400
 REMOVED = 3
@@ -48,7 +49,11 @@ class Bulk(Study):
         density = [
             np.histogram(bulk[:, k], bins)[0] / np.diff(bins) / values[:, k].size for k in range(len(Stages._fields))
         ]
-        distances = [[compare(Spectrum.of(row, Unit.SQUARED), law).ks for row in stages] for stages in bulk]
+        rival = MarchenkoPastur(1.0, law.mean())
+        distances = [
+            [[compare(Spectrum.of(row, Unit.SQUARED), each).ks for each in (law, rival)] for row in stages]
+            for stages in bulk
+        ]
         return xr.Dataset(
             {
                 "sorted": (("stage", "rank"), values.mean(axis=0)[:, ::-1], {"long_name": "squared singular value"}),
@@ -57,9 +62,11 @@ class Bulk(Study):
                 "bin_edge": ("end", bins),
                 "x": ("point", x),
                 "theory": ("point", law.pdf(x)),
-                "kolmogorov": (("draw", "stage"), distances, {"long_name": "Kolmogorov distance to the law"}),
+                "rival": ("point", rival.pdf(x)),
+                "kolmogorov": (("draw", "stage", "law"), distances, {"long_name": "Kolmogorov distance to the law"}),
+                "separation": ((), separation(law, rival), {"long_name": "Kolmogorov distance of the two laws"}),
             },
-            coords={"stage": list(Stages._fields)},
+            coords={"stage": list(Stages._fields), "law": ["theory", "rival"]},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -68,11 +75,11 @@ class Bulk(Study):
         return [
             Claim(
                 statement=f"{stage.replace('_', ' ')}: Kolmogorov distance of the bulk to the law",
-                place="equivalence, Theorem 3.2 and Figure 1",
-                predicted=(8 if stage.endswith("linear") else 30) / size,
-                measured=float(data.kolmogorov.sel(stage=stage).mean()),
-                error=standard_error(data.kolmogorov.sel(stage=stage)),
-                tolerance=0.0,
+                place="equivalence: Theorem 3.2, Figure 1",
+                measured=Estimate.of(data.kolmogorov.sel(stage=stage, law="theory")),
+                predicted=0.0,
+                rival=Rival("Marchenko-Pastur", float(data.separation)),
+                finite_size=(8 if stage.endswith("linear") else 30) / size,
                 reason="8/n for a Gaussian model; 30/n with heavy tails, twice what i.i.d. ones were measured to need",
                 relation="<=",
             )

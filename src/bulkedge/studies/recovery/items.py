@@ -1,0 +1,5 @@
+"""What the paper *recovery* contains, in its order."""
+
+from bulkedge.studies.items import Item
+
+ITEMS: tuple[Item, ...] = ()

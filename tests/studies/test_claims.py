@@ -1,0 +1,146 @@
+"""Verdicts: agreement at a stated level, the rival excluded at another, and what few draws are worth."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bulkedge.errors import DomainError
+from bulkedge.estimates import Estimate
+from bulkedge.studies.claims import AGREEMENT, EXCLUSION, Claim, Rival, average, share
+
+FAR = Rival("far away", 1e6)
+
+
+def claim(measured, error=0.1, rival=FAR, relation="=", freedom=math.inf, finite_size=0.0):
+    reason = "the next order" if finite_size else ""
+    return Claim("s", "ours", Estimate(measured, error, freedom), 1.0, rival, finite_size, reason, relation)
+
+
+@pytest.mark.parametrize(
+    ("relation", "measured", "verdict"),
+    [
+        ("=", 1.449, "holds"),
+        ("=", 0.551, "holds"),
+        ("=", 1.451, "fails"),
+        ("=", 0.549, "fails"),
+        ("=", math.nan, "fails"),
+        ("<=", -9.0, "holds"),
+        ("<=", 1.449, "holds"),
+        ("<=", 1.451, "fails"),
+        ("<=", math.nan, "fails"),
+        (">=", 9.0, "holds"),
+        (">=", 0.551, "holds"),
+        (">=", 0.549, "fails"),
+        (">=", math.nan, "fails"),
+    ],
+)
+def test_agreement(relation, measured, verdict):
+    rival = Rival("far away", -1e6 if relation == ">=" else 1e6)
+    assert claim(measured, relation=relation, rival=rival).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("relation", "rival", "verdict"),
+    [
+        ("=", 1.401, "holds"),
+        ("=", 1.399, "undecided"),
+        ("=", 0.599, "holds"),
+        ("=", 0.601, "undecided"),
+        ("<=", 1.401, "holds"),
+        ("<=", 1.399, "undecided"),
+        ("<=", -5.0, "undecided"),
+        (">=", 0.599, "holds"),
+        (">=", 0.601, "undecided"),
+        (">=", 5.0, "undecided"),
+    ],
+)
+def test_the_rival_is_excluded_at_four_deviations(relation, rival, verdict):
+    assert claim(1.0, rival=Rival("near", rival), relation=relation).verdict == verdict
+
+
+def test_the_finite_size_term_is_granted_to_both():
+    assert claim(1.64, finite_size=0.2).verdict == "holds"
+    assert claim(1.66, finite_size=0.2).verdict == "fails"
+    assert claim(1.0, rival=Rival("near", 1.59), finite_size=0.2).verdict == "undecided"
+    assert claim(1.0, rival=Rival("near", 1.61), finite_size=0.2).verdict == "holds"
+    assert claim(1.0, finite_size=0.2).tolerance == pytest.approx(0.2 + AGREEMENT * 0.1)
+
+
+@pytest.mark.parametrize("freedom", [1, 3, 9, 30])
+def test_few_draws_are_worth_what_student_says(freedom):
+    """The verdict turns where the probabilities of the two distributions are the same."""
+    turn = stats.t.isf(stats.norm.sf(AGREEMENT), freedom) * 0.1
+    assert claim(1 + 0.999 * turn, freedom=freedom).verdict == "holds"
+    assert claim(1 + 1.001 * turn, freedom=freedom).verdict == "fails"
+    turn = stats.t.isf(stats.norm.sf(EXCLUSION), freedom) * 0.1
+    assert claim(1.0, rival=Rival("near", 1 + 0.999 * turn), freedom=freedom).verdict == "undecided"
+    assert claim(1.0, rival=Rival("near", 1 + 1.001 * turn), freedom=freedom).verdict == "holds"
+
+
+def test_true_claims_from_three_draws_do_not_fail():
+    """At 4.5 normal deviations, 20,000 true claims of three draws each would give about 900 false alarms."""
+    rng = np.random.default_rng(0)
+    draws = rng.standard_normal((20_000, 3))
+    verdicts = {Claim("s", "ours", Estimate.of(row), 0.0, FAR).verdict for row in draws[:2000]}
+    assert "fails" not in verdicts
+    naive = np.abs(draws.mean(1)) / draws.std(1, ddof=1) * 3**0.5 > AGREEMENT
+    assert 700 < naive.sum() < 1100
+
+
+def test_a_sampled_prediction_adds_its_error():
+    found = Claim("s", "ours", Estimate(1.0, 0.3, 9.0), Estimate(1.2, 0.4, 9.0), FAR)
+    assert found.measured.error == pytest.approx(0.5)
+    assert found.measured.freedom == pytest.approx(0.25**2 / (0.09**2 / 9 + 0.16**2 / 9))
+    assert found.predicted == 1.2
+
+
+def test_without_a_rival_a_claim_says_why():
+    found = claim(1.0, rival="any other value would be as wrong")
+    assert found.verdict == "holds"
+    assert math.isnan(found.exclusion)
+    with pytest.raises(DomainError, match="has no rival"):
+        found.swapped()
+
+
+def test_what_is_not_sampled_is_not_a_claim():
+    with pytest.raises(DomainError, match="belongs in a test"):
+        claim(1.0, error=0.0)
+    with pytest.raises(DomainError, match="needs a reason"):
+        Claim("s", "ours", Estimate(1.0, 0.1), 1.0, FAR, finite_size=0.1)
+
+
+@pytest.mark.parametrize("relation", ["=", "<=", ">="])
+def test_theory_and_rival_in_each_others_place(relation):
+    rival = Rival("another", 0.0 if relation == ">=" else 3.0)
+    assert claim(1.0, rival=rival, relation=relation).verdict == "holds"
+    assert claim(1.0, rival=rival, relation=relation).swapped().verdict == "fails"
+
+
+@pytest.mark.parametrize("rival", [FAR, "there is none"])
+@pytest.mark.parametrize("freedom", [4.0, math.inf])
+def test_records(rival, freedom):
+    before = claim(1.05, rival=rival, freedom=freedom, finite_size=0.1)
+    record = json.loads(json.dumps(before.record()))
+    assert Claim.from_record(record) == before
+    assert record["verdict"] == before.verdict
+
+
+def test_share():
+    """Curves of the theory have none of the rival in them, curves of the rival all of it."""
+    rng = np.random.default_rng(0)
+    theory, rival = np.linspace(0, 1, 30), np.linspace(0, 1, 30) ** 2
+    noise = 0.01 * rng.standard_normal((8, 30))
+    assert share(theory + noise, theory, rival).value == pytest.approx(0.0, abs=0.05)
+    assert share(rival + noise, theory, rival).value == pytest.approx(1.0, abs=0.05)
+
+
+def test_average_pools_the_freedom_of_cells():
+    import xarray as xr
+
+    rng = np.random.default_rng(0)
+    found = average(xr.DataArray(rng.standard_normal((50, 4)), dims=("cell", "draw")))
+    assert 60 < found.freedom <= 150
+    assert found.error == pytest.approx(0.07, rel=0.3)
