@@ -14,7 +14,7 @@ LAYERS = [
     ["masks"],
     ["laws"],
     ["spectra"],
-    ["comparison"],
+    ["comparison", "denoising"],
     ["recovery"],
     ["ensembles"],
     ["nulls"],

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
     from bulkedge import studies as studies
     from bulkedge import sweeps as sweeps
     from bulkedge.comparison import Comparison, Comparisons, compare
+    from bulkedge.denoising import Denoised, denoise
     from bulkedge.ensembles import (
         AttentionStack,
         Ensemble,
@@ -146,6 +147,9 @@ __all__ = [
     "Comparison",
     "Comparisons",
     "compare",
+    # denoising
+    "Denoised",
+    "denoise",
     # nulls
     "Null",
     "LawNull",
@@ -169,7 +173,7 @@ __all__ = [
     "__version__",
 ]
 
-HOMES = ("errors", "estimates", "masks", "laws", "spectra", "comparison", "ensembles", "nulls")
+HOMES = ("errors", "estimates", "masks", "laws", "spectra", "comparison", "denoising", "ensembles", "nulls")
 """Where the names of the façade are defined, from the bottom of the package up: looking for a name in this order
 imports nothing that its own home does not import."""
 
