@@ -19,7 +19,7 @@ LAYERS = [
     ["ensembles"],
     ["nulls"],
     ["propagation"],
-    ["programs"],
+    ["programs", "heads"],
     ["nn"],
     ["plots"],
     ["models"],

@@ -9,7 +9,8 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 >>> comparison.ks < 0.01, comparison.outliers
 (True, ())
 
-The papers' theory has rooms of its own: ``be.recovery``, ``be.propagation``, ``be.programs``; ``be.nn`` needs torch.
+The papers' theory has rooms of its own: ``be.recovery``, ``be.propagation``, ``be.programs``; ``be.heads`` reads heads
+of real models, and ``be.nn`` needs torch.
 Everything is imported when it is first used, so that ``import bulkedge`` itself costs a few milliseconds.
 """
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
     from bulkedge import models as models
     from bulkedge import nn as nn
     from bulkedge import plots as plots
-    from bulkedge import programs, propagation, recovery
+    from bulkedge import heads, programs, propagation, recovery
     from bulkedge import studies as studies
     from bulkedge import sweeps as sweeps
     from bulkedge.comparison import Comparison, Comparisons, compare
@@ -170,6 +171,8 @@ __all__ = [
     "recovery",
     "propagation",
     "programs",
+    # heads of real models
+    "heads",
     "__version__",
 ]
 
