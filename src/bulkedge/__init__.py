@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from bulkedge.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below finds the same names when they are used
+    from bulkedge import heads, programs, propagation, recovery
     from bulkedge import models as models
     from bulkedge import nn as nn
     from bulkedge import plots as plots
-    from bulkedge import heads, programs, propagation, recovery
     from bulkedge import studies as studies
     from bulkedge import sweeps as sweeps
     from bulkedge.comparison import Comparison, Comparisons, compare
