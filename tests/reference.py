@@ -126,12 +126,14 @@ def atomic_cauchy(values, weights):
 def subordinated_cauchy(cauchy, r, z):
     """Cauchy transform at z of the free sum of a law with one of R-transform r: ``G(u)`` at ``u = z - r(G(u))``.
 
-    Plain averaged iteration in double precision, for z well above the axis; it knows nothing of edges or gaps.
+    Plain averaged iteration in double precision, for z well above the axis; it knows nothing of edges or gaps. It stops
+    relative to how far u is from z, not from zero: a law may be much narrower than its distance from there.
     """
     u = np.array(z)
     for _ in range(100_000):
         image = z - r(cauchy(u))
-        if np.all(np.abs(image - u) <= 1e-13 * np.abs(image)):
+        rounding = 2 * np.spacing(np.abs(image))
+        if np.all(np.abs(image - u) <= np.maximum(1e-13 * np.abs(image - z), rounding)):
             return cauchy(image)
         u = (u + image) / 2
     raise AssertionError("the iteration of the reference did not converge")

@@ -46,6 +46,8 @@ NEAR = {
     "models": ["tests/models", "tests/recovery", "tests/studies"],
 }
 """Tests of each room; a module outside of rooms has ``tests/test_<name>.py``."""
+EVERYWHERE = ("tests/test_domains.py",)
+"""Tests that know something of every room: what is declared."""
 
 
 @dataclass
@@ -141,7 +143,7 @@ def near(path: str) -> list[str]:
     """The tests that are most likely to notice."""
     parts = Path(path).relative_to("src/bulkedge").parts
     chosen = NEAR.get(parts[0], []) if len(parts) > 1 else [f"tests/test_{Path(path).stem}.py"]
-    return [path, *(each for each in chosen if (ROOT / each).exists())]
+    return [path, *(each for each in (*chosen, *EVERYWHERE) if (ROOT / each).exists())]
 
 
 def judge(mutant: Mutant, text: str, copy: Path, limit: float) -> None:

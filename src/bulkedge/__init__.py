@@ -9,7 +9,8 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 >>> comparison.ks < 0.01, comparison.outliers
 (True, ())
 
-The papers' theory has rooms of its own: ``be.recovery``, ``be.propagation``, ``be.programs``; ``be.nn`` needs torch.
+The papers' theory has rooms of its own: ``be.recovery``, ``be.propagation``, ``be.programs``; ``be.heads`` reads heads
+of real models, and ``be.nn`` needs torch.
 Everything is imported when it is first used, so that ``import bulkedge`` itself costs a few milliseconds.
 """
 
@@ -21,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 from bulkedge.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below finds the same names when they are used
+    from bulkedge import heads, programs, propagation, recovery
     from bulkedge import models as models
     from bulkedge import nn as nn
     from bulkedge import plots as plots
-    from bulkedge import programs, propagation, recovery
     from bulkedge import studies as studies
     from bulkedge import sweeps as sweeps
     from bulkedge.comparison import Comparison, Comparisons, compare
+    from bulkedge.denoising import Denoised, denoise
     from bulkedge.ensembles import (
         AttentionStack,
         Ensemble,
@@ -146,6 +148,9 @@ __all__ = [
     "Comparison",
     "Comparisons",
     "compare",
+    # denoising
+    "Denoised",
+    "denoise",
     # nulls
     "Null",
     "LawNull",
@@ -166,10 +171,12 @@ __all__ = [
     "recovery",
     "propagation",
     "programs",
+    # heads of real models
+    "heads",
     "__version__",
 ]
 
-HOMES = ("errors", "estimates", "masks", "laws", "spectra", "comparison", "ensembles", "nulls")
+HOMES = ("errors", "estimates", "masks", "laws", "spectra", "comparison", "denoising", "ensembles", "nulls")
 """Where the names of the façade are defined, from the bottom of the package up: looking for a name in this order
 imports nothing that its own home does not import."""
 

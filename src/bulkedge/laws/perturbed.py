@@ -1,11 +1,12 @@
 """What perturbations do to a law: the methods of :class:`~bulkedge.laws.base.Law` for spikes.
 
-The formulas are in :mod:`bulkedge.laws.spikes` (eigenvalues) and :mod:`bulkedge.laws.singular_spikes`.
+The formulas are in :mod:`bulkedge.laws.spikes` (eigenvalues), :mod:`bulkedge.laws.singular_spikes` and
+:mod:`bulkedge.laws.shrinkage` (from outliers back to signals).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike
 from bulkedge.domains import FINITE
 from bulkedge.errors import UnitError
 from bulkedge.laws.distribution import Distribution
+from bulkedge.laws.shrinkage import Loss, shrink, shrink_sample
 from bulkedge.laws.singular_spikes import SingularSpike, singular_spike
 from bulkedge.laws.spikes import Outlier, Spike, additive_spike, sample_spike
 from bulkedge.laws.units import Unit
@@ -144,3 +146,62 @@ class Perturbed(Distribution):
         (4.666667, True)
         """
         return sample_spike(self._law, theta, ratio)
+
+    def shrink(self, values: ArrayLike, loss: Loss = "frobenius", ratio: float | None = None) -> Any:
+        """The best estimates of a signal from the outliers it makes in noise of this law.
+
+        Eigenvalues are those of a symmetric matrix ``signal + noise``, singular values those of any; the estimate of
+        the signal keeps the observed vectors. See :mod:`bulkedge.laws.shrinkage`.
+
+        Parameters
+        ----------
+        values : array_like
+            Observed values, in the unit of the law.
+        loss : {"frobenius", "operator", "nuclear"}
+            The norm of the error that is made as small as possible.
+        ratio : float, optional
+            Rows over columns of the matrix, for laws of singular values that do not know it; a law of eigenvalues with
+            a ratio is taken as that of a Gram matrix, of squared singular values.
+
+        Returns
+        -------
+        array
+            Estimates in the same unit; zero for values within the bulk.
+
+        Examples
+        --------
+        >>> from bulkedge.laws import Semicircle
+        >>> Semicircle().shrink([2.5, 1.9]).round(10)                   # theta = 2, overlap 3/4
+        array([1.5, 0. ])
+        """
+        return shrink(self._law, values, loss, ratio)
+
+    def shrink_sample(self, values: ArrayLike, ratio: float, loss: Loss = "frobenius") -> Any:
+        """The best estimates of population eigenvalues from those of a sample covariance, this law the population's.
+
+        Parameters
+        ----------
+        values : array_like
+            Eigenvalues of the sample covariance.
+        ratio : float
+            Dimension over number of samples.
+        loss : {"frobenius", "operator", "nuclear"}
+            The norm of the error that is made as small as possible.
+
+        Returns
+        -------
+        array
+            Estimates; for values within the bulk, the eigenvalue of the noise.
+
+        Raises
+        ------
+        DomainError
+            If the law is more than one positive atom: for coloured noise nothing is known in closed form.
+
+        Examples
+        --------
+        >>> from bulkedge.laws import EmpiricalLaw
+        >>> EmpiricalLaw([1.0]).shrink_sample([14 / 3, 1.2], ratio=0.5, loss="operator").round(10)
+        array([4., 1.])
+        """
+        return shrink_sample(self._law, values, ratio, loss)

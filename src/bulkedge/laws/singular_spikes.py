@@ -141,7 +141,7 @@ def singular_spike(
             f"strength = {shown(strength)} is outside its domain [{1 / STRONGEST:g}, {STRONGEST:g}]: "
             "it is a singular value"
         )
-    flat, response = given.ravel(), _response(law, _unit_of(law, unit), _ratio_of(law, ratio))
+    flat, response = given.ravel(), singular_response(law, ratio, unit)
     found = response.outliers(np.append(1 / flat, -1 / flat), np.tile(response.reach(flat), 2))
     order = np.argsort(found.point, kind="stable")
     number = found.target % max(len(flat), 1)
@@ -208,13 +208,30 @@ def _ratio_of(law: Law, ratio: float | None) -> float:
 # -- the responses, from the three kinds of laws -----------------------------------------------------------------------
 
 
-def _response(law: Law, unit: Unit, ratio: float) -> Singular:
+def singular_response(law: Law, ratio: float | None = None, unit: Unit | str | None = None) -> Singular:
+    """How a matrix of a law responds on its left and on its right.
+
+    Parameters
+    ----------
+    law : Law
+        Law of its singular values, their squares, or the symmetrised singular values.
+    ratio : float, optional
+        Rows over columns, as for :func:`singular_spike`.
+    unit : Unit, optional
+        For laws of plain values, as for :func:`singular_spike`.
+
+    Returns
+    -------
+    Singular
+        In the coordinate of the law's own values.
+    """
+    ratio = _ratio_of(law, ratio)
     kinds: dict[Unit, Callable[[Law, float], Singular]] = {
         Unit.SQUARED: OfSquares,
         Unit.SINGULAR: OfValues,
         Unit.SYMMETRISED: OfBothSigns,
     }
-    return kinds[unit](law, ratio)
+    return kinds[_unit_of(law, unit)](law, ratio)
 
 
 class Singular(Response):

@@ -142,11 +142,41 @@ class Response(ABC):
             return Found(found.target, found.gap, found.point, found.point, found.point)
         value = targets[found.target]
         pair = self._beside_atoms(found.point, found.gap, value)
+        return Found(found.target, found.gap, found.point, *self._overlaps(found.point, pair, value))
+
+    def signals(self, s: Real) -> tuple[Real, Real, Real]:
+        """The other way round: from outliers to the perturbations that make them.
+
+        Parameters
+        ----------
+        s : array of shape (n,)
+            Places of outliers, as values of the coordinate.
+
+        Returns
+        -------
+        strength : array of shape (n,)
+            Theta, or x with the common sign of the responses; zero where no perturbation makes an outlier, as inside
+            the bulk.
+        left, right : arrays of shape (n,)
+            Squared overlaps with u and v; zero likewise.
+        """
+        strength, left, right = np.zeros((3, len(s)))
+        index = np.searchsorted(self.gaps.low, s, side="right") - 1
+        outside = (index >= 0) & (s > self.gaps.low[index]) & (s < self.gaps.high[index])
+        outside[outside] = self.root(s[outside])[0] != 0
+        pair = self.at(s[outside])
+        value = signed_root(pair)[0]
+        strength[outside] = 1 / value
+        left[outside], right[outside] = self._overlaps(s[outside], pair, value)
+        return strength, left, right
+
+    def _overlaps(self, point: Real, pair: Pair, value: Real) -> tuple[Real, Real]:
+        """Squared overlaps of outliers at points where the root of D takes the given values."""
         # phi/D' is one over phi~' + phi' phi~/phi
         quotient = pair.right / pair.left
         slopes = pair.right_slope + pair.left_slope * quotient, pair.left_slope + pair.right_slope / quotient
-        left, right = (np.minimum(-2 * self.metric(found.point) * value**2 / slope, 1.0) for slope in slopes)
-        return Found(found.target, found.gap, found.point, left, right)
+        left, right = (np.minimum(-2 * self.metric(point) * value**2 / slope, 1.0) for slope in slopes)
+        return left, right
 
     def _beside_atoms(self, point: Real, gap: Index, value: Real) -> Pair:
         """The responses at outliers, at which the root of D is to take the given values.

@@ -1,0 +1,5 @@
+"""Heads of real models: what their queries and keys say of their attention before it is formed."""
+
+from bulkedge.heads.channel import Channel
+
+__all__ = ["Channel"]

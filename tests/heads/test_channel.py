@@ -1,0 +1,188 @@
+"""The channel of a head against attention matrices of Gaussian queries and keys, and against closed forms.
+
+Sizes: 1500 tokens, means over eight draws. Corrections to the channel are of order 1/tokens times the squared norm, so
+that 2 % of a singular value and 0.01 nats are several times what is left; what was measured is beside each.
+"""
+
+import numpy as np
+import pytest
+
+from bulkedge.errors import DomainError
+from bulkedge.heads import Channel
+from bulkedge.propagation.trainability import softmax_of_gaussians
+
+TOKENS, DRAWS = 1500, 8
+COUPLINGS = [np.array([0.5, 0.3, 0.2, 0.1]), np.full(6, 0.3)]
+MEANS = [0.0, 0.7]
+
+
+def attention(couplings, mean, rng, tokens=TOKENS):
+    """Queries and keys in the channel's own coordinates, and their attention."""
+    u, y = rng.standard_normal((2, tokens, len(couplings)))
+    scores = (couplings * (u + mean)) @ y.T
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return couplings * (u + mean), y, weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module", params=[(a, m) for a in range(2) for m in MEANS], ids=str)
+def measured(request):
+    """Means over draws of entropy, participation, squared norm and leading singular values."""
+    which, mean = request.param
+    rng, found = np.random.default_rng(0), []
+    for _ in range(DRAWS):
+        _, _, weights = attention(COUPLINGS[which], mean, rng)
+        values = np.linalg.eigvalsh(weights @ weights.T)[::-1]
+        entropy = -np.sum(weights * np.log(weights)) / TOKENS
+        equal = np.sum(COUPLINGS[which] == COUPLINGS[which][0])  # that many values are equal in the limit
+        following = np.sqrt(values[1 : 1 + equal]).mean()
+        found.append([entropy, np.mean(np.sum(weights**2, axis=1)), values.sum(), np.sqrt(values[0]), following])
+    return Channel(COUPLINGS[which], np.full(len(COUPLINGS[which]), mean)), np.mean(found, axis=0)
+
+
+@pytest.mark.parametrize("couplings", COUPLINGS, ids=len)
+@pytest.mark.parametrize("mean", MEANS)
+def test_rows(couplings, mean):
+    """Against the mean over 100,000 drawn queries of what is exact for each; 1 % is what these draws leave."""
+    channel = Channel(couplings, mean)
+    queries = np.random.default_rng(6).standard_normal((100_000, len(couplings))) + mean
+    beta = np.sqrt(np.sum((couplings * queries) ** 2, axis=1))
+    grid = np.linspace(0, beta.max(), 80)
+    rows = [softmax_of_gaussians(float(each), TOKENS) for each in grid]
+    entropy, participation = (np.interp(beta, grid, each).mean() for each in zip(*rows, strict=True))
+    assert channel.rows(TOKENS).entropy == pytest.approx(entropy, abs=0.002)
+    assert channel.rows(TOKENS).participation == pytest.approx(participation, rel=0.03)
+
+
+def test_rows_of_drawn_attention(measured):
+    channel, (entropy, *_) = measured
+    # keys are shared by the rows of a draw: the mean of eight draws is known to 0.01
+    assert channel.rows(TOKENS).entropy == pytest.approx(entropy, abs=0.03)
+
+
+def test_singular_values(measured):
+    channel, (*_, norm, first, second) = measured
+    # the bulk of noise adds to the finite matrix's norm; its mean was off by 4 % at most
+    assert channel.squared_norm == pytest.approx(norm, rel=0.06)
+    assert channel.perron == pytest.approx(first, rel=0.02)
+    # noise adds about 1/(2 tokens ratio**2) of the bulk's variance to each
+    assert channel.ratio == pytest.approx(second / first, rel=0.06)
+    exact = channel.singular_values(4000)
+    assert exact[0] == channel.perron
+    assert np.sum(exact**2) == pytest.approx(channel.squared_norm, rel=1e-3)
+    assert np.all(np.diff(exact) <= 0)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.7])
+def test_popularity(mean):
+    rng = np.random.default_rng(1)
+    couplings = np.array([0.9, 0.6, 0.3])
+    _, keys, weights = attention(couplings, mean, rng, 3000)
+    columns = weights.mean(axis=0)
+    found = Channel(couplings, mean).popularity(keys)
+    assert found.sum() == pytest.approx(1)
+    assert np.corrcoef(np.log(found), np.log(columns))[0, 1] > 0.99
+    assert np.abs(found - columns).sum() / 2 < 0.03
+    # without the normaliser ("expected attention"), which is the rival
+    plain = np.exp(keys @ (couplings * mean) + 0.5 * keys**2 @ couplings**2)
+    assert np.abs(plain / plain.sum() - columns).sum() / 2 > 0.1
+
+
+def test_other_coordinates_are_the_same_channel():
+    """Any change of basis that leaves the scores as they are, and any constant in the keys."""
+    rng = np.random.default_rng(2)
+    queries, keys, _ = attention(np.array([0.6, 0.4, 0.1]), 0.5, rng, 400)
+    basis = rng.standard_normal((3, 3)) + 2 * np.eye(3)
+    first = Channel.from_qk(queries, keys, 1.0)
+    other = Channel.from_qk(queries @ np.linalg.inv(basis), keys @ basis.T + 7.0, 1.0)
+    np.testing.assert_allclose(first.couplings, other.couplings, rtol=1e-8)
+    np.testing.assert_allclose(first.beta, other.beta, rtol=1e-8)
+    np.testing.assert_allclose(first.popularity(keys), other.popularity(keys @ basis.T + 7.0), rtol=1e-8)
+    # in its own coordinates the two formulas for popularity agree
+    exact = Channel.from_moments(np.array([0.3, -0.2]), np.diag([0.25, 0.04]), np.eye(2))
+    own = Channel([0.5, 0.2], [0.6, -1.0])
+    y = rng.standard_normal((50, 2))
+    np.testing.assert_allclose(exact.popularity(y), own.popularity(y), rtol=1e-12)
+    np.testing.assert_allclose(exact.beta, own.beta, rtol=1e-12)
+
+
+def test_batches_are_heads_one_by_one():
+    rng = np.random.default_rng(3)
+    queries, keys = rng.standard_normal((2, 2, 3, 100, 5))
+    batch = Channel.from_qk(queries, keys)
+    assert batch.couplings.shape == (2, 3, 5)
+    one = Channel.from_qk(queries[1, 2], keys[1, 2])
+    for name in ("beta", "interaction", "effective_dim", "perron", "ratio", "squared_norm", "growth", "condensed"):
+        assert getattr(batch, name)[1, 2] == pytest.approx(getattr(one, name), rel=1e-12), name
+    assert batch.rows(50).entropy[1, 2] == pytest.approx(one.rows(50).entropy)
+    np.testing.assert_allclose(batch.popularity(keys)[1, 2], one.popularity(keys[1, 2]))
+
+
+def test_the_default_scale_is_that_of_transformers():
+    rng = np.random.default_rng(4)
+    queries, keys = rng.standard_normal((2, 4000, 16))
+    assert Channel.from_qk(queries, keys).beta == pytest.approx(1.0, rel=0.02)
+    assert Channel.from_qk(queries, keys).effective_dim == pytest.approx(16, rel=0.05)
+
+
+def test_isotropic_heads_have_the_known_perron_value():
+    """``1 + beta**4/(4 d)`` to leading order, for d equal couplings."""
+    channel = Channel(np.full(400, 0.05))
+    assert channel.perron == pytest.approx(1 + 1 / (4 * 400), rel=1e-4)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.4])
+def test_the_norm_is_that_of_the_density(mean):
+    """``E t**2`` by quadrature in one direction."""
+    x, w = np.polynomial.hermite_e.hermegauss(80)
+    w = w / w.sum()
+    u, y = x[:, None] + mean, x[None, :]
+    density = np.exp(0.3 * u * y - 0.3**2 * u**2 / 2)
+    assert Channel([0.3], [mean]).squared_norm == pytest.approx(w @ density**2 @ w, rel=1e-10)
+    values = np.linalg.svd(np.sqrt(w)[:, None] * density * np.sqrt(w), compute_uv=False)
+    np.testing.assert_allclose(Channel([0.3], [mean]).singular_values(5), values[:5], rtol=1e-8)
+
+
+def test_past_the_threshold():
+    channel = Channel([0.8, 0.1])
+    assert channel.condensed
+    assert channel.ratio == 1
+    assert channel.perron == channel.squared_norm == np.inf
+    assert channel.growth == pytest.approx((1.28 - 1) / (2 * 2.28))
+    with pytest.raises(DomainError, match="unbounded"):
+        channel.singular_values(3)
+    assert Channel([np.sqrt(0.5) - 1e-9]).growth == 0
+
+
+def test_hot_rows_freeze():
+    """The annealed entropy is negative here; a row of a thousand keys is not."""
+    channel = Channel(np.full(16, 1.2))
+    annealed = np.log(1000) - channel.beta**2 / 2
+    assert annealed < 0 < channel.rows(1000).entropy < 2
+    rng = np.random.default_rng(5)
+    weights = np.concatenate([attention(channel.couplings, 0.0, rng, 1000)[2] for _ in range(4)])
+    entropy = -np.sum(weights * np.log(np.maximum(weights, 1e-300))) / len(weights)
+    # rows of one draw share their keys: 0.05 is four standard errors of four draws
+    assert channel.rows(1000).entropy == pytest.approx(entropy, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "match"),
+    [
+        (np.ones((1, 4)), np.ones((3, 4)), "moments need two"),
+        (np.ones((3, 4)), np.ones((3, 5)), "both are"),
+        (np.full((3, 4), np.nan), np.ones((3, 4)), "finite|NaN"),
+    ],
+)
+def test_what_is_refused(q, k, match):
+    with pytest.raises(DomainError, match=match):
+        Channel.from_qk(q, k)
+
+
+def test_couplings_that_are_refused():
+    for couplings in ([], [-0.1], [np.inf]):
+        with pytest.raises(DomainError):
+            Channel(couplings)
+    with pytest.raises(DomainError, match="mean has shape"):
+        Channel([0.1, 0.2], [1.0, 2.0, 3.0])
+    with pytest.raises(DomainError, match="not keys of these heads"):
+        Channel([0.1, 0.2]).popularity(np.ones((5, 3)))
