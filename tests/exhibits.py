@@ -5,13 +5,15 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import xarray as xr
 
 from bulkedge.domains import Choice, Each, Integers, Interval, parameter
 from bulkedge.errors import UnresolvedError
+from bulkedge.estimates import Estimate
 from bulkedge.plots.style import marks, panels
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, Rival
 
 RUNS = Counter()
 
@@ -37,10 +39,11 @@ def drawn(kind):
 
 @dataclass(frozen=True)
 class Exhibit(Study):
-    """Draws numbers; so many of its five claims fail."""
+    """Draws numbers; so many of its five claims fail, and the last so many of the others are undecided."""
 
     size: int = parameter(Integers(1, 1000), "how many", 5, paper=7)
-    failing: int = parameter(Integers(0, 5), "claims that fail", 0)
+    failing: int = parameter(Integers(0, 5), "claims that fail", 0, ours=0)
+    undecided: int = parameter(Integers(0, 5), "claims that are not decided", 0, ours=0)
     rates: tuple = parameter(Each(Interval(0, 10, infinity=True)), "numbers", (1.0, 2.0))
     kind: str = parameter(Choice(("plain", "two words")), "any", "plain")
     trouble: str = parameter(Choice(("none", "bug", "unresolved", "stop")), "what goes wrong", "none")
@@ -58,8 +61,15 @@ class Exhibit(Study):
 
     def claims(self, data):
         first = float(data["values"][0])
+        rivals = [Rival("far <away>", first + 9), Rival("near", first + 0.2)]
         return [
-            Claim(f"claim {k} of <{self.name()}>", "here", first, first + (k < self.failing), 0.1, 0.5, "half")
+            Claim(
+                f"claim {k} of <{self.name()}>",
+                "ours",
+                Estimate(first + (k < self.failing), 0.1),
+                first,
+                rivals[k >= 5 - self.undecided],
+            )
             for k in range(5)
         ]
 
@@ -84,8 +94,9 @@ class Extreme(Exhibit):
 
     def claims(self, data):
         return [
-            Claim("infinite as it should be", "here", float("inf"), float("inf"), 0, 0, "exact", ">="),
-            Claim("below", "here", float("-inf"), float("nan"), 0, float("inf"), "nothing refutes but nan", "<="),
+            Claim("infinite", "ours", Estimate(np.inf, 1.0), 0.0, Rival("nothing", -np.inf), relation=">="),
+            Claim("none", "ours", Estimate(np.nan, 1.0), -np.inf, Rival("all", np.inf), np.inf, "any", relation="<="),
+            Claim("of three draws", "ours", Estimate(0.0, 1.0, 2.0), 0.0, "the draws are too few for any"),
         ]
 
 

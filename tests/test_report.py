@@ -9,17 +9,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import xarray as xr
 from exhibits import RUNS, Exhibit, Extreme, First, Second, Third
 
-import bulkedge.gallery
+import bulkedge.version
 from bulkedge.cli import main
 from bulkedge.errors import DomainError, StoreError
 from bulkedge.files import locked
-from bulkedge.gallery import Gallery, read
+from bulkedge.gallery import Gallery, read, record
+from bulkedge.gallery.words import summary
 from bulkedge.records import written
 from bulkedge.report import command_for, origin_of, reproduce
 from bulkedge.studies.base import studies
@@ -55,13 +57,13 @@ def runs(*exhibits, folder, **options):
 def on_the_page(folder):
     """Studies and verdicts of the page, and those of ``claims.json``, in their order."""
     page = (folder / "index.html").read_text()
-    sections = re.findall(r"<h2>(.*?)</h2>", page)
-    verdicts = re.findall(r'<td class="(holds|fails)">', page)
+    sections = re.findall(r"<h3><a .*?>(.*?)</a></h3>", page)
+    verdicts = re.findall(r'<td class="(holds|fails|undecided)"', page)
     claims = json.loads((folder / "claims.json").read_text())
     listed = list(dict.fromkeys(claim["study"] for claim in claims))
     assert sections == listed
-    assert [verdict == "holds" for verdict in verdicts] == [claim["holds"] for claim in claims]
-    assert f"{verdicts.count('holds')} of {len(claims)} claims hold" in page
+    assert verdicts == [claim["verdict"] for claim in claims]
+    assert summary(Counter(verdicts)) in page
     assert page.count("data:image/png;base64,") == len(sections)
     return sections, verdicts
 
@@ -133,14 +135,14 @@ def test_again_runs_also_what_is_there(tmp_path):
 
 
 def test_the_sources_tell_an_edited_package_from_the_released_one(tmp_path, monkeypatch):
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "gallery.py").write_text("first = 1\n")
-    monkeypatch.setattr(bulkedge.gallery, "__file__", str(package / "gallery.py"))
-    digest = bulkedge.gallery.sources.__wrapped__
+    package = tmp_path / "package" / "gallery"
+    package.mkdir(parents=True)
+    (package.parent / "laws.py").write_text("first = 1\n")
+    monkeypatch.setattr(record, "__file__", str(package / "record.py"))
+    digest = record.sources.__wrapped__
     before = digest()
     assert digest() == before
-    (package / "gallery.py").write_text("first = 2\n")
+    (package.parent / "laws.py").write_text("first = 2\n")
     assert digest() != before
 
 
@@ -182,7 +184,7 @@ def test_seeds_that_are_none(tmp_path, seed):
 def test_a_claim_survives_its_record_whatever_its_numbers(tmp_path):
     (first,) = reproduce([Extreme()], tmp_path)
     (kept,) = reproduce([Extreme()], tmp_path)
-    assert [claim.holds for claim in kept.claims] == [claim.holds for claim in first.claims]
+    assert [claim.verdict for claim in kept.claims] == [claim.verdict for claim in first.claims]
     assert repr(kept) == repr(first)
     json.loads((tmp_path / Extreme.name() / "record.json").read_text(), parse_constant=pytest.fail)
     json.loads((tmp_path / "claims.json").read_text(), parse_constant=pytest.fail)
@@ -232,6 +234,20 @@ def test_the_time_left_is_that_of_earlier_runs_or_the_average_of_this_one(tmp_pa
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
+OLDER = {
+    "statement": "mean",
+    "place": "here",
+    "predicted": 0.0,
+    "measured": 1.0,
+    "error": 0.1,
+    "tolerance": 0.5,
+    "reason": "half",
+    "relation": "=",
+    "holds": False,
+}
+"""A claim as records had it before claims had rivals."""
+
+
 def damage(folder, how):
     """Damage the result of a study in one way."""
     record = folder / "record.json"
@@ -248,6 +264,7 @@ def damage(folder, how):
             "empty": (record, ""),
             "a list": (record, "[1]"),
             "claims are text": (record, json.dumps(content | {"claims": ["a"]})),
+            "claims of an older version": (record, json.dumps(content | {"claims": [OLDER]})),
             "seed is text": (record, json.dumps(content | {"seed": "x"})),
             "another study": (record, json.dumps(content | {"study": "exhibits/second"})),
             "figure": (folder / "figure.png", "not a figure"),
@@ -264,6 +281,7 @@ def damage(folder, how):
             for name in ("record.json", "figure.png", "figure.pdf", "data.zarr", "data.zarr/zarr.json")
         ),
         *(f"record without {key}" for key in ("study", "parameters", "seed", "version", "seconds", "claims", "digest")),
+        *("record without chosen", "claims of an older version"),
         *("cut", "empty", "a list", "claims are text", "seed is text", "another study", "figure", "data"),
     ],
 )
@@ -433,7 +451,7 @@ def test_the_page_opens_without_errors_or_requests(gallery):
         page.goto(page_file.as_uri())
         pictures = page.evaluate("[...document.images].map(image => image.complete && image.naturalWidth > 100)")
         overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        verdicts = page.locator("td.holds, td.fails").count()
+        verdicts = page.locator("td.holds, td.fails, td.undecided").count()
         text = page.inner_text("body")
         browser.close()
     assert problems == []

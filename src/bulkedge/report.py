@@ -185,7 +185,7 @@ class _Run:
         seconds = time.perf_counter() - start
         self.spent, self.ran = self.spent + seconds, self.ran + 1
         origin, command = origin_of(study, self.seed), command_for(study, self.seed)
-        result = Reproduction(origin, study.summary(), command, seconds, width, claims)
+        result = Reproduction(origin, study.summary(), command, seconds, width, claims, study.chosen())
         return self.gallery.add(result, data, image.getvalue(), document.getvalue())
 
     def _left(self, studies: Sequence[Study]) -> float | None:

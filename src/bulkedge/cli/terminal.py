@@ -32,6 +32,17 @@ Heading = Callable[[str], None]
 """Says what the progress that follows is part of."""
 
 
+def tell(sentence: str) -> None:
+    """Print a line for people, as it is, on stderr.
+
+    Parameters
+    ----------
+    sentence : str
+        The line; brackets in it are no markup.
+    """
+    err.print(sentence, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
 def unknown(kind: str, given: str, known: list[str]) -> DomainError:
     """The error for a name that is not known: with those that are spelled almost so, or else with all.
 

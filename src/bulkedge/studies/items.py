@@ -14,7 +14,13 @@ from importlib import import_module
 from bulkedge.errors import DomainError
 from bulkedge.studies.claims import Claim
 
-PAPERS = ("equivalence", "recovery", "width", "propagation")
+PAPERS = {
+    "equivalence": "Gaussian Equivalence for Self-Attention: Asymptotic Spectral Analysis of Attention Matrix",
+    "recovery": "How Does Attention Help? Insights from Random Matrices on Signal Recovery from Sequence Models",
+    "width": "Infinite-Width Limit of a Single Attention Layer: Analysis via Tensor Programs",
+    "propagation": "Mind the Gap: a Spectral Analysis of Rank Collapse and Signal Propagation in Transformers",
+}
+"""The papers by the names of their folders, with their titles."""
 OURS = "ours"
 
 
