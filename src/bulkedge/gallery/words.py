@@ -152,7 +152,7 @@ def sigmas(number: float) -> str:
     """
     if number > MANY:
         return f"over {MANY} σ"
-    return f"{number:.1f} σ" if number < 10 else f"{number:.0f} σ"  # noqa: PLR2004
+    return f"{number:.1f} σ" if number < 10 else f"{number:.0f} σ"
 
 
 def rivalry(claim: Claim) -> str:
