@@ -1,6 +1,8 @@
 """Small studies with figures, for the tests of the gallery: each counts how often it was run in this process."""
 
 import io
+import os
+import time
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -33,7 +35,7 @@ def drawn(kind):
     figure, axes = panels(1, 1)
     marks(axes[0, 0], [0, 1, 2], [2, 0, 1])
     file = io.BytesIO()
-    figure.savefig(file, format=kind, dpi=200)
+    figure.savefig(file, format=kind, dpi=200, metadata={"CreationDate": None} if kind == "pdf" else None)
     return file.getvalue()
 
 
@@ -44,9 +46,11 @@ class Exhibit(Study):
     size: int = parameter(Integers(1, 1000), "how many", 5, paper=7)
     failing: int = parameter(Integers(0, 5), "claims that fail", 0, ours=0)
     undecided: int = parameter(Integers(0, 5), "claims that are not decided", 0, ours=0)
-    rates: tuple = parameter(Each(Interval(0, 10, infinity=True)), "numbers", (1.0, 2.0))
-    kind: str = parameter(Choice(("plain", "two words")), "any", "plain")
-    trouble: str = parameter(Choice(("none", "bug", "unresolved", "stop")), "what goes wrong", "none")
+    rates: tuple = parameter(Each(Interval(0, 10, infinity=True)), "numbers", (1.0, 2.0), ours=(1.0, 2.0))
+    kind: str = parameter(Choice(("plain", "two words")), "any", "plain", ours="plain")
+    trouble: str = parameter(
+        Choice(("none", "bug", "unresolved", "stop", "die")), "what goes wrong", "none", ours="none"
+    )
 
     @classmethod
     def name(cls):
@@ -55,6 +59,8 @@ class Exhibit(Study):
     def run(self, rng):
         RUNS[self.name()] += 1
         trouble = {"bug": ValueError("a bug"), "unresolved": UnresolvedError("too hard"), "stop": KeyboardInterrupt()}
+        if self.trouble == "die":
+            os._exit(9)
         if self.trouble in trouble:
             raise trouble[self.trouble]
         return xr.Dataset({"values": ("name", rng.random(3))}, coords={"name": ["a", "b", "c"]})
@@ -87,6 +93,13 @@ class Second(Exhibit):
 
 class Third(Exhibit):
     """The third exhibit."""
+
+
+class Sleeper(Exhibit):
+    """Does not come to an end in the time of a test."""
+
+    def run(self, rng):
+        time.sleep(100)
 
 
 class Extreme(Exhibit):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from bulkedge.cli.options import PaperCommand
-from bulkedge.cli.terminal import Heading, about, duration, explained, out, shown_progress, tell
+from bulkedge.cli.terminal import Heading, about, duration, explained, noted, out, shown_progress, tell
+from bulkedge.errors import BulkedgeError
 from bulkedge.records import written
 
 if TYPE_CHECKING:
     from bulkedge.gallery import Reproduction
     from bulkedge.report import Step
+    from bulkedge.studies.base import Study
 
 COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
 
@@ -30,19 +34,20 @@ COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
     "--out", "folder", default="out", show_default=True, type=click.Path(path_type=Path), help="Folder to write."
 )
 @click.option("--again", is_flag=True, help="Run also what the folder holds from the same code, parameters and seed.")
+@click.option("--workers", type=click.IntRange(1), help="Processes; 1 runs in this one. Default: one a core.")
 @click.option("--json", "as_json", is_flag=True, help="Print the claims of these studies as JSON.")
 def reproduce_command(name: str, *, paper: bool, folder: Path, as_json: bool, **given: Any) -> None:
     """Run studies, write their data, figures and a page, and check their claims.
 
     NAME is a study, a paper, or nothing for all of them; with a study, its parameters are options too
     (bulkedge reproduce laws/edge --help). What the folder holds already is kept, and the page shows all of it; the
-    same command goes on after an interruption. Exits with 1 if a claim of these studies fails, not if one is undecided.
+    same command goes on after an interruption. Exits with 1 if a claim of these studies fails or a study raises, not if
+    a claim is undecided.
     """
     from bulkedge.gallery import words
-    from bulkedge.report import reproduce
     from bulkedge.studies.base import ready
 
-    began, seed, again = time.monotonic(), given.pop("seed"), given.pop("again")
+    began, options = time.monotonic(), {key: given.pop(key) for key in ("seed", "again", "workers")}
     changes = {key: value for key, value in given.items() if value is not None}
     with explained():
         chosen, left_out = ready(name)
@@ -51,10 +56,10 @@ def reproduce_command(name: str, *, paper: bool, folder: Path, as_json: bool, **
         tell(f"left out {sentence}")
     with explained("the same command goes on from there"), shown_progress() as head:
         teller = Teller(head)
-        results = reproduce(studies, folder, seed, again=again, watcher=teller)
+        results, errors = _reproduced(studies, folder, options | {"watcher": teller})
     if as_json:
         click.echo(written([claim for result in results for claim in result.shown_claims()], indent=1))
-    else:
+    elif results:
         out.print(claims_table(results, values=paper))
         click.echo(f"the page is {folder / 'index.html'}")
     found = words.tally(claim for result in results for claim in result.claims)
@@ -62,8 +67,41 @@ def reproduce_command(name: str, *, paper: bool, folder: Path, as_json: bool, **
         f"{words.summary(found)}; {words.counted(len(results), 'study', 'studies')}, {teller.kept} kept, "
         f"{duration(time.monotonic() - began)}"
     )
-    if found["fails"]:
+    for error in errors:
+        tell("")
+        tell(explanation(error))
+    if found["fails"] or errors:
         sys.exit(1)
+
+
+def _reproduced(
+    studies: Sequence[Study], folder: Path, options: dict[str, Any]
+) -> tuple[list[Reproduction], list[Exception]]:
+    """The results of the studies that did not raise, and what the others raised."""
+    from bulkedge.report import ReproductionError, reproduce
+
+    try:
+        return reproduce(studies, folder, **options), []
+    except ReproductionError as failed:
+        return failed.results, list(failed.errors.values())
+
+
+def explanation(error: Exception) -> str:
+    """What a study raised: a sentence if it is the package's own error, a traceback if it is a fault of the package.
+
+    Parameters
+    ----------
+    error : Exception
+        With notes that say which command raised it.
+
+    Returns
+    -------
+    str
+        One line or many.
+    """
+    if isinstance(error, BulkedgeError):
+        return f"Error: {noted(error)}"
+    return "".join(traceback.format_exception(error)).rstrip()
 
 
 class Teller:
@@ -77,8 +115,12 @@ class Teller:
         tell(sentence)
 
     def begin(self, step: Step) -> None:
-        """A study begins."""
-        self.head(f"study {step.number} of {step.total}, {step.study}{remaining(step)}")
+        """A study begins, beside others or alone."""
+        done = step.number - 1
+        if step.at_once > 1:
+            self.head(f"study {done} of {step.total} done, {step.at_once} running{remaining(step)}", done, step.total)
+        else:
+            self.head(f"study {step.number} of {step.total}, {step.study}{remaining(step)}")
 
     def finish(self, step: Step, result: Reproduction) -> None:
         """A study is done, or was there already."""
@@ -87,10 +129,28 @@ class Teller:
         self.kept += step.kept
         time_taken = "kept, 0.0 s" if step.kept else duration(result.seconds)
         replaced = f", replaces one of other {' and '.join(step.replaces)}" if step.replaces else ""
-        tell(
-            f"study {step.number} of {step.total}, {step.study}: {words.sentence(words.tally(result.claims))}, {time_taken}{replaced}"
-            f"{remaining(step)}"
-        )
+        verdicts = words.sentence(words.tally(result.claims))
+        tell(f"{progress(step)}: {step.study}, {verdicts}, {time_taken}{replaced}")
+
+    def fail(self, step: Step, error: Exception) -> None:
+        """A study raised."""
+        tell(f"{progress(step)}: {step.study} raised {type(error).__name__}, more at the end")
+
+
+def progress(step: Step) -> str:
+    """How many studies are done, and the time left.
+
+    Parameters
+    ----------
+    step : Step
+        Where a run stands, after a study.
+
+    Returns
+    -------
+    str
+        ``"study 7 of 43 done, about 1 min left"``.
+    """
+    return f"study {step.number} of {step.total} done{remaining(step)}"
 
 
 def remaining(step: Step) -> str:

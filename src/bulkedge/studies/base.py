@@ -2,7 +2,8 @@
 
 A study is a frozen dataclass in a file of its own, ``studies/<paper>/<figure>.py``; that path is its name. Its
 parameters are declared with :func:`bulkedge.domains.parameter`, whose default is the quick size and whose ``paper``
-or ``ours`` value is that of ``--paper``; the figure is drawn by the function of the same name in ``studies/<paper>/plot.py``.
+or ``ours`` value is that of ``--paper``; the figure is drawn by the function of the same name in
+``studies/<paper>/plot.py``.
 """
 
 from __future__ import annotations
