@@ -1,4 +1,4 @@
-"""The gallery: what a folder keeps, what is run again, what survives an interruption, and the page in a browser."""
+"""The gallery: what a folder keeps, what is run again, and what survives an interruption."""
 
 import json
 import os
@@ -9,50 +9,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
 import xarray as xr
 from exhibits import RUNS, Exhibit, Extreme, First, Second, Third
-from folders import same_files
-from threadpoolctl import threadpool_info, threadpool_limits
+from listeners import Listener, on_the_page
 
 import bulkedge.version
 from bulkedge.cli import main
-from bulkedge.errors import DomainError, StoreError, UnresolvedError
+from bulkedge.errors import DomainError, StoreError
 from bulkedge.files import locked
 from bulkedge.gallery import Gallery, read, record
-from bulkedge.gallery.words import summary
 from bulkedge.records import written
-from bulkedge.report import ReproductionError, command_for, origin_of, reproduce
+from bulkedge.report import command_for, origin_of, reproduce
 from bulkedge.studies.base import studies
 from bulkedge.studies.laws.edge import Edge
-from bulkedge.studies.laws.transition import Transition
-from bulkedge.sweeps.executors import one_thread
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TESTS = Path(__file__).parent
-
-
-class Listener:
-    """Remembers what it was told."""
-
-    def __init__(self):
-        self.complaints, self.begun, self.finished, self.failed = [], [], [], []
-
-    def complain(self, sentence):
-        self.complaints.append(sentence)
-
-    def begin(self, step):
-        self.begun.append(step)
-
-    def finish(self, step, result):
-        self.finished.append((step, result))
-
-    def fail(self, step, error):
-        self.failed.append((step, error))
 
 
 def runs(*exhibits, folder, **options):
@@ -60,20 +34,6 @@ def runs(*exhibits, folder, **options):
     listener, before = Listener(), RUNS.copy()
     results = reproduce(exhibits, folder, watcher=listener, **options)
     return [RUNS[each.name()] - before[each.name()] for each in exhibits], results, listener
-
-
-def on_the_page(folder):
-    """Studies and verdicts of the page, and those of ``claims.json``, in their order."""
-    page = (folder / "index.html").read_text()
-    sections = re.findall(r"<h3><a .*?>(.*?)</a></h3>", page)
-    verdicts = re.findall(r'<td class="(holds|fails|undecided)"', page)
-    claims = json.loads((folder / "claims.json").read_text())
-    listed = list(dict.fromkeys(claim["study"] for claim in claims))
-    assert sections == listed
-    assert verdicts == [claim["verdict"] for claim in claims]
-    assert summary(Counter(verdicts)) in page
-    assert page.count("data:image/png;base64,") == len(sections)
-    return sections, verdicts
 
 
 # -- what is kept, what is run -----------------------------------------------------------------------------------------
@@ -405,76 +365,6 @@ def test_a_stopped_process_leaves_what_it_finished(tmp_path, signal_, code, work
     assert runs(First(), Second(), folder=tmp_path)[0] == [0, 1]
 
 
-# -- processes ---------------------------------------------------------------------------------------------------------
-
-
-def test_several_processes_write_the_same_bytes_as_one(tmp_path):
-    wanted = [Third(), Transition(size=60, draws=2, strengths=5), First(failing=1), Edge(size=50, draws=200)]
-    one, two = tmp_path / "one", tmp_path / "two"
-    results = [reproduce(wanted, folder, seed=3, workers=workers) for folder, workers in ((one, 1), (two, 2))]
-    assert [each.name for each in results[1]] == [study.name() for study in wanted]
-    assert [each.claims for each in results[0]] == [each.claims for each in results[1]]
-    for study in wanted:
-        for name in ("figure.png", "figure.pdf"):
-            assert (one / study.name() / name).read_bytes() == (two / study.name() / name).read_bytes()
-        assert same_files(one / study.name() / "data.zarr", two / study.name() / "data.zarr")
-    assert (one / "claims.json").read_bytes() == (two / "claims.json").read_bytes()
-    assert on_the_page(one) == on_the_page(two)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_study_that_raises_does_not_stop_the_others(tmp_path, workers):
-    listener = Listener()
-    wanted = [First(trouble="bug"), Second(), Third(trouble="unresolved"), Edge(size=50, draws=200)]
-    with pytest.raises(ReproductionError, match="2 of 4 studies raised: .*: a bug") as raised:
-        reproduce(wanted, tmp_path, workers=workers, watcher=listener)
-    assert [each.name for each in raised.value.results] == ["exhibits/second", "laws/edge"]
-    assert {name: type(error) for name, error in raised.value.errors.items()} == {
-        "exhibits/first": ValueError,
-        "exhibits/third": UnresolvedError,
-    }
-    assert on_the_page(tmp_path)[0] == ["laws/edge", "exhibits/second"]
-    told = [*listener.finished, *listener.failed]
-    assert sorted(step.number for step, _ in told) == [1, 2, 3, 4]
-    assert sorted(step.study for step, _ in listener.failed) == ["exhibits/first", "exhibits/third"]
-    note = "while running bulkedge reproduce exhibits/third --trouble unresolved --seed 0"
-    assert raised.value.errors["exhibits/third"].__notes__ == [note]
-
-
-def test_the_time_left_is_shared_by_the_processes(tmp_path):
-    wanted = (First(), Second(), Third())
-    reproduce(wanted, tmp_path)
-    for study, seconds in zip(wanted, (1000.0, 4000.0, 3000.0), strict=True):
-        path = tmp_path / study.name() / "record.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
-    listener = Listener()
-    reproduce(wanted, tmp_path, again=True, workers=2, watcher=listener)
-    assert [step.study for step in listener.begun[:2]] == ["exhibits/second", "exhibits/third"]  # the longest first
-    assert listener.begun[0].left == 4000.0
-    assert [step.at_once for step in listener.begun[:2]] == [1, 2]
-    assert [step.number for step, _ in listener.finished] == [1, 2, 3]
-    assert listener.finished[-1][0].left == 0
-
-
-def test_a_worker_that_is_killed_is_told(tmp_path):
-    with pytest.raises(BrokenExecutor):
-        reproduce([First(trouble="die"), Second(trouble="die")], tmp_path, workers=2)
-
-
-@pytest.mark.parametrize("workers", [0, -1, 1.5])
-def test_workers_that_are_none(tmp_path, workers):
-    with pytest.raises(DomainError, match="workers = "):
-        reproduce([First()], tmp_path, workers=workers)
-
-
-def test_one_thread_inside_and_as_many_as_before_after():
-    before = {each["filepath"]: each["num_threads"] for each in threadpool_info()}
-    with threadpool_limits(2), one_thread():
-        assert {each["num_threads"] for each in threadpool_info()} == {1}
-    after = {each["filepath"]: each["num_threads"] for each in threadpool_info()}
-    assert {path: after[path] for path in before} == before
-
-
 # -- the dataset, the command and the page -----------------------------------------------------------------------------
 
 
@@ -513,30 +403,3 @@ def test_json_that_has_to_come_back():
         "a": ["nan", "-inf", 1.5, True]
     }
     assert json.loads(written([float("nan"), float("inf")])) == [None, None]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_the_page_opens_without_errors_or_requests(gallery):
-    playwright = pytest.importorskip("playwright.sync_api")
-    page_file = Path(gallery / "index.html")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1000, "height": 800})
-        problems, requests = [], []
-        page.on(
-            "console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None
-        )
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(page_file.as_uri())
-        pictures = page.evaluate("[...document.images].map(image => image.complete && image.naturalWidth > 100)")
-        overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        verdicts = page.locator("td.holds, td.fails, td.undecided").count()
-        text = page.inner_text("body")
-        browser.close()
-    assert problems == []
-    assert pictures == [True, True]
-    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
-    assert overflow <= 0
-    assert verdicts == 7
-    assert "claim 0 of <exhibits/third>" in text  # escaped, not a tag

@@ -3,7 +3,7 @@
 Every study has a folder of its name, which holds all that the page says of it: ``figure.png``, ``figure.pdf``,
 ``data.zarr`` and ``record.json``. It is written under a name of its own and renamed when it is complete, so that a
 process that is stopped at any moment leaves the results it found or the ones it finished, and nothing between them.
-``claims.json`` and ``index.html`` are made from the records, whichever runs these are from.
+``claims.json``, ``index.html`` and ``papers.html`` are made from the records, whichever runs these are from.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import xarray as xr
 
 from bulkedge.errors import StoreError
 from bulkedge.files import replace_text
+from bulkedge.gallery import papers
 from bulkedge.gallery.page import in_order, index
 from bulkedge.gallery.record import Reproduction
 from bulkedge.records import written
@@ -108,6 +109,7 @@ class Gallery:
         images = {
             each.name: base64.b64encode((self.root / each.name / IMAGE).read_bytes()).decode() for each in results
         }
+        replace_text(self.root / "papers.html", papers.page(results))
         replace_text(self.root / "index.html", index(results, images))
 
 

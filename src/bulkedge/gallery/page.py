@@ -7,7 +7,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from bulkedge.gallery import words
 from bulkedge.gallery.record import Reproduction
@@ -15,6 +15,7 @@ from bulkedge.studies.claims import Claim
 from bulkedge.studies.items import PAPERS
 from bulkedge.version import __version__
 
+VERDICTS = ["holds", "fails", "undecided"]
 LAWS = "laws"
 TITLES = {LAWS: "The laws that every paper stands on"} | PAPERS
 """Headings of the folders of studies, in the order of the page."""
@@ -23,7 +24,13 @@ TITLES = {LAWS: "The laws that every paper stands on"} | PAPERS
 @cache
 def environment() -> Environment:
     """The templates of the package, with the words for claims as filters."""
-    found = Environment(loader=PackageLoader("bulkedge"), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    found = Environment(
+        loader=PackageLoader("bulkedge"),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
     spoken = (words.predicted, words.measured, words.rival, words.rivalry, words.sigmas, words.counted)
     found.filters |= {each.__name__: each for each in spoken} | {"anchor": anchor}
     return found
@@ -85,22 +92,35 @@ def index(results: Sequence[Reproduction], images: Mapping[str, str]) -> str:
         HTML that needs no other file to be read; links to data and PDF beside it.
     """
     papers = [(paper, list(group)) for paper, group in groupby(results, key=lambda each: each.paper)]
-    return (
-        environment()
-        .get_template("gallery.html")
-        .render(_head(results) | {"papers": papers, "titles": TITLES, "images": images, "values": words.values})
-    )
+    own = {
+        "title": "reproduced claims" if len(results) > 1 else results[0].name,
+        "papers": papers,
+        "titles": TITLES,
+        "images": images,
+        "values": words.values,
+        "states": VERDICTS,
+    }
+    return environment().get_template("gallery.html").render(head(results) | own)
 
 
-def _head(results: Sequence[Reproduction]) -> dict[str, Any]:
-    """What both pages say at their top."""
+def head(results: Sequence[Reproduction]) -> dict[str, Any]:
+    """What all pages say at their top.
+
+    Parameters
+    ----------
+    results : sequence of Reproduction
+        Those of the gallery.
+
+    Returns
+    -------
+    dict of str to object
+        Version, seeds, and counts of claims and studies, by the names that templates use.
+    """
     claims: list[Claim] = [claim for each in results for claim in each.claims]
     found = words.tally(claims)
     return {
-        "title": "reproduced claims" if len(results) > 1 else results[0].name,
         "version": __version__,
         "seeds": sorted({each.origin.seed for each in results}),
-        "total": len(claims),
         "tally": found,
         "summary": words.summary(found),
         "studies": len(results),
