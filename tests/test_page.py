@@ -194,6 +194,15 @@ def test_the_items_of_the_papers_have_no_empty_row():
             assert row.state in papers.STATES
 
 
+def test_the_document_has_every_item():
+    """``python tools/papers.py`` writes it anew."""
+    text = (ROOT / "docs" / "papers.md").read_text()
+    missing = [
+        item.name for paper in PAPERS for item in items.items(paper) if f"| {papers.cell(item.name)} |" not in text
+    ]
+    assert missing == []
+
+
 def test_the_tool_writes_the_document(gallery, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     monkeypatch.delitem(sys.modules, "papers", raising=False)

@@ -1,4 +1,4 @@
-"""Write down what every declared parameter says: its domain, default and paper's value.
+"""Write down what every declared parameter says: its domain, default, and the paper's value or ours.
 
 The test of declarations compares the package with this record, so that a bound or a default does not change unnoticed.
 
@@ -22,7 +22,7 @@ RECORD = Path(__file__).resolve().parent.parent / "tests" / "declared.json"
 
 
 def declared() -> dict[str, dict[str, list[str]]]:
-    """Class → parameter → domain, default and paper's value, as text."""
+    """Class → parameter → domain, default, and the paper's value and ours, as text."""
     found: dict[str, dict[str, list[str]]] = {}
     for module in pkgutil.walk_packages(bulkedge.__path__, "bulkedge."):
         if module.name.startswith(("bulkedge.nn", "bulkedge.__main__")) or module.name.endswith(".plot"):
@@ -30,7 +30,8 @@ def declared() -> dict[str, dict[str, list[str]]]:
         for _, member in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             if member.__module__ == module.name and issubclass(member, Parametric) and is_dataclass(member):
                 found[f"{module.name}.{member.__name__}"] = {
-                    each.name: [str(each.domain), _text(each.default), _text(each.paper)] for each in parameters(member)
+                    each.name: [str(each.domain), _text(each.default), _text(each.paper), _text(each.ours)]
+                    for each in parameters(member)
                 }
     return {name: found[name] for name in sorted(found) if found[name]}
 

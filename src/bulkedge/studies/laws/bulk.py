@@ -206,7 +206,7 @@ class Bulk(Study):
     """Every law of the package, drawn over the spectrum of a finite matrix that should follow it; nothing is fitted."""
 
     size: int = parameter(Integers(50, 20_000), "rows of the matrices", 300, ours=1000)
-    draws: int = parameter(Integers(2, 1000), "matrices for each law", 12, ours=20)
+    draws: int = parameter(Integers(2, 1000), "matrices for each law", 20, ours=20)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw spectra for each law, and count the values below its quantiles."""

@@ -45,7 +45,7 @@ def law_panel(axes: Axes, data: xr.Dataset) -> None:
     axes : matplotlib Axes
         Where to draw.
     data : xarray.Dataset
-        One exhibit: ``simulation`` over ``bin_edge``, ``theory`` and ``rival`` over ``x``, and whether it is ``atomic``.
+        One exhibit: ``simulation`` over ``bin_edge``, ``theory`` and ``rival`` over ``x``, whether it is ``atomic``.
     """
     shown = data.theory > 1e-4 * data.theory.max()
     histogram(axes, data.bin_edge, data.simulation, label="simulation")
