@@ -147,12 +147,12 @@ def sigmas(number: float) -> str:
 
     Examples
     --------
-    >>> sigmas(4.26), sigmas(37.4), sigmas(float("inf"))
-    ('4.3 σ', '37 σ', 'over 1000 σ')
+    >>> sigmas(4.26), sigmas(9.97), sigmas(37.4), sigmas(float("inf"))
+    ('4.3 σ', '10 σ', '37 σ', 'over 1000 σ')
     """
     if number > MANY:
         return f"over {MANY} σ"
-    return f"{number:.1f} σ" if number < 10 else f"{number:.0f} σ"
+    return f"{number:.1f} σ" if number < 9.95 else f"{number:.0f} σ"
 
 
 def rivalry(claim: Claim) -> str:
