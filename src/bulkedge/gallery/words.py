@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import floor, log10
 from typing import Any
 
 from bulkedge.estimates import Estimate
@@ -109,7 +110,7 @@ def predicted(claim: Claim) -> str:
 
 
 def measured(found: Estimate) -> str:
-    """A measurement with as many digits as its error leaves it.
+    """A measurement with its error to two digits, and with as many decimals.
 
     Parameters
     ----------
@@ -125,11 +126,13 @@ def measured(found: Estimate) -> str:
     --------
     >>> measured(Estimate(2.51071, 0.0068)), measured(Estimate(1234.5, 20.0)), measured(Estimate(0.0, 1e-12))
     ('2.5107 ± 0.0068', '1234 ± 20', '0 ± 1e-12')
+    >>> measured(Estimate(0.637, 0.1)), measured(Estimate(float("nan"), 0.1)), measured(Estimate(3e9, 2e7))
+    ('0.64 ± 0.10', 'nan ± 0.10', '3e+09 ± 2e+07')
     """
-    error = f"{found.error:.2g}"
-    places = len(error.partition(".")[2]) if "e" not in error else None
-    value = f"{found.value:.5g}" if places is None else f"{found.value:.{places}f}"
-    return f"{value} ± {error}"
+    if not 1e-8 < found.error < 1e6:
+        return f"{found.value:.5g} ± {found.error:.2g}"
+    decimals = max(1 - floor(log10(found.error)), 0)
+    return f"{found.value:.{decimals}f} ± {found.error:.{decimals}f}"
 
 
 def sigmas(number: float) -> str:
