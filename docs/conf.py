@@ -42,7 +42,7 @@ napoleon_use_ivar = True
 def draw_figures(_: Sphinx) -> None:
     folder = HERE / "figures"
     folder.mkdir(exist_ok=True)
-    gallery = Bulk(size=1000).simulate(seed=0)
+    gallery = Bulk(size=1000, draws=2).simulate(seed=0)
     with styled():
         for name in gallery.law.values.tolist():
             figure, axes = panels(1, 1, width=4.6, height=2.8)

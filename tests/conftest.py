@@ -21,6 +21,8 @@ TIERS = {
     "limits": "limits",
     "studies": "studies",
     "test_report.py": "studies",
+    "test_page.py": "studies",
+    "test_workers.py": "processes",
     "conformance": "conformance",
     "sweeps/test_interruption.py": "processes",
     "sweeps/test_cluster.py": "processes",

@@ -1,17 +1,21 @@
 """Small studies with figures, for the tests of the gallery: each counts how often it was run in this process."""
 
 import io
+import os
+import time
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import xarray as xr
 
 from bulkedge.domains import Choice, Each, Integers, Interval, parameter
 from bulkedge.errors import UnresolvedError
+from bulkedge.estimates import Estimate
 from bulkedge.plots.style import marks, panels
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, Rival
 
 RUNS = Counter()
 
@@ -31,19 +35,22 @@ def drawn(kind):
     figure, axes = panels(1, 1)
     marks(axes[0, 0], [0, 1, 2], [2, 0, 1])
     file = io.BytesIO()
-    figure.savefig(file, format=kind, dpi=200)
+    figure.savefig(file, format=kind, dpi=200, metadata={"CreationDate": None} if kind == "pdf" else None)
     return file.getvalue()
 
 
 @dataclass(frozen=True)
 class Exhibit(Study):
-    """Draws numbers; so many of its five claims fail."""
+    """Draws numbers; so many of its five claims fail, and the last so many of the others are undecided."""
 
     size: int = parameter(Integers(1, 1000), "how many", 5, paper=7)
-    failing: int = parameter(Integers(0, 5), "claims that fail", 0)
-    rates: tuple = parameter(Each(Interval(0, 10, infinity=True)), "numbers", (1.0, 2.0))
-    kind: str = parameter(Choice(("plain", "two words")), "any", "plain")
-    trouble: str = parameter(Choice(("none", "bug", "unresolved", "stop")), "what goes wrong", "none")
+    failing: int = parameter(Integers(0, 5), "claims that fail", 0, ours=0)
+    undecided: int = parameter(Integers(0, 5), "claims that are not decided", 0, ours=0)
+    rates: tuple = parameter(Each(Interval(0, 10, infinity=True)), "numbers", (1.0, 2.0), ours=(1.0, 2.0))
+    kind: str = parameter(Choice(("plain", "two words")), "any", "plain", ours="plain")
+    trouble: str = parameter(
+        Choice(("none", "bug", "unresolved", "stop", "die")), "what goes wrong", "none", ours="none"
+    )
 
     @classmethod
     def name(cls):
@@ -52,14 +59,23 @@ class Exhibit(Study):
     def run(self, rng):
         RUNS[self.name()] += 1
         trouble = {"bug": ValueError("a bug"), "unresolved": UnresolvedError("too hard"), "stop": KeyboardInterrupt()}
+        if self.trouble == "die":
+            os._exit(9)
         if self.trouble in trouble:
             raise trouble[self.trouble]
         return xr.Dataset({"values": ("name", rng.random(3))}, coords={"name": ["a", "b", "c"]})
 
     def claims(self, data):
         first = float(data["values"][0])
+        rivals = [Rival("far <away>", first + 9), Rival("near", first + 0.2)]
         return [
-            Claim(f"claim {k} of <{self.name()}>", "here", first, first + (k < self.failing), 0.1, 0.5, "half")
+            Claim(
+                f"claim {k} of <{self.name()}>",
+                "ours",
+                Estimate(first + (k < self.failing), 0.1),
+                first,
+                rivals[k >= 5 - self.undecided],
+            )
             for k in range(5)
         ]
 
@@ -79,13 +95,21 @@ class Third(Exhibit):
     """The third exhibit."""
 
 
+class Sleeper(Exhibit):
+    """Does not come to an end in the time of a test."""
+
+    def run(self, rng):
+        time.sleep(100)
+
+
 class Extreme(Exhibit):
     """Has claims about numbers that are not finite, which JSON does not know."""
 
     def claims(self, data):
         return [
-            Claim("infinite as it should be", "here", float("inf"), float("inf"), 0, 0, "exact", ">="),
-            Claim("below", "here", float("-inf"), float("nan"), 0, float("inf"), "nothing refutes but nan", "<="),
+            Claim("infinite", "ours", Estimate(np.inf, 1.0), 0.0, Rival("nothing", -np.inf), relation=">="),
+            Claim("none", "ours", Estimate(np.nan, 1.0), -np.inf, Rival("all", np.inf), np.inf, "any", relation="<="),
+            Claim("of three draws", "ours", Estimate(0.0, 1.0, 2.0), 0.0, "the draws are too few for any"),
         ]
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import xarray as xr
 
 from bulkedge.domains import Choice, Integers, Interval, parameter
+from bulkedge.estimates import Estimate
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Claim, Rival
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Toy(Study):
         )
 
     def claims(self, data):
-        return [Claim("the mean vanishes", "here", 0.0, data["mean"], 1.0, 4.0, "four standard errors")]
+        return [Claim("the mean vanishes", "ours", Estimate(data["mean"], 1.0), 0.0, Rival("a hundred", 100.0))]
 
 
 @dataclass(frozen=True)

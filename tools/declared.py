@@ -1,4 +1,4 @@
-"""Write down what the package declares: domains, defaults and paper's values of parameters, defaults of functions.
+"""Write down what the package declares: domains, defaults and large values of parameters, defaults of functions.
 
 The test of declarations compares the package with this record, so that a bound or a default does not change unnoticed.
 
@@ -88,7 +88,8 @@ def of_classes() -> Record:
         for _, member in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             if member.__module__ == module.name and issubclass(member, Parametric) and is_dataclass(member):
                 found[f"{module.name}.{member.__name__}"] = {
-                    each.name: [str(each.domain), _text(each.default), _text(each.paper)] for each in parameters(member)
+                    each.name: [str(each.domain), _text(each.default), _text(each.paper), _text(each.ours)]
+                    for each in parameters(member)
                 }
     return {name: found[name] for name in sorted(found) if found[name]}
 

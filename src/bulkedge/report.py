@@ -1,7 +1,8 @@
 """Run studies and keep what people look at: datasets, figures, claims, and one page that holds them all.
 
 What a folder holds already, from the same code with the same parameters and seed, is not run again; so a run that was
-stopped goes on where it was, and single studies join those that are there.
+stopped goes on where it was, and single studies join those that are there. Studies run in this process or in several;
+only this one writes.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import io
 import json
 import shlex
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+import xarray as xr
 
 from bulkedge.domains import Integers, parameters
 from bulkedge.errors import BulkedgeError
@@ -21,19 +26,21 @@ from bulkedge.files import locked
 from bulkedge.gallery import Gallery, Origin, Reproduction, sources
 from bulkedge.records import written
 from bulkedge.studies.base import Study
+from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes, one_thread, stop
 from bulkedge.version import __version__
 
 DPI = 200
 PIXELS_PER_INCH = 115
 """On the page."""
-SEEDS = Integers(0, 2**63 - 1)
+SEEDS, WORKERS = Integers(0, 2**63 - 1), Integers(1, 10_000)
 
 
 @dataclass(frozen=True)
 class Step:
     """Where a run stands: which study of how many, and the seconds left, as far as that can be told.
 
-    ``kept`` says that the folder holds the study already; ``replaces``, in what an earlier result of it differs.
+    ``kept`` says that the folder holds the study already; ``replaces``, in what an earlier result of it differs;
+    ``at_once``, how many studies are running, in as many processes.
     """
 
     number: int
@@ -42,6 +49,7 @@ class Step:
     left: float | None
     kept: bool = False
     replaces: tuple[str, ...] = ()
+    at_once: int = 1
 
 
 class Watcher(Protocol):
@@ -76,6 +84,17 @@ class Watcher(Protocol):
             Its result.
         """
 
+    def fail(self, step: Step, error: Exception) -> None:
+        """A study raised; the run goes on with the others.
+
+        Parameters
+        ----------
+        step : Step
+            Which study of how many, and the time left after it.
+        error : Exception
+            What it raised.
+        """
+
 
 class Silent:
     """Does not pass it on."""
@@ -89,9 +108,35 @@ class Silent:
     def finish(self, step: Step, result: Reproduction) -> None:
         """Nothing."""
 
+    def fail(self, step: Step, error: Exception) -> None:
+        """Nothing."""
 
-def reproduce(
-    studies: Iterable[Study], folder: str | Path, seed: int = 0, *, again: bool = False, watcher: Watcher | None = None
+
+class ReproductionError(BulkedgeError):
+    """Some studies raised; the others were run, and are in the folder.
+
+    Attributes
+    ----------
+    errors : dict of str to Exception
+        What each of them raised, by name.
+    results : list of Reproduction
+        The results of the others, in the order in which they were asked for.
+    """
+
+    def __init__(self, errors: dict[str, Exception], results: list[Reproduction]) -> None:
+        self.errors, self.results = errors, results
+        raised = "; ".join(f"{name}: {type(error).__name__}: {error}" for name, error in errors.items())
+        super().__init__(f"{len(errors)} of {len(errors) + len(results)} studies raised: {raised}")
+
+
+def reproduce(  # noqa: PLR0913  # three of them by name
+    studies: Iterable[Study],
+    folder: str | Path,
+    seed: int = 0,
+    *,
+    again: bool = False,
+    workers: int | None = 1,
+    watcher: Watcher | None = None,
 ) -> list[Reproduction]:
     """Run studies that a folder does not hold yet, and make its page of all that it holds then.
 
@@ -107,6 +152,10 @@ def reproduce(
         Seed of every study.
     again : bool
         Whether to run also what would be kept.
+    workers : int, optional
+        Processes in which studies run, at most one for each; with 1, by default, they run in this process, and with
+        None there is one for each core. The numbers are the same: BLAS and torch have one thread everywhere. A script
+        with more than one needs the usual ``if __name__ == "__main__":``.
     watcher : Watcher, optional
         Is told of each study as it begins and ends.
 
@@ -119,26 +168,61 @@ def reproduce(
     ------
     StoreError
         If another process is writing into the folder.
+    ReproductionError
+        At the end, if studies raised; the others are done.
+    BrokenExecutor
+        If a worker was killed; what was finished before is kept.
     """
     seed = SEEDS.check("seed", seed)
+    width = available_cores() if workers is None else WORKERS.check("workers", workers)
     root = Path(folder)
     with locked(root):
-        run = _Run(Gallery.opened(root), list(studies), seed, again, watcher or Silent())
+        run = _Run(Gallery.opened(root), list(studies), seed, again, width, watcher or Silent())
         try:
             return run.all()
         finally:
             run.gallery.write_page()
 
 
+@dataclass(frozen=True)
+class _Finished:
+    """All that is written of a study, as it comes from the process that ran it."""
+
+    result: Reproduction
+    data: xr.Dataset
+    image: bytes
+    document: bytes
+
+
+def _finished(study: Study, seed: int) -> _Finished:
+    """Run and draw a study, with one thread."""
+    start = time.perf_counter()
+    with one_thread(study.requires):
+        data = study.simulate(seed)
+        figure, image, document = study.plot(data), io.BytesIO(), io.BytesIO()
+        figure.savefig(image, format="png", dpi=DPI)
+        figure.savefig(document, format="pdf", metadata={"CreationDate": None})
+        claims = tuple(study.claims(data))
+    seconds, width = time.perf_counter() - start, round(PIXELS_PER_INCH * figure.get_size_inches()[0])
+    origin, command = origin_of(study, seed), command_for(study, seed)
+    result = Reproduction(origin, study.summary(), command, seconds, width, claims, study.chosen())
+    return _Finished(result, data, image.getvalue(), document.getvalue())
+
+
 @dataclass
 class _Run:
-    """The studies of one call, one after another."""
+    """The studies of one call: those that are kept first, then the others as they finish."""
 
     gallery: Gallery
     studies: Sequence[Study]
     seed: int
     again: bool
+    width: int
     watcher: Watcher
+    results: dict[int, Reproduction] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+    todo: deque[int] = field(default_factory=deque)
+    flying: dict[Future[_Finished], tuple[int, float]] = field(default_factory=dict)
     spent: float = 0.0
     ran: int = 0
 
@@ -148,63 +232,97 @@ class _Run:
         for name, reason in sorted(self.gallery.damaged.items()):
             remedy = "it is run again" if name in wanted else "it is left out of the page until it is run again"
             self.watcher.complain(f"{name} in {self.gallery.root} is damaged ({reason}): {remedy}")
-        return [self._one(index) for index in range(len(self.studies))]
+        kept = {index: found for index in range(len(self.studies)) if (found := self._kept(index)) is not None}
+        self.todo.extend(index for index in range(len(self.studies)) if index not in kept)
+        for index, result in kept.items():
+            self._done(index, result, kept=True)
+        self._run(min(self.width, len(self.todo)))
+        results = [self.results[index] for index in sorted(self.results)]
+        if self.errors:
+            raise ReproductionError(self.errors, results) from next(iter(self.errors.values()))
+        return results
 
-    def _one(self, index: int) -> Reproduction:
+    def _run(self, width: int) -> None:
+        """Keep so many processes busy until nothing is left to do."""
+        if width > 1:
+            self.todo = deque(sorted(self.todo, key=lambda index: -(self._before(index) or 0.0)))  # the longest first
+        executor = local_processes(width) if width > 1 else SerialExecutor()
+        try:
+            while self.todo or self.flying:
+                while self.todo and len(self.flying) < max(width, 1):
+                    self._begin(executor)
+                landed, _ = wait(self.flying, return_when=FIRST_COMPLETED)
+                for future in landed:
+                    self._land(future)
+        finally:
+            stop(executor)
+
+    def _begin(self, executor: Executor) -> None:
+        index, study = self.todo[0], self.studies[self.todo[0]]
+        self.watcher.begin(self._step(index, ahead=1))
+        self.todo.popleft()
+        self.flying[executor.submit(_finished, study, self.seed)] = index, time.monotonic()
+
+    def _land(self, future: Future[_Finished]) -> None:
+        index, _ = self.flying.pop(future)
+        study, error = self.studies[index], future.exception()
+        if error is not None and (isinstance(error, BrokenExecutor) or not isinstance(error, Exception)):
+            raise error
+        if isinstance(error, Exception):
+            error.add_note(f"while running {command_for(study, self.seed)}")
+            self.errors[study.name()] = error
+            self.watcher.fail(self._step(index), error)
+            return
+        found = future.result()
+        self.spent, self.ran = self.spent + found.result.seconds, self.ran + 1
+        replaces = self._replaces(index)
+        result = self.gallery.add(found.result, found.data, found.image, found.document)
+        self._done(index, result, replaces=replaces)
+
+    def _done(self, index: int, result: Reproduction, **what: Any) -> None:
+        self.results[index] = result
+        self.watcher.finish(self._step(index, **what), result)
+
+    def _step(self, index: int, ahead: int = 0, **what: Any) -> Step:
+        """Where the run stands; ``ahead`` counts the study that is about to begin."""
+        done = len(self.results) + len(self.errors)
+        what.setdefault("replaces", () if what.get("kept") else self._replaces(index))
+        at_once = max(len(self.flying) + ahead, 1)
+        return Step(done + ahead, len(self.studies), self.studies[index].name(), self._left(), at_once=at_once, **what)
+
+    def _replaces(self, index: int) -> tuple[str, ...]:
+        """In what the earlier result of a study differs from the one that is wanted."""
         study = self.studies[index]
-        kept = self._kept(study)
         earlier = self.gallery.results.get(study.name())
-        replaces = tuple(earlier.origin.differences(origin_of(study, self.seed))) if earlier and not kept else ()
-        place = (index + 1, len(self.studies), study.name())
-        if kept is None:
-            self.watcher.begin(Step(*place, self._left(self.studies[index:]), replaces=replaces))
-            try:
-                result = self._add(study)
-            except BulkedgeError as error:
-                error.add_note(f"while running {command_for(study, self.seed)}")
-                raise
-        else:
-            result = kept
-        left = self._left(self.studies[index + 1 :])
-        self.watcher.finish(Step(*place, left, kept=kept is not None, replaces=replaces), result)
-        return result
+        return tuple(earlier.origin.differences(origin_of(study, self.seed))) if earlier else ()
 
-    def _kept(self, study: Study) -> Reproduction | None:
+    def _kept(self, index: int) -> Reproduction | None:
         """The result that stands for the study, if there is one."""
+        study = self.studies[index]
         found = None if self.again else self.gallery.results.get(study.name())
         return found if found is not None and found.origin == origin_of(study, self.seed) else None
 
-    def _add(self, study: Study) -> Reproduction:
-        start = time.perf_counter()
-        data = study.simulate(self.seed)
-        figure, image, document = study.plot(data), io.BytesIO(), io.BytesIO()
-        figure.savefig(image, format="png", dpi=DPI)
-        figure.savefig(document, format="pdf", metadata={"CreationDate": None})
-        width = round(PIXELS_PER_INCH * figure.get_size_inches()[0])
-        claims = tuple(study.claims(data))
-        seconds = time.perf_counter() - start
-        self.spent, self.ran = self.spent + seconds, self.ran + 1
-        origin, command = origin_of(study, self.seed), command_for(study, self.seed)
-        result = Reproduction(origin, study.summary(), command, seconds, width, claims)
-        return self.gallery.add(result, data, image.getvalue(), document.getvalue())
+    def _before(self, index: int) -> float | None:
+        """Seconds that a study took before with these parameters, or else those of this run on average."""
+        study = self.studies[index]
+        before = self.gallery.results.get(study.name())
+        if before is not None and before.origin.parameters == origin_of(study, self.seed).parameters:
+            return before.seconds
+        return self.spent / self.ran if self.ran else None
 
-    def _left(self, studies: Sequence[Study]) -> float | None:
-        """Seconds that studies will take: as long as they took before, or else as long as those of this run on average.
+    def _left(self) -> float | None:
+        """Seconds until all is done: the work shared among the processes, and no less than the longest study.
 
-        None if neither tells.
+        None if it cannot be told.
         """
-        total = 0.0
-        for study in studies:
-            if self._kept(study):
-                continue
-            before = self.gallery.results.get(study.name())
-            if before is not None and before.origin.parameters == origin_of(study, self.seed).parameters:
-                total += before.seconds
-            elif self.ran:
-                total += self.spent / self.ran
-            else:
+        begun = dict(self.flying.values())
+        times = []
+        for index in [*begun, *self.todo]:
+            if (seconds := self._before(index)) is None:
                 return None
-        return total
+            elapsed = time.monotonic() - begun[index] if index in begun else 0.0
+            times.append(max(seconds - elapsed, 0.0))
+        return max(sum(times) / max(min(self.width, len(times)), 1), *times) if times else 0.0
 
 
 def origin_of(study: Study, seed: int) -> Origin:

@@ -1,8 +1,10 @@
 """Every study of the package runs, records what made it, draws, and can be refuted."""
 
+import ast
 import json
-import math
+import os
 from dataclasses import MISSING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +12,14 @@ from matplotlib.figure import Figure
 from toys import Toy
 
 from bulkedge.domains import parameters
+from bulkedge.files import replace_text
 from bulkedge.studies.base import find, ready, studies
-from bulkedge.studies.claims import Claim
+from bulkedge.studies.claims import Rival
+from bulkedge.studies.items import PAPERS, items, places
 from bulkedge.studies.laws.transition import Transition
 from bulkedge.version import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SMALL = {
     "equivalence/breakdown": {"tokens": 200, "head_dim": 200, "steps": 6},
@@ -28,7 +34,7 @@ SMALL = {
     "equivalence/poisson": {"tokens": 200, "head_dim": 200},
     "equivalence/taylor": {"tokens": 150},
     "equivalence/top": {"tokens": 200, "head_dim": 200},
-    "laws/bulk": {"size": 120},
+    "laws/bulk": {"size": 100, "draws": 6},
     "laws/edge": {"size": 50, "draws": 500},
     "laws/transition": {"size": 100, "draws": 4},
     "propagation/all-outliers": {"tokens": 80, "depth": 3},
@@ -63,8 +69,32 @@ SMALL = {
 """Sizes at which a study runs in about a second; a new study needs an entry."""
 
 
+@pytest.fixture(scope="session")
+def remembered(tmp_path_factory):
+    """Keeps the places that the claims of a study name, for the tests of all processes of one test run."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "places"
+    folder.mkdir(exist_ok=True)
+
+    def remember(name, claims):
+        found = sorted({each for claim in claims for each in places(claim.place)})
+        replace_text(folder / f"{name.replace('/', '+')}.json", json.dumps(found))
+        return found
+
+    def recall(name, claims=None):
+        path = folder / f"{name.replace('/', '+')}.json"
+        if claims is None and path.exists():
+            return [tuple(each) for each in json.loads(path.read_text())]
+        if claims is None:
+            study = studies()[name].preset(**SMALL[name])
+            claims = study.claims(study.simulate(seed=5))
+        return remember(name, claims)
+
+    return recall
+
+
 @pytest.mark.parametrize("name", studies())
-def test_study(name):
+def test_study(name, remembered):
     if missing := studies()[name].missing():
         pytest.skip(f"needs {' and '.join(missing)}")
     study = studies()[name].preset(**SMALL[name])
@@ -75,9 +105,16 @@ def test_study(name):
     assert data.identical(study.simulate(seed=5))
     assert_shows_its_data(study.plot(data))
     claims = study.claims(data)
-    assert claims
-    assert [claim.statement for claim in claims if not claim.holds] == []
+    assert [claim.statement for claim in claims if claim.verdict == "fails"] == []
     assert len({claim.statement for claim in claims}) == len(claims)
+    assert refuted_rivals(claims)
+    remembered(name, claims)
+
+
+def refuted_rivals(claims):
+    """Claims that would fail if they said what their rival says: the simulation has the power to tell them apart."""
+    rivalled = [claim for claim in claims if isinstance(claim.rival, Rival)]
+    return [claim.statement for claim in rivalled if claim.swapped().verdict == "fails"]
 
 
 def assert_shows_its_data(figure):
@@ -101,15 +138,57 @@ def assert_shows_its_data(figure):
 def test_both_presets_are_valid_and_documented(name):
     family = studies()[name]
     assert family.summary().endswith(".")
-    assert any(each.paper is not MISSING for each in parameters(family))
     assert family.preset("paper") != family.preset("quick")
+    # the paper gives the value of --paper, or we chose it: never neither, and never both
+    unclear = [each.name for each in parameters(family) if (each.paper is MISSING) == (each.ours is MISSING)]
+    assert unclear == []
+
+
+# -- the items of the papers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_items_are_listed_once_and_point_at_tests_that_exist(paper):
+    names = [item.name for item in items(paper)]
+    assert names
+    assert len(set(names)) == len(names)
+    assert [
+        item.name for item in items(paper) if any(sign in item.name for sign in ",;")
+    ] == []  # these separate places
+    assert [item.tested for item in items(paper) if item.tested and not is_test(item.tested)] == []
+    assert [item.name for item in items(paper) if item.tested and item.not_done] == []
+
+
+def is_test(place):
+    """Whether ``tests/file.py::name`` is a test that is there."""
+    path, _, name = place.partition("::")
+    file = ROOT / path
+    if not file.is_file() or not path.startswith("tests/"):
+        return False
+    defined = {node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)}
+    return name.split("::")[-1].split("[")[0] in {each for each in defined if each.startswith("test_")}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_item_is_claimed_or_tested_or_said_not_to_be_done(paper, remembered):
+    left_out = [name for name, family in studies().items() if family.missing()]
+    claimed = {each for name in studies() if name not in left_out for each in remembered(name)}
+    open_items = [item.name for item in items(paper) if not item.tested and (paper, item.name) not in claimed]
+    said = [item.name for item in items(paper) if item.not_done]
+    assert [name for name in said if (paper, name) in claimed] == []
+    if left_out and set(open_items) != set(said):
+        pytest.skip(f"the claims of {', '.join(left_out)} are not known here")
+    assert open_items == said
+
+
+# -- single studies ----------------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_dataset_is_refuted():
     study = Transition(size=100, draws=4)
     data = study.simulate(0)
     data["location"] = 1.2 * data.location
-    failed = [claim.statement for claim in study.claims(data) if not claim.holds]
+    failed = [claim.statement for claim in study.claims(data) if claim.verdict == "fails"]
     assert failed == [f"{model}: mean largest eigenvalue above 1.3 thresholds" for model in ("wigner", "covariance")]
 
 
@@ -135,26 +214,3 @@ def test_presets():
     assert Toy.preset("paper").rate == 2.0
     assert Toy.preset("paper", rate=3, size=7) == Toy(rate=3.0, size=7)
     assert Toy.name() == "toys.Toy"
-
-
-@pytest.mark.parametrize(
-    ("relation", "measured", "holds"),
-    [
-        ("=", 1.05, True),
-        ("=", 0.95, True),
-        ("=", 1.2, False),
-        ("=", math.nan, False),
-        ("<=", 0.0, True),
-        ("<=", 1.05, True),
-        ("<=", 1.2, False),
-        ("<=", math.nan, False),
-        (">=", 2.0, True),
-        (">=", 0.95, True),
-        (">=", 0.8, False),
-        (">=", math.nan, False),
-    ],
-)
-def test_verdicts(relation, measured, holds):
-    claim = Claim("s", "p", 1.0, np.float64(measured), 0.0, 0.1, "r", relation)
-    assert claim.holds is holds
-    assert claim.record()["holds"] is holds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -17,17 +16,16 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from bulkedge.cli.options import Declared, LawCommand, PaperCommand, StudyCommand, families
-from bulkedge.cli.terminal import Heading, about, duration, err, explained, out, shown_progress, unknown
+from bulkedge.cli.options import Declared, LawCommand, StudyCommand, families
+from bulkedge.cli.reproduction import reproduce_command
+from bulkedge.cli.terminal import err, explained, out, shown_progress, unknown
 from bulkedge.domains import Each, Interval, parameters
 from bulkedge.errors import DomainError
 from bulkedge.records import written
 from bulkedge.version import __version__
 
 if TYPE_CHECKING:
-    from bulkedge.gallery import Reproduction
     from bulkedge.laws import Law
-    from bulkedge.report import Step
     from bulkedge.sweeps import Sweep
 
 NUMBERS = Each(Interval(-1e300, 1e300), most=100_000)
@@ -38,6 +36,9 @@ LEVELS = Each(Interval(0, 1), most=100_000)
 @click.version_option(__version__, prog_name="bulkedge")
 def main() -> None:
     """Random-matrix theory for transformer attention: laws, studies of the papers' claims, and sweeps."""
+
+
+main.add_command(reproduce_command)
 
 
 # -- list --------------------------------------------------------------------------------------------------------------
@@ -73,167 +74,6 @@ def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None
     for name, sentence in shows.items():
         table.add_row(name, escape(sentence))
     out.print(table)
-
-
-# -- reproduce ---------------------------------------------------------------------------------------------------------
-
-
-@main.command("reproduce", cls=PaperCommand)
-@click.argument("name", default="")
-@click.option("--paper", is_flag=True, help="Run at the paper's sizes instead of the quick ones.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Seed of every study.")
-@click.option(
-    "--out", "folder", default="out", show_default=True, type=click.Path(path_type=Path), help="Folder to write."
-)
-@click.option("--again", is_flag=True, help="Run also what the folder holds from the same code, parameters and seed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the claims of these studies as JSON.")
-def reproduce_command(name: str, *, paper: bool, folder: Path, as_json: bool, **given: Any) -> None:
-    """Run studies, write their data, figures and a page, and check their claims.
-
-    NAME is a study, a paper, or nothing for all of them; with a study, its parameters are options too
-    (bulkedge reproduce laws/edge --help). What the folder holds already is kept, and the page shows all of it; the
-    same command goes on after an interruption. Exits with 1 if a claim of these studies fails.
-    """
-    from bulkedge.report import reproduce
-    from bulkedge.studies.base import ready
-
-    began, seed, again = time.monotonic(), given.pop("seed"), given.pop("again")
-    changes = {key: value for key, value in given.items() if value is not None}
-    with explained():
-        chosen, left_out = ready(name)
-        studies = [study.preset("paper" if paper else "quick", **changes) for study in chosen]
-    for sentence in left_out:
-        tell(f"left out {sentence}")
-    with explained("the same command goes on from there"), shown_progress() as head:
-        teller = Teller(head)
-        results = reproduce(studies, folder, seed, again=again, watcher=teller)
-    if as_json:
-        click.echo(written([claim for result in results for claim in result.shown_claims()], indent=1))
-    else:
-        out.print(claims_table(results))
-        click.echo(f"the page is {folder / 'index.html'}")
-    tell(
-        f"{verdict(results)}, {counted(len(results), 'study', 'studies')}, {teller.kept} kept, "
-        f"{duration(time.monotonic() - began)}"
-    )
-    if not all(result.holds for result in results):
-        sys.exit(1)
-
-
-def tell(sentence: str) -> None:
-    """Print a line for people, as it is, on stderr.
-
-    Parameters
-    ----------
-    sentence : str
-        The line; brackets in it are no markup.
-    """
-    err.print(sentence, soft_wrap=True, markup=False, highlight=False, emoji=False)
-
-
-def counted(number: int, one: str, many: str) -> str:
-    """A number with the word for what it counts, in singular or plural.
-
-    Parameters
-    ----------
-    number : int
-        How many there are.
-    one, many : str
-        What they are called if there is one, and otherwise.
-
-    Returns
-    -------
-    str
-        Both: ``"3 claims"``.
-    """
-    return f"{number} {one if number == 1 else many}"
-
-
-def verdict(results: list[Reproduction]) -> str:
-    """How many claims fail, or that all of them hold.
-
-    Parameters
-    ----------
-    results : list of Reproduction
-        Studies that were run or kept.
-
-    Returns
-    -------
-    str
-        A sentence without its full stop: ``"3 of 40 claims fail"``.
-    """
-    total, failed = sum(len(each.claims) for each in results), sum(each.failed for each in results)
-    return f"{failed or total} of {counted(total, 'claim', 'claims')} {'fail' if failed else 'hold'}"
-
-
-class Teller:
-    """Tells on stderr how a run of studies goes."""
-
-    def __init__(self, head: Heading) -> None:
-        self.head, self.kept = head, 0
-
-    def complain(self, sentence: str) -> None:
-        """Something in the folder is damaged."""
-        tell(sentence)
-
-    def begin(self, step: Step) -> None:
-        """A study begins."""
-        self.head(f"study {step.number} of {step.total}, {step.study}{remaining(step)}")
-
-    def finish(self, step: Step, result: Reproduction) -> None:
-        """A study is done, or was there already."""
-        self.kept += step.kept
-        time_taken = "kept, 0.0 s" if step.kept else duration(result.seconds)
-        replaced = f", replaces one of other {' and '.join(step.replaces)}" if step.replaces else ""
-        tell(
-            f"study {step.number} of {step.total}, {step.study}: {verdict([result])}, {time_taken}{replaced}"
-            f"{remaining(step)}"
-        )
-
-
-def remaining(step: Step) -> str:
-    """The time left, if there is any and it can be told.
-
-    Parameters
-    ----------
-    step : Step
-        Where a run stands.
-
-    Returns
-    -------
-    str
-        An end of a sentence, from its comma on; empty if nothing is left or known.
-    """
-    return f", {about(step.left)} left" if step.left else ""
-
-
-def claims_table(results: list[Reproduction]) -> Table:
-    """The claims of all studies as a table for a terminal: predicted, measured, tolerance and verdict.
-
-    Parameters
-    ----------
-    results : list of Reproduction
-        Studies that were run or kept.
-
-    Returns
-    -------
-    rich.table.Table
-        A row for each claim, below the name of its study.
-    """
-    table = Table("claim", "predicted", "measured", "tolerance", "verdict", box=None, pad_edge=False)
-    for result in results:
-        table.add_row(f"[bold]{escape(result.name)}[/]")
-        for claim in result.claims:
-            sign = "" if claim.relation == "=" else claim.relation + " "
-            error = f" ± {claim.error:.1g}" if claim.error else ""
-            table.add_row(
-                "  " + escape(claim.statement),
-                f"{sign}{claim.predicted:.5g}",
-                f"{claim.measured:.5g}{error}",
-                f"{claim.tolerance:.2g}" if claim.tolerance else "",
-                "[green]holds[/]" if claim.holds else "[red]fails[/]",
-            )
-    return table
 
 
 # -- sweep -------------------------------------------------------------------------------------------------------------

@@ -68,8 +68,9 @@ def option_for(declared: Parameter) -> click.Option:
     click.Option
         ``--name``, with dashes for underscores.
     """
-    values = [("default", declared.default), ("paper", declared.paper)]
-    known = "".join(f"; {label} {value}" for label, value in values if value is not MISSING)
+    known = "" if declared.default is MISSING else f"; default {declared.default}"
+    if declared.large is not MISSING:
+        known += f"; with --paper {declared.large} ({'of the paper' if declared.source == 'paper' else 'ours'})"
     return click.Option(
         [f"--{declared.name.replace('_', '-')}", declared.name],
         type=Declared(declared.name, declared.domain),

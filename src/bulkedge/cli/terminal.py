@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Protocol
 
 import click
 from rich.console import Console
@@ -28,8 +29,23 @@ out, err = Console(), Console(stderr=True)
 if not out.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
     out.width = PLAIN_WIDTH
 
-Heading = Callable[[str], None]
-"""Says what the progress that follows is part of."""
+
+class Heading(Protocol):
+    """Says what the progress that follows is part of."""
+
+    def __call__(self, text: str, done: int = 0, total: int | None = None, /) -> None:
+        """Show a text before the bar, and so many steps of so many done until other progress is told."""
+
+
+def tell(sentence: str) -> None:
+    """Print a line for people, as it is, on stderr.
+
+    Parameters
+    ----------
+    sentence : str
+        The line; brackets in it are no markup.
+    """
+    err.print(sentence, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 def unknown(kind: str, given: str, known: list[str]) -> DomainError:
@@ -123,9 +139,9 @@ def explained(after_ctrl_c: str = "run the command again for the rest") -> Itera
     try:
         yield
     except DomainError as error:
-        raise click.UsageError(_noted(error)) from error
+        raise click.UsageError(noted(error)) from error
     except BulkedgeError as error:
-        raise click.ClickException(_noted(error)) from error
+        raise click.ClickException(noted(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error}; what was finished before is kept") from error
     except BrokenExecutor as error:
@@ -138,7 +154,19 @@ def explained(after_ctrl_c: str = "run the command again for the rest") -> Itera
         sys.exit(INTERRUPTED)
 
 
-def _noted(error: BaseException) -> str:
+def noted(error: BaseException) -> str:
+    """What an error says, with its notes.
+
+    Parameters
+    ----------
+    error : BaseException
+        Any error.
+
+    Returns
+    -------
+    str
+        A line for each.
+    """
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
@@ -154,10 +182,10 @@ def shown_progress() -> Iterator[Heading]:
     with Bar(*columns, TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=err, transient=True) as bar:
         task, heading = bar.add_task("", total=None, rate=""), ""
 
-        def head(text: str) -> None:
+        def head(text: str, done: int = 0, total: int | None = None, /) -> None:
             nonlocal heading
             heading = text + ": "
-            bar.reset(task, total=None, description=text, rate="")
+            bar.reset(task, total=total, completed=done, description=text, rate="")
 
         def show(event: Progress) -> None:
             speed = bar.tasks[0].speed
@@ -177,13 +205,17 @@ class PlainProgress:
         self.began = self.told = time.monotonic()
         self.heading = ""
 
-    def head(self, text: str) -> None:
+    def head(self, text: str, done: int = 0, total: int | None = None, /) -> None:  # noqa: ARG002  # for bars
         """Say what the lines that follow are part of.
 
         Parameters
         ----------
         text : str
             What stands before each line, without the colon.
+        done : int
+            Steps that are done; a bar would show them.
+        total : int, optional
+            Of so many.
         """
         self.heading = text + ": "
 

@@ -2,7 +2,8 @@
 
 A study is a frozen dataclass in a file of its own, ``studies/<paper>/<figure>.py``; that path is its name. Its
 parameters are declared with :func:`bulkedge.domains.parameter`, whose default is the quick size and whose ``paper``
-or ``ours`` value is that of ``--paper``; the figure is drawn by the function of the same name in ``studies/<paper>/plot.py``.
+or ``ours`` value is that of ``--paper``; the figure is drawn by the function of the same name in
+``studies/<paper>/plot.py``.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Study(Parametric, ABC):
         Returns
         -------
         list of Claim
-            Each with the paper's number or ours, the measured one, and a tolerance with its reason.
+            Each with the number that is predicted, the measured one with its error, and what a rival predicts.
         """
 
     @classmethod
@@ -75,7 +76,8 @@ class Study(Parametric, ABC):
         Parameters
         ----------
         which : {"quick", "paper"}
-            The defaults, made for a look in seconds, or the sizes of the paper's own figure.
+            The defaults, made for a look in seconds, or the sizes of the paper's own figure, which are ours where the
+            paper gives none.
         **changes : object
             Parameters that differ from the preset, by name.
 
@@ -119,6 +121,31 @@ class Study(Parametric, ABC):
     def parameters(self) -> dict[str, Any]:
         """The declared parameters with their values."""
         return {each.name: getattr(self, each.name) for each in parameters(type(self))}
+
+    def chosen(self) -> dict[str, str]:
+        """Who chose the value of each parameter.
+
+        Returns
+        -------
+        dict of str to str
+            From its name to ``"paper"`` for the value that the paper gives, ``"ours"`` for the one we chose for the
+            paper's size, ``"quick"`` for another default, and ``"given"`` for any other.
+
+        Examples
+        --------
+        >>> find("laws/edge")[0](size=50, draws=100_000).chosen()
+        {'size': 'given', 'draws': 'ours', 'level': 'ours'}
+        """
+        own = type(self)
+        large, quick, values = own.preset("paper").parameters(), own.preset("quick").parameters(), self.parameters()
+        found = {}
+        for each in parameters(own):
+            value, name = values[each.name], each.name
+            if each.large is not MISSING and value == large[name]:
+                found[name] = each.source
+            else:
+                found[name] = "quick" if value == quick[name] else "given"
+        return found
 
     def simulate(self, seed: int) -> xr.Dataset:
         """Run, and record in the dataset what made it.

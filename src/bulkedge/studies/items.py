@@ -10,11 +10,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from typing import TypeVar
 
 from bulkedge.errors import DomainError
 from bulkedge.studies.claims import Claim
 
-PAPERS = ("equivalence", "recovery", "width", "propagation")
+T = TypeVar("T")
+PAPERS = {
+    "equivalence": "Gaussian Equivalence for Self-Attention: Asymptotic Spectral Analysis of Attention Matrix",
+    "recovery": "How Does Attention Help? Insights from Random Matrices on Signal Recovery from Sequence Models",
+    "width": "Infinite-Width Limit of a Single Attention Layer: Analysis via Tensor Programs",
+    "propagation": "Mind the Gap: a Spectral Analysis of Rank Collapse and Signal Propagation in Transformers",
+}
+"""The papers by the names of their folders, with their titles."""
 OURS = "ours"
 
 
@@ -95,22 +103,22 @@ def places(place: str) -> list[tuple[str, str]]:
     return found
 
 
-def claims_of(paper: str, claims: Iterable[tuple[str, Claim]]) -> dict[str, list[tuple[str, Claim]]]:
+def claims_of(paper: str, claims: Iterable[tuple[T, Claim]]) -> dict[str, list[tuple[T, Claim]]]:
     """The claims of each item of a paper.
 
     Parameters
     ----------
     paper : str
         One of ``PAPERS``.
-    claims : iterable of (str, Claim)
-        Names of studies with their claims.
+    claims : iterable of (object, Claim)
+        Claims, each with what says where it is from: the name of its study, as a rule.
 
     Returns
     -------
     dict
         From the name of each item to its claims, in the paper's order; empty lists for those that have none.
     """
-    found: dict[str, list[tuple[str, Claim]]] = {item.name: [] for item in items(paper)}
+    found: dict[str, list[tuple[T, Claim]]] = {item.name: [] for item in items(paper)}
     for study, claim in claims:
         for where, name in dict.fromkeys(places(claim.place)):
             if where == paper:

@@ -6,11 +6,16 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
 from multiprocessing.connection import wait
 from threading import Thread
 from typing import Any, TypeVar
+
+from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 
@@ -128,12 +133,42 @@ def within(seconds: float, work: Callable[..., T], *arguments: Any) -> T:
         raise
 
 
+@contextmanager
+def one_thread(packages: Sequence[str] = ()) -> Iterator[None]:
+    """Let BLAS, OpenMP and torch compute with one thread, whose rounding does not depend on the machine's cores.
+
+    Parameters
+    ----------
+    packages : sequence of str
+        Packages that will be used inside; they are imported first, as libraries that are loaded later are not limited.
+
+    Yields
+    ------
+    None
+        Inside the ``with``, for this process; afterwards there are as many threads as before.
+    """
+    for package in ("numpy", "scipy.linalg", *packages):
+        import_module(package)
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    with ThreadpoolController().limit(limits=1):
+        try:
+            if torch:
+                torch.set_num_threads(1)
+            yield
+        finally:
+            if torch:
+                torch.set_num_threads(before)
+
+
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _prepare_worker() -> None:
+    # libraries that a cell loads later start with one thread, too
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     # Ctrl-C reaches the whole group: the parent decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_follow_parent, daemon=True).start()

@@ -22,7 +22,7 @@ from bulkedge.domains import Interval
 from bulkedge.errors import StoreError
 from bulkedge.progress import listening, tell
 from bulkedge.sweeps.audit import DONE, FAILED, PENDING
-from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes, stop, within
+from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes, one_thread, stop, within
 from bulkedge.sweeps.grid import Cell, Index, Sweep
 from bulkedge.sweeps.store import Store, Values, opened
 
@@ -113,7 +113,7 @@ def run(  # noqa: PLR0913  # four of them by name
     own = executor is None
     pool = executor or local_processes()
     try:
-        with ThreadpoolController().limit(limits=1), opened(Path(folder), sweep) as store:
+        with one_thread(sweep.study.requires), opened(Path(folder), sweep) as store:
             status = store.status
             wanted = (PENDING, FAILED) if retry_failed else (PENDING,)
             todo = (index for index in store.sweep.indices() if status[index] in wanted)

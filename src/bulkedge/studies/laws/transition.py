@@ -32,7 +32,7 @@ class Transition(Study):
     covariance of white noise.
     """
 
-    size: int = parameter(Integers(50, 10_000), "rows of the matrices", 300, ours=2000)
+    size: int = parameter(Integers(50, 10_000), "rows of the matrices", 300, ours=1000)
     draws: int = parameter(Integers(2, 1000), "matrices for each strength", 8, ours=20)
     strengths: int = parameter(Integers(5, 200), "strengths between 0.4 and 2.5 thresholds", 15, ours=22)
     ratio: float = parameter(Interval(0.05, 5), "dimension over samples of the covariance", 0.5, ours=0.5)

@@ -3,7 +3,7 @@
 Every study has a folder of its name, which holds all that the page says of it: ``figure.png``, ``figure.pdf``,
 ``data.zarr`` and ``record.json``. It is written under a name of its own and renamed when it is complete, so that a
 process that is stopped at any moment leaves the results it found or the ones it finished, and nothing between them.
-``claims.json`` and ``index.html`` are made from the records, whichever runs these are from.
+``claims.json``, ``index.html`` and ``papers.html`` are made from the records, whichever runs these are from.
 """
 
 from __future__ import annotations
@@ -12,159 +12,22 @@ import base64
 import hashlib
 import json
 import shutil
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import xarray as xr
-from jinja2 import Environment, PackageLoader
 
 from bulkedge.errors import StoreError
 from bulkedge.files import replace_text
+from bulkedge.gallery import papers
+from bulkedge.gallery.page import in_order, index
+from bulkedge.gallery.record import Reproduction
 from bulkedge.records import written
-from bulkedge.studies.claims import Claim, Verdict
-from bulkedge.version import __version__
 
 RECORD, IMAGE, DOCUMENT, DATA = "record.json", "figure.png", "figure.pdf", "data.zarr"
 DRAFT = ".bulkedge-draft"
 """How the names of folders end that are still being written."""
-
-
-@cache
-def sources() -> str:
-    """A digest of the package's Python files: between releases, the version alone does not tell which code ran."""
-    root, digest = Path(__file__).parent, hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Origin:
-    """All that the numbers of a study depend on: two results of the same origin are the same.
-
-    Parameters are as JSON has them, lists for tuples.
-    """
-
-    study: str
-    parameters: dict[str, Any]
-    seed: int
-    version: str
-    sources: str
-
-    def differences(self, other: Origin) -> list[str]:
-        """In what two origins differ, in words.
-
-        Parameters
-        ----------
-        other : Origin
-            The origin of another result of the same study, as a rule.
-
-        Returns
-        -------
-        list of str
-            Among ``study``, ``parameters``, ``seed``, ``version`` and ``sources``; sources are not named beside the
-            version, with which they always differ.
-        """
-        found = [key for key, value in asdict(self).items() if value != getattr(other, key)]
-        # other versions have other sources
-        return [key for key in found if key != "sources" or "version" not in found]
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """A study that was run, as its record tells it; its figure and its dataset are in its folder.
-
-    Attributes
-    ----------
-    origin : Origin
-        Study, parameters, seed and code.
-    summary : str
-        What the study shows.
-    command : str
-        The command that runs it again.
-    seconds : float
-        How long it took.
-    width : int
-        Width of the figure on the page, in pixels.
-    claims : tuple of Claim
-        What it says of the paper's statements.
-    digest : str
-        SHA-256 of its files, which tells whether they are still those that were written.
-    """
-
-    origin: Origin
-    summary: str
-    command: str
-    seconds: float
-    width: int
-    claims: tuple[Claim, ...]
-    digest: str = ""
-
-    @property
-    def name(self) -> str:
-        """The study's name."""
-        return self.origin.study
-
-    def count(self, verdict: Verdict) -> int:
-        """How many claims have that verdict.
-
-        Parameters
-        ----------
-        verdict : {"holds", "fails", "undecided"}
-            The verdict.
-
-        Returns
-        -------
-        int
-            Their number.
-        """
-        return sum(claim.verdict == verdict for claim in self.claims)
-
-    @property
-    def outdated(self) -> str:
-        """What other code made it, or nothing if it was this."""
-        if self.origin.version != __version__:
-            return f"version {self.origin.version}"
-        return f"other sources of version {__version__}" if self.origin.sources != sources() else ""
-
-    def record(self) -> dict[str, Any]:
-        """All of it, for ``record.json``."""
-        claims = [claim.record() for claim in self.claims]
-        own = {key: getattr(self, key) for key in ("summary", "command", "seconds", "width", "digest")}
-        return asdict(self.origin) | own | {"claims": claims}
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Self:
-        """Read what :meth:`record` wrote; KeyError, TypeError and ValueError tell of one that was not.
-
-        Parameters
-        ----------
-        record : dict
-            What ``json.loads`` made of a ``record.json``.
-
-        Returns
-        -------
-        Reproduction
-            The result; fields of claims that this version does not know are left aside.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            If it is not a record.
-        """
-        claims = tuple(Claim.from_record(each) for each in record["claims"])
-        study, version, code, summary, command, digest = (
-            str(record[key]) for key in ("study", "version", "sources", "summary", "command", "digest")
-        )
-        origin = Origin(study, dict(record["parameters"]), int(record["seed"]), version, code)
-        return cls(origin, summary, command, float(record["seconds"]), int(record["width"]), claims, digest)
-
-    def shown_claims(self) -> list[dict[str, Any]]:
-        """The claims as ``claims.json`` has them, each with what made it."""
-        made_by = {"study": self.name, "seed": self.origin.seed, "version": self.origin.version}
-        return [claim.record() | made_by for claim in self.claims]
 
 
 @dataclass
@@ -237,26 +100,17 @@ class Gallery:
         return complete
 
     def write_page(self) -> None:
-        """Write ``claims.json`` and ``index.html`` for all results, in the order of their names."""
-        results = [self.results[name] for name in sorted(self.results)]
+        """Write ``claims.json``, ``index.html`` and ``papers.html`` for all results, paper by paper."""
+        results = in_order(self.results.values())
         if not results:
             return
         claims = [claim for each in results for claim in each.shown_claims()]
         replace_text(self.root / "claims.json", written(claims, indent=1))
-        page = Environment(loader=PackageLoader("bulkedge"), autoescape=True).get_template("gallery.html")
-        text = page.render(
-            title="reproduced claims" if len(results) > 1 else results[0].name,
-            version=__version__,
-            seeds=sorted({each.origin.seed for each in results}),
-            total=len(claims),
-            failed=sum(each.count("fails") for each in results),
-            outdated=sum(bool(each.outdated) for each in results),
-            results=[(each, self._image(each)) for each in results],
-        )
-        replace_text(self.root / "index.html", text)
-
-    def _image(self, result: Reproduction) -> str:
-        return base64.b64encode((self.root / result.name / IMAGE).read_bytes()).decode()
+        images = {
+            each.name: base64.b64encode((self.root / each.name / IMAGE).read_bytes()).decode() for each in results
+        }
+        replace_text(self.root / "papers.html", papers.page(results))
+        replace_text(self.root / "index.html", index(results, images))
 
 
 def read(folder: Path, name: str) -> Reproduction:

@@ -1,0 +1,204 @@
+"""``bulkedge reproduce``: runs studies, tells how that goes, and prints their claims."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from bulkedge.cli.options import PaperCommand
+from bulkedge.cli.terminal import Heading, about, duration, explained, noted, out, shown_progress, tell
+from bulkedge.errors import BulkedgeError
+from bulkedge.records import written
+
+if TYPE_CHECKING:
+    from bulkedge.gallery import Reproduction
+    from bulkedge.report import Step
+    from bulkedge.studies.base import Study
+
+COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
+
+
+@click.command("reproduce", cls=PaperCommand)
+@click.argument("name", default="")
+@click.option("--paper", is_flag=True, help="Run at the paper's sizes instead of the quick ones.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Seed of every study.")
+@click.option(
+    "--out", "folder", default="out", show_default=True, type=click.Path(path_type=Path), help="Folder to write."
+)
+@click.option("--again", is_flag=True, help="Run also what the folder holds from the same code, parameters and seed.")
+@click.option("--workers", type=click.IntRange(1), help="Processes; 1 runs in this one. Default: one a core.")
+@click.option("--json", "as_json", is_flag=True, help="Print the claims of these studies as JSON.")
+def reproduce_command(name: str, *, paper: bool, folder: Path, as_json: bool, **given: Any) -> None:
+    """Run studies, write their data, figures and a page, and check their claims.
+
+    NAME is a study, a paper, or nothing for all of them; with a study, its parameters are options too
+    (bulkedge reproduce laws/edge --help). What the folder holds already is kept, and the page shows all of it; the
+    same command goes on after an interruption. Exits with 1 if a claim of these studies fails or a study raises, not if
+    a claim is undecided.
+    """
+    from bulkedge.gallery import words
+    from bulkedge.studies.base import ready
+
+    began, options = time.monotonic(), {key: given.pop(key) for key in ("seed", "again", "workers")}
+    changes = {key: value for key, value in given.items() if value is not None}
+    with explained():
+        chosen, left_out = ready(name)
+        studies = [study.preset("paper" if paper else "quick", **changes) for study in chosen]
+    for sentence in left_out:
+        tell(f"left out {sentence}")
+    with explained("the same command goes on from there"), shown_progress() as head:
+        teller = Teller(head)
+        results, errors = _reproduced(studies, folder, options | {"watcher": teller})
+    if as_json:
+        click.echo(written([claim for result in results for claim in result.shown_claims()], indent=1))
+    elif results:
+        out.print(claims_table(results, values=paper))
+        click.echo(f"the page is {folder / 'index.html'}")
+    found = words.tally(claim for result in results for claim in result.claims)
+    tell(
+        f"{words.summary(found)}; {words.counted(len(results), 'study', 'studies')}, {teller.kept} kept, "
+        f"{duration(time.monotonic() - began)}"
+    )
+    for error in errors:
+        tell("")
+        tell(explanation(error))
+    if found["fails"] or errors:
+        sys.exit(1)
+
+
+def _reproduced(
+    studies: Sequence[Study], folder: Path, options: dict[str, Any]
+) -> tuple[list[Reproduction], list[Exception]]:
+    """The results of the studies that did not raise, and what the others raised."""
+    from bulkedge.report import ReproductionError, reproduce
+
+    try:
+        return reproduce(studies, folder, **options), []
+    except ReproductionError as failed:
+        return failed.results, list(failed.errors.values())
+
+
+def explanation(error: Exception) -> str:
+    """What a study raised: a sentence if it is the package's own error, a traceback if it is a fault of the package.
+
+    Parameters
+    ----------
+    error : Exception
+        With notes that say which command raised it.
+
+    Returns
+    -------
+    str
+        One line or many.
+    """
+    if isinstance(error, BulkedgeError):
+        return f"Error: {noted(error)}"
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+class Teller:
+    """Tells on stderr how a run of studies goes."""
+
+    def __init__(self, head: Heading) -> None:
+        self.head, self.kept = head, 0
+
+    def complain(self, sentence: str) -> None:
+        """Something in the folder is damaged."""
+        tell(sentence)
+
+    def begin(self, step: Step) -> None:
+        """A study begins, beside others or alone."""
+        done = step.number - 1
+        if step.at_once > 1:
+            self.head(f"study {done} of {step.total} done, {step.at_once} running{remaining(step)}", done, step.total)
+        else:
+            self.head(f"study {step.number} of {step.total}, {step.study}{remaining(step)}")
+
+    def finish(self, step: Step, result: Reproduction) -> None:
+        """A study is done, or was there already."""
+        from bulkedge.gallery import words
+
+        self.kept += step.kept
+        time_taken = "kept, 0.0 s" if step.kept else duration(result.seconds)
+        replaced = f", replaces one of other {' and '.join(step.replaces)}" if step.replaces else ""
+        verdicts = words.sentence(words.tally(result.claims))
+        tell(f"{progress(step)}: {step.study}, {verdicts}, {time_taken}{replaced}")
+
+    def fail(self, step: Step, error: Exception) -> None:
+        """A study raised."""
+        tell(f"{progress(step)}: {step.study} raised {type(error).__name__}, more at the end")
+
+
+def progress(step: Step) -> str:
+    """How many studies are done, and the time left.
+
+    Parameters
+    ----------
+    step : Step
+        Where a run stands, after a study.
+
+    Returns
+    -------
+    str
+        ``"study 7 of 43 done, about 1 min left"``.
+    """
+    return f"study {step.number} of {step.total} done{remaining(step)}"
+
+
+def remaining(step: Step) -> str:
+    """The time left, if there is any and it can be told.
+
+    Parameters
+    ----------
+    step : Step
+        Where a run stands.
+
+    Returns
+    -------
+    str
+        An end of a sentence, from its comma on; empty if nothing is left or known.
+    """
+    return f", {about(step.left)} left" if step.left else ""
+
+
+def claims_table(results: list[Reproduction], *, values: bool = False) -> Table:
+    """The claims of all studies as a table for a terminal: predicted, measured, what became of the rival, verdict.
+
+    Parameters
+    ----------
+    results : list of Reproduction
+        Studies that were run or kept.
+    values : bool
+        Whether to say what the parameters of each study were, and who chose them.
+
+    Returns
+    -------
+    rich.table.Table
+        A row for each claim, below the name of its study.
+    """
+    from bulkedge.gallery import words
+
+    table = Table("claim", "predicted", "measured", "rival", "verdict", box=None, pad_edge=False)
+    table.columns[-1].no_wrap = True
+    for result in results:
+        table.add_row(f"[bold]{escape(result.name)}[/]")
+        if values:
+            table.add_row("  " + escape(words.values(result.origin.parameters, result.chosen)), style="dim")
+        for claim in result.claims:
+            rival = ", ".join(filter(None, (words.rival(claim), words.rivalry(claim))))
+            table.add_row(
+                "  " + escape(claim.statement),
+                words.predicted(claim),
+                words.measured(claim.measured),
+                escape(rival),
+                f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]",
+            )
+    return table

@@ -1,0 +1,223 @@
+"""The pages: what they say, how the filter and the links work in a browser, and the papers item by item."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from exhibits import First, Second, Third
+
+from bulkedge.errors import StoreError
+from bulkedge.estimates import Estimate
+from bulkedge.gallery import papers
+from bulkedge.gallery.page import anchor
+from bulkedge.report import reproduce
+from bulkedge.studies import items
+from bulkedge.studies.claims import Claim, Rival
+from bulkedge.studies.items import PAPERS, Item
+from bulkedge.studies.laws.edge import Edge
+
+ROOT = Path(__file__).resolve().parent.parent
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ITEMS = (
+    Item("Theorem 1", "values below < the edge | stay, for a_1 of $2"),
+    Item("Lemma 1", "an identity", tested="tests/test_page.py::test_every_item_has_a_row_that_says_something"),
+    Item("Open question 2", "what happens next", not_done="nobody knows what to measure"),
+    Item("Figure 9", "what a study shows that was not run here"),
+)
+
+
+class Paper(First):
+    """Its claims name items of a paper, one of them an item that no paper has."""
+
+    def claims(self, data):
+        rival = Rival("far away", 9.0)
+        here, old = "equivalence: Theorem 1; ours", "equivalence: Theorem 77"
+        values = {"it holds": 0.0, "it fails": 1.0}
+        found = [Claim(name, here, Estimate(value, 0.1), 0.0, rival) for name, value in values.items()]
+        return [*found, Claim("of another version", old, Estimate(0.0, 0.1), 0.0, rival)]
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory):
+    """Claims of all verdicts, and items of all states."""
+    folder = tmp_path_factory.mktemp("gallery")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(items, "items", lambda paper: ITEMS if paper == "equivalence" else ())
+        patch.setattr(papers, "items", items.items)
+        results = reproduce([Edge(size=50, draws=200)], folder, seed=3)
+        results += reproduce([Paper(), Second(undecided=2), Third(failing=1)], folder)
+        return folder, papers.markdown(results)
+
+
+# -- in a browser ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def visit(browser, gallery):
+    """Opens a page of the gallery, and checks in the end that nothing was complained of or asked for."""
+    problems, requests, contexts = [], [], []
+
+    def opened(name, width=1280, scheme="light", fragment=""):
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto((gallery[0] / name).as_uri() + fragment)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
+def shown(page, selector="tr[data-verdict]"):
+    return page.locator(selector).filter(visible=True).count()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 800, 1280])
+@pytest.mark.parametrize("name", ["index.html", "papers.html"])
+def test_a_page_is_readable_at_any_width_in_light_and_dark(visit, name, width, scheme):
+    page = visit(name, width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    assert (
+        page.evaluate("[...document.querySelectorAll('td')].filter(e => e.scrollWidth > e.clientWidth + 1).length") == 0
+    )
+    if width == 390:  # cards: every cell has the width of its card
+        narrow = "[...document.querySelectorAll('tr[data-verdict] td')].filter(e => e.clientWidth < 300).length"
+        assert page.evaluate(narrow) == 0
+    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 100)")
+    ink, paper = (
+        sum(map(int, re.findall(r"\d+", page.evaluate(f"getComputedStyle(document.body).{what}"))[:3])) / 3
+        for what in ("color", "backgroundColor")
+    )
+    assert abs(ink - paper) > 180  # of 255
+    assert (paper > ink) == (scheme == "light")
+
+
+def test_what_a_claim_says_is_text_and_not_markup(visit):
+    text = visit("index.html").inner_text("body")
+    assert "claim 0 of <exhibits/third>" in text
+    assert "far <away>" in text
+    assert text.count("not decided at this size") == 2 + text.count("mean of the scaled largest eigenvalue")
+
+
+def test_the_filter_shows_what_has_the_words_and_the_verdict(visit):
+    page = visit("index.html")
+    everything, studies = shown(page), shown(page, "section.study")
+    assert (everything, studies) == (2 + 3 + 5 + 5, 4)
+    page.get_by_label("undecided").check()
+    undecided = shown(page)
+    assert undecided == shown(page, "td.undecided") > 0
+    assert page.locator("#shown").inner_text() == f"{undecided} of {everything} shown"
+    page.get_by_label("all").check()
+    page.get_by_label("Find").fill("EXHIBITS/third claim")
+    assert (shown(page), shown(page, "section.study"), shown(page, "section.paper")) == (5, 1, 1)
+    page.get_by_label("fails", exact=True).check()
+    assert shown(page) == 1
+    page.get_by_label("Find").fill("no such words")
+    assert (shown(page), shown(page, "section.study"), shown(page, "section.paper")) == (0, 0, 0)
+    assert page.get_by_text("No claim has all of these words").is_visible()
+    page.get_by_label("Find").fill("")
+    page.get_by_label("all").check()
+    assert (shown(page), shown(page, "section.study")) == (everything, studies)
+    assert not page.get_by_text("No claim has all of these words").is_visible()
+
+
+def test_the_filter_of_items(visit):
+    page = visit("papers.html")
+    assert shown(page) == len(ITEMS)
+    for state, number in {"fails": 1, "tested": 1, "not done": 1, "not here": 1, "undecided": 0, "all": 4}.items():
+        page.get_by_label(state, exact=True).check()
+        assert shown(page) == number
+
+
+def test_links_lead_to_studies_claims_and_files(visit, gallery):
+    folder, _ = gallery
+    for name in ("index.html", "papers.html"):
+        page = visit(name)
+        for link in page.evaluate("[...document.links].map(link => link.getAttribute('href'))"):
+            target, _, fragment = link.partition("#")
+            assert (folder / (target or name)).exists(), link
+            if fragment:
+                assert f'id="{fragment}"' in (folder / (target or name)).read_text(), link
+    page = visit("papers.html")
+    page.get_by_role("link", name="exhibits/paper").first.click()
+    assert page.url.endswith(f"index.html#{anchor('exhibits/paper', 1)}")
+    assert page.locator("tr:target").inner_text().startswith("it holds")
+
+
+# -- the papers, item by item ------------------------------------------------------------------------------------------
+
+
+def test_every_item_has_a_row_that_says_something(gallery):
+    folder, document = gallery
+    outcomes = re.findall(r'<td class="outcome">(.*?)</td>', (folder / "papers.html").read_text(), re.DOTALL)
+    outcomes = [" ".join(re.sub(r"<.*?>", " ", each).split()) for each in outcomes]
+    assert len(outcomes) == len(ITEMS)
+    assert outcomes[0].startswith(
+        "exhibits/paper : it holds holds rival excluded by 90 σ exhibits/paper : it fails fails"
+    )
+    assert outcomes[1:] == [
+        "Checked by tests/test_page.py::test_every_item_has_a_row_that_says_something",
+        "Not done: nobody knows what to measure",
+        "No claim of this folder names it: its study was not run here.",
+    ]
+    rows = [line for line in document.splitlines() if line.startswith("| ") and not line.startswith("| item ")]
+    cells = [re.split(r"(?<!\\)\|", row)[1:-1] for row in rows]
+    assert [len(each) for each in cells] == [3] * len(ITEMS)
+    assert all(cell.strip() for row in cells for cell in row)
+    assert cells[0][1].strip() == r"values below \< the edge \| stay, for a\_1 of \$2"
+    assert "4 items: 1 has a claim, 1 is checked by a test, 1 is not done, 1 has no claim in this folder." in document
+
+
+def test_the_items_of_the_papers_have_no_empty_row():
+    """Of a folder with no claims at all, each row still says why."""
+    for paper in PAPERS:
+        for row in papers.rows(paper, []):
+            assert row.item.name
+            assert row.item.says
+            assert row.state in papers.STATES
+
+
+def test_the_document_has_every_item():
+    """``python tools/papers.py`` writes it anew."""
+    text = (ROOT / "docs" / "papers.md").read_text()
+    missing = [
+        item.name for paper in PAPERS for item in items.items(paper) if f"| {papers.cell(item.name)} |" not in text
+    ]
+    assert missing == []
+
+
+def test_the_tool_writes_the_document(gallery, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    monkeypatch.delitem(sys.modules, "papers", raising=False)
+    tool = __import__("papers")
+    folder = tmp_path / "folder"
+    with pytest.raises(StoreError, match="is not a folder"):
+        tool.write(folder, tmp_path / "papers.md")
+    reproduce([Second(), Paper()], folder)
+    tool.write(folder, tmp_path / "papers.md")
+    text = (tmp_path / "papers.md").read_text()
+    assert "# The papers, item by item" in text
+    assert all(title in text for title in PAPERS.values())
+    (folder / Second.name() / "figure.png").write_text("damaged")
+    with pytest.raises(StoreError, match="or damaged ones: exhibits/second"):
+        tool.write(folder, tmp_path / "papers.md")
