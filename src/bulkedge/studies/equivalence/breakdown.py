@@ -62,7 +62,7 @@ class Breakdown(Study):
                 "theory": (("beta", "quantity"), theory),
             },
             coords={"beta": betas, "rank": [1, 2], "quantity": ["perron", "edge", "reach", "rival", "heavy"]},
-            attrs={"tokens": self.tokens, "head_dim": self.head_dim},
+            attrs=self.parameters(),
         )
 
     def _theory(self, beta: float) -> list[float]:
@@ -133,5 +133,3 @@ class Breakdown(Study):
 def _over_draws(values: xr.DataArray) -> Estimate:
     """Mean over beta, whose values share their scores, then over draws."""
     return average(values.mean("beta"))
-
-

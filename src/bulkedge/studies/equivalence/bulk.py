@@ -47,13 +47,17 @@ class Bulk(Study):
         law, finite, rival = self._laws()
         x = np.linspace(0, 1.05 * law.edge, POINTS)[1:]
         bins = np.linspace(0, law.edge, BINS + 1)
-        return xr.merge([self._pictures(values, bins), self._distances(values), self._apart(smaller)]).assign(
-            quantile=("rank", law.ppf((np.arange(self.tokens) + 0.5) / self.tokens)[::-1]),
-            bin_edge=("end", bins),
-            x=("point", x),
-            theory=("point", law.pdf(x)),
-            finite=("point", finite.pdf(x)),
-            rival=("point", rival.pdf(x)),
+        return (
+            xr.merge([self._pictures(values, bins), self._distances(values), self._apart(smaller)])
+            .assign(
+                quantile=("rank", law.ppf((np.arange(self.tokens) + 0.5) / self.tokens)[::-1]),
+                bin_edge=("end", bins),
+                x=("point", x),
+                theory=("point", law.pdf(x)),
+                finite=("point", finite.pdf(x)),
+                rival=("point", rival.pdf(x)),
+            )
+            .assign_attrs(self.parameters())
         )
 
     def _laws(self) -> tuple[Law, Law, Law]:
@@ -100,7 +104,11 @@ class Bulk(Study):
         return xr.Dataset(
             {
                 "kolmogorov": (("draw", "stage", "law"), distances, {"long_name": "Kolmogorov distance"}),
-                "nearest": ("draw", nearest, {"long_name": "distance of attention to the nearest Marchenko-Pastur law"}),
+                "nearest": (
+                    "draw",
+                    nearest,
+                    {"long_name": "distance of attention to the nearest Marchenko-Pastur law"},
+                ),
                 "empirical": (("draw", "stage", "level"), empirical, {"long_name": "distribution function at x"}),
                 "level_x": ("level", at),
                 "beyond": (values > 4 * law.mean()).sum("rank").assign_attrs(long_name="values beyond 4 theta_1"),
@@ -113,7 +121,10 @@ class Bulk(Study):
         stages = sizes[0].stage.values.tolist()[2:]
         apart = [
             [
-                [_distance(draw.sel(stage=stage).values, _steps(draw.sel(stage="attention").values)) for stage in stages]
+                [
+                    _distance(draw.sel(stage=stage).values, _steps(draw.sel(stage="attention").values))
+                    for stage in stages
+                ]
                 for draw in values
             ]
             for values in sizes

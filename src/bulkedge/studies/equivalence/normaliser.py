@@ -46,7 +46,7 @@ class Normaliser(Study):
                 "predicted": ("tokens", [mean_square(self.beta, each, each) for each in tokens.tolist()]),
             },
             coords={"tokens": tokens},
-            attrs={"beta": self.beta},
+            attrs=self.parameters(),
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:

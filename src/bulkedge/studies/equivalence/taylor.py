@@ -48,7 +48,9 @@ class Taylor(Study):
             for draw in range(self.draws):
                 scores = model.scores(rng)
                 errors[k, draw] = [self._errors(beta, scores) for beta in betas.tolist()]
-        needed = [[[degree_reached(one, dim**-0.5) for one in each] for each in errors[k]] for k, dim in enumerate(dims)]
+        needed = [
+            [[degree_reached(one, dim**-0.5) for one in each] for each in errors[k]] for k, dim in enumerate(dims)
+        ]
         predicted = [[self._predicted(beta, int(dim)) for beta in betas.tolist()] for dim in dims]
         return xr.Dataset(
             {
@@ -58,6 +60,7 @@ class Taylor(Study):
                 "chosen": ("dim", [taylor_degree(int(dim), CONSTANT) for dim in dims]),
             },
             coords={"dim": dims, "beta": betas, "degree": np.arange(1, self.degrees + 1)},
+            attrs=self.parameters(),
         )
 
     def _errors(self, beta: float, scores: Real) -> list[float]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from bulkedge.arrays import Real
@@ -48,14 +49,20 @@ class Threshold(Study):
         short = SMALLEST * 2 ** np.arange(self.doublings + 1)
         means = [[self._means(tokens, rng) for _ in range(self.draws)] for tokens in track(long.tolist(), "rows")]
         seconds = [[_seconds(tokens, rng) for _ in range(self.draws)] for tokens in track(short.tolist(), "matrices")]
+        located = [_located(each, np.log(tokens)) for each, tokens in ((means, long), (seconds, short))]
         return xr.Dataset(
             {
                 "mean": (("tokens", "draw", "grid"), means, {"long_name": "mean squared singular value"}),
                 "second": (("short", "draw", "grid"), seconds, {"long_name": "second value over the edge"}),
+                "threshold_mean": ("tokens", located[0].value),
+                "threshold_mean_error": ("tokens", located[0].error),
+                "threshold_second": ("short", located[1].value),
+                "threshold_second_error": ("short", located[1].error),
                 "predicted": ("tokens", [mean_threshold(tokens) for tokens in long.tolist()]),
                 "carried": ("short", [_edge_reaches(2 * tokens) for tokens in short.tolist()]),
             },
             coords={"tokens": long, "short": short, "grid": GRID},
+            attrs=self.parameters(),
         )
 
     def _means(self, tokens: int, rng: np.random.Generator) -> Real:
@@ -162,6 +169,13 @@ def _thresholds(draws: Real, logs: Real) -> Real:
         part = curve[after - 1] / (curve[after - 1] - curve[after]) if after else np.nan
         found.append(np.sqrt(log) * (GRID[after - 1] + part * (GRID[after] - GRID[after - 1])))
     return np.array(found)
+
+
+def _located(values: ArrayLike, logs: Real) -> Estimate:
+    """Thresholds of all sizes, from values of shape (size, draw, grid), with their errors."""
+    draws = np.swapaxes(np.asarray(values), 0, 1)
+    each = [Estimate.jackknife(lambda some, k=k: _thresholds(some, logs)[k], draws) for k in range(len(logs))]
+    return Estimate(np.array([one.value for one in each]), np.array([one.error for one in each]))
 
 
 def _exponent(thresholds: Real, logs: Real) -> float:

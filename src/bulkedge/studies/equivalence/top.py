@@ -50,7 +50,7 @@ class Top(Study):
                 "second": ((), model.median_second(), {"long_name": "predicted median of the second value"}),
             },
             coords={"rank": [1, 2, 3], "model": ["attention", "linear"], "law": ["finite head", "linear", "rival"]},
-            attrs={"tokens": self.tokens, "head_dim": self.head_dim, "beta": self.beta},
+            attrs=self.parameters(),
         )
 
     @property
