@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.ensembles.entries import heavy_share
@@ -98,10 +97,10 @@ class Breakdown(Study):
                 predicted=1.0,
                 rival=Rival("the edge of Marchenko-Pastur", float(rivals.mean())),
                 finite_size=law.edge_scale / law.edge / self.tokens + float(theory["heavy"].where(safe).max()),
-                reason="order n**(-1/3) of the limit of Tracy and Widom, and the share of the variance in large entries",
+                reason="order n**(-1/3) of the Tracy-Widom limit, and the share of the variance in large entries",
             ),
             Claim(
-                statement=f"second value over the edge of the linear model, mean from beta = {BROKEN:g} to {LARGEST_LAW:g}",
+                statement=f"second value over the edge of the linear model, beta = {BROKEN:g} to {LARGEST_LAW:g}",
                 place="equivalence: Figure 3, Threshold",
                 measured=_over_draws(broken),
                 predicted=float((data.one_hot.sel(rank=2).mean() / theory["edge"]).sel(beta=broken.beta).mean()),

@@ -44,21 +44,22 @@ class Bulk(Study):
         """Draw the matrices at the full, half and fourth size, and compare the largest ones with the laws."""
         smaller = [self._values(self.tokens // by, self.head_dim // by, rng) for by in HALVINGS]
         values = smaller[-1]
-        law, finite, rival = self._laws()
+        law, _, rival = self._laws()
         x = np.linspace(0, 1.05 * law.edge, POINTS)[1:]
         bins = np.linspace(0, law.edge, BINS + 1)
-        return (
-            xr.merge([self._pictures(values, bins), self._distances(values), self._apart(smaller)])
-            .assign(
-                quantile=("rank", law.ppf((np.arange(self.tokens) + 0.5) / self.tokens)[::-1]),
-                bin_edge=("end", bins),
-                x=("point", x),
-                theory=("point", law.pdf(x)),
-                finite=("point", finite.pdf(x)),
-                rival=("point", rival.pdf(x)),
-            )
-            .assign_attrs(self.parameters())
+        levels = (np.arange(self.tokens)[::-1] + 0.5) / self.tokens
+        curves = xr.Dataset(
+            {
+                "quantile": ("rank", law.ppf(levels)),
+                "rival_quantile": ("rank", rival.ppf(levels)),
+                "bin_edge": ("end", bins),
+                "x": ("point", x),
+                "theory": ("point", law.pdf(x)),
+                "rival": ("point", rival.pdf(x)),
+            }
         )
+        parts = (self._pictures(values, bins), self._distances(values), self._apart(smaller))
+        return xr.merge([curves, *parts]).assign_attrs(self.parameters())
 
     def _laws(self) -> tuple[Law, Law, Law]:
         """The paper's law, the one of this size, and Marchenko-Pastur of the paper's mean."""

@@ -50,6 +50,10 @@ def _sizes(data: xr.Dataset) -> str:
     return ", ".join(f"{sign} = {data.attrs[name]:g}" for name, sign in known.items() if name in data.attrs)
 
 
+def _legends(*panels: Any) -> list[tuple[list[Any], list[str]]]:
+    return [axes.get_legend_handles_labels() for axes in panels]
+
+
 def _ticks(axis: Any, values: ArrayLike) -> None:
     """Ticks at the values that were simulated, as plain numbers, and none between them."""
     axis.set_ticks(np.asarray(values), labels=[f"{value:g}" for value in np.asarray(values).tolist()])
@@ -130,8 +134,8 @@ def breakdown(data: xr.Dataset) -> Figure:
         axes.axvline(threshold, color="0.5", ls="-.", lw=0.8, label=r"$\beta=\sqrt{\log\ell}$" if axes is right else "")
         axes.set(xscale="log", xlabel="β")
         _ticks(axes.xaxis, [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if tick <= 1.01 * data.attrs["last"]])
-    handles = [sum(pair, []) for pair in zip(*(axes.get_legend_handles_labels() for axes in grid[0]), strict=True)]
-    figure.legend(*handles, loc="outside lower center", ncols=4)
+    handles, labels = (first + second for first, second in zip(*_legends(left, right), strict=True))
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
     figure.suptitle(f"{_sizes(data)}, {data.attrs['draws']} draws", fontsize=8)
     return figure
 
@@ -305,7 +309,7 @@ def threshold(data: xr.Dataset) -> Figure:
     draws = data.sizes["draw"] ** 0.5
     for k, tokens in enumerate(data.tokens.values.tolist()):
         one = data["mean"].sel(tokens=tokens)
-        look = {"fmt": "osD^vP*Xp"[k % 9] + "-", "lw": 0.8, "color": COLOURS[k % len(COLOURS)]}
+        look: dict[str, Any] = {"fmt": "osD^vP*Xp"[k % 9] + "-", "lw": 0.8, "color": COLOURS[k % len(COLOURS)]}
         betas = data.grid * np.sqrt(np.log(tokens))
         marks(left, betas, one.mean("draw"), one.std("draw", ddof=1) / draws, label=rf"$\ell$ = {tokens}", **look)
     left.axhline(0.5, color="0.5", ls=":", lw=0.9)

@@ -27,7 +27,7 @@ NODES, SIZES, HERMITE = 400, 12, 80
 
 @dataclass(frozen=True)
 class Taylor(Study):
-    """The Taylor degree that brings the error down to ``d**(-1/2)`` grows with d and with beta, as the largest score says.
+    """The Taylor degree with an error of ``d**(-1/2)`` grows with d and with beta, as the largest score says.
 
     The error is the operator norm of ``(f(S) - Q(S))/sqrt(d)``, with ``f(x) = exp(beta x - beta**2/2) - 1`` and Q its
     centred Taylor polynomial. It is made by the single largest score.
@@ -68,7 +68,7 @@ class Taylor(Study):
         return [_norm(each) / len(scores) ** 0.5 for each in rest]
 
     def _predicted(self, beta: float, dim: int) -> float:
-        """Mean degree at which the largest of ``dim**2`` scores makes an error of one, ``sqrt(d)`` times that asked for.
+        """Mean degree at which the largest of ``dim**2`` scores makes an error of ``d**(-1/2)``.
 
         Scores given the query's norm r are Gaussian of variance r**2; numbers of large ones are taken as Poisson. The
         remainder x of the largest score is a perturbation of rank one of the others' matrix, whose entries have
@@ -134,7 +134,7 @@ class Taylor(Study):
         small = scaled.isel(beta=0)
         return [
             Claim(
-                statement=f"the degree {chosen} of the proof (c = 2) is enough at beta = 0.5: log of error over d^(-1/2)",
+                statement=f"the degree {chosen} of the proof (c = 2) is enough at beta = 0.5: log of error sqrt(d)",
                 place="equivalence: Lemma 4.4",
                 measured=Estimate.of(small.sel(degree=chosen)),
                 predicted=0.0,

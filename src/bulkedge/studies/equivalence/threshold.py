@@ -162,7 +162,7 @@ def _edge_reaches(value: float) -> float:
 
 
 def _thresholds(draws: Real, logs: Real) -> Real:
-    """Where the mean over draws, of shape (draw, size, grid), first falls below one half, between points of the grid."""
+    """Where the mean over draws, of shape (draw, size, grid), falls below one half, between points of the grid."""
     found = []
     for curve, log in zip(np.log(draws.mean(axis=0) / HALF), logs, strict=True):
         after = int(np.argmax(curve < 0))
@@ -174,7 +174,10 @@ def _thresholds(draws: Real, logs: Real) -> Real:
 def _located(values: ArrayLike, logs: Real) -> Estimate:
     """Thresholds of all sizes, from values of shape (size, draw, grid), with their errors."""
     draws = np.swapaxes(np.asarray(values), 0, 1)
-    each = [Estimate.jackknife(lambda some, k=k: _thresholds(some, logs)[k], draws) for k in range(len(logs))]
+    each = [
+        Estimate.jackknife(lambda some: float(_thresholds(some, log)[0]), draws[:, [k]])  # noqa: B023
+        for k, log in enumerate(logs[:, None])
+    ]
     return Estimate(np.array([one.value for one in each]), np.array([one.error for one in each]))
 
 
