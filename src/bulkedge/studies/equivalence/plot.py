@@ -12,6 +12,15 @@ from numpy.typing import ArrayLike
 
 from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
 
+STAGES = {
+    "attention": r"$\sqrt{\ell}\,A^\perp$",
+    "fixed_normaliser": "$Y$: fixed normaliser",
+    "entrywise": "$Y^f$: entrywise",
+    "taylor": "$Y^Q$: Taylor",
+    "taylor_linear": r"$Y^Q_\mathrm{lin}$: its linear model",
+    "linear": r"$Y^f_\mathrm{lin}$: linear model",
+}
+
 
 def bulk(data: xr.Dataset) -> Figure:
     """Histograms on top, sorted values below, a column for each stage; attention itself in all of them."""
@@ -250,7 +259,7 @@ def taylor(data: xr.Dataset) -> Figure:
     last = data.isel(dim=-1)
     dim = int(last.dim)
     for beta, colour, symbol in zip(data.beta.values.tolist(), COLOURS, "os^", strict=False):
-        look = {"color": colour, "fmt": symbol, "label": f"β = {beta:g}"}
+        look: dict[str, Any] = {"color": colour, "fmt": symbol, "label": f"β = {beta:g}"}
         error, needed = last.error.sel(beta=beta), data.needed.sel(beta=beta)
         log = np.log(error)
         bar = error.mean("draw") * log.std("draw", ddof=1) / draws
