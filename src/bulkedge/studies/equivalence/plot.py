@@ -36,9 +36,7 @@ def bulk(data: xr.Dataset) -> Figure:
         histogram(top, data.bin_edge, whole.simulation, label=r"$\sqrt{\ell}\,A$", fill=False, color="black", lw=0.7)
         line(top, data.x, data.theory, label="law")
         line(top, data.x, data.rival, label="Marchenko–Pastur", color=COLOURS[2], ls="--")
-        top.set(
-            ylim=(0, 0.45), title=name.replace("_", " ").replace("taylor", "Taylor"), xlabel="squared singular value"
-        )
+        top.set(ylim=(0, 0.45), title=STAGES[name], xlabel="squared singular value")
         marks(below, rank[shown], one.sorted[shown], ms=2, label="stage of the proof")
         line(below, rank[3:], whole.sorted[3:], label=r"$\sqrt{\ell}\,A$", color="black", lw=0.7)
         line(below, rank, data["quantile"], label="law", lw=0.9, zorder=4)

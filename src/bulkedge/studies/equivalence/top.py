@@ -30,7 +30,7 @@ class Top(Study):
     tokens: int = parameter(Integers(100, 10_000), "tokens", 500, paper=1000)
     head_dim: int = parameter(Integers(32, 10_000), "head dimension", 500, paper=1000)
     beta: float = parameter(Interval(0.05, 1.5), "inverse temperature", 1.0, paper=1.0)
-    draws: int = parameter(Integers(2, 1000), "draws", 40, ours=100)
+    draws: int = parameter(Integers(2, 1000), "draws", 80, ours=150)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Largest squared values of ``sqrt(l) A`` and of the linear model, from the same scores."""
