@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy.integrate import quad
+from scipy.special import airy
 from scipy.stats import poisson
 
 from bulkedge.ensembles.attention import taylor
 from bulkedge.laws import AttentionLaw
+from bulkedge.studies.equivalence.bulk import BEYOND_EDGE
 from bulkedge.studies.equivalence.coefficients import crossing
 from bulkedge.studies.equivalence.items import ITEMS
 from bulkedge.studies.equivalence.normaliser import mean_square
@@ -37,6 +40,16 @@ def test_remainders_of_the_taylor_polynomial_are_poisson_tails(mean):
         count = degree + 1
         assert tail <= (np.e * mean / count) ** count
     assert np.any(poisson.sf(degrees, mean) > (mean / (degrees + 1)) ** (degrees + 1))
+
+
+def test_values_beyond_a_soft_edge():
+    """The integral of the Airy density of real matrices (Forrester 2010, chapter 7), which Marchenko-Pastur allows."""
+
+    def density(x):
+        value, slope, _, _ = airy(x)
+        return slope**2 - x * value**2 + value / 2 * (1 - quad(lambda y: airy(y)[0], x, 20)[0])
+
+    assert quad(density, 0, 12)[0] == pytest.approx(BEYOND_EDGE, abs=1e-4)
 
 
 def test_noise_overtakes_the_linear_part():
