@@ -27,7 +27,7 @@ def test_the_edge_is_beyond_that_of_marchenko_pastur(beta, ratio):
 
 @pytest.mark.parametrize("mean", [0.5, 2.0, 5.0, 12.0])
 def test_remainders_of_the_taylor_polynomial_are_poisson_tails(mean):
-    """Relative to the exponential, they are the tail itself, and at most (eK/n)^n; without the e that would be wrong."""
+    """Relative to the exponential they are the tail itself, and at most (eK/n)^n; without the e that is wrong."""
     beta = 0.8
     degrees = np.arange(int(mean) + 1, int(3 * mean) + 8)
     for degree in degrees:
