@@ -67,11 +67,11 @@ class Threshold(Study):
 
     def _means(self, tokens: int, rng: np.random.Generator) -> Real:
         """``(l sum_j A_ij**2 - 1)/(exp(beta**2) - 1)``, averaged over rows i: one where the linear model holds."""
-        norms = np.sqrt(rng.chisquare(tokens, size=(self.rows, 1)) / tokens)
-        scores = norms * rng.standard_normal((self.rows, tokens))
-        betas = GRID * np.sqrt(np.log(tokens))
-        sums = [np.sum(softmax(beta * scores, None) ** 2, axis=1).mean() for beta in betas.tolist()]
-        return np.asarray((tokens * np.array(sums) - 1) / np.expm1(betas**2))
+        betas, sums = GRID * np.sqrt(np.log(tokens)), np.zeros(len(GRID))
+        for norm in np.sqrt(rng.chisquare(tokens, size=self.rows) / tokens).tolist():
+            scores = norm * rng.standard_normal((1, tokens))
+            sums += [float(np.sum(softmax(beta * scores, None) ** 2)) for beta in betas.tolist()]
+        return np.asarray((tokens * sums / self.rows - 1) / np.expm1(betas**2))
 
     # -- claims --------------------------------------------------------------------------------------------------------
 
