@@ -1,0 +1,91 @@
+"""Statements of *equivalence* that need no sampling, and the formulas that its studies measure against."""
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.special import airy
+from scipy.stats import poisson
+
+from bulkedge.ensembles.attention import taylor
+from bulkedge.laws import AttentionLaw
+from bulkedge.studies.equivalence.bulk import BEYOND_EDGE
+from bulkedge.studies.equivalence.coefficients import crossing
+from bulkedge.studies.equivalence.items import ITEMS
+from bulkedge.studies.equivalence.normaliser import mean_square
+from bulkedge.studies.equivalence.taylor import degree_reached
+from bulkedge.studies.equivalence.threshold import mean_threshold
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.3, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("ratio", [0.01, 0.5, 1.0, 30.0])
+def test_the_edge_is_beyond_that_of_marchenko_pastur(beta, ratio):
+    """Strictly, and by as little as the scores' rank lets it: with many dimensions the two edges meet."""
+    rival = 4 * np.expm1(beta**2)
+    assert AttentionLaw(beta, ratio).edge > rival
+    assert AttentionLaw(beta, 1e6).edge == pytest.approx(rival, rel=1e-5)
+
+
+@pytest.mark.parametrize("mean", [0.5, 2.0, 5.0, 12.0])
+def test_remainders_of_the_taylor_polynomial_are_poisson_tails(mean):
+    """Relative to the exponential they are the tail itself, and at most (eK/n)^n; without the e that is wrong."""
+    beta = 0.8
+    degrees = np.arange(int(mean) + 1, int(3 * mean) + 8)
+    for degree in degrees:
+        tail = poisson.sf(degree, mean)
+        polynomial = taylor(beta, int(degree))
+        # differences to the value at zero do not know how the polynomial was centred
+        approximated = polynomial(mean / beta) - polynomial(0.0)
+        exact = np.exp(-(beta**2) / 2) * np.expm1(mean)
+        assert 1 - approximated / exact == pytest.approx(tail / -np.expm1(-mean), rel=1e-6, abs=1e-13)
+        count = degree + 1
+        assert tail <= (np.e * mean / count) ** count
+    assert np.any(poisson.sf(degrees, mean) > (mean / (degrees + 1)) ** (degrees + 1))
+
+
+def test_values_beyond_a_soft_edge():
+    """The integral of the Airy density of real matrices (Forrester 2010, chapter 7), which Marchenko-Pastur allows."""
+
+    def density(x):
+        value, slope, _, _ = airy(x)
+        return slope**2 - x * value**2 + value / 2 * (1 - quad(lambda y: airy(y)[0], x, 20)[0])
+
+    assert quad(density, 0, 12)[0] == pytest.approx(BEYOND_EDGE, abs=1e-4)
+
+
+def test_noise_overtakes_the_linear_part():
+    beta = crossing()
+    assert np.expm1(beta**2) - beta**2 == pytest.approx(beta**2)
+    assert beta == pytest.approx(1.1209, abs=1e-4)
+
+
+def test_mean_square_of_the_normalisers():
+    """To first order (theta_1 + beta^4/2)/l, the next one being of order 1/l of it; against half a million rows."""
+    beta, tokens = 0.7, 10**6
+    first = (np.expm1(beta**2) + beta**4 / 2) / tokens
+    assert mean_square(beta, tokens, tokens) == pytest.approx(first, rel=1e-5)
+    rng = np.random.default_rng(201)
+    rows, tokens, dim = 500_000, 6, 9
+    norms = np.sqrt(rng.chisquare(dim, size=(rows, 1)) / dim)
+    sums = np.exp(beta * norms * rng.standard_normal((rows, tokens)) - beta**2 / 2).mean(axis=1)
+    squares = (sums - 1) ** 2
+    assert mean_square(beta, tokens, dim) == pytest.approx(squares.mean(), abs=5 * squares.std() / rows**0.5)
+
+
+def test_the_threshold_of_the_mean_is_of_order_root_log():
+    """The slope of its square in log l tends to 2/3."""
+    sizes = [10**3, 10**6, 10**9]
+    squares = np.array([mean_threshold(tokens) for tokens in sizes]) ** 2
+    slopes = np.diff(squares) / np.diff(np.log(sizes))
+    assert abs(slopes[1] - 2 / 3) < abs(slopes[0] - 2 / 3) < 0.03
+    assert slopes[1] == pytest.approx(2 / 3, abs=0.01)
+
+
+def test_degrees_between_integers():
+    errors = 10.0 ** -np.arange(5)
+    assert degree_reached(errors, 10**-2.25) == pytest.approx(3.25)
+    assert (degree_reached(errors, 2.0), degree_reached(errors, 1e-9)) == (1.0, 5.0)
+
+
+def test_items_are_named_once():
+    names = [item.name for item in ITEMS]
+    assert len(set(names)) == len(names)
