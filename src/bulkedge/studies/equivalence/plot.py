@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
 
@@ -115,19 +120,23 @@ def normaliser(data: xr.Dataset) -> Figure:
 
 def finite_head(data: xr.Dataset) -> Figure:
     """A panel for each beta: distance over tokens for both laws and the floor."""
-    figure, grid = panels(1, data.sizes["beta"], width=2.4)
+    figure, grid = panels(1, data.sizes["beta"], width=2.5, height=2.6)
     symbols = ("o", "s", "^", "D", "v")
+    everything = xr.merge([data.finite_head, data.proportional, data.floor]).to_array()
+    limits = 0.7 * float(everything.min()), 1.5 * float(everything.max())
     for axes, beta in zip(grid[0], data.beta.values.tolist(), strict=True):
         one = data.sel(beta=beta)
         for k, dim in enumerate(data.head_dim.values.tolist()):
             for name, colour in (("proportional", COLOURS[1]), ("finite_head", COLOURS[0])):
-                look = {"fmt": symbols[k % 5], "color": colour, "label": f"{name.replace('_', ' ')}, d = {dim}"}
-                marks(axes, data.tokens, one[name].sel(head_dim=dim), **look)
-        line(axes, data.tokens, one.floor.mean("head_dim"), color=COLOURS[-1], label="floor", ls="--", marker=".")
-        axes.set_xscale("log", base=2)
-        limits = 0.7 * float(data.to_array().min()), 1.5 * float(data.to_array().max())
+                look = {"fmt": symbols[k % 5], "color": colour, "label": f"{name.replace('_', '-')} law, d = {dim}"}
+                _with_errors(axes, data.tokens, one[name].sel(head_dim=dim), **look)
+        _with_errors(axes, data.tokens, one.floor, fmt=".--", lw=0.8, color=COLOURS[-1], label="floor")
+        _powers_of_two(axes, data.tokens)
         axes.set(yscale="log", ylim=limits, title=f"β = {beta:g}", xlabel="tokens")
+        axes.yaxis.set_minor_formatter(NullFormatter())
     grid[0, 0].set_ylabel("Kolmogorov distance")
+    norms = "QK-norm" if json.loads(data.attrs["parameters"])["qk_norm"] else "Gaussian queries and keys"
+    figure.suptitle(f"{norms}, {data.sizes['draw']} draws")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
@@ -214,3 +223,16 @@ def outliers(data: xr.Dataset) -> Figure:
         axes.set_xlabel("β")
         axes.legend(loc="upper left" if axes is left else "center left")
     return figure
+
+
+def _with_errors(axes: Axes, x: Any, draws: xr.DataArray, **look: Any) -> None:
+    """Means over the draws with their standard errors."""
+    marks(axes, x, draws.mean("draw"), draws.std("draw", ddof=1) / draws.sizes["draw"] ** 0.5, **look)
+
+
+def _powers_of_two(axes: Axes, values: Any) -> None:
+    """A logarithmic axis whose ticks are the values themselves."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(np.asarray(values, dtype=float).tolist()))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
