@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
+from bulkedge.plots.style import BARS, COLOURS, histogram, line, marks, panels
 
 
 def bulk(data: xr.Dataset) -> Figure:
@@ -222,6 +222,31 @@ def outliers(data: xr.Dataset) -> Figure:
     for axes in grid[0]:
         axes.set_xlabel("β")
         axes.legend(loc="upper left" if axes is left else "center left")
+    return figure
+
+
+def rank_one(data: xr.Dataset) -> Figure:
+    """Size of the term over beta, and the value beside the linear degree between the ends of the bulk."""
+    figure, grid = panels(1, 2, height=2.6)
+    left, right = grid[0]
+    line(left, data.beta, data.strength, label=r"$\sqrt{\theta_3/\varphi} = \beta^2\sqrt{\ell/2d}$")
+    _with_errors(left, data.beta, data.amplitude, label="column sums along the norms of keys")
+    left.axhline(0.0, color=COLOURS[-1], ls=":", lw=0.9, label="no such term")
+    left.set(ylabel="amplitude", ylim=(-0.1 * float(data.amplitude.max()), 1.5 * float(data.amplitude.max())))
+    unit = data.strength**2
+    right.fill_between(data.beta, 0 * unit, data.edge / unit, color=BARS, label="bulk", lw=0)
+    top = 1.15 * float((data.next / unit).max())
+    right.fill_between(data.beta, data.next / unit, 0 * unit + top, color=BARS, alpha=0.5, label="linear degree", lw=0)
+    line(right, data.beta, data.location / unit, label="predicted outlier")
+    _with_errors(right, data.beta, data.beside, label="value d + 1")
+    _with_errors(right, data.beta, data.beside_normed / unit, label="with QK-norm", fmt="s", color=COLOURS[2])
+    right.set(ylim=(0, top), ylabel=r"squared singular value $/\ (\theta_3/\varphi)$")
+    for axes in grid[0]:
+        axes.set_xlabel("β")
+    left.legend(loc="upper left")
+    right.legend(loc="upper right", ncols=2, bbox_to_anchor=(1.0, 0.93))
+    made_by = json.loads(data.attrs["parameters"])
+    figure.suptitle(f"{made_by['tokens']} tokens, {made_by['head_dim']} dimensions, {made_by['draws']} draws")
     return figure
 
 
