@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, MultipleLocator, NullFormatter, NullLocator
 
 from bulkedge.plots.style import BARS, COLOURS, histogram, line, marks, panels
 
@@ -88,21 +88,38 @@ def breakdown(data: xr.Dataset) -> Figure:
 
 
 def poisson(data: xr.Dataset) -> Figure:
-    """Histogram with bins of 0.1, and sorted values over quantiles."""
-    figure, grid = panels(1, 2)
-    left, right = grid[0]
-    histogram(left, data.bin_edge, data.simulation)
-    line(left, data["count"], data.theory, label="Poisson(1)", ls="none", marker="o", ms=4)
-    left.set_xlabel("squared singular value")
-    left.set_ylabel("share")
+    """Histogram with bins of 0.1 around the atoms, sorted values over quantiles, and what is left between integers."""
+    figure, grid = panels(1, 3, width=2.7, height=2.5)
+    left, middle, right = grid[0]
+    histogram(left, data.end, np.diff(data.mass.mean("draw")))
+    # every tenth bin has an integer in its middle: an atom and its bar have the same height where all values are there
+    atoms = np.diff(data.poisson)[::10]
+    line(left, np.arange(len(atoms)), atoms, label="Poisson(1)", ls="", marker="o", ms=4)
+    stairs = {"fill": False, "color": COLOURS[2], "lw": 0.9, "zorder": 2}
+    histogram(left, data.end, np.diff(data.dense), label="Marchenko–Pastur", **stairs)
+    left.set(xlabel="squared singular value", ylabel="share of a bin of 0.1", xlim=(-0.3, 6.3))
+    left.xaxis.set_major_locator(MultipleLocator(1))
     rank = np.arange(1, data.sizes["rank"] + 1)
-    line(right, rank, data["quantile"], label="Poisson(1) quantiles")
-    every = slice(None, None, max(1, len(rank) // 80))
-    marks(right, rank[every], data.sorted[every])
-    right.set_xlabel("rank")
-    right.set_ylabel("squared singular value")
+    every = slice(None, None, max(1, len(rank) // 60))
+    marks(middle, rank[every], data.sorted.mean("draw")[every], data.sorted.std("draw", ddof=1)[every], ms=2)
+    line(middle, rank, data["quantile"], label="Poisson(1) quantiles", lw=1.0)
+    line(middle, rank, data.dense_quantile, label="Marchenko–Pastur", color=COLOURS[2], lw=0.9, zorder=2)
+    middle.set(xlabel="rank", ylabel="squared singular value")
+    made_by = json.loads(data.attrs["parameters"])
+    fine = np.geomspace(float(data.beta.min()), float(data.beta.max()), 50)
+    line(right, fine, float(data.split * data.largest) / fine, label=r"first order, $\propto 1/\beta$")
+    _with_errors(right, data.beta, data.apart)
+    right.set(xscale="log", yscale="log", xlabel="β", ylabel="share of values between integers")
+    right.xaxis.set_major_locator(FixedLocator(data.beta.values.tolist()))
+    right.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    for axis in (right.xaxis, right.yaxis):
+        axis.set_minor_formatter(NullFormatter())
     for axes in grid[0]:
         axes.legend(loc="upper right")
+    figure.suptitle(
+        f"{made_by['tokens']} tokens, {made_by['head_dim']} dimensions, {made_by['draws']} draws; "
+        f"left and middle: β = {made_by['beta']:g}"
+    )
     return figure
 
 
@@ -235,7 +252,7 @@ def rank_one(data: xr.Dataset) -> Figure:
     left.set(ylabel="amplitude", ylim=(-0.1 * float(data.amplitude.max()), 1.5 * float(data.amplitude.max())))
     unit = data.strength**2
     right.fill_between(data.beta, 0 * unit, data.edge / unit, color=BARS, label="bulk", lw=0)
-    top = 1.15 * float((data.next / unit).max())
+    top = 1.3 * float((data.next / unit).min())
     right.fill_between(data.beta, data.next / unit, 0 * unit + top, color=BARS, alpha=0.5, label="linear degree", lw=0)
     line(right, data.beta, data.location / unit, label="predicted outlier")
     _with_errors(right, data.beta, data.beside, label="value d + 1")
@@ -244,7 +261,7 @@ def rank_one(data: xr.Dataset) -> Figure:
     for axes in grid[0]:
         axes.set_xlabel("β")
     left.legend(loc="upper left")
-    right.legend(loc="upper right", ncols=2, bbox_to_anchor=(1.0, 0.93))
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=5)
     made_by = json.loads(data.attrs["parameters"])
     figure.suptitle(f"{made_by['tokens']} tokens, {made_by['head_dim']} dimensions, {made_by['draws']} draws")
     return figure
