@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MultipleLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, MultipleLocator, NullFormatter, NullLocator
 
 from bulkedge.plots.style import BARS, COLOURS, histogram, line, marks, panels
 
@@ -94,7 +95,8 @@ def poisson(data: xr.Dataset) -> Figure:
     histogram(left, data.end, np.diff(data.mass.mean("draw")))
     # every tenth bin has an integer in its middle: an atom and its bar have the same height where all values are there
     atoms = np.diff(data.poisson)[::10]
-    line(left, np.arange(len(atoms)), atoms, label="Poisson(1)", ls="", marker="o", ms=4)
+    line(left, np.arange(len(atoms)), atoms, label="Poisson(1), β = ∞", ls="", marker="o", ms=4, mfc="none")
+    histogram(left, data.end, np.diff(data.predicted), label="to first order in 1/β", fill=False, color=COLOURS[1], lw=0.7)
     stairs = {"fill": False, "color": COLOURS[2], "lw": 0.9, "zorder": 2}
     histogram(left, data.end, np.diff(data.dense), label="Marchenko–Pastur", **stairs)
     left.set(xlabel="squared singular value", ylabel="share of a bin of 0.1", xlim=(-0.3, 6.3))
@@ -112,8 +114,8 @@ def poisson(data: xr.Dataset) -> Figure:
     right.set(xscale="log", yscale="log", xlabel="β", ylabel="share of values between integers")
     right.xaxis.set_major_locator(FixedLocator(data.beta.values.tolist()))
     right.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    for axis in (right.xaxis, right.yaxis):
-        axis.set_minor_formatter(NullFormatter())
+    right.xaxis.set_minor_formatter(NullFormatter())
+    _plain_logarithms(right.yaxis)
     for axes in grid[0]:
         axes.legend(loc="upper right")
     figure.suptitle(
@@ -227,18 +229,28 @@ def inputs(data: xr.Dataset) -> Figure:
 
 
 def outliers(data: xr.Dataset) -> Figure:
-    """Number of outliers, and participation ratios."""
-    figure, grid = panels(1, 2)
+    """Number of outliers, with and without what might make them, and participation ratios."""
+    figure, grid = panels(1, 2, height=2.6)
     left, right = grid[0]
-    line(left, data.beta, data.expected, label="expected entries", marker=".")
-    marks(left, data.beta, data.found.mean("draw"), data.found.std("draw", ddof=1), label="found")
-    left.set_ylabel("values beyond the edge")
-    marks(right, data.beta, data.outside.mean("draw"), label="outliers")
-    marks(right, data.beta, data.inside.mean("draw"), label="bulk", fmt="s", color=COLOURS[2])
-    right.set(yscale="log", ylabel="inverse participation ratio")
+    line(left, data.beta, data.expected, label="expected", marker=".")
+    _with_errors(left, data.beta, data.found, label="found")
+    shift = 0.01
+    look = {"fmt": "s", "color": COLOURS[2], "label": "without the mean of each column"}
+    _with_errors(left, data.beta + shift, data.without_columns, **look)
+    look = {"fmt": "^", "color": COLOURS[3], "label": "without large entries"}
+    _with_errors(left, data.beta - shift, data.without_entries, **look)
+    left.set_ylabel("values beyond the edge, a draw")
+    outside = data.outside.count("draw")
+    error = data.outside.std("draw", ddof=1) / outside**0.5
+    marks(right, data.beta, data.outside.mean("draw"), error.fillna(0.0), label="outliers")
+    _with_errors(right, data.beta, data.inside, label="bulk", fmt="s", color=COLOURS[2])
+    made_by = json.loads(data.attrs["parameters"])
+    right.axhline(3 / made_by["tokens"], color=COLOURS[-1], ls=":", lw=0.9, label="3/ℓ, spread evenly")
+    right.set(yscale="log", ylabel="inverse participation ratio", ylim=(1 / made_by["tokens"], 2))
     for axes in grid[0]:
         axes.set_xlabel("β")
-        axes.legend(loc="upper left" if axes is left else "center left")
+        axes.legend(loc="upper left", ncols=1 if axes is left else 3, columnspacing=0.8, handletextpad=0.4)
+    figure.suptitle(f"{made_by['tokens']} tokens and dimensions, {made_by['draws']} draws")
     return figure
 
 
@@ -278,3 +290,10 @@ def _powers_of_two(axes: Axes, values: Any) -> None:
     axes.xaxis.set_major_locator(FixedLocator(np.asarray(values, dtype=float).tolist()))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _plain_logarithms(axis: Axis) -> None:
+    """Ticks at 1, 2 and 5 of every decade, written as plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())

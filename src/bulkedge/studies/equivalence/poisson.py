@@ -57,7 +57,7 @@ class Poisson(Study):
         (100.0, 200.0, 400.0, 800.0),
         ours=(100.0, 200.0, 400.0, 800.0),
     )
-    draws: int = parameter(Integers(2, 100), "draws", 10, paper=10)
+    draws: int = parameter(Integers(2, 100), "draws", 16, paper=10)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Squared singular values of A itself."""
