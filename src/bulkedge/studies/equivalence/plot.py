@@ -162,15 +162,17 @@ def finite_head(data: xr.Dataset) -> Figure:
 
 def context(data: xr.Dataset) -> Figure:
     """Second singular value over tokens: law, limit, quarter circle and simulation."""
-    figure, grid = panels(1, 1)
+    figure, grid = panels(1, 1, height=2.8, width=4.0)
     axes = grid[0, 0]
-    line(axes, data.tokens, data.edge, label="finite-head law")
-    line(axes, data.tokens, data.proportional, label="i.i.d. scores", color=COLOURS[2], ls="--")
+    line(axes, data.tokens, data.edge, label="edge of the finite-head law")
+    line(axes, data.tokens, data.independent, label="independent scores", color=COLOURS[2], ls="--")
     axes.axhline(float(data.limit), color=COLOURS[-1], ls=":", lw=0.9, label=r"$\lambda_1/\lambda_0$")
-    marks(axes, data.tokens, data.second.mean("draw"), data.second.std("draw", ddof=1))
-    axes.set_xscale("log", base=2)
+    _with_errors(axes, data.tokens, data.second)
+    _powers_of_two(axes, data.tokens[::3])
     axes.set(yscale="log", xlabel="tokens", ylabel="second singular value of A")
     axes.legend(loc="lower left")
+    made_by = json.loads(data.attrs["parameters"])
+    axes.set_title(f"QK-norm, {made_by['head_dim']} dimensions, β = {made_by['beta']:g}, {made_by['draws']} draws")
     return figure
 
 
@@ -258,7 +260,9 @@ def rank_one(data: xr.Dataset) -> Figure:
     """Size of the term over beta, and the value beside the linear degree between the ends of the bulk."""
     figure, grid = panels(1, 2, height=2.6)
     left, right = grid[0]
-    line(left, data.beta, data.strength, label=r"$\sqrt{\theta_3/\varphi} = \beta^2\sqrt{\ell/2d}$")
+    fine = np.linspace(float(data.beta.min()), float(data.beta.max()), 50)
+    strength = float((data.strength / data.beta**2)[0]) * fine**2
+    line(left, fine, strength, label=r"$\sqrt{\theta_3/\varphi} = \beta^2\sqrt{\ell/2d}$")
     _with_errors(left, data.beta, data.amplitude, label="column sums along the norms of keys")
     left.axhline(0.0, color=COLOURS[-1], ls=":", lw=0.9, label="no such term")
     left.set(ylabel="amplitude", ylim=(-0.1 * float(data.amplitude.max()), 1.5 * float(data.amplitude.max())))
@@ -267,7 +271,7 @@ def rank_one(data: xr.Dataset) -> Figure:
     top = 1.3 * float((data.next / unit).min())
     right.fill_between(data.beta, data.next / unit, 0 * unit + top, color=BARS, alpha=0.5, label="linear degree", lw=0)
     line(right, data.beta, data.location / unit, label="predicted outlier")
-    _with_errors(right, data.beta, data.beside, label="value d + 1")
+    _with_errors(right, data.beta, data.beside, label="largest below the linear degree")
     _with_errors(right, data.beta, data.beside_normed / unit, label="with QK-norm", fmt="s", color=COLOURS[2])
     right.set(ylim=(0, top), ylabel=r"squared singular value $/\ (\theta_3/\varphi)$")
     for axes in grid[0]:
