@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
-from scipy.special import ndtr
 
-from bulkedge.arrays import Real
 from bulkedge.comparison import compare
 from bulkedge.domains import Choice, Each, Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention
@@ -17,12 +15,8 @@ from bulkedge.progress import track
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival, average
+from bulkedge.studies.equivalence.setting import UNKNOWN, large_entries, shares
 
-LEVELS = (np.arange(40) + 0.5) / 40
-"""Quantiles of each of the two laws at which distribution functions are compared."""
-UNKNOWN = 2.0
-"""Values that the law does not know: the zero of the constant vector, which every row sum of one makes, and the value
-of the term of rank one that the norms of keys make (``equivalence/rank-one``)."""
 DIMS = ("beta", "head_dim", "tokens")
 
 
@@ -66,18 +60,15 @@ class FiniteHead(Study):
         model = SoftmaxAttention(size, dim, beta, self.qk_norm)
         law, rival = FiniteHeadLaw(beta, dim, size, self.qk_norm), AttentionLaw(beta, dim / size)
         found = [model.spectrum(rng) for _ in range(self.draws)]
-        points = np.sort(np.concatenate([law.ppf(LEVELS), rival.ppf(LEVELS)]))
-        theory = law.cdf(points)
-        direction = rival.cdf(points) - theory
-        masses = np.array([np.searchsorted(each.values, points, side="right") / size for each in found])
+        rest = shares(found, law, rival)
         # a perturbation of rank m moves m values past a point at most: m/l, of one sign at all points at worst
-        moved = (UNKNOWN + _large_entries(beta, size)) / size
+        moved = (UNKNOWN + large_entries(beta, size)) / size
         return xr.Dataset(
             {
                 "finite_head": ("draw", [compare(each, law).ks for each in found]),
                 "proportional": ("draw", [compare(each, rival).ks for each in found]),
-                "share": ("draw", _projected(masses - theory, direction)),
-                "allowed": ((), moved * np.abs(direction).sum() / (direction @ direction)),
+                "share": ("draw", rest.draws),
+                "allowed": ((), moved * rest.response),
             }
         )
 
@@ -108,16 +99,6 @@ class FiniteHead(Study):
             )
             for dim in self.head_dims
         ]
-
-
-def _projected(excess: Real, direction: Real) -> Real:
-    return np.asarray(excess @ direction / (direction @ direction))
-
-
-def _large_entries(beta: float, size: int) -> float:
-    """Expected number of entries of ``sqrt(l) (A - uu')`` whose square exceeds the variance of a row, theta_1."""
-    cut = (np.log1p(np.sqrt(np.expm1(beta**2) * size)) + beta**2 / 2) / beta
-    return float(size**2 * ndtr(-cut))
 
 
 def _floor(beta: float, size: int, rng: np.random.Generator) -> float:

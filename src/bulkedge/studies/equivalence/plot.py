@@ -152,7 +152,7 @@ def finite_head(data: xr.Dataset) -> Figure:
         _with_errors(axes, data.tokens, one.floor, fmt=".--", lw=0.8, color=COLOURS[-1], label="floor")
         _powers_of_two(axes, data.tokens)
         axes.set(yscale="log", ylim=limits, title=f"β = {beta:g}", xlabel="tokens")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _plain_logarithms(axes.yaxis)
     grid[0, 0].set_ylabel("Kolmogorov distance")
     norms = "QK-norm" if json.loads(data.attrs["parameters"])["qk_norm"] else "Gaussian queries and keys"
     figure.suptitle(f"{norms}, {data.sizes['draw']} draws")
@@ -170,6 +170,7 @@ def context(data: xr.Dataset) -> Figure:
     _with_errors(axes, data.tokens, data.second)
     _powers_of_two(axes, data.tokens[::3])
     axes.set(yscale="log", xlabel="tokens", ylabel="second singular value of A")
+    _plain_logarithms(axes.yaxis)
     axes.legend(loc="lower left")
     made_by = json.loads(data.attrs["parameters"])
     axes.set_title(f"QK-norm, {made_by['head_dim']} dimensions, β = {made_by['beta']:g}, {made_by['draws']} draws")
@@ -218,15 +219,20 @@ def taylor(data: xr.Dataset) -> Figure:
 
 def inputs(data: xr.Dataset) -> Figure:
     """Distances over beta, a panel for each ratio."""
-    figure, grid = panels(1, data.sizes["ratio"], width=2.4)
+    figure, grid = panels(1, data.sizes["ratio"], width=2.4, height=2.6)
+    everything = data[["with_gram", "without"]].to_array()
+    limits = 0.7 * float(everything.min()), 1.5 * float(everything.max())
     for axes, ratio in zip(grid[0], data.ratio.values.tolist(), strict=True):
         one = data.sel(ratio=ratio)
-        marks(axes, data.beta, one.without, fmt="s-", lw=0.8, color=COLOURS[1], label="orthonormal tokens")
-        marks(axes, data.beta, one.with_gram, fmt="o-", lw=0.8, label="with the Gram matrix")
-        limits = 0.7 * float(data.to_array().min()), 2.5 * float(data.to_array().max())
+        _with_errors(axes, data.beta, one.without, fmt="s-", lw=0.8, color=COLOURS[1], label="law of orthonormal tokens")
+        _with_errors(axes, data.beta, one.with_gram, fmt="o-", lw=0.8, label="law with the Gram matrix")
         axes.set(yscale="log", ylim=limits, title=f"dimensions / tokens = {ratio:g}", xlabel="β")
+        axes.set_xticks(data.beta.values)
+        _plain_logarithms(axes.yaxis)
     grid[0, 0].set_ylabel("Kolmogorov distance")
-    grid[0, 0].legend(loc="upper left")
+    made_by = json.loads(data.attrs["parameters"])
+    figure.suptitle(f"{made_by['tokens']} tokens, head dimension {made_by['head_dim']}, {made_by['draws']} draws")
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
