@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from bulkedge.comparison import compare
+from bulkedge.comparison import compare, separation
 from bulkedge.domains import Each, Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.laws import AttentionLaw
+from bulkedge.laws import AttentionLaw, FiniteHeadLaw
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival, average
@@ -54,7 +54,9 @@ class Inputs(Study):
         law, rival = model.law(), AttentionLaw(beta, self.head_dim / self.tokens)
         found = [model.spectrum(rng) for _ in range(self.draws)]
         rest = shares(found, law, rival)
-        moved = (UNKNOWN + large_entries(beta, self.tokens)) / self.tokens
+        # what heads of this dimension do to orthonormal tokens: norms of queries and keys, degrees of finite rank
+        head = separation(FiniteHeadLaw(beta, self.head_dim, self.tokens), rival)
+        moved = (UNKNOWN + large_entries(beta, self.tokens)) / self.tokens + head
         return xr.Dataset(
             {
                 "with_gram": ("draw", [compare(each, law).ks for each in found]),
@@ -76,7 +78,8 @@ class Inputs(Study):
                 rival=Rival("the law of orthonormal tokens", 1.0),
                 finite_size=float(weak.allowed.sel(ratio=ratio).mean()),
                 reason="rank of what the law leaves out, over l: the zero of the constant vector, the term of the norms of "
-                "keys, and entries whose square exceeds the variance of a row",
+                "keys, and entries whose square exceeds the variance of a row; and what the head dimension does to the law of "
+                "orthonormal tokens",
             )
             for ratio in self.ratios
             if weak.sizes["beta"]

@@ -179,27 +179,35 @@ def context(data: xr.Dataset) -> Figure:
 
 def causal(data: xr.Dataset) -> Figure:
     """The bulk, its distance over the head dimension, largest values over rank, and the norm of the mean."""
-    figure, grid = panels(2, 2)
+    figure, grid = panels(2, 2, height=2.4)
     (bulk, distance), (top, norm) = grid
-    histogram(bulk, 10**data.bin_edge, data.simulation)
+    histogram(bulk, 10**data.bin_edge, data.simulation.mean("draw"))
     line(bulk, 10**data.point, data.theory, label="causal law")
+    line(bulk, 10**data.point, data.unmasked, label="without a mask", color=COLOURS[2], lw=0.9, ls="--")
     bulk.set(xscale="log", xlabel="squared singular value", ylabel="density, per decade", ylim=(0, None))
-    error = data.distance.std("draw", ddof=1)
-    marks(distance, data.head_dim, data.distance.mean("draw"), error, label="independent scores")
-    marks(distance, data.head_dim, data["head"], label="causal heads", fmt="s", color=COLOURS[2])
-    lowest = min(float(data.distance.min()), float(data["head"].min()))
-    distance.set(
-        xscale="log", yscale="log", xlabel="head dimension", ylabel="Kolmogorov distance", ylim=(lowest / 2, None)
-    )
-    line(top, data["rank"], data["mean"], label="Cesàro matrix", marker=".")
-    marks(top, data["rank"], data.value.mean("draw"), data.value.std("draw", ddof=1), label="causal attention")
-    top.set(xlabel="rank", ylabel="singular value")
+    bulk.set_title(f"head dimension {int(data.head_dim[-1])}")
+    independent = np.abs(data.mass - data.level).max("level")
+    heads = np.abs(data.mass - data["heads"]).max("level")
+    _with_errors(distance, data.head_dim, independent, label="to the law of independent scores")
+    _with_errors(distance, data.head_dim, heads, label="to that of causal heads", fmt="s", color=COLOURS[2])
+    distance.set(xscale="log", yscale="log", xlabel="head dimension", ylim=(None, 4 * float(independent.max())))
+    distance.set_ylabel("largest difference, five levels")
+    distance.xaxis.set_major_locator(FixedLocator(data.head_dim.values.tolist()))
+    distance.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    distance.xaxis.set_minor_formatter(NullFormatter())
+    _plain_logarithms(distance.yaxis)
+    line(top, data["rank"], data["mean"] + data["shift"], label="with fluctuations", marker=".")
+    line(top, data["rank"], data["mean"], label="Cesàro matrix", color=COLOURS[2], lw=0.9, ls="--")
+    _with_errors(top, data["rank"], data.value, label="causal attention")
+    top.set(xlabel="rank", ylabel="singular value", xticks=data["rank"].values)
     line(norm, data.tokens, data["norm"], label="norm of the Cesàro matrix")
     norm.axhline(2.0, color=COLOURS[-1], ls=":", lw=0.9, label="limit")
-    norm.set_xscale("log", base=2)
-    norm.set_xlabel("tokens")
+    _powers_of_two(norm, data.tokens[::4])
+    norm.set(xlabel="tokens", ylabel="largest singular value")
     for axes, place in ((bulk, "upper left"), (distance, "upper right"), (top, "upper right"), (norm, "lower right")):
         axes.legend(loc=place)
+    made_by = json.loads(data.attrs["parameters"])
+    figure.suptitle(f"{made_by['tokens']} tokens, β = {made_by['beta']:g}, {made_by['draws']} draws")
     return figure
 
 
