@@ -23,6 +23,8 @@ from bulkedge.studies.equivalence.setting import UNKNOWN
 SHOWN, BINS = 8, 40
 CLAIMED = 3
 """Singular values of the mean that are claimed together."""
+TIMES = 3
+"""So many times more draws for the singular values of the mean, which fluctuate with the first rows."""
 LEVELS = np.array([0.15, 0.3, 0.5, 0.7, 0.9])
 """Levels of the law of independent scores at whose quantiles distribution functions are compared."""
 BLOCKS = 0.003
@@ -81,7 +83,7 @@ class Causal(Study):
         bins = np.linspace(-8, 4, BINS + 1)
         logs = np.log10(np.maximum([each.values for each in found], 1e-300))
         shown = np.linspace(bins[0], bins[-1], 300)
-        top = [spectrum(model.sample(rng)).values[: -SHOWN - 1 : -1] for _ in range(self.draws)]
+        top = [spectrum(model.sample(rng)).values[: -SHOWN - 1 : -1] for _ in range(TIMES * self.draws)]
         sizes, mean = 2 ** np.arange(4, 21), shifted(self.tokens, self.beta, SHOWN)
         return xr.Dataset(
             {
@@ -91,7 +93,7 @@ class Causal(Study):
                 "simulation": (("draw", "bin"), [np.histogram(row, bins)[0] / len(row) / np.diff(bins) for row in logs]),
                 "theory": ("point", law.pdf(10**shown) * 10**shown * np.log(10)),
                 "unmasked": ("point", dense.pdf(10**shown) * 10**shown * np.log(10)),
-                "value": (("draw", "rank"), np.array(top), {"long_name": "singular value of A"}),
+                "value": (("sample", "rank"), np.array(top), {"long_name": "singular value of A"}),
                 "mean": ("rank", mean.bare, {"long_name": "that of the Cesaro matrix"}),
                 "shift": ("rank", mean.shift, {"long_name": "its mean shift by the fluctuations of rows"}),
                 "next": ("rank", mean.error, {"long_name": "size of the next order"}),

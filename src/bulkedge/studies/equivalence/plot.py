@@ -198,7 +198,7 @@ def causal(data: xr.Dataset) -> Figure:
     _plain_logarithms(distance.yaxis)
     line(top, data["rank"], data["mean"] + data["shift"], label="with fluctuations", marker=".")
     line(top, data["rank"], data["mean"], label="Cesàro matrix", color=COLOURS[2], lw=0.9, ls="--")
-    _with_errors(top, data["rank"], data.value, label="causal attention")
+    _with_errors(top, data["rank"], data.value.rename(sample="draw"), label="causal attention")
     top.set(xlabel="rank", ylabel="singular value", xticks=data["rank"].values)
     line(norm, data.tokens, data["norm"], label="norm of the Cesàro matrix")
     norm.axhline(2.0, color=COLOURS[-1], ls=":", lw=0.9, label="limit")
@@ -306,7 +306,7 @@ def _powers_of_two(axes: Axes, values: Any) -> None:
     """A logarithmic axis whose ticks are the values themselves."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(np.asarray(values, dtype=float).tolist()))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
     axes.xaxis.set_minor_locator(NullLocator())
 
 
