@@ -66,7 +66,9 @@ class Causal(Study):
         Each(Integers(32, 4096), most=10), "head dimensions, in any order", (32, 128, 1200), ours=(32, 128, 512, 4096)
     )
     beta: float = parameter(Interval(0.05, 1), "inverse temperature", 0.6, ours=0.6)
-    qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", default=True, ours=False)
+    qk_norm: bool = parameter(
+        Choice((False, True)), "whether queries and keys are normalised", default=True, ours=False
+    )
     draws: int = parameter(Integers(2, 100), "draws", 16, ours=16)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -90,14 +92,21 @@ class Causal(Study):
                 "mass": (("head_dim", "draw", "level"), masses, {"long_name": "distribution function"}),
                 "heads": (("head_dim", "level"), heads, {"long_name": "that of causal heads"}),
                 "dense": ("level", dense.cdf(points), {"long_name": "that of attention without a mask"}),
-                "simulation": (("draw", "bin"), [np.histogram(row, bins)[0] / len(row) / np.diff(bins) for row in logs]),
+                "simulation": (
+                    ("draw", "bin"),
+                    [np.histogram(row, bins)[0] / len(row) / np.diff(bins) for row in logs],
+                ),
                 "theory": ("point", law.pdf(10**shown) * 10**shown * np.log(10)),
                 "unmasked": ("point", dense.pdf(10**shown) * 10**shown * np.log(10)),
                 "value": (("sample", "rank"), np.array(top), {"long_name": "singular value of A"}),
                 "mean": ("rank", mean.bare, {"long_name": "that of the Cesaro matrix"}),
                 "shift": ("rank", mean.shift, {"long_name": "its mean shift by the fluctuations of rows"}),
                 "next": ("rank", mean.error, {"long_name": "size of the next order"}),
-                "norm": ("tokens", [cesaro_values(int(size), 1)[0] for size in sizes], {"long_name": "norm of the mean"}),
+                "norm": (
+                    "tokens",
+                    [cesaro_values(int(size), 1)[0] for size in sizes],
+                    {"long_name": "norm of the mean"},
+                ),
             },
             coords={
                 "head_dim": dims,
@@ -129,8 +138,8 @@ class Causal(Study):
                     predicted=0.0,
                     rival=Rival(name, 1.0),
                     finite_size=(UNKNOWN / self.tokens + BLOCKS) * np.abs(direction).sum() / (direction @ direction),
-                    reason="rank of what no law knows over l, as the zero of the constant vector; and 0.003 for taking rows "
-                    "together in blocks",
+                    reason="rank of what no law knows over l, as the zero of the constant vector; and 0.003 for taking "
+                    "rows together in blocks",
                 )
             )
         return claims
@@ -149,7 +158,7 @@ class Causal(Study):
                 reason=reason,
             ),
             Claim(
-                statement=f"mean of its first {CLAIMED} singular values: those of the Cesaro matrix, shifted by fluctuations",
+                statement=f"mean of its first {CLAIMED} singular values: the Cesaro matrix's, shifted by fluctuations",
                 place="ours",
                 measured=Estimate.of(first.value.mean("rank")),
                 predicted=float((first["mean"] + first["shift"]).mean()),

@@ -35,7 +35,9 @@ class FiniteHead(Study):
     betas: tuple[float, ...] = parameter(
         Each(Interval(0.01, 4)), "values of beta", (0.5, 1.0), ours=(0.25, 0.5, 0.75, 1.0)
     )
-    qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", default=False, ours=False)
+    qk_norm: bool = parameter(
+        Choice((False, True)), "whether queries and keys are normalised", default=False, ours=False
+    )
     draws: int = parameter(Integers(2, 100), "draws for each cell of the grid", 8, ours=4)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -82,8 +84,8 @@ class FiniteHead(Study):
                 predicted=0.0,
                 rival=Rival("the proportional law", 1.0),
                 finite_size=float(data.allowed.sel(beta=beta).mean()),
-                reason="rank of what the law leaves out, over l: the zero of the constant vector, the term of the norms of "
-                "keys, and the expected number of entries whose square exceeds the variance of a row, which fade out of it",
+                reason="rank of what the law leaves out, over l: the zero of the constant vector, the term of norms "
+                "of keys, and the expected number of entries whose square exceeds the variance of a row",
             )
             for beta in self.betas
         ]

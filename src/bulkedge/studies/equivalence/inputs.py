@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from bulkedge.arrays import Real
 from bulkedge.comparison import compare, separation
 from bulkedge.domains import Each, Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention
@@ -49,7 +50,7 @@ class Inputs(Study):
             parts.append(xr.concat(cells, dim=xr.Variable("beta", list(self.betas))))
         return xr.concat(parts, dim=xr.Variable("ratio", list(self.ratios)))
 
-    def _cell(self, inputs: np.ndarray, beta: float, rng: np.random.Generator) -> xr.Dataset:
+    def _cell(self, inputs: Real, beta: float, rng: np.random.Generator) -> xr.Dataset:
         model = SoftmaxAttention(self.tokens, self.head_dim, beta, inputs=inputs)
         law, rival = model.law(), AttentionLaw(beta, self.head_dim / self.tokens)
         found = [model.spectrum(rng) for _ in range(self.draws)]
@@ -71,15 +72,15 @@ class Inputs(Study):
         weak = data.where(data.beta <= WEAK, drop=True)
         return [
             Claim(
-                statement=f"share of the law of orthonormal tokens, dimensions over tokens = {ratio:g}, beta <= {WEAK:g}",
+                statement=f"share of the law of orthonormal tokens, dimensions / tokens = {ratio:g}, beta <= {WEAK:g}",
                 place="equivalence: Open question 2",
                 measured=average(weak.share.sel(ratio=ratio)),
                 predicted=0.0,
                 rival=Rival("the law of orthonormal tokens", 1.0),
                 finite_size=float(weak.allowed.sel(ratio=ratio).mean()),
-                reason="rank of what the law leaves out, over l: the zero of the constant vector, the term of the norms of "
-                "keys, and entries whose square exceeds the variance of a row; and what the head dimension does to the law of "
-                "orthonormal tokens",
+                reason="rank of what the law leaves out, over l: the zero of the constant vector, the term of norms "
+                "of keys, and entries whose square exceeds the variance of a row; and what the head dimension does to "
+                "the law of orthonormal tokens",
             )
             for ratio in self.ratios
             if weak.sizes["beta"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from bulkedge.arrays import Real
 from bulkedge.domains import Each, Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.estimates import Estimate
@@ -22,10 +23,10 @@ LEVEL = 0.01
 
 @dataclass(frozen=True)
 class Outliers(Study):
-    """The values beyond the bulk are made by single large entries, and not by the rank-one term of weight sqrt(theta_3).
+    """Values beyond the bulk are made by single large entries, and not by the rank-one term of weight sqrt(theta_3).
 
-    They are counted as they are, without the entries whose square exceeds the variance of a row, and without the mean of
-    every column, which holds the whole term of rank one.
+    They are counted as they are, without the entries whose square exceeds the variance of a row, and without the mean
+    of every column, which holds the whole term of rank one.
     """
 
     tokens: int = parameter(Integers(100, 4000), "tokens, and head dimension", 200, ours=1000)
@@ -85,7 +86,7 @@ class Outliers(Study):
             Claim(
                 statement=statement,
                 place=PLACE,
-                measured=average(values),
+                measured=_counted(values, expected),
                 predicted=expected,
                 rival=rival,
                 finite_size=expected / 3,
@@ -108,5 +109,11 @@ class Outliers(Study):
         ]
 
 
-def _beyond(matrix: np.ndarray, edge: float) -> int:
+def _counted(values: xr.DataArray, expected: float) -> Estimate:
+    """The mean; where every draw has the same number, as none at small beta, with the error of a Poisson number."""
+    found = average(values)
+    return found if found.error > 0 else Estimate(found.value, (expected / values.size) ** 0.5)
+
+
+def _beyond(matrix: Real, edge: float) -> int:
     return int(np.sum(spectrum(matrix).values ** 2 > edge))

@@ -96,7 +96,9 @@ def poisson(data: xr.Dataset) -> Figure:
     # every tenth bin has an integer in its middle: an atom and its bar have the same height where all values are there
     atoms = np.diff(data.poisson)[::10]
     line(left, np.arange(len(atoms)), atoms, label="Poisson(1), β = ∞", ls="", marker="o", ms=4, mfc="none")
-    histogram(left, data.end, np.diff(data.predicted), label="to first order in 1/β", fill=False, color=COLOURS[1], lw=0.7)
+    histogram(
+        left, data.end, np.diff(data.predicted), label="to first order in 1/β", fill=False, color=COLOURS[1], lw=0.7
+    )
     stairs = {"fill": False, "color": COLOURS[2], "lw": 0.9, "zorder": 2}
     histogram(left, data.end, np.diff(data.dense), label="Marchenko–Pastur", **stairs)
     left.set(xlabel="squared singular value", ylabel="share of a bin of 0.1", xlim=(-0.3, 6.3))
@@ -232,7 +234,9 @@ def inputs(data: xr.Dataset) -> Figure:
     limits = 0.7 * float(everything.min()), 1.5 * float(everything.max())
     for axes, ratio in zip(grid[0], data.ratio.values.tolist(), strict=True):
         one = data.sel(ratio=ratio)
-        _with_errors(axes, data.beta, one.without, fmt="s-", lw=0.8, color=COLOURS[1], label="law of orthonormal tokens")
+        _with_errors(
+            axes, data.beta, one.without, fmt="s-", lw=0.8, color=COLOURS[1], label="law of orthonormal tokens"
+        )
         _with_errors(axes, data.beta, one.with_gram, fmt="o-", lw=0.8, label="law with the Gram matrix")
         axes.set(yscale="log", ylim=limits, title=f"dimensions / tokens = {ratio:g}", xlabel="β")
         axes.set_xticks(data.beta.values)

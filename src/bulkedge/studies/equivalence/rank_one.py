@@ -58,9 +58,7 @@ class RankOne(Study):
         found = perron(beta, self.head_dim, self.tokens)
         strength = beta**2 * np.sqrt(self.tokens / self.head_dim / 2)
         law, smooth = (FiniteHeadLaw(beta, self.head_dim, self.tokens, qk_norm) for qk_norm in (False, True))
-        spike = [
-            each.location for each in law.singular_spike(strength).outliers if each.location < law.support[-1][0]
-        ]
+        spike = [each.location for each in law.singular_spike(strength).outliers if each.location < law.support[-1][0]]
         names = ("amplitude", "columns", "beside", "beside_normed")
         return xr.Dataset(
             {
@@ -134,7 +132,7 @@ class RankOne(Study):
         beta, square = float(one.beta), float(one.strength**2)
         if not np.isfinite(one.location):
             return []
-        claims = [
+        return [
             Claim(
                 statement=f"value below the linear degree over theta_3/phi of its draw, beta = {beta:g}: an outlier",
                 place=PLACE,
@@ -143,9 +141,7 @@ class RankOne(Study):
                 rival=Rival("no outlier: the end of the bulk there", float(one.edge) / square),
                 finite_size=4 / self.head_dim,
                 reason="v**2 weighs longer keys more, whose columns are larger: rho**2 has the mean 1 + 4/d under it",
-            )
-        ]
-        return claims + [
+            ),
             Claim(
                 statement=f"the same value with QK-norm over the end of the bulk, beta = {beta:g}: no outlier",
                 place=PLACE,
@@ -153,7 +149,7 @@ class RankOne(Study):
                 predicted=1.0,
                 rival=Rival("the outlier of Gaussian keys", float(one.location / one.edge_normed)),
                 finite_size=TRACY_WIDOM * self.tokens ** (-2 / 3) + 1 / self.head_dim,
-                reason="the largest bulk value lies 0.76 n**(-2/3) inside; harmonics of degree two, which make that bulk, "
-                "are Gaussian up to terms of order 1/d",
-            )
+                reason="the largest bulk value lies 0.76 n**(-2/3) inside; harmonics of degree two, which make that "
+                "bulk, are Gaussian up to terms of order 1/d",
+            ),
         ]

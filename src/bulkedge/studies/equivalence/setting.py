@@ -58,7 +58,7 @@ def shares(found: Sequence[Spectrum], law: Distribution, rival: Distribution) ->
 
 
 def large_entries(beta: float, tokens: int) -> float:
-    """Expected number of entries of ``sqrt(l) (A - uu')`` whose square exceeds the variance of a row, ``exp(beta**2) - 1``.
+    """Expected number of entries of ``sqrt(l) (A - uu')`` whose square exceeds the variance of a row, theta_1.
 
     Parameters
     ----------
