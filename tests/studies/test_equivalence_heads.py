@@ -107,6 +107,15 @@ def test_the_tilt_of_keys_is_theta_3(beta):
     assert perron(beta, 4000, 4000).tilt * 4000 / (beta**4 / 2) == pytest.approx(1.0, abs=0.01)
 
 
+@pytest.mark.parametrize(("beta", "tokens", "head_dim", "seen"), [(1.0, 500, 500, False), (0.6, 512, 32, True)])
+def test_where_the_term_of_rank_one_makes_an_outlier(beta, tokens, head_dim, seen):
+    """In a gap of the bulk at the size of real heads, and not at all in the setting of the paper's figures."""
+    law = FiniteHeadLaw(beta, head_dim, tokens)
+    spike = law.singular_spike(beta**2 * np.sqrt(tokens / head_dim / 2))
+    assert bool(spike.outliers) is seen
+    assert not spike.detectable  # beyond the whole bulk
+
+
 def test_shares_of_laws():
     """Quantiles of the law have no share of the rival, those of the rival all of it."""
     law, rival = Semicircle(1.0).squared(), MarchenkoPastur(0.5)

@@ -18,7 +18,7 @@ from bulkedge.version import __version__
 SMALL = {
     "equivalence/breakdown": {"tokens": 200, "head_dim": 200, "steps": 6},
     "equivalence/bulk": {"tokens": 200, "head_dim": 200},
-    "equivalence/causal": {"tokens": 100, "head_dims": (32, 400), "draws": 8},
+    "equivalence/causal": {"tokens": 100, "head_dims": (400,), "draws": 8},
     "equivalence/coefficients": {"steps": 6, "samples": 20_000},
     "equivalence/context": {"largest": 256, "draws": 6},
     "equivalence/finite-head": {"tokens": (256,), "head_dims": (32,), "draws": 6},

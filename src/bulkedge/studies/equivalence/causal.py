@@ -82,40 +82,35 @@ class Causal(Study):
             found = [model.spectrum(rng) for _ in range(self.draws)]
             masses[k] = [np.searchsorted(each.values, points, side="right") / self.tokens for each in found]
             heads[k] = CausalHeadDistribution(self.beta, dim, self.tokens, self.qk_norm).cdf(points)
-        bins = np.linspace(-8, 4, BINS + 1)
+        bins, shown = np.linspace(-8, 4, BINS + 1), np.linspace(-8, 4, 300)
         logs = np.log10(np.maximum([each.values for each in found], 1e-300))
-        shown = np.linspace(bins[0], bins[-1], 300)
-        top = [spectrum(model.sample(rng)).values[: -SHOWN - 1 : -1] for _ in range(TIMES * self.draws)]
-        sizes, mean = 2 ** np.arange(4, 21), shifted(self.tokens, self.beta, SHOWN)
-        return xr.Dataset(
+        counts = [np.histogram(row, bins)[0] / len(row) / np.diff(bins) for row in logs]
+        bulk = xr.Dataset(
             {
                 "mass": (("head_dim", "draw", "level"), masses, {"long_name": "distribution function"}),
                 "heads": (("head_dim", "level"), heads, {"long_name": "that of causal heads"}),
                 "dense": ("level", dense.cdf(points), {"long_name": "that of attention without a mask"}),
-                "simulation": (
-                    ("draw", "bin"),
-                    [np.histogram(row, bins)[0] / len(row) / np.diff(bins) for row in logs],
-                ),
+                "simulation": (("draw", "bin"), counts),
                 "theory": ("point", law.pdf(10**shown) * 10**shown * np.log(10)),
                 "unmasked": ("point", dense.pdf(10**shown) * 10**shown * np.log(10)),
+            },
+            coords={"head_dim": dims, "level": LEVELS, "point": shown, "bin_edge": bins},
+        )
+        return bulk.merge(self._largest(model, rng))
+
+    def _largest(self, model: SoftmaxAttention, rng: np.random.Generator) -> xr.Dataset:
+        top = [spectrum(model.sample(rng)).values[: -SHOWN - 1 : -1] for _ in range(TIMES * self.draws)]
+        sizes, mean = 2 ** np.arange(4, 21), shifted(self.tokens, self.beta, SHOWN)
+        norms = [cesaro_values(size, 1)[0] for size in sizes.tolist()]
+        return xr.Dataset(
+            {
                 "value": (("sample", "rank"), np.array(top), {"long_name": "singular value of A"}),
                 "mean": ("rank", mean.bare, {"long_name": "that of the Cesaro matrix"}),
                 "shift": ("rank", mean.shift, {"long_name": "its mean shift by the fluctuations of rows"}),
                 "next": ("rank", mean.error, {"long_name": "size of the next order"}),
-                "norm": (
-                    "tokens",
-                    [cesaro_values(int(size), 1)[0] for size in sizes],
-                    {"long_name": "norm of the mean"},
-                ),
+                "norm": ("tokens", norms, {"long_name": "norm of the Cesaro matrix"}),
             },
-            coords={
-                "head_dim": dims,
-                "level": LEVELS,
-                "point": shown,
-                "bin_edge": bins,
-                "rank": np.arange(1, SHOWN + 1),
-                "tokens": sizes,
-            },
+            coords={"rank": np.arange(1, SHOWN + 1), "tokens": sizes},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:

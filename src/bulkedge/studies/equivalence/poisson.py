@@ -146,22 +146,21 @@ class Poisson(Study):
                 reason="the next order of the expansion in M/beta",
             ),
         ]
-        for count in (0, 1, 2):
-            low, high = 10 * count, 10 * count + 1
-            bins = data.mass[:, high] - (data.mass[:, low] if count else 0)
-            theory, dense = (float(each[high] - (each[low] if count else 0)) for each in (data.predicted, data.dense))
-            claims.append(
-                Claim(
-                    statement=f"share of squared singular values within {NEAR:g} of {count}",
-                    place="equivalence: Figure 4",
-                    measured=Estimate.of(bins),
-                    predicted=theory,
-                    rival=Rival("Marchenko-Pastur", dense),
-                    finite_size=second,
-                    reason=reason,
-                )
-            )
-        return claims + self._limit(data)
+        return claims + [self._atom(data, count, second, reason) for count in (0, 1, 2)] + self._limit(data)
+
+    def _atom(self, data: xr.Dataset, count: int, finite_size: float, reason: str) -> Claim:
+        """The share of values in the bin around an integer."""
+        low, high = 10 * count, 10 * count + 1
+        theory, dense = (float(each[high] - each[low]) for each in (data.predicted, data.dense))
+        return Claim(
+            statement=f"share of squared singular values within {NEAR:g} of {count}",
+            place="equivalence: Figure 4",
+            measured=Estimate.of(data.mass[:, high] - data.mass[:, low]),
+            predicted=theory,
+            rival=Rival("Marchenko-Pastur", dense),
+            finite_size=finite_size,
+            reason=reason,
+        )
 
     def _limit(self, data: xr.Dataset) -> list[Claim]:
         betas, place = np.array(self.betas), "equivalence: Figure 4, Open question 1"
