@@ -11,6 +11,7 @@ from scipy.linalg import eigh
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.ensembles.pooled import TABLE, PooledDraw, PooledSequences, Table
+from bulkedge.laws import MarchenkoPastur, TracyWidom
 from bulkedge.recovery.correlations import prefix_correlation
 from bulkedge.recovery.weights import pool
 from bulkedge.studies.base import Study
@@ -115,9 +116,25 @@ class Population(Study):
                 reason="d times the overlap is about 1/(1 - 0.8)**2 = 25 at most",
                 relation="<=",
             ),
+            self._sticks(below),
             *self._between(data),
             self._kept(data),
         ]
+
+    def _sticks(self, below: xr.Dataset) -> Claim:
+        delta, kappa, omega = self.vocab_ratio, float(below.kappa), below.omega
+        law = MarchenkoPastur(delta, kappa)
+        shift = law.edge_scale * self.dim ** (-2 / 3) * TracyWidom(1).mean()
+        continued = kappa * omega * (omega + 1 - delta) / (omega - delta)
+        return Claim(
+            statement=f"largest eigenvalue of the population below {BELOW} thresholds",
+            place="recovery: Theorem 2",
+            measured=average(below.location),
+            predicted=law.edge + shift,
+            rival=Rival("equation 6 without a threshold", float(continued.where(omega > delta, drop=True).mean())),
+            finite_size=abs(shift) * self.dim ** (-1 / 3),
+            reason="the mean of the Tracy-Widom law, d**(-2/3), is the first correction; the next is d**(-1/3) of it",
+        )
 
     def _between(self, data: xr.Dataset) -> list[Claim]:
         one = data.sel(strength=slice(1.1, BETWEEN * data.attrs["sample_threshold"]))
@@ -146,7 +163,7 @@ class Population(Study):
         )
 
 
-def _population(draw: PooledDraw, model: PooledSequences) -> tuple[Real, Real]:
+def population_covariance(draw: PooledDraw, model: PooledSequences) -> tuple[Real, Real]:
     """``kappa S + alpha m m'`` of the table that was drawn, and m, half the difference of its class means."""
     positive, negative = np.split(draw.table, 2)
     means = positive.mean(axis=0), negative.mean(axis=0)
@@ -158,7 +175,7 @@ def _population(draw: PooledDraw, model: PooledSequences) -> tuple[Real, Real]:
 def _quantities(model: PooledSequences, rng: np.random.Generator) -> Real:
     """Those named in ``QUANTITIES``, of one draw."""
     draw = model.draw(rng)
-    matrix, half = _population(draw, model)
+    matrix, half = population_covariance(draw, model)
     values, vectors = eigh(matrix, subset_by_index=(model.dim - 1, model.dim - 1))
     unit = draw.mean / np.linalg.norm(draw.mean)
     rows = pool(draw.table, draw.tokens, model.weights)

@@ -12,6 +12,7 @@ from scipy.linalg import eigh
 
 from bulkedge.arrays import Real
 from bulkedge.ensembles.pooled import PooledSequences, Table, critical_strength, spectral_alignment
+from bulkedge.estimates import Estimate
 from bulkedge.progress import track
 from bulkedge.recovery.correlations import prefix_correlation, spiked_correlation
 from bulkedge.recovery.weights import causal_weights, mean_weights, optimal_weights, pool
@@ -100,6 +101,33 @@ class Predictions:
         """
         square = critical_strength(vocab_ratio, self.sample_ratio) / self.snr - self._spread(vocab_ratio)
         return np.sqrt(np.maximum(square, 0.0))
+
+
+def outlier_roots(population: Any, vocab_ratio: float, sample_ratio: float) -> tuple[Any, Any]:
+    """The two roots of equation 7, in the units of kappa: what the text takes for the outlier, and what it is.
+
+    With ``theta`` the population's outlier over kappa and ``y = lambda/theta - 1`` the quadratic is ``y**2 - (gamma/
+    delta)(theta - 1 - delta) y + gamma**2/delta = 0``: its roots are ``gamma/x`` and ``gamma x/delta``, with ``x =
+    omega - delta`` that of the spike and ``delta/x`` that of the other strength with the same theta. A spike that is
+    seen has ``x > sqrt(delta)``, so that the first is the smaller one.
+
+    Parameters
+    ----------
+    population : array_like
+        theta, the population's outlier in units of kappa.
+    vocab_ratio, sample_ratio : float
+        ``delta = d/V`` and ``gamma = d/N``.
+
+    Returns
+    -------
+    smaller, larger : arrays of the same shape
+        lambda over kappa.
+    """
+    theta = np.asarray(population, dtype=float)
+    half = sample_ratio / vocab_ratio * (theta - 1 - vocab_ratio) / 2
+    root = np.sqrt(half**2 - sample_ratio**2 / vocab_ratio)
+    larger = half + root
+    return theta * (1 + sample_ratio**2 / vocab_ratio / larger), theta * (1 + larger)
 
 
 class Found(NamedTuple):
@@ -250,6 +278,23 @@ def leading_each(model: PooledSequences, weights: Sequence[Real], rng: np.random
     found = [top(pool(draw.table, draw.tokens, each)) for each in weights]
     along = [float(vector @ draw.mean) ** 2 / model.signal**2 for _, vector in found]
     return np.array([[value for value, _ in found], along])
+
+
+def less(first: Estimate, second: Estimate) -> Estimate:
+    """The difference of two independent estimates.
+
+    Parameters
+    ----------
+    first, second : Estimate
+        Scalars.
+
+    Returns
+    -------
+    Estimate
+        The first less the second, with the freedom of Welch and Satterthwaite.
+    """
+    half = Estimate.mean([first, Estimate(-second.value, second.error, second.freedom)])
+    return Estimate(2 * half.value, 2 * half.error, half.freedom)
 
 
 def versus(statement: str, place: str, draws: xr.DataArray, predicted: Any, rival: tuple[str, Any]) -> Claim:
