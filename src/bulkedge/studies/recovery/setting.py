@@ -11,11 +11,11 @@ import xarray as xr
 from scipy.linalg import eigh
 
 from bulkedge.arrays import Real
-from bulkedge.ensembles.pooled import PooledSequences, Table, critical_strength, spectral_alignment
+from bulkedge.ensembles.pooled import PooledDraw, PooledSequences, Table, critical_strength, spectral_alignment
 from bulkedge.estimates import Estimate
 from bulkedge.progress import track
 from bulkedge.recovery.correlations import prefix_correlation, spiked_correlation
-from bulkedge.recovery.weights import causal_weights, mean_weights, optimal_weights, pool
+from bulkedge.recovery.weights import causal_weights, mean_weights, optimal_weights, pool, self_attention_weights
 from bulkedge.studies.claims import Claim, Rival, average
 
 LENGTH, PREFIX, CORRELATION = 10, 4, 0.6
@@ -24,6 +24,8 @@ LONG, LONG_PREFIX = 40, 8
 """The same where causal weights need to spread over many positions, so that tokens do not repeat."""
 DIRECTION, STRENGTH = (0, 0, 1, 0, -1, 0, 0, 1, 0, 0), 6.0
 """Direction and strength of the spiked model; the paper has a sign pattern on a few positions."""
+BLOCK = 200
+"""Sequences that are embedded at a time."""
 WEIGHTINGS = ("mean", "causal", "optimal")
 
 
@@ -295,6 +297,25 @@ def less(first: Estimate, second: Estimate) -> Estimate:
     """
     half = Estimate.mean([first, Estimate(-second.value, second.error, second.freedom)])
     return Estimate(2 * half.value, 2 * half.error, half.freedom)
+
+
+def attention_weights(draw: PooledDraw, temperature: float) -> Real:
+    """Weights of causal self-attention on each sequence of a draw, a block of sequences at a time.
+
+    Parameters
+    ----------
+    draw : PooledDraw
+        Table and tokens.
+    temperature : float
+        The factor tau of the scores ``tau x_t.x_s/d``.
+
+    Returns
+    -------
+    array of shape (N, L)
+        The weights of each sequence.
+    """
+    blocks = np.array_split(draw.tokens, max(1, len(draw.tokens) // BLOCK))
+    return np.concatenate([self_attention_weights(draw.table[block], temperature) for block in blocks])
 
 
 def versus(statement: str, place: str, draws: xr.DataArray, predicted: Any, rival: tuple[str, Any]) -> Claim:
