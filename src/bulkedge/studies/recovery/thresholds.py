@@ -53,7 +53,10 @@ class Thresholds(Study):
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both panels."""
-        return xr.merge([self._left(rng), self._right(rng)]).assign_coords(weighting=list(WEIGHTINGS))
+        data = xr.merge([self._left(rng), self._right(rng)]).assign_coords(weighting=list(WEIGHTINGS))
+        found = np.array([[self.critical(data, each, name)[:2] for name in WEIGHTINGS] for each in self.prefixes])
+        dims = "simulated", "weighting"
+        return data.assign(critical=(dims, found[..., 0]), critical_error=(dims, found[..., 1]))
 
     # -- the critical signal -------------------------------------------------------------------------------------------
 
