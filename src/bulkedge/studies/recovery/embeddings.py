@@ -37,7 +37,9 @@ class Embeddings(Study):
     dim: int = parameter(Integers(20, 2000), "dimension of the synthetic tables", 80, ours=256)
     vocab: int = parameter(Integers(200, 10**6), "their rows", 4000, ours=32_000)
     bins: int = parameter(Integers(5, 500), "bins of the histograms", 24, ours=40)
-    draws: int = parameter(Integers(3, 1000), "choices of the rows that are held out; synthetic tables anew", 10, ours=16)
+    draws: int = parameter(
+        Integers(3, 1000), "choices of the rows that are held out; synthetic tables anew", 10, ours=16
+    )
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Measure each table that is there."""

@@ -33,6 +33,8 @@ __all__ = [
     "thresholds",
 ]
 
+TICKS = (0.002, 0.005, 0.01, 0.02, 0.05)
+
 
 def bulk(data: xr.Dataset) -> Figure:
     """Histogram, law, its rival and outliers, a panel for each pooling."""
@@ -43,7 +45,7 @@ def bulk(data: xr.Dataset) -> Figure:
         line(axes, one.x, one.theory, label="Theorem 1")
         line(axes, one.x, one.rival_theory, label="Marchenko-Pastur", **RIVAL)
         height = 1.25 * float(np.quantile(one.theory, 0.97))
-        axes.axvline(float(one.outlier), color=THEORY, ls="--", lw=1, label="outlier, finite table")
+        axes.axvline(float(one.outlier), color=THEORY, ls="--", lw=1, label="outlier, theory")
         axes.axvline(float(one.rival_outlier), **RIVAL, dashes=(4, 2), label="outlier, other table")
         marks(axes, one.largest, np.full(one.sizes["draw"], 0.06 * height), label="largest eigenvalues", ms=2)
         last = 1.05 * float(max(one.largest.max(), one.outlier))
@@ -100,11 +102,15 @@ def population(data: xr.Dataset) -> Figure:
     found = data.sample_overlap
     marks(right, data.strength, found.mean("draw"), scatter(found), label="sample", color=COLOURS[2], fmt="s")
     right.axvline(float(data.attrs["sample_threshold"]), color=COLOURS[2], lw=0.8, ls=":", label="sample's threshold")
-    right.set(ylabel="squared overlap with the signal", ylim=(-0.03, 1.0))
+    right.set(ylabel="squared overlap", ylim=(-0.03, 1.03))
     for axes in grid[0]:
         axes.axvline(1.0, color="black", lw=0.8, ls=":")
         axes.set_xlabel(r"strength $\omega$ over $\delta + \sqrt{\delta}$")
-        axes.legend(loc="upper left")
+    handles, labels = (
+        first + second for first, second in zip(*(each.get_legend_handles_labels() for each in grid[0]), strict=True)
+    )
+    entries = dict(zip(labels, handles, strict=True))
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3)
     caption(figure, data, "dim", "vocab_ratio", "sample_ratio", "draws")
     return figure
 
@@ -120,8 +126,8 @@ def outlier(data: xr.Dataset) -> Figure:
     for axes, name in ((left, "location"), (right, "overlap")):
         marks(axes, data.strength, data[name].mean("draw"), scatter(data[name]))
         axes.set_xlabel(r"strength $\omega$ over its threshold")
-    left.set_ylabel("largest eigenvalue of the sample")
-    right.set(ylabel="squared overlap, sample and population", ylim=(0, 1.03))
+    left.set_ylabel("largest eigenvalue")
+    right.set(ylabel="squared overlap", ylim=(0, 1.03))
     left.legend(loc="upper left")
     right.legend(loc="lower right")
     caption(figure, data, "dim", "vocab_ratio", "sample_ratio", "draws")
@@ -174,7 +180,9 @@ def thresholds(data: xr.Dataset) -> Figure:
         marks(left, one.simulated, one.critical, one.critical_error, label="", color=colour, fmt=symbol)
         line(right, one.length, one.snr, label="", color=colour)
         spread = one.drawn.std("batch", ddof=1) / np.sqrt(one.sizes["batch"])
-        marks(right, one.length, one.drawn.mean("batch"), spread, label=f"{weighting} weights", color=colour, fmt=symbol)
+        marks(
+            right, one.length, one.drawn.mean("batch"), spread, label=f"{weighting} weights", color=colour, fmt=symbol
+        )
     left.set(xlabel="length of the prefix", ylabel="critical " + SIGNAL)
     left.set_ylim(-0.03, 1.1 * float(data.threshold.max()))
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -182,7 +190,10 @@ def thresholds(data: xr.Dataset) -> Figure:
     ticks = data.length.values[::2]
     right.set_xticks(ticks, [str(each) for each in ticks.tolist()])
     right.set_xticks([], minor=True)
-    kinds = [Line2D([], [], color="0.3", label="exact class means"), Line2D([], [], color="0.3", ls=":", label="finite table")]
+    kinds = [
+        Line2D([], [], color="0.3", label="exact class means"),
+        Line2D([], [], color="0.3", ls=":", label="finite table"),
+    ]
     handles, labels = right.get_legend_handles_labels()
     named = [*handles, *kinds]
     figure.legend(named, [*labels, *(each.get_label() for each in kinds)], loc="outside lower center", ncols=5)
@@ -206,11 +217,15 @@ def harmonic(data: xr.Dataset) -> Figure:
         one = data.sel(tokens=tokens)
         line(right, one.dim, np.sqrt(one.predicted), label=f"{tokens} tokens, theory", color=colour)
         root = np.sqrt(one.square.mean("draw"))
-        marks(right, one.dim, root, scatter(one.square) / (2 * root), label=f"{tokens} tokens", color=colour, fmt=symbol)
+        marks(
+            right, one.dim, root, scatter(one.square) / (2 * root), label=f"{tokens} tokens", color=colour, fmt=symbol
+        )
     right.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="distance to harmonic weights")
     right.set_xticks(data.dim.values, [str(each) for each in data.dim.values.tolist()])
     right.set_xticks([], minor=True)
+    right.set_yticks(TICKS, [f"{each:g}" for each in TICKS])
     right.yaxis.set_minor_formatter(NullFormatter())
+    right.set_ylim(0.9 * float(np.sqrt(data.predicted.min())), 1.1 * float(np.sqrt(data.predicted.max())))
     left.legend(loc="upper right")
     right.legend(loc="lower left")
     caption(figure, data, "vocab_ratio", "signal", "temperature", "sequences", "draws")

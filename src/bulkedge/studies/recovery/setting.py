@@ -338,9 +338,7 @@ def versus(statement: str, place: str, draws: xr.DataArray, predicted: Any, riva
         About the means over cells.
     """
     name, value = rival
-    return Claim(
-        statement, place, average(draws), float(np.mean(predicted)), Rival(name, float(np.mean(value)))
-    )
+    return Claim(statement, place, average(draws), float(np.mean(predicted)), Rival(name, float(np.mean(value))))
 
 
 def other(table: Table) -> tuple[Table, str]:

@@ -70,7 +70,11 @@ class Thresholds(Study):
         return xr.Dataset(
             {
                 "threshold": (("table", "prefix", "weighting"), np.array(critical), {"long_name": "critical signal"}),
-                "strength": (("simulated", "draw", "weighting"), np.array(found), {"long_name": "omega over signal**2"}),
+                "strength": (
+                    ("simulated", "draw", "weighting"),
+                    np.array(found),
+                    {"long_name": "omega over signal**2"},
+                ),
             },
             coords={"table": list(TABLE.options), "prefix": prefix, "simulated": list(self.prefixes)},
         )

@@ -95,8 +95,14 @@ class UnevenRows:
         pull = self.sample_ratio / x * self.noises
         least, mean = float(pull.max()), float(np.mean(self.noises))
         # the mean of kappa/(t - pull) falls from infinity to below one on the way to the mean of kappa above the pole
-        t = float(brentq(lambda each: float(np.mean(self.noises / (each - pull))) - 1, least * (1 + 1e-12) + 1e-300,
-                         least + mean * (1 + 1e-9), xtol=1e-15 * (least + mean)))
+        t = float(
+            brentq(
+                lambda each: float(np.mean(self.noises / (each - pull))) - 1,
+                least * (1 + 1e-12) + 1e-300,
+                least + mean * (1 + 1e-9),
+                xtol=1e-15 * (least + mean),
+            )
+        )
         g = 1 / (t * (x + self.vocab_ratio))
         h = float(np.mean(self.squares / (1 - pull / t)))
         return t, g, h, t * (1 + x) * (x + self.vocab_ratio) / x

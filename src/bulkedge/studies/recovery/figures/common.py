@@ -17,6 +17,8 @@ LOOK = {"mean": (COLOURS[2], "s"), "causal": (COLOURS[0], "o"), "optimal": (COLO
 RIVAL: Any = {"color": "0.45", "ls": ":", "lw": 1.2}
 """How a rival is drawn."""
 SIGNAL = r"signal $|\mu|$"
+COUNTED = ("draws", "sequences")
+"""Parameters that are shown as a number of things."""
 SYMBOLS = {
     "dim": "d",
     "vocab": "V",
@@ -25,7 +27,6 @@ SYMBOLS = {
     "sample_ratio": r"\gamma",
     "signal": r"|\mu|",
     "temperature": r"\tau",
-    "draws": "draws",
     "length": "L",
     "prefix": "p",
     "correlation": "r",
@@ -67,8 +68,8 @@ def caption(figure: Figure, data: xr.Dataset, *names: str) -> None:
     for name in names:
         if name in known:
             value = f"{known[name]:.3g}" if isinstance(known[name], float) else str(known[name])
-            symbol = SYMBOLS.get(name, name)
-            parts.append(f"{value} {symbol}" if symbol == "draws" else f"${symbol}$ = {value}")
+            symbol = f"${SYMBOLS[name]}$ = " if name in SYMBOLS else f"{name} "
+            parts.append(f"{value} {name}" if name in COUNTED else f"{symbol}{value}")
     figure.suptitle(", ".join(parts), fontsize=7)
 
 

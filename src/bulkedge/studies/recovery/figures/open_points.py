@@ -9,6 +9,8 @@ from matplotlib.ticker import MaxNLocator
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.studies.recovery.figures.common import RIVAL, SIGNAL, below, caption, over_signal, scatter
 
+SHOWN = 15
+"""First positions, on which nearly all the weight is."""
 NAMES = {"location": "largest eigenvalue", "overlap": "squared overlap"}
 
 
@@ -45,7 +47,7 @@ def data_dependent(data: xr.Dataset) -> Figure:
     marks(right, data.temperature, found.mean("draw"), scatter(found), label="self-attention")
     line(right, data.temperature, own.mean("draw"), label="independent noise", marker="_", ms=12)
     right.axhline(0.0, **RIVAL, label="harmonic weights")
-    right.set_ylabel("outlier less that of harmonic weights")
+    right.set_ylabel("shift of the outlier")
     for axes in grid[0]:
         axes.set_xlabel(r"factor $\tau$ of the scores $\tau\,x_t\cdot x_s/\sqrt{d}$")
         axes.legend(loc="upper left")
@@ -65,6 +67,7 @@ def sample_correlations(data: xr.Dataset) -> Figure:
             axes.scatter(list(places), theory, marker="_", s=400, color=colour, label=names[kind])
         axes.set(ylabel=label, xlim=(-0.5, len(places) - 0.5), ylim=(0, None))
         axes.set_xticks(list(places), [f"{each} weights" for each in data.weighting.values.tolist()])
+    grid[0, 1].set_ylim(0, 1.03)
     below(figure, grid[0, 0], 4)
     caption(figure, data, "dim", "vocab_ratio", "sample_ratio", "signal", "draws")
     return figure
@@ -86,16 +89,22 @@ def heads(data: xr.Dataset) -> Figure:
 
 
 def layers(data: xr.Dataset) -> Figure:
-    """Mean weights over position, a panel for each depth."""
-    figure, grid = panels(1, data.sizes["depth"], width=2.5)
-    for axes, depth in zip(grid[0], data.depth.values.tolist(), strict=True):
-        one = data.sel(depth=depth)
-        line(axes, one.position, one.limit, label="limit")
-        line(axes, one.position, one.without, label="without scores", **RIVAL)
-        marks(axes, one.position, one.plain_weights.mean("draw"), scatter(one.plain_weights), label="self-attention")
-        axes.set(xlabel="position", title=f"layers: {depth}", xlim=(0, 12.5), ylim=(0, 1.05 * float(data.limit.max())))
+    """Mean weights over position for each depth, and their ratio to those of uniform attention."""
+    figure, grid = panels(1, 2)
+    left, right = grid[0]
+    for depth, symbol in zip(data.depth.values.tolist(), "os^", strict=True):
+        one, colour = data.sel(depth=depth, position=slice(1, SHOWN)), COLOURS[depth - 1]
+        found, share = one.plain_weights, one.plain_weights / one.without
+        look = {"color": colour, "fmt": symbol}
+        line(left, one.position, one.limit, label=f"limit, layers: {depth}", color=colour)
+        marks(left, one.position, found.mean("draw"), scatter(found), label=f"self-attention, layers: {depth}", **look)
+        line(right, one.position, one.limit / one.without, label="", color=colour)
+        marks(right, one.position, share.mean("draw"), scatter(share), label="", **look)
+    left.set(ylabel="mean weight", yscale="log")
+    right.set(ylabel="ratio to uniform")
+    for axes in grid[0]:
+        axes.set_xlabel("position")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    grid[0, 0].set_ylabel("mean weight")
-    below(figure, grid[0, 0], 3)
+    below(figure, left, 3)
     caption(figure, data, "dim", "vocab_ratio", "signal", "temperature", "draws")
     return figure
