@@ -284,8 +284,8 @@ def pool(table: Real, tokens: Any, weights: Real) -> Real:
         Embeddings.
     tokens : array of integers, shape (samples, L)
         Rows of the table that make up each sequence.
-    weights : array of shape (L,)
-        Pooling weights.
+    weights : array of shape (L,) or (samples, L)
+        Pooling weights, the same for all sequences or those of each.
 
     Returns
     -------
@@ -294,5 +294,6 @@ def pool(table: Real, tokens: Any, weights: Real) -> Real:
     """
     count, length = tokens.shape
     ends = np.arange(0, count * length + 1, length)
-    spread = csr_array((np.tile(weights, count), tokens.ravel(), ends), shape=(count, len(table)))
+    each = np.broadcast_to(weights, tokens.shape).ravel()
+    spread = csr_array((each, tokens.ravel(), ends), shape=(count, len(table)))
     return np.asarray(spread @ table)

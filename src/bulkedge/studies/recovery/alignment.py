@@ -11,70 +11,72 @@ from bulkedge.arrays import Real
 from bulkedge.domains import Integers, parameter
 from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, average
+from bulkedge.studies.claims import Claim
 from bulkedge.studies.recovery.setting import (
     WEIGHTINGS,
     Predictions,
     correlations,
-    leading,
+    halved,
+    leading_each,
+    measured,
+    other,
+    versus,
     weights_of,
 )
 
-CLEAR = 1.5
-"""Signals from so many thresholds on, beyond which finite-size effects are of order 1/d."""
+CLEAR, LEAST = 1.5, 0.6
+"""Signals from so many thresholds on, and no weaker than that, are clear: what is left at finite size is of order 1/d."""
+PANELS = {"prefix": "Figure 4(a)", "spiked": "Figure 4(b)"}
+GAINS = {
+    "prefix": (("optimal", "causal"), ("causal", "mean")),
+    "spiked": (("optimal", "causal"), ("optimal", "mean")),
+}
+"""Which weights are said to beat which, in each correlation model."""
 
 
 @dataclass(frozen=True)
 class Alignment(Study):
     """Squared overlap of the top eigenvector with the signal: optimal weights find it first, wherever the signal is."""
 
-    dim: int = parameter(Integers(50, 5000), "dimension of the embeddings", 150, paper=600)
-    vocab: int = parameter(Integers(50, 100_000), "rows of the table, even", 300, paper=1200)
-    samples: int = parameter(Integers(50, 100_000), "sequences", 450, paper=1800)
-    signals: int = parameter(Integers(4, 100), "signal strengths", 8, paper=20)
-    table: Table = parameter(TABLE, "class means of the table", "finite")
-    draws: int = parameter(Integers(2, 1000), "draws of each", 6, paper=10)
+    dim: int = parameter(Integers(40, 5000), "dimension of the embeddings; half of it is drawn too", 120, ours=600)
+    vocab: int = parameter(Integers(40, 100_000), "rows of the table, even", 240, ours=1200)
+    samples: int = parameter(Integers(40, 100_000), "sequences", 360, ours=1800)
+    signals: int = parameter(Integers(4, 100), "signal strengths", 8, ours=15)
+    table: Table = parameter(TABLE, "class means of the table", "finite", ours="finite")
+    draws: int = parameter(Integers(2, 1000), "draws of each", 40, ours=20)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Simulate each model with each weighting."""
         signal, fine = np.linspace(0.2, 3.0, self.signals), np.linspace(0.02, 3.0, 200)
-        models = {
-            (name, weighting): PooledSequences(
-                self.dim, self.vocab, self.samples, 1.0, weights_of(weighting, matrix), matrix, self.table
-            )
-            for name, matrix in correlations().items()
-            for weighting in WEIGHTINGS
-        }
-        found = [
-            leading([replace(model, signal=each) for each in signal], self.draws, rng, " ".join(key))[..., 1]
-            for key, model in models.items()
+        parts = [self._measure(name, matrix, signal, rng) for name, matrix in correlations().items()]
+        data = xr.concat(parts, dim=xr.Variable("model", list(correlations())))
+        theories = {"": self.table, "rival_": other(self.table)[0]}
+        for prefix, table in theories.items():
+            for name, at, dim in (("predicted", signal, "signal"), ("curve", fine, "fine_signal")):
+                data[prefix + name] = (("model", "weighting", dim), self._curves(data.snr, at, table))
+        return data.assign_coords(weighting=list(WEIGHTINGS), signal=signal, fine_signal=fine)
+
+    def _measure(self, name: str, matrix: Real, signal: Real, rng: np.random.Generator) -> xr.Dataset:
+        """All weightings pool the same sequences, so that their differences scatter less than they do."""
+        weights = [weights_of(each, matrix) for each in WEIGHTINGS]
+        models = [
+            PooledSequences(self.dim, self.vocab, self.samples, 1.0, each, matrix, self.table) for each in weights
         ]
-        shape = len(correlations()), len(WEIGHTINGS)
-        dims = "model", "weighting"
+        sizes = [(each, halved(each)) for each in (replace(models[0], signal=strength) for strength in signal)]
+        found = measured(lambda model, rng: leading_each(model, weights, rng)[1], sizes, self.draws, rng, name)
+        dims = "signal", "draw", "weighting"
         return xr.Dataset(
             {
-                "measured": ((*dims, "signal", "draw"), np.reshape(found, (*shape, self.signals, self.draws))),
-                "predicted": ((*dims, "signal"), self._curves(models, signal)),
-                "curve": ((*dims, "fine_signal"), self._curves(models, fine)),
-                "threshold": (dims, np.reshape([each.threshold().sample for each in models.values()], shape)),
-                "snr": (dims, np.reshape([each.alpha / each.kappa for each in models.values()], shape)),
-            },
-            coords={
-                "model": list(correlations()),
-                "weighting": list(WEIGHTINGS),
-                "signal": signal,
-                "fine_signal": fine,
-            },
+                "measured": (dims, found.plain, {"long_name": "squared overlap with the signal"}),
+                "limit": (dims, found.limit, {"long_name": "the same without its term of order 1/d"}),
+                "threshold": ("weighting", [each.threshold().sample for each in models]),
+                "snr": ("weighting", [each.alpha / each.kappa for each in models]),
+            }
         )
 
-    def _curves(self, models: dict[tuple[str, str], PooledSequences], signal: Real) -> Real:
-        curves = [
-            Predictions(each.alpha / each.kappa, each.sample_ratio, self.table).alignment(
-                signal, np.array(each.vocab_ratio)
-            )
-            for each in models.values()
-        ]
-        return np.reshape(curves, (len(correlations()), len(WEIGHTINGS), len(signal)))
+    def _curves(self, snr: xr.DataArray, signal: Real, table: Table) -> Real:
+        predictions = Predictions(snr.values[..., None], self.dim / self.samples, table)
+        return predictions.alignment(signal, np.array(self.dim / self.vocab))
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Alignment well above the thresholds, and the order of the weightings."""
@@ -82,34 +84,38 @@ class Alignment(Study):
         for name in data.model.values.tolist():
             for weighting in WEIGHTINGS:
                 one = data.sel(model=name, weighting=weighting)
-                clear = one.where(one.signal > CLEAR * max(float(one.threshold), 0.3), drop=True)
-                if not clear.sizes["signal"]:
-                    continue
-                measured, error = average(clear.measured)
-                claims.append(
-                    Claim(
-                        statement=f"{name}, {weighting} weights: mean alignment beyond {CLEAR} thresholds",
-                        place="recovery, equation 8 and Figure 4, with the noise of the class means",
-                        predicted=float(clear.predicted.mean()),
-                        measured=measured,
-                        error=error,
-                        tolerance=4 * error + 3 / self.dim,
-                        reason="four standard errors, and a few 1/d at finite size",
+                clear = one.sel(signal=one.signal > max(CLEAR * float(one.threshold), LEAST))
+                if clear.sizes["signal"]:
+                    claims.append(
+                        versus(
+                            f"{name}, {weighting} weights: mean alignment beyond {CLEAR} thresholds",
+                            f"recovery: Theorem 4, Equation 8, {PANELS[name]}",
+                            clear.limit,
+                            clear.predicted,
+                            (other(self.table)[1], clear.rival_predicted),
+                        )
                     )
-                )
-        best = data.measured.mean(("signal", "draw"))
-        for name, others in (("prefix", ("causal", "mean")), ("spiked", ("mean", "causal"))):
-            others_best = max(float(best.sel(model=name, weighting=each)) for each in others)
+            claims += self._order(data.sel(model=name), name)
+        return claims
+
+    def _order(self, data: xr.Dataset, name: str) -> list[Claim]:
+        """What better weights gain in alignment, where both are clear of their thresholds."""
+        claims = []
+        for better, worse in GAINS[name]:
+            least = max(CLEAR * float(data.threshold.sel(weighting=[better, worse]).max()), LEAST)
+            clear = data.sel(signal=slice(least, 2 * least))
+            if not clear.sizes["signal"]:
+                continue
+            gain, predicted = (
+                clear[each].sel(weighting=better) - clear[each].sel(weighting=worse) for each in ("limit", "predicted")
+            )
             claims.append(
-                Claim(
-                    statement=f"{name}: mean alignment of optimal weights above that of the others",
-                    place="recovery, Theorem 5 and Figure 4",
-                    predicted=others_best,
-                    measured=float(best.sel(model=name, weighting="optimal")),
-                    error=average(data.measured.sel(model=name, weighting="optimal"))[1],
-                    tolerance=0.0,
-                    reason="optimal weights have the largest alpha/kappa",
-                    relation=">=",
+                versus(
+                    f"{name}: alignment of {better} weights less that of {worse} weights",
+                    f"recovery: Theorem 5, {PANELS[name]}",
+                    gain,
+                    predicted,
+                    ("no gain", 0.0),
                 )
             )
         return claims

@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
 
-from bulkedge.comparison import compare
+from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, parameter
-from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table
-from bulkedge.progress import track
-from bulkedge.spectra import Spectrum
+from bulkedge.ensembles.pooled import NOISE, TABLE, Noise, PooledSequences, Table
+from bulkedge.laws import MarchenkoPastur, TracyWidom
+from bulkedge.recovery.correlations import prefix_correlation
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, standard_error
-from bulkedge.studies.recovery.setting import correlations, weights_of
+from bulkedge.studies.claims import Claim, Rival, average, share
+from bulkedge.studies.recovery.setting import (
+    CORRELATION,
+    LONG,
+    LONG_PREFIX,
+    Found,
+    halved,
+    measured,
+    other,
+    versus,
+    weights_of,
+)
 
-BINS, POINTS = 60, 400
+BINS, POINTS, LEVELS = 60, 400, np.linspace(0.05, 0.95, 37)
 SHOWN = ("mean", "causal")
 
 
 @dataclass(frozen=True)
 class Bulk(Study):
-    """Eigenvalues of the covariance of pooled sequences: causal weights widen the bulk and part it from the outlier."""
+    """Eigenvalues of the covariance of pooled sequences: causal weights widen the bulk and part it from the outlier.
 
-    dim: int = parameter(Integers(50, 10_000), "dimension of the embeddings", 300, paper=1000)
-    vocab: int = parameter(Integers(50, 100_000), "rows of the table, even", 600, paper=2000)
-    samples: int = parameter(Integers(50, 100_000), "sequences", 900, paper=3000)
-    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.3)
-    table: Table = parameter(TABLE, "class means of the table", "finite")
-    draws: int = parameter(Integers(2, 1000), "draws", 8, paper=10)
+    The rival of the bulk is the Marchenko-Pastur law of the same mean and variance. Where the bulk ends is seen
+    without a signal, in a table whose class means are exact. Sequences are long enough that tokens hardly repeat: with
+    ten positions, causal weights have half of the noise on the first, and the bulk is measurably not the free product.
+    """
+
+    dim: int = parameter(Integers(40, 10_000), "dimension of the embeddings; half of it is drawn too", 160, ours=1000)
+    vocab: int = parameter(Integers(40, 100_000), "rows of the table, even", 320, ours=2000)
+    samples: int = parameter(Integers(40, 100_000), "sequences", 480, ours=3000)
+    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.3, ours=1.3)
+    length: int = parameter(Integers(4, 500), "positions", LONG, ours=LONG)
+    prefix: int = parameter(Integers(2, 500), "those that are correlated", LONG_PREFIX, ours=LONG_PREFIX)
+    table: Table = parameter(TABLE, "class means of the table", "finite", ours="finite")
+    noise: Noise = parameter(NOISE, "entries of the noise", "gaussian", ours="gaussian")
+    draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
 
     def model(self, weighting: str) -> PooledSequences:
         """The ensemble of the study, pooled with these weights.
@@ -44,9 +62,10 @@ class Bulk(Study):
         PooledSequences
             Of the study's sizes, with the prefix correlation.
         """
-        correlation = correlations()["prefix"]
+        correlation = prefix_correlation(self.length, self.prefix, CORRELATION)
+        sizes = self.dim, self.vocab, self.samples
         weights = weights_of(weighting, correlation)
-        return PooledSequences(self.dim, self.vocab, self.samples, self.signal, weights, correlation, self.table)
+        return PooledSequences(*sizes, self.signal, weights, correlation, self.table, noise=self.noise)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Eigenvalues of all draws."""
@@ -54,62 +73,94 @@ class Bulk(Study):
         return xr.concat(parts, dim=xr.Variable("weighting", list(SHOWN)))
 
     def _measure(self, model: PooledSequences, label: str, rng: np.random.Generator) -> xr.Dataset:
-        law, spike = model.bulk(), model.sample_spike()
-        values = np.array([model.spectrum(rng).values for _ in track(range(self.draws), label)])
-        bins = np.linspace(0, 1.02 * law.edge, BINS + 1)
-        x = np.linspace(0, 1.02 * law.edge, POINTS)[1:]
-        distance = [compare(Spectrum.of(row[:-1], "eigenvalues"), law).ks for row in values]
+        law = model.bulk()
+        places, values = law.ppf(LEVELS), []
+
+        def quantities(drawn: PooledSequences, rng: np.random.Generator) -> Real:
+            found = drawn.spectrum(rng).values
+            if drawn is model:
+                values.append(found)
+            below = np.searchsorted(found[:-1], places, side="right") / (drawn.dim - 1)
+            return np.append(below, found[-1])
+
+        drawn = measured(quantities, [(model, halved(model))], self.draws, rng, label)
+        silent = replace(model, signal=0.0, table="additive")
+        edges = measured(lambda drawn, rng: [drawn.leading(rng)[0]], [(silent, halved(silent))], self.draws, rng, label)
+        return self._describe(model, np.array(values), drawn, edges)
+
+    def _describe(self, model: PooledSequences, values: Real, drawn: Found, edges: Found) -> xr.Dataset:
+        law, kappa = model.bulk(), model.kappa
+        matched = MarchenkoPastur(model.vocab_ratio + model.sample_ratio, kappa)
+        bins, x = np.linspace(0, 1.02 * law.edge, BINS + 1), np.linspace(0, 1.02 * law.edge, POINTS)[1:]
+        rival = replace(model, table=other(self.table)[0])
+        unit = law.edge_scale * self.dim ** (-2 / 3)
         return xr.Dataset(
             {
                 "simulation": ("bin", np.histogram(values, bins)[0] / np.diff(bins) / values.size),
                 "bin_edge": ("end", bins),
                 "x": ("point", x),
                 "theory": ("point", law.pdf(x)),
-                "kolmogorov": ("draw", distance, {"long_name": "Kolmogorov distance of the bulk to the law"}),
-                "largest": ("draw", values[:, -1], {"long_name": "largest eigenvalue"}),
+                "rival_theory": ("point", matched.pdf(x)),
+                "below": (("draw", "level"), drawn.limit[0, :, :-1], {"long_name": "share of the eigenvalues below"}),
+                "rival_level": ("level", matched.cdf(law.ppf(LEVELS)), {"long_name": "the same for Marchenko-Pastur"}),
+                "largest": ("draw", drawn.plain[0, :, -1], {"long_name": "largest eigenvalue"}),
+                "limit": ("draw", drawn.limit[0, :, -1], {"long_name": "the same without its term of order 1/d"}),
+                "outlier": ((), model.sample_spike().location, {"long_name": "predicted outlier"}),
+                "rival_outlier": ((), rival.sample_spike().location, {"long_name": "that of the other table"}),
                 "edge": ((), law.edge),
-                "outlier": ((), spike.location, {"long_name": "predicted outlier"}),
-            }
+                "end": ("draw", edges.plain[0, :, 0], {"long_name": "largest eigenvalue without a signal"}),
+                "shift": ((), TracyWidom(1).mean() * unit, {"long_name": "mean of the Tracy-Widom law"}),
+                "rival_edge": ((), matched.edge, {"long_name": "edge of Marchenko-Pastur"}),
+                "kappa": ((), kappa),
+            },
+            coords={"level": LEVELS},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
-        """Bulk and outlier for both, and which is further apart."""
+        """Bulk, its edge and the outlier for both, how much wider and how much further apart."""
         claims = []
         for weighting in SHOWN:
-            one = data.sel(weighting=weighting)
-            error, predicted = standard_error(one.largest), float(one.outlier)
-            claims += [
-                Claim(
-                    statement=f"{weighting} weights: Kolmogorov distance of the bulk to the law",
-                    place="recovery, Theorem 1 and Figure 3",
-                    predicted=8 / self.dim,
-                    measured=float(one.kolmogorov.mean()),
-                    error=standard_error(one.kolmogorov),
-                    tolerance=0.0,
-                    reason="8/d for a Gaussian model",
-                    relation="<=",
-                ),
-                Claim(
-                    statement=f"{weighting} weights: outlier",
-                    place="recovery, Theorem 3 and Figure 3, with the noise of the class means",
-                    predicted=predicted,
-                    measured=float(one.largest.mean()),
-                    error=error,
-                    tolerance=4 * error + 3 * predicted / self.dim,
-                    reason="four standard errors, and a relative shift of a few 1/d",
-                ),
-            ]
-        parted = data.largest.mean("draw") / data.edge
+            claims += self._one(data.sel(weighting=weighting), weighting)
+        parted, predicted, rival = (
+            data[name].sel(weighting="causal") / data.edge.sel(weighting="causal")
+            - data[name].sel(weighting="mean") / data.edge.sel(weighting="mean")
+            for name in ("limit", "outlier", "rival_outlier")
+        )
         claims.append(
-            Claim(
-                statement="outlier over edge, causal over mean weights",
-                place="recovery, Figure 3",
-                predicted=1.0,
-                measured=float(parted.sel(weighting="causal") / parted.sel(weighting="mean")),
-                error=standard_error(data.largest.sel(weighting="causal")) / float(data.edge[1]),
-                tolerance=0.0,
-                reason="the paper: causal weights separate better",
-                relation=">=",
+            versus(
+                "outlier over edge, causal less mean weights",
+                "recovery: Figure 3",
+                parted,
+                predicted,
+                ("no gain", 0.0 * rival),
             )
         )
         return claims
+
+    def _one(self, one: xr.Dataset, weighting: str) -> list[Claim]:
+        shift = float(one["shift"])
+        return [
+            Claim(
+                statement=f"{weighting} weights: share of Marchenko-Pastur in the bulk",
+                place="recovery: Theorem 1, Figure 3",
+                measured=share(one.below.transpose("draw", "level"), one.level, one.rival_level),
+                predicted=0.0,
+                rival=Rival("Marchenko-Pastur of this mean and variance", 1.0),
+            ),
+            Claim(
+                statement=f"{weighting} weights: mean largest eigenvalue without a signal",
+                place="recovery: Proposition 1",
+                measured=average(one.end),
+                predicted=float(one.edge) + shift,
+                rival=Rival("the edge of that Marchenko-Pastur law", float(one.rival_edge) + shift),
+                finite_size=abs(shift) * self.dim ** (-1 / 3),
+                reason="the mean of the Tracy-Widom law, d**(-2/3), is the first correction; the next is d**(-1/3) of it",
+            ),
+            versus(
+                f"{weighting} weights: outlier",
+                "recovery: Theorem 3, Figure 3",
+                one.limit,
+                one.outlier,
+                (other(self.table)[1], one.rival_outlier),
+            ),
+        ]

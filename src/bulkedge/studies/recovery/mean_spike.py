@@ -10,9 +10,11 @@ import xarray as xr
 from bulkedge.domains import Choice, Integers, Interval, parameter
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, average
-from bulkedge.studies.recovery.setting import WEIGHTINGS, correlations, leading, weights_of
+from bulkedge.studies.claims import Claim, Rival, average
+from bulkedge.studies.recovery.setting import WEIGHTINGS, correlations, leading, versus, weights_of
 
+WEAK, STRONG = 0.75, 1.35
+"""Signals, in units of that at which the two spikes are the same, that are clear of it."""
 CENTRED = {"as drawn": False, "centred": True}
 
 
@@ -24,13 +26,13 @@ class MeanSpike(Study):
     only alpha is kept: until the signal is strong the top eigenvector is that mean, and tells nothing.
     """
 
-    dim: int = parameter(Integers(50, 5000), "dimension of the embeddings", 150, paper=600)
-    vocab: int = parameter(Integers(50, 100_000), "rows of the table, even", 300, paper=1200)
-    samples: int = parameter(Integers(50, 100_000), "sequences", 450, paper=1800)
-    weighting: str = parameter(Choice(WEIGHTINGS), "pooling", "mean")
-    strongest: float = parameter(Interval(0.5, 10), "strongest signal", 3.2)
-    signals: int = parameter(Integers(4, 100), "signal strengths", 9, paper=20)
-    draws: int = parameter(Integers(2, 1000), "draws of each", 10, paper=20)
+    dim: int = parameter(Integers(50, 5000), "dimension of the embeddings; half of it is drawn too", 120, ours=400)
+    vocab: int = parameter(Integers(50, 100_000), "rows of the table, even", 240, ours=800)
+    samples: int = parameter(Integers(50, 100_000), "sequences", 360, ours=1200)
+    weighting: str = parameter(Choice(WEIGHTINGS), "pooling", "mean", ours="mean")
+    strongest: float = parameter(Interval(0.5, 10), "strongest signal", 3.2, ours=3.2)
+    signals: int = parameter(Integers(4, 100), "signal strengths", 9, ours=16)
+    draws: int = parameter(Integers(2, 1000), "draws of each", 20, ours=20)
 
     def model(self) -> PooledSequences:
         """The ensemble, not centred, at unit signal."""
@@ -45,17 +47,19 @@ class MeanSpike(Study):
         models, curve = (
             [replace(raw, signal=each) for each in at] for at in (signal, np.linspace(0.02, self.strongest, 24))
         )
-        found = np.array(
-            [
-                leading([replace(each, centered=centered) for each in models], self.draws, rng, label)
-                for label, centered in CENTRED.items()
-            ]
-        )
+        found = [
+            leading([replace(each, centered=centered) for each in models], self.draws, rng, label)
+            for label, centered in CENTRED.items()
+        ]
+        plain, limit = (np.array(each) for each in zip(*found, strict=True))
         dims = "table", "signal", "draw"
         return xr.Dataset(
             {
-                "location": (dims, found[..., 0], {"long_name": "largest eigenvalue"}),
-                "overlap": (dims, found[..., 1], {"long_name": "squared overlap with the signal"}),
+                "location": (dims, plain[..., 0], {"long_name": "largest eigenvalue"}),
+                "overlap": (dims, plain[..., 1], {"long_name": "squared overlap with the signal"}),
+                "limit_location": (dims, limit[..., 0]),
+                "limit_overlap": (dims, limit[..., 1]),
+                "signal_spike": ("signal", [each.sample_spike().location for each in models]),
                 "alignment": ("signal", [each.alignment().total for each in models]),
                 "curve_location": ("fine_signal", [each.sample_spike().location for each in curve]),
                 "curve_overlap": ("fine_signal", [each.alignment().total for each in curve]),
@@ -67,51 +71,49 @@ class MeanSpike(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The spike of the mean, and that centring takes it away."""
-        clear = (data.sel(table="centred").overlap - data.sel(table="centred").alignment)[data.signal > data.crossing]
-        measured, error = average(clear)
+        weak = data.sel(signal=data.signal < WEAK * data.crossing)
+        strong = data.sel(signal=data.signal > STRONG * data.crossing)
+        middle = data.sel(signal=(data.signal > 0.5 * data.crossing) & (data.signal < WEAK * data.crossing))
+        raw, centred = "as drawn", "centred"
         return [
-            *self._as_drawn(data.sel(table="as drawn")),
-            Claim(
-                statement="centred: squared overlap less its prediction, signals beyond the crossing",
-                place="recovery, equation 8, with the noise of the class means",
-                predicted=0.0,
-                measured=measured,
-                error=error,
-                tolerance=4 * error + 3 / self.dim,
-                reason="four standard errors, and order 1/d",
-            ),
-        ]
-
-    def _as_drawn(self, data: xr.Dataset) -> list[Claim]:
-        weak, strong = data.signal < 0.75 * data.crossing, data.signal > 1.35 * data.crossing
-        location, overlap = average(data.location[weak]), average(data.overlap[weak])
-        kept = average(data.overlap[strong])
-        return [
-            Claim(
-                statement="as drawn, weak signal: the largest eigenvalue is that of the mean",
-                place="ours; theory/recovery",
-                predicted=float(data.mean_spike),
-                measured=location[0],
-                error=location[1],
-                tolerance=4 * location[1] + 5 / self.dim * float(data.mean_spike),
-                reason="four standard errors, and a few 1/d; the signal's spike pushes it up as it comes near",
+            versus(
+                "as drawn, weak signal: largest eigenvalue, that of the mean",
+                "ours",
+                weak.limit_location.sel(table=raw),
+                data.mean_spike,
+                ("that of the signal", weak.signal_spike),
             ),
             Claim(
                 statement="as drawn, weak signal: squared overlap of the top eigenvector with the signal",
-                place="ours; theory/recovery",
+                place="recovery: Equation 8; ours",
+                measured=average(middle.overlap.sel(table=raw)),
                 predicted=0.0,
-                measured=overlap[0],
-                error=overlap[1],
-                tolerance=4 * overlap[1] + 5 / self.dim,
-                reason="four standard errors, and order 1/d",
+                rival=Rival("equation 8, as if the table were centred", float(middle.alignment.mean())),
+                finite_size=self._mixing(middle),
+                reason="second order perturbation: the two spikes mix by their overlap, of variance 1/d, over their gap",
+                relation="<=",
             ),
-            Claim(
-                statement="as drawn, strong signal: squared overlap",
-                place="ours; theory/recovery",
-                predicted=float(data.alignment[strong].mean()),
-                measured=kept[0],
-                error=kept[1],
-                tolerance=4 * kept[1] + 5 / self.dim,
-                reason="four standard errors, and mixing with the mean's eigenvector, of order 1/d",
+            versus(
+                "as drawn, strong signal: squared overlap",
+                "ours",
+                strong.limit_overlap.sel(table=raw),
+                strong.alignment,
+                ("the mean's eigenvector, which knows nothing", 0.0),
+            ),
+            versus(
+                "centred, signals at which the mean had outranked them: squared overlap",
+                "recovery: Equation 8; ours",
+                middle.limit_overlap.sel(table=centred),
+                middle.alignment,
+                ("the mean's eigenvector, which knows nothing", 0.0),
             ),
         ]
+
+    def _mixing(self, data: xr.Dataset) -> float:
+        """Mean squared mixing of two spikes of sizes a and b whose directions have an overlap of variance 1/d.
+
+        The matrix in their plane has the off-diagonal entry ``sqrt(a b) g/sqrt(d)`` with g standard normal, so that
+        the top vector turns by a squared angle of ``a b/(d (a - b)**2)``.
+        """
+        first, second = float(data.mean_spike), data.signal_spike
+        return float(np.mean(first * second / (first - second) ** 2)) / self.dim + 1 / self.dim

@@ -1,0 +1,1 @@
+"""Parts of the figures of *recovery*, which ``plot.py`` puts together."""
