@@ -13,7 +13,7 @@ from bulkedge.programs import HeadMixture, dot, equal_correlations, linear, scal
 from bulkedge.programs.graph import Traced, trace
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival, share
-from bulkedge.studies.width.setting import BATCHES, STATISTIC, excess, pairs, read
+from bulkedge.studies.width.setting import BATCHES, STATISTIC, kurtosis, pairs, read
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Scores(Study):
     correlation: float = parameter(Interval(0, 0.9), "correlation of the inputs", 0.5, ours=0.5)
     score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0, ours=4.0)
     width: int = parameter(Integers(8, 4096), "width n", 64, paper=256)
-    draws: int = parameter(Integers(100, 10**6), "draws", 100_000, ours=400_000)
+    draws: int = parameter(Integers(100, 10**6), "draws", 40_000, ours=100_000)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Scores and outputs of one head."""
         gram = equal_correlations(self.inputs, self.correlation)
-        scores, y = trace(self._head, gram).finite(self.width, rng, self.draws)
+        scores, kernel = trace(self._head, gram).finite(self.width, rng, self.draws)
         flat = scores.reshape(self.draws, -1)
         found = [group.T @ group / len(group) for group in np.array_split(flat, BATCHES)]
         attention = np.exp(scores[:, 0] - scores[:, 0].max(axis=1, keepdims=True))
@@ -46,7 +46,7 @@ class Scores(Study):
                 "predicted": (("first", "second"), self.score_variance * np.kron(gram, gram)),
                 "excess": (
                     ("given", "statistic"),
-                    pairs([excess(y[:, 0]), excess(y[:, 0] / np.sqrt(given))]),
+                    pairs([kurtosis(kernel[:, 0, 0]), kurtosis(kernel[:, 0, 0] / given)]),
                     {"long_name": "excess kurtosis of a coordinate"},
                 ),
                 "expected": ("given", [mixture.excess_kurtosis(self.width), 6 / self.width]),
@@ -57,7 +57,8 @@ class Scores(Study):
     def _head(self, x: Traced) -> tuple[Traced, Traced]:
         query, key = (linear(x, variance=self.score_variance**0.5) for _ in range(2))
         scores = dot(query, key)
-        return scores, linear(scalar(softmax, scores) @ linear(x))
+        attended = scalar(softmax, scores) @ linear(x)
+        return scores, dot(attended, attended, "linear")
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The covariance of scores, and the output before and after division by what the scores say."""

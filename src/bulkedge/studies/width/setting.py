@@ -179,3 +179,20 @@ def slope(x: Any, estimates: Sequence[Estimate]) -> Estimate:
     values, errors = (np.array([getattr(each, name) for each in estimates]) for name in STATISTIC)
     error = float(np.sqrt(np.sum((weights * errors / values) ** 2)))
     return Estimate(float(weights @ np.log(values)), error, min(each.freedom for each in estimates))
+
+
+def extrapolated(narrow: Estimate, wide: Estimate) -> Estimate:
+    """From widths n and 2n to infinity, where the first correction is of order 1/n.
+
+    Parameters
+    ----------
+    narrow, wide : Estimate
+        At the two widths, independent of each other.
+
+    Returns
+    -------
+    Estimate
+        ``2 wide - narrow``.
+    """
+    error = float(np.hypot(2 * wide.error, narrow.error))
+    return Estimate(2 * wide.value - narrow.value, error, min(narrow.freedom, wide.freedom))
