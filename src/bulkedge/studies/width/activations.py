@@ -72,7 +72,7 @@ class Activations(Study):
                 "statistic": list(STATISTIC),
                 "bin_edge": edges,
             },
-            attrs={"width": self.width, "heads": self.heads},
+            attrs={"width": self.width, "heads": self.heads, "inputs": self.inputs, "draws": self.draws},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:

@@ -81,7 +81,7 @@ class Depth(Study):
                 "uniform": (("block", "layer"), uniform, {"long_name": "correlation under uniform attention"}),
             },
             coords={"block": list(rivals), "where": list(WHERE), "layer": np.arange(1, self.depth + 1)},
-            attrs={"width": self.width, "inputs": self.inputs, "heads": self.heads},
+            attrs={"width": self.width, "inputs": self.inputs, "heads": self.heads, "draws": self.draws},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:

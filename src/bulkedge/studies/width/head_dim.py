@@ -56,7 +56,7 @@ class HeadDim(Study):
                 "limit": ((), mixture.excess_kurtosis(), {"long_name": "excess kurtosis of wide heads"}),
             },
             coords={"head_dim": list(self.head_dims), "statistic": list(STATISTIC)},
-            attrs={"heads": self.heads},
+            attrs={"heads": self.heads, "inputs": self.inputs, "draws": self.draws},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:

@@ -58,7 +58,7 @@ class Heads(Study):
                 "uniform": ((), gram.mean(), {"long_name": "kernel of uniform attention"}),
             },
             coords={"heads": list(self.heads), "statistic": list(STATISTIC)},
-            attrs={"width": self.width},
+            attrs={"width": self.width, "inputs": self.inputs, "draws": self.draws},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:

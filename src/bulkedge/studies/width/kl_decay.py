@@ -75,6 +75,7 @@ class KlDecay(Study):
                 "floor": ("statistic", kernel_estimate(again, reference, rng)),
             },
             coords={"width": list(self.widths), "x": x, "t": t, "statistic": list(STATISTIC)},
+            attrs={"inputs": self.inputs, "score_variance": self.score_variance, "draws": self.draws},
         )
 
     def _limit(self, rng: np.random.Generator, layer: object, draws: int) -> Real:

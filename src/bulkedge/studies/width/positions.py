@@ -66,7 +66,7 @@ class Positions(Study):
                 "where": ["n", "2n", "extrapolated"],
                 "statistic": list(STATISTIC),
             },
-            attrs={"width": self.width},
+            attrs={"width": self.width, "inputs": self.inputs, "draws": self.draws},
         )
 
     @property

@@ -54,6 +54,7 @@ class Scaling(Study):
                 "uniform": ((), gram.mean(), {"long_name": "variance under uniform attention"}),
             },
             coords={"scaling": list(SCALINGS), "width": list(self.widths), "order": [1, 2]},
+            attrs={"inputs": self.inputs, "score_variance": self.score_variance, "draws": self.draws},
         )
 
     def _moments(self, width: int, scaling: str) -> list[float]:

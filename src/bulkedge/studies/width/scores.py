@@ -52,6 +52,7 @@ class Scores(Study):
                 "expected": ("given", [mixture.excess_kurtosis(self.width), 6 / self.width]),
             },
             coords={"given": ["nothing", "scores"], "statistic": list(STATISTIC)},
+            attrs={"width": self.width, "inputs": self.inputs, "draws": self.draws},
         )
 
     def _head(self, x: Traced) -> tuple[Traced, Traced]:

@@ -55,7 +55,7 @@ class Sequence(Study):
         return xr.Dataset(
             {key: (("width", "statistic"), pairs(rows[key]), {"long_name": name}) for key, name in names.items()},
             coords={"width": list(self.widths), "statistic": list(STATISTIC)},
-            attrs={"score_variance": self.score_variance},
+            attrs={"score_variance": self.score_variance, "draws": self.draws},
         )
 
     def _layer(self, width: int, rng: np.random.Generator) -> Real:

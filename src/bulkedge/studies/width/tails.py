@@ -68,7 +68,7 @@ class Tails(Study):
                 "level": ("level", list(LEVELS), {"units": "standard deviations"}),
                 "statistic": list(STATISTIC),
             },
-            attrs={"width": self.width},
+            attrs={"width": self.width, "inputs": self.inputs, "draws": self.draws},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:

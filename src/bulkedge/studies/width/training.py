@@ -20,7 +20,7 @@ from bulkedge.studies.width.setting import STATISTIC, extrapolated, kurtosis, pa
 
 QUANTITIES = {
     "moved": "mean square by which a score moves in a step",
-    "bent": "mean square of the output after a step, less that of a step along the tangent kernel",
+    "bent": "mean distance of the output after a step from that of a step along the tangent kernel",
     "tangent": "mean tangent kernel",
     "spread": "variance of the tangent kernel over its squared mean",
 }
@@ -101,7 +101,7 @@ class Training(Study):
                 "where": ["n", "2n", "extrapolated", "limit"],
                 "statistic": list(STATISTIC),
             },
-            attrs={"width": self.width, "rate": self.rate},
+            attrs={"width": self.width, "rate": self.rate, "inputs": self.inputs, "draws": self.draws},
         )
 
     def measured(self, step: Step) -> list[Estimate]:
@@ -121,7 +121,7 @@ class Training(Study):
         linear = step.before - self.rate * (step.before - self.target) * step.tangent
         return [
             Estimate.of(step.moved),
-            Estimate.of((step.after - linear) ** 2),
+            Estimate.of(np.abs(step.after - linear)),
             Estimate.of(step.tangent),
             Estimate(spread.value / 3, spread.error / 3, spread.freedom),
         ]
