@@ -51,8 +51,7 @@ class KlDecay(Study):
         rows = []
         reference = self._limit(rng, layer, self.draws)
         for width in track(self.widths, "widths"):
-            count = max(self.draws * WHOLE // max(width, WHOLE), 2 * BATCHES)
-            groups = np.array_split(layer.finite(width, rng, count)[:, 0, 0], BATCHES)
+            groups = np.array_split(layer.finite(width, rng, self._count(width))[:, 0, 0], BATCHES)
             law = FiniteMixture(limit, width)
             rows.append(
                 {
@@ -60,10 +59,10 @@ class KlDecay(Study):
                     "characteristic": [np.exp(-(t[:, None] ** 2) * group / 2).mean(axis=1) for group in groups],
                     "exact_density": law.pdf(x),
                     "exact_characteristic": law.characteristic(t),
-                    "kernel": kernel_estimate(groups, reference, rng),
+                    "kernel": kernel_estimate(np.concatenate(groups), reference, self.kernel_draws, rng),
                 }
             )
-        again = np.array_split(self._limit(rng, layer, self.draws), BATCHES)
+        again = self._limit(rng, layer, BATCHES * self.kernel_draws)
         gathered = {name: ("width", [row[name] for row in rows]) for name in rows[0]}
         dims = {"density": ("batch", "x"), "characteristic": ("batch", "t"), "kernel": ("statistic",)}
         dims |= {"exact_density": ("x",), "exact_characteristic": ("t",)}
@@ -72,11 +71,20 @@ class KlDecay(Study):
             | {
                 "limit_density": ("x", base),
                 "limit_characteristic": ("t", limit.characteristic(t)),
-                "floor": ("statistic", kernel_estimate(again, reference, rng)),
+                "floor": ("statistic", kernel_estimate(again, reference, self.kernel_draws, rng)),
             },
             coords={"width": list(self.widths), "x": x, "t": t, "statistic": list(STATISTIC)},
-            attrs={"inputs": self.inputs, "score_variance": self.score_variance, "draws": self.draws},
+            attrs={"inputs": self.inputs, "score_variance": self.score_variance, "draws": self.draws}
+            | {"kernel_draws": self.kernel_draws},
         )
+
+    def _count(self, width: int) -> int:
+        return max(self.draws * WHOLE // max(width, WHOLE), 4 * BATCHES)
+
+    @property
+    def kernel_draws(self) -> int:
+        """Draws of a kernel estimate, the same at each width: a quarter of what the widest layer has."""
+        return self._count(max(self.widths)) // 4
 
     def _limit(self, rng: np.random.Generator, layer: object, draws: int) -> Real:
         return np.asarray(layer.limit(rng, draws)[:, 0, 0])  # type: ignore[attr-defined]
@@ -127,9 +135,8 @@ class KlDecay(Study):
 
     def _floor(self, data: xr.Dataset) -> Claim:
         value, error = data.floor.values.tolist()
-        count = self.draws // BATCHES
         return Claim(
-            statement=f"floor of kernel estimates from {count} draws, over the divergence at width {max(self.widths)}",
+            statement=f"floor of kernel estimates from {self.kernel_draws} draws, over the divergence at width {max(self.widths)}",
             place="width: Figure 1(b)",
             measured=Estimate(value, error, BATCHES - 1),
             predicted=float(exact_divergences(data)[0, self.widths.index(max(self.widths))]),
@@ -156,26 +163,29 @@ def gaussians(variances: Real, x: Real) -> Real:
     return np.asarray(np.exp(-(x[:, None] ** 2) / (2 * variances)) / np.sqrt(2 * np.pi * variances))
 
 
-def kernel_estimate(groups: list[Real], reference: Real, rng: np.random.Generator) -> list[float]:
+def kernel_estimate(variances: Real, reference: Real, size: int, rng: np.random.Generator) -> list[float]:
     """The paper's divergence of kernel density estimates, from draws of a coordinate, with its error over groups.
 
     Parameters
     ----------
-    groups : list of arrays
-        Variances given all but the last weight, group by group.
-    reference : array
+    variances : array of shape (draws,)
+        Variances given all but the last weight.
+    reference : array of shape (draws,)
         The same of the limit.
+    size : int
+        Draws for each estimate; there are as many estimates as the draws allow, from two on and up to BATCHES.
     rng : numpy.random.Generator
         Draws the last weight.
 
     Returns
     -------
     list of float
-        Mean over groups, and its standard error.
+        Mean over estimates, and its standard error.
     """
     wide = np.sqrt(reference) * rng.standard_normal(len(reference))
-    found = [kl_divergence(np.sqrt(group) * rng.standard_normal(len(group)), wide) for group in groups]
-    return pairs([Estimate.of(found)])[0]
+    y = np.sqrt(variances) * rng.standard_normal(len(variances))
+    starts = range(0, min(len(y), BATCHES * size) - size + 1, size)
+    return pairs([Estimate.of([kl_divergence(y[start : start + size], wide) for start in starts])])[0]
 
 
 def _kl(batches: Real, data: xr.Dataset) -> float:

@@ -13,7 +13,7 @@ from scipy.special import ndtr
 from bulkedge.estimates import Estimate
 from bulkedge.plots.style import BARS, COLOURS, histogram, line, marks, panels
 from bulkedge.studies.width.kl_decay import divergence, exact_divergences
-from bulkedge.studies.width.sequence import joint_limit
+from bulkedge.studies.width.sequence import joint_limit, scaled_kernel
 from bulkedge.studies.width.setting import kurtosis
 
 RIVAL: Any = {"color": COLOURS[-1], "ls": ":", "lw": 1}
@@ -44,14 +44,14 @@ def _plural(heads_: int) -> str:
 
 def distribution(data: xr.Dataset) -> Figure:
     """For each number of heads the density, and how far the distribution function is from a Gaussian's."""
-    figure, grid = panels(2, data.sizes["heads"], width=2.9, height=2.0)
+    figure, grid = panels(2, data.sizes["heads"], width=2.9, height=2.1)
     gaussian, base = np.exp(-(data.x**2) / 2) / np.sqrt(2 * np.pi), ndtr(data.point.values)
     for (top, low), heads_ in zip(grid.T, data.heads.values.tolist(), strict=True):
         one = data.sel(heads=heads_)
         histogram(top, data.bin_edge, one.simulation, label="drawn")
         line(top, data.x, one.theory, label="limit")
         line(top, data.x, gaussian, label="Gaussian", **RIVAL)
-        top.set(title=_plural(heads_), yscale="log", ylim=(1e-5, 3), xlabel="coordinate / deviation")
+        top.set(title=_plural(heads_), yscale="log", ylim=(1e-5, 30), xlabel="coordinate / deviation")
         names = [("averaged", COLOURS[0], "drawn, last weight averaged")]
         if heads_ == 1:
             names.insert(0, ("counted", COLOURS[5], "drawn, counted"))
@@ -61,11 +61,11 @@ def distribution(data: xr.Dataset) -> Figure:
         line(low, data.point, one.limit - base, label="limit")
         line(low, data.point, one.exact - base, label=f"exact at n = {data.attrs['width']}", **GREEN)
         low.axhline(0, label="Gaussian", **RIVAL)
-        low.set(xlabel="coordinate / deviation", ylim=(-0.02, 0.04))
+        low.set(xlabel="coordinate / deviation", ylim=(-0.006, 0.014))
     grid[0, 0].set_ylabel("density")
     grid[1, 0].set_ylabel("distribution function\nless a Gaussian's")
-    grid[0, 0].legend(loc="lower center", handlelength=1.2)
-    grid[1, 0].legend(loc="upper right", handlelength=1.2)
+    grid[0, 0].legend(loc="upper center", handlelength=1.2, ncols=3)
+    figure.legend(*grid[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, handlelength=1.2)
     _sizes(figure, data)
     return figure
 
@@ -81,12 +81,13 @@ def kl_decay(data: xr.Dataset) -> Figure:
         seen = value > 2 * error
         marks(axes, widths[seen], value[seen], error[seen], label="drawn, last weight averaged")
         bound = np.maximum(value, 0) + 2 * error
-        axes.plot(widths[~seen], bound[~seen], "v", ms=4, mfc="none", color=COLOURS[0], label="upper bound, two errors")
+        if not seen.all():
+            axes.plot(widths[~seen], bound[~seen], "v", ms=4, mfc="none", color=COLOURS[0], label="drawn, two errors above")
         line(axes, widths, exact, label="exact")
         line(axes, widths, exact[0] * (widths[0] / widths) ** 1.5, label=r"$n^{-3/2}$", **RIVAL)
         if kind == "kl":
             at = data.kernel.values
-            marks(axes, widths, at[:, 0], at[:, 1], label="kernel estimate", fmt="s", color=COLOURS[3])
+            marks(axes, widths, at[:, 0], at[:, 1], label=f"kernel estimate, {data.attrs['kernel_draws']:,} draws", fmt="s", color=COLOURS[3])
             axes.axhline(float(data.floor[0]), color=COLOURS[3], ls="--", lw=0.9, label="its floor")
         _powers(axes, widths)
         axes.set(xlabel="width n", title=titles[kind])
@@ -113,9 +114,9 @@ def scores(data: xr.Dataset) -> Figure:
     right.plot([0, 1], data.expected, "_", ms=16, color=COLOURS[1], label="exact")
     right.axhline(0, label="Gaussian", **RIVAL)
     right.set(xticks=[0, 1], xticklabels=["alone", "over its deviation\ngiven the scores"], xlim=(-0.5, 1.5))
-    right.set(ylabel="excess kurtosis of a coordinate", ylim=(-0.01, None))
+    right.set(ylabel="excess kurtosis", ylim=(-0.01, None))
     for axes in grid[0]:
-        axes.legend(loc="upper left" if axes is left else "lower left")
+        axes.legend(loc="upper left" if axes is left else "center left")
     _sizes(figure, data)
     return figure
 
@@ -144,7 +145,7 @@ def scaling(data: xr.Dataset) -> Figure:
     start = float(kurtosis(data.variance.sel(scaling="linear").values[0]).value)
     line(last, data.width, start * float(data.width[0]) / data.width, label=r"$n^{-1}$", **RIVAL)
     _powers(last, data.width.values)
-    last.set(xlabel="width n", title="excess kurtosis", ylim=(None, 5))
+    last.set(xlabel="width n", title="excess kurtosis", ylim=(min(2e-6, float(kurtosis(data.variance.values[1, -1]).value) / 100), 5))
     grid[0, 0].set_ylabel("variance given the scores")
     grid[0, 1].legend(loc="upper right")
     last.legend(loc="lower left", handlelength=1.4)
@@ -163,7 +164,7 @@ def heads(data: xr.Dataset) -> Figure:
         marks(axes, data.heads, value, error, label=f"{name}{' width' if name == 'finite' else ''}, drawn", **look)
     line(axes, data.heads, data.exact[0] * (data.heads[0] / data.heads) ** 0.5, label=r"$H^{-1/2}$", **RIVAL)
     _powers(axes, data.heads.values)
-    axes.set(xlabel="heads H", ylabel="excess kurtosis of a coordinate")
+    axes.set(xlabel="heads H", ylabel="excess kurtosis of a coordinate", ylim=(float(data.theory[-1]) / 12, None))
     axes.legend(loc="lower left")
     _sizes(figure, data)
     return figure
@@ -172,12 +173,12 @@ def heads(data: xr.Dataset) -> Figure:
 def activations(data: xr.Dataset) -> Figure:
     """A panel for each activation with densities, and what the random kernel adds to moments, over its limit."""
     figure, grid = panels(1, data.sizes["activation"] + 1, width=1.8)
-    names = data.activation.values.tolist()
+    names, top = data.activation.values.tolist(), 1.05 * float(data.density.max())
     for axes, name in zip(grid[0], names, strict=False):
         one = data.density.sel(activation=name)
         histogram(axes, data.bin_edge, one.sel(drawn="finite"), label="finite width")
         histogram(axes, data.bin_edge, one.sel(drawn="limit"), label="limit", fill=False, color=COLOURS[1])
-        axes.set(title=name, xlabel="$f(y)$", ylim=(0, 2.0), ylabel="density" if name == names[0] else "")
+        axes.set(title=name, xlabel="$f(y)$", ylim=(0, top), ylabel="density" if name == names[0] else "")
     grid[0, 0].legend(loc="upper center", handlelength=1.2)
     last, limit = grid[0, -1], data.gap.sel(where="limit", statistic="value")
     gap = (data.gap / limit).transpose("where", "statistic", "activation")
@@ -185,7 +186,8 @@ def activations(data: xr.Dataset) -> Figure:
     marks(last, np.arange(len(names)), 2 * wide[0] - narrow[0], np.hypot(2 * wide[1], narrow[1]), label="drawn")
     last.axhline(1, color=COLOURS[1], label="limit")
     last.axhline(0, label="Gaussian process", **RIVAL)
-    last.set(xticks=range(len(names)), xlim=(-0.5, len(names) - 0.5), ylim=(-0.3, 1.6), title="random kernel adds, / limit")
+    last.set(xticks=range(len(names)), xlim=(-0.5, len(names) - 0.5), ylim=(-0.3, 1.6))
+    last.set(title="added by randomness", ylabel="over the limit")
     last.set_xticklabels(names, rotation=45)
     last.legend(loc="lower right", bbox_to_anchor=(1, 0.15))
     _sizes(figure, data)
@@ -215,9 +217,10 @@ def tails(data: xr.Dataset) -> Figure:
     for heads_, colour in zip(data.heads.values.tolist(), COLOURS, strict=False):
         one = data.sel(heads=heads_)
         line(axes, data.x, one.exact, label=f"{_plural(heads_)}, exact", color=colour)
-        line(axes, data.x, one.limit, label="limit of infinite width", color=colour, ls="--", lw=0.9)
+        first = heads_ == data.heads.values[0]
+        line(axes, data.x, one.limit, label="infinite width" if first else "", color=colour, ls="--", lw=0.9)
         value, error = (one.drawn.sel(statistic=each) for each in ("value", "error"))
-        marks(axes, data.level, value, error, label="drawn", color=colour)
+        marks(axes, data.level, value, error, label="drawn" if first else "", color=colour)
     axes.axhline(1, label="Gaussian", **RIVAL)
     axes.set(yscale="log", xlabel="coordinate / deviation", ylabel="tail over a Gaussian's")
     axes.legend(loc="upper left")
@@ -239,12 +242,13 @@ def depth(data: xr.Dataset) -> Figure:
         axes.set(xlabel="blocks", title=title, xticks=data.layer)
     grid[0, 1].set_yscale("symlog", linthresh=1e-3)
     grid[0, 1].axhline(0, **RIVAL)
+    grid[0, 1].set_ylim(min(-3e-4, float(data.variance.mean("batch").min()) * 1.5), None)
     grid[0, 1].yaxis.set_minor_formatter(NullFormatter())
     figure.legend(
         *grid[0, 0].get_legend_handles_labels(),
         loc="outside lower center",
         ncols=3,
-        title="lines: chain; points: finite width, extrapolated; dotted: uniform attention, or none",
+        title="lines: chain; points: finite width, extrapolated; dotted: uniform attention, a kernel that is not random",
         title_fontsize=7,
     )
     _sizes(figure, data, n=f"{data.attrs['width']} and {2 * data.attrs['width']}")
@@ -262,11 +266,12 @@ def sequence(data: xr.Dataset) -> Figure:
     line(left, data.width, data.exact.sel(statistic="value"), label="scores given the query")
     line(left, data.width, joint_limit(variance) / data.width, label="joint limit", **GREEN)
     line(left, data.width, data.fixed.sel(statistic="value"), label="infinite width, s inputs", **RIVAL)
-    right.axhline(np.exp(variance), color=COLOURS[1], label="joint limit")
+    line(right, data.width, [scaled_kernel(variance, width) for width in data.width.values], label="to order 1/s")
+    right.axhline(np.exp(variance), label="joint limit", **GREEN)
     right.axhline(1, label="uniform attention", **RIVAL)
     _powers(left, data.width.values)
     _powers(right, data.width.values, y=False)
-    left.set(xlabel="width n = inputs s", ylabel="excess kurtosis of a coordinate")
+    left.set(xlabel="width n = inputs s", ylabel="excess kurtosis", ylim=(float(data.fixed.min()) / 20, None))
     right.set(xlabel="width n = inputs s", ylabel="s × variance of a coordinate", ylim=(0.95, 1.4))
     left.legend(loc="lower left", handlelength=1.4)
     right.legend(loc="center right")
@@ -291,7 +296,7 @@ def positions(data: xr.Dataset) -> Figure:
     low, high = grid[0, 0].get_ylim()
     grid[0, 0].set_ylim(low, high + 0.5 * (high - low))
     grid[0, 0].legend(loc="upper center", ncols=2)
-    _sizes(figure, data)
+    _sizes(figure, data, n=f"{data.attrs['width']} and {2 * data.attrs['width']}")
     return figure
 
 
@@ -314,5 +319,5 @@ def training(data: xr.Dataset) -> Figure:
     right.axvline(float(data.tangent.mean()), label="its mean: not random", **RIVAL)
     right.set(xlabel="tangent kernel of the output", ylabel="density")
     right.legend(loc="upper right")
-    _sizes(figure, data)
+    _sizes(figure, data, n=f"{data.attrs['width']} and {2 * data.attrs['width']}")
     return figure

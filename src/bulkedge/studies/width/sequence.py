@@ -87,7 +87,7 @@ class Sequence(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Kurtosis at each width, its rate and what is left of it in the joint limit."""
-        variance, widest = self.score_variance, self.widths[-1]
+        widest = self.widths[-1]
         found = [read(data.kurtosis.sel(width=width), self.draws - 1) for width in self.widths]
         claims = [
             Claim(
@@ -109,14 +109,12 @@ class Sequence(Study):
                 rival=Rival("none, as with a fixed number of inputs", 0.0),
             )
         )
-        # E k = (e**v/s)(1 + c/s + ...): second order of the ratio of sums, and v from the length of the query
-        second = 3 * np.exp(variance) - 2 * np.exp(2 * variance) - 1
         claims.append(
             Claim(
                 statement=f"s times the variance of a coordinate, {widest} inputs at width {widest}",
                 place="width: Open question 2",
                 measured=read(data.kernel.sel(width=widest), self.draws - 1),
-                predicted=float(np.exp(variance)) * (1 + (second + variance**2) / widest),
+                predicted=scaled_kernel(self.score_variance, widest),
                 rival=Rival("uniform attention", 1.0),
             )
         )
@@ -140,3 +138,23 @@ def joint_limit(score_variance: float, ratio: float = 1.0) -> float:
     """
     attention = np.exp(4 * score_variance) - 4 * np.exp(2 * score_variance) + 4 * np.exp(score_variance) - 1
     return float(3 * (attention / ratio + 2 * score_variance**2 + 2))
+
+
+def scaled_kernel(score_variance: float, width: int) -> float:
+    """``s`` times the variance of a coordinate, to order 1/s, with as many inputs as the width.
+
+    Parameters
+    ----------
+    score_variance : float
+        Variance v of a score.
+    width : int
+        Width n, and number of inputs s.
+
+    Returns
+    -------
+    float
+        ``e**v (1 + (3 e**v - 2 e**(2v) - 1)/s + v**2/n)``: the mean of a ratio of two sums over the inputs to second
+        order, and the length of the query.
+    """
+    ratio = 3 * np.exp(score_variance) - 2 * np.exp(2 * score_variance) - 1
+    return float(np.exp(score_variance) * (1 + (ratio + score_variance**2) / width))
