@@ -51,14 +51,18 @@ SMALL = {
     "recovery/mean-spike": {"dim": 80, "vocab": 160, "samples": 240, "signals": 6},
     "recovery/phase-diagram": {"resolution": 50, "dim": 100},
     "recovery/thresholds": {"sequences": 2000},
-    "width/activations": {"draws": 200, "activations": ("clip", "gelu")},
-    "width/depth": {"draws": 150, "depth": 3},
-    "width/distribution": {"draws": 1500, "heads": (1, 2)},
+    "width/activations": {"draws": 4000, "activations": ("clip", "gelu"), "width": 16},
+    "width/depth": {"draws": 1000, "depth": 2, "width": 32},
+    "width/distribution": {"draws": 4000, "heads": (1, 2), "width": 16, "inputs": 3},
     "width/head-dim": {"draws": 5000, "head_dims": (4, 8)},
-    "width/heads": {"draws": 1000, "heads": (1, 4)},
+    "width/heads": {"draws": 2000, "heads": (1, 4)},
     "width/kl-decay": {"draws": 20_000, "widths": (4, 6, 8)},
+    "width/positions": {"draws": 10_000, "width": 32},
     "width/scaling": {"draws": 500, "widths": (16, 64)},
-    "width/tails": {"draws": 2000},
+    "width/scores": {"draws": 4000, "width": 16},
+    "width/sequence": {"draws": 500, "widths": (16, 32)},
+    "width/tails": {"draws": 2000, "inputs": 3},
+    "width/training": {"draws": 4000, "width": 16},
 }
 """Sizes at which a study runs in about a second; a new study needs an entry."""
 

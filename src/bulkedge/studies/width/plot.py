@@ -271,7 +271,7 @@ def sequence(data: xr.Dataset) -> Figure:
     right.axhline(1, label="uniform attention", **RIVAL)
     _powers(left, data.width.values)
     _powers(right, data.width.values, y=False)
-    left.set(xlabel="width n = inputs s", ylabel="excess kurtosis", ylim=(float(data.fixed.min()) / 20, None))
+    left.set(xlabel="width n = inputs s", ylabel="excess kurtosis", ylim=(float(data.fixed.sel(statistic="value").min()) / 20, None))
     right.set(xlabel="width n = inputs s", ylabel="s × variance of a coordinate", ylim=(0.95, 1.4))
     left.legend(loc="lower left", handlelength=1.4)
     right.legend(loc="center right")
