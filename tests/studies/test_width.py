@@ -8,8 +8,8 @@ from scipy.special import ndtr
 from bulkedge.estimates import Estimate
 from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations
 from bulkedge.studies.width.activations import gap
-from bulkedge.studies.width.kl_decay import REACH, KlDecay, divergence, exact_divergences, gaussians, leading_order
 from bulkedge.studies.width.kl_decay import NODES as POINTS
+from bulkedge.studies.width.kl_decay import REACH, KlDecay, divergence, exact_divergences, gaussians, leading_order
 from bulkedge.studies.width.positions import kernel_moments, rotated
 from bulkedge.studies.width.sequence import Sequence, joint_limit, scaled_kernel
 from bulkedge.studies.width.setting import distribution_function, excess, extrapolated, kurtosis, slope
@@ -46,7 +46,7 @@ def test_divergences_of_gaussians_are_those_in_closed_form(variance, base):
 
 @pytest.mark.parametrize("kind", ["kl", "energy"])
 def test_scatter_of_the_batches_does_not_bias_divergences(kind):
-    """Both laws agree, so all that is seen is scatter: its mean over 200 sets is zero; that of plain estimates is not."""
+    """Both laws agree, so all that is seen is scatter: zero in the mean over 200 sets; plain estimates are not."""
     corrected, plain = [], []
     for seed in range(200):
         data = gaussian_data(1.0, 1.0, noise=0.1, batches=10, seed=seed)
@@ -105,7 +105,7 @@ def test_scaled_kernel_of_long_sequences():
 
 
 def test_predicted_kurtosis_of_long_sequences_tends_to_the_joint_limit():
-    predicted = Sequence(draws=2000)._predicted(256, np.random.default_rng(2))  # noqa: SLF001
+    predicted = Sequence(draws=2000)._predicted(256, np.random.default_rng(2))
     assert 256 * predicted["exact"].value == pytest.approx(joint_limit(0.25), rel=0.05)
     assert 256 * predicted["fixed"].value == pytest.approx(joint_limit(0.25) - joint_limit(0.25, np.inf), rel=0.1)
 

@@ -14,7 +14,7 @@ from bulkedge.programs import Attention, Block, Perceptron, equal_correlations, 
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival
-from bulkedge.studies.width.setting import BATCHES, STATISTIC
+from bulkedge.studies.width.setting import BATCHES
 
 WHERE = ("chain", "finite")
 

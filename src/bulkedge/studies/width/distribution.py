@@ -70,7 +70,12 @@ class Distribution(Study):
                 "bin_edge": edges,
                 "statistic": list(STATISTIC),
             },
-            attrs={"width": self.width, "inputs": self.inputs, "score_variance": self.score_variance, "draws": self.draws},
+            attrs={
+                "width": self.width,
+                "inputs": self.inputs,
+                "score_variance": self.score_variance,
+                "draws": self.draws,
+            },
         )
 
     def _layer(self, heads: int, rng: np.random.Generator) -> dict[str, object]:

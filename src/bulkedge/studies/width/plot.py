@@ -82,12 +82,22 @@ def kl_decay(data: xr.Dataset) -> Figure:
         marks(axes, widths[seen], value[seen], error[seen], label="drawn, last weight averaged")
         bound = np.maximum(value, 0) + 2 * error
         if not seen.all():
-            axes.plot(widths[~seen], bound[~seen], "v", ms=4, mfc="none", color=COLOURS[0], label="drawn, two errors above")
+            axes.plot(
+                widths[~seen], bound[~seen], "v", ms=4, mfc="none", color=COLOURS[0], label="drawn, two errors above"
+            )
         line(axes, widths, exact, label="exact")
         line(axes, widths, exact[0] * (widths[0] / widths) ** 1.5, label=r"$n^{-3/2}$", **RIVAL)
         if kind == "kl":
             at = data.kernel.values
-            marks(axes, widths, at[:, 0], at[:, 1], label=f"kernel estimate, {data.attrs['kernel_draws']:,} draws", fmt="s", color=COLOURS[3])
+            marks(
+                axes,
+                widths,
+                at[:, 0],
+                at[:, 1],
+                label=f"kernel estimate, {data.attrs['kernel_draws']:,} draws",
+                fmt="s",
+                color=COLOURS[3],
+            )
             axes.axhline(float(data.floor[0]), color=COLOURS[3], ls="--", lw=0.9, label="its floor")
         _powers(axes, widths)
         axes.set(xlabel="width n", title=titles[kind])
@@ -122,7 +132,7 @@ def scores(data: xr.Dataset) -> Figure:
 
 
 def scaling(data: xr.Dataset) -> Figure:
-    """Quantiles of the variance given the scores, over the width, for both scalings, and the kurtosis that they make."""
+    """Quantiles of the variance given the scores, over the width, for both scalings, and the kurtosis they make."""
     figure, grid = panels(1, 3, width=2.5)
     titles = {"sqrt": r"scores $q\cdot k/\sqrt{n}$", "linear": r"scores $q\cdot k/n$"}
     last = grid[0, 2]
@@ -145,7 +155,11 @@ def scaling(data: xr.Dataset) -> Figure:
     start = float(kurtosis(data.variance.sel(scaling="linear").values[0]).value)
     line(last, data.width, start * float(data.width[0]) / data.width, label=r"$n^{-1}$", **RIVAL)
     _powers(last, data.width.values)
-    last.set(xlabel="width n", title="excess kurtosis", ylim=(min(2e-6, float(kurtosis(data.variance.values[1, -1]).value) / 100), 5))
+    last.set(
+        xlabel="width n",
+        title="excess kurtosis",
+        ylim=(min(2e-6, float(kurtosis(data.variance.values[1, -1]).value) / 100), 5),
+    )
     grid[0, 0].set_ylabel("variance given the scores")
     grid[0, 1].legend(loc="upper right")
     last.legend(loc="lower left", handlelength=1.4)
@@ -248,7 +262,7 @@ def depth(data: xr.Dataset) -> Figure:
         *grid[0, 0].get_legend_handles_labels(),
         loc="outside lower center",
         ncols=3,
-        title="lines: chain; points: finite width, extrapolated; dotted: uniform attention, a kernel that is not random",
+        title="lines: chain; points: finite width, extrapolated; dotted: uniform attention, or a fixed kernel",
         title_fontsize=7,
     )
     _sizes(figure, data, n=f"{data.attrs['width']} and {2 * data.attrs['width']}")
@@ -271,7 +285,11 @@ def sequence(data: xr.Dataset) -> Figure:
     right.axhline(1, label="uniform attention", **RIVAL)
     _powers(left, data.width.values)
     _powers(right, data.width.values, y=False)
-    left.set(xlabel="width n = inputs s", ylabel="excess kurtosis", ylim=(float(data.fixed.sel(statistic="value").min()) / 20, None))
+    left.set(
+        xlabel="width n = inputs s",
+        ylabel="excess kurtosis",
+        ylim=(float(data.fixed.sel(statistic="value").min()) / 20, None),
+    )
     right.set(xlabel="width n = inputs s", ylabel="s × variance of a coordinate", ylim=(0.95, 1.4))
     left.legend(loc="lower left", handlelength=1.4)
     right.legend(loc="center right")

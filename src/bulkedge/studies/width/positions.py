@@ -29,9 +29,9 @@ class Positions(Study):
     """With relative positions in the scores the limit is the same mixture, of Gaussian scores with another law.
 
     The first input attends to inputs at equal distances. Biases move the mean of its scores (Press et al. 2022);
-    Gaussian vectors added to the keys (Shaw et al. 2018) add their variance to each; rotations (Su et al. 2021) multiply
-    the covariance of two scores by the mean of ``cos(theta distance)`` over the frequencies. Drawn at widths n and 2n,
-    extrapolated in 1/n.
+    Gaussian vectors added to the keys (Shaw et al. 2018) add their variance to each; rotations (Su et al. 2021)
+    multiply the covariance of two scores by the mean of ``cos(theta distance)`` over the frequencies. Drawn at widths n
+    and 2n, extrapolated in 1/n.
     """
 
     inputs: int = parameter(Integers(2, 4), "inputs s", 3, ours=4)
@@ -51,7 +51,9 @@ class Positions(Study):
             for width in (self.width, 2 * self.width):
                 given = self._layer(kind, width, rng)
                 found.append([Estimate.of(given), kurtosis(given)])
-            drawn.append([pairs([narrow, wide, extrapolated(narrow, wide)]) for narrow, wide in zip(*found, strict=True)])
+            drawn.append(
+                [pairs([narrow, wide, extrapolated(narrow, wide)]) for narrow, wide in zip(*found, strict=True)]
+            )
             theory.append(kernel_moments(self.gram, *self._scores(kind)))
         none = kernel_moments(self.gram, self.score_variance * self.gram, np.zeros(self.inputs))
         return xr.Dataset(
@@ -76,7 +78,8 @@ class Positions(Study):
 
     def _scores(self, kind: str) -> tuple[Real, Real]:
         """Covariance and mean of the scores of the first input, in the limit."""
-        covariance, mean = self.score_variance * self.gram, np.zeros(self.inputs)
+        covariance: Real = self.score_variance * self.gram
+        mean: Real = np.zeros(self.inputs)
         if kind == "bias":
             mean = -self.bias * np.arange(self.inputs)
         if kind == "vectors":
@@ -93,11 +96,12 @@ class Positions(Study):
         found = []
         for count in [2000] * (self.draws // 2000) + [self.draws % 2000] * (self.draws % 2000 > 0):
             query = rng.standard_normal((count, 1, width))
-            keys, values = (factor @ rng.standard_normal((count, self.inputs, width)) for _ in range(2))
+            keys: Real = factor @ rng.standard_normal((count, self.inputs, width))
+            values = factor @ rng.standard_normal((count, self.inputs, width))
             if kind == "vectors":
                 keys += self.vectors**0.5 * rng.standard_normal(keys.shape)
             if kind == "rotary":
-                keys = rotated(keys, self.distance * np.arange(self.inputs))
+                keys = rotated(keys, self.distance * np.arange(self.inputs, dtype=float))
             scores = self.score_variance**0.5 * np.sum(query * keys, axis=2) / width**0.5
             if kind == "bias":
                 scores -= self.bias * np.arange(self.inputs)

@@ -78,7 +78,7 @@ class Scaling(Study):
         exact = 3 * (second / first**2 - 1)
         widest = data.width.values[-1]
         found = {name: [kurtosis(row) for row in data.variance.sel(scaling=name).values] for name in SCALINGS}
-        decay = {name: float(np.polyfit(np.log(data.width), np.log(exact.sel(scaling=name)), 1)[0]) for name in SCALINGS}
+        decay = float(np.polyfit(np.log(data.width), np.log(exact.sel(scaling="linear")), 1)[0])
         small = data.variance.sel(scaling="linear", width=widest).values
         return [
             Claim(
@@ -99,7 +99,7 @@ class Scaling(Study):
                 statement="exponent in the width of the excess kurtosis with scores over n",
                 place="width: Scaling 1/n",
                 measured=slope(data.width, found["linear"]),
-                predicted=decay["linear"],
+                predicted=decay,
                 rival=Rival("one over n, as scores themselves fall", -1.0),
             ),
             Claim(

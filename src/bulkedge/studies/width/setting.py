@@ -1,8 +1,8 @@
 """What the studies of *width* share: kernels of a layer as its output projection sees them, and their kurtosis.
 
-The last weight of a layer is Gaussian at any width, so a coordinate of the output is Gaussian *given* the Gram matrix of
-what the heads attended to. Means over that last weight are taken exactly, and only the Gram matrix is drawn: nothing is
-assumed, and much less is left to chance.
+The last weight of a layer is Gaussian at any width, so a coordinate of the output is Gaussian *given* the Gram matrix
+of what the heads attended to. Means over that last weight are taken exactly, and only the Gram matrix is drawn: nothing
+is assumed, and much less is left to chance.
 """
 
 from __future__ import annotations

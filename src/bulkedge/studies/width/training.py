@@ -149,8 +149,8 @@ class Training(Study):
         steps = []
         for start in range(0, self.draws, BLOCK):
             count = min(BLOCK, self.draws - start)
-            columns = (rng.standard_normal((count, width, self.inputs)) for _ in range(3))
-            layer = Layer(*columns, rng.standard_normal((count, width)))
+            query, key, value = rng.standard_normal((3, count, width, self.inputs))
+            layer = Layer(query, key, value, rng.standard_normal((count, width)))
             scores, output, gradient = self.backward(layer)
             residual = (output - self.target)[:, None]
             moved = [
