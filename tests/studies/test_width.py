@@ -125,6 +125,7 @@ def test_rotations():
     turned = rotated(keys, np.array([0, 5, 9]))
     assert turned[:, 0] == pytest.approx(keys[:, 0])
     assert np.sum(turned**2, axis=2) == pytest.approx(np.sum(keys**2, axis=2))
+    assert rotated(keys[..., :15], np.array([0, 5, 9]))[..., 14] == pytest.approx(keys[..., 14])  # of odd width
     further = rotated(keys, np.array([100, 105, 109]))
     assert turned @ turned.transpose(0, 2, 1) == pytest.approx(further @ further.transpose(0, 2, 1))
 

@@ -75,15 +75,16 @@ class Heads(Study):
             )
             for heads in self.heads
         ]
-        claims.append(
-            Claim(
-                statement="exponent of the excess kurtosis in the number of heads",
-                place="width: Infinitely many heads",
-                measured=slope(self.heads, list(found.values())),
-                predicted=-1.0,
-                rival=Rival("one over the root of their number", -0.5),
+        if len(self.heads) > 1:
+            claims.append(
+                Claim(
+                    statement="exponent of the excess kurtosis in the number of heads",
+                    place="width: Infinitely many heads",
+                    measured=slope(self.heads, list(found.values())),
+                    predicted=-1.0,
+                    rival=Rival("one over the root of their number", -0.5),
+                )
             )
-        )
         claims.append(
             Claim(
                 statement=f"mean kernel of the limit with {self.heads[-1]} heads: that of infinitely many",

@@ -95,9 +95,10 @@ class KlDecay(Study):
 
     def _divergences(self, data: xr.Dataset) -> list[Claim]:
         exact, first = exact_divergences(data), min(self.widths)
+        narrowest = float(exact[0, self.widths.index(first)])
         claims = []
         for width in self.widths:
-            slow = Rival("a power -3/2 from the narrowest on", float(exact[0, 0]) * (first / width) ** 1.5)
+            slow = Rival("a power -3/2 from the narrowest on", narrowest * (first / width) ** 1.5)
             leading = Rival("the leading order alone", leading_order(self) / width**2)
             claims.append(
                 Claim(
@@ -113,7 +114,9 @@ class KlDecay(Study):
     def _exponents(self, data: xr.Dataset) -> list[Claim]:
         fitted = [width for width in self.widths if width <= FITTED]
         exact = exact_divergences(data)[:, [self.widths.index(width) for width in fitted]]
-        claims = []
+        claims: list[Claim] = []
+        if len(fitted) < 2:
+            return claims
         for row, kind in enumerate(NAMES):
             curves = data[CURVES[kind]].sel(width=fitted).transpose("batch", "width", ...).values
 

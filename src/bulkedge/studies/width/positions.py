@@ -40,7 +40,7 @@ class Positions(Study):
     bias: float = parameter(Interval(0, 10), "bias against each further input", 1.0, ours=1.0)
     vectors: float = parameter(Interval(0, 10), "variance of relative vectors, over that of keys", 0.5, ours=0.5)
     distance: int = parameter(Integers(1, 10_000), "positions from one input to the next, for rotations", 64, ours=64)
-    width: int = parameter(Integers(8, 4096), "width n; even", 64, ours=256)
+    width: int = parameter(Integers(8, 4096), "width n", 64, ours=256)
     draws: int = parameter(Integers(1000, 10**6), "draws at each width", 20_000, ours=100_000)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -134,7 +134,7 @@ def rotated(keys: Real, positions: Real) -> Real:
     Parameters
     ----------
     keys : array of shape (draws, inputs, width)
-        The first half of the coordinates is rotated into the second.
+        The first half of the coordinates is rotated into the second; of an odd number the last stays.
     positions : array of shape (inputs,)
         Where the keys are.
 
@@ -145,9 +145,9 @@ def rotated(keys: Real, positions: Real) -> Real:
     """
     half = keys.shape[2] // 2
     angle = positions[:, None] * BASE ** -((np.arange(half) + 0.5) / half)
-    first, second = keys[..., :half], keys[..., half:]
+    first, second, rest = np.split(keys, [half, 2 * half], axis=2)
     cosine, sine = np.cos(angle), np.sin(angle)
-    return np.concatenate([cosine * first - sine * second, sine * first + cosine * second], axis=2)
+    return np.concatenate([cosine * first - sine * second, sine * first + cosine * second, rest], axis=2)
 
 
 def kernel_moments(gram: Real, covariance: Real, mean: Real) -> list[float]:

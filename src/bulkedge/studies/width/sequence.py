@@ -22,7 +22,7 @@ BLOCK = 2**21
 
 @dataclass(frozen=True)
 class Sequence(Study):
-    """With s = n inputs the output tends to a Gaussian, but at another rate than the paper's limit says for s inputs.
+    """With s = n inputs the output tends to a Gaussian, with more kurtosis than the paper's limit for s inputs.
 
     Inputs are orthogonal, so that attention averages over many independent tokens: ``s k`` tends to ``exp(sigma**2)``
     and a coordinate to a Gaussian. Of the excess kurtosis, of order 1/n, the limit of infinite width at fixed s has
@@ -99,16 +99,8 @@ class Sequence(Study):
             )
             for width, value in zip(self.widths, found, strict=True)
         ]
-        exact = data.exact.sel(statistic="value")
-        claims.append(
-            Claim(
-                statement="exponent of the excess kurtosis in the width, with as many inputs",
-                place="width: Open question 2",
-                measured=slope(self.widths, found),
-                predicted=float(np.polyfit(np.log(data.width), np.log(exact), 1)[0]),
-                rival=Rival("none, as with a fixed number of inputs", 0.0),
-            )
-        )
+        if len(self.widths) > 1:
+            claims.append(self._rate(data, found))
         claims.append(
             Claim(
                 statement=f"s times the variance of a coordinate, {widest} inputs at width {widest}",
@@ -119,6 +111,16 @@ class Sequence(Study):
             )
         )
         return claims
+
+    def _rate(self, data: xr.Dataset, found: list[Estimate]) -> Claim:
+        exact = data.exact.sel(statistic="value")
+        return Claim(
+            statement="exponent of the excess kurtosis in the width, with as many inputs",
+            place="width: Open question 2",
+            measured=slope(self.widths, found),
+            predicted=float(np.polyfit(np.log(data.width), np.log(exact), 1)[0]),
+            rival=Rival("none, as with a fixed number of inputs", 0.0),
+        )
 
 
 def joint_limit(score_variance: float, ratio: float = 1.0) -> float:
