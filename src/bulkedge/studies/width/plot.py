@@ -215,7 +215,7 @@ def head_dim(data: xr.Dataset) -> Figure:
         line(axes, data.head_dim, data[f"{name}_theory"], label="exact")
         marks(axes, data.head_dim, data[name].sel(statistic="value"), data[name].sel(statistic="error"), label="drawn")
         _powers(axes, data.head_dim.values)
-        axes.set(xlabel="head dimension d", title=title, ylim=(0.05, 6))
+        axes.set(xlabel="head dimension d", title=title, ylim=(0.6 * float(data.limit), 6))
     grid[0, 1].axhline(float(data.limit), label="wide heads", **RIVAL)
     grid[0, 0].set_ylabel("excess kurtosis")
     for axes in grid[0]:
