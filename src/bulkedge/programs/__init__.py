@@ -21,6 +21,7 @@ from bulkedge.programs.attention import (
     stack,
 )
 from bulkedge.programs.distances import energy_distance, estimate, kl_divergence, sliced_wasserstein, two_sample_test
+from bulkedge.programs.finite_mixture import FiniteMixture
 from bulkedge.programs.graph import (
     Program,
     center,
@@ -69,6 +70,7 @@ __all__ = [
     "stack",
     # the limit in quadrature
     "HeadMixture",
+    "FiniteMixture",
     "infinite_head_kernel",
     "infinite_head_layer",
     # distances between draws

@@ -67,12 +67,27 @@ class HeadMixture(Parametric):
     @cached_property
     def _single(self) -> tuple[Real, Real]:
         """Values of k for one head, and their weights."""
-        values, weights, even = self._values(self.score_variance * self.gram[self.position, self.position])
+        values, weights, even = self.kernel_values(self.score_variance * self.gram[self.position, self.position])
         self._settled(float(weights @ values**2), float(even @ values**2))
         return values, weights
 
-    def _values(self, scale: float) -> tuple[Real, Real, Real]:
-        """Values of k and their weights in two rules, where the scores have covariance ``scale * gram``."""
+    def kernel_values(self, scale: float) -> tuple[Real, Real, Real]:
+        """Values of k for one head, where the scores of the position have covariance ``scale * gram``.
+
+        Parameters
+        ----------
+        scale : float
+            Variance of a score, over that of an input.
+
+        Returns
+        -------
+        values : array of shape (nodes,)
+            k at the nodes of a trapezoidal rule over the scores.
+        weights : array of shape (nodes,)
+            Weights of the nodes, which sum to one.
+        even : array of shape (nodes,)
+            Weights in the coarser rule that takes every other node, to judge the error by.
+        """
         size = len(self.gram) - 1
         if size == 0:
             return self.gram[0], np.ones(1), np.ones(1)
@@ -149,7 +164,7 @@ class HeadMixture(Parametric):
         scale = self.score_variance * self.gram[self.position, self.position]
         first, second, coarse = 0.0, 0.0, 0.0
         for length, mass in zip(*chi_square_rule(head_dim), strict=True):
-            values, weights, even = self._values(scale * length)
+            values, weights, even = self.kernel_values(scale * length)
             first += mass * (weights @ values)
             second += mass * (weights @ values**2)
             coarse += mass * (even @ values**2)

@@ -1,4 +1,4 @@
-"""Kernels of deep stacks: the Markov chain of the limit against finite width (ours)."""
+"""Kernels of deep stacks: the Markov chain of the limit against finite width (the paper's first open question)."""
 
 from __future__ import annotations
 
@@ -9,30 +9,46 @@ import xarray as xr
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, parameter
+from bulkedge.estimates import Estimate
 from bulkedge.programs import Attention, Block, Perceptron, equal_correlations, stack
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, standard_error
+from bulkedge.studies.claims import Claim, Rival
+from bulkedge.studies.width.setting import BATCHES
+
+WHERE = ("chain", "finite")
 
 
 @dataclass(frozen=True)
 class Depth(Study):
-    """Correlation of positions over depth: attention alone collapses to rank one, residual blocks more slowly.
+    """Correlation of positions over depth: its mean and its spread are those of a Markov chain of random kernels.
 
     Given the kernel of a layer the next scores are Gaussian, so kernels are a Markov chain. Finite stacks are drawn at
-    width n and 2n and extrapolated in 1/n.
+    widths n and 2n and extrapolated in 1/n. Attention alone collapses to rank one, residual blocks more slowly; the
+    kernel stays random at every depth.
     """
 
-    inputs: int = parameter(Integers(2, 16), "inputs s", 3, paper=4)
-    heads: int = parameter(Integers(1, 64), "heads", 2)
-    depth: int = parameter(Integers(2, 32), "blocks", 4, paper=6)
-    score_variance: float = parameter(Interval(0.01, 20), "variance of a score at unit norm", 1.0)
-    width: int = parameter(Integers(8, 2048), "width n", 32, paper=128)
-    draws: int = parameter(Integers(50, 10**6), "draws", 300, paper=4000)
+    inputs: int = parameter(Integers(2, 16), "inputs s", 3, ours=4)
+    heads: int = parameter(Integers(1, 64), "heads", 1, ours=1)
+    depth: int = parameter(Integers(2, 32), "blocks", 4, ours=6)
+    score_variance: float = parameter(Interval(0.01, 20), "variance of a score at unit norm", 4.0, ours=4.0)
+    width: int = parameter(Integers(8, 2048), "width n", 64, ours=128)
+    draws: int = parameter(Integers(50, 10**6), "draws", 4000, ours=12_000)
 
-    def blocks(self) -> dict[str, Block]:
-        """The blocks that are stacked."""
-        attention = Attention(self.heads, score_variance=self.score_variance)
+    def blocks(self, scaling: str = "sqrt") -> dict[str, Block]:
+        """The blocks that are stacked.
+
+        Parameters
+        ----------
+        scaling : {"sqrt", "linear"}
+            Scores over the root of the width, or over the width.
+
+        Returns
+        -------
+        dict
+            Blocks by their names.
+        """
+        attention = Attention(self.heads, scaling, score_variance=self.score_variance)
         return {
             "attention": Block(attention, skip=False),
             "residual": Block(attention),
@@ -42,65 +58,60 @@ class Depth(Study):
         }
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
-        """Correlations of positions after each block."""
+        """First two moments of the correlation of positions after each block, batch by batch."""
         gram = equal_correlations(self.inputs)
-        chain, finite, scatter = [], [], []
-        for block in track(list(self.blocks().values()), "blocks"):
+        mean, variance, uniform = [], [], []
+        rivals = self.blocks("linear")
+        for name, block in track(list(self.blocks().items()), "blocks"):
             program = stack(gram, block, self.depth)
-            limit = correlations(program.limit(rng, 4 * self.draws)[:-1])
-            few, many = (correlations(program.finite(n, rng, self.draws)[:-1]) for n in (self.width, 2 * self.width))
-            chain.append([limit.mean(axis=1), [standard_error(each) for each in limit]])
-            error = [np.hypot(2 * standard_error(b), standard_error(a)) for a, b in zip(few, many, strict=True)]
-            finite.append([2 * many.mean(axis=1) - few.mean(axis=1), error])
-            # finite kernels also fluctuate by 1/sqrt(n) given the scores: variances are extrapolated as well
-            scatter.append([limit.std(axis=1), np.sqrt(np.maximum(2 * many.var(axis=1) - few.var(axis=1), 0.0))])
-        dims = ("block", "statistic", "layer")
+            chain = moments(correlations(program.limit(rng, 4 * self.draws)[:-1]))
+            few, more = (
+                moments(correlations(program.finite(n, rng, self.draws)[:-1])) for n in (self.width, 2 * self.width)
+            )
+            # kernels at finite width also fluctuate by 1/sqrt(n) given the scores: variances are extrapolated as well
+            finite = 2 * more - few
+            mean.append([chain[0], finite[0]])
+            uniform.append(correlations(stack(gram, rivals[name], self.depth).limit(rng, 1)[:-1])[:, 0])
+            variance.append([chain[1], finite[1]])
+        dims = ("block", "where", "batch", "layer")
         return xr.Dataset(
             {
-                "chain": (dims, chain, {"long_name": "mean correlation, Markov chain"}),
-                "finite": (dims, finite, {"long_name": "mean correlation, extrapolated in 1/n"}),
-                "spread": (
-                    ("block", "where", "layer"),
-                    scatter,
-                    {"long_name": "standard deviation of the correlation"},
-                ),
+                "mean": (dims, mean, {"long_name": "mean correlation of two positions"}),
+                "variance": (dims, variance, {"long_name": "variance of that correlation over initialisations"}),
+                "uniform": (("block", "layer"), uniform, {"long_name": "correlation under uniform attention"}),
             },
-            coords={
-                "block": list(self.blocks()),
-                "statistic": ["value", "error"],
-                "where": ["chain", "finite"],
-                "layer": np.arange(1, self.depth + 1),
-            },
+            coords={"block": list(rivals), "where": list(WHERE), "layer": np.arange(1, self.depth + 1)},
+            attrs={"width": self.width, "inputs": self.inputs, "heads": self.heads, "draws": self.draws},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
-        """Root mean square deviation over depths, in standard errors; and the order of collapse."""
-        difference = (data.chain - data.finite).sel(statistic="value")
-        error = np.hypot(data.chain.sel(statistic="error"), data.finite.sel(statistic="error"))
-        remainder = 4 / self.width**2
-        claims = [
-            Claim(
-                statement=f"{name}: chain against finite width, in standard errors, over depths",
-                place="ours; theory/width",
-                predicted=2.0,
-                measured=float(np.sqrt((difference**2 / (error**2 + remainder**2)).sel(block=name).mean())),
-                error=0.0,
-                tolerance=0.5,
-                reason="depths are correlated, so they are all off together by up to 2.5 errors, one time in a hundred",
-                relation="<=",
-            )
-            for name in data.block.values.tolist()
-        ]
-        last = data.chain.sel(statistic="value").isel(layer=-1)
+        """Mean and variance of the correlation over all depths, of each block, and the order of collapse."""
+        claims = []
+        for name in data.block.values.tolist():
+            one = data.sel(block=name)
+            rivals = {
+                "mean": Rival("uniform attention, of scores over n", float(one.uniform.mean())),
+                "variance": Rival("a kernel that is not random", 0.0),
+            }
+            for what, rival in rivals.items():
+                chain, finite = (Estimate.of(one[what].sel(where=each).mean("layer")) for each in WHERE)
+                claims.append(
+                    Claim(
+                        statement=f"{name}: {what} of the correlation over all depths, extrapolated in 1/n",
+                        place="width: Open question 1",
+                        measured=finite,
+                        predicted=chain,
+                        rival=rival,
+                    )
+                )
+        last = data["mean"].sel(where="finite", layer=self.depth)
         claims.append(
             Claim(
-                statement="correlation at the end: attention alone above the same with residual",
-                place="ours; propagation says that attention alone collapses",
-                predicted=float(last.sel(block="residual")),
-                measured=float(last.sel(block="attention")),
-                error=float(data.chain.sel(block="attention", statistic="error").isel(layer=-1)),
-                tolerance=0.0,
-                reason="the residual keeps each position's own part",
+                statement="correlation after the last block: attention alone, less the same with residual",
+                place="ours",
+                measured=Estimate.of(last.sel(block="attention") - last.sel(block="residual")),
+                predicted=0.0,
+                rival=Rival("no nearer to rank one", 0.0),
                 relation=">=",
             )
         )
@@ -127,3 +138,20 @@ def correlations(kernels: tuple[Real, ...]) -> Real:
         size = each.shape[-1]
         found.append((normed.sum(axis=(1, 2)) - size) / (size * (size - 1)))
     return np.array(found)
+
+
+def moments(drawn: Real) -> Real:
+    """Mean and variance over draws, batch by batch.
+
+    Parameters
+    ----------
+    drawn : array of shape (layers, draws)
+        A number for each layer and draw.
+
+    Returns
+    -------
+    array of shape (2, BATCHES, layers)
+        Means, and variances without bias.
+    """
+    groups = np.array_split(drawn, BATCHES, axis=1)
+    return np.array([[group.mean(axis=1) for group in groups], [group.var(axis=1, ddof=1) for group in groups]])

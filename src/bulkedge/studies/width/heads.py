@@ -3,105 +3,95 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import xarray as xr
 
 from bulkedge.domains import Each, Integers, Interval, parameter
-from bulkedge.programs import HeadMixture, dot, equal_correlations, infinite_head_kernel, linear, scalar, softmax
-from bulkedge.programs.graph import Traced, trace
+from bulkedge.estimates import Estimate
+from bulkedge.programs import HeadMixture, equal_correlations, infinite_head_kernel
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, standard_error
-from bulkedge.studies.width.scaling import group_error, kurtosis
+from bulkedge.studies.claims import Claim, Rival
+from bulkedge.studies.width.setting import STATISTIC, before_projection, kurtosis, over_heads, pairs, read, slope
 
 
 @dataclass(frozen=True)
 class Heads(Study):
     """Excess kurtosis of a coordinate falls as one over the number of heads; with infinitely many it is Gaussian."""
 
-    inputs: int = parameter(Integers(2, 3), "inputs s", 3)
-    correlation: float = parameter(Interval(0, 0.9), "correlation of the inputs", 0.2)
-    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0)
+    inputs: int = parameter(Integers(2, 3), "inputs s", 3, ours=3)
+    correlation: float = parameter(Interval(0, 0.9), "correlation of the inputs", 0.2, ours=0.2)
+    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0, ours=4.0)
     heads: tuple[int, ...] = parameter(
-        Each(Integers(1, 1024)), "numbers of heads", (1, 2, 4, 8), paper=(1, 2, 4, 8, 16, 32)
+        Each(Integers(1, 1024)), "numbers of heads", (1, 2, 4, 8), ours=(1, 2, 4, 8, 16, 32)
     )
     width: int = parameter(Integers(8, 4096), "width n", 32, paper=256)
-    draws: int = parameter(Integers(100, 10**6), "draws at finite width", 4000, paper=200_000)
+    draws: int = parameter(Integers(100, 10**6), "draws at finite width", 10_000, ours=20_000)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Variances given what the output projection sees, at finite width and in the limit."""
         gram = equal_correlations(self.inputs, self.correlation)
-        finite, limit, kernel, theory, exact = [], [], [], [], []
+        found: dict[str, list[Estimate]] = {name: [] for name in ("finite", "limit", "kernel")}
+        theory, exact = [], []
         for heads in track(self.heads, "heads"):
-            program = trace(partial(self._before_projection, heads=heads), gram)
-            found = (program.finite(self.width, rng, self.draws), program.limit(rng, 5 * self.draws))
-            given, wide = (each.reshape(len(each), heads, self.inputs, -1)[:, :, 0, 0].mean(axis=1) for each in found)
-            finite.append([kurtosis(given), group_error(given)])
-            limit.append([kurtosis(wide), group_error(wide)])
-            kernel.append([wide.mean(), standard_error(wide)])
+            program = before_projection(gram, heads, self.score_variance)
+            given = over_heads(program.finite(self.width, rng, self.draws))
+            wide = over_heads(program.limit(rng, 5 * self.draws))
+            found["finite"].append(kurtosis(given[:, 0, 0]))
+            found["limit"].append(kurtosis(wide[:, 0, 0]))
+            found["kernel"].append(Estimate.of(wide[:, 0, 0]))
             mixture = HeadMixture(gram, heads, 0, self.score_variance)
             theory.append(mixture.excess_kurtosis())
             exact.append(mixture.excess_kurtosis(self.width))
-        pair = ("heads", "statistic")
+        names = {
+            "finite": "excess kurtosis at finite width",
+            "limit": "excess kurtosis from draws of the limit",
+            "kernel": "mean kernel of the limit",
+        }
         return xr.Dataset(
-            {
-                "finite": (pair, finite, {"long_name": "excess kurtosis at finite width"}),
-                "limit": (pair, limit, {"long_name": "excess kurtosis from draws of the limit"}),
-                "kernel": (pair, kernel, {"long_name": "mean kernel of the limit"}),
+            {key: (("heads", "statistic"), pairs(found[key]), {"long_name": name}) for key, name in names.items()}
+            | {
                 "theory": ("heads", theory, {"long_name": "excess kurtosis of the limit, by quadrature"}),
                 "exact": ("heads", exact, {"long_name": "excess kurtosis at this width, by quadrature"}),
                 "infinite": ((), infinite_head_kernel(gram, self.score_variance).value[0, 0]),
+                "uniform": ((), gram.mean(), {"long_name": "kernel of uniform attention"}),
             },
-            coords={"heads": list(self.heads), "statistic": ["value", "error"]},
+            coords={"heads": list(self.heads), "statistic": list(STATISTIC)},
+            attrs={"width": self.width, "inputs": self.inputs, "draws": self.draws},
         )
 
-    def _before_projection(self, x: Traced, heads: int) -> Traced:
-        """Gram matrices of the heads' outputs: given them the projected output is Gaussian, at any width."""
-        deviation = self.score_variance**0.5
-        query, key = (linear(x, variance=deviation, copies=heads) for _ in range(2))
-        attended = scalar(softmax, dot(query, key)) @ linear(x, copies=heads)
-        return dot(attended, attended, "linear")
-
     def claims(self, data: xr.Dataset) -> list[Claim]:
-        """Kurtosis for each number of heads, its product with their number, and the mean kernel."""
+        """Kurtosis for each number of heads, how it falls, and the mean kernel."""
+        one = float(data.exact[0] * data.heads[0])
+        found = {heads: read(data.finite.sel(heads=heads), self.draws - 1) for heads in self.heads}
         claims = [
             Claim(
-                statement=f"excess kurtosis at finite width, {heads} heads",
-                place="width, Theorem 3.1; ours at finite width",
+                statement=f"excess kurtosis at width {self.width}, {heads} head{'s' if heads > 1 else ''}",
+                place="width: Infinitely many heads",
+                measured=found[heads],
                 predicted=float(data.exact.sel(heads=heads)),
-                measured=float(data.finite.sel(heads=heads, statistic="value")),
-                error=float(data.finite.sel(heads=heads, statistic="error")),
-                tolerance=4 * float(data.finite.sel(heads=heads, statistic="error")),
-                reason="four standard errors; the prediction is exact at this width",
+                rival=Rival("a Gaussian's", 0.0) if heads == 1 else Rival("as with one head", one),
             )
             for heads in self.heads
         ]
-        most = data.limit.isel(heads=-1)
-        value, error = (float(data.heads[-1] * most.sel(statistic=name)) for name in ("value", "error"))
-        claims.append(
-            Claim(
-                statement="kurtosis of the limit with the most heads, times their number: that of one head",
-                place="width, section 1: infinitely many heads are Gaussian",
-                predicted=float(data.theory[0] * data.heads[0]),
-                measured=value,
-                error=error,
-                tolerance=4 * error,
-                reason="four standard errors",
+        if len(self.heads) > 1:
+            claims.append(
+                Claim(
+                    statement="exponent of the excess kurtosis in the number of heads",
+                    place="width: Infinitely many heads",
+                    measured=slope(self.heads, list(found.values())),
+                    predicted=-1.0,
+                    rival=Rival("one over the root of their number", -0.5),
+                )
             )
-        )
-        last = data.kernel.isel(heads=-1)
-        error = float(last.sel(statistic="error"))
         claims.append(
             Claim(
-                statement="mean kernel: that of infinitely many heads, by quadrature",
-                place="Hron et al. 2020; width, section 1",
+                statement=f"mean kernel of the limit with {self.heads[-1]} heads: that of infinitely many",
+                place="width: Infinitely many heads",
+                measured=read(data.kernel.isel(heads=-1), 5 * self.draws - 1),
                 predicted=float(data.infinite),
-                measured=float(last.sel(statistic="value")),
-                error=error,
-                tolerance=4 * error,
-                reason="four standard errors; it does not depend on the number of heads",
+                rival=Rival("uniform attention", float(data.uniform)),
             )
         )
         return claims
