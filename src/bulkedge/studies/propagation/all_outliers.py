@@ -20,7 +20,7 @@ from bulkedge.studies.claims import Claim, Rival
 NOTHING, MEAN, TOP, ALL = "nothing", "the mean", "the top ones", "all beyond the edge"
 LEVEL = 0.01
 """False alarms of the edge."""
-OPEN = "propagation: Experiment on Figure 7; ours"
+OPEN = "propagation: Multiple outliers; ours"
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ class AllOutliers(Study):
                 predicted=0.0,
                 rival=Rival("if attention were Markov", float(np.log(data.markov_rank / data.predicted_rank))),
                 finite_size=12 / self.tokens,
-                reason="LayerNorm takes away 2/T each from queries, keys and values: the relative variance of the tokens' "
-                "squared lengths, which widens the law; the edge enters squared",
+                reason="LayerNorm takes from the tokens' squared lengths a relative variance of 2/T each from queries, "
+                "keys and values, which widens the law; the edge enters squared",
             ),
         ]
 

@@ -21,7 +21,7 @@ from bulkedge.studies.propagation.setting import Places, Rivals, expectations, g
 BINS, POINTS = 40, 2000
 PLACES = Places("propagation: Proposition 8", "propagation: Proposition 8", "propagation: Theorem 8")
 RIVALS = Rivals("variance 2l, a free product", "variance 2l, a free product", "a free product")
-SMOOTH = "an exact zero, and three deviations of a smooth linear statistic, 1/pi: each factor averages the other's steps"
+SMOOTH = "an exact zero, and three deviations of a smooth linear statistic, 1/pi, as each factor averages the other"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ NARROW, WIDE = 1.0, 8.0
 """Heads up to so many dimensions for each token are told apart from random Markov matrices; from so many on they are
 like them."""
 LENGTHS = (
-    "1/sqrt(d T), for mean squared lengths of T queries and of T keys fluctuate by sqrt(2/(d T)) each, and scale the bulk"
+    "1/sqrt(d T), as mean squared lengths of T queries and T keys fluctuate by sqrt(2/(d T)) each and scale the bulk"
 )
 SHRINK = 4
 """The part at d = T compares T with T over this."""
@@ -44,7 +44,10 @@ class KeyQuery(Study):
 
     tokens: int = parameter(Integers(100, 5000), "number of tokens T", 320, ours=512)
     head_dims: tuple[int, ...] = parameter(
-        Each(Integers(32, 4096)), "head dimensions d", (32, 64, 128, 320, 1000, 4000), ours=(32, 64, 128, 512, 2048, 4096)
+        Each(Integers(32, 4096)),
+        "head dimensions d",
+        (32, 64, 128, 320, 1000, 4000),
+        ours=(32, 64, 128, 512, 2048, 4096),
     )
     beta: float = parameter(Interval(0.1, 1), "standard deviation of the scores", 0.5, ours=0.5)
     draws: int = parameter(Integers(4, 1000), "draws of each", 10, ours=12)

@@ -86,9 +86,7 @@ class RankCollapse(Study):
             counts[k] = max(8, self.draws * self.sizes[0] // size)
             kept = [[each.stable_rank_excess for each in self._stack(size).layers(rng)] for _ in range(int(counts[k]))]
             logs[k], errors[k], _ = Estimate.of(np.log(kept))
-            few = [
-                [each.stable_rank for each in self._stack(size, gap=False).layers(rng)] for _ in range(self.repeats)
-            ]
+            few = [[each.stable_rank for each in self._stack(size, gap=False).layers(rng)] for _ in range(self.repeats)]
             free[k] = np.transpose(few)
         return xr.Dataset(
             {
@@ -153,7 +151,9 @@ class RankCollapse(Study):
         return Claim(
             statement=f"slope of log(stable rank - 1) in log T after {layer} layer{'s' if layer > 1 else ''}",
             place="propagation: Proposition 3, Theorem 9, Theorem 10",
-            measured=fitted_slope(np.array(self.sizes), one.log_excess.values, one.log_error.values, one["count"].values),
+            measured=fitted_slope(
+                np.array(self.sizes), one.log_excess.values, one.log_error.values, one["count"].values
+            ),
             predicted=1 - 2 * layer,
             rival=Rival("-l, a power for each layer", -layer) if layer > 1 else Rival("no collapse in width", 0.0),
         )
@@ -161,11 +161,11 @@ class RankCollapse(Study):
     def _constant(self, one: xr.Dataset) -> Claim:
         """At the largest size."""
         last, layer, size = one.isel(size=-1), int(one.layer), self.sizes[-1]
-        second = 1 + 2 * layer
+        second, shift = 1 + 2 * layer, last.log_excess - np.log(last.predicted)
         return Claim(
             statement=f"log of (stable rank - 1) over its prediction after {layer} at T = {size}",
             place="propagation: Proposition 3; ours",
-            measured=Estimate(float(last.log_excess - np.log(last.predicted)), float(last.log_error), last["count"] - 1),
+            measured=Estimate(float(shift), float(last.log_error), float(last["count"]) - 1),
             predicted=0.0,
             rival=Rival("equal eigenvalues beside the first", -float(np.log(second))),
             finite_size=(KURTOSIS[self.entries] + 4 * layer) / size,

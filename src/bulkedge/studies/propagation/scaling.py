@@ -91,9 +91,10 @@ class Scaling(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Weights of the branch, size of the kernel, and what Xavier leaves."""
+        with_gap = data.assign(with_gap=data.predicted_branch.sel(gap="kept", drop=True))
         return [
             *(
-                self._branch(data.sel(skip_scaling=scaling, gap=gap).isel(size=-1))
+                self._branch(with_gap.sel(skip_scaling=scaling, gap=gap).isel(size=-1))
                 for scaling in SCALINGS
                 for gap in ("kept", "removed")
             ),
@@ -103,7 +104,12 @@ class Scaling(Study):
 
     def _branch(self, one: xr.Dataset) -> Claim:
         scaling, size = one.skip_scaling.item(), self.sizes[-1]
-        other = Rival("equal weights", 1.0) if scaling == "plain" else Rival("1/T, as beside a plain skip", 1 / size)
+        if one.gap.item() == "removed":
+            other = Rival("as with the gap", float(one.with_gap) ** 2)
+        else:
+            other = (
+                Rival("equal weights", 1.0) if scaling == "plain" else Rival("1/T, as beside a plain skip", 1 / size)
+            )
         return Claim(
             statement=f"{scaling} skip, gap {one.gap.item()}: squared weight of attention at T = {size}",
             place="propagation: Scaling discussion",
@@ -141,7 +147,7 @@ class Scaling(Study):
         grown = 2.0**self.depth  # d/T = 2
         return Claim(
             statement=f"values of variance {kind}: mean eigenvalue after {self.depth} layers over its expectation",
-            place="propagation: Proposition 7, Scaling discussion",
+            place="propagation: Proposition 7, Remark",
             measured=Estimate.of(one["mean"] / one.predicted_mean),
             predicted=1.0,
             rival=Rival("as of variance one", grown) if kind != "1" else Rival("kept at one", 1 / grown),
