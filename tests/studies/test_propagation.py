@@ -1,4 +1,4 @@
-"""*propagation*: what needs no study. Closed forms, exact moments at few tokens, lemmas, and the studies' own helpers."""
+"""*propagation*: closed forms, exact moments at few tokens, lemmas, and the helpers of its studies."""
 
 import numpy as np
 import pytest
@@ -118,7 +118,7 @@ def test_lemma_2_products_of_markov_matrices(depth):
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_theorems_9_and_10_singular_values_of_the_network(depth):
-    """200 tokens: the first is ``d**(l/2)`` on average of squares, the second smaller by ``T**(-l/2)`` times a constant."""
+    """200 tokens: the first is ``d**(l/2)`` on average of squares, the second smaller by ``T**(-l/2)``, about."""
     stack, rng = be.AttentionStack(depth, 200, 200, entries="exponential"), np.random.default_rng(34)
     values = np.array([np.linalg.svd(stack.sample(rng), compute_uv=False)[:2] for _ in range(30)])
     squares = values[:, 0] ** 2 / 200**depth
