@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
 from bulkedge.studies.propagation.figures.axes import SYMBOLS, decades, errors, integers, made_with, sizes_axis
 
+SHOWN = 30
+"""Singular values in the figure of all outliers."""
 RIVAL: dict[str, Any] = {"color": COLOURS[-1], "ls": ":", "lw": 1.0}
 
 
@@ -138,13 +140,13 @@ def all_outliers(data: xr.Dataset) -> Figure:
     kinds = data.removed.values.tolist()
     for axes, layer in zip(grid[0, :2], (1, 2), strict=True):
         for kind, colour, symbol in zip(kinds, COLOURS, SYMBOLS, strict=False):
-            one = data.value.sel(removed=kind, layer=layer)
+            one = data.value.sel(removed=kind, layer=layer)[:SHOWN]
             if layer > 1 or kind == kinds[0]:
                 rank = np.arange(1, len(one) + 1)
                 marks(axes, rank, one, label=kind, color=colour, fmt=symbol, ms=2.5)
         axes.axhline(float(data.edge), color=COLOURS[-1], ls=":", label="edge of layer 1")
         decades(axes)
-        axes.set(title=f"layer {layer}", xlabel="rank k", ylabel="singular value of A", xlim=(0, 30), ylim=(0.004, 2))
+        axes.set(title=f"layer {layer}", xlabel="rank k", ylabel="singular value of A", xlim=(0, SHOWN), ylim=(0.004, 2))
     ranks, counts = grid[0, 2:]
     for axes, name, label in ((ranks, "rank", "stable rank"), (counts, "beyond", "values beyond the edge")):
         for kind, colour, symbol in zip(kinds, COLOURS, SYMBOLS, strict=False):
