@@ -169,7 +169,7 @@ def test_what_is_not_known_is_refused():
             with pytest.raises(ValueError, match="without skip and LayerNorm"):
                 ask()
     with pytest.raises(ValueError, match="tokens = 10 is outside its domain"):
-        be.AttentionStack(2, 10, 9)
+        be.AttentionStack(2, 10, 9, attention="key-query")
     with pytest.raises(ValueError, match="gap = 'all' needs"):
         be.AttentionStack(2, 10, 10, attention="identity", gap="all")
     with pytest.raises(ValueError, match=r"variance = 0.5 is outside its domain \{1\} for exponential"):

@@ -39,6 +39,41 @@ def test_kernel_of_wide_stacks(tokens, width):
     assert stack.law().moment(2) == pytest.approx(stack.mean_eigenvalue**2 * predicted[1])
 
 
+@pytest.mark.parametrize("values", ["gaussian", "orthogonal"])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize(("tokens", "width"), [(200, 100), (240, 80)])
+def test_kernel_of_more_tokens_than_dimensions(tokens, width, depth, values):
+    """*propagation*, after Proposition 7: an atom ``1 - d/T`` at zero. Distance to the law: a few 1/d, per layer."""
+    stack = be.AttentionStack(depth, tokens, width, gap=False, values=values, entries="exponential")
+    law, drawn = stack.law(), stack.spectrum(np.random.default_rng(324)).values
+    assert law.atoms[0] == pytest.approx((0.0, 1 - width / tokens))
+    assert law.mean() == pytest.approx(stack.mean_eigenvalue)
+    assert law.var() == pytest.approx(tradeoff(stack).spread * law.mean() ** 2)
+    squares = np.concatenate([np.zeros(tokens - width), np.sort(drawn)[-width:]])
+    found = be.compare(be.Spectrum.of(squares, "eigenvalues"), law).ks
+    assert found < (3 + depth) / width
+    assert be.compare(stack.spectrum(np.random.default_rng(324)), law).ks == pytest.approx(found, abs=1e-9)
+    # the law of as many factors of either kind that is right for fewer tokens than dimensions is far away
+    few = be.ProductLaw((1.0,) * depth + (tokens / width,) * (depth if values == "gaussian" else 0), law.mean())
+    assert be.compare(be.Spectrum.of(squares, "eigenvalues"), few).ks > 2 * found
+
+
+@pytest.mark.parametrize("gap", [True, False])
+def test_gradients_of_more_tokens_than_dimensions(gap):
+    """The expectation is exact for exponential entries: four standard errors of 200 draws."""
+    stack, rng = be.AttentionStack(2, 30, 20, gap=gap, entries="exponential"), np.random.default_rng(325)
+    ratios = np.array([gradient_norms(stack, stack.layers(rng)) for _ in range(200)]) / stack.predicted_gradient()
+    error = ratios.std(axis=0, ddof=1) / np.sqrt(len(ratios))
+    assert np.all(np.abs(ratios.mean(axis=0) - 1) < 4 * error)
+    assert np.all(error < 0.05)
+
+
+def test_a_kernel_of_more_tokens_than_dimensions_needs_attention():
+    with pytest.raises(ValueError, match="for a kernel without attention"):
+        be.AttentionStack(2, 20, 10, attention="identity").law()
+    assert be.AttentionStack(2, 20, 10, attention="identity").jacobian_law().mean() == pytest.approx(100.0)
+
+
 @pytest.mark.parametrize(("tokens", "variance"), [(300, 1.0), (300, 4.0), (1000, 10.0)])
 def test_outlier_of_lognormal_matrices(tokens, variance):
     """The mean of six draws, in units of what T + variance adds: four standard errors and 5 %."""

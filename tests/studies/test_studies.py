@@ -39,15 +39,16 @@ SMALL = {
     "laws/bulk": {"size": 100, "draws": 6},
     "laws/edge": {"size": 50, "draws": 500},
     "laws/transition": {"size": 100, "draws": 4},
-    "propagation/all-outliers": {"tokens": 80, "depth": 3},
-    "propagation/gradients": {"sizes": (16, 32), "depths": (1, 2), "tokens": 24, "deepest": 4},
-    "propagation/jacobian": {"tokens": 40, "depth": 2, "ratios": (0.5, 1.0)},
-    "propagation/kernel": {"tokens": 60, "depth": 2},
-    "propagation/outliers": {"tokens": 120, "draws": 2},
-    "propagation/rank-collapse": {"sizes": (32, 64, 96, 144), "draws": 100, "tokens": 48, "depth": 4},
+    "propagation/all-outliers": {"tokens": 80, "depth": 3, "draws": 12},
+    "propagation/gradients": {"sizes": (24, 48), "depths": (1, 2), "draws": 12, "tokens": 32, "deepest": 3},
+    "propagation/jacobian": {"tokens": 60, "depth": 2, "draws": 10},
+    "propagation/kernel": {"tokens": 80, "depth": 2, "draws": 12},
+    "propagation/key-query": {"tokens": 200, "head_dims": (64, 200, 2000), "draws": 8},
+    "propagation/outliers": {"tokens": 120, "draws": 6, "depth": 2},
+    "propagation/rank-collapse": {"sizes": (32, 64, 96, 144), "draws": 200, "tokens": 50, "depth": 4, "repeats": 8},
     "propagation/real-task": {"steps": 30, "context": 16},
-    "propagation/scaling": {"sizes": (32, 64, 128), "tokens": 60, "depth": 4},
-    "propagation/spectrum": {"tokens": 200},
+    "propagation/scaling": {"sizes": (32, 64, 128), "tokens": 60, "depth": 4, "draws": 10},
+    "propagation/spectrum": {"tokens": 160, "draws": 8},
     "propagation/trainability": {"tokens": 32, "betas": (0.5, 1.5, 3.0), "skips": (0.0, 0.5, 0.85)},
     "propagation/training": {"tokens": 16, "steps": 40},
     "recovery/alignment": {"dim": 60, "vocab": 120, "samples": 180, "signals": 5, "draws": 24},
@@ -133,7 +134,7 @@ def refuted_rivals(claims):
 
 
 def assert_shows_its_data(figure):
-    """Every panel has something in it, and at least a quarter of every line within its limits."""
+    """Every panel has something in it, and at least half of every line within its limits."""
     assert isinstance(figure, Figure)
     figure.draw_without_rendering()
     for axes in [each for each in figure.axes if each.axison and each.get_visible()]:
@@ -146,7 +147,7 @@ def assert_shows_its_data(figure):
             (left, right), (low, high) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
             known = np.isfinite(x) & np.isfinite(y)
             seen = (x >= left) & (x <= right) & (y >= low) & (y <= high)
-            assert np.sum(seen[known]) >= 0.25 * np.sum(known), f"{axes.get_title()}: {line.get_label()}"
+            assert np.sum(seen[known]) >= 0.5 * np.sum(known), f"{axes.get_title()}: {line.get_label()}"
 
 
 @pytest.mark.parametrize("name", studies())

@@ -28,6 +28,7 @@ from array_api_compat import array_namespace
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
+from bulkedge.ensembles.layer import Layer, Weights
 from bulkedge.ensembles.markov import ENTRIES, Entries, RandomMarkov, without_gap, without_outliers
 from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.laws.attention import AttentionLaw
@@ -38,62 +39,12 @@ from bulkedge.laws.product import FussCatalan, ProductLaw
 from bulkedge.laws.semicircle import QuarterCircle
 from bulkedge.masks import softmax
 from bulkedge.random import numpy_generator
-from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank_excess
+from bulkedge.spectra import Spectrum, spectrum
 
 DEEPEST = 0.1
 """Layers for each token up to which the laws hold: at 0.05 the Kolmogorov distance is 0.015, at 0.17 it is 0.05."""
 Repair = Callable[[Any], Any]
 Attention = Literal["markov", "key-query", "xavier", "identity"]
-
-
-@dataclass(frozen=True)
-class Weights:
-    """What is drawn for one layer: the values, and the attention or the queries and keys that make it."""
-
-    values: Any
-    attention: Any = None
-    query: Any = None
-    key: Any = None
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer of a draw: its weights, the attention it used (as repaired) and the signal it put out."""
-
-    weights: Weights
-    attention: Real
-    signal: Real
-
-    @cached_property
-    def singular_values(self) -> Real:
-        """Singular values of the signal, in increasing order; their squares are those of ``Sigma_l = X_l X_l'``."""
-        return spectrum(self.signal).values
-
-    @property
-    def stable_rank_excess(self) -> float:
-        """Stable rank of ``Sigma_l`` less one, free of cancellation."""
-        return stable_rank_excess(self.singular_values**2)
-
-    @property
-    def stable_rank(self) -> float:
-        """Stable rank of ``Sigma_l`` (*propagation*, equation 5)."""
-        return 1 + self.stable_rank_excess
-
-    @property
-    def effective_rank(self) -> float:
-        """Effective rank of the signal."""
-        return effective_rank(self.signal)
-
-    @property
-    def cosine_similarity(self) -> float:
-        """Mean cosine of two tokens."""
-        return cosine_similarity(self.signal)
-
-    @property
-    def distinct_share(self) -> float:
-        """Share of the signal's power that tokens do not have in common: ``1 - T |mean token|**2/|X|**2``."""
-        apart = self.signal - self.signal.mean(axis=0)
-        return float(np.sum(apart**2) / np.sum(self.signal**2))
 
 
 @dataclass(frozen=True)
@@ -113,7 +64,7 @@ class AttentionStack(Parametric, Ensemble):
 
     depth: int = parameter(Integers(1, 1000), "number of layers L")
     tokens: int = parameter(Integers(4, 20_000), "number of tokens T")
-    width: int = parameter(Integers(4, 20_000), "embedding dimension d, at least T")
+    width: int = parameter(Integers(4, 20_000), "embedding dimension d; at least T for queries and keys")
     attention: Attention = parameter(  # a declaration
         Choice(("markov", "key-query", "xavier", "identity")), "how attention is made", "markov"
     )
@@ -133,12 +84,12 @@ class AttentionStack(Parametric, Ensemble):
     entries: Entries = parameter(ENTRIES, "entries of Markov", "lognormal")  # likewise
 
     def __post_init__(self) -> None:
-        """Check the parameters, and that orthonormal tokens fit into the width."""
+        """Check the parameters, and that tokens that are compared with each other are orthonormal at the start."""
         super().__post_init__()
-        if self.tokens > self.width:
+        if self.tokens > self.width and self.attention in ("key-query", "xavier"):
             raise DomainError(
                 f"tokens = {self.tokens} is outside its domain {{4, ..., width = {self.width}}}: "
-                "the input has orthonormal rows"
+                "queries and keys are those of orthonormal tokens"
             )
         if self.attention == "markov":
             RandomMarkov(self.tokens, self.variance, self.entries)
@@ -266,7 +217,11 @@ class AttentionStack(Parametric, Ensemble):
         return float(np.sqrt(law.finite_edge(self.tokens) / self.tokens))
 
     def start(self) -> Real:
-        """The input: orthonormal tokens. Which ones does not matter, as the first values are Gaussian or Haar."""
+        """The input: orthonormal tokens. Which ones does not matter, as the first values are Gaussian or Haar.
+
+        More tokens than dimensions cannot be orthonormal; then ``X_0'X_0 = 1``, and tokens beyond the width start at
+        zero. Entries of attention are exchangeable, so that any other isometry has the same law.
+        """
         return np.eye(self.tokens, self.width)
 
     def layers(self, rng: np.random.Generator, repair: Repair | None = None) -> Iterator[Layer]:
@@ -348,7 +303,15 @@ class AttentionStack(Parametric, Ensemble):
 
     @property
     def mean_eigenvalue(self) -> float:
-        """Mean eigenvalue of ``Sigma_L`` without the gap, ``(sigma_A**2 sigma_V**2/gamma)**L`` (equation 12)."""
+        """Mean eigenvalue of ``Sigma_L`` without the gap, ``(sigma_A**2 sigma_V**2/gamma)**L`` (equation 12).
+
+        With more tokens than dimensions, times the share d/T of eigenvalues that are not zero at the start.
+        """
+        return self.passed * min(1.0, 1 / self.ratio)
+
+    @property
+    def passed(self) -> float:
+        """What the layers multiply squared norms with, without the gap: also the mean of the Jacobian's law."""
         self._require_plain("the mean eigenvalue")
         through_attention = self.variance / self.tokens if self.attention == "markov" else 1.0
         return float((through_attention * self.value_variance * self.width) ** self.depth)
@@ -357,15 +320,38 @@ class AttentionStack(Parametric, Ensemble):
         """Law of the eigenvalues of ``Sigma_L`` without the gap (*propagation*, Proposition 7).
 
         A free product: a factor of ratio 1 for each attention matrix, one of ratio T/d for each Gaussian value matrix.
+        With more tokens than dimensions the input is a projection on d of T directions, with S-transform ``(1 + u)/(1/
+        gamma + u)``: one factor of ratio 1 becomes one of ratio T/d, and there is an atom ``1 - d/T`` at zero.
         """
         self.require_free("the law of the kernel")
         self._check_regime("the law of the kernel")
         return self._kernel_law(self.mean_eigenvalue)
 
     def _kernel_law(self, mean: float) -> Law:
-        ratios = (1.0,) * (self.depth if self.attention == "markov" else 0)
-        ratios += (self.ratio,) * (self.depth if self.values == "gaussian" else 0)
+        square, wide = self.factors()
+        ratios = (1.0,) * square + (self.ratio,) * wide
         return ProductLaw(ratios, mean) if ratios else EmpiricalLaw([mean])
+
+    def factors(self) -> tuple[int, int]:
+        """How many Marchenko-Pastur factors of ratio one and of ratio T/d the kernel's law has without the gap.
+
+        Returns
+        -------
+        square : int
+            Those of ratio one.
+        wide : int
+            Those of ratio T/d; the law's variance is ``square + wide T/d`` at mean one.
+        """
+        square = self.depth if self.attention == "markov" else 0
+        wide = self.depth if self.values == "gaussian" else 0
+        if self.tokens <= self.width:
+            return square, wide
+        if not square:
+            raise DomainError(
+                f"tokens = {self.tokens} is outside its domain {{4, ..., width = {self.width}}} for a kernel without "
+                "attention: all of its law but the atom at zero is that of as many tokens as dimensions"
+            )
+        return square - 1, wide + 1
 
     def jacobian_law(self) -> Law:
         """Law of the squared singular values of ``dX_L/dX_0`` without the gap (*propagation*, Proposition 8).
@@ -377,10 +363,10 @@ class AttentionStack(Parametric, Ensemble):
         self._check_regime("the law of the Jacobian")
         parts = [self.attention == "markov", self.values == "gaussian"]
         if not any(parts):
-            return EmpiricalLaw([self.mean_eigenvalue])
+            return EmpiricalLaw([self.passed])
         if not all(parts):
-            return FussCatalan(self.depth, self.mean_eigenvalue)
-        return IndependentProduct(FussCatalan(self.depth), FussCatalan(self.depth, self.mean_eigenvalue))
+            return FussCatalan(self.depth, self.passed)
+        return IndependentProduct(FussCatalan(self.depth), FussCatalan(self.depth, self.passed))
 
     def predicted_stable_rank_excess(self) -> float:
         """Stable rank of ``Sigma_L`` less one, at this number of tokens and to leading order in it.
@@ -404,11 +390,15 @@ class AttentionStack(Parametric, Ensemble):
         """Expected ``|dX_L/dW_l|_F**2``, the same for every layer l (ours; *propagation*, Propositions 4 and 6).
 
         ``d (d sigma_V**2)**(L-1) |A_L ... A_1|_F**2``. The last factor is ``T q**L`` without the gap, ``q =
-        sigma_A**2/T``; with it, ``1 + q + ... + q**(L-1)`` for the row ``v`` more.
+        sigma_A**2/T``; with it, ``1 + q + ... + q**(L-1)`` for the row ``v`` more. For exponential entries, with the
+        ``q = E sum_j A_ij**2 - 1/T = (T - 1)/(T (T + 1))`` of T tokens, this is exact at any size.
         """
         self._require_plain("the gradient")
         share = self.variance / self.tokens if self.attention == "markov" else 1.0
+        if self.attention == "markov" and self.entries == "exponential":
+            share *= (self.tokens - 1) / (self.tokens + 1)
         squares = self.tokens * share**self.depth
         if self.collapsing:
             squares += float(np.sum(share ** np.arange(self.depth)))
+        squares *= min(1.0, 1 / self.ratio)  # the input's squared norm, over T
         return float(self.width * (self.width * self.value_variance) ** (self.depth - 1) * squares)

@@ -5,13 +5,16 @@ The random matrices themselves, :class:`bulkedge.RandomMarkov` and :class:`bulke
 
 from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms, pullback
 from bulkedge.propagation.isometry import Isometry, deepest, tradeoff
+from bulkedge.propagation.moments import Moments, finite_moments
 from bulkedge.propagation.trainability import Trainability, freezing_beta, softmax_of_gaussians
 
 __all__ = [
     "Isometry",
+    "Moments",
     "Trainability",
     "deepest",
     "estimated_gradient_norms",
+    "finite_moments",
     "freezing_beta",
     "gradient_norms",
     "pullback",

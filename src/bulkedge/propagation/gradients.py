@@ -25,7 +25,8 @@ import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers
-from bulkedge.ensembles.stack import AttentionStack, Layer
+from bulkedge.ensembles.layer import Layer
+from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.errors import DomainError
 
 MOST_PATHS = 256

@@ -87,7 +87,8 @@ def tradeoff(stack: AttentionStack, of: Literal["kernel", "jacobian"] = "kernel"
     """The trade-off of a gap-free stack.
 
     ``v = a + b`` for the kernel and ``(1 + a)(1 + c) - 1`` for the Jacobian: ``a = L`` for Markov attention, ``b = L
-    T/d`` and ``c = L`` for Gaussian values, each zero for what is orthogonal.
+    T/d`` and ``c = L`` for Gaussian values, each zero for what is orthogonal. With more tokens than dimensions ``v =
+    a - 1 + b + T/d`` for the kernel, whose law then has an atom at zero.
 
     Parameters
     ----------
@@ -103,10 +104,15 @@ def tradeoff(stack: AttentionStack, of: Literal["kernel", "jacobian"] = "kernel"
     """
     Choice(("kernel", "jacobian")).check("of", of)
     stack.require_free("the trade-off")
-    attention = stack.depth if stack.attention == "markov" else 0
-    values = stack.depth if stack.values == "gaussian" else 0
-    spread = attention + values * stack.ratio if of == "kernel" else (1 + attention) * (1 + values) - 1
-    return Isometry(float(spread), stack.depth, stack.mean_eigenvalue, stack.at_depth(1).mean_eigenvalue)
+    if of == "kernel":
+        square, wide = stack.factors()
+        spread, share = square + wide * stack.ratio, min(1.0, 1 / stack.ratio)
+    else:
+        attention = stack.depth if stack.attention == "markov" else 0
+        values = stack.depth if stack.values == "gaussian" else 0
+        spread, share = float((1 + attention) * (1 + values) - 1), 1.0
+    layer_mean = stack.at_depth(1).passed * share ** (1 / stack.depth)
+    return Isometry(float(spread), stack.depth, stack.passed * share, layer_mean)
 
 
 def deepest(stack: AttentionStack, distortion: float, of: Literal["kernel", "jacobian"] = "kernel") -> int:

@@ -8,200 +8,32 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
+from bulkedge.plots.style import COLOURS, line, marks, panels
+from bulkedge.studies.propagation.figures.signals import gradients, rank_collapse, scaling
+from bulkedge.studies.propagation.figures.spectra import (
+    all_outliers,
+    jacobian,
+    kernel,
+    key_query,
+    outliers,
+    spectrum,
+)
 from bulkedge.studies.propagation.training import best
 
-SYMBOLS = "os^Dvp"
-
-
-def spectrum(data: xr.Dataset) -> Figure:
-    """Singular values on top, eigenvalues in the plane below, a column for each kind of entries."""
-    names = data.entries.values.tolist()
-    figure, grid = panels(2, len(names), width=2.2, height=2.0)
-    circle = np.exp(2j * np.pi * np.linspace(0, 1, 200))
-    for column, name in enumerate(names):
-        top, below = grid[:, column]
-        one = data.sel(entries=name)
-        histogram(top, data.bin_edge, one.simulation)
-        line(top, data.x, data.theory, label="quarter circle")
-        top.set(title=name, xlabel=r"$\sqrt{T} s_k/\sigma$, $k \geq 2$", ylim=(0, 0.95))
-        below.plot(one.eigen_real, one.eigen_imag, ".", ms=1.5, color=COLOURS[0])
-        line(below, circle.real, circle.imag, label="", lw=1)
-        below.set(aspect="equal", xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), xlabel=r"$\sqrt{T}\lambda_k/\sigma$, $k \geq 2$")
-    grid[0, 0].set_ylabel("density")
-    grid[1, 0].set_ylabel("imaginary part")
-    grid[0, 0].legend(loc="upper right", fontsize=6)
-    return figure
-
-
-def rank_collapse(data: xr.Dataset) -> Figure:
-    """Collapse in width with the gap, the rank without it, and both over depth."""
-    figure, grid = panels(1, 4, width=2.3)
-    left, middle = grid[0, :2]
-    for layer, colour, symbol in zip(data.layer.values.tolist(), COLOURS, SYMBOLS, strict=False):
-        one = data.sel(layer=layer)
-        slope = f"{float(one.slope):.2f} ± {float(one.slope_error):.2f}"
-        line(left, data["size"], one.predicted, label="", color=colour)
-        value = np.exp(one.log_excess)
-        marks(left, data["size"], value, value * one.log_error, label=f"ℓ = {layer}: {slope}", color=colour, fmt=symbol)
-        line(middle, data["size"], one.predicted_free, label="", color=colour)
-        marks(middle, data["size"], one.free, label=f"ℓ = {layer}", color=colour, fmt=symbol)
-    left.set(title="gap kept", ylabel=r"stable rank of $\Sigma_\ell$, less one")
-    middle.set(title="gap removed", ylabel=r"stable rank of $\Sigma_\ell$")
-    left.legend(loc="lower left", title="fitted slope", title_fontsize=7)
-    middle.legend(loc="upper left")
-    left.set(yscale="log", ylim=(float(data.predicted.min()) / 1e9, 1))
-    middle.set_yscale("log", base=2)
-    for axes in (left, middle):
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("tokens T")
-    for axes, gap in zip(grid[0, 2:], ("kept", "removed"), strict=True):
-        for variant, colour, symbol in zip(data.variant.values.tolist(), COLOURS, SYMBOLS, strict=False):
-            look = {"color": colour, "fmt": symbol + "-", "lw": 0.8, "label": variant}
-            marks(axes, data.step, data["rank"].sel(variant=variant, gap=gap), **look)
-        limits = 0.9, 1.4 * float(data["rank"].max())
-        axes.set(title=f"gap {gap}", xlabel="layer ℓ", yscale="log", ylim=limits)
-    figure.legend(*grid[0, 2].get_legend_handles_labels(), loc="outside lower right", ncols=6)
-    return figure
-
-
-def gradients(data: xr.Dataset) -> Figure:
-    """Over tokens and over depth, with the gap and without."""
-    figure, grid = panels(1, 4, width=2.3)
-    for axes, gap in zip(grid[0, :2], ("kept", "removed"), strict=True):
-        for depth, colour, symbol in zip(data.depth.values.tolist(), COLOURS, SYMBOLS, strict=False):
-            one = data.sel(gap=gap, depth=depth)
-            line(axes, data["size"], one.predicted, label="", color=colour)
-            marks(axes, data["size"], one.norm.mean("draw"), label=f"L = {depth}", color=colour, fmt=symbol)
-        axes.set_xscale("log", base=2)
-        limits = float(data.norm.sel(gap=gap).min()) / 2, 30 * float(data.norm.sel(gap=gap).max())
-        axes.set(yscale="log", ylim=limits, xlabel="tokens T", title=f"Markov, gap {gap}")
-        axes.legend(loc="upper left", ncols=3, columnspacing=0.6, handletextpad=0.1)
-    for axes, gap in zip(grid[0, 2:], ("kept", "removed"), strict=True):
-        line(axes, data.step, data.predicted_over_depth.sel(gap=gap), label="theory, Markov", color=COLOURS[-1])
-        for variant, colour, symbol in zip(data.variant.values.tolist(), COLOURS, SYMBOLS, strict=False):
-            look = {"color": colour, "fmt": symbol + "--", "lw": 0.6, "label": variant}
-            marks(axes, data.step, data.over_depth.sel(gap=gap, variant=variant), **look)
-        axes.set(yscale="log", xlabel="depth L", title=f"gap {gap}")
-    grid[0, 0].set_ylabel(r"$\|\partial X_L/\partial W_1\|_F^2$")
-    figure.legend(*grid[0, 2].get_legend_handles_labels(), loc="outside lower right", ncols=5)
-    return figure
-
-
-def outliers(data: xr.Dataset) -> Figure:
-    """Largest values of every layer beside the two edges, with the gap and without."""
-    layers = data.layer.values.tolist()
-    figure, grid = panels(2, len(layers), width=2.2, height=2.0)
-    for row, gap in zip(grid, data.gap.values.tolist(), strict=True):
-        for axes, layer in zip(row, layers, strict=True):
-            one = data.sel(gap=gap, layer=layer)
-            marks(axes, data["rank"], one.value.mean("draw"), label=r"$\sqrt{T} s_k(A - uu')$", ms=2.5)
-            axes.axhline(float(data.first_edge), color=COLOURS[2], ls=":", label="edge, orthonormal tokens")
-            axes.axhline(float(one.edge.mean()), color=COLOURS[1], label="edge, these tokens")
-            if gap == "kept" and layer == 2:
-                axes.plot(1, float(one.tilt.mean()), "x", ms=7, color=COLOURS[-1], label="predicted outlier")
-            axes.set(title=f"layer {layer}, gap {gap}", xlabel="rank")
-            axes.set_ylim(0, 1.15 * max(axes.get_ylim()))
-        row[0].set_ylabel("singular value")
-    handles = {
-        label: handle for axes in grid.ravel() for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4)
-    return figure
-
-
-def all_outliers(data: xr.Dataset) -> Figure:
-    """Stable rank over layers, and how many values are beyond the edge."""
-    figure, grid = panels(1, 2)
-    for axes, name, label in (
-        (grid[0, 0], "rank", "stable rank of the kernel"),
-        (grid[0, 1], "beyond", "singular values beyond the edge"),
-    ):
-        for kind, colour, symbol in zip(data.removed.values.tolist(), COLOURS, SYMBOLS, strict=False):
-            one = data[name].sel(removed=kind)
-            error = one.std("draw", ddof=1) / data.sizes["draw"] ** 0.5
-            look = {"color": colour, "fmt": symbol + "-", "lw": 0.8, "label": kind}
-            marks(axes, data.layer, one.mean("draw"), error, **look)
-        axes.set(xlabel="layer", ylabel=label, xticks=data.layer.values)
-    grid[0, 0].set_yscale("log", base=2)
-    grid[0, 0].legend(title="removed", loc="upper right")
-    return figure
-
-
-def kernel(data: xr.Dataset) -> Figure:
-    """Densities, a row for each ratio, a column for each layer."""
-    figure, grid = panels(data.sizes["ratio"], data.sizes["layer"], width=2.3, height=1.7)
-    _densities(grid, data, "eigenvalue of the kernel")
-    return figure
-
-
-def jacobian(data: xr.Dataset) -> Figure:
-    """Densities, and below them what isometry costs: moments, distortion over the mean, least distortion over depth."""
-    columns = max(data.sizes["layer"], 3)
-    figure, grid = panels(data.sizes["ratio"] + 1, columns, width=2.3, height=1.8)
-    _densities(grid[:-1], data, "squared singular value")
-    for unused in (*grid[:-1, data.sizes["layer"] :].ravel(), *grid[-1, 3:]):
-        unused.set_visible(False)
-    moments, curve, least = grid[-1, :3]
-    line(moments, data.layer, (1.0 + data.layer) ** 2, label=r"$(1 + \ell)^2$")
-    for k, ratio in enumerate(data.ratio.values.tolist()):
-        look = {"color": COLOURS[k % 7], "fmt": SYMBOLS[k % 6], "label": f"T/d = {ratio:g}"}
-        marks(moments, data.layer + 0.1 * (k - 1), data.second.sel(ratio=ratio).mean("draw"), **look)
-    for k, layer in enumerate(data.layer.values.tolist()):
-        line(curve, data.target, data.distortion.sel(layer=layer), label=f"ℓ = {layer}", color=COLOURS[k])
-    for k, kind in enumerate(data.kind.values.tolist()):
-        line(least, data.step, data.least.sel(kind=kind), label=kind, color=COLOURS[k], ls=("-", "--", "-", ":")[k])
-    moments.set(xlabel="layer", ylabel="second moment")
-    curve.set(xlabel="mean", ylabel=r"$E\,(x - 1)^2$", ylim=(0, 3))
-    least.set(xlabel="layer", ylabel="its least value", ylim=(0, 1.02))
-    for axes, place in ((moments, "upper left"), (curve, "lower right"), (least, "lower right")):
-        axes.legend(loc=place, fontsize=6)
-    return figure
-
-
-def _densities(grid: Any, data: xr.Dataset, label: str) -> None:
-    """Histograms and laws with a logarithmic axis: densities span decades between a hard edge and a soft one."""
-    for row, ratio in zip(grid, data.ratio.values.tolist(), strict=True):
-        for axes, layer in zip(row, data.layer.values.tolist(), strict=False):
-            one = data.sel(ratio=ratio, layer=layer)
-            low = 0.5 * float(one.simulation.values[one.simulation.values > 0].min())
-            histogram(axes, one.bin_edge, np.maximum(one.simulation, low), baseline=low)
-            shown = one.theory.values > low
-            line(axes, one.x.values[shown], one.theory.values[shown], label="law")
-            axes.set(yscale="log", title=f"T/d = {ratio:g}, ℓ = {layer}", ylim=(low, None))
-        row[0].set_ylabel("density")
-    for axes in grid[-1]:
-        axes.set_xlabel(label)
-    grid[0, 0].legend(loc="upper right")
-
-
-def scaling(data: xr.Dataset) -> Figure:
-    """Weight of the branch, size of the kernel, and Xavier's attention."""
-    figure, grid = panels(1, 3, width=2.7)
-    left, middle, right = grid[0]
-    for k, scaling in enumerate(data.skip_scaling.values.tolist()):
-        for gap, symbol in (("kept", "o"), ("removed", "s")):
-            one = data.sel(skip_scaling=scaling, gap=gap)
-            line(left, data["size"], one.predicted_branch, label="", color=COLOURS[k])
-            look = {"color": COLOURS[k], "fmt": symbol, "label": f"{scaling}, gap {gap}"}
-            marks(left, data["size"], one.branch.mean("draw"), **look)
-    left.set(yscale="log", xlabel="tokens T", ylabel="attention over skip", ylim=(None, 300))
-    left.legend(loc="upper left")
-    names = {"1/d": "$1/d$", "gamma/sigma^2": r"$\gamma/\sigma_A^2$", "1": "1"}
-    for kind, colour, symbol in zip(data["values"].values.tolist(), COLOURS, SYMBOLS, strict=False):
-        one = data.sel(values=kind)
-        line(middle, data.layer, one.predicted_mean, label="", color=colour)
-        marks(middle, data.layer, one["mean"], color=colour, fmt=symbol, label=names[kind])
-    middle.set(yscale="log", xlabel="layer", ylabel="mean eigenvalue of the kernel")
-    middle.legend(title=r"$\sigma_V^2$", loc="lower left")
-    line(right, data["size"], data.predicted_xavier, label=r"$\beta^2/d^2$")
-    marks(right, data["size"], data.xavier.mean("draw"), label="Xavier's queries and keys")
-    right.set(yscale="log", xlabel="tokens T", ylabel="variance of attention")
-    right.set_ylim(None, 30 * float(data.predicted_xavier.max()))
-    right.legend(loc="upper right")
-    for axes in (left, right):
-        axes.set_xscale("log", base=2)
-    return figure
+__all__ = [
+    "all_outliers",
+    "gradients",
+    "jacobian",
+    "kernel",
+    "key_query",
+    "outliers",
+    "rank_collapse",
+    "real_task",
+    "scaling",
+    "spectrum",
+    "trainability",
+    "training",
+]
 
 
 def trainability(data: xr.Dataset) -> Figure:

@@ -12,19 +12,29 @@ from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Each, Integers, parameter
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.errors import DomainError
+from bulkedge.estimates import Estimate, welch
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, standard_error
+from bulkedge.studies.claims import Claim, Rival
 
 LAYERS = 3
+SKIP: dict[str, Any] = {"skip": 1.0, "skip_scaling": "rescaled"}
+KEY_QUERY: dict[str, Any] = {"attention": "key-query", "variance": 1.0}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "attention": {},
-    "+ LayerNorm": {"layer_norm": True},
-    "+ skip": {"skip": 1.0, "skip_scaling": "rescaled"},
-    "+ skip + LayerNorm": {"skip": 1.0, "skip_scaling": "rescaled", "layer_norm": True},
+    "Markov": {},
+    "Markov + LN": {"layer_norm": True},
+    "Markov + skip": SKIP,
+    "Markov + skip + LN": SKIP | {"layer_norm": True},
     "orthogonal values": {"values": "orthogonal"},
+    "key-query + LN": KEY_QUERY | {"layer_norm": True},
+    "key-query + skip + LN": KEY_QUERY | SKIP | {"layer_norm": True},
     "identity": {"attention": "identity"},
 }
+PLAIN, ORTHOGONAL, IDENTITY = "Markov", "orthogonal values", "identity"
+SHALLOW = 2
+"""Layers after which architectures are compared: later the rank is near one whatever is removed."""
+KURTOSIS = {"lognormal": 41.0, "exponential": 9.0, "uniform": 1.8}
+"""Fourth central moment over the squared variance."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +46,20 @@ class RankCollapse(Study):
     """
 
     sizes: tuple[int, ...] = parameter(
-        Each(Integers(16, 2000)), "numbers of tokens, four at least", (32, 64, 128, 256), paper=(100, 200, 400, 800)
+        Each(Integers(16, 2000)), "numbers of tokens, four at least", (32, 64, 128, 256), ours=(100, 200, 400, 800)
     )
     draws: int = parameter(
-        Integers(10, 10_000), "draws at the smallest size; fewer, by its share, above", 150, paper=400
+        Integers(10, 10_000), "draws at the smallest size; fewer, by its share, above", 500, ours=600
     )
     entries: str = parameter(
         Choice(("exponential", "uniform", "lognormal")),
-        "entries of attention; lognormal ones, the paper's, need a hundred tokens",
+        "entries of attention; lognormal ones need a hundred tokens",
         "exponential",
         paper="lognormal",
     )
-    tokens: int = parameter(Integers(16, 2000), "tokens of the part on depth", 60, paper=200)
-    depth: int = parameter(Integers(4, 50), "layers of the part on depth", 8, paper=15)
+    tokens: int = parameter(Integers(16, 2000), "tokens of the part on depth", 100, ours=200)
+    depth: int = parameter(Integers(4, 50), "layers of the part on depth", 8, ours=15)
+    repeats: int = parameter(Integers(4, 1000), "draws of the part on depth, and without the gap", 16, ours=16)
 
     def __post_init__(self) -> None:
         """Check the parameters, and that a slope and a correction can be fitted."""
@@ -63,119 +74,184 @@ class RankCollapse(Study):
     def _stack(self, size: int, depth: int = LAYERS, **options: Any) -> AttentionStack:
         variance = 1 / 3 if self.entries == "uniform" else 1.0
         entries: dict[str, Any] = {"entries": self.entries, "variance": variance}
+        if options.get("attention", "markov") != "markov":
+            entries = {}
         return AttentionStack(depth, size, size, **(entries | options))
 
     def _in_width(self, rng: np.random.Generator) -> xr.Dataset:
-        layer = np.arange(1, LAYERS + 1)
-        logs, errors, free = (np.empty((len(self.sizes), LAYERS)) for _ in range(3))
+        shape = (len(self.sizes), LAYERS)
+        logs, errors, counts = np.empty(shape), np.empty(shape), np.empty(len(self.sizes))
+        free = np.empty((*shape, self.repeats))
         for k, size in enumerate(track(list(self.sizes), "widths")):
-            count = max(8, self.draws * self.sizes[0] // size)
-            drawn = np.log([[each.stable_rank_excess for each in self._stack(size).layers(rng)] for _ in range(count)])
-            logs[k], errors[k] = drawn.mean(axis=0), drawn.std(axis=0, ddof=1) / np.sqrt(count)
-            few = [[each.stable_rank for each in self._stack(size, gap=False).layers(rng)] for _ in range(6)]
-            free[k] = np.median(few, axis=0)
-        stacks = [[self._stack(size).at_depth(int(each)) for each in layer] for size in self.sizes]
-        without = [[self._stack(size, gap=False).at_depth(int(each)) for each in layer] for size in self.sizes]
-        fits = np.array([_slope(np.array(self.sizes), logs[:, k], errors[:, k]) for k in range(LAYERS)])
+            counts[k] = max(8, self.draws * self.sizes[0] // size)
+            kept = [[each.stable_rank_excess for each in self._stack(size).layers(rng)] for _ in range(int(counts[k]))]
+            logs[k], errors[k], _ = Estimate.of(np.log(kept))
+            few = [[each.stable_rank for each in self._stack(size, gap=False).layers(rng)] for _ in range(self.repeats)]
+            free[k] = np.transpose(few)
         return xr.Dataset(
             {
                 "log_excess": (("size", "layer"), logs, {"long_name": "mean log(stable rank - 1)"}),
                 "log_error": (("size", "layer"), errors),
-                "predicted": (("size", "layer"), _each(stacks), {"long_name": "predicted stable rank - 1"}),
-                "free": (("size", "layer"), free, {"long_name": "stable rank without the gap, median of six"}),
-                "predicted_free": (("size", "layer"), _each(without) + 1),
-                "slope": ("layer", fits[:, 0]),
-                "slope_error": ("layer", fits[:, 1]),
+                "count": ("size", counts),
+                "predicted": (("size", "layer"), self._each(gap=True), {"long_name": "predicted stable rank - 1"}),
+                "free": (("size", "layer", "draw"), free, {"long_name": "stable rank without the gap"}),
+                "predicted_free": (("size", "layer"), 1 + self._each(gap=False)),
+                "values_alone": (("size", "layer"), 1 + self._each(attention="identity")),
             },
-            coords={"size": list(self.sizes), "layer": layer},
+            coords={"size": list(self.sizes), "layer": np.arange(1, LAYERS + 1)},
         )
 
+    def _each(self, **options: Any) -> Real:
+        stacks = [[self._stack(size, layer, **options) for layer in range(1, LAYERS + 1)] for size in self.sizes]
+        return np.array([[stack.predicted_stable_rank_excess() for stack in row] for row in stacks])
+
     def _in_depth(self, rng: np.random.Generator) -> xr.Dataset:
-        ranks = np.empty((len(VARIANTS), 2, self.depth))
+        ranks = np.empty((len(VARIANTS), 2, self.repeats, self.depth))
         for k, options in enumerate(track(list(VARIANTS.values()), "variants")):
             for j, gap in enumerate((True, False)):
                 stack = self._stack(self.tokens, self.depth, gap=gap, **options)
-                drawn = [[layer.stable_rank for layer in stack.layers(rng)] for _ in range(5)]
-                ranks[k, j] = np.median(drawn, axis=0)
+                ranks[k, j] = [[layer.stable_rank for layer in stack.layers(rng)] for _ in range(self.repeats)]
+        shallow = range(1, min(max(self.tokens // 10, 1), self.depth, 15) + 1)  # beyond, too many layers for the laws
+        known = {name: self._expected(options, list(shallow)) for name, options in VARIANTS.items()}
+        lines = {name: each for name, each in known.items() if each}
         return xr.Dataset(
-            {"rank": (("variant", "gap", "step"), ranks, {"long_name": "stable rank of the kernel, median of five"})},
-            coords={"variant": list(VARIANTS), "gap": ["kept", "removed"], "step": np.arange(1, self.depth + 1)},
+            {
+                "rank": (("variant", "gap", "draw", "step"), ranks, {"long_name": "stable rank of the kernel"}),
+                "expected_rank": (("known", "shallow"), list(lines.values()), {"long_name": "predicted, no gap"}),
+            },
+            coords={
+                "variant": list(VARIANTS),
+                "gap": ["kept", "removed"],
+                "step": np.arange(1, self.depth + 1),
+                "known": list(lines),
+                "shallow": list(shallow),
+            },
         )
 
+    def _expected(self, options: dict[str, Any], steps: list[int]) -> list[float]:
+        """Stable rank without the gap, where there is a law for it."""
+        if not set(options) <= {"values"} | ({"attention"} if options.get("attention") == "identity" else set()):
+            return []
+        stacks = [self._stack(self.tokens, step, gap=False, **options) for step in steps]
+        return [1 + stack.predicted_stable_rank_excess() for stack in stacks]
+
     def claims(self, data: xr.Dataset) -> list[Claim]:
-        """The slopes, the constant without the gap, and which architectures collapse."""
-        slopes = [
+        """The slopes and constants, the rank without the gap, and which architectures collapse."""
+        layers = data.layer.values.tolist()
+        return [
+            *(self._slope(data.sel(layer=layer)) for layer in layers),
+            *(self._constant(data.sel(layer=layer)) for layer in layers),
+            *(self._free(data.sel(layer=layer)) for layer in layers),
+            *self._gains(data),
+            *self._inherent(data),
+        ]
+
+    def _slope(self, one: xr.Dataset) -> Claim:
+        layer = int(one.layer)
+        return Claim(
+            statement=f"slope of log(stable rank - 1) in log T after {layer} layer{'s' if layer > 1 else ''}",
+            place="propagation: Proposition 3, Theorem 9, Theorem 10",
+            measured=fitted_slope(
+                np.array(self.sizes), one.log_excess.values, one.log_error.values, one["count"].values
+            ),
+            predicted=1 - 2 * layer,
+            rival=Rival("-l, a power for each layer", -layer) if layer > 1 else Rival("no collapse in width", 0.0),
+        )
+
+    def _constant(self, one: xr.Dataset) -> Claim:
+        """At the largest size."""
+        last, layer, size = one.isel(size=-1), int(one.layer), self.sizes[-1]
+        second, shift = 1 + 2 * layer, last.log_excess - np.log(last.predicted)
+        return Claim(
+            statement=f"log of (stable rank - 1) over its prediction after {layer} at T = {size}",
+            place="propagation: Proposition 3; ours",
+            measured=Estimate(float(shift), float(last.log_error), float(last["count"]) - 1),
+            predicted=0.0,
+            rival=Rival("equal eigenvalues beside the first", -float(np.log(second))),
+            finite_size=(KURTOSIS[self.entries] + 4 * layer) / size,
+            reason="kurtosis/T for the row sums, and 4/T a layer for the logarithm of what fluctuates",
+        )
+
+    def _free(self, one: xr.Dataset) -> Claim:
+        """Without the gap, at the largest size: Frobenius norm over the largest value squared."""
+        last, layer, size = one.isel(size=-1), int(one.layer), self.sizes[-1]
+        ratio: Any = np.log(last.free / last.predicted_free)
+        return Claim(
+            statement=f"gap removed: log of the stable rank over its prediction after {layer} at T = {size}",
+            place="propagation: Proposition 5",
+            measured=Estimate.of(ratio),
+            predicted=0.0,
+            rival=Rival("as if attention kept all angles", float(np.log(last.values_alone / last.predicted_free))),
+            finite_size=(KURTOSIS[self.entries] + 4 * layer) / size,
+            reason="kurtosis/T at the edge, and 2/T for each of 2 l factors, the next order of the edge's place",
+        )
+
+    def _gains(self, data: xr.Dataset) -> list[Claim]:
+        """What removing the gap does to each architecture after two layers."""
+        logs: xr.DataArray = np.log(data["rank"].sel(step=SHALLOW))  # type: ignore[assignment]
+        return [
             Claim(
-                statement=f"slope of log(stable rank - 1) in log T after {layer} layer{'s' if layer > 1 else ''}",
-                place="propagation, Proposition 3",
-                predicted=1 - 2 * layer,
-                measured=float(data.slope.sel(layer=layer)),
-                error=float(data.slope_error.sel(layer=layer)),
-                tolerance=3 * float(data.slope_error.sel(layer=layer)),
-                reason="three standard errors, as three slopes of one set of draws are tested together",
+                statement=f"{variant}: gain of log stable rank after {SHALLOW} layers, the gap removed",
+                place="propagation: Figure 2, Figure 4",
+                measured=_difference(logs.sel(variant=variant, gap="removed"), logs.sel(variant=variant, gap="kept")),
+                predicted=0.0,
+                rival=Rival("no gain", 0.0),
+                relation=">=",
             )
-            for layer in data.layer.values.tolist()
-        ]
-        return [*slopes, *self._constants(data), *self._depths(data)]
-
-    def _constants(self, data: xr.Dataset) -> list[Claim]:
-        last = data.isel(size=-1)
-        ratio = (last.free / last.predicted_free).values
-        shift = last.log_excess - np.log(last.predicted)
-        return [
-            Claim(
-                statement=f"without the gap, stable rank over its prediction at T = {self.sizes[-1]}",
-                place="propagation, Proposition 5; ours for the value",
-                predicted=1.0,
-                measured=float(ratio.mean()),
-                error=standard_error(ratio),
-                tolerance=4 * self.sizes[-1] ** (-2 / 3) + 0.05,
-                reason="the largest value, squared, fluctuates by T^(-2/3); six draws of each",
-            ),
-            Claim(
-                statement=f"with the gap, log of (stable rank - 1) over its prediction at T = {self.sizes[-1]}",
-                place="ours: the constant of Proposition 3",
-                predicted=0.0,
-                measured=float(shift.isel(layer=0)),
-                error=float(last.log_error[0]),
-                tolerance=4 * float(last.log_error[0]) + 20 / self.sizes[-1],
-                reason="four standard errors, and a bias of kurtosis/T",
-            ),
+            for variant in VARIANTS
+            if variant != IDENTITY
         ]
 
-    def _depths(self, data: xr.Dataset) -> list[Claim]:
-        second = data["rank"].sel(step=2, variant=["attention", "+ LayerNorm"])
-        free = 1 + self._stack(self.tokens, 2, gap=False).predicted_stable_rank_excess()
+    def _inherent(self, data: xr.Dataset) -> list[Claim]:
+        """Collapse in depth is there without any gap; orthogonal values slow it."""
+        step = int(data.shallow[-1])
+        logs: xr.DataArray = np.log(data["rank"].sel(gap="removed", step=step))  # type: ignore[assignment]
+        identity = float(np.log(data.expected_rank.sel(known=IDENTITY, shallow=step)))
+        second: xr.DataArray = np.log(data["rank"].sel(gap="removed", step=SHALLOW))  # type: ignore[assignment]
         return [
             Claim(
-                statement="stable rank less one after two layers with the gap, with LayerNorm or without",
-                place="propagation, Figures 2 and 4",
-                predicted=0.0,
-                measured=float(second.sel(gap="kept").max()) - 1,
-                error=0.0,
-                tolerance=0.05,
-                reason="T^(-3) predicted, times a constant of order ten",
-                relation="<=",
+                statement=f"identity: log of the stable rank after {step} layers; it collapses without any gap",
+                place="propagation: Figure 2",
+                measured=Estimate.of(logs.sel(variant=IDENTITY)),
+                predicted=identity,
+                rival=Rival("as after one layer", float(np.log(data.expected_rank.sel(known=IDENTITY, shallow=1)))),
+                finite_size=4 * step / self.tokens,
+                reason="4/T a layer, the next order of the edge's place",
             ),
             Claim(
-                statement="the same without the gap, smallest",
-                place="propagation, Figures 2 and 4",
-                predicted=free,
-                measured=float(second.sel(gap="removed").min()),
-                error=0.0,
-                tolerance=free / 3,
-                reason="a median of five of a ratio to a largest value squared",
+                statement=f"orthogonal values: gain of log stable rank after {SHALLOW} layers over Gaussian ones",
+                place="propagation: Figure 2",
+                measured=_difference(second.sel(variant=ORTHOGONAL), second.sel(variant=PLAIN)),
+                predicted=0.0,
+                rival=Rival("no gain", 0.0),
                 relation=">=",
             ),
         ]
 
 
-def _each(stacks: list[list[AttentionStack]]) -> Real:
-    return np.array([[stack.predicted_stable_rank_excess() for stack in row] for row in stacks])
+def _difference(first: xr.DataArray, second: xr.DataArray) -> Estimate:
+    """Difference of the means of two independent sets of draws."""
+    return Estimate.mean([Estimate.of(2 * first.values), Estimate.of(-2 * second.values)])
 
 
-def _slope(sizes: Real, values: Real, errors: Real) -> tuple[float, float]:
-    """Slope in log T, beside a constant and a term in 1/T, by weighted least squares; and its standard error."""
+def fitted_slope(sizes: Real, values: Real, errors: Real, counts: Real) -> Estimate:
+    """Slope in log T, beside a constant and a term in 1/T, by weighted least squares.
+
+    Parameters
+    ----------
+    sizes : array of shape (n,)
+        Numbers of tokens, three or more.
+    values, errors : array of shape (n,)
+        Means and their standard errors.
+    counts : array of shape (n,)
+        Draws of each mean.
+
+    Returns
+    -------
+    Estimate
+        With the freedom that the draws give it.
+    """
     design = np.stack([np.ones(len(sizes)), np.log(sizes), 1 / sizes], axis=1) / errors[:, None]
-    covariance = np.linalg.inv(design.T @ design)
-    return float((covariance @ design.T @ (values / errors))[1]), float(np.sqrt(covariance[1, 1]))
+    weights = (np.linalg.inv(design.T @ design) @ design.T)[1]
+    freedom = welch(weights**2, counts - 1)
+    return Estimate(float(weights @ (values / errors)), float(np.sqrt(np.sum(weights**2))), freedom)

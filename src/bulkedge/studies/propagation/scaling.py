@@ -11,9 +11,11 @@ import xarray as xr
 from bulkedge.domains import Each, Integers, parameter
 from bulkedge.ensembles.markov import without_gap
 from bulkedge.ensembles.stack import AttentionStack
+from bulkedge.estimates import Estimate
 from bulkedge.progress import track
+from bulkedge.propagation.moments import finite_moments
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, standard_error
+from bulkedge.studies.claims import Claim, Rival
 
 SCALINGS: tuple[Literal["plain", "rescaled"], ...] = ("plain", "rescaled")
 
@@ -27,11 +29,11 @@ class Scaling(Study):
     """
 
     sizes: tuple[int, ...] = parameter(
-        Each(Integers(16, 2000)), "numbers of tokens, increasing", (32, 64, 128, 256), paper=(100, 200, 400, 800)
+        Each(Integers(16, 2000)), "numbers of tokens, increasing", (32, 64, 128, 256), ours=(100, 200, 400, 800)
     )
-    draws: int = parameter(Integers(3, 100), "draws of each", 6, paper=20)
-    tokens: int = parameter(Integers(16, 1000), "tokens of the part on values", 100, paper=300)
-    depth: int = parameter(Integers(2, 20), "layers there", 6, paper=10)
+    draws: int = parameter(Integers(3, 100), "draws of each", 12, ours=20)
+    tokens: int = parameter(Integers(16, 1000), "tokens of the part on values", 100, ours=300)
+    depth: int = parameter(Integers(2, 20), "layers there", 6, ours=10)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Branches, then sizes, then Xavier."""
@@ -52,7 +54,8 @@ class Scaling(Study):
             xavier = AttentionStack(1, size, size, attention="xavier")
             leftover[k] = [np.sum(without_gap(next(xavier.layers(rng)).attention) ** 2) for _ in range(self.draws)]
         sizes = np.array(self.sizes)
-        plain = np.stack([np.sqrt(2 / sizes), np.sqrt(1 / sizes)])
+        # exactly E |A|_F**2/T for rows that are uniform on the simplex, with the gap and without
+        plain = np.sqrt(np.stack([2 / (sizes + 1), (sizes - 1) / (sizes + 1) / sizes]))
         return xr.Dataset(
             {
                 "branch": (
@@ -70,17 +73,17 @@ class Scaling(Study):
     def _values(self, rng: np.random.Generator) -> xr.Dataset:
         width = 2 * self.tokens
         powers = {"1/d": 1 / width, "gamma/sigma^2": self.tokens / width, "1": 1.0}
-        means, predicted = (np.empty((len(powers), self.depth)) for _ in range(2))
+        means, predicted = np.empty((len(powers), self.depth, self.draws)), np.empty((len(powers), self.depth))
         for k, power in enumerate(powers.values()):
             stack = AttentionStack(
                 self.depth, self.tokens, width, gap=False, value_variance=power, entries="exponential"
             )
             drawn = [[np.mean(layer.singular_values**2) for layer in stack.layers(rng)] for _ in range(self.draws)]
-            means[k] = np.mean(drawn, axis=0)
-            predicted[k] = [stack.at_depth(depth).mean_eigenvalue for depth in range(1, self.depth + 1)]
+            means[k] = np.transpose(drawn)
+            predicted[k] = [finite_moments(stack.at_depth(depth)).mean for depth in range(1, self.depth + 1)]
         return xr.Dataset(
             {
-                "mean": (("values", "layer"), means, {"long_name": "mean eigenvalue of the kernel"}),
+                "mean": (("values", "layer", "draw"), means, {"long_name": "mean eigenvalue of the kernel"}),
                 "predicted_mean": (("values", "layer"), predicted),
             },
             coords={"values": list(powers), "layer": np.arange(1, self.depth + 1)},
@@ -88,45 +91,64 @@ class Scaling(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Weights of the branch, size of the kernel, and what Xavier leaves."""
-        last = data.isel(size=-1)
-        xavier = last.xavier / last.predicted_xavier
-        error = standard_error(xavier)
-        kept = data["mean"].sel(values="gamma/sigma^2").isel(layer=-1)
+        with_gap = data.assign(with_gap=data.predicted_branch.sel(gap="kept", drop=True))
         return [
             *(
-                self._branch(last.sel(skip_scaling=scaling, gap=gap))
+                self._branch(with_gap.sel(skip_scaling=scaling, gap=gap).isel(size=-1))
                 for scaling in SCALINGS
                 for gap in ("kept", "removed")
             ),
-            Claim(
-                statement=f"Xavier's scaling: variance of attention over beta^2/d^2 at T = {self.sizes[-1]}",
-                place="propagation, Proposition 1; ours for the rate",
-                predicted=1.0,
-                measured=float(xavier.mean()),
-                error=error,
-                tolerance=4 * error + 2 / self.sizes[-1],
-                reason="four standard errors, and the mean of each row, 1/T, which softmax does not see",
-            ),
-            Claim(
-                statement=f"values of variance gamma/sigma^2: mean eigenvalue after {self.depth} layers",
-                place="propagation, Proposition 7",
-                predicted=1.0,
-                measured=float(kept),
-                error=0.0,
-                tolerance=3 * self.depth / self.tokens + 4 * (3 * self.depth / self.draws) ** 0.5 / self.tokens,
-                reason="3/T off at each layer; the mean fluctuates by about sqrt(3 L)/T",
-            ),
+            *self._xavier(data),
+            *(self._size(data.sel(values=kind).isel(layer=-1)) for kind in ("gamma/sigma^2", "1")),
         ]
 
     def _branch(self, one: xr.Dataset) -> Claim:
-        ratio = one.branch / one.predicted_branch
-        error = standard_error(ratio)
+        scaling, size = one.skip_scaling.item(), self.sizes[-1]
+        if one.gap.item() == "removed":
+            other = Rival("as with the gap", float(one.with_gap) ** 2)
+        else:
+            other = (
+                Rival("equal weights", 1.0) if scaling == "plain" else Rival("1/T, as beside a plain skip", 1 / size)
+            )
         return Claim(
-            statement=f"{one.skip_scaling.item()} skip, gap {one.gap.item()}: weight of attention over its prediction",
-            place="propagation, section 3, scaling discussion",
+            statement=f"{scaling} skip, gap {one.gap.item()}: squared weight of attention at T = {size}",
+            place="propagation: Scaling discussion",
+            measured=Estimate.of(one.branch**2),
+            predicted=float(one.predicted_branch) ** 2,
+            rival=other,
+        )
+
+    def _xavier(self, data: xr.Dataset) -> list[Claim]:
+        last, span = data.isel(size=-1), np.log(self.sizes[-1] / self.sizes[0])
+        logs = np.log(data.xavier.isel(size=[0, -1])).values
+        return [
+            Claim(
+                statement=f"Xavier's scaling: variance of attention over beta^2/d^2 at T = {self.sizes[-1]}",
+                place="propagation: Proposition 1, Scaling discussion",
+                measured=Estimate.of(last.xavier / last.predicted_xavier),
+                predicted=1.0,
+                rival=Rival("beta^2/d, one factor of 1/sqrt(d) only", self.sizes[-1]),
+                finite_size=2 / self.sizes[-1],
+                reason="the mean of each row, 1/T, which softmax does not see, and its square",
+            ),
+            Claim(
+                statement="Xavier's scaling: exponent of T in the variance of attention: it is uniform in the limit",
+                place="propagation: Proposition 1",
+                measured=Estimate.mean([Estimate.of(2 * logs[1] / span), Estimate.of(-2 * logs[0] / span)]),
+                predicted=-2.0,
+                rival=Rival("-1", -1.0),
+                finite_size=2 / self.sizes[0] / span,
+                reason="the same at the smallest size",
+            ),
+        ]
+
+    def _size(self, one: xr.Dataset) -> Claim:
+        kind = one["values"].item()
+        grown = 2.0**self.depth  # d/T = 2
+        return Claim(
+            statement=f"values of variance {kind}: mean eigenvalue after {self.depth} layers over its expectation",
+            place="propagation: Proposition 7, Remark",
+            measured=Estimate.of(one["mean"] / one.predicted_mean),
             predicted=1.0,
-            measured=float(ratio.mean()),
-            error=error,
-            tolerance=4 * error + 2 / self.sizes[-1],
-            reason="four standard errors, and 2/T of the variance for row sums",
+            rival=Rival("as of variance one", grown) if kind != "1" else Rival("kept at one", 1 / grown),
         )
