@@ -45,11 +45,11 @@ class Plateau(Study):
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     tokens: int = parameter(Integers(4, 512), "tokens, and dimensions of each", 24, ours=48)
     samples: int = parameter(Integers(1, 1000), "inputs to be learnt", 8, ours=16)
-    steps: int = parameter(Integers(10, 10_000), "steps of Adam", 60, ours=200)
+    steps: int = parameter(Integers(10, 10_000), "steps of Adam", 60, ours=80)
     rates: tuple[float, ...] = parameter(
         Each(Interval(1e-6, 1)), "learning rates", (0.03, 0.1, 0.3), ours=(0.01, 0.03, 0.1, 0.3)
     )
-    repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 20, ours=16)
+    repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 20, ours=20)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train both scales, without and with layer normalisation."""
@@ -72,6 +72,7 @@ class Plateau(Study):
                 "rate": list(self.rates),
                 "step": np.arange(self.steps + 1),
             },
+            attrs={"tokens": self.tokens, "samples": self.samples},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:

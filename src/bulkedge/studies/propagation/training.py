@@ -16,7 +16,12 @@ from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Relation, Rival
 from bulkedge.studies.propagation.networks import GAPS, Architecture, best, isometric, levels, one_thread, trained
 
-ATTENTIONS = {"Markov": ("markov", 1), "identity": ("identity", 1), "key-query": ("key-query", 1), "Markov twice": ("markov", 2)}
+ATTENTIONS = {
+    "Markov": ("markov", 1),
+    "identity": ("identity", 1),
+    "key-query": ("key-query", 1),
+    "Markov twice": ("markov", 2),
+}
 """Kinds of attention with the number of layers."""
 PARTS = ("plain", "LN", "skip", "skip + LN")
 
@@ -33,11 +38,11 @@ class Training(Study):
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     tokens: int = parameter(Integers(4, 512), "tokens, and dimensions of each", 24, ours=32)
     samples: int = parameter(Integers(1, 1000), "inputs to be learnt", 8, ours=12)
-    steps: int = parameter(Integers(10, 10_000), "steps of Adam", 60, ours=120)
+    steps: int = parameter(Integers(10, 10_000), "steps of Adam", 60, ours=60)
     rates: tuple[float, ...] = parameter(
         Each(Interval(1e-6, 1)), "learning rates", (0.03, 0.1, 0.3), ours=(0.01, 0.03, 0.1, 0.3)
     )
-    repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 14, ours=16)
+    repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 14, ours=24)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train every architecture."""
@@ -58,6 +63,7 @@ class Training(Study):
                 "rate": list(self.rates),
                 "step": np.arange(self.steps + 1),
             },
+            attrs={"tokens": self.tokens, "samples": self.samples},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:

@@ -43,11 +43,11 @@ class UpscaledSkip(Study):
     tokens: int = parameter(Integers(4, 512), "tokens, and dimensions of each", 24, ours=32)
     depths: tuple[int, ...] = parameter(Each(Integers(1, 16)), "layers", (1, 3), ours=(1, 3))
     samples: int = parameter(Integers(1, 1000), "inputs to be learnt", 8, ours=12)
-    steps: int = parameter(Integers(10, 10_000), "steps of Adam", 50, ours=120)
+    steps: int = parameter(Integers(10, 10_000), "steps of Adam", 50, ours=50)
     rates: tuple[float, ...] = parameter(
         Each(Interval(1e-6, 1)), "learning rates", (0.03, 0.1), ours=(0.01, 0.03, 0.1, 0.3)
     )
-    repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 20, ours=16)
+    repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 20, ours=32)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train both scales of the values, from the same draws."""
@@ -71,6 +71,7 @@ class UpscaledSkip(Study):
                 "rate": list(self.rates),
                 "step": np.arange(self.steps + 1),
             },
+            attrs={"tokens": self.tokens, "samples": self.samples},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
