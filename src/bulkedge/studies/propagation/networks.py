@@ -1,7 +1,7 @@
 """Attention-only networks that learn the entrywise Heaviside function, many of them trained at once.
 
-A layer is ``A X W_V W_O`` with trainable ``A`` (or queries and keys), values of a given deviation and outputs that start
-as the identity, optionally beside a skip connection and before a layer normalisation (the paper's appendix A.3.1).
+A layer is ``A X W_V W_O`` with trainable ``A`` (or queries and keys), values of a given deviation and outputs that
+start as the identity, optionally beside a skip connection and before a layer normalisation (appendix A.3.1).
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ PLACE = "propagation: Figure 8(a)"
 class Plateau(Study):
     """One key-query layer learns the Heaviside function: with Xavier's scale, removing the gap begins with a plateau.
 
-    Queries and keys start with entries of variance one, which gives scores of deviation one, or with Xavier's variance,
-    which makes attention uniform: without its mean nothing is left of it, the output is zero, and training waits until
-    queries and keys have grown. Layer normalisation (ours) brings the little that is left back to size. Curves are those
-    of the learning rate with the least loss in the end. The sizes are ours: the text leaves them out.
+    Queries and keys start with entries of variance one, which gives scores of deviation one, or with Xavier's
+    variance, which makes attention uniform: without its mean nothing is left of it, the output is zero, and training
+    waits until queries and keys have grown. Layer normalisation (ours) brings the little that is left back to size.
+    Curves are those of the learning rate with the least loss in the end. The sizes are ours: the text leaves them out.
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
@@ -108,7 +108,7 @@ class Plateau(Study):
         areas = np.stack([area.sel(attention=a, gap=g) for a, g in product(ATTENTIONS, GAPS)], axis=1)
         return [
             Claim(
-                statement="Xavier: log of the steps to half way between no output and equal tokens, without the gap over"
+                statement="Xavier: log of the steps half way from no output to equal tokens, without the gap over"
                 " with it",
                 place=PLACE,
                 measured=Estimate.of(delay.sel(attention="xavier")),
@@ -125,7 +125,7 @@ class Plateau(Study):
                 relation=">=",
             ),
             Claim(
-                statement="scores of deviation one, gap removed: mean loss on the way from the original (0) to Xavier's"
+                statement="scores of deviation one, gap removed: mean loss on the way from the original (0) to Xavier"
                 " without the gap (1): nearer to the original",
                 place=PLACE,
                 measured=Estimate.jackknife(_share, areas),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -261,14 +262,14 @@ def training(data: xr.Dataset) -> Figure:
             for gap, colour, look in zip(data.gap.values.tolist(), COLOURS[1::-1], ("--", "-"), strict=True):
                 _curve(axes, here.sel(gap=gap), f"gap {gap}", color=colour, ls=look)
             axes.set_title(f"{attention}, {parts}")
-    _finish(figure, grid, data, curves)
+    _finish(figure, grid, data, [curves] * len(grid))
     return figure
 
 
 def plateau(data: xr.Dataset) -> Figure:
     """Loss over steps at the best learning rate, both scales of queries and keys in a panel."""
     curves = best(data)
-    figure, grid = panels(1, data.sizes["parts"])
+    figure, grid = panels(1, data.sizes["parts"], height=2.9)
     names = {"key-query": "scores of deviation one", "xavier": "Xavier"}
     titles = {"plain": "attention alone", "LN": "with layer normalisation (ours)"}
     for axes, parts in zip(grid[0], data.parts.values.tolist(), strict=True):
@@ -278,14 +279,14 @@ def plateau(data: xr.Dataset) -> Figure:
                 _curve(axes, here, f"{names[attention]}, gap {gap}", color=colour, ls=look)
         axes.axhline(float(data.zero.mean()), color=COLOURS[2], ls="-.", lw=0.9, label="loss of an output of zero")
         axes.set_title(titles[parts])
-    _finish(figure, grid, data, curves)
+    _finish(figure, grid, data, [curves])
     return figure
 
 
 def upscaled_skip(data: xr.Dataset) -> Figure:
     """Loss over steps at the best learning rate, both scales of the values: rows depths, columns attention and gap."""
     curves = best(data)
-    figure, grid = panels(data.sizes["depth"], data.sizes["attention"] * data.sizes["gap"], width=1.75, height=1.7)
+    figure, grid = panels(data.sizes["depth"], data.sizes["attention"] * data.sizes["gap"], width=1.75, height=1.9)
     names = {"fair": r"values of variance 1", "upscaled": r"values of variance $1/d$: upscaled skip"}
     for row, depth in zip(grid, data.depth.values.tolist(), strict=True):
         columns = [(kind, gap) for kind in data.attention.values.tolist() for gap in data.gap.values.tolist()]
@@ -293,8 +294,8 @@ def upscaled_skip(data: xr.Dataset) -> Figure:
             for skip, colour, look in zip(data.skip.values.tolist(), COLOURS, ("-", "--"), strict=False):
                 here = curves.sel(depth=depth, attention=kind, gap=gap, skip=skip)
                 _curve(axes, here, names[skip], color=colour, ls=look)
-            axes.set_title(f"{kind}, gap {gap}, {depth} layer{'s' if depth > 1 else ''}")
-    _finish(figure, grid, data, curves)
+            axes.set_title(f"{kind}, gap {gap}\n{depth} layer{'s' if depth > 1 else ''}")
+    _finish(figure, grid, data, [curves.sel(depth=depth) for depth in data.depth])
     return figure
 
 
@@ -304,22 +305,23 @@ def _curve(axes: Any, one: xr.DataArray, label: str, **look: Any) -> None:
     line(axes, one.step, one.mean("draw"), label=label, **look)
 
 
-def _finish(figure: Figure, grid: Any, data: xr.Dataset, curves: xr.DataArray) -> None:
-    """The same logarithmic scale on all panels, labels at the edge of the grid, one legend, and the sizes."""
-    for axes in grid.flat:
-        axes.axhline(
-            float(data.collapsed.mean()), color=COLOURS[-1], ls=":", lw=0.9, label="least loss of equal tokens"
-        )
-        axes.set(yscale="log", ylim=(0.8 * float(curves.min()), 1.2 * float(curves.max())))
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if curves.max() < 20 * curves.min() else (1.0,)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        axes.tick_params(labelleft=axes in grid[:, 0], labelbottom=axes in grid[-1])
-    for axes in grid[:, 0]:
-        axes.set_ylabel("loss")
+def _finish(figure: Figure, grid: Any, data: xr.Dataset, rows: Sequence[xr.DataArray]) -> None:
+    """The same logarithmic scale along each row, labels at the edge of the grid, one legend, and the sizes."""
+    equal: Any = {"color": COLOURS[-1], "ls": ":", "lw": 0.9, "label": "least loss of equal tokens"}
+    for row, curves in zip(grid, rows, strict=True):
+        low, high = float(curves.min()), float(curves.max())
+        for axes in row:
+            axes.axhline(float(data.collapsed.mean()), **equal)
+            axes.set(yscale="log", ylim=(0.8 * low, 1.2 * high))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 20 * low else (1.0,)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+            axes.tick_params(labelleft=axes is row[0], labelbottom=False)
+        row[0].set_ylabel("loss")
     for axes in grid[-1]:
         axes.set_xlabel("step")
+        axes.tick_params(labelbottom=True)
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     sizes = f"{data.attrs['tokens']} tokens and dimensions, {data.attrs['samples']} inputs"
     figure.suptitle(f"{sizes}; mean and range of {data.sizes['draw']} networks at the best learning rate", fontsize=8)

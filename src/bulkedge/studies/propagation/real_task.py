@@ -121,8 +121,8 @@ class RealTask(Study):
         return [
             *learnt,
             Claim(
-                statement="log of the held-out loss, without the gap over with it: removing it gains next to nothing, less"
-                " than a tenth of what two layers of Markov attention gain",
+                statement="log of the held-out loss, without the gap over with it: removing it gains next to nothing,"
+                " less than a tenth of what two layers of Markov attention gain",
                 place="ours",
                 measured=Estimate.of(np.log(last.sel(removed) / last.sel(kept))),
                 predicted=TRANSFERRED / 10,

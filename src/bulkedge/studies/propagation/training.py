@@ -31,8 +31,8 @@ class Training(Study):
     """Attention-only networks learn the Heaviside function of orthonormal tokens: removing the gap helps some, not all.
 
     The paper calls its examples inconclusive. Here one key-query layer gains from the removal if it is normalised, and
-    loses if it is not; two layers of Markov attention gain in every architecture (ours). Curves are those of the learning
-    rate with the least loss in the end. The sizes are ours: the text leaves them out.
+    loses if it is not; two layers of Markov attention gain in every architecture (ours). Curves are those of the
+    learning rate with the least loss in the end. The sizes are ours: the text leaves them out.
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
