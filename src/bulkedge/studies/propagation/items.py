@@ -31,9 +31,7 @@ ITEMS: tuple[Item, ...] = (
         not_done="neither the figure nor what it shows is in the text that we have",
     ),
     Item("Figure 4", "Rank and gradient of the first layer across architectures; the gradient is linear in T."),
-    Item(
-        "Figure 5", "Gradients over depth: LayerNorm or removing the gap controls Markov attention, not key-query."
-    ),
+    Item("Figure 5", "Gradients over depth: LayerNorm or removing the gap controls Markov attention, not key-query."),
     Item("Figure 6", "Training curves of several architectures, with the gap and without."),
     Item("Figure 7", "The spectrum of key-query attention in deeper layers has further outliers."),
     Item("Multiple outliers", "Open: where bulk and outliers of deeper layers lie, and whether to remove them all."),

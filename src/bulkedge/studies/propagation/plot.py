@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import Normal, Stroke
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.studies.propagation.figures.signals import gradients, rank_collapse, scaling
@@ -18,7 +22,7 @@ from bulkedge.studies.propagation.figures.spectra import (
     outliers,
     spectrum,
 )
-from bulkedge.studies.propagation.training import best
+from bulkedge.studies.propagation.networks import best
 
 __all__ = [
     "all_outliers",
@@ -27,30 +31,29 @@ __all__ = [
     "kernel",
     "key_query",
     "outliers",
+    "plateau",
     "rank_collapse",
     "real_task",
     "scaling",
     "spectrum",
     "trainability",
     "training",
+    "upscaled_skip",
 ]
 
 
 def trainability(data: xr.Dataset) -> Figure:
     """The map, a panel for each depth: predicted share as colour, simulation as points, and the two boundaries."""
     depths = data.depth.values.tolist()
-    figure, grid = panels(1, len(depths) + 1, width=2.3)
+    figure, grid = panels(1, len(depths) + 1, width=2.3, height=2.6)
     image: Any = None
+    beta, skip = np.meshgrid(data.beta, data.skip)
+    look: dict[str, Any] = {"vmin": 0, "vmax": 1, "cmap": "viridis"}
     for axes, depth in zip(grid[0], depths, strict=False):
         one = data.sel(depth=depth)
-        image = axes.pcolormesh(
-            data.beta, data.skip, one.predicted, vmin=0, vmax=1, cmap="viridis", shading="gouraud", rasterized=True
-        )
-        beta, skip = np.meshgrid(data.beta, data.skip)
-        axes.scatter(
-            beta, skip, c=one.share.mean("draw"), vmin=0, vmax=1, cmap="viridis", s=18, edgecolors="white", lw=0.6,
-            clip_on=False, zorder=4,
-        )  # fmt: skip
+        image = axes.pcolormesh(data.beta, data.skip, one.predicted, shading="gouraud", rasterized=True, **look)
+        found = one.apart.mean("draw") / one.power.mean("draw")
+        axes.scatter(beta, skip, c=found, s=18, edgecolors="white", lw=0.6, clip_on=False, zorder=4, **look)
         if float(one.predicted.min()) < 0.5 < float(one.predicted.max()):
             axes.contour(data.beta, data.skip, one.predicted, levels=[0.5], colors="white")
         axes.axvline(float(data.freezing), color=COLOURS[1])
@@ -58,11 +61,28 @@ def trainability(data: xr.Dataset) -> Figure:
     grid[0, 0].set_ylabel("weight of the skip connection")
     figure.colorbar(image, ax=grid[0, : len(depths)].tolist(), label="distinct share", shrink=0.9)
     last = grid[0, -1]
-    line(last, data.beta, data.predicted_entropy, label="theory")
-    marks(last, data.beta, data.entropy.mean(("draw", "skip")))
-    last.axvline(float(data.freezing), color=COLOURS[-1], ls=":", label=r"$\sqrt{2\log T}$")
-    last.set(xlabel=r"score scale $\beta$", ylabel="entropy of a row", ylim=(0, None))
+    row = data.entropy.mean("skip")
+    line(last, data.beta, data.predicted_entropy, label="theory", color=COLOURS[0])
+    marks(last, data.beta, row.mean("draw"), row.std("draw", ddof=1) / data.sizes["draw"] ** 0.5)
+    limit = np.maximum(np.log(data.attrs["tokens"]) - data.beta**2 / 2, 0.0)
+    line(last, data.beta, limit, label=r"$\log T - \beta^2/2$", color=COLOURS[-1], ls="--")
+    last.axvline(float(data.freezing), color=COLOURS[1])
+    last.set(xlabel=r"score scale $\beta$", ylabel="entropy of a row", ylim=(0, None), title="entropy")
     last.legend(loc="lower left")
+    edge: Any = {"markersize": 4, "color": "none", "marker": "o", "markerfacecolor": "#21918c"}
+    handles = [
+        Line2D(
+            [],
+            [],
+            label="predicted share 1/2",
+            color="white",
+            path_effects=[Stroke(linewidth=2.3, foreground="0.5"), Normal()],
+        ),
+        Line2D([], [], label=r"freezing, $\beta = \sqrt{2\log T}$", color=COLOURS[1]),
+        Line2D([], [], label="simulation (colour of the disc)", markeredgecolor="0.5", **edge),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.suptitle(f"{data.attrs['tokens']} tokens, {data.sizes['draw']} draws at each point", fontsize=8)
     return figure
 
 
@@ -70,38 +90,96 @@ def training(data: xr.Dataset) -> Figure:
     """Loss over steps at the best learning rate: a row for each attention, a column for each architecture."""
     curves = best(data)
     figure, grid = panels(data.sizes["attention"], data.sizes["parts"], width=1.75, height=1.5)
-    for k, (row, attention) in enumerate(zip(grid, data.attention.values.tolist(), strict=True)):
+    for row, attention in zip(grid, data.attention.values.tolist(), strict=True):
         for axes, parts in zip(row, data.parts.values.tolist(), strict=True):
+            here = curves.sel(attention=attention, parts=parts)
             for gap, colour, look in zip(data.gap.values.tolist(), COLOURS[1::-1], ("--", "-"), strict=True):
-                one = curves.sel(attention=attention, parts=parts, gap=gap)
-                axes.fill_between(data.step, one.min("repeat"), one.max("repeat"), color=colour, alpha=0.2, lw=0)
-                line(axes, data.step, one.mean("repeat"), label=f"gap {gap}", color=colour, ls=look)
-            axes.axhline(float(data.collapsed), color=COLOURS[-1], ls=":", lw=0.9, label="least loss of equal tokens")
-            axes.set(yscale="log", ylim=(0.7 * float(curves.min()), 4 * float(data.zero)))
-            axes.tick_params(labelleft=axes is row[0], labelbottom=k == len(grid) - 1)
+                _curve(axes, here.sel(gap=gap), f"gap {gap}", color=colour, ls=look)
             axes.set_title(f"{attention}, {parts}")
+    _finish(figure, grid, data, [curves] * len(grid))
+    return figure
+
+
+def plateau(data: xr.Dataset) -> Figure:
+    """Loss over steps at the best learning rate, both scales of queries and keys in a panel."""
+    curves = best(data)
+    figure, grid = panels(1, data.sizes["parts"], height=2.9)
+    names = {"key-query": "scores of deviation one", "xavier": "Xavier"}
+    titles = {"plain": "attention alone", "LN": "with layer normalisation (ours)"}
+    for axes, parts in zip(grid[0], data.parts.values.tolist(), strict=True):
+        for colour, attention in zip(COLOURS, data.attention.values.tolist(), strict=False):
+            for gap, look in zip(data.gap.values.tolist(), ("--", "-"), strict=True):
+                here = curves.sel(attention=attention, parts=parts, gap=gap)
+                _curve(axes, here, f"{names[attention]}, gap {gap}", color=colour, ls=look)
+        axes.axhline(float(data.zero.mean()), color=COLOURS[2], ls="-.", lw=0.9, label="loss of an output of zero")
+        axes.set_title(titles[parts])
+    _finish(figure, grid, data, [curves])
+    return figure
+
+
+def upscaled_skip(data: xr.Dataset) -> Figure:
+    """Loss over steps at the best learning rate, both scales of the values: rows depths, columns attention and gap."""
+    curves = best(data)
+    figure, grid = panels(data.sizes["depth"], data.sizes["attention"] * data.sizes["gap"], width=1.75, height=1.9)
+    names = {"fair": r"values of variance 1", "upscaled": r"values of variance $1/d$: upscaled skip"}
+    for row, depth in zip(grid, data.depth.values.tolist(), strict=True):
+        columns = [(kind, gap) for kind in data.attention.values.tolist() for gap in data.gap.values.tolist()]
+        for axes, (kind, gap) in zip(row, columns, strict=True):
+            for skip, colour, look in zip(data.skip.values.tolist(), COLOURS, ("-", "--"), strict=False):
+                here = curves.sel(depth=depth, attention=kind, gap=gap, skip=skip)
+                _curve(axes, here, names[skip], color=colour, ls=look)
+            axes.set_title(f"{kind}, gap {gap}\n{depth} layer{'s' if depth > 1 else ''}")
+    _finish(figure, grid, data, [curves.sel(depth=depth) for depth in data.depth])
+    return figure
+
+
+def _curve(axes: Any, one: xr.DataArray, label: str, **look: Any) -> None:
+    """Mean over the networks, and the band from the least to the largest of them."""
+    axes.fill_between(one.step, one.min("draw"), one.max("draw"), color=look["color"], alpha=0.2, lw=0)
+    line(axes, one.step, one.mean("draw"), label=label, **look)
+
+
+def _finish(figure: Figure, grid: Any, data: xr.Dataset, rows: Sequence[xr.DataArray]) -> None:
+    """The same logarithmic scale along each row, labels at the edge of the grid, one legend, and the sizes."""
+    equal: Any = {"color": COLOURS[-1], "ls": ":", "lw": 0.9, "label": "least loss of equal tokens"}
+    for row, curves in zip(grid, rows, strict=True):
+        low, high = float(curves.min()), float(curves.max())
+        for axes in row:
+            axes.axhline(float(data.collapsed.mean()), **equal)
+            axes.set(yscale="log", ylim=(0.8 * low, 1.2 * high))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 20 * low else (1.0,)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+            axes.tick_params(labelleft=axes is row[0], labelbottom=False)
         row[0].set_ylabel("loss")
     for axes in grid[-1]:
         axes.set_xlabel("step")
+        axes.tick_params(labelbottom=True)
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return figure
+    sizes = f"{data.attrs['tokens']} tokens and dimensions, {data.attrs['samples']} inputs"
+    figure.suptitle(f"{sizes}; mean and range of {data.sizes['draw']} networks at the best learning rate", fontsize=8)
 
 
 def real_task(data: xr.Dataset) -> Figure:
     """Held-out loss over steps, and the stable rank of the last tokens."""
     figure, grid = panels(1, 2)
     left, right = grid[0]
-    place = np.arange(data.sizes["when"])
+    place, count = np.arange(data.sizes["when"]), data.sizes["seed"] ** 0.5
     for k, (kind, symbol) in enumerate(zip(data.kind.values.tolist(), "os^", strict=True)):
         one = data.sel(kind=kind)
         look = {"color": COLOURS[k], "fmt": symbol + "-", "lw": 0.8, "label": kind}
-        marks(left, data.step, one.loss.mean("seed"), one.loss.std("seed", ddof=1), **look)
-        shift = 0.12 * (k - 1)
+        apart = 0.008 * (k - 1) * float(data.step[-1])
+        marks(left, data.step + apart, one.loss.mean("seed"), one.loss.std("seed", ddof=1) / count, **look)
         rank = one["rank"]
-        marks(right, place + shift, rank.mean("seed"), rank.std("seed", ddof=1), **(look | {"fmt": symbol}))
+        shift = 0.12 * (k - 1)
+        marks(right, place + shift, rank.mean("seed"), rank.std("seed", ddof=1) / count, **(look | {"fmt": symbol}))
     left.axhline(float(data.entropy), color=COLOURS[-1], ls=":", lw=0.9, label="entropy of letters")
     left.set(xlabel="step", ylabel="held-out loss, nats a letter")
-    right.set(xlim=(-0.5, 1.5), ylabel="stable rank of the last tokens")
+    left.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    right.set(xlim=(-0.5, 1.5), ylabel="stable rank of the last tokens", ylim=(1, None))
     right.set_xticks(place, [f"{when} training" for when in data.when.values.tolist()])
     left.legend(loc="upper right")
+    sizes = f"{data.attrs['layers']} layers of width {data.attrs['width']}, {data.attrs['context']} letters at once"
+    figure.suptitle(f"{sizes}; mean and standard error of {data.sizes['seed']} networks", fontsize=8)
     return figure

@@ -146,7 +146,9 @@ def all_outliers(data: xr.Dataset) -> Figure:
                 marks(axes, rank, one, label=kind, color=colour, fmt=symbol, ms=2.5)
         axes.axhline(float(data.edge), color=COLOURS[-1], ls=":", label="edge of layer 1")
         decades(axes)
-        axes.set(title=f"layer {layer}", xlabel="rank k", ylabel="singular value of A", xlim=(0, SHOWN), ylim=(0.004, 2))
+        axes.set(
+            title=f"layer {layer}", xlabel="rank k", ylabel="singular value of A", xlim=(0, SHOWN), ylim=(0.004, 2)
+        )
     ranks, counts = grid[0, 2:]
     for axes, name, label in ((ranks, "rank", "stable rank"), (counts, "beyond", "values beyond the edge")):
         for kind, colour, symbol in zip(kinds, COLOURS, SYMBOLS, strict=False):
