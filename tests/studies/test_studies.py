@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from toys import Toy
 
 from bulkedge.domains import parameters
+from bulkedge.estimates import Estimate
 from bulkedge.files import replace_text
 from bulkedge.studies.base import find, ready, studies
-from bulkedge.studies.claims import Rival
+from bulkedge.studies.claims import Claim, Rival
 from bulkedge.studies.items import PAPERS, items, places
 from bulkedge.studies.laws.transition import Transition
 from bulkedge.version import __version__
@@ -232,3 +233,18 @@ def test_presets():
     assert Toy.preset("paper").rate == 2.0
     assert Toy.preset("paper", rate=3, size=7) == Toy(rate=3.0, size=7)
     assert Toy.name() == "toys.Toy"
+
+
+def test_places_of_tests():
+    assert is_test("tests/studies/test_studies.py::test_find")
+    assert is_test("tests/studies/test_studies.py::test_study[laws/edge]")
+    assert not is_test("tests/studies/test_studies.py::find")
+    assert not is_test("tests/studies/test_studies.py::test_that_nobody_wrote")
+    assert not is_test("tests/studies/test_nowhere.py::test_find")
+    assert not is_test("src/bulkedge/studies/base.py::find")
+
+
+def test_a_claim_without_power_refutes_no_rival():
+    strong, weak = (Claim("s", "ours", Estimate(0.0, error), 0.0, Rival("one", 1.0)) for error in (0.1, 1.0))
+    assert refuted_rivals([strong, weak]) == ["s"]
+    assert refuted_rivals([weak, Claim("t", "ours", Estimate(0.0, 0.1), 0.0, "there is none")]) == []
