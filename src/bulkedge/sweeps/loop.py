@@ -113,7 +113,7 @@ def run(  # noqa: PLR0913  # four of them by name
     own = executor is None
     pool = executor or local_processes()
     try:
-        with one_thread(sweep.study.requires), opened(Path(folder), sweep) as store:
+        with one_thread(), opened(Path(folder), sweep) as store:
             status = store.status
             wanted = (PENDING, FAILED) if retry_failed else (PENDING,)
             todo = (index for index in store.sweep.indices() if status[index] in wanted)
