@@ -3,6 +3,7 @@
 import io
 import os
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from bulkedge.domains import Choice, Each, Integers, Interval, parameter
-from bulkedge.errors import UnresolvedError
+from bulkedge.errors import RegimeWarning, UnresolvedError
 from bulkedge.estimates import Estimate
 from bulkedge.plots.style import marks, panels
 from bulkedge.studies.base import Study
@@ -49,7 +50,7 @@ class Exhibit(Study):
     rates: tuple = parameter(Each(Interval(0, 10, infinity=True)), "numbers", (1.0, 2.0), ours=(1.0, 2.0))
     kind: str = parameter(Choice(("plain", "two words")), "any", "plain", ours="plain")
     trouble: str = parameter(
-        Choice(("none", "bug", "unresolved", "stop", "die")), "what goes wrong", "none", ours="none"
+        Choice(("none", "bug", "unresolved", "stop", "die", "warning")), "what goes wrong", "none", ours="none"
     )
 
     @classmethod
@@ -61,6 +62,8 @@ class Exhibit(Study):
         trouble = {"bug": ValueError("a bug"), "unresolved": UnresolvedError("too hard"), "stop": KeyboardInterrupt()}
         if self.trouble == "die":
             os._exit(9)
+        for _ in range(2 * (self.trouble == "warning")):
+            warnings.warn("on thin ice", RegimeWarning, stacklevel=1)
         if self.trouble in trouble:
             raise trouble[self.trouble]
         return xr.Dataset({"values": ("name", rng.random(3))}, coords={"name": ["a", "b", "c"]})

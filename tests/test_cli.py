@@ -45,7 +45,16 @@ def test_reproduce_writes_a_folder_and_prints_the_claims(tmp_path):
     assert "false alarms at level 0.05" in text
     assert f"the page is {tmp_path / 'index.html'}" in text
     found = {path.name for path in tmp_path.glob("laws/edge/*")} | {path.name for path in tmp_path.glob("*")}
-    written = {"data.zarr", "figure.png", "figure.pdf", "record.json", "claims.json", "index.html", "laws"}
+    written = {
+        "data.zarr",
+        "figure.png",
+        "figure.pdf",
+        "record.json",
+        "claims.json",
+        "index.html",
+        "papers.html",
+        "laws",
+    }
     assert found == written | {".lock"}
     assert "bulkedge reproduce laws/edge --size 50 --draws 200 --seed 0" in (tmp_path / "index.html").read_text()
 

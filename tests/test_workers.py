@@ -49,6 +49,15 @@ def test_a_study_that_raises_does_not_stop_the_others(tmp_path, workers):
     assert raised.value.errors["exhibits/third"].__notes__ == [note]
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_warnings_of_a_study_are_told_once_by_its_name(tmp_path, workers, capfd):
+    listener = Listener()
+    reproduce([First(trouble="warning"), Second()], tmp_path, workers=workers, watcher=listener)
+    assert listener.complaints == ["exhibits/first warned: RegimeWarning: on thin ice"]
+    assert "thin ice" not in capfd.readouterr().err
+
+
 def test_the_time_left_is_shared_by_the_processes(tmp_path):
     wanted = (First(), Second(), Third())
     reproduce(wanted, tmp_path)

@@ -11,6 +11,7 @@ import io
 import json
 import shlex
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
@@ -56,12 +57,12 @@ class Watcher(Protocol):
     """Is told how a run goes."""
 
     def complain(self, sentence: str) -> None:
-        """Something in the folder is damaged.
+        """Something in the folder is damaged, or a study warned.
 
         Parameters
         ----------
         sentence : str
-            What is damaged, and what becomes of it.
+            What is damaged, and what becomes of it; or which study warned of what.
         """
 
     def begin(self, step: Step) -> None:
@@ -192,12 +193,13 @@ class _Finished:
     data: xr.Dataset
     image: bytes
     document: bytes
+    warned: tuple[str, ...]
 
 
 def _finished(study: Study, seed: int) -> _Finished:
     """Run and draw a study, with one thread."""
     start = time.perf_counter()
-    with one_thread(study.requires):
+    with one_thread(study.requires), warnings.catch_warnings(record=True) as caught:
         data = study.simulate(seed)
         figure, image, document = study.plot(data), io.BytesIO(), io.BytesIO()
         figure.savefig(image, format="png", dpi=DPI)
@@ -206,7 +208,8 @@ def _finished(study: Study, seed: int) -> _Finished:
     seconds, width = time.perf_counter() - start, round(PIXELS_PER_INCH * figure.get_size_inches()[0])
     origin, command = origin_of(study, seed), command_for(study, seed)
     result = Reproduction(origin, study.summary(), command, seconds, width, claims, study.chosen())
-    return _Finished(result, data, image.getvalue(), document.getvalue())
+    warned = tuple(dict.fromkeys(f"{each.category.__name__}: {each.message}" for each in caught))
+    return _Finished(result, data, image.getvalue(), document.getvalue(), warned)
 
 
 @dataclass
@@ -274,6 +277,8 @@ class _Run:
             self.watcher.fail(self._step(index), error)
             return
         found = future.result()
+        for sentence in found.warned:
+            self.watcher.complain(f"{study.name()} warned: {sentence}")
         self.spent, self.ran = self.spent + found.result.seconds, self.ran + 1
         replaces = self._replaces(index)
         result = self.gallery.add(found.result, found.data, found.image, found.document)

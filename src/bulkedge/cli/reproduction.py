@@ -111,7 +111,7 @@ class Teller:
         self.head, self.kept = head, 0
 
     def complain(self, sentence: str) -> None:
-        """Something in the folder is damaged."""
+        """Something in the folder is damaged, or a study warned."""
         tell(sentence)
 
     def begin(self, step: Step) -> None:

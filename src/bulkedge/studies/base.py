@@ -192,8 +192,9 @@ def studies() -> dict[str, type[Study]]:
         if not folder.ispkg:
             continue
         for each in iter_modules(import_module(folder.name).__path__, folder.name + "."):
-            module = import_module(each.name) if not each.name.endswith(".plot") else None
-            for _, member in inspect.getmembers(module, inspect.isclass):
+            if each.ispkg or each.name.endswith(".plot"):
+                continue  # what draws is loaded when a figure is drawn
+            for _, member in inspect.getmembers(import_module(each.name), inspect.isclass):
                 if issubclass(member, Study) and member.__module__ == each.name:
                     found[member.name()] = member
     return dict(sorted(found.items()))
