@@ -3,6 +3,7 @@
 import json
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,7 +15,7 @@ from bulkedge.studies.claims import AGREEMENT, EXCLUSION, Claim, Rival, average,
 FAR = Rival("far away", 1e6)
 
 
-def claim(measured, error=0.1, rival=FAR, relation="=", freedom=math.inf, finite_size=0.0):
+def claim(measured, *, error=0.1, rival=FAR, relation="=", freedom=math.inf, finite_size=0.0):  # noqa: PLR0913
     reason = "the next order" if finite_size else ""
     return Claim("s", "ours", Estimate(measured, error, freedom), 1.0, rival, finite_size, reason, relation)
 
@@ -78,6 +79,27 @@ def test_few_draws_are_worth_what_student_says(freedom):
     turn = stats.t.isf(stats.norm.sf(EXCLUSION), freedom) * 0.1
     assert claim(1.0, rival=Rival("near", 1 + 0.999 * turn), freedom=freedom).verdict == "undecided"
     assert claim(1.0, rival=Rival("near", 1 + 1.001 * turn), freedom=freedom).verdict == "holds"
+
+
+@pytest.mark.parametrize("freedom", [2.0, 19.0, 199.0, 3999.0])
+@pytest.mark.parametrize("ratio", [5.0, 30.0, 42.0, 300.0, 1e5])
+def test_deviations_far_beyond_what_a_probability_can_say(freedom, ratio):
+    """Against fifty digits of the incomplete beta function: the two tails have the same probability."""
+    with mpmath.workdps(50):
+        z = mpmath.mpf(freedom) / (freedom + mpmath.mpf(ratio) ** 2)
+        student = mpmath.log(mpmath.betainc(mpmath.mpf(freedom) / 2, 0.5, 0, z, regularized=True) / 2)
+        sigmas = claim(1 + 0.1 * ratio, freedom=freedom).deviation
+        normal = mpmath.log(mpmath.erfc(mpmath.mpf(sigmas) / mpmath.sqrt(2)) / 2)
+        assert abs(normal - student) < max(1e-3, 2 / freedom) * abs(student) ** 0.5
+
+
+@pytest.mark.parametrize("freedom", [1e4, 1e6, 1e9])
+def test_with_many_draws_deviations_are_those_of_a_known_error(freedom):
+    for ratio in (10.0, 36.0, 38.0, 60.0):
+        found = claim(1 + 0.1 * ratio, freedom=freedom).deviation
+        # the tails differ by a factor of about exp(ratio**4 / (4 freedom))
+        assert found == pytest.approx(ratio, rel=ratio**2 / freedom + 1e-6)
+        assert found < ratio * (1 + 1e-9)
 
 
 def test_true_claims_from_three_draws_do_not_fail():

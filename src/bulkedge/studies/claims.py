@@ -156,7 +156,7 @@ class Claim:
         ratio = distance / self.measured.error
         if not ratio > 0 or not isfinite(self.measured.freedom):
             return max(ratio, 0.0)
-        return float(-special.ndtri_exp(stats.t.logsf(ratio, self.measured.freedom)))
+        return float(-special.ndtri_exp(_log_tail(ratio, self.measured.freedom)))
 
     def record(self) -> dict[str, Any]:
         """The claim with its verdict, for ``claims.json``."""
@@ -214,6 +214,22 @@ class Claim:
             "rival": rival,
         }
         return html_table(facts | {"verdict": self.verdict, "place": self.place}, self.statement)
+
+
+def _log_tail(ratio: float, freedom: float) -> float:
+    """Logarithm of the probability that Student's t exceeds a positive ratio.
+
+    Where the probability itself is too small for a float, it is the first factor of its expansion as an incomplete
+    beta function ``I_z(a, 1/2) / 2`` with ``a = freedom / 2`` and ``z = freedom / (freedom + ratio**2)``, times
+    ``1 / (1 - z)``, which bounds the rest of it from above and is off by no more than 1/(2a) there.
+    """
+    with np.errstate(divide="ignore"):
+        known = float(stats.t.logsf(ratio, freedom))
+    if isfinite(known):
+        return known
+    half, square = freedom / 2, ratio**2
+    body = -half * np.log1p(square / freedom) + np.log1p(freedom / square) / 2
+    return float(body - np.log(2 * half) - special.betaln(half, 0.5))
 
 
 def average(values: xr.DataArray) -> Estimate:
