@@ -34,7 +34,7 @@ LAYERS = [
 THIN = {("bulkedge.spectra.dense", "bulkedge.comparison")}
 """``spectrum.plot(law)`` compares and draws when it is called; with the plots themselves, the only way back."""
 DRAWING = {"matplotlib", "plotly"}
-MAY_DRAW = re.compile(r"bulkedge\.(plots|studies\.\w+\.plot|report|explore|models)(\.|$)")
+MAY_DRAW = re.compile(r"bulkedge\.(plots|studies\.\w+\.(plot|figures)|report|explore|models)(\.|$)")
 MAY_PRINT = re.compile(r"bulkedge\.(cli|explore)(\.|$)")
 
 
