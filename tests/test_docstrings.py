@@ -3,7 +3,7 @@
 The package is read, not imported, so that optional packages need not be there. Exempt are properties, functions without
 arguments, methods whose base class (or the protocol that their class implements) documents the same arguments, commands
 of the command line (click shows their docstrings to people), kernels that Triton compiles, and the drawing functions
-``name(data)`` of ``studies/*/plot.py``, which CONTRIBUTING describes once.
+``name(data)`` of ``studies/*/plot.py`` and ``studies/*/figures/``, which CONTRIBUTING describes once.
 """
 
 import ast
@@ -149,7 +149,7 @@ def exempt(module: Module, function: Function) -> bool:
         return True
     if decorators(function) & {"property", "cached_property", "setter", "overload", "command", "group", "jit"}:
         return True
-    drawing = re.fullmatch(r"studies/[^/]+/plot\.py", module.path)
+    drawing = re.fullmatch(r"studies/[^/]+/(plot|figures/[^/]+)\.py", module.path)
     return bool(drawing) and arguments(function, method=False) == ["data"]
 
 
