@@ -410,7 +410,7 @@ def rank_one(data: xr.Dataset) -> Figure:
     line(right, data.beta, data.location / unit, label="predicted outlier")
     _with_errors(right, data.beta, data.beside, label="largest below the linear degree")
     _with_errors(right, data.beta, data.beside_normed / unit, label="with QK-norm", fmt="s", color=COLOURS[2])
-    right.set(ylim=(0, top), ylabel=r"squared singular value $/\ (\theta_3/\varphi)$")
+    right.set(ylim=(0, top), ylabel=r"squared value over $\theta_3/\varphi$")
     for axes in grid[0]:
         axes.set_xlabel("β")
     left.legend(loc="upper left")
