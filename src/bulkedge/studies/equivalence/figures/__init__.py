@@ -1,0 +1,1 @@
+"""Figures of *equivalence* that plot.py has no room for."""
