@@ -100,7 +100,7 @@ class Causal(Study):
 
     def _largest(self, model: SoftmaxAttention, rng: np.random.Generator) -> xr.Dataset:
         top = [spectrum(model.sample(rng)).values[: -SHOWN - 1 : -1] for _ in range(TIMES * self.draws)]
-        sizes, mean = 2 ** np.arange(4, 21), shifted(self.tokens, self.beta, SHOWN)
+        sizes, mean = 2 ** np.arange(4, 17), shifted(self.tokens, self.beta, SHOWN)
         norms = [cesaro_values(size, 1)[0] for size in sizes.tolist()]
         return xr.Dataset(
             {

@@ -44,7 +44,7 @@ class RankOne(Study):
     tokens: int = parameter(Integers(128, 10_000), "tokens", 512, ours=1024)
     head_dim: int = parameter(Integers(32, 1024), "head dimension", 32, ours=64)
     betas: tuple[float, ...] = parameter(
-        Each(Interval(0.1, 1)), "values of beta, two or more", (0.4, 0.5, 0.6), ours=(0.4, 0.5, 0.6, 0.7)
+        Each(Interval(0.1, 1)), "values of beta, two or more", (0.4, 0.5, 0.6), ours=(0.4, 0.5, 0.6)
     )
     draws: int = parameter(Integers(2, 1000), "draws for each beta", 12, ours=16)
 
