@@ -25,10 +25,10 @@ from bulkedge.studies.recovery.setting import (
 
 SHOWN = ("mean", "optimal")
 LENGTH, SUPPORT, STRENGTH = 20, 5, 20.0
-"""Positions, those that the spike is on, and its strength: alpha/kappa is 1.8 for mean, 4.2 for optimal weights."""
+"""Positions, those of the spike, and its strength: alpha/kappa is 1.8 for mean, 4.2 for optimal weights."""
 PROBES, WITHIN = ((1.4, 0.5), (2.2, 1.0), (2.6, 1.8)), (0.15, 0.3)
-"""Signals and vocabulary ratios at which the map is simulated, beyond both boundaries; and ratios at which it is between
-them, where mean weights reach ``BELOW`` of their critical strength."""
+"""Signals and vocabulary ratios at which the map is simulated, beyond both boundaries; and ratios at which it is
+between them, where mean weights reach ``BELOW`` of their critical strength."""
 BELOW = 0.65
 
 
