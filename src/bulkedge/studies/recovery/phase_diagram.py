@@ -36,8 +36,8 @@ BELOW = 0.65
 class PhaseDiagram(Study):
     """Alignment with the signal over signal strength and vocabulary ratio, for mean and for optimal weights.
 
-    Signs have the spiked correlation of the paper, on the first five of twenty positions. Dashed: where the outlier of the
-    sample leaves the bulk.
+    Signs have a spiked correlation as in the paper, on the first five of twenty positions. Dashed: where the outlier of
+    the sample leaves the bulk. At the paper's size the map is the paper's own, for a table with exact class means.
     """
 
     resolution: int = parameter(Integers(10, 2000), "points along each axis", 200, ours=200)
