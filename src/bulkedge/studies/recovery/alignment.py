@@ -25,7 +25,7 @@ from bulkedge.studies.recovery.setting import (
 )
 
 CLEAR, LEAST = 1.5, 0.6
-"""Signals from so many thresholds on, and no weaker than that, are clear: what is left at finite size is of order 1/d."""
+"""Signals from so many thresholds on, and no weaker than that, are clear: only order 1/d is left at finite size."""
 PANELS = {"prefix": "Figure 4(a)", "spiked": "Figure 4(b)"}
 GAINS = {
     "prefix": (("optimal", "causal"), ("causal", "mean")),

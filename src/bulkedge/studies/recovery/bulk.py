@@ -154,7 +154,7 @@ class Bulk(Study):
                 predicted=float(one.edge) + shift,
                 rival=Rival("the edge of that Marchenko-Pastur law", float(one.rival_edge) + shift),
                 finite_size=abs(shift) * self.dim ** (-1 / 3),
-                reason="the mean of the Tracy-Widom law, d**(-2/3), is the first correction; the next is d**(-1/3) of it",
+                reason="the mean of the Tracy-Widom law is of order d**(-2/3); the next order is d**(-1/3) of it",
             ),
             versus(
                 f"{weighting} weights: outlier",

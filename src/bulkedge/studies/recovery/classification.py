@@ -45,7 +45,7 @@ class Classification(Study):
         """Train on draws of each strength, and evaluate the closed form on a finer grid."""
         population = prefix_majority(self.length, self.prefix, self.correlation)
         signal, fine = np.linspace(0, self.strongest, self.signals), np.linspace(0, self.strongest, 16)
-        pairs = [tuple(self._model(each, population, part) for part in (1.0, 0.5)) for each in signal.tolist()]
+        pairs = [(self._model(each, population), self._model(each, population, 0.5)) for each in signal.tolist()]
         found = measured(self._measure, pairs, self.draws, rng, "signals")
         theory, curve = (
             np.array([self._predict(self._model(strength, population), rng) for strength in grid.tolist()])

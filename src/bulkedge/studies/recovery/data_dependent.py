@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -56,10 +58,10 @@ class DataDependent(Study):
         model = self.model()
         pair = (model, halved(model, 4))
         found = [
-            measured(lambda each, rng, tau=tau: _quantities(each, tau, rng), [pair], self.draws, rng, f"tau = {tau:g}")
+            measured(partial(_quantities, temperature=tau), [pair], self.draws, rng, f"tau = {tau:g}")
             for tau in self.temperatures
         ]
-        data = {}
+        data: dict[str, Any] = {}
         for number, name in enumerate(QUANTITIES):
             data[name] = (("temperature", "draw"), np.array([each.plain[0, :, number] for each in found]))
             data[f"limit_{name}"] = (("temperature", "draw"), np.array([each.limit[0, :, number] for each in found]))
@@ -105,7 +107,7 @@ def _gaussian_scores(temperature: float, rng: np.random.Generator) -> Real:
     return np.asarray(np.sum(weights**2, axis=1).reshape(10, -1).mean(axis=1))
 
 
-def _quantities(model: PooledSequences, temperature: float, rng: np.random.Generator) -> Real:
+def _quantities(model: PooledSequences, rng: np.random.Generator, *, temperature: float) -> Real:
     """Those named in ``QUANTITIES``, of one draw: all but the last less those of harmonic weights on its sequences."""
     draw = model.draw(rng)
     weights = attention_weights(draw, temperature * np.sqrt(model.dim))

@@ -116,14 +116,14 @@ class FiniteTable(Study):
                         (said, data[f"predicted_{name}"].sel(table=rival)),
                     )
                 )
-            for noise in OTHERS:
-                claims.append(
-                    versus(
-                        f"{noise} noise, d = V: {meaning}",
-                        "recovery: Remark 1",
-                        data[f"universal_{name}"].sel(noise=noise).rename(many="draw"),
-                        data[f"whole_{name}"].sel(table="finite"),
-                        (other("finite")[1], data[f"whole_{name}"].sel(table="additive")),
-                    )
+            claims += [
+                versus(
+                    f"{noise} noise, d = V: {meaning}",
+                    "recovery: Remark 1",
+                    data[f"universal_{name}"].sel(noise=noise).rename(many="draw"),
+                    data[f"whole_{name}"].sel(table="finite"),
+                    (other("finite")[1], data[f"whole_{name}"].sel(table="additive")),
                 )
+                for noise in OTHERS
+            ]
         return claims

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -60,7 +61,7 @@ class Heads(Study):
             "free": (values[-1], self.sample_ratio),
             "best": (models[0].alpha, self.sample_ratio),
         }
-        data = {}
+        data: dict[str, Any] = {}
         for number, (name, meaning) in enumerate(QUANTITIES):
             data[name] = (("signal", "draw"), found.plain[..., number], {"long_name": meaning})
             data[f"limit_{name}"] = (("signal", "draw"), found.limit[..., number])

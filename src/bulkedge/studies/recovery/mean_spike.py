@@ -90,7 +90,7 @@ class MeanSpike(Study):
                 predicted=0.0,
                 rival=Rival("equation 8, as if the table were centred", float(middle.alignment.mean())),
                 finite_size=self._mixing(middle),
-                reason="second order perturbation: the two spikes mix by their overlap, of variance 1/d, over their gap",
+                reason="second order perturbation: the spikes mix by their overlap, of variance 1/d, over their gap",
                 relation="<=",
             ),
             versus(

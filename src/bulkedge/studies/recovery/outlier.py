@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -43,7 +44,7 @@ class Outlier(Study):
         family = Population(self.dim, self.vocab_ratio, self.sample_ratio, table=self.table)
         models, curve = ([family.model(each * threshold) for each in at] for at in (relative, fine))
         found = measured(_quantities, [(each, halved(each)) for each in models], self.draws, rng, "strengths")
-        data = {}
+        data: dict[str, Any] = {}
         for kind, dim, at in (("predicted_", "strength", models), ("curve_", "fine_strength", curve)):
             for name, values in self._theory(at).items():
                 data[kind + name] = (dim, values)

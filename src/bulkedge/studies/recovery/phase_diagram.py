@@ -25,10 +25,10 @@ from bulkedge.studies.recovery.setting import (
 
 SHOWN = ("mean", "optimal")
 LENGTH, SUPPORT, STRENGTH = 20, 5, 20.0
-"""Positions, those that the spike is on, and its strength: alpha/kappa is 1.8 for mean and 4.2 for optimal weights."""
+"""Positions, those of the spike, and its strength: alpha/kappa is 1.8 for mean, 4.2 for optimal weights."""
 PROBES, WITHIN = ((1.4, 0.5), (2.2, 1.0), (2.6, 1.8)), (0.15, 0.3)
-"""Signals and vocabulary ratios at which the map is checked by simulation, beyond both boundaries; and ratios at which it
-is checked between them, where mean weights reach ``BELOW`` of their critical strength."""
+"""Signals and vocabulary ratios at which the map is simulated, beyond both boundaries; and ratios at which it is
+between them, where mean weights reach ``BELOW`` of their critical strength."""
 BELOW = 0.65
 
 
@@ -36,8 +36,8 @@ BELOW = 0.65
 class PhaseDiagram(Study):
     """Alignment with the signal over signal strength and vocabulary ratio, for mean and for optimal weights.
 
-    Signs have the spiked correlation of the paper, on the first five of twenty positions. Dashed: where the outlier of the
-    sample leaves the bulk.
+    Signs have a spiked correlation as in the paper, on the first five of twenty positions. Dashed: where the outlier of
+    the sample leaves the bulk. At the paper's size the map is the paper's own, for a table with exact class means.
     """
 
     resolution: int = parameter(Integers(10, 2000), "points along each axis", 200, ours=200)

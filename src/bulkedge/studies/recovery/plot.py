@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -106,10 +108,10 @@ def population(data: xr.Dataset) -> Figure:
     for axes in grid[0]:
         axes.axvline(1.0, color="black", lw=0.8, ls=":")
         axes.set_xlabel(r"strength $\omega$ over $\delta + \sqrt{\delta}$")
-    handles, labels = (
-        first + second for first, second in zip(*(each.get_legend_handles_labels() for each in grid[0]), strict=True)
-    )
-    entries = dict(zip(labels, handles, strict=True))
+    entries: dict[str, Any] = {}
+    for axes in grid[0]:
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3)
     caption(figure, data, "dim", "vocab_ratio", "sample_ratio", "draws")
     return figure
@@ -196,7 +198,7 @@ def thresholds(data: xr.Dataset) -> Figure:
     ]
     handles, labels = right.get_legend_handles_labels()
     named = [*handles, *kinds]
-    figure.legend(named, [*labels, *(each.get_label() for each in kinds)], loc="outside lower center", ncols=5)
+    figure.legend(named, [*labels, *(str(each.get_label()) for each in kinds)], loc="outside lower center", ncols=5)
     caption(figure, data, "dim", "vocab_ratio", "sample_ratio", "correlation", "length", "draws")
     return figure
 

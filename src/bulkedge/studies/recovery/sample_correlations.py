@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -64,7 +65,7 @@ class SampleCorrelations(Study):
             models = self.models(weighting)
             pair = (models["mixed"], halved(models["mixed"]))
             found = measured(_quantities, [pair], self.draws, rng, weighting)
-            data = {}
+            data: dict[str, Any] = {}
             for number, (name, meaning) in enumerate(QUANTITIES):
                 data[name] = ("draw", found.plain[0, :, number], {"long_name": meaning})
                 data[f"limit_{name}"] = ("draw", found.limit[0, :, number])

@@ -87,7 +87,7 @@ class SelfAttention(Study):
         return self._describe((causal, mean, optimal), np.array(values), found.limit[0])
 
     def _describe(self, models: tuple[PooledSequences, ...], values: Real, limit: Real) -> xr.Dataset:
-        causal, mean, optimal = models
+        causal, mean, _ = models
         law, matched = causal.bulk(), MarchenkoPastur(causal.vocab_ratio + causal.sample_ratio, causal.kappa)
         last = 1.1 * max(law.edge, float(causal.sample_spike().location))
         bins, x = np.linspace(0, last, BINS + 1), np.linspace(0, 1.02 * law.edge, POINTS)[1:]

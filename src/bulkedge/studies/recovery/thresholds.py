@@ -98,10 +98,10 @@ class Thresholds(Study):
         return np.asarray((omega / signals**2).mean(axis=0))
 
     def _strength_at(self, outlier: Real) -> Real:
-        """``omega`` of an outlier in units of kappa: the largest root of ``(1 + x)(x + delta)(x + gamma) = outlier x^2``."""
+        """``omega`` of an outlier over kappa: the largest root of ``(1 + x)(x + delta)(x + gamma) = outlier x**2``."""
         delta, gamma = self.vocab_ratio, self.sample_ratio
         rest = (delta + gamma + delta * gamma, delta * gamma)
-        roots = [np.roots([1, 1 + delta + gamma - each, *rest]).real.max() for each in np.ravel(outlier)]
+        roots = [np.roots([1, 1 + delta + gamma - each, *rest]).real.max() for each in np.ravel(outlier).tolist()]
         return np.reshape(roots, np.shape(outlier)) + delta
 
     def _kept(self, length: int, prefix: int) -> Real:
@@ -239,7 +239,7 @@ class Thresholds(Study):
             Claim(
                 statement=f"optimal weights: alpha/kappa at {self.longest} positions, less that of causal weights",
                 place="recovery: Theorem 5, Figure 5(b)",
-                measured=Estimate.of((longest.drawn.sel(weighting="optimal") - longest.drawn.sel(weighting="causal"))),
+                measured=Estimate.of(longest.drawn.sel(weighting="optimal") - longest.drawn.sel(weighting="causal")),
                 predicted=float(best[-1] - longest.snr.sel(weighting="causal")),
                 rival=Rival("causal weights are optimal", 0.0),
             ),
