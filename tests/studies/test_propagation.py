@@ -6,6 +6,7 @@ import pytest
 import bulkedge as be
 from bulkedge.ensembles.markov import RandomMarkov, without_gap
 from bulkedge.estimates import Estimate
+from bulkedge.propagation.gradients import estimated_gradient_norms
 from bulkedge.propagation.isometry import tradeoff
 from bulkedge.propagation.moments import finite_moments
 from bulkedge.studies.propagation.key_query import distance
@@ -169,6 +170,18 @@ def test_the_mean_with_the_gap():
         stacks = [be.AttentionStack(depth, 40, 60, gap=gap, entries="exponential") for gap in (True, False)]
         kept, removed = (stack.predicted_gradient() for stack in stacks)
         assert mean_with_gap(stacks[1]) == pytest.approx(kept / removed)
+
+
+@pytest.mark.parametrize("gap", [True, False])
+def test_gradients_of_one_layer_under_layer_norm_do_not_know_of_the_gap(gap):
+    """``T (d - 2)/(d - 3)``: a token's squared length cancels against that of its input, but for ``E 1/chi**2``."""
+    stack, rng = (
+        be.AttentionStack(1, 20, 30, gap=gap, layer_norm=True, entries="exponential"),
+        np.random.default_rng(38),
+    )
+    found = Estimate.of([estimated_gradient_norms(stack, stack.layers(rng), rng, 8)[0][0] for _ in range(400)])
+    assert abs(found.value - 20 * 28 / 27) < 4 * found.error
+    assert found.error < 0.2
 
 
 def test_a_fitted_slope_finds_the_power_behind_a_correction():

@@ -116,7 +116,7 @@ def outliers(data: xr.Dataset) -> Figure:
     for row, gap in zip(grid, data.gap.values.tolist(), strict=True):
         for axes, layer in zip(row, layers, strict=True):
             one = data.sel(gap=gap, layer=layer)
-            look = {"label": r"$\sqrt{T} s_k(A - uu')$", "ms": 2.5}
+            look: dict[str, Any] = {"label": r"$\sqrt{T} s_k(A - uu')$", "ms": 2.5}
             marks(axes, data["rank"], one.value.mean("draw"), errors(one.value), **look)
             axes.axhline(float(data.first_edge), color=COLOURS[2], ls=":", label="edge, orthonormal tokens")
             axes.axhline(float(one.edge.mean()), color=COLOURS[1], label="edge, these tokens")
