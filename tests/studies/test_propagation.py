@@ -164,6 +164,16 @@ def test_variance_that_normalised_rows_keep(entries):
     assert abs(found.value - finite_share(model)) < 5 * found.error
 
 
+@pytest.mark.parametrize(("entries", "variance"), [("lognormal", 0.7), ("exponential", 1.0), ("uniform", 0.2)])
+def test_definition_1_1_random_markov_matrices(entries, variance):
+    """Not negative, rows sum to one, and T times an entry has mean one and the variance asked for, up to 10/T."""
+    tokens, rng = 300, np.random.default_rng(39)
+    attention = RandomMarkov(tokens, variance, entries).sample(rng)
+    assert attention.min() >= 0
+    assert attention.sum(axis=1) == pytest.approx(np.ones(tokens))
+    assert (tokens * attention).var() == pytest.approx(variance, rel=10 / tokens + 0.03)
+
+
 def test_the_mean_with_the_gap():
     """Ratio of the mean eigenvalue with the gap to that without it: the quotient of the expected gradients."""
     for depth in (1, 2, 3):
