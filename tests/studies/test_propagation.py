@@ -6,6 +6,7 @@ import pytest
 import bulkedge as be
 from bulkedge.ensembles.markov import RandomMarkov, without_gap
 from bulkedge.estimates import Estimate
+from bulkedge.propagation.gradients import estimated_gradient_norms
 from bulkedge.propagation.isometry import tradeoff
 from bulkedge.propagation.moments import finite_moments
 from bulkedge.studies.propagation.key_query import distance
@@ -163,12 +164,34 @@ def test_variance_that_normalised_rows_keep(entries):
     assert abs(found.value - finite_share(model)) < 5 * found.error
 
 
+@pytest.mark.parametrize(("entries", "variance"), [("lognormal", 0.7), ("exponential", 1.0), ("uniform", 0.2)])
+def test_definition_1_1_random_markov_matrices(entries, variance):
+    """Not negative, rows sum to one, and T times an entry has mean one and the variance asked for, up to 10/T."""
+    tokens, rng = 300, np.random.default_rng(39)
+    attention = RandomMarkov(tokens, variance, entries).sample(rng)
+    assert attention.min() >= 0
+    assert attention.sum(axis=1) == pytest.approx(np.ones(tokens))
+    assert (tokens * attention).var() == pytest.approx(variance, rel=10 / tokens + 0.03)
+
+
 def test_the_mean_with_the_gap():
     """Ratio of the mean eigenvalue with the gap to that without it: the quotient of the expected gradients."""
     for depth in (1, 2, 3):
         stacks = [be.AttentionStack(depth, 40, 60, gap=gap, entries="exponential") for gap in (True, False)]
         kept, removed = (stack.predicted_gradient() for stack in stacks)
         assert mean_with_gap(stacks[1]) == pytest.approx(kept / removed)
+
+
+@pytest.mark.parametrize("gap", [True, False])
+def test_gradients_of_one_layer_under_layer_norm_do_not_know_of_the_gap(gap):
+    """``T (d - 2)/(d - 3)``: a token's squared length cancels against that of its input, but for ``E 1/chi**2``."""
+    stack, rng = (
+        be.AttentionStack(1, 20, 30, gap=gap, layer_norm=True, entries="exponential"),
+        np.random.default_rng(38),
+    )
+    found = Estimate.of([estimated_gradient_norms(stack, stack.layers(rng), rng, 8)[0][0] for _ in range(400)])
+    assert abs(found.value - 20 * 28 / 27) < 4 * found.error
+    assert found.error < 0.2
 
 
 def test_a_fitted_slope_finds_the_power_behind_a_correction():

@@ -89,7 +89,7 @@ class AllOutliers(Study):
         """The first layer, where theory has numbers."""
         counts = data.beyond.sel(removed=NOTHING).values
         alarms = LEVEL + LargeEntries(self.beta, self.tokens, self.tokens).beyond(self.tokens * float(data.edge) ** 2)
-        ratio: xr.DataArray = np.log(data["rank"].sel(removed=MEAN) / data.predicted_rank)  # type: ignore[assignment]
+        ratio: xr.DataArray = np.log(data["rank"].sel(removed=MEAN) / data.predicted_rank)
         return [
             Claim(
                 statement="layer 1: singular values of A beyond the edge",

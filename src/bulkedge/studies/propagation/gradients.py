@@ -50,7 +50,7 @@ class Gradients(Study):
         Each(Integers(8, 1000)), "numbers of tokens, increasing", (24, 48, 96), ours=(50, 100, 200, 400)
     )
     depths: tuple[int, ...] = parameter(Each(Integers(1, 6)), "depths of Markov attention", (1, 2, 3), ours=(1, 2, 3))
-    draws: int = parameter(Integers(4, 1000), "draws of each", 24, ours=40)
+    draws: int = parameter(Integers(4, 1000), "draws of each", 24, ours=24)
     tokens: int = parameter(Integers(8, 500), "tokens of the part on depth", 64, ours=100)
     deepest: int = parameter(Integers(2, 20), "largest depth there", 5, ours=8)
 
@@ -203,7 +203,7 @@ class Gradients(Study):
     def _key_query(self, data: xr.Dataset) -> list[Claim]:
         """Key-query attention grows faster than the bound, and without its gap too."""
         step = min(DEEP, self.deepest)
-        logs: xr.DataArray = np.log(data.over_depth.sel(step=[1, step]))  # type: ignore[assignment]
+        logs: xr.DataArray = np.log(data.over_depth.sel(step=[1, step]))
         kept = logs.sel(gap="kept", variant="key-query", step=step)
         bound = log(float(data.expected.sel(gap="kept", step=step)))
         places = ("propagation: Figure 5, Figure 9, Multiple outliers", "propagation: Figure 9; ours")

@@ -8,7 +8,7 @@ ITEMS: tuple[Item, ...] = (
     Item(
         "Definition 1.1",
         "A random Markov matrix: i.i.d. non-negative entries of mean one, rows normalised.",
-        tested="tests/conformance/test_ensembles.py::test_every_ensemble_is_here",
+        tested=f"{TESTS}::test_definition_1_1_random_markov_matrices",
     ),
     Item(
         "Proposition 1",

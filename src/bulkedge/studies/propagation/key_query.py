@@ -65,15 +65,12 @@ class KeyQuery(Study):
             distance(SoftmaxAttention(self.tokens, self.tokens, self.beta).spectrum(rng).values, self.circle)
             for _ in range(self.draws)
         ]
-        edge = 1.25 * np.sqrt(self.circle.edge)
-        x = np.linspace(0, edge, 200)[1:]
         found = xr.concat(parts, dim=xr.Variable("head_dim", list(self.head_dims)))
         return found.assign(
             markov=("draw", floor, {"long_name": "distance of a random Markov matrix to the quarter circle"}),
             square=(("size", "draw"), [small, large], {"long_name": "distance to the quarter circle at d = T"}),
             square_limit=((), separation(AttentionLaw(self.beta, 1.0), self.circle)),
-            circle=("x", self.circle.sqrt().pdf(x)),
-        ).assign_coords(x=x, size=[few, self.tokens], law=list(LAWS))
+        ).assign_coords(size=[few, self.tokens], law=list(LAWS))
 
     @property
     def variance(self) -> float:
@@ -88,7 +85,7 @@ class KeyQuery(Study):
     def _measure(self, dim: int, rng: np.random.Generator) -> xr.Dataset:
         laws = (self.circle, FiniteHeadLaw(self.beta, dim, self.tokens), AttentionLaw(self.beta, dim / self.tokens))
         drawn = [SoftmaxAttention(self.tokens, dim, self.beta).spectrum(rng).values for _ in range(self.draws)]
-        edge = 1.25 * np.sqrt(self.circle.edge)
+        edge = 1.05 * np.sqrt(max(law.edge for law in laws[:2]))
         edges = np.linspace(0, edge, BINS + 1)
         x = np.linspace(0, edge, 200)[1:]
         counts = np.histogram(np.sqrt(np.concatenate(drawn)), edges)[0]
@@ -101,7 +98,9 @@ class KeyQuery(Study):
                 ),
                 "apart": ((), separation(laws[1], laws[0]), {"long_name": "distance of the two laws"}),
                 "simulation": ("bin", counts / (self.draws * self.tokens) / np.diff(edges)),
-                "finite": ("x", laws[1].sqrt().pdf(x)),
+                "x": ("point", x),
+                "finite": ("point", laws[1].sqrt().pdf(x)),
+                "circle": ("point", laws[0].sqrt().pdf(x)),
                 "bin_edge": ("end", edges),
             }
         )

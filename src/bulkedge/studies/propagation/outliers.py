@@ -60,7 +60,7 @@ class Outliers(Study):
 
     def _stack(self, tokens: int, gap: bool) -> AttentionStack:  # noqa: FBT001
         common = {"attention": "key-query", "layer_norm": True, "variance": np.expm1(self.beta**2)}
-        return AttentionStack(self.depth, tokens, tokens, gap=gap, **common)  # type: ignore[arg-type]
+        return AttentionStack(self.depth, tokens, tokens, gap=gap, **common)
 
     def _half(self, first: Law, rng: np.random.Generator) -> float:
         stack = self._stack(self.tokens // 2, gap=False)

@@ -49,7 +49,7 @@ class RankCollapse(Study):
         Each(Integers(16, 2000)), "numbers of tokens, four at least", (32, 64, 128, 256), ours=(100, 200, 400, 800)
     )
     draws: int = parameter(
-        Integers(10, 10_000), "draws at the smallest size; fewer, by its share, above", 500, ours=600
+        Integers(10, 10_000), "draws at the smallest size; fewer, by its share, above", 500, ours=400
     )
     entries: str = parameter(
         Choice(("exponential", "uniform", "lognormal")),
@@ -156,6 +156,8 @@ class RankCollapse(Study):
             ),
             predicted=1 - 2 * layer,
             rival=Rival("-l, a power for each layer", -layer) if layer > 1 else Rival("no collapse in width", 0.0),
+            finite_size=(KURTOSIS[self.entries] / self.sizes[0]) ** 2 / np.log(self.sizes[-1] / self.sizes[0]),
+            reason="what a correction of order 1/T leaves to the next order, (kurtosis/T)^2 at the smallest size",
         )
 
     def _constant(self, one: xr.Dataset) -> Claim:

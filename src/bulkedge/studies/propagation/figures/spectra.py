@@ -91,9 +91,9 @@ def key_query(data: xr.Dataset) -> Figure:
     for axes, index in ((narrow, min(1, data.sizes["head_dim"] - 1)), (wide, -1)):
         one = data.isel(head_dim=index)
         histogram(axes, one.bin_edge, one.simulation)
-        line(axes, data.x, one.finite, label="finite-head law")
-        line(axes, data.x, data.circle, label="quarter circle", **RIVAL)
-        top = max(1.6 * float(data.circle.max()), 1.1 * float(one.simulation.values[1:].max()))
+        line(axes, one.x, one.finite, label="finite-head law")
+        line(axes, one.x, one.circle, label="quarter circle", **RIVAL)
+        top = max(1.6 * float(one.circle.max()), 1.1 * float(one.simulation.max()))
         axes.set(title=f"d = {int(one.head_dim)}", xlabel=r"$\sqrt{T} s_k(A - uu')$", ylabel="density", ylim=(0, top))
     narrow.legend(loc="upper right", fontsize=6)
     marks(right, data["size"], data.square.mean("draw"), errors(data.square), label="d = T")
@@ -116,7 +116,7 @@ def outliers(data: xr.Dataset) -> Figure:
     for row, gap in zip(grid, data.gap.values.tolist(), strict=True):
         for axes, layer in zip(row, layers, strict=True):
             one = data.sel(gap=gap, layer=layer)
-            look = {"label": r"$\sqrt{T} s_k(A - uu')$", "ms": 2.5}
+            look: dict[str, Any] = {"label": r"$\sqrt{T} s_k(A - uu')$", "ms": 2.5}
             marks(axes, data["rank"], one.value.mean("draw"), errors(one.value), **look)
             axes.axhline(float(data.first_edge), color=COLOURS[2], ls=":", label="edge, orthonormal tokens")
             axes.axhline(float(one.edge.mean()), color=COLOURS[1], label="edge, these tokens")
