@@ -43,8 +43,8 @@ class Plateau(Study):
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
-    tokens: int = parameter(Integers(4, 512), "tokens, and dimensions of each", 24, ours=48)
-    samples: int = parameter(Integers(1, 1000), "inputs to be learnt", 8, ours=16)
+    tokens: int = parameter(Integers(4, 512), "tokens, and dimensions of each", 24, ours=32)
+    samples: int = parameter(Integers(1, 1000), "inputs to be learnt", 8, ours=12)
     steps: int = parameter(Integers(10, 10_000), "steps of Adam", 60, ours=80)
     rates: tuple[float, ...] = parameter(
         Each(Interval(1e-6, 1)), "learning rates", (0.03, 0.1, 0.3), ours=(0.01, 0.03, 0.1, 0.3)

@@ -147,7 +147,7 @@ def _finish(figure: Figure, grid: Any, data: xr.Dataset, rows: Sequence[xr.DataA
         for axes in row:
             axes.axhline(float(data.collapsed.mean()), **equal)
             axes.set(yscale="log", ylim=(0.8 * low, 1.2 * high))
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 20 * low else (1.0,)))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 20 * low else (1.0,), numticks=12))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axes.yaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))

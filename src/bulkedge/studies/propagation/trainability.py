@@ -74,7 +74,9 @@ class Trainability(Study):
         """Shares and verdicts over the map; shares of the rivals: wide attention, no gap, no skip connection."""
         wide = [min(np.expm1(beta**2) / self.tokens, 1 - 1 / self.tokens) for beta in self.betas]
         shape = (len(self.skips), len(self.betas), len(self.depths))
-        found = {name: np.empty(shape) for name in ("predicted", "verdict", "mean_power", "wide", "no_gap", "no_skip")}
+        found: dict[str, Real] = {
+            name: np.empty(shape) for name in ("predicted", "verdict", "mean_power", "wide", "no_gap", "no_skip")
+        }
         for cell in np.ndindex(shape):
             skip, beta, depth = (each[k] for each, k in zip((self.skips, self.betas, self.depths), cell, strict=True))
             design = theory.Trainability(self.tokens, depth, skip)

@@ -48,7 +48,7 @@ class UpscaledSkip(Study):
     rates: tuple[float, ...] = parameter(
         Each(Interval(1e-6, 1)), "learning rates", (0.03, 0.1), ours=(0.01, 0.03, 0.1, 0.3)
     )
-    repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 20, ours=32)
+    repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 20, ours=24)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train both scales of the values, from the same draws."""
