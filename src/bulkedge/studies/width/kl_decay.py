@@ -36,7 +36,7 @@ class KlDecay(Study):
     inputs: int = parameter(Integers(2, 5), "inputs s", 2, ours=2)
     score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 1.0, ours=1.0)
     widths: tuple[int, ...] = parameter(
-        Each(Integers(4, 8192)), "widths n", (4, 8, 16, 64, 256), ours=(4, 6, 8, 12, 16, 64, 256, 1024)
+        Each(Integers(4, 8192)), "widths n", (4, 8, 16, 64, 256), ours=(4, 8, 16, 32, 64, 256, 1024)
     )
     draws: int = parameter(Integers(1000, 10**8), "draws at each width", 120_000, ours=2_000_000)
 

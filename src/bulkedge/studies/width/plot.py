@@ -100,7 +100,7 @@ def kl_decay(data: xr.Dataset) -> Figure:
             )
             axes.axhline(float(data.floor[0]), color=COLOURS[3], ls="--", lw=0.9, label="its floor")
         _powers(axes, widths)
-        axes.set(xlabel="width n", title=titles[kind])
+        axes.set(xlabel="width n", title=titles[kind], ylim=(exact.min() / 300, None))  # room for the legend
         axes.legend(loc="lower left", handlelength=1.4)
     grid[0, 0].set_ylabel("distance to the limit")
     _sizes(figure, data)
