@@ -84,7 +84,8 @@ class Taylor(Study):
         for degree in range(1, self.degrees + 1):
             rest, typical = (np.abs(_remainder(beta, degree, x)) for x in (top, nodes))
             noise = dim * float(mass @ typical**2) / mass.sum()
-            norm.append(np.where(rest**2 > noise, rest + noise / rest, 2 * np.sqrt(noise)))
+            outlier = np.maximum(rest, np.sqrt(noise))
+            norm.append(outlier + noise / outlier)
         return float(np.mean([degree_reached(each, 1.0) for each in np.transpose(norm)]))
 
     # -- claims --------------------------------------------------------------------------------------------------------
