@@ -33,7 +33,7 @@ class Outliers(Study):
     betas: tuple[float, ...] = parameter(
         Each(Interval(0.3, 1.5)), "values of beta", (0.8, 1.0, 1.2), ours=(0.8, 1.0, 1.2)
     )
-    draws: int = parameter(Integers(2, 1000), "draws for each beta", 24, ours=12)
+    draws: int = parameter(Integers(2, 1000), "draws for each beta", 24, ours=24)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Count values beyond the finite edge, and measure how localised their vectors are."""
