@@ -17,7 +17,7 @@ def test_missing_tables_are_named(monkeypatch):
 
 def test_rows_of_different_lengths_are_not_taken_for_gaussian():
     """A dataset measured on the elliptical table, called gaussian, is refuted."""
-    study = Embeddings(tables=("elliptical",))
+    study = Embeddings(tables=("elliptical",), dim=60, vocab=2000, draws=24)
     data = study.simulate(0).assign_coords(table=["gaussian"])
     failed = [claim.statement for claim in study.claims(data) if claim.verdict == "fails"]
     assert "gaussian: distance to Silverstein's law of a profile from other rows, less that by chance" in failed
