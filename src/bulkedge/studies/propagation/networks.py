@@ -213,7 +213,7 @@ def draw_weights(network: Architecture, width: int, rng: np.random.Generator) ->
     """
     shape = (network.depth, width, width)
     unit = np.broadcast_to(np.eye(width), shape)
-    drawn = {"values": network.value_std * rng.standard_normal(shape), "outputs": unit}
+    drawn: dict[str, Any] = {"values": network.value_std * rng.standard_normal(shape), "outputs": unit}
     if network.attention == "identity":
         drawn |= {"matrix": unit}
     elif network.attention == "markov":  # lognormal entries of variance one

@@ -68,7 +68,8 @@ class Training(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """What removing the gap does to one layer and to two."""
-        last, place = np.log(best(data).isel(step=-1)), "propagation: Figure 6"
+        last: xr.DataArray = np.log(best(data).isel(step=-1))  # type: ignore[assignment]  # xarray keeps its type
+        place = "propagation: Figure 6"
         gain = last.sel(gap="removed") - last.sel(gap="kept")
         return [
             self._claim(gain.sel(attention="key-query", parts=["LN"]), place, "<="),

@@ -77,7 +77,7 @@ class UpscaledSkip(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """One layer, as the paper has it, and more of them, where the scale of the values does something else."""
-        last = np.log(best(data).isel(step=-1))
+        last: xr.DataArray = np.log(best(data).isel(step=-1))  # type: ignore[assignment]  # xarray keeps its type
         loss = last.sel(skip="upscaled") - last.sel(skip="fair")
         one, more = (loss.sel(depth=depth) for depth in (self.depths[0], self.depths[-1]))
         claims = [self._claim(one.sel(attention=[attention]), PLACE, ">=") for attention in ATTENTIONS]
