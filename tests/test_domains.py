@@ -117,8 +117,8 @@ def test_declarations_reach_help():
         label: str = parameter(Choice(("a", "b")), "its name", "a")
 
     assert inspect.getdoc(Shape) == (
-        "A shape.\n\nParameters\n----------\nratio : (0, 1]\n    Width over height; 0.5 by default; 1.0 at the paper's "
-        "size.\nlabel : {'a', 'b'}\n    Its name; 'a' by default."
+        "A shape.\n\nParameters\n----------\nratio : (0, 1]\n    Width over height; 0.5 by default; 1.0 in the "
+        "paper.\nlabel : {'a', 'b'}\n    Its name; 'a' by default."
     )
 
     @dataclass(frozen=True)

@@ -14,7 +14,7 @@ Given the query the scores are independent, so each is an integral over a Laplac
     ``E sum_j A_ij**2 = l int s E[w**2 exp(-s w)] phi**(l-1) ds``,
     ``E[A_ij | key j] = int E[w exp(-s w) | key j] phi**(l-1) ds``.
 
-For small beta this is ``1 + beta**4/(2 d) + (exp(beta**2) - 1)/l`` (docs/theory/attention.md, "The Perron value"). For
+For small beta this is ``1 + beta**4/(2 d) + (exp(beta**2) - 1)/l`` (docs/theory/outliers.md, "The Perron value"). For
 large beta a single entry, or a few in one column, has a larger singular value than the mean, which is the end of the
 formula: :attr:`Perron.largest` is the size of the largest entry of A, and tells. From there on ``1 + v`` is a lower
 bound.

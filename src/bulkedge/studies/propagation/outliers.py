@@ -23,6 +23,9 @@ from bulkedge.studies.claims import Claim, Rival
 SHOWN = 40
 COLLAPSED = 0.01
 """Scale of the scores below which tokens count as collapsed: where the law for their Gram matrix stops."""
+ROUNDING = 1e-12
+"""Share of the tokens' power below which what they do not have in common is rounding."""
+DISTANCE = "Kolmogorov distance to the law of these tokens, nan where they are all the same"
 HALVES = 4
 """Draws at half the size for each at full size: they are cheap."""
 LEVEL = 0.01
@@ -84,7 +87,8 @@ class Outliers(Study):
         gram = np.maximum(np.linalg.eigvalsh(apart @ apart.T), 0.0)
         share = gram.sum() / np.sum(signal**2)
         own = self._law(gram, share, first)
-        comparison = compare(found, own, LEVEL)
+        # tokens that are the same but for rounding have no bulk to compare with
+        comparison = compare(found, own, LEVEL) if share > ROUNDING else None
         tilt = np.sqrt(self.tokens * np.expm1(self.beta**2 * share * (1 - share)))
         return xr.Dataset(
             {
@@ -94,8 +98,8 @@ class Outliers(Study):
                 "tilt": ((), tilt + own.mean() / max(tilt, 1e-12), {"long_name": "predicted outlier"}),
                 "share": ((), share, {"long_name": "share of the power that tokens do not have in common"}),
                 "beyond_first": ((), float(np.sum(found.values > first.edge))),
-                "beyond_own": ((), float(len(comparison.outliers))),
-                "distance": ((), comparison.ks, {"long_name": "Kolmogorov distance to the law of these tokens"}),
+                "beyond_own": ((), float(len(comparison.outliers)) if comparison else np.nan),
+                "distance": ((), comparison.ks if comparison else np.nan, {"long_name": DISTANCE}),
                 "distance_first": ((), compare(found, first, LEVEL).ks, {"long_name": "to that of orthonormal tokens"}),
             },
             coords={"rank": np.arange(1, SHOWN + 1)},

@@ -164,7 +164,22 @@ class Population(Study):
 
 
 def population_covariance(draw: PooledDraw, model: PooledSequences) -> tuple[Real, Real]:
-    """``kappa S + alpha m m'`` of the table that was drawn, and m, half the difference of its class means."""
+    """``kappa S + alpha m m'`` of the table that was drawn, and m, half the difference of its class means.
+
+    Parameters
+    ----------
+    draw : PooledDraw
+        Whose table.
+    model : PooledSequences
+        Its kappa and alpha.
+
+    Returns
+    -------
+    covariance : array of shape (dim, dim)
+        Of pooled rows, given the table.
+    half : array of shape (dim,)
+        Half the difference of the class means.
+    """
     positive, negative = np.split(draw.table, 2)
     means = positive.mean(axis=0), negative.mean(axis=0)
     half = (means[0] - means[1]) / 2
