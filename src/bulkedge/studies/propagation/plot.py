@@ -68,7 +68,7 @@ def trainability(data: xr.Dataset) -> Figure:
     line(last, data.beta, limit, label=r"$\log T - \beta^2/2$", color=COLOURS[-1], ls="--")
     last.axvline(float(data.freezing), color=COLOURS[1])
     last.set(xlabel=r"score scale $\beta$", ylabel="entropy of a row", ylim=(0, None), title="entropy")
-    last.legend(loc="lower left")
+    last.legend(loc="upper right", frameon=True, framealpha=1.0, facecolor="white", edgecolor="none")
     edge: Any = {"markersize": 4, "color": "none", "marker": "o", "markerfacecolor": "#21918c"}
     handles = [
         Line2D(

@@ -153,7 +153,7 @@ def threshold(data: xr.Dataset) -> Figure:
     start = float(data.predicted[0])
     line(right, data.tokens, start * logs / logs[0], label=r"rival: $\beta\propto\log\ell$", color=COLOURS[2], ls="--")
     line(right, data.tokens, np.full(len(logs), start), label="rival: constant β", color=COLOURS[-1], ls=":")
-    right.set(xscale="log", xlabel=r"tokens $\ell$ (= head dimension)", ylabel="threshold in β", ylim=(1, 4.9))
+    right.set(xscale="log", xlabel=r"tokens $\ell$ (= head dimension)", ylabel="threshold in β", ylim=(1, 6.2))
     _ticks(right.xaxis, data.tokens.values[:: max(1, len(logs) // 4)])
     right.legend(loc="upper left", ncols=2, columnspacing=0.8)
     figure.suptitle(f"{data.sizes['draw']} draws, of {data.attrs['rows']} rows or of whole matrices", fontsize=8)
