@@ -212,12 +212,15 @@ def test_the_tool_writes_the_document(gallery, tmp_path, monkeypatch):
     tool = __import__("papers")
     folder = tmp_path / "folder"
     with pytest.raises(StoreError, match="is not a folder"):
-        tool.write(folder, tmp_path / "papers.md")
+        tool.write(folder, tmp_path)
     reproduce([Second(), Paper()], folder)
-    tool.write(folder, tmp_path / "papers.md")
+    tool.write(folder, tmp_path)
     text = (tmp_path / "papers.md").read_text()
     assert "# The papers, item by item" in text
     assert all(title in text for title in PAPERS.values())
+    run = (tmp_path / "paper_size.md").read_text()
+    assert "2 studies" in run
+    assert f"| `{Second.name()}` |" in run
     (folder / Second.name() / "figure.png").write_text("damaged")
     with pytest.raises(StoreError, match="or damaged ones: exhibits/second"):
-        tool.write(folder, tmp_path / "papers.md")
+        tool.write(folder, tmp_path)

@@ -1,11 +1,12 @@
 """Write what became of every item of the papers into the documentation, from a folder of reproduced studies.
 
-bulkedge reproduce --out out/demo && python tools/papers.py out/demo          # writes docs/papers.md
+bulkedge reproduce --paper --out out/paper && python tools/papers.py out/paper   # docs/papers.md, docs/paper_size.md
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from bulkedge.errors import StoreError
@@ -13,19 +14,46 @@ from bulkedge.files import locked, replace_text
 from bulkedge.gallery import Gallery
 from bulkedge.gallery.page import in_order
 from bulkedge.gallery.papers import markdown
+from bulkedge.gallery.record import Reproduction
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "papers.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
-def write(folder: Path, document: Path = DOCUMENT) -> None:
-    """Read the records of a folder and write the document."""
+def write(folder: Path, docs: Path = DOCS) -> None:
+    """Read the records of a folder and write the two documents."""
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder; bulkedge reproduce --out {folder} makes one")
     with locked(folder):
         gallery = Gallery.opened(folder)
     if gallery.damaged or not gallery.results:
         raise StoreError(f"{folder} holds no results, or damaged ones: {', '.join(gallery.damaged) or 'none'}")
-    replace_text(document, markdown(in_order(gallery.results.values())))
+    results = in_order(gallery.results.values())
+    replace_text(docs / "papers.md", markdown(results))
+    replace_text(docs / "paper_size.md", log(results))
+
+
+def log(results: Sequence[Reproduction]) -> str:
+    """A table of the studies that were run: how long, how many claims, and the least that a rival was excluded by."""
+    total = sum(each.seconds for each in results)
+    lines = [
+        "# A run at the paper's size",
+        "",
+        f"`bulkedge reproduce --paper`, {len(results)} studies, {sum(len(each.claims) for each in results)} claims, seed "
+        f"{results[0].origin.seed}. Seconds are those of one core;",
+        f"together {total / 60:.0f} core-minutes. The last column is the rival that was hardest to exclude, in standard "
+        "deviations.",
+        "Which values are the paper's and which are ours: `bulkedge reproduce STUDY --help`.",
+        "",
+        "| study | seconds | claims | hold | fail | undecided | least exclusion |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in results:
+        least = min(claim.exclusion for claim in each.claims)
+        verdicts = [claim.verdict for claim in each.claims]
+        counts = [verdicts.count(verdict) for verdict in ("holds", "fails", "undecided")]
+        numbers = " | ".join(map(str, [len(each.claims), *counts]))
+        lines.append(f"| `{each.name}` | {each.seconds:.0f} | {numbers} | {least:.1f} |")
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":
