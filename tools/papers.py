@@ -34,19 +34,16 @@ def write(folder: Path, docs: Path = DOCS) -> None:
 
 def log(results: Sequence[Reproduction]) -> str:
     """A table of the studies that were run: how long, how many claims, and the least that a rival was excluded by."""
-    total = sum(each.seconds for each in results)
-    lines = [
-        "# A run at the paper's size",
-        "",
-        f"`bulkedge reproduce --paper`, {len(results)} studies, {sum(len(each.claims) for each in results)} claims, seed "
-        f"{results[0].origin.seed}. Seconds are those of one core;",
-        f"together {total / 60:.0f} core-minutes. The last column is the rival that was hardest to exclude, in standard "
-        "deviations.",
-        "Which values are the paper's and which are ours: `bulkedge reproduce STUDY --help`.",
-        "",
-        "| study | seconds | claims | hold | fail | undecided | least exclusion |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    minutes, claims = sum(each.seconds for each in results) / 60, sum(len(each.claims) for each in results)
+    lines = f"""\
+# A run at the paper's size
+
+`bulkedge reproduce --paper`, {len(results)} studies, {claims} claims, seed {results[0].origin.seed}. Seconds are those of
+one core; together {minutes:.0f} core-minutes. The last column is the rival that was hardest to exclude, in standard
+deviations. Which values are the paper's and which are ours: `bulkedge reproduce STUDY --help`.
+
+| study | seconds | claims | hold | fail | undecided | least exclusion |
+|---|---|---|---|---|---|---|""".splitlines()
     for each in results:
         least = min(claim.exclusion for claim in each.claims)
         verdicts = [claim.verdict for claim in each.claims]
