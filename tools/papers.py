@@ -38,8 +38,8 @@ def log(results: Sequence[Reproduction]) -> str:
     lines = f"""\
 # A run at the paper's size
 
-`bulkedge reproduce --paper`, {len(results)} studies, {claims} claims, seed {results[0].origin.seed}. Seconds are those of
-one core; together {minutes:.0f} core-minutes. The last column is the rival that was hardest to exclude, in standard
+`bulkedge reproduce --paper`, {len(results)} studies, {claims} claims, seed {results[0].origin.seed}. Seconds are those
+of one core; together {minutes:.0f} core-minutes. The last column is the rival that was hardest to exclude, in standard
 deviations. Which values are the paper's and which are ours: `bulkedge reproduce STUDY --help`.
 
 | study | seconds | claims | hold | fail | undecided | least exclusion |
