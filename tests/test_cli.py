@@ -23,7 +23,8 @@ from bulkedge.studies.claims import Claim
 
 
 def bulkedge(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(each) for each in arguments])
+    # pytest's workers have COLUMNS set, which would wrap the tables
+    result = CliRunner(env={"COLUMNS": None}).invoke(main, [str(each) for each in arguments])
     assert result.exit_code == code, result.output
     return result
 

@@ -40,10 +40,13 @@ NEAR = {
     "propagation": ["tests/ensembles", "tests/propagation", "tests/limits/test_propagation.py"],
     "programs": ["tests/programs", "tests/limits/test_width.py"],
     "nn": ["tests/nn"],
-    "plots": ["tests/plots", "tests/studies"],
-    "studies": ["tests/studies"],
+    "plots": ["tests/plots"],
+    "studies": ["tests/studies/test_claims.py"],
+    "heads": ["tests/heads"],
+    "gallery": ["tests/test_report.py", "tests/test_page.py"],
+    "cli": ["tests/test_cli.py", "tests/test_report.py"],
     "sweeps": ["tests/sweeps", "tests/test_cli.py"],
-    "models": ["tests/models", "tests/recovery", "tests/studies"],
+    "models": ["tests/models", "tests/recovery", "tests/studies/test_embeddings.py"],
 }
 """Tests of each room; a module outside of rooms has ``tests/test_<name>.py``."""
 EVERYWHERE = ("tests/test_domains.py",)
@@ -143,7 +146,22 @@ def near(path: str) -> list[str]:
     """The tests that are most likely to notice."""
     parts = Path(path).relative_to("src/bulkedge").parts
     chosen = NEAR.get(parts[0], []) if len(parts) > 1 else [f"tests/test_{Path(path).stem}.py"]
-    return [path, *(each for each in (*chosen, *EVERYWHERE) if (ROOT / each).exists())]
+    if parts[0] == "studies" and len(parts) > 2:
+        chosen = [*chosen, f"tests/studies/test_{parts[1]}.py", *map(_test_of, _studies(Path(path)))]
+    chosen = [each for each in (*EVERYWHERE, *chosen) if (ROOT / each.partition("::")[0]).exists()]
+    return [path, *dict.fromkeys(chosen)]
+
+
+def _studies(path: Path) -> list[str]:
+    """The study that a file holds; of a file that studies share, all of its paper."""
+    paper = Path(*path.parts[:4])
+    files = [path] if "(Study)" in (ROOT / path).read_text(encoding="utf-8") else sorted((ROOT / paper).glob("*.py"))
+    studies = [each for each in files if "(Study)" in (ROOT / each).read_text(encoding="utf-8")]
+    return [f"{paper.name}/{each.stem.replace('_', '-')}" for each in studies]
+
+
+def _test_of(study: str) -> str:
+    return f"tests/studies/test_studies.py::test_study[{study}]"
 
 
 def judge(mutant: Mutant, text: str, copy: Path, limit: float) -> None:

@@ -6,6 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import bulkedge as be
+from bulkedge.studies.claims import Claim, Rival
 
 mpl.use("Agg")
 LAWS = {
@@ -110,8 +111,6 @@ def test_notebooks_show_tables_and_escape():
     assert "&lt;" not in spectrum._repr_html_()
     result = be.compare(spectrum, spectrum)
     assert "<th>Wasserstein distance</th><td>0</td>" in result._repr_html_()
-    from bulkedge.studies.claims import Claim
-
-    claim = Claim("a < b", "here", 1.0, 1.1, 0.1, 0.3, "three errors")
+    claim = Claim("a < b", "ours", be.Estimate(1.1, 0.1), 1.0, Rival("nothing", 0.0))
     assert "a &lt; b" in claim._repr_html_()
     assert "holds" in claim._repr_html_()

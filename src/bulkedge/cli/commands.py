@@ -18,7 +18,7 @@ from rich.table import Table
 
 from bulkedge.cli.options import Declared, LawCommand, StudyCommand, families
 from bulkedge.cli.reproduction import reproduce_command
-from bulkedge.cli.terminal import err, explained, out, shown_progress, unknown
+from bulkedge.cli.terminal import err, explained, fit_width, out, shown_progress, unknown
 from bulkedge.domains import Each, Interval, parameters
 from bulkedge.errors import DomainError
 from bulkedge.records import written
@@ -36,6 +36,7 @@ LEVELS = Each(Interval(0, 1), most=100_000)
 @click.version_option(__version__, prog_name="bulkedge")
 def main() -> None:
     """Random-matrix theory for transformer attention: laws, studies of the papers' claims, and sweeps."""
+    fit_width()
 
 
 main.add_command(reproduce_command)

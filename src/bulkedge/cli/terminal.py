@@ -26,8 +26,13 @@ PLAIN_WIDTH = 140
 """Without a terminal, tables are this wide, unless COLUMNS says otherwise."""
 
 out, err = Console(), Console(stderr=True)
-if not out.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
-    out.width = PLAIN_WIDTH
+
+
+def fit_width() -> None:
+    """Let tables be as wide as the terminal, or COLUMNS, or without either :data:`PLAIN_WIDTH`."""
+    columns = os.environ.get("COLUMNS", "")
+    if not out.is_terminal:
+        out.width = int(columns) if columns.isdigit() else PLAIN_WIDTH
 
 
 class Heading(Protocol):
