@@ -143,7 +143,8 @@ def phase_diagram(data: xr.Dataset) -> Figure:
     for axes, weighting in zip(grid[0], data.weighting.values.tolist(), strict=True):
         one = data.sel(weighting=weighting)
         image = axes.pcolormesh(one.signal, one.vocab_ratio, one.alignment, shading="auto", rasterized=True, **scale)
-        boundary = one.boundary.where(one.boundary <= one.signal[-1])  # the map ends there
+        # the map ends where the signals do
+        boundary = one.boundary.where((one.boundary >= one.signal[0]) & (one.boundary <= one.signal[-1]))
         axes.plot(boundary, one.vocab_ratio, color="white", ls="--", lw=1.2)
         found = one.measured.mean("draw")
         axes.scatter(one.probe_signal, one.probe_ratio, c=found, s=36, edgecolors="white", linewidths=0.9, **scale)
