@@ -22,11 +22,11 @@ from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.domains import REAL
 from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.laws.distribution import Atoms
-from bulkedge.laws.engine.cauchy import weighted_inverses
-from bulkedge.laws.engine.continuum import Continuum, resolve
+from bulkedge.laws.engine.continuum import BLOCK, Continuum, resolve
 from bulkedge.laws.engine.crossings import CLOSEST
 from bulkedge.laws.engine.edges import Interval
 from bulkedge.laws.engine.panels import Density, UnresolvedDensityError
+from bulkedge.laws.engine.poles import pole_sums
 from bulkedge.laws.perturbed import Perturbed
 from bulkedge.laws.tracy_widom import TracyWidom
 from bulkedge.records import html_table
@@ -139,6 +139,11 @@ class Law(Perturbed):
     def masses(self) -> Real:
         """The masses of the atoms, in the same order."""
         return np.array([mass for _, mass in self.atoms], dtype=float)
+
+    @cached_property
+    def _atom_weights(self) -> Real:
+        """Masses of the atoms, and masses times locations, as two columns."""
+        return np.stack([self.masses, self.masses * self.locations], axis=1)
 
     @property
     def support(self) -> tuple[tuple[float, float], ...]:
@@ -286,16 +291,15 @@ class Law(Perturbed):
         At an atom G is infinite and G' minus infinity; psi and psi' have the sign of its location, and are finite at an
         atom at zero, which has no part in them.
         """
-        places, masses = self.locations, self.masses
+        places, weights = self.locations, self._atom_weights
         result: Complex = np.empty((4, len(point)), dtype=complex)
         following = np.minimum(np.searchsorted(places, point.real), len(places) - 1)
         (on,) = np.nonzero(places[following] == point)
-        block = max(1, 2_000_000 // len(places))
+        block = max(8, BLOCK // len(places))
         for first in range(0, len(point), block):
-            inverse: Complex = np.reciprocal(point[first : first + block, None] - places)
             here = on[(on >= first) & (on < first + block)]
-            inverse[here - first, following[here]] = 0.0
-            result[:, first : first + block] = weighted_inverses(inverse, places, masses)
+            seen = point[first : first + block]
+            result[:, first : first + block] = pole_sums(seen, places, weights, (here - first, following[here]))
         if len(on):
             at = places[following[on]]
             result[:2, on] = np.array([[np.inf], [-np.inf]])
