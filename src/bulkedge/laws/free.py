@@ -23,10 +23,10 @@ from bulkedge.laws.base import MASS_TOLERANCE, Bulk, Law
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.cauchy import root_mean_square
-from bulkedge.laws.engine.gaps import bulk_of, cut
+from bulkedge.laws.engine.gaps import View, bulk_of, cut
 from bulkedge.laws.engine.levy import Levy, exact_cauchy, is_short
 from bulkedge.laws.engine.pick import PickMap, sorted_barriers
-from bulkedge.laws.engine.subordination import Addition, Multiplication, RectangularAddition, product_at_zero
+from bulkedge.laws.engine.subordination import Addition, Multiplication, Problem, RectangularAddition, product_at_zero
 from bulkedge.laws.images import Affine, SquareRoot
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.units import Unit
@@ -238,7 +238,22 @@ class FreeSum(Law):
         for law, other in ((self.mu, self.nu), (self.nu, self.mu)):
             if law._levy:
                 return law._levy.map_over(other).bulk()
-        return bulk_of(Addition.of(self.mu, self.nu), self.atoms)
+        return bulk_of(Addition.of(self.mu, self.nu), self.atoms, _view(self.mu, self.nu))
+
+
+def _view(mu: Law, nu: Law) -> View | None:
+    """The free sum seen from the atoms of laws that have no density; None if both have one."""
+    places = [law.locations if not law.support else np.zeros(1) for law in (mu, nu)]
+    if mu.support and nu.support:
+        return None
+
+    def view(place: float) -> tuple[Fraction, Problem]:
+        first, second = np.unravel_index(np.abs(places[0][:, None] + places[1] - place).argmin(), [*map(len, places)])
+        moves = float(places[0][first]), float(places[1][second])
+        operation = Addition.of(Affine.of(mu, 1.0, -moves[0]), Affine.of(nu, 1.0, -moves[1]))
+        return Fraction(moves[0]) + Fraction(moves[1]), operation
+
+    return view
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,17 @@ class Curve:
         self.step, self.cauchy, self.far = step, cauchy, far
         self.x, self.u = x, u
 
+    def include(self, x: Real, u: Complex) -> None:
+        """Take in points of the bulk with their variables, from which others may start.
+
+        Parameters
+        ----------
+        x, u : arrays of shape (n,) and (d, n)
+            The points, some of which may be known already.
+        """
+        fresh = ~np.isin(x, self.x)
+        self.x, self.u = np.append(self.x, x[fresh]), np.concatenate([self.u, u[:, fresh]], axis=1)
+
     def density(self, x: Real) -> tuple[Real, Real]:
         """Density and a bound on its rounding error at points of the bulk.
 

@@ -7,19 +7,29 @@ on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
+
 import numpy as np
 
-from bulkedge.arrays import EPS, Real
+from bulkedge.arrays import EPS, Mask, Real
+from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.cauchy import GAUSS_NODES, GAUSS_WEIGHTS
+from bulkedge.laws.engine.charts import Bulk, Chart, Zone, doubtful, overlaid, surroundings
 from bulkedge.laws.engine.curve import Curve
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.fixed_point import BranchError
 from bulkedge.laws.engine.panels import Density, Panels, fit
+from bulkedge.laws.engine.slivers import bridged, ending
 from bulkedge.laws.engine.subordination import Problem
-from bulkedge.laws.engine.survey import CLOSE, Atoms, Survey, unresolved
+from bulkedge.laws.engine.survey import CLOSE, Atoms, Survey
+
+View = Callable[[float], tuple[Fraction, Problem]]
+FINE = 1e-11
+"""Mass that may be missed in an interval before it is looked at from nearby."""
 
 
-def bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] | None:
+def bulk_of(operation: Problem, atoms: Atoms, view: View | None = None) -> Bulk | None:
     """The bulk of a free convolution; see :func:`_bulk_of`, in which trial points may overflow.
 
     Parameters
@@ -28,6 +38,9 @@ def bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] 
         The law, as a fixed-point problem.
     atoms : tuple of (location, mass)
         Its atoms.
+    view : callable, optional
+        The same law seen from the place nearest to a point of the line at which it may have structure finer than
+        numbers there: the place, and the law of the distance from it.
 
     Returns
     -------
@@ -40,37 +53,64 @@ def bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] 
         If the support was not resolved.
     """
     with np.errstate(all="ignore"):
-        return _bulk_of(operation, atoms)
+        return _bulk_of(operation, atoms, Account(), view)
 
 
-def _bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] | None:
+def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | None = None) -> Bulk | None:
     """The bulk of a free convolution: the support by counting, then the curve above it.
 
     A gap too narrow for the first sections shows itself when the density is resolved: some point of it has no solution
     above.
     """
-    survey = Survey.of(operation, atoms)
+    survey = Survey.of(operation, atoms, account)
+    inside = survey.inside
+    curve = Curve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
+    # points of intervals whose edges stay are the same from round to round
+    known = _remembering(_kept_from_zero(operation, curve.density))
     error_at: Real = np.zeros(0)
     for _ in range(20):
         ends = survey.edges()
         if not ends:
             return None
-        inside = survey.inside
-        curve = Curve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
-        density = _remembering(_ending(_kept_from_zero(operation, curve.density), survey.slivers))
+        curve.include(survey.x[survey.inside], survey.state[:, survey.inside])
+        density = ending(known, survey.slivers)
         try:
             kinds = cut(_kinds(operation, curve, ends), operation.edge_at_zero())
             panels = fit(kinds, density)
         except BranchError as error:
-            error_at, known = error.x, len(survey.x)
+            error_at, before = error.x, len(survey.x)
             survey.examine(error.x)
-            if len(survey.x) == known:
+            if len(survey.x) > before:
+                survey.refine()
+            elif not bridged(survey, error.x, ends):
                 break
-            survey.refine()
         else:
-            if survey.complete(_masses(panels, ends)):
+            masses = _masses(panels, ends)
+            if view is not None:
+                # islands of which something is missed are looked at from nearby
+                charts = _charts(survey, survey.missed(masses) > FINE, view, account)
+                if charts:
+                    return overlaid(kinds, density, charts)
+            if survey.complete(masses):
                 return kinds, density
     raise unresolved(operation, "the density between the edges has no solution above", error_at)
+
+
+def _charts(survey: Survey, missed: Mask, view: View, account: Account) -> list[Chart]:
+    """The stretches of the line of which mass is missed, each resolved as seen from nearby."""
+    charts: list[Chart] = []
+    for stretch in doubtful(survey, missed):
+        if any(chart.low <= stretch[0] and stretch[1] <= chart.high for chart in charts):
+            continue
+        views = [view(place) for place in stretch]
+        centre, operation = min(views, key=lambda each: min(abs(float(each[0]) - end) for end in stretch))
+        low, high = surroundings(survey, stretch, float(centre))
+        atoms = tuple((float(Fraction(place) - centre), mass) for place, mass in survey.atoms)
+        found = _bulk_of(Zone(operation, float(low - centre), float(high - centre)), atoms, account)
+        if found is not None:
+            charts = [chart for chart in charts if not (low <= chart.low and chart.high <= high)]
+            charts.append(Chart(centre, low, high, found))
+    return charts
 
 
 def _masses(panels: Panels, ends: list[tuple[float, float]]) -> Real:
@@ -96,34 +136,23 @@ def _kept_from_zero(operation: Problem, density: Density) -> Density:
     return kept
 
 
-def _ending(density: Density, slivers: list[list[float]]) -> Density:
-    """The same density, continued as a square root between a known point of the bulk and the edge next to it."""
-
-    def continued(x: Real) -> tuple[Real, Real]:
-        inner, factor = x.copy(), np.ones(len(x))
-        for edge, point in slivers:
-            between = (x - edge) * (x - point) <= 0
-            inner[between], factor[between] = point, np.sqrt((x[between] - edge) / (point - edge))
-        value, error = density(inner)
-        return factor * value, factor * error
-
-    return continued if slivers else density
-
-
 def _remembering(density: Density) -> Density:
-    """The same density, which remembers its values.
+    """The same density, which remembers its values, point by point.
 
-    A density is fitted twice, here to see whether it can be and later by the law, at the same points in the same order.
+    A density is fitted at least twice, here to see whether it can be and later by the law, at the same points.
     """
-    known: dict[bytes, tuple[Real, Real]] = {}
+    known: dict[float, tuple[float, float]] = {}
 
     def remembered(x: Real) -> tuple[Real, Real]:
-        key = x.tobytes()
-        if key not in known:
+        places = x.tolist()
+        fresh = np.array([place for place in dict.fromkeys(places) if place not in known])
+        if len(fresh):
             # trial points of Newton's method may be anything; what comes out of it is checked
             with np.errstate(all="ignore"):
-                known[key] = density(x)
-        return known[key]
+                value, error = density(fresh)
+            known.update(zip(fresh.tolist(), zip(value.tolist(), error.tolist(), strict=True), strict=True))
+        both = np.array([known[place] for place in places]).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
 
     return remembered
 

@@ -96,6 +96,16 @@ class Problem(ABC):
         """Whether zero lies in the bulk, and there the variables are real to leading order."""
         return False
 
+    @property
+    def graded(self) -> bool:
+        """Whether the law is to be seen at every scale next to zero: positive laws are."""
+        return self.positive
+
+    @property
+    def margin(self) -> float:
+        """How far beyond the bounds, in units of their distance, a point lies in a gap for sure."""
+        return 1 / 8
+
     @abstractmethod
     def bounds(self) -> tuple[float, float]:
         """Numbers between which the support of the result lies."""
@@ -206,7 +216,8 @@ class Operation(Problem):
         panels = sum(len(measure.panels) for measure in measures)
         orders = sum(int(measure.panels.order.max()) for measure in measures)
         atoms = len(self.mu.atoms) + len(self.nu.atoms)
-        return 1.5e-4 + 8e-5 * orders + points * (1e-5 + 7e-7 * panels + 4e-8 * atoms)
+        each = 1e-6 + 2e-6 * len(measures) + 2.5e-7 * orders + 5e-7 * panels + 5e-9 * atoms
+        return 2e-4 + 1.2e-4 * len(measures) + points * each
 
     @classmethod
     def of(cls, mu: Law, nu: Law, *rest: float) -> Operation:

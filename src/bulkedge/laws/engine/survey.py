@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
-from bulkedge.errors import UnresolvedError
+from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.critical import polish
-from bulkedge.laws.engine.fixed_point import BranchError, Step, bulk_fixed_point, descend, real_fixed_point
+from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, descend, real_fixed_point
 from bulkedge.laws.engine.subordination import Problem
 
 Atoms = tuple[tuple[float, float], ...]
+Sliver = tuple[float, float, float]
+"""An edge, a point of the bulk next to it, and the power of the distance that the density is between them."""
 
 SECTIONS, FEWER, MANY = 16, 6, 4
 """Parts that a stretch of the line is cut into; fewer if there are more stretches than so many."""
@@ -28,10 +30,6 @@ RESOLUTION = 1e-4
 CLOSE = 1.1e-10
 FINEST = 1e-12
 MOST_POINTS = 20_000
-MOST_WORK = 5.0
-"""Units of :meth:`Problem.work` that a law may cost: about seconds, but counted, so that results do not depend on the
-machine."""
-REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
 SMALLEST_MASS = 1e-11
 """Mass between two gaps that counts as none."""
 FARTHEST = 1e-7
@@ -49,7 +47,7 @@ class Survey:
     operation : Problem
         The law, as a fixed-point problem of d variables.
     step : callable
-        Its self-map, with an account of the work done (:func:`metered`).
+        Its self-map, with an account of the work done (:class:`~bulkedge.laws.engine.account.Account`).
     atoms : tuple
         Its atoms, which the counts of mass include and ``mass`` does not.
     x : array of shape (n,)
@@ -63,7 +61,11 @@ class Survey:
     stuck : set
         Pairs of neighbours between which nothing could be proved any more: an edge within rounding error.
     slivers : list
-        Pairs of neighbours, the one in a gap first, between which an edge lies that was not found.
+        Where the edge itself, or points that close to it, were not resolved.
+    bridges : list
+        Those of the slivers about points next to an edge (:func:`bulkedge.laws.engine.slivers.bridged`).
+    polished : dict
+        The edges between pairs of neighbours, the one in a gap first, and whether they were found.
     rounds : int
         How often the mass of the density was compared with the counts.
     """
@@ -76,11 +78,13 @@ class Survey:
     state: Complex
     resolution: float = RESOLUTION
     stuck: set[tuple[float, float]] = field(default_factory=set)
-    slivers: list[list[float]] = field(default_factory=list)
+    slivers: list[Sliver] = field(default_factory=list)
+    bridges: list[Sliver] = field(default_factory=list)
+    polished: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)
     rounds: int = 0
 
     @classmethod
-    def of(cls, operation: Problem, atoms: Atoms) -> Survey:
+    def of(cls, operation: Problem, atoms: Atoms, account: Account) -> Survey:
         """Survey the line between the bounds of the operation, until every edge is known roughly.
 
         Parameters
@@ -89,6 +93,8 @@ class Survey:
             The law, as a fixed-point problem.
         atoms : tuple of (location, mass)
             Its atoms.
+        account : Account
+            Of the work that the law may cost.
 
         Returns
         -------
@@ -96,9 +102,14 @@ class Survey:
             With a point in each interval of the bulk, and points in the gaps on both sides of it.
         """
         low, high = operation.bounds()
-        margin = (high - low) / 8
+        margin = (high - low) * operation.margin
         survey = cls(
-            operation, metered(operation), atoms, np.zeros(0), np.zeros(0), np.zeros((operation.size, 0), dtype=complex)
+            operation,
+            account.metered(operation),
+            atoms,
+            np.zeros(0),
+            np.zeros(0),
+            np.zeros((operation.size, 0), dtype=complex),
         )
         survey.examine(np.array([high + margin] if operation.positive else [low - margin, high + margin]))
         if operation.positive:
@@ -182,12 +193,12 @@ class Survey:
             hidden = np.abs(np.diff(self.mass)) > SMALLEST_MASS
         differ = (inside[1:] != inside[:-1]) | hidden
         low, high, size = self.x[:-1], self.x[1:], float(np.ptp(self.x))
-        finest = 0.0 if self.operation.positive else FINEST * size
+        finest, reach = 0.0 if self.operation.graded else FINEST * size, np.maximum(np.abs(low), np.abs(high))
         # an island between two gaps is looked for until a point of it is known, however narrow it is
         resolution = np.where(hidden, min(CLOSE, self.resolution), self.resolution)
-        wide = high - low > np.maximum(resolution * np.maximum(np.abs(low), np.abs(high)), finest)
-        if self.operation.positive:
-            wide &= high > 2 * self.operation.smallest * size
+        wide = high - low > np.maximum(resolution * reach, finest)
+        if self.operation.graded:
+            wide &= reach > 2 * self.operation.smallest * size
         pairs = set(zip(low[differ & wide].tolist(), high[differ & wide].tolist(), strict=True))
         fresh = sorted(pairs - self.stuck)
         # a pair that is still there the next time has no point between that could be decided
@@ -199,10 +210,17 @@ class Survey:
     def _between(self, low: float, high: float, count: int) -> Real:
         # unequal parts, so that no point falls on an atom by symmetry
         parts = (np.arange(1, count) - 0.1618) / count
-        if self.operation.positive and high > 8 * low:
-            bottom = max(low, self.operation.smallest * self.x[-1])
-            return np.asarray(bottom * (high / bottom) ** parts)
-        return np.asarray(low + (high - low) * parts)
+        if not self.operation.graded:
+            return np.asarray(low + (high - low) * parts)
+        bottom = self.operation.smallest * float(np.ptp(self.x))
+        if low < 0 < high:
+            ends = max(-low, bottom), max(high, bottom)
+            return np.concatenate([-(ends[0] ** (1 - parts)) * bottom**parts, bottom ** (1 - parts) * ends[1] ** parts])
+        near, far = (low, high) if high > 0 else (high, low)
+        if abs(far) <= 8 * abs(near):
+            return np.asarray(low + (high - low) * parts)
+        bottom = max(abs(near), bottom)
+        return np.asarray(np.copysign(bottom * (abs(far) / bottom) ** parts, far))
 
     def edges(self) -> list[tuple[float, float]]:
         """The bulk: runs of inside points, from edge to edge.
@@ -212,9 +230,9 @@ class Survey:
         square root in which its density ends is then narrower than that, and without mass.
         """
         while True:
-            low, high = self._runs()
+            low, high = self.runs()
             outer, inner = np.append(low, high), np.append(low + 1, high - 1)
-            ends, resolved = polish(self.step, self.x[outer], self.state[:, outer].real, self.x[inner])
+            ends, resolved = self._polished(outer, inner)
             # one side of zero may be bulk and the other a gap: a touching edge, and no critical point
             if self.operation.edge_at_zero() is not None:
                 across = self.x[outer] * self.x[inner] < 0
@@ -225,8 +243,10 @@ class Survey:
             if np.all(resolved | near):
                 zero = ~resolved & self._at_zero(outer, inner)
                 ends = np.where(resolved, ends, np.where(zero, 0.0, self.x[outer]))
-                self.slivers = np.stack([self.x[outer], self.x[inner]], axis=1)[~resolved & ~zero].tolist()
-                if not self.operation.positive:
+                lost = ~resolved & ~zero
+                pairs = zip(self.x[outer[lost]].tolist(), self.x[inner[lost]].tolist(), strict=True)
+                self.slivers = [*self.bridges, *((edge, point, 0.5) for edge, point in pairs)]
+                if not self.operation.graded:
                     ends = np.where(np.abs(ends) < 4 * EPS * np.ptp(self.x), 0.0, ends)
                 return list(zip(ends[: len(low)].tolist(), ends[len(low) :].tolist(), strict=True))
             if self.resolution < CLOSE:
@@ -234,8 +254,26 @@ class Survey:
             self.resolution /= 100
             self._sharpen(np.minimum(outer, inner)[resolved], np.minimum(outer, inner)[~resolved & ~near])
 
-    def _runs(self) -> tuple[Index, Index]:
-        """Numbers of the points in gaps before and after each run of points inside."""
+    def _polished(self, outer: Index, inner: Index) -> tuple[Real, Mask]:
+        """The edges between neighbours, and which of them were found; those of pairs seen before are remembered."""
+        pairs = list(zip(self.x[outer].tolist(), self.x[inner].tolist(), strict=True))
+        fresh = np.array([k for k, pair in enumerate(pairs) if pair not in self.polished], dtype=np.intp)
+        if len(fresh):
+            new = outer[fresh]
+            found = polish(self.step, self.x[new], self.state[:, new].real, self.x[inner[fresh]])
+            for k, end, success in zip(fresh.tolist(), *(each.tolist() for each in found), strict=True):
+                self.polished[pairs[k]] = end, success
+        known = [self.polished[pair] for pair in pairs]
+        return np.array([end for end, _ in known]), np.array([success for _, success in known], dtype=bool)
+
+    def runs(self) -> tuple[Index, Index]:
+        """Numbers of the points in gaps before and after each run of points inside.
+
+        Returns
+        -------
+        before, after : int arrays of shape (n,)
+            For each of the intervals that :meth:`edges` returns.
+        """
         change = np.diff(self.inside.astype(int))
         return np.flatnonzero(change == 1), np.flatnonzero(change == -1) + 1
 
@@ -265,6 +303,22 @@ class Survey:
             return np.zeros(len(outer), dtype=bool)
         return (self.x[outer] < self.x[inner]) & (self.x[inner] <= FARTHEST * self.x[-1])
 
+    def missed(self, masses: Real) -> Real:
+        """How much the mass of each interval's density differs from that counted in the gaps beside it.
+
+        Parameters
+        ----------
+        masses : array of shape (n,)
+            The mass of the density in each of the intervals that :meth:`edges` returned.
+
+        Returns
+        -------
+        array of shape (n,)
+            The differences, without sign.
+        """
+        low, high = self.runs()
+        return np.asarray(np.abs(self.mass[high] - self.mass[low] - masses))
+
     def complete(self, masses: Real) -> bool:
         """Compare the mass of each interval's density with that counted in the gaps beside it, and look closer.
 
@@ -280,8 +334,8 @@ class Survey:
         bool
             Whether they agree, or nothing more can be seen.
         """
-        low, high = self._runs()
-        right = np.abs(self.mass[high] - self.mass[low] - masses) <= MISSED
+        low, high = self.runs()
+        right = self.missed(masses) <= MISSED
         self.rounds += 1
         if right.all() or RESOLUTION * 100.0**-self.rounds < CLOSE:
             return True
@@ -296,48 +350,3 @@ def _nearest(places: Real, x: Real) -> Index:
     before = after - 1
     after = np.minimum(after, len(places) - 1)
     return np.where(np.abs(x - places[before]) <= np.abs(places[after] - x), before, after)
-
-
-def metered(operation: Problem) -> Step:
-    """The self-map, which raises when more work has been done than a law may cost.
-
-    Parameters
-    ----------
-    operation : Problem
-        The law, as a fixed-point problem.
-
-    Returns
-    -------
-    callable
-        ``operation.step``, which counts :meth:`Problem.work`; each call of this function starts an account of its own.
-    """
-    spent = 0.0
-
-    def step(u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        nonlocal spent
-        spent += operation.work(len(z))
-        if spent > MOST_WORK:
-            raise UnresolvedError(f"{operation!r}: its bulk takes more work than {MOST_WORK:g} units; {REMEDY}")
-        return operation.step(u, z)
-
-    return step
-
-
-def unresolved(operation: Problem, what: str, x: Real) -> BranchError:
-    """The error to raise: what was being resolved, and what can be done about it.
-
-    Parameters
-    ----------
-    operation : Problem
-        The law, as a fixed-point problem.
-    what : str
-        What was not reached: ``"the edges were not resolved"``.
-    x : array of shape (n,)
-        Where.
-
-    Returns
-    -------
-    BranchError
-        To be raised by the caller.
-    """
-    return BranchError(f"{operation!r}: {what}; {REMEDY}", x)
