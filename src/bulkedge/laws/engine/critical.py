@@ -16,6 +16,8 @@ RISE = 1e-9
 """Complex steps, relative to the variables: large enough to stand above the rounding error that transforms of
 continuous laws leave in their imaginary parts."""
 MOST_MOVES = 200
+FARTHEST = 1e4
+"""How much larger than where it started a variable may be at an edge."""
 
 
 def polish(step: Step, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
@@ -59,7 +61,7 @@ def polish(step: Step, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
     ends, resolved = np.zeros(len(x)), np.ones(len(x), dtype=bool)
     ends[~at_zero] = current[-1]
     between = (ends - x) * (ends - bulk) <= 1e-9 * (x - bulk) ** 2 + 64 * EPS * np.abs(x) * np.abs(x - bulk)
-    resolved[~at_zero] = settled & between[~at_zero]
+    resolved[~at_zero] = settled & between[~at_zero] & _bounded(current[0], start[0], start[-1])
     with np.errstate(all="ignore"):
         left = np.flatnonzero(~resolved)
         if len(left):
@@ -109,7 +111,15 @@ def _bracketed(step: Step, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask
         size = np.where(last, np.maximum(size, 4 * EPS * np.abs(good[0, on])), np.minimum(size, limit[on] / 2))
         length[on] = np.copysign(size, moved)
     between = (good[-1] - x) * (good[-1] - bulk) <= 0
-    return np.where(np.isfinite(good[-1]), good[-1], x), proved & between
+    return np.where(np.isfinite(good[-1]), good[-1], x), proved & between & _bounded(good[0], state[0], x)
+
+
+def _bounded(variable: Real, start: Real, x: Real) -> Mask:
+    """Whether the first variable at an edge is of the size that it had in the gap, or of that of x.
+
+    Where it passes through infinity in the gap, x is stationary as at an edge, but the edge is beyond.
+    """
+    return np.asarray(np.abs(variable) <= FARTHEST * (np.abs(start) + np.abs(x)))
 
 
 def _extrapolated(step: Step, x: float, state: Real, bulk: float) -> tuple[float, bool]:

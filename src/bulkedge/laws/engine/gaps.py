@@ -8,6 +8,7 @@ on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -63,54 +64,89 @@ def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | No
     above.
     """
     survey = Survey.of(operation, atoms, account)
+    survey.lenient = view is not None
     inside = survey.inside
     curve = Curve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
     # points of intervals whose edges stay are the same from round to round
     known = _remembering(_kept_from_zero(operation, curve.density))
     error_at: Real = np.zeros(0)
+    charts = Charts(survey, view, account)
     for _ in range(20):
         ends = survey.edges()
-        if not ends:
-            return None
+        left = [pair for pair in ends if not charts.hold(*pair)]
         curve.include(survey.x[survey.inside], survey.state[:, survey.inside])
         density = ending(known, survey.slivers)
         try:
-            kinds = cut(_kinds(operation, curve, ends), operation.edge_at_zero())
-            panels = fit(kinds, density)
+            kinds = cut(_kinds(operation, curve, left), operation.edge_at_zero()) if left else []
+            masses = _masses(fit(kinds, density), left) if left else np.zeros(0)
         except BranchError as error:
             error_at, before = error.x, len(survey.x)
             survey.examine(error.x)
             if len(survey.x) > before:
                 survey.refine()
-            elif not bridged(survey, error.x, ends):
+            elif not bridged(survey, error.x, left) and not charts.add(survey.about(error.x)):
                 break
         else:
-            masses = _masses(panels, ends)
-            if view is not None:
-                # islands of which something is missed are looked at from nearby
-                charts = _charts(survey, survey.missed(masses) > FINE, view, account)
-                if charts:
-                    return overlaid(kinds, density, charts)
-            if survey.complete(masses):
-                return kinds, density
+            missed = survey.missed(masses, np.array([not charts.hold(*pair) for pair in ends], dtype=bool))
+            # islands of which something is missed are looked at from nearby
+            if charts.add(missed > FINE) or charts.found:
+                return overlaid(kinds, density, charts.found)
+            if survey.complete(missed):
+                return (kinds, density) if kinds else None
     raise unresolved(operation, "the density between the edges has no solution above", error_at)
 
 
-def _charts(survey: Survey, missed: Mask, view: View, account: Account) -> list[Chart]:
-    """The stretches of the line of which mass is missed, each resolved as seen from nearby."""
-    charts: list[Chart] = []
-    for stretch in doubtful(survey, missed):
-        if any(chart.low <= stretch[0] and stretch[1] <= chart.high for chart in charts):
-            continue
-        views = [view(place) for place in stretch]
-        centre, operation = min(views, key=lambda each: min(abs(float(each[0]) - end) for end in stretch))
-        low, high = surroundings(survey, stretch, float(centre))
-        atoms = tuple((float(Fraction(place) - centre), mass) for place, mass in survey.atoms)
-        found = _bulk_of(Zone(operation, float(low - centre), float(high - centre)), atoms, account)
-        if found is not None:
-            charts = [chart for chart in charts if not (low <= chart.low and chart.high <= high)]
-            charts.append(Chart(centre, low, high, found))
-    return charts
+@dataclass
+class Charts:
+    """Stretches of the line that are resolved as seen from nearby, if there is a place to see them from.
+
+    Attributes
+    ----------
+    survey : Survey
+        What is known of the line.
+    view : callable or None
+        See :func:`bulk_of`.
+    account : Account
+        Of the work.
+    found : list of Chart
+        The stretches.
+    """
+
+    survey: Survey
+    view: View | None
+    account: Account
+    found: list[Chart] = field(default_factory=list)
+
+    def hold(self, low: float, high: float) -> bool:
+        """Whether one of the stretches contains an interval, or two points in gaps."""
+        return any(chart.low <= low and high <= chart.high for chart in self.found)
+
+    def add(self, missed: Mask) -> bool:
+        """Resolve the stretches about intervals of which mass is missed, and those with mass but no interval.
+
+        Parameters
+        ----------
+        missed : bool array of shape (n,)
+            Which intervals of the survey.
+
+        Returns
+        -------
+        bool
+            Whether something was resolved.
+        """
+        known = len(self.found)
+        for stretch in doubtful(self.survey, missed) if self.view is not None else ():
+            if self.hold(*stretch) or self.view is None:
+                continue
+            views = [self.view(place) for place in stretch]
+            centre, operation = min(views, key=lambda each: min(abs(float(each[0]) - end) for end in stretch))
+            low, high = surroundings(self.survey, stretch, float(centre))
+            atoms = tuple((float(Fraction(place) - centre), mass) for place, mass in self.survey.atoms)
+            bulk = _bulk_of(Zone(operation, float(low - centre), float(high - centre)), atoms, self.account)
+            if bulk is not None:
+                self.found = [chart for chart in self.found if not (low <= chart.low and chart.high <= high)]
+                self.found.append(Chart(centre, low, high, bulk))
+        return len(self.found) > known
 
 
 def _masses(panels: Panels, ends: list[tuple[float, float]]) -> Real:
@@ -165,16 +201,30 @@ def _kinds(operation: Problem, curve: Curve, ends: list[tuple[float, float]]) ->
     asked = places != 0 if known is not None else np.ones(len(places), dtype=bool)
     # as close to the edge as its rounding lets the slope be seen: further away another law may shine through
     close = np.maximum(1e-9 * np.abs(lengths), 1e5 * EPS * np.abs(places))
-    apart = np.copysign(np.minimum(close, 1e-4 * np.abs(lengths)), lengths)
     slopes = np.zeros(len(places))
     if asked.any():
-        density, _ = curve.density((places[asked] + np.array([[1.0], [0.1]]) * apart[asked]).ravel())
-        slopes[asked] = np.log10(density[: asked.sum()] / density[asked.sum() :])
+        slopes[asked] = _slopes(curve, places[asked], close[asked], lengths[asked])
     edges = [
         known if place == 0 and known is not None else _kind(place, slope)
         for place, slope in zip(places.tolist(), slopes.tolist(), strict=True)
     ]
     return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _slopes(curve: Curve, places: Real, close: Real, lengths: Real) -> Real:
+    """Slopes of the logarithm of a density over that of the distance from edges, at given distances from them.
+
+    Where the height of the variables is lost in rounding at that distance, it is taken ten times as large, and again.
+    """
+    for closer in (1.0, 10.0, 100.0, 1e3):
+        apart = np.copysign(np.minimum(closer * close, 1e-4 * np.abs(lengths)), lengths)
+        try:
+            density, _ = curve.density((places + np.array([[1.0], [0.1]]) * apart).ravel())
+        except BranchError as error:
+            failure = error
+        else:
+            return np.asarray(np.log10(density[: len(places)] / density[len(places) :]))
+    raise failure
 
 
 def _kind(place: float, slope: float) -> Edge:

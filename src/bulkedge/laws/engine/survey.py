@@ -66,6 +66,8 @@ class Survey:
         Those of the slivers about points next to an edge (:func:`bulkedge.laws.engine.slivers.bridged`).
     polished : dict
         The edges between pairs of neighbours, the one in a gap first, and whether they were found.
+    lenient : bool
+        Whether edges that are not found are left to the comparison of masses, which follows.
     rounds : int
         How often the mass of the density was compared with the counts.
     """
@@ -81,6 +83,7 @@ class Survey:
     slivers: list[Sliver] = field(default_factory=list)
     bridges: list[Sliver] = field(default_factory=list)
     polished: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)
+    lenient: bool = False
     rounds: int = 0
 
     @classmethod
@@ -239,7 +242,7 @@ class Survey:
                 ends, resolved = np.where(across, 0.0, ends), resolved | across
             near = np.abs(self.x[outer] - self.x[inner]) <= CLOSE * np.abs(self.x[inner])
             if not np.all(resolved | near) and self.resolution < CLOSE:
-                near |= self._massless(outer, inner)
+                near |= self._massless(outer, inner) | self.lenient
             if np.all(resolved | near):
                 zero = ~resolved & self._at_zero(outer, inner)
                 ends = np.where(resolved, ends, np.where(zero, 0.0, self.x[outer]))
@@ -303,31 +306,51 @@ class Survey:
             return np.zeros(len(outer), dtype=bool)
         return (self.x[outer] < self.x[inner]) & (self.x[inner] <= FARTHEST * self.x[-1])
 
-    def missed(self, masses: Real) -> Real:
+    def missed(self, masses: Real, which: Mask) -> Real:
         """How much the mass of each interval's density differs from that counted in the gaps beside it.
 
         Parameters
         ----------
-        masses : array of shape (n,)
-            The mass of the density in each of the intervals that :meth:`edges` returned.
+        masses : array of shape (k,)
+            The mass of the density in some of the n intervals that :meth:`edges` returned.
+        which : bool array of shape (n,)
+            In which.
 
         Returns
         -------
         array of shape (n,)
-            The differences, without sign.
+            The differences, without sign; zero for the other intervals.
         """
         low, high = self.runs()
-        return np.asarray(np.abs(self.mass[high] - self.mass[low] - masses))
+        result = np.zeros(len(low))
+        result[which] = np.abs((self.mass[high] - self.mass[low])[which] - masses)
+        return result
 
-    def complete(self, masses: Real) -> bool:
-        """Compare the mass of each interval's density with that counted in the gaps beside it, and look closer.
+    def about(self, x: Real) -> Mask:
+        """Which of the intervals that :meth:`edges` returned some of the points are in, or next to.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            Points of the line.
+
+        Returns
+        -------
+        bool array of shape (n,)
+            For each interval.
+        """
+        low, high = self.runs()
+        return np.any((x >= self.x[low][:, None]) & (x <= self.x[high][:, None]), axis=1)
+
+    def complete(self, missed: Real) -> bool:
+        """Look closer where the mass of an interval's density is not that counted in the gaps beside it.
 
         They differ where an edge is that of another interval: in between is a gap that no point has shown yet.
 
         Parameters
         ----------
-        masses : array of shape (n,)
-            The mass of the density in each of the intervals that :meth:`edges` returned.
+        missed : array of shape (n,)
+            The differences, for each of the intervals that :meth:`edges` returned.
 
         Returns
         -------
@@ -335,7 +358,7 @@ class Survey:
             Whether they agree, or nothing more can be seen.
         """
         low, high = self.runs()
-        right = self.missed(masses) <= MISSED
+        right = missed <= MISSED
         self.rounds += 1
         if right.all() or RESOLUTION * 100.0**-self.rounds < CLOSE:
             return True
