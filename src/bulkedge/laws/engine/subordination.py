@@ -148,7 +148,7 @@ class Problem(ABC):
 
     @abstractmethod
     def work(self, points: int) -> float:
-        """What a call of :meth:`step` with so many points costs, in units of two thirds of a second on a core of 2020, roughly.
+        """What a call of :meth:`step` with so many points costs: 1.5 units a second on a core of 2020, roughly.
 
         Parameters
         ----------
