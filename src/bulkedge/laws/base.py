@@ -24,6 +24,7 @@ from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.continuum import BLOCK, Continuum, resolve
 from bulkedge.laws.engine.crossings import CLOSEST
+from bulkedge.laws.engine.demands import check_moments
 from bulkedge.laws.engine.edges import Interval
 from bulkedge.laws.engine.panels import Density, UnresolvedDensityError
 from bulkedge.laws.engine.poles import pole_sums
@@ -33,6 +34,7 @@ from bulkedge.records import html_table
 
 if TYPE_CHECKING:
     from bulkedge.laws.engine.levy import Levy
+    from bulkedge.laws.engine.subordination import Moments
 
 LEVEL = domains.Interval(0, 1, "()")
 ORDERS, COUNT = domains.Integers(0, 1000), domains.Integers(1, 2**62)
@@ -89,6 +91,10 @@ class Law(Perturbed):
     def _bulk(self) -> Bulk | None:
         """Edges of the continuous part, in increasing order, and the density between them; None if there is none."""
 
+    def _demanded(self) -> Moments | None:
+        """Moments that the law must have, where they are known without its bulk."""
+        return None
+
     @property
     def _levy(self) -> Levy | None:
         """The free Levy measure, where it is known and made of atoms: such laws convolve explicitly."""
@@ -128,6 +134,9 @@ class Law(Perturbed):
         total = (continuum.mass if continuum else 0.0) + float(self.masses.sum())
         if not abs(total - 1) <= MASS_TOLERANCE:
             raise UnresolvedDensityError(f"{self!r} has total mass {total!r}: part of the support was missed")
+        demanded = self._demanded()
+        if demanded is not None:
+            check_moments(self, continuum, demanded)
         return continuum
 
     @cached_property

@@ -15,8 +15,8 @@ import numpy as np
 from bulkedge.arrays import Complex, Mask, Real
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.panels import BesideEdges, Density
-from bulkedge.laws.engine.subordination import Problem
-from bulkedge.laws.engine.survey import SMALLEST_MASS, Survey
+from bulkedge.laws.engine.subordination import Moments, Problem
+from bulkedge.laws.engine.survey import Survey
 
 Bulk = tuple[list[Interval], Density]
 
@@ -56,6 +56,10 @@ class Zone(Problem):
     def margin(self) -> float:
         """The bounds are in gaps already."""
         return 0.0
+
+    def moments(self) -> Moments | None:
+        """Those of the whole law."""
+        return self.problem.moments()
 
     def bounds(self) -> tuple[float, float]:
         """The two points."""
@@ -144,8 +148,7 @@ def doubtful(survey: Survey, missed: Mask) -> list[tuple[float, float]]:
         The points in gaps next to such intervals, and those next to each other with mass between them.
     """
     low, high = survey.runs()
-    with np.errstate(invalid="ignore"):
-        hidden = np.flatnonzero(np.abs(np.diff(survey.mass)) > SMALLEST_MASS)
+    hidden = np.flatnonzero(survey.hidden)
     first, last = np.append(low[missed], hidden), np.append(high[missed], hidden + 1)
     return list(zip(survey.x[first].tolist(), survey.x[last].tolist(), strict=True))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from bulkedge.arrays import EPS, Mask, Real
 from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.cauchy import GAUSS_NODES, GAUSS_WEIGHTS
 from bulkedge.laws.engine.charts import Bulk, Chart, Zone, doubtful, overlaid, surroundings
+from bulkedge.laws.engine.continuum import Continuum
 from bulkedge.laws.engine.curve import Curve
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.fixed_point import BranchError
@@ -25,9 +27,25 @@ from bulkedge.laws.engine.slivers import bridged, ending
 from bulkedge.laws.engine.subordination import Problem
 from bulkedge.laws.engine.survey import CLOSE, Atoms, Survey
 
-View = Callable[[float], tuple[Fraction, Problem]]
 FINE = 1e-11
 """Mass that may be missed in an interval before it is looked at from nearby."""
+INTERPOLATED = 1e-12
+"""Relative error of a density read off its panels."""
+
+
+class View(NamedTuple):
+    """A law as it is seen from places at which it may have structure finer than numbers are there.
+
+    Attributes
+    ----------
+    seen : callable
+        From a point of the line to the nearest of the places, and the law of the distance from it.
+    edges : bool
+        Whether edges, too, may be finer; else only islands that are not found otherwise are looked at from nearby.
+    """
+
+    seen: Callable[[float], tuple[Fraction, Problem]]
+    edges: bool
 
 
 def bulk_of(operation: Problem, atoms: Atoms, view: View | None = None) -> Bulk | None:
@@ -39,9 +57,8 @@ def bulk_of(operation: Problem, atoms: Atoms, view: View | None = None) -> Bulk 
         The law, as a fixed-point problem.
     atoms : tuple of (location, mass)
         Its atoms.
-    view : callable, optional
-        The same law seen from the place nearest to a point of the line at which it may have structure finer than
-        numbers there: the place, and the law of the distance from it.
+    view : View, optional
+        The same law seen from nearby.
 
     Returns
     -------
@@ -64,7 +81,7 @@ def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | No
     above.
     """
     survey = Survey.of(operation, atoms, account)
-    survey.lenient = view is not None
+    survey.lenient = view is not None and view.edges
     inside = survey.inside
     curve = Curve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
     # points of intervals whose edges stay are the same from round to round
@@ -78,7 +95,7 @@ def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | No
         density = ending(known, survey.slivers)
         try:
             kinds = cut(_kinds(operation, curve, left), operation.edge_at_zero()) if left else []
-            masses = _masses(fit(kinds, density), left) if left else np.zeros(0)
+            panels = fit(kinds, density) if left else None
         except BranchError as error:
             error_at, before = error.x, len(survey.x)
             survey.examine(error.x)
@@ -87,7 +104,9 @@ def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | No
             elif not bridged(survey, error.x, left) and not charts.add(survey.about(error.x)):
                 break
         else:
+            masses = _masses(panels, left) if panels else np.zeros(0)
             missed = survey.missed(masses, np.array([not charts.hold(*pair) for pair in ends], dtype=bool))
+            density = density if panels is None else _interpolated(density, panels, kinds)
             # islands of which something is missed are looked at from nearby
             if charts.add(missed > FINE) or charts.found:
                 return overlaid(kinds, density, charts.found)
@@ -104,7 +123,7 @@ class Charts:
     ----------
     survey : Survey
         What is known of the line.
-    view : callable or None
+    view : View or None
         See :func:`bulk_of`.
     account : Account
         Of the work.
@@ -135,10 +154,12 @@ class Charts:
             Whether something was resolved.
         """
         known = len(self.found)
-        for stretch in doubtful(self.survey, missed) if self.view is not None else ():
-            if self.hold(*stretch) or self.view is None:
+        if self.view is None:
+            return False
+        for stretch in doubtful(self.survey, missed & self.view.edges):
+            if self.hold(*stretch):
                 continue
-            views = [self.view(place) for place in stretch]
+            views = [self.view.seen(place) for place in stretch]
             centre, operation = min(views, key=lambda each: min(abs(float(each[0]) - end) for end in stretch))
             low, high = surroundings(self.survey, stretch, float(centre))
             atoms = tuple((float(Fraction(place) - centre), mass) for place, mass in self.survey.atoms)
@@ -191,6 +212,28 @@ def _remembering(density: Density) -> Density:
         return both[:, 0], both[:, 1]
 
     return remembered
+
+
+def _interpolated(density: Density, panels: Panels, intervals: list[Interval]) -> Density:
+    """The same density, read off its panels at points where it has no solution.
+
+    Next to an edge rounding may hide a solution. Panels that have converged know the density there; an image of the law
+    asks for it at other points than those at which they were fitted.
+    """
+    resolved = Continuum(panels.take(np.argsort(np.minimum(*panels.ends()), kind="stable")), tuple(intervals))
+
+    def everywhere(x: Real) -> tuple[Real, Real]:
+        try:
+            return density(x)
+        except BranchError as error:
+            hidden = np.isin(x, error.x)
+            value = resolved.pdf(x)
+            error_bound = INTERPOLATED * value
+            if not hidden.all():
+                value[~hidden], error_bound[~hidden] = everywhere(x[~hidden])
+            return value, error_bound
+
+    return everywhere
 
 
 def _kinds(operation: Problem, curve: Curve, ends: list[tuple[float, float]]) -> list[Interval]:

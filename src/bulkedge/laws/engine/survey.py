@@ -10,6 +10,7 @@ method finds (:func:`polish`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.critical import polish
 from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, descend, real_fixed_point
-from bulkedge.laws.engine.subordination import Problem
+from bulkedge.laws.engine.subordination import Moments, Problem
 
 Atoms = tuple[tuple[float, float], ...]
 Sliver = tuple[float, float, float]
@@ -31,7 +32,9 @@ CLOSE = 1.1e-10
 FINEST = 1e-12
 MOST_POINTS = 20_000
 SMALLEST_MASS = 1e-11
-"""Mass between two gaps that counts as none."""
+"""Mass between two gaps that counts as none, unless it is far out: its share of the variance must not count either."""
+LIGHTEST = 1e-13
+"""Mass that counts as none wherever it is: counts are differences of numbers of size one."""
 FARTHEST = 1e-7
 """How far from its gap, as a fraction of x, the bulk may first be proved if no mass lies between that counts."""
 MISSED = 1e-7
@@ -136,6 +139,20 @@ class Survey:
         """Which known points lie in the bulk."""
         return np.isnan(self.mass)
 
+    @cached_property
+    def _moments(self) -> Moments | None:
+        return self.operation.moments()
+
+    @property
+    def hidden(self) -> Mask:
+        """Between which neighbours in gaps there is mass that counts, so many as points less one."""
+        moments, smallest = self._moments, np.full(max(len(self.x) - 1, 0), SMALLEST_MASS)
+        if moments is not None and moments.variance > 0:
+            away = (self.x - moments.mean) ** 2 / moments.variance
+            smallest = np.maximum(smallest / np.maximum(np.maximum(away[1:], away[:-1]), 1.0), LIGHTEST)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.abs(np.diff(self.mass)) > smallest)
+
     def examine(self, x: Real) -> None:
         """Prove for each x on which side it lies, and remember it.
 
@@ -192,8 +209,7 @@ class Survey:
     def _sections(self) -> Real:
         """New points between neighbours that differ: in kind, or in the mass to their left."""
         inside = self.inside
-        with np.errstate(invalid="ignore"):
-            hidden = np.abs(np.diff(self.mass)) > SMALLEST_MASS
+        hidden = self.hidden
         differ = (inside[1:] != inside[:-1]) | hidden
         low, high, size = self.x[:-1], self.x[1:], float(np.ptp(self.x))
         finest, reach = 0.0 if self.operation.graded else FINEST * size, np.maximum(np.abs(low), np.abs(high))
