@@ -15,6 +15,8 @@ REAL = 1e-12
 RISE = 1e-9
 """Complex steps, relative to the variables: large enough to stand above the rounding error that transforms of
 continuous laws leave in their imaginary parts."""
+BENT, SHORTENINGS = 1e-3, 5
+"""How much a function may change beside its derivative along a complex step; how often the step is shortened if not."""
 MOST_MOVES = 200
 FARTHEST = 1e4
 """How much larger than where it started a variable may be at an edge."""
@@ -111,6 +113,8 @@ def _bracketed(step: Step, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask
         size = np.where(last, np.maximum(size, 4 * EPS * np.abs(good[0, on])), np.minimum(size, limit[on] / 2))
         length[on] = np.copysign(size, moved)
     between = (good[-1] - x) * (good[-1] - bulk) <= 0
+    # where no step at all succeeded, nothing is known of an edge
+    proved &= good[0] != state[0]
     return np.where(np.isfinite(good[-1]), good[-1], x), proved & between & _bounded(good[0], state[0], x)
 
 
@@ -186,8 +190,7 @@ def _on_curve(step: Step, start: Real) -> tuple[Real, Real, Mask, Mask]:
     before, strikes = np.full(len(active), np.inf), np.zeros(len(active), dtype=int)
     one = np.eye(len(start) - 1)[:, :, None]
     shift, jacobian, error = step(unknown[:-1] + 0j, unknown[-1] + 0j)
-    height = RISE * np.abs(unknown).max(axis=0)
-    in_x = step(unknown[:-1] + 0j, unknown[-1] + 1j * height)[0].imag / height
+    in_x = _slope_in_x(step, unknown, shift.real, error)
     while True:
         finite = np.all(np.isfinite(jacobian), axis=(0, 1)) & np.all(np.isfinite(shift), axis=0)
         lifted = np.any(np.abs(shift.imag) > REAL * np.abs(unknown[:-1, active]), axis=0)
@@ -217,6 +220,22 @@ def _on_curve(step: Step, start: Real) -> tuple[Real, Real, Mask, Mask]:
         before[active] = change
 
 
+def _slope_in_x(step: Step, unknown: Real, shift: Real, error: Real) -> Real:
+    """Derivative of ``T_x(u) - u`` in x, by a complex step that is shortened where it leaves the range of linearity.
+
+    Close to zero, x may be smaller than the variables by any factor. A step that is too long shows in the real part.
+    """
+    height = RISE * np.abs(unknown).max(axis=0)
+    for _ in range(SHORTENINGS):
+        risen = step(unknown[:-1] + 0j, unknown[-1] + 1j * height)[0]
+        bent = np.any(np.abs(risen.real - shift) > BENT * np.abs(risen.imag) + 4 * error, axis=0)
+        bent &= height > RISE * np.abs(unknown[-1])
+        if not bent.any():
+            break
+        height = np.where(bent, np.maximum(1e-3 * height, RISE * np.abs(unknown[-1])), height)
+    return np.asarray(risen.imag / height)
+
+
 def _both_solved(matrix: Real, first: Real, second: Real) -> tuple[Real, Real]:
     """Solve systems ``(d, d, n)`` for two right sides ``(d, n)``; not a number where that is impossible."""
     if len(matrix) == 1:
@@ -238,9 +257,12 @@ def _edge_equations(step: Step, unknown: Real) -> tuple[Real, Real]:
         determinant = np.linalg.det(np.moveaxis(rest, -1, 0))
         return np.concatenate([shift, determinant[None]])
 
-    height = RISE * np.abs(unknown).max(axis=0)
+    size = np.abs(unknown).max(axis=0)
+    # x may be smaller than the variables by any factor
+    heights = np.tile(RISE * size, (len(unknown), 1))
+    heights[-1] = np.minimum(heights[-1], np.maximum(1e-3 * np.abs(unknown[-1]), 1e-4 * heights[-1]))
     columns = []
-    for k in range(len(unknown)):
+    for k, height in enumerate(heights):
         shifted = unknown + 0j
         shifted[k] += 1j * height
         columns.append(equations(shifted).imag / height)

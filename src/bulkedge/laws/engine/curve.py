@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Real
-from bulkedge.laws.engine.fixed_point import Step, slip, solve
+from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, slip, solve
 
 Far = Callable[[Complex], Complex]
 
@@ -68,12 +68,32 @@ class Curve:
         BranchError
             If a point has no solution in the upper half-plane: it lies in a gap.
         """
-        order = np.argsort(self.x, kind="stable")
-        start = np.stack([np.interp(x, self.x[order], row[order]) for row in self.u])
-        start = start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start))
-        u = solve(self.step, x, start, self.far)
+        u = solve(self.step, x, self._start(x), self.far)
         self.x, self.u = np.concatenate([self.x, x]), np.concatenate([self.u, u], axis=1)
         density = -self.cauchy(u, x).imag / np.pi
         # rounding error of u, in units of its height above the real axis
         error = (slip(self.step, u, x) / u.imag).max(axis=0)
         return density, density * (8 * error + 4 * EPS)
+
+    def nearby(self, x: Real) -> Real:
+        """Density at points close to known ones.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            Points of the line.
+
+        Returns
+        -------
+        array of shape (n,)
+            The density; not a number where Newton's method, from the known points, finds no solution above.
+        """
+        u, proved = bulk_fixed_point(self.step, x, self._start(x))
+        self.include(x[proved], u[:, proved])
+        return np.where(proved, -self.cauchy(u, x).imag / np.pi, np.nan)
+
+    def _start(self, x: Real) -> Complex:
+        """Where Newton's method starts: between the known points, and above the axis."""
+        order = np.argsort(self.x, kind="stable")
+        start = np.stack([np.interp(x, self.x[order], row[order]) for row in self.u])
+        return np.asarray(start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start)))

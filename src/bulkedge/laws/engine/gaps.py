@@ -27,8 +27,6 @@ from bulkedge.laws.engine.slivers import bridged, ending
 from bulkedge.laws.engine.subordination import Problem
 from bulkedge.laws.engine.survey import CLOSE, Atoms, Survey
 
-FINE = 1e-11
-"""Mass that may be missed in an interval before it is looked at from nearby."""
 INTERPOLATED = 1e-12
 """Relative error of a density read off its panels."""
 
@@ -101,14 +99,14 @@ def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | No
             survey.examine(error.x)
             if len(survey.x) > before:
                 survey.refine()
-            elif not bridged(survey, error.x, left) and not charts.add(survey.about(error.x)):
+            elif not bridged(survey, curve, error.x, left) and not charts.add(survey.about(error.x)):
                 break
         else:
             masses = _masses(panels, left) if panels else np.zeros(0)
             missed = survey.missed(masses, np.array([not charts.hold(*pair) for pair in ends], dtype=bool))
             density = density if panels is None else _interpolated(density, panels, kinds)
             # islands of which something is missed are looked at from nearby
-            if charts.add(missed > FINE) or charts.found:
+            if charts.add(missed > survey.countable(np.array([low for low, _ in ends]))) or charts.found:
                 return overlaid(kinds, density, charts.found)
             if survey.complete(missed):
                 return (kinds, density) if kinds else None
@@ -257,17 +255,18 @@ def _kinds(operation: Problem, curve: Curve, ends: list[tuple[float, float]]) ->
 def _slopes(curve: Curve, places: Real, close: Real, lengths: Real) -> Real:
     """Slopes of the logarithm of a density over that of the distance from edges, at given distances from them.
 
-    Where the height of the variables is lost in rounding at that distance, it is taken ten times as large, and again.
+    Where the height of the variables is lost in rounding at that distance, it is taken ten times as large, and again;
+    where that does not help, the slope is not a number.
     """
+    slopes, left = np.full(len(places), np.nan), np.arange(len(places))
     for closer in (1.0, 10.0, 100.0, 1e3):
-        apart = np.copysign(np.minimum(closer * close, 1e-4 * np.abs(lengths)), lengths)
-        try:
-            density, _ = curve.density((places + np.array([[1.0], [0.1]]) * apart).ravel())
-        except BranchError as error:
-            failure = error
-        else:
-            return np.asarray(np.log10(density[: len(places)] / density[len(places) :]))
-    raise failure
+        apart = np.copysign(np.minimum(closer * close, 1e-4 * np.abs(lengths)), lengths)[left]
+        further, nearer = np.split(curve.nearby((places[left] + np.array([[1.0], [0.1]]) * apart).ravel()), 2)
+        slopes[left] = np.log10(further / nearer)
+        left = left[np.isnan(slopes[left])]
+        if not len(left):
+            break
+    return slopes
 
 
 def _kind(place: float, slope: float) -> Edge:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from bulkedge.arrays import Real
+from bulkedge.laws.engine.curve import Curve
 from bulkedge.laws.engine.panels import Density
 from bulkedge.laws.engine.survey import SMALLEST_MASS, Sliver, Survey
 
 LONGEST = 200
 """Quadruplings of the distance from an edge at which the density is looked for."""
+TOGETHER = 8
+"""How many of them are looked at together."""
 
 
-def bridged(survey: Survey, x: Real, ends: list[tuple[float, float]]) -> bool:
+def bridged(survey: Survey, curve: Curve, x: Real, ends: list[tuple[float, float]]) -> bool:
     """Leave out the stretches between edges and points next to them at which nothing can be proved.
 
     Next to a hard edge at zero, or where a density starts more slowly than a square root, the height of the variables
@@ -23,6 +26,8 @@ def bridged(survey: Survey, x: Real, ends: list[tuple[float, float]]) -> bool:
     ----------
     survey : Survey
         What is known of the line; the stretches are added to its ``bridges``.
+    curve : Curve
+        What is known of the bulk.
     x : array of shape (n,)
         Points of the bulk at which the density was not found.
     ends : list of pairs
@@ -41,14 +46,22 @@ def bridged(survey: Survey, x: Real, ends: list[tuple[float, float]]) -> bool:
         beyond = [abs(each - edge) for each in places.tolist() if (each - edge) * (place - edge) > 0]
         trials = edge + (place - edge) * 4.0 ** np.arange(1, LONGEST)
         trials = trials[np.abs(trials - edge) < min(beyond, default=0.0) / 4]
-        state, decided = survey.prove(trials)
-        inside = decided & np.all(state.imag > 0, axis=0)
-        density = np.abs(survey.operation.cauchy(state, trials).imag) / np.pi
-        light = inside & (np.abs(trials - edge) * density <= (1 + exponent) * SMALLEST_MASS)
-        if not light.any():
+        point = _first_light(curve, edge, trials, (1 + exponent) * SMALLEST_MASS)
+        if point is None:
             return False
-        survey.bridges.append((edge, float(trials[np.argmax(light)]), exponent))
+        survey.bridges.append((edge, point, exponent))
     return len(x) > 0
+
+
+def _first_light(curve: Curve, edge: float, trials: Real, most: float) -> float | None:
+    """The first of the points that is in the bulk, if density times distance from the edge is at most so much there."""
+    for few in np.split(trials, range(TOGETHER, len(trials), TOGETHER)):
+        density = curve.nearby(few)
+        inside = np.isfinite(density)
+        if inside.any():
+            first = int(np.argmax(inside))
+            return float(few[first]) if abs(few[first] - edge) * density[first] <= most else None
+    return None
 
 
 def ending(density: Density, slivers: list[Sliver]) -> Density:

@@ -32,12 +32,14 @@ CLOSE = 1.1e-10
 FINEST = 1e-12
 MOST_POINTS = 20_000
 SMALLEST_MASS = 1e-11
-"""Mass between two gaps that counts as none, unless it is far out: its share of the variance must not count either."""
+"""Mass between two gaps that counts as none, if its share of the variance does not count either."""
+SMALLEST_SHARE = 1e-10
+"""Share of the variance that counts as none."""
 LIGHTEST = 1e-13
 """Mass that counts as none wherever it is: counts are differences of numbers of size one."""
 FARTHEST = 1e-7
 """How far from its gap, as a fraction of x, the bulk may first be proved if no mass lies between that counts."""
-MISSED = 1e-7
+MISSED = 2e-11
 """Difference between the mass of a density and that counted which tells of a gap that was overlooked."""
 
 
@@ -146,12 +148,29 @@ class Survey:
     @property
     def hidden(self) -> Mask:
         """Between which neighbours in gaps there is mass that counts, so many as points less one."""
-        moments, smallest = self._moments, np.full(max(len(self.x) - 1, 0), SMALLEST_MASS)
-        if moments is not None and moments.variance > 0:
-            away = (self.x - moments.mean) ** 2 / moments.variance
-            smallest = np.maximum(smallest / np.maximum(np.maximum(away[1:], away[:-1]), 1.0), LIGHTEST)
+        smallest = self.countable(self.x)
         with np.errstate(invalid="ignore"):
-            return np.asarray(np.abs(np.diff(self.mass)) > smallest)
+            return np.asarray(np.abs(np.diff(self.mass)) > np.minimum(smallest[1:], smallest[:-1]))
+
+    def countable(self, x: Real) -> Real:
+        """The least mass that counts at points of the line: the less the further out they are.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            The points.
+
+        Returns
+        -------
+        array of shape (n,)
+            Masses that are not seen in the law's mass, nor in its variance.
+        """
+        smallest = np.full(len(x), SMALLEST_MASS)
+        if self._moments is None or not self._moments.variance > 0:
+            return smallest
+        with np.errstate(divide="ignore"):
+            share = SMALLEST_SHARE * self._moments.variance / (x - self._moments.mean) ** 2
+        return np.asarray(np.maximum(np.minimum(smallest, share), LIGHTEST))
 
     def examine(self, x: Real) -> None:
         """Prove for each x on which side it lies, and remember it.
@@ -161,8 +180,9 @@ class Survey:
         Parameters
         ----------
         x : array of shape (n,)
-            New points, in any order.
+            Points in any order, of which those that are known already are left out.
         """
+        x = x[~np.isin(x, self.x)]
         state, decided = self.prove(x)
         x, state = x[decided], state[:, decided]
         real = np.all(state.imag == 0, axis=0)
