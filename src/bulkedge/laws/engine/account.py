@@ -9,7 +9,7 @@ from bulkedge.errors import UnresolvedError
 from bulkedge.laws.engine.fixed_point import BranchError, Step
 from bulkedge.laws.engine.subordination import Problem
 
-MOST_WORK = 8.0
+MOST_WORK = 9.0
 """Units of :meth:`Problem.work` that a law may cost: two thirds of a second each."""
 REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
 

@@ -221,16 +221,16 @@ class Operation(Problem):
     nu: Law
 
     def work(self, points: int) -> float:
-        """Transforms of the two laws: each panel and each atom is seen from each point, a few panels from nearby.
+        """Transforms of the two laws, measured: calls with few points, which are most, cost what calls cost.
 
-        From nearby a panel costs as much as it has roots; calls with few points, which are most, cost what calls cost.
+        Of many panels a point sees clusters, and a few panels from nearby, which cost as much as they have roots.
         """
         measures = [law.continuum for law in (self.mu, self.nu) if law.continuum]
         panels = sum(len(measure.panels) for measure in measures)
         orders = sum(int(measure.panels.order.max()) for measure in measures)
         atoms = len(self.mu.atoms) + len(self.nu.atoms)
-        each = 1e-6 + 2e-6 * len(measures) + 2.5e-7 * orders + 5e-7 * panels + 5e-9 * atoms
-        return 2e-4 + 1.2e-4 * len(measures) + points * each
+        each = 7e-7 + 2.7e-6 * len(measures) + 3.5e-7 * orders + 2.5e-8 * panels + 7.5e-9 * atoms
+        return 1.5e-4 + 1.5e-4 * self.size + 2.5e-4 * len(measures) + points * each
 
     @classmethod
     def of(cls, mu: Law, nu: Law, *rest: float) -> Operation:
