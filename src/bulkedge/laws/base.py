@@ -41,6 +41,8 @@ ORDERS, COUNT = domains.Integers(0, 1000), domains.Integers(1, 2**62)
 COMPLEX = domains.Numbers(finite=False, complex_too=True)
 MASS_TOLERANCE = 1e-10
 """A law whose mass differs from one by more has lost or gained something, and is refused."""
+ROUNDED = 1e-14
+"""A law whose mass differs from one by more is multiplied by a constant."""
 
 SNAP = 1e-9
 """Values this close to an atom, relative to the size of the law, are at the atom: rounding put them beside it."""
@@ -134,6 +136,8 @@ class Law(Perturbed):
         total = (continuum.mass if continuum else 0.0) + float(self.masses.sum())
         if not abs(total - 1) <= MASS_TOLERANCE:
             raise UnresolvedDensityError(f"{self!r} has total mass {total!r}: part of the support was missed")
+        if continuum and abs(total - 1) > ROUNDED:
+            continuum = continuum.normalised(1 - float(self.masses.sum()))
         demanded = self._demanded()
         if demanded is not None:
             check_moments(self, continuum, demanded)

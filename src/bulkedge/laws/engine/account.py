@@ -22,9 +22,16 @@ class Account:
     ----------
     spent : float
         Units of :meth:`Problem.work`.
+    most : float
+        Units that may be spent.
     """
 
     spent: float = 0.0
+    most: float = MOST_WORK
+
+    def settle(self) -> None:
+        """Leave some work for images of the law, once its bulk is known: they ask for its density at other points."""
+        self.most = max(MOST_WORK, self.spent + MOST_WORK / 3)
 
     def metered(self, operation: Problem) -> Step:
         """The self-map of a problem, which raises when more work has been done than a law may cost.
@@ -42,7 +49,7 @@ class Account:
 
         def step(u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
             self.spent += operation.work(len(z))
-            if self.spent > MOST_WORK:
+            if self.spent > self.most:
                 raise UnresolvedError(f"{operation!r}: its bulk takes more work than {MOST_WORK:g} units; {REMEDY}")
             return operation.step(u, z)
 

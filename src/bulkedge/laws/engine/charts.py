@@ -14,6 +14,7 @@ import numpy as np
 
 from bulkedge.arrays import Complex, Mask, Real
 from bulkedge.laws.engine.edges import Edge, Interval
+from bulkedge.laws.engine.inversion import Inversion
 from bulkedge.laws.engine.panels import BesideEdges, Density
 from bulkedge.laws.engine.subordination import Moments, Problem
 from bulkedge.laws.engine.survey import Survey
@@ -60,6 +61,10 @@ class Zone(Problem):
     def moments(self) -> Moments | None:
         """Those of the whole law."""
         return self.problem.moments()
+
+    def inversion(self) -> Inversion | None:
+        """As for the law."""
+        return self.problem.inversion()
 
     def bounds(self) -> tuple[float, float]:
         """The two points."""
@@ -122,7 +127,8 @@ class Chart:
         bool
             False for intervals on either side.
         """
-        return self.low < pair[0].location and pair[1].location < self.high
+        # where an edge was not found, the point in the gap next to it stands for it, which may be the end of the part
+        return self.low <= pair[0].location and pair[1].location <= self.high
 
     def intervals(self) -> list[Interval]:
         """The intervals in terms of points of the line, with what their rounding leaves out."""

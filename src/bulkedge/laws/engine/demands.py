@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 ACCURACY = 1e-9
 """How far moments may be off, relative to the deviation and the variance: ten times what is demanded of masses."""
-LIGHTEST = 1e-12
-"""Mass that may be missed at the far end of a law: that of a few islands, none of which counts."""
+LIGHTEST = 1e-11
+"""Mass that may be missed at the far end of a law: a density so low is lost in the rounding of the variables."""
 
 
 def check_moments(law: Law, continuum: Continuum | None, demanded: Moments) -> None:

@@ -68,8 +68,11 @@ def bulk_of(operation: Problem, atoms: Atoms, view: View | None = None) -> Bulk 
     BranchError
         If the support was not resolved.
     """
+    account = Account()
     with np.errstate(all="ignore"):
-        return _bulk_of(operation, atoms, Account(), view)
+        bulk = _bulk_of(operation, atoms, account, view)
+    account.settle()
+    return bulk
 
 
 def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | None = None) -> Bulk | None:

@@ -14,6 +14,7 @@ import numpy as np
 from bulkedge.arrays import Complex, Real
 from bulkedge.laws.engine.at_zero import extent
 from bulkedge.laws.engine.edges import Edge
+from bulkedge.laws.engine.inversion import Inversion
 from bulkedge.laws.engine.subordination import ROUNDING, Moments, Operation, Side
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class RectangularAddition(Operation):
         """Of the squared singular values: ``tr A A' B B'`` enters with its partner ``tr A' A B' B``, ratio times it."""
         one, two = self.mu.mean(), self.nu.mean()
         return Moments(one + two, self.mu.var() + self.nu.var() + 2 * self.ratio * one * two, one + two)
+
+    def inversion(self) -> Inversion:
+        """About zero: the variables are those of the hermitised matrix, whose square has the mean of mu."""
+        return Inversion(0.0, self.mu.mean())
 
     @property
     def size(self) -> int:

@@ -22,6 +22,7 @@ from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.laws.engine.at_zero import Root, extent, product_at_zero
 from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.edges import Edge
+from bulkedge.laws.engine.inversion import Inversion
 
 if TYPE_CHECKING:
     from bulkedge.laws.base import Law
@@ -87,6 +88,10 @@ class Problem(ABC):
 
     def moments(self) -> Moments | None:
         """Moments of the result as far as they are known beforehand; None if they are not."""
+        return None
+
+    def inversion(self) -> Inversion | None:
+        """Coordinates for variables next to infinity; None if they are not needed."""
         return None
 
     @property
@@ -259,6 +264,10 @@ class Operation(Problem):
     @abstractmethod
     def moments(self) -> Moments:
         """Moments of the result, from those of the two laws."""
+
+    def inversion(self) -> Inversion | None:
+        """About the mean of mu, at the scale of its deviation: next to infinity ``h(u) = -mean - variance/u``."""
+        return Inversion(self.mu.mean(), self.mu.var())
 
 
 class Addition(Operation):

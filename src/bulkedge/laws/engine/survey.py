@@ -18,6 +18,7 @@ from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.critical import polish
 from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, descend, real_fixed_point
+from bulkedge.laws.engine.inversion import Inversion
 from bulkedge.laws.engine.subordination import Moments, Problem
 
 Atoms = tuple[tuple[float, float], ...]
@@ -145,6 +146,10 @@ class Survey:
     def _moments(self) -> Moments | None:
         return self.operation.moments()
 
+    @cached_property
+    def _inversion(self) -> Inversion | None:
+        return self.operation.inversion()
+
     @property
     def hidden(self) -> Mask:
         """Between which neighbours in gaps there is mass that counts, so many as points less one."""
@@ -212,18 +217,31 @@ class Survey:
         decided : array of shape (n,)
             Where there is a proof.
         """
-        step, size = self.step, self.operation.size
-        state, pending = np.zeros((size, len(x)), dtype=complex), np.arange(len(x))
+        state, decided = np.zeros((self.operation.size, len(x)), dtype=complex), np.zeros(len(x), dtype=bool)
+        for inversion in (None, self._inversion)[: 1 if self._inversion is None else 2]:
+            left = np.flatnonzero(~decided)
+            if len(left):
+                state[:, left], decided[left] = self._from_neighbours(x[left], inversion)
+        left = np.flatnonzero(~decided)
+        if len(left):
+            state[:, left], decided[left] = descend(self.step, x[left], self.operation.far)
+        return state, decided
+
+    def _from_neighbours(self, x: Real, inversion: Inversion | None) -> tuple[Complex, Mask]:
+        """Fixed points at x from the nearest known ones of either kind, in the given coordinates; where proved."""
+        step = self.step if inversion is None else inversion.seen(self.step)
+        state, pending = np.zeros((self.operation.size, len(x)), dtype=complex), np.arange(len(x))
         finite = np.isfinite(self.state[0])
         for kind, search in ((~self.inside & finite, real_fixed_point), (self.inside, bulk_fixed_point)):
             if kind.any() and len(pending):
-                nearest = np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]
-                found, proved = search(step, x[pending], self.state[:, nearest])
-                state[:, pending[proved]] = found[:, proved]
-                pending = pending[~proved]
-        if len(pending):
-            state[:, pending], proved = descend(step, x[pending], self.operation.far)
-            pending = pending[~proved]
+                start = self.state[:, np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]]
+                tried = pending
+                if inversion is not None:
+                    far = inversion.far(start)
+                    start, tried = inversion.inverse(start[:, far]), pending[far]
+                found, proved = search(step, x[tried], start)
+                found = found[:, proved] if inversion is None else inversion.original(found[:, proved])
+                state[:, tried[proved]], pending = found, np.setdiff1d(pending, tried[proved])
         return state, np.isin(np.arange(len(x)), pending, invert=True)
 
     def _sections(self) -> Real:
@@ -277,9 +295,12 @@ class Survey:
                 across = self.x[outer] * self.x[inner] < 0
                 ends, resolved = np.where(across, 0.0, ends), resolved | across
             near = np.abs(self.x[outer] - self.x[inner]) <= CLOSE * np.abs(self.x[inner])
-            if not np.all(resolved | near) and self.resolution < CLOSE:
+            easy = bool(np.all(resolved | near))
+            if not easy and self.resolution < CLOSE:
                 near |= self._massless(outer, inner) | self.lenient
             if np.all(resolved | near):
+                # intervals that are found from now on need not be known better than the first ones
+                self.resolution = RESOLUTION if easy else self.resolution
                 zero = ~resolved & self._at_zero(outer, inner)
                 ends = np.where(resolved, ends, np.where(zero, 0.0, self.x[outer]))
                 lost = ~resolved & ~zero
@@ -299,11 +320,22 @@ class Survey:
         fresh = np.array([k for k, pair in enumerate(pairs) if pair not in self.polished], dtype=np.intp)
         if len(fresh):
             new = outer[fresh]
-            found = polish(self.step, self.x[new], self.state[:, new].real, self.x[inner[fresh]])
+            found = self._searched(self.x[new], self.state[:, new].real, self.x[inner[fresh]])
             for k, end, success in zip(fresh.tolist(), *(each.tolist() for each in found), strict=True):
                 self.polished[pairs[k]] = end, success
         known = [self.polished[pair] for pair in pairs]
         return np.array([end for end, _ in known]), np.array([success for _, success in known], dtype=bool)
+
+    def _searched(self, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
+        """Edges between points in gaps and neighbours in the bulk, in either coordinates; and which were found."""
+        ends, resolved = polish(self.step, x, state, bulk)
+        (left,) = np.nonzero(~resolved)
+        if self._inversion is not None:
+            left = left[self._inversion.far(state[:, left])]
+        if len(left) and self._inversion is not None:
+            seen, inverse = self._inversion.seen(self.step), self._inversion.inverse(state[:, left]).real
+            ends[left], resolved[left] = polish(seen, x[left], inverse, bulk[left])
+        return ends, resolved
 
     def runs(self) -> tuple[Index, Index]:
         """Numbers of the points in gaps before and after each run of points inside.
