@@ -280,6 +280,24 @@ REPRODUCTIONS = (
     "rectangular_add(FiniteHeadLaw(1.05, 8, 2380, True).squared(), FussCatalan(1, 0.222), 0.0291)",
     # a hard edge moved away from zero, with nearly all mass next to it
     "free_add(EmpiricalLaw([0.169404]), CorrelatedAttentionLaw(0.147, 15.1, MarchenkoPastur(19.2)))",
+    # islands of a mass of 1e-11 so far out that they have a share of 1e-8 of the second moment
+    "rectangular_add(PoissonLaw(0.251).squared(), FussCatalan(2, 1.22).sqrt(), 0.0966)",
+    # islands beside zero of laws that both have a density, seen from the atom of one of them
+    "free_add(FiniteHeadLaw(0.204, 8, 6840, True), ProductLaw((0.0959, 16.2, 2.26), 1.0))",
+    # an image asks for the density closer to an edge than it can be proved
+    "rectangular_add(EmpiricalLaw([0.1002, -0.0668, 0.0, -0.0334, 0.0334]).squared(), "
+    "SumLaw((4.84, 0.159), (inf, 0.0538)).squared(), 0.213)",
+    # variables larger than x by ten orders, so that a step in x must be shorter than they suggest
+    "free_mul(FiniteHeadLaw(0.173, 8, 550, True), QuarterCircle(0.0146).sqrt())",
+    "free_mul(PoissonLaw(8.94), FiniteHeadLaw(0.796, 128, 2620, True).squared())",
+    # the kind of an edge that cannot be seen from as close as was asked for
+    "rectangular_add(FussCatalan(1, 0.358).squared(), PoissonLaw(1.15).sqrt(), 0.0275)",
+    "rectangular_add(PoissonLaw(6.03), PoissonLaw(0.126), 0.131)",
+    # the variable passes through infinity next to an edge
+    "free_add(PoissonLaw(9.04).squared(), ProductLaw((2.0, 0.106, 15.6), 0.0143))",
+    "rectangular_add(PoissonLaw(9.39).squared(), SumLaw((0.115,), (1.0,)).squared(), 0.0346)",
+    # hundreds of panels, of which each point sees few
+    "free_mul(free_add(PoissonLaw(0.707).scaled(-13.5), PoissonLaw(6.12)), PoissonLaw(6.31).squared())",
     # a kernel at zero, not at a rounding error from it
     "free_mul(FussCatalan(2, 0.407).squared(), SumLaw((0.308, 0.0721), (0.5, 0.337)).scaled(-0.289))",
 )

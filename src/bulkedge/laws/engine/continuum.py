@@ -80,7 +80,7 @@ class Continuum:
     @property
     def edge_coefficient(self) -> float:
         """The factor g at the right edge: the density is ``g delta**exponent`` there."""
-        last = self.panels.take(np.array([len(self.panels) - 1]))
+        last = self.panels.take(np.array([-1]))
         return float(last.g(last.start[:, None])[0, 0])
 
     def moved(self, factor: Fraction, shift: Fraction) -> Continuum:
@@ -102,7 +102,8 @@ class Continuum:
             The image, its panels again ordered along the line.
         """
         panels, size = self.panels, abs(float(factor))
-        exact = [factor * (Fraction(place) + Fraction(rest)) + shift for place, rest in self._edge_places()]
+        places = zip(panels.location.tolist(), panels.remainder.tolist(), strict=True)
+        exact = [factor * (Fraction(place) + Fraction(rest)) + shift for place, rest in places]
         location = np.array([float(place) for place in exact])
         image = panels.replaced(
             location=location,
@@ -123,24 +124,21 @@ class Continuum:
         return Continuum(image.take(np.arange(len(image))[::-1]), mirrored)
 
     def normalised(self, mass: float) -> Continuum:
-        """The measure with another total mass, close to its own: quantiles of light islands far out need all digits.
+        """The same density times a constant: quantiles of light islands far out need all digits of the mass.
 
         Parameters
         ----------
         mass : float
-            Positive.
+            The mass to have.
 
         Returns
         -------
         Continuum
-            The same density times a constant.
+            The measure.
         """
-        coefficients = self.panels.coefficients * (mass / self.mass)
-        return Continuum(self.panels.replaced(coefficients=coefficients), self.intervals)
-
-    def _edge_places(self) -> list[tuple[float, float]]:
-        """Location and remainder of the edge of each panel."""
-        return list(zip(self.panels.location.tolist(), self.panels.remainder.tolist(), strict=True))
+        return Continuum(
+            self.panels.replaced(coefficients=self.panels.coefficients * (mass / self.mass)), self.intervals
+        )
 
     # -- where a point lies --------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bulkedge.arrays import EPS
+from bulkedge.arrays import EPS, Real
 from bulkedge.laws.engine.panels import UnresolvedDensityError
 
 if TYPE_CHECKING:
@@ -20,8 +20,35 @@ if TYPE_CHECKING:
 
 ACCURACY = 1e-9
 """How far moments may be off, relative to the deviation and the variance: ten times what is demanded of masses."""
-LIGHTEST = 1e-11
-"""Mass that may be missed at the far end of a law: a density so low is lost in the rounding of the variables."""
+SMALLEST_MASS = 1e-11
+"""Mass between two gaps that counts as none, if its share of the variance does not count either."""
+SMALLEST_SHARE = 1e-10
+"""Share of the variance that counts as none."""
+FEWEST = 1e-13
+"""Mass that counts as none wherever it is: counts are differences of numbers of size one."""
+
+
+def countable(moments: Moments | None, x: Real) -> Real:
+    """The least mass that counts at points of the line: the less the further out they are.
+
+    Parameters
+    ----------
+    moments : Moments, optional
+        Those of the law, as far as they are known.
+    x : array of shape (n,)
+        The points.
+
+    Returns
+    -------
+    array of shape (n,)
+        Masses that are not seen in the law's mass, nor in its variance.
+    """
+    smallest = np.full(len(x), SMALLEST_MASS)
+    if moments is None or not moments.variance > 0:
+        return smallest
+    with np.errstate(divide="ignore"):
+        share = SMALLEST_SHARE * moments.variance / (x - moments.mean) ** 2
+    return np.asarray(np.maximum(np.minimum(smallest, share), FEWEST))
 
 
 def check_moments(law: Law, continuum: Continuum | None, demanded: Moments) -> None:
@@ -46,8 +73,8 @@ def check_moments(law: Law, continuum: Continuum | None, demanded: Moments) -> N
     reach, deviation = float(np.abs(ends - mean).max()), float(np.sqrt(variance))
     rounding = 64 * EPS * (size + float(np.abs(ends).max()))
     allowed = (
-        ACCURACY * deviation + LIGHTEST * reach + rounding,
-        ACCURACY * variance + LIGHTEST * reach**2 + rounding * (deviation + rounding),
+        ACCURACY * deviation + SMALLEST_MASS * reach + rounding,
+        ACCURACY * variance + SMALLEST_MASS * reach**2 + rounding * (deviation + rounding),
     )
     for order, name, value, slack in zip((1, 2), ("mean", "variance"), (0.0, variance), allowed, strict=True):
         found = continuum.moment(order, mean) if continuum else 0.0

@@ -27,6 +27,8 @@ from bulkedge.laws.engine.slivers import bridged, ending
 from bulkedge.laws.engine.subordination import Problem
 from bulkedge.laws.engine.survey import CLOSE, Atoms, Survey
 
+Found = dict[tuple[float, bool], Edge]
+"""Edges by their place, and by whether the bulk lies to the right."""
 INTERPOLATED = 1e-12
 """Relative error of a density read off its panels."""
 
@@ -88,14 +90,14 @@ def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | No
     # points of intervals whose edges stay are the same from round to round
     known = _remembering(_kept_from_zero(operation, curve.density))
     error_at: Real = np.zeros(0)
-    charts = Charts(survey, view, account)
+    charts, found = Charts(survey, view, account), Found()
     for _ in range(20):
         ends = survey.edges()
         left = [pair for pair in ends if not charts.hold(*pair)]
         curve.include(survey.x[survey.inside], survey.state[:, survey.inside])
         density = ending(known, survey.slivers)
         try:
-            kinds = cut(_kinds(operation, curve, left), operation.edge_at_zero()) if left else []
+            kinds = cut(_kinds(operation, curve, left, found), operation.edge_at_zero()) if left else []
             panels = fit(kinds, density) if left else None
         except BranchError as error:
             error_at, before = error.x, len(survey.x)
@@ -237,22 +239,28 @@ def _interpolated(density: Density, panels: Panels, intervals: list[Interval]) -
     return everywhere
 
 
-def _kinds(operation: Problem, curve: Curve, ends: list[tuple[float, float]]) -> list[Interval]:
-    """The types of the edges: as the operation knows them, or from the slope of the density there, all at once."""
-    places = np.ravel(ends)
-    lengths = np.repeat([high - low for low, high in ends], 2) * np.tile([1.0, -1.0], len(ends))
+def _kinds(operation: Problem, curve: Curve, ends: list[tuple[float, float]], found: Found) -> list[Interval]:
+    """The types of the edges: as the operation knows them, as found before, or from the slope of the density there."""
     known = operation.edge_at_zero()
-    asked = places != 0 if known is not None else np.ones(len(places), dtype=bool)
-    # as close to the edge as its rounding lets the slope be seen: further away another law may shine through
-    close = np.maximum(1e-9 * np.abs(lengths), 1e5 * EPS * np.abs(places))
-    slopes = np.zeros(len(places))
-    if asked.any():
-        slopes[asked] = _slopes(curve, places[asked], close[asked], lengths[asked])
-    edges = [
-        known if place == 0 and known is not None else _kind(place, slope)
-        for place, slope in zip(places.tolist(), slopes.tolist(), strict=True)
+    sides = [(low, high - low) for low, high in ends], [(high, low - high) for low, high in ends]
+    fresh = [
+        (place, length)
+        for side in sides
+        for place, length in side
+        if (place != 0 or known is None) and (place, length > 0) not in found
     ]
-    return list(zip(edges[::2], edges[1::2], strict=True))
+    if fresh:
+        places, lengths = np.array(fresh).T
+        # as close to the edge as its rounding lets the slope be seen: further away another law may shine through
+        close = np.maximum(1e-9 * np.abs(lengths), 1e5 * EPS * np.abs(places))
+        slopes = _slopes(curve, places, close, lengths)
+        for (place, length), slope in zip(fresh, slopes.tolist(), strict=True):
+            found[place, length > 0] = _kind(place, slope)
+
+    def kind(place: float, *, rightwards: bool) -> Edge:
+        return known if place == 0 and known is not None else found[place, rightwards]
+
+    return [(kind(low, rightwards=True), kind(high, rightwards=False)) for low, high in ends]
 
 
 def _slopes(curve: Curve, places: Real, close: Real, lengths: Real) -> Real:

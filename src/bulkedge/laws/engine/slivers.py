@@ -6,8 +6,9 @@ import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.laws.engine.curve import Curve
+from bulkedge.laws.engine.demands import SMALLEST_MASS
 from bulkedge.laws.engine.panels import Density
-from bulkedge.laws.engine.survey import SMALLEST_MASS, Sliver, Survey
+from bulkedge.laws.engine.survey import Sliver, Survey
 
 LONGEST = 200
 """Quadruplings of the distance from an edge at which the density is looked for."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from bulkedge.laws.base import Law
 
 ROUNDING = 4 * EPS
+CROWDED = 300
+"""Panels of which no call sees more at once."""
 
 
 class Side(NamedTuple):
@@ -234,8 +236,9 @@ class Operation(Problem):
         panels = sum(len(measure.panels) for measure in measures)
         orders = sum(int(measure.panels.order.max()) for measure in measures)
         atoms = len(self.mu.atoms) + len(self.nu.atoms)
-        each = 7e-7 + 2.7e-6 * len(measures) + 3.5e-7 * orders + 2.5e-8 * panels + 7.5e-9 * atoms
-        return 1.5e-4 + 1.5e-4 * self.size + 2.5e-4 * len(measures) + points * each
+        crowd = sum(min(len(measure.panels) / CROWDED, 1.0) for measure in measures)
+        each = 7e-7 + 2.7e-6 * len(measures) + 3.5e-7 * orders + 4e-8 * panels + 7.5e-9 * atoms
+        return 1.5e-4 * (1 + self.size) + 2.5e-4 * len(measures) + 1e-3 * crowd + points * each
 
     @classmethod
     def of(cls, mu: Law, nu: Law, *rest: float) -> Operation:

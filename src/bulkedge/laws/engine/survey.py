@@ -17,8 +17,10 @@ import numpy as np
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.critical import polish
-from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, descend, real_fixed_point
+from bulkedge.laws.engine.demands import SMALLEST_MASS, countable
+from bulkedge.laws.engine.fixed_point import Step, descend
 from bulkedge.laws.engine.inversion import Inversion
+from bulkedge.laws.engine.neighbours import Known, between
 from bulkedge.laws.engine.subordination import Moments, Problem
 
 Atoms = tuple[tuple[float, float], ...]
@@ -32,12 +34,6 @@ RESOLUTION = 1e-4
 CLOSE = 1.1e-10
 FINEST = 1e-12
 MOST_POINTS = 20_000
-SMALLEST_MASS = 1e-11
-"""Mass between two gaps that counts as none, if its share of the variance does not count either."""
-SMALLEST_SHARE = 1e-10
-"""Share of the variance that counts as none."""
-LIGHTEST = 1e-13
-"""Mass that counts as none wherever it is: counts are differences of numbers of size one."""
 FARTHEST = 1e-7
 """How far from its gap, as a fraction of x, the bulk may first be proved if no mass lies between that counts."""
 MISSED = 2e-11
@@ -158,7 +154,7 @@ class Survey:
             return np.asarray(np.abs(np.diff(self.mass)) > np.minimum(smallest[1:], smallest[:-1]))
 
     def countable(self, x: Real) -> Real:
-        """The least mass that counts at points of the line: the less the further out they are.
+        """The least mass that counts at points of the line; see :func:`~bulkedge.laws.engine.demands.countable`.
 
         Parameters
         ----------
@@ -168,14 +164,9 @@ class Survey:
         Returns
         -------
         array of shape (n,)
-            Masses that are not seen in the law's mass, nor in its variance.
+            The masses.
         """
-        smallest = np.full(len(x), SMALLEST_MASS)
-        if self._moments is None or not self._moments.variance > 0:
-            return smallest
-        with np.errstate(divide="ignore"):
-            share = SMALLEST_SHARE * self._moments.variance / (x - self._moments.mean) ** 2
-        return np.asarray(np.maximum(np.minimum(smallest, share), LIGHTEST))
+        return countable(self._moments, x)
 
     def examine(self, x: Real) -> None:
         """Prove for each x on which side it lies, and remember it.
@@ -218,31 +209,15 @@ class Survey:
             Where there is a proof.
         """
         state, decided = np.zeros((self.operation.size, len(x)), dtype=complex), np.zeros(len(x), dtype=bool)
+        known = Known(self.x, self.state, self.inside)
         for inversion in (None, self._inversion)[: 1 if self._inversion is None else 2]:
             left = np.flatnonzero(~decided)
             if len(left):
-                state[:, left], decided[left] = self._from_neighbours(x[left], inversion)
+                state[:, left], decided[left] = known.lead_to(x[left], self.step, inversion)
         left = np.flatnonzero(~decided)
         if len(left):
             state[:, left], decided[left] = descend(self.step, x[left], self.operation.far)
         return state, decided
-
-    def _from_neighbours(self, x: Real, inversion: Inversion | None) -> tuple[Complex, Mask]:
-        """Fixed points at x from the nearest known ones of either kind, in the given coordinates; where proved."""
-        step = self.step if inversion is None else inversion.seen(self.step)
-        state, pending = np.zeros((self.operation.size, len(x)), dtype=complex), np.arange(len(x))
-        finite = np.isfinite(self.state[0])
-        for kind, search in ((~self.inside & finite, real_fixed_point), (self.inside, bulk_fixed_point)):
-            if kind.any() and len(pending):
-                start = self.state[:, np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]]
-                tried = pending
-                if inversion is not None:
-                    far = inversion.far(start)
-                    start, tried = inversion.inverse(start[:, far]), pending[far]
-                found, proved = search(step, x[tried], start)
-                found = found[:, proved] if inversion is None else inversion.original(found[:, proved])
-                state[:, tried[proved]], pending = found, np.setdiff1d(pending, tried[proved])
-        return state, np.isin(np.arange(len(x)), pending, invert=True)
 
     def _sections(self) -> Real:
         """New points between neighbours that differ: in kind, or in the mass to their left."""
@@ -262,22 +237,8 @@ class Survey:
         self.stuck |= pairs
         # few points a round where there are many pairs, many where rounds and not points are what costs
         parts = SECTIONS if len(fresh) <= MANY else FEWER
-        return np.concatenate([self._between(a, b, parts) for a, b in fresh]) if fresh else np.zeros(0)
-
-    def _between(self, low: float, high: float, count: int) -> Real:
-        # unequal parts, so that no point falls on an atom by symmetry
-        parts = (np.arange(1, count) - 0.1618) / count
-        if not self.operation.graded:
-            return np.asarray(low + (high - low) * parts)
-        bottom = self.operation.smallest * float(np.ptp(self.x))
-        if low < 0 < high:
-            ends = max(-low, bottom), max(high, bottom)
-            return np.concatenate([-(ends[0] ** (1 - parts)) * bottom**parts, bottom ** (1 - parts) * ends[1] ** parts])
-        near, far = (low, high) if high > 0 else (high, low)
-        if abs(far) <= 8 * abs(near):
-            return np.asarray(low + (high - low) * parts)
-        bottom = max(abs(near), bottom)
-        return np.asarray(np.copysign(bottom * (abs(far) / bottom) ** parts, far))
+        bottom = self.operation.smallest * size if self.operation.graded else None
+        return np.concatenate([between(a, b, parts, bottom) for a, b in fresh]) if fresh else np.zeros(0)
 
     def edges(self) -> list[tuple[float, float]]:
         """The bulk: runs of inside points, from edge to edge.
@@ -331,9 +292,9 @@ class Survey:
         ends, resolved = polish(self.step, x, state, bulk)
         (left,) = np.nonzero(~resolved)
         if self._inversion is not None:
-            left = left[self._inversion.far(state[:, left])]
+            left = left[self._inversion.far(state[:, left] + 0j)]
         if len(left) and self._inversion is not None:
-            seen, inverse = self._inversion.seen(self.step), self._inversion.inverse(state[:, left]).real
+            seen, inverse = self._inversion.seen(self.step), self._inversion.inverse(state[:, left] + 0j).real
             ends[left], resolved[left] = polish(seen, x[left], inverse, bulk[left])
         return ends, resolved
 
@@ -433,11 +394,3 @@ class Survey:
         self.resolution = RESOLUTION * 100.0**-self.rounds
         self._sharpen(np.append(low[right], high[right] - 1), np.append(low[~right], high[~right] - 1))
         return False
-
-
-def _nearest(places: Real, x: Real) -> Index:
-    """Which of the places, in increasing order, is nearest to each x."""
-    after = np.clip(np.searchsorted(places, x), 1, max(len(places) - 1, 1))
-    before = after - 1
-    after = np.minimum(after, len(places) - 1)
-    return np.where(np.abs(x - places[before]) <= np.abs(places[after] - x), before, after)
