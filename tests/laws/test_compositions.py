@@ -285,8 +285,10 @@ REPRODUCTIONS = (
     # islands beside zero of laws that both have a density, seen from the atom of one of them
     "free_add(FiniteHeadLaw(0.204, 8, 6840, True), ProductLaw((0.0959, 16.2, 2.26), 1.0))",
     # an image asks for the density closer to an edge than it can be proved
-    "rectangular_add(EmpiricalLaw([0.1002, -0.0668, 0.0, -0.0334, 0.0334]).squared(), "
-    "SumLaw((4.84, 0.159), (inf, 0.0538)).squared(), 0.213)",
+    (
+        "rectangular_add(EmpiricalLaw([0.1002, -0.0668, 0.0, -0.0334, 0.0334]).squared(), "
+        "SumLaw((4.84, 0.159), (inf, 0.0538)).squared(), 0.213)"
+    ),
     # variables larger than x by ten orders, so that a step in x must be shorter than they suggest
     "free_mul(FiniteHeadLaw(0.173, 8, 550, True), QuarterCircle(0.0146).sqrt())",
     "free_mul(PoissonLaw(8.94), FiniteHeadLaw(0.796, 128, 2620, True).squared())",

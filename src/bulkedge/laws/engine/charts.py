@@ -62,6 +62,11 @@ class Zone(Problem):
         """Those of the whole law."""
         return self.problem.moments()
 
+    @property
+    def light_islands(self) -> bool:
+        """As for the law."""
+        return self.problem.light_islands
+
     def inversion(self) -> Inversion | None:
         """As for the law."""
         return self.problem.inversion()

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Real
-from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, slip, solve
+from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, from_above, slip
+from bulkedge.laws.engine.inversion import Inversion
 
 Far = Callable[[Complex], Complex]
 
@@ -30,6 +31,9 @@ class Curve:
     far : callable
         The variables at z far above the axis; z itself by default.
     """
+
+    inversion: Inversion | None = None
+    """Coordinates for variables next to infinity, if they are needed."""
 
     def __init__(
         self, step: Step, cauchy: Callable[[Complex, Real], Complex], x: Real, u: Complex, far: Far = np.atleast_2d
@@ -68,7 +72,15 @@ class Curve:
         BranchError
             If a point has no solution in the upper half-plane: it lies in a gap.
         """
-        u = solve(self.step, x, self._start(x), self.far)
+        start = self._start(x)
+        u, proved = bulk_fixed_point(self.step, x, start)
+        if not proved.all() and self.inversion is not None:
+            left = np.flatnonzero(~proved)
+            seen, inverse = self.inversion.seen(self.step), self.inversion.inverse(start[:, left])
+            found, high = bulk_fixed_point(seen, x[left], inverse)
+            u[:, left[high]], proved[left[high]] = self.inversion.original(found[:, high]), True
+        if not proved.all():
+            u[:, ~proved] = from_above(self.step, x[~proved], self.far)
         self.x, self.u = np.concatenate([self.x, x]), np.concatenate([self.u, u], axis=1)
         density = -self.cauchy(u, x).imag / np.pi
         # rounding error of u, in units of its height above the real axis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,8 @@ class Known(NamedTuple):
         seen = step if inversion is None else inversion.seen(step)
         state, pending = np.zeros((len(self.state), len(x)), dtype=complex), np.arange(len(x))
         finite = np.isfinite(self.state[0])
-        for kind, search in ((~self.inside & finite, real_fixed_point), (self.inside, bulk_fixed_point)):
+        in_gaps = partial(real_fixed_point, strict=inversion is not None)
+        for kind, search in ((~self.inside & finite, in_gaps), (self.inside, bulk_fixed_point)):
             if not kind.any() or not len(pending):
                 continue
             start, tried = self.state[:, np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]], pending

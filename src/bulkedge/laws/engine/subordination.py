@@ -92,6 +92,11 @@ class Problem(ABC):
         """Moments of the result as far as they are known beforehand; None if they are not."""
         return None
 
+    @property
+    def light_islands(self) -> bool:
+        """Whether far out there may be islands whose mass, however small, is known."""
+        return False
+
     def inversion(self) -> Inversion | None:
         """Coordinates for variables next to infinity; None if they are not needed."""
         return None
@@ -267,6 +272,11 @@ class Operation(Problem):
     @abstractmethod
     def moments(self) -> Moments:
         """Moments of the result, from those of the two laws."""
+
+    @property
+    def light_islands(self) -> bool:
+        """If the wider law has atoms alone; a density so low would be lost in the rounding of the variables."""
+        return not max(self.mu, self.nu, key=lambda law: law.var()).support
 
     def inversion(self) -> Inversion | None:
         """About the mean of mu, at the scale of its deviation: next to infinity ``h(u) = -mean - variance/u``."""

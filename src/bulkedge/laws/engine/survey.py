@@ -140,7 +140,7 @@ class Survey:
 
     @cached_property
     def _moments(self) -> Moments | None:
-        return self.operation.moments()
+        return self.operation.moments() if self.operation.light_islands else None
 
     @cached_property
     def _inversion(self) -> Inversion | None:
