@@ -22,23 +22,27 @@ from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.domains import REAL
 from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.laws.distribution import Atoms
-from bulkedge.laws.engine.cauchy import weighted_inverses
-from bulkedge.laws.engine.continuum import Continuum, resolve
+from bulkedge.laws.engine.continuum import BLOCK, Continuum, resolve
 from bulkedge.laws.engine.crossings import CLOSEST
+from bulkedge.laws.engine.demands import check_moments
 from bulkedge.laws.engine.edges import Interval
 from bulkedge.laws.engine.panels import Density, UnresolvedDensityError
+from bulkedge.laws.engine.poles import pole_sums
 from bulkedge.laws.perturbed import Perturbed
 from bulkedge.laws.tracy_widom import TracyWidom
 from bulkedge.records import html_table
 
 if TYPE_CHECKING:
     from bulkedge.laws.engine.levy import Levy
+    from bulkedge.laws.engine.subordination import Moments
 
 LEVEL = domains.Interval(0, 1, "()")
 ORDERS, COUNT = domains.Integers(0, 1000), domains.Integers(1, 2**62)
 COMPLEX = domains.Numbers(finite=False, complex_too=True)
 MASS_TOLERANCE = 1e-10
 """A law whose mass differs from one by more has lost or gained something, and is refused."""
+ROUNDED = 1e-14
+"""A law whose mass differs from one by more is multiplied by a constant."""
 
 SNAP = 1e-9
 """Values this close to an atom, relative to the size of the law, are at the atom: rounding put them beside it."""
@@ -89,6 +93,10 @@ class Law(Perturbed):
     def _bulk(self) -> Bulk | None:
         """Edges of the continuous part, in increasing order, and the density between them; None if there is none."""
 
+    def _demanded(self) -> Moments | None:
+        """Moments that the law must have, where they are known without its bulk."""
+        return None
+
     @property
     def _levy(self) -> Levy | None:
         """The free Levy measure, where it is known and made of atoms: such laws convolve explicitly."""
@@ -128,6 +136,11 @@ class Law(Perturbed):
         total = (continuum.mass if continuum else 0.0) + float(self.masses.sum())
         if not abs(total - 1) <= MASS_TOLERANCE:
             raise UnresolvedDensityError(f"{self!r} has total mass {total!r}: part of the support was missed")
+        if continuum and abs(total - 1) > ROUNDED:
+            continuum = continuum.normalised(1 - float(self.masses.sum()))
+        demanded = self._demanded()
+        if demanded is not None:
+            check_moments(self, continuum, demanded)
         return continuum
 
     @cached_property
@@ -139,6 +152,11 @@ class Law(Perturbed):
     def masses(self) -> Real:
         """The masses of the atoms, in the same order."""
         return np.array([mass for _, mass in self.atoms], dtype=float)
+
+    @cached_property
+    def _atom_weights(self) -> Real:
+        """Masses of the atoms, and masses times locations, as two columns."""
+        return np.stack([self.masses, self.masses * self.locations], axis=1)
 
     @property
     def support(self) -> tuple[tuple[float, float], ...]:
@@ -286,16 +304,15 @@ class Law(Perturbed):
         At an atom G is infinite and G' minus infinity; psi and psi' have the sign of its location, and are finite at an
         atom at zero, which has no part in them.
         """
-        places, masses = self.locations, self.masses
+        places, weights = self.locations, self._atom_weights
         result: Complex = np.empty((4, len(point)), dtype=complex)
         following = np.minimum(np.searchsorted(places, point.real), len(places) - 1)
         (on,) = np.nonzero(places[following] == point)
-        block = max(1, 2_000_000 // len(places))
+        block = max(8, BLOCK // len(places))
         for first in range(0, len(point), block):
-            inverse: Complex = np.reciprocal(point[first : first + block, None] - places)
             here = on[(on >= first) & (on < first + block)]
-            inverse[here - first, following[here]] = 0.0
-            result[:, first : first + block] = weighted_inverses(inverse, places, masses)
+            seen = point[first : first + block]
+            result[:, first : first + block] = pole_sums(seen, places, weights, (here - first, following[here]))
         if len(on):
             at = places[following[on]]
             result[:2, on] = np.array([[np.inf], [-np.inf]])

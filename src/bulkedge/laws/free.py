@@ -22,11 +22,13 @@ from bulkedge.errors import DomainError
 from bulkedge.laws.base import MASS_TOLERANCE, Bulk, Law
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
+from bulkedge.laws.engine.at_zero import product_at_zero
 from bulkedge.laws.engine.cauchy import root_mean_square
-from bulkedge.laws.engine.gaps import bulk_of, cut
+from bulkedge.laws.engine.gaps import View, bulk_of, cut
 from bulkedge.laws.engine.levy import Levy, exact_cauchy, is_short
 from bulkedge.laws.engine.pick import PickMap, sorted_barriers
-from bulkedge.laws.engine.subordination import Addition, Multiplication, RectangularAddition, product_at_zero
+from bulkedge.laws.engine.rectangular import RectangularAddition
+from bulkedge.laws.engine.subordination import Addition, Moments, Multiplication, Problem
 from bulkedge.laws.images import Affine, SquareRoot
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.units import Unit
@@ -232,13 +234,32 @@ class FreeSum(Law):
             return self._levy.surviving_atoms(((0.0, 1.0),))
         return _paired_atoms(self.mu, self.nu, lambda a, b: a + b)
 
+    def _demanded(self) -> Moments:
+        return Addition(self.mu, self.nu).moments()
+
     def _bulk(self) -> Bulk | None:
         if self._levy:
             return self._levy.own_map().bulk()
         for law, other in ((self.mu, self.nu), (self.nu, self.mu)):
             if law._levy:
                 return law._levy.map_over(other).bulk()
-        return bulk_of(Addition.of(self.mu, self.nu), self.atoms)
+        return bulk_of(Addition.of(self.mu, self.nu), self.atoms, _view(self.mu, self.nu))
+
+
+def _view(mu: Law, nu: Law) -> View:
+    """The free sum seen from the sums of atoms; of a law without atoms, from its zero, next to which numbers are dense.
+
+    Edges are looked at from there too if one of the laws has no density: then islands are narrow, and next to atoms.
+    """
+    places = [law.locations if law.atoms else np.zeros(1) for law in (mu, nu)]
+
+    def seen(place: float) -> tuple[Fraction, Problem]:
+        first, second = np.unravel_index(np.abs(places[0][:, None] + places[1] - place).argmin(), [*map(len, places)])
+        moves = float(places[0][first]), float(places[1][second])
+        operation = Addition.of(Affine.of(mu, 1.0, -moves[0]), Affine.of(nu, 1.0, -moves[1]))
+        return Fraction(moves[0]) + Fraction(moves[1]), operation
+
+    return View(seen, edges=not (mu.support and nu.support))
 
 
 @dataclass(frozen=True)
@@ -261,6 +282,9 @@ class FreeProduct(Law):
         pairs = [(place, mass) for place, mass in _paired_atoms(self.mu, self.nu, lambda a, b: a * b) if place]
         kernel = max(dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu))
         return tuple(sorted([*pairs, (0.0, kernel)] if kernel else pairs))
+
+    def _demanded(self) -> Moments:
+        return Multiplication(self.mu, self.nu).moments()
 
     def _bulk(self) -> Bulk | None:
         if isinstance(self.nu, MarchenkoPastur):
@@ -351,6 +375,9 @@ class RectangularSquares(Law):
         # a value survives where its left and right vectors meet the other law's left and right kernels
         pairs = [(place, mass + 2 * kernel - 2) for law, kernel in others for place, mass in law.atoms if place]
         return tuple(sorted(pair for pair in [*pairs, (0.0, sum(kernels) - 1)] if pair[1] > 1e-14))
+
+    def _demanded(self) -> Moments:
+        return RectangularAddition(self.mu, self.nu, self.ratio).moments()
 
     def _bulk(self) -> Bulk | None:
         return bulk_of(RectangularAddition.of(self.mu, self.nu, self.ratio), self.atoms)

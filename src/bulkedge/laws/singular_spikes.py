@@ -31,8 +31,8 @@ from numpy.typing import ArrayLike
 from bulkedge.arrays import Real
 from bulkedge.domains import FINITE, Interval, shown
 from bulkedge.errors import DomainError, UnitError
-from bulkedge.laws.engine.cauchy import weighted_inverses
 from bulkedge.laws.engine.crossings import Gaps, gaps_between
+from bulkedge.laws.engine.poles import weighted_inverses
 from bulkedge.laws.engine.response import Pair, Response
 from bulkedge.laws.spikes import STRONGEST, atom_masses, grouped, merged
 from bulkedge.laws.units import UNIT, Unit

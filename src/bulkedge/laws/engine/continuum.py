@@ -21,12 +21,18 @@ import numpy as np
 from numpy.polynomial import chebyshev, legendre
 
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
-from bulkedge.laws.engine.cauchy import GAUSS, is_near, near_field, weighted_inverses
+from bulkedge.laws.engine.cauchy import GAUSS, NearField
+from bulkedge.laws.engine.clusters import Clusters
 from bulkedge.laws.engine.edges import Interval
 from bulkedge.laws.engine.panels import Density, Panels, fit, nodes_and_transform
+from bulkedge.laws.engine.poles import pole_sums
 
 MASS_DEGREE = 32
 """Chebyshev coefficients of the mass density on a panel: enough for ``g(s**2) s**weight``."""
+FEW = 12
+"""Panels that are not worth being joined to clusters."""
+BLOCK = 100_000
+"""Distances from points to nodes that are computed at once: as many as fit into fast memory."""
 
 
 def resolve(intervals: Sequence[Interval], density: Density) -> Continuum:
@@ -74,7 +80,7 @@ class Continuum:
     @property
     def edge_coefficient(self) -> float:
         """The factor g at the right edge: the density is ``g delta**exponent`` there."""
-        last = self.panels.take(np.array([len(self.panels) - 1]))
+        last = self.panels.take(np.array([-1]))
         return float(last.g(last.start[:, None])[0, 0])
 
     def moved(self, factor: Fraction, shift: Fraction) -> Continuum:
@@ -96,7 +102,8 @@ class Continuum:
             The image, its panels again ordered along the line.
         """
         panels, size = self.panels, abs(float(factor))
-        exact = [factor * (Fraction(place) + Fraction(rest)) + shift for place, rest in self._edge_places()]
+        places = zip(panels.location.tolist(), panels.remainder.tolist(), strict=True)
+        exact = [factor * (Fraction(place) + Fraction(rest)) + shift for place, rest in places]
         location = np.array([float(place) for place in exact])
         image = panels.replaced(
             location=location,
@@ -116,9 +123,22 @@ class Continuum:
         mirrored = tuple((right, left) for left, right in edges[::-1])
         return Continuum(image.take(np.arange(len(image))[::-1]), mirrored)
 
-    def _edge_places(self) -> list[tuple[float, float]]:
-        """Location and remainder of the edge of each panel."""
-        return list(zip(self.panels.location.tolist(), self.panels.remainder.tolist(), strict=True))
+    def normalised(self, mass: float) -> Continuum:
+        """The same density times a constant: quantiles of light islands far out need all digits of the mass.
+
+        Parameters
+        ----------
+        mass : float
+            The mass to have.
+
+        Returns
+        -------
+        Continuum
+            The measure.
+        """
+        return Continuum(
+            self.panels.replaced(coefficients=self.panels.coefficients * (mass / self.mass)), self.intervals
+        )
 
     # -- where a point lies --------------------------------------------------------------------------------------------
 
@@ -298,9 +318,24 @@ class Continuum:
         return float(np.sum(mass * (x - centre) ** k))
 
     @cached_property
-    def _nodes(self) -> tuple[Real, Real]:
-        """Gauss nodes and their masses, a row for each panel: they stand for the measure at points away from it."""
-        return self._quadrature(GAUSS)
+    def _nodes(self) -> tuple[Real, Real, Real]:
+        """Gauss nodes, their masses without and with the nodes as factors, and the masses of the panels.
+
+        The nodes stand for the measure at points away from it; they come panel by panel, :data:`GAUSS` for each.
+        """
+        x, mass = self._quadrature(GAUSS)
+        return x.ravel(), np.stack([mass.ravel(), (mass * x).ravel()], axis=1), mass.sum(axis=1)
+
+    @cached_property
+    def _clusters(self) -> Clusters:
+        """The nodes of many panels, joined for points that are far away."""
+        near = self._near_field
+        return Clusters.of(*self._quadrature(GAUSS), near.centre, near.reach)
+
+    @cached_property
+    def _near_field(self) -> NearField:
+        """Cauchy integrals of the panels at points close to them."""
+        return NearField.of(self.panels)
 
     def transforms(self, z: Complex) -> Complex:
         """Rows ``G = int 1/(z-t)``, ``G'``, ``psi = int t/(z-t)`` and ``psi'`` for z in the closed upper half-plane.
@@ -319,7 +354,8 @@ class Continuum:
         """
         # where two intervals touch, a point belongs to neither: its neighbour does
         z = np.where(np.isin(z, self._touching), np.nextafter(z.real, np.inf), z)
-        block = max(1, 2_000_000 // self._nodes[0].size)
+        # of many panels a point sees clusters, ten to twenty of them
+        block = BLOCK // (GAUSS * min(len(self.panels), FEW))
         parts = [self._transforms(z[first : first + block]) for first in range(0, max(len(z), 1), block)]
         result = np.concatenate(parts, axis=1)
         # outside the support the transforms are real; sums of roots leave rounding errors in their imaginary parts
@@ -327,19 +363,20 @@ class Continuum:
         return result
 
     def _transforms(self, z: Complex) -> Complex:
-        x, mass = self._nodes
-        near = is_near(self.panels, z)
-        inverse = 1 / (z[:, None, None] - x)
-        inverse[near] = 0.0
-        result = weighted_inverses(inverse.reshape(len(z), x.size), x.ravel(), mass.ravel())
-        target, panel = np.nonzero(near)
-        if len(target):
-            point = z[target]
-            g, slope = near_field(self.panels.take(panel), point)
+        x, weights, mass = self._nodes
+        point, panel = self._near_field.pairs(z)
+        if len(self.panels) > FEW:
+            result = self._clusters.transforms(z, (point, panel))
+        else:
+            nodes = panel[:, None] * GAUSS + np.arange(GAUSS)
+            result = pole_sums(z, x, weights, (point[:, None], nodes))
+        if len(point):
+            at = z[point]
+            g, slope = self._near_field.at(panel, at)
             # t/(z-t) = z/(z-t) - 1
-            psi, psi_slope = point * g - mass.sum(axis=1)[panel], g + point * slope
-            for row, part in zip(result, (g, slope, psi, psi_slope), strict=True):
-                np.add.at(row, target, part)
+            rows = g, slope, at * g - mass[panel], g + at * slope
+            first = np.flatnonzero(np.diff(point, prepend=-1))
+            result[:, point[first]] += np.add.reduceat(np.stack(rows), first, axis=1)
         return result
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Real
-from bulkedge.laws.engine.fixed_point import Step, slip, solve
+from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, from_above, slip
+from bulkedge.laws.engine.inversion import Inversion
 
 Far = Callable[[Complex], Complex]
 
@@ -31,11 +32,25 @@ class Curve:
         The variables at z far above the axis; z itself by default.
     """
 
+    inversion: Inversion | None = None
+    """Coordinates for variables next to infinity, if they are needed."""
+
     def __init__(
         self, step: Step, cauchy: Callable[[Complex, Real], Complex], x: Real, u: Complex, far: Far = np.atleast_2d
     ) -> None:
         self.step, self.cauchy, self.far = step, cauchy, far
         self.x, self.u = x, u
+
+    def include(self, x: Real, u: Complex) -> None:
+        """Take in points of the bulk with their variables, from which others may start.
+
+        Parameters
+        ----------
+        x, u : arrays of shape (n,) and (d, n)
+            The points, some of which may be known already.
+        """
+        fresh = ~np.isin(x, self.x)
+        self.x, self.u = np.append(self.x, x[fresh]), np.concatenate([self.u, u[:, fresh]], axis=1)
 
     def density(self, x: Real) -> tuple[Real, Real]:
         """Density and a bound on its rounding error at points of the bulk.
@@ -57,12 +72,40 @@ class Curve:
         BranchError
             If a point has no solution in the upper half-plane: it lies in a gap.
         """
-        order = np.argsort(self.x, kind="stable")
-        start = np.stack([np.interp(x, self.x[order], row[order]) for row in self.u])
-        start = start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start))
-        u = solve(self.step, x, start, self.far)
+        start = self._start(x)
+        u, proved = bulk_fixed_point(self.step, x, start)
+        if not proved.all() and self.inversion is not None:
+            left = np.flatnonzero(~proved)
+            seen, inverse = self.inversion.seen(self.step), self.inversion.inverse(start[:, left])
+            found, high = bulk_fixed_point(seen, x[left], inverse)
+            u[:, left[high]], proved[left[high]] = self.inversion.original(found[:, high]), True
+        if not proved.all():
+            u[:, ~proved] = from_above(self.step, x[~proved], self.far)
         self.x, self.u = np.concatenate([self.x, x]), np.concatenate([self.u, u], axis=1)
         density = -self.cauchy(u, x).imag / np.pi
         # rounding error of u, in units of its height above the real axis
         error = (slip(self.step, u, x) / u.imag).max(axis=0)
         return density, density * (8 * error + 4 * EPS)
+
+    def nearby(self, x: Real) -> Real:
+        """Density at points close to known ones.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            Points of the line.
+
+        Returns
+        -------
+        array of shape (n,)
+            The density; not a number where Newton's method, from the known points, finds no solution above.
+        """
+        u, proved = bulk_fixed_point(self.step, x, self._start(x))
+        self.include(x[proved], u[:, proved])
+        return np.where(proved, -self.cauchy(u, x).imag / np.pi, np.nan)
+
+    def _start(self, x: Real) -> Complex:
+        """Where Newton's method starts: between the known points, and above the axis."""
+        order = np.argsort(self.x, kind="stable")
+        start = np.stack([np.interp(x, self.x[order], row[order]) for row in self.u])
+        return np.asarray(start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start)))

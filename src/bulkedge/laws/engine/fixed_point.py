@@ -39,8 +39,8 @@ class BranchError(UnresolvedError):
         self.x = x
 
 
-def solve(step: Step, x: Real, start: Complex, far: Callable[[Complex], Complex]) -> Complex:
-    """Find the fixed point above each point x of the bulk.
+def from_above(step: Step, x: Real, far: Callable[[Complex], Complex]) -> Complex:
+    """Find the fixed point above each point x of the bulk, from far above the axis.
 
     Parameters
     ----------
@@ -48,10 +48,8 @@ def solve(step: Step, x: Real, start: Complex, far: Callable[[Complex], Complex]
         The self-map, its Jacobian and its rounding error.
     x : array of shape (n,)
         Points inside the bulk.
-    start : array of shape (d, n)
-        Starting points with positive imaginary part.
     far : callable
-        Where to start from far above the axis, if those do not lead there; see :func:`descend`.
+        Where to start; see :func:`descend`.
 
     Returns
     -------
@@ -63,9 +61,7 @@ def solve(step: Step, x: Real, start: Complex, far: Callable[[Complex], Complex]
     BranchError
         If some point has no solution with positive imaginary part.
     """
-    u, proved = bulk_fixed_point(step, x, start)
-    if not proved.all():
-        u[:, ~proved], _ = descend(step, x[~proved], far)
+    u, _ = descend(step, x, far)
     outside = ~np.all(u.imag > 0, axis=0)
     if outside.any():
         raise BranchError("no solution in the upper half-plane", x[outside])
@@ -196,7 +192,7 @@ def _inverted(matrix: Complex) -> Complex:
     return result
 
 
-def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask]:
+def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = False) -> tuple[Complex, Mask]:
     """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one.
 
     Parameters
@@ -207,6 +203,8 @@ def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask
         Points of the line.
     start : complex array of shape (d, n)
         Where to start; of it the real part is taken.
+    strict : bool
+        Whether only rounding may keep the result from being fixed: variables may be of another size than x.
 
     Returns
     -------
@@ -229,8 +227,9 @@ def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask
             active = active[(length > 4 * EPS) & (strikes[active] <= STRIKES)]
             if not len(active):
                 break
-        shift, jacobian, _ = step(u, x + 0j)
-        exact = np.all(np.abs(shift) <= 1e-12 * (np.abs(u) + np.abs(x)), axis=0)
+        shift, jacobian, error = step(u, x + 0j)
+        slack = 16 * error if strict else 1e-12 * np.abs(x)
+        exact = np.all(np.abs(shift) <= 1e-12 * np.abs(u) + slack, axis=0)
         return u, exact & (spectral_radius(jacobian) < 1)
 
 

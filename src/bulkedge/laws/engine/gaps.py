@@ -7,19 +7,48 @@ on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
 import numpy as np
 
-from bulkedge.arrays import EPS, Real
+from bulkedge.arrays import EPS, Mask, Real
+from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.cauchy import GAUSS_NODES, GAUSS_WEIGHTS
+from bulkedge.laws.engine.charts import Bulk, Chart, Zone, doubtful, overlaid, surroundings
+from bulkedge.laws.engine.continuum import Continuum
 from bulkedge.laws.engine.curve import Curve
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.fixed_point import BranchError
 from bulkedge.laws.engine.panels import Density, Panels, fit
+from bulkedge.laws.engine.slivers import bridged, ending
 from bulkedge.laws.engine.subordination import Problem
-from bulkedge.laws.engine.survey import CLOSE, Atoms, Survey, unresolved
+from bulkedge.laws.engine.survey import CLOSE, Atoms, Survey
+
+Found = dict[tuple[float, bool], Edge]
+"""Edges by their place, and by whether the bulk lies to the right."""
+INTERPOLATED = 1e-12
+"""Relative error of a density read off its panels."""
 
 
-def bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] | None:
+class View(NamedTuple):
+    """A law as it is seen from places at which it may have structure finer than numbers are there.
+
+    Attributes
+    ----------
+    seen : callable
+        From a point of the line to the nearest of the places, and the law of the distance from it.
+    edges : bool
+        Whether edges, too, may be finer; else only islands that are not found otherwise are looked at from nearby.
+    """
+
+    seen: Callable[[float], tuple[Fraction, Problem]]
+    edges: bool
+
+
+def bulk_of(operation: Problem, atoms: Atoms, view: View | None = None) -> Bulk | None:
     """The bulk of a free convolution; see :func:`_bulk_of`, in which trial points may overflow.
 
     Parameters
@@ -28,6 +57,8 @@ def bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] 
         The law, as a fixed-point problem.
     atoms : tuple of (location, mass)
         Its atoms.
+    view : View, optional
+        The same law seen from nearby.
 
     Returns
     -------
@@ -39,38 +70,108 @@ def bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] 
     BranchError
         If the support was not resolved.
     """
+    account = Account()
     with np.errstate(all="ignore"):
-        return _bulk_of(operation, atoms)
+        bulk = _bulk_of(operation, atoms, account, view)
+    account.settle()
+    return bulk
 
 
-def _bulk_of(operation: Problem, atoms: Atoms) -> tuple[list[Interval], Density] | None:
+def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | None = None) -> Bulk | None:
     """The bulk of a free convolution: the support by counting, then the curve above it.
 
     A gap too narrow for the first sections shows itself when the density is resolved: some point of it has no solution
     above.
     """
-    survey = Survey.of(operation, atoms)
+    survey = Survey.of(operation, atoms, account)
+    survey.lenient = view is not None and view.edges
+    inside = survey.inside
+    curve = Curve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
+    curve.inversion = operation.inversion()
+    # points of intervals whose edges stay are the same from round to round
+    known = _remembering(_kept_from_zero(operation, curve.density))
     error_at: Real = np.zeros(0)
+    charts, found = Charts(survey, view, account), Found()
     for _ in range(20):
         ends = survey.edges()
-        if not ends:
-            return None
-        inside = survey.inside
-        curve = Curve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
-        density = _remembering(_ending(_kept_from_zero(operation, curve.density), survey.slivers))
+        left = [pair for pair in ends if not charts.hold(*pair)]
+        curve.include(survey.x[survey.inside], survey.state[:, survey.inside])
+        density = ending(known, survey.slivers)
         try:
-            kinds = cut(_kinds(operation, curve, ends), operation.edge_at_zero())
-            panels = fit(kinds, density)
+            kinds = cut(_kinds(operation, curve, left, found), operation.edge_at_zero()) if left else []
+            panels = fit(kinds, density) if left else None
         except BranchError as error:
-            error_at, known = error.x, len(survey.x)
+            error_at, before = error.x, len(survey.x)
             survey.examine(error.x)
-            if len(survey.x) == known:
+            if len(survey.x) > before:
+                survey.refine()
+            elif not bridged(survey, curve, error.x, left) and not charts.add(survey.about(error.x)):
                 break
-            survey.refine()
         else:
-            if survey.complete(_masses(panels, ends)):
-                return kinds, density
+            masses = _masses(panels, left) if panels else np.zeros(0)
+            missed = survey.missed(masses, np.array([not charts.hold(*pair) for pair in ends], dtype=bool))
+            density = density if panels is None else _interpolated(density, panels, kinds)
+            # islands of which something is missed are looked at from nearby
+            if charts.add(missed > survey.countable(np.array([low for low, _ in ends]))) or charts.found:
+                return overlaid(kinds, density, charts.found)
+            if survey.complete(missed):
+                return (kinds, density) if kinds else None
     raise unresolved(operation, "the density between the edges has no solution above", error_at)
+
+
+@dataclass
+class Charts:
+    """Stretches of the line that are resolved as seen from nearby, if there is a place to see them from.
+
+    Attributes
+    ----------
+    survey : Survey
+        What is known of the line.
+    view : View or None
+        See :func:`bulk_of`.
+    account : Account
+        Of the work.
+    found : list of Chart
+        The stretches.
+    """
+
+    survey: Survey
+    view: View | None
+    account: Account
+    found: list[Chart] = field(default_factory=list)
+
+    def hold(self, low: float, high: float) -> bool:
+        """Whether one of the stretches contains an interval, or two points in gaps."""
+        return any(chart.low <= low and high <= chart.high for chart in self.found)
+
+    def add(self, missed: Mask) -> bool:
+        """Resolve the stretches about intervals of which mass is missed, and those with mass but no interval.
+
+        Parameters
+        ----------
+        missed : bool array of shape (n,)
+            Which intervals of the survey.
+
+        Returns
+        -------
+        bool
+            Whether something was resolved.
+        """
+        known = len(self.found)
+        if self.view is None:
+            return False
+        for stretch in doubtful(self.survey, missed & self.view.edges):
+            if self.hold(*stretch):
+                continue
+            views = [self.view.seen(place) for place in stretch]
+            centre, operation = min(views, key=lambda each: min(abs(float(each[0]) - end) for end in stretch))
+            low, high = surroundings(self.survey, stretch, float(centre))
+            atoms = tuple((float(Fraction(place) - centre), mass) for place, mass in self.survey.atoms)
+            bulk = _bulk_of(Zone(operation, float(low - centre), float(high - centre)), atoms, self.account)
+            if bulk is not None:
+                self.found = [chart for chart in self.found if not (low <= chart.low and chart.high <= high)]
+                self.found.append(Chart(centre, low, high, bulk))
+        return len(self.found) > known
 
 
 def _masses(panels: Panels, ends: list[tuple[float, float]]) -> Real:
@@ -96,56 +197,88 @@ def _kept_from_zero(operation: Problem, density: Density) -> Density:
     return kept
 
 
-def _ending(density: Density, slivers: list[list[float]]) -> Density:
-    """The same density, continued as a square root between a known point of the bulk and the edge next to it."""
-
-    def continued(x: Real) -> tuple[Real, Real]:
-        inner, factor = x.copy(), np.ones(len(x))
-        for edge, point in slivers:
-            between = (x - edge) * (x - point) <= 0
-            inner[between], factor[between] = point, np.sqrt((x[between] - edge) / (point - edge))
-        value, error = density(inner)
-        return factor * value, factor * error
-
-    return continued if slivers else density
-
-
 def _remembering(density: Density) -> Density:
-    """The same density, which remembers its values.
+    """The same density, which remembers its values, point by point.
 
-    A density is fitted twice, here to see whether it can be and later by the law, at the same points in the same order.
+    A density is fitted at least twice, here to see whether it can be and later by the law, at the same points.
     """
-    known: dict[bytes, tuple[Real, Real]] = {}
+    known: dict[float, tuple[float, float]] = {}
 
     def remembered(x: Real) -> tuple[Real, Real]:
-        key = x.tobytes()
-        if key not in known:
+        places = x.tolist()
+        fresh = np.array([place for place in dict.fromkeys(places) if place not in known])
+        if len(fresh):
             # trial points of Newton's method may be anything; what comes out of it is checked
             with np.errstate(all="ignore"):
-                known[key] = density(x)
-        return known[key]
+                value, error = density(fresh)
+            known.update(zip(fresh.tolist(), zip(value.tolist(), error.tolist(), strict=True), strict=True))
+        both = np.array([known[place] for place in places]).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
 
     return remembered
 
 
-def _kinds(operation: Problem, curve: Curve, ends: list[tuple[float, float]]) -> list[Interval]:
-    """The types of the edges: as the operation knows them, or from the slope of the density there, all at once."""
-    places = np.ravel(ends)
-    lengths = np.repeat([high - low for low, high in ends], 2) * np.tile([1.0, -1.0], len(ends))
+def _interpolated(density: Density, panels: Panels, intervals: list[Interval]) -> Density:
+    """The same density, read off its panels at points where it has no solution.
+
+    Next to an edge rounding may hide a solution. Panels that have converged know the density there; an image of the law
+    asks for it at other points than those at which they were fitted.
+    """
+    resolved = Continuum(panels.take(np.argsort(np.minimum(*panels.ends()), kind="stable")), tuple(intervals))
+
+    def everywhere(x: Real) -> tuple[Real, Real]:
+        try:
+            return density(x)
+        except BranchError as error:
+            hidden = np.isin(x, error.x)
+            value = resolved.pdf(x)
+            error_bound = INTERPOLATED * value
+            if not hidden.all():
+                value[~hidden], error_bound[~hidden] = everywhere(x[~hidden])
+            return value, error_bound
+
+    return everywhere
+
+
+def _kinds(operation: Problem, curve: Curve, ends: list[tuple[float, float]], found: Found) -> list[Interval]:
+    """The types of the edges: as the operation knows them, as found before, or from the slope of the density there."""
     known = operation.edge_at_zero()
-    asked = places != 0 if known is not None else np.ones(len(places), dtype=bool)
-    # as close to the edge as its rounding lets the slope be seen: further away another law may shine through
-    close = np.maximum(1e-9 * np.abs(lengths), 1e5 * EPS * np.abs(places))
-    apart = np.copysign(np.minimum(close, 1e-4 * np.abs(lengths)), lengths)
-    slopes = np.zeros(len(places))
-    if asked.any():
-        density, _ = curve.density((places[asked] + np.array([[1.0], [0.1]]) * apart[asked]).ravel())
-        slopes[asked] = np.log10(density[: asked.sum()] / density[asked.sum() :])
-    edges = [
-        known if place == 0 and known is not None else _kind(place, slope)
-        for place, slope in zip(places.tolist(), slopes.tolist(), strict=True)
+    sides = [(low, high - low) for low, high in ends], [(high, low - high) for low, high in ends]
+    fresh = [
+        (place, length)
+        for side in sides
+        for place, length in side
+        if (place != 0 or known is None) and (place, length > 0) not in found
     ]
-    return list(zip(edges[::2], edges[1::2], strict=True))
+    if fresh:
+        places, lengths = np.array(fresh).T
+        # as close to the edge as its rounding lets the slope be seen: further away another law may shine through
+        close = np.maximum(1e-9 * np.abs(lengths), 1e5 * EPS * np.abs(places))
+        slopes = _slopes(curve, places, close, lengths)
+        for (place, length), slope in zip(fresh, slopes.tolist(), strict=True):
+            found[place, length > 0] = _kind(place, slope)
+
+    def kind(place: float, *, rightwards: bool) -> Edge:
+        return known if place == 0 and known is not None else found[place, rightwards]
+
+    return [(kind(low, rightwards=True), kind(high, rightwards=False)) for low, high in ends]
+
+
+def _slopes(curve: Curve, places: Real, close: Real, lengths: Real) -> Real:
+    """Slopes of the logarithm of a density over that of the distance from edges, at given distances from them.
+
+    Where the height of the variables is lost in rounding at that distance, it is taken ten times as large, and again;
+    where that does not help, the slope is not a number.
+    """
+    slopes, left = np.full(len(places), np.nan), np.arange(len(places))
+    for closer in (1.0, 10.0, 100.0, 1e3):
+        apart = np.copysign(np.minimum(closer * close, 1e-4 * np.abs(lengths)), lengths)[left]
+        further, nearer = np.split(curve.nearby((places[left] + np.array([[1.0], [0.1]]) * apart).ravel()), 2)
+        slopes[left] = np.log10(further / nearer)
+        left = left[np.isnan(slopes[left])]
+        if not len(left):
+            break
+    return slopes
 
 
 def _kind(place: float, slope: float) -> Edge:

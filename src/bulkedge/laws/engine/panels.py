@@ -353,8 +353,9 @@ def _sampled(panels: Panels, density: Density) -> tuple[Panels, Real, Real]:
         raise UnresolvedDensityError(f"the density is not finite and non-negative at x = {x[bad][:3]}")
     # x is rounded too: where it lies beside a far edge, a steep density feels it
     rise, run = np.gradient(values, axis=1), np.gradient(x, axis=1)
-    steepness = np.abs(np.divide(rise, run, out=np.zeros_like(run), where=run != 0))
-    errors = errors + np.where(exact, 0.0, 2 * EPS * np.abs(panels.location)[:, None] * steepness)
+    far = ~exact & (panels.location != 0)[:, None]
+    steepness = np.abs(np.divide(rise, run, out=np.zeros_like(run), where=far & (run != 0)))
+    errors = errors + 2 * EPS * np.abs(panels.location)[:, None] * steepness
     fitted = panels.replaced(coefficients=(values / power) @ transform.T)
     tail = np.abs(fitted.coefficients[:, -3:]).max(axis=1)
     rounding = 2 * np.mean(errors / power, axis=1)

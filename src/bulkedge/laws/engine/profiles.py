@@ -86,7 +86,7 @@ class ProfiledSum(Problem):
     def work(self, points: int) -> float:
         """Responses of each term to each other, at each size of row and column."""
         terms, sizes = len(self.variances), len(self.rows.weights) + len(self.columns.weights)
-        return 4e-4 + points * (1e-5 + 8e-9 * terms**2 * sizes)
+        return 6.4e-4 + points * (1.6e-5 + 1.3e-8 * terms**2 * sizes)
 
     def far(self, z: Complex) -> Complex:
         """Far away the resolvent's diagonals are ``1/sqrt(z)``, and the profiles have unit mean square."""

@@ -1,31 +1,35 @@
-"""Free convolutions as fixed-point problems: sums, products, and sums of rectangular matrices, of any two laws.
+"""Free convolutions as fixed-point problems: sums and products of any two laws.
 
 Given x and the variable y_1 of one law, the partner map of that law gives the variable y_2 of the other, and back. The
 round trip is an analytic self-map of the upper half-plane. Inside the bulk its fixed point has positive imaginary part;
 outside the bulk it is real, with a multiplier below one. Either is a proof of where x lies, and a real one also tells
 the mass to the left of x (``count``).
 
-References: Belinschi and Bercovici (2007) for sums and products; Benaych-Georges (2009) for rectangular sums, solved
-here as sums with amalgamation over the diagonal (Belinschi, Mai and Speicher 2017).
+Sums of rectangular matrices are in :mod:`bulkedge.laws.engine.rectangular`.
+
+Reference: Belinschi and Bercovici (2007).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import lcm
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Real
+from bulkedge.laws.engine.at_zero import Root, extent, product_at_zero
 from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.edges import Edge
+from bulkedge.laws.engine.inversion import Inversion
 
 if TYPE_CHECKING:
     from bulkedge.laws.base import Law
 
 ROUNDING = 4 * EPS
+CROWDED = 300
+"""Panels of which no call sees more at once."""
 
 
 class Side(NamedTuple):
@@ -73,8 +77,29 @@ class Side(NamedTuple):
         return np.where(np.abs(self.psi) < 0.5, far, -self.dg / self.g**2 - 1)
 
 
+class Moments(NamedTuple):
+    """Mean and variance of a law, and the size of the terms that add up to its mean."""
+
+    mean: float
+    variance: float
+    size: float
+
+
 class Problem(ABC):
     """A law given by the fixed point of a self-map of half-planes."""
+
+    def moments(self) -> Moments | None:
+        """Moments of the result as far as they are known beforehand; None if they are not."""
+        return None
+
+    @property
+    def light_islands(self) -> bool:
+        """Whether far out there may be islands whose mass, however small, is known."""
+        return False
+
+    def inversion(self) -> Inversion | None:
+        """Coordinates for variables next to infinity; None if they are not needed."""
+        return None
 
     @property
     def size(self) -> int:
@@ -95,6 +120,16 @@ class Problem(ABC):
     def flat_at_zero(self) -> bool:
         """Whether zero lies in the bulk, and there the variables are real to leading order."""
         return False
+
+    @property
+    def graded(self) -> bool:
+        """Whether the law is to be seen at every scale next to zero: positive laws are."""
+        return self.positive
+
+    @property
+    def margin(self) -> float:
+        """How far beyond the bounds, in units of their distance, a point lies in a gap for sure."""
+        return 1 / 8
 
     @abstractmethod
     def bounds(self) -> tuple[float, float]:
@@ -138,7 +173,7 @@ class Problem(ABC):
 
     @abstractmethod
     def work(self, points: int) -> float:
-        """What a call of :meth:`step` with so many points costs: seconds on a core of 2020, roughly.
+        """What a call of :meth:`step` with so many points costs: 1.5 units a second on a core of 2020, roughly.
 
         Parameters
         ----------
@@ -198,15 +233,17 @@ class Operation(Problem):
     nu: Law
 
     def work(self, points: int) -> float:
-        """Transforms of the two laws: each panel and each atom is seen from each point, a few panels from nearby.
+        """Transforms of the two laws, measured: calls with few points, which are most, cost what calls cost.
 
-        From nearby a panel costs as much as it has roots; calls with few points, which are most, cost what calls cost.
+        Of many panels a point sees clusters, and a few panels from nearby, which cost as much as they have roots.
         """
         measures = [law.continuum for law in (self.mu, self.nu) if law.continuum]
         panels = sum(len(measure.panels) for measure in measures)
         orders = sum(int(measure.panels.order.max()) for measure in measures)
         atoms = len(self.mu.atoms) + len(self.nu.atoms)
-        return 1.5e-4 + 8e-5 * orders + points * (1e-5 + 7e-7 * panels + 4e-8 * atoms)
+        crowd = sum(min(len(measure.panels) / CROWDED, 1.0) for measure in measures)
+        each = 7e-7 + 2.7e-6 * len(measures) + 3.5e-7 * orders + 4e-8 * panels + 7.5e-9 * atoms
+        return 1.5e-4 * (1 + self.size) + 2.5e-4 * len(measures) + 1e-3 * crowd + points * each
 
     @classmethod
     def of(cls, mu: Law, nu: Law, *rest: float) -> Operation:
@@ -232,9 +269,27 @@ class Operation(Problem):
     def _width(law: Law) -> tuple[float, float]:
         return 0.0, law.var()
 
+    @abstractmethod
+    def moments(self) -> Moments:
+        """Moments of the result, from those of the two laws."""
+
+    @property
+    def light_islands(self) -> bool:
+        """If the wider law has atoms alone; a density so low would be lost in the rounding of the variables."""
+        return not max(self.mu, self.nu, key=lambda law: law.var()).support
+
+    def inversion(self) -> Inversion | None:
+        """About the mean of mu, at the scale of its deviation: next to infinity ``h(u) = -mean - variance/u``."""
+        return Inversion(self.mu.mean(), self.mu.var())
+
 
 class Addition(Operation):
     """``G_mu(y_1) = G_nu(y_2)`` and ``x = y_1 + y_2 - 1/G``; partner map ``x + h(y)``."""
+
+    def moments(self) -> Moments:
+        """Means and variances add up."""
+        one, two = self.mu.mean(), self.nu.mean()
+        return Moments(one + two, self.mu.var() + self.nu.var(), abs(one) + abs(two))
 
     def bounds(self) -> tuple[float, float]:
         """Sums of the edges."""
@@ -264,6 +319,13 @@ class Addition(Operation):
 
 class Multiplication(Operation):
     """``psi_mu(y_1) = psi_nu(y_2)`` and ``x = y_1 y_2 psi/(1 + psi)``; partner map ``-x/h(y)``; nu is positive."""
+
+    def moments(self) -> Moments:
+        """``E[x**2] = E[a**2] E[b]**2 + E[a]**2 Var[b]`` for factors a and b."""
+        one, two = self.mu.mean(), self.nu.mean()
+        variance = self.mu.var() * two**2 + self.nu.var() * one**2
+        # the mean of a signed law is a difference
+        return Moments(one * two, variance, float(np.sqrt(self.mu.moment(2))) * two)
 
     @staticmethod
     def _width(law: Law) -> tuple[float, float]:
@@ -319,161 +381,3 @@ class Multiplication(Operation):
     def edge_at_zero(self) -> Edge | None:
         """What the two laws have at zero decides it."""
         return product_at_zero(self.mu, self.nu)
-
-
-class Root(NamedTuple):
-    """How a law meets zero: ``y = s**(power/lead)`` times a series in ``s**(1/lead)``, s what ``y G(y)`` gains there.
-
-    With a density ``x**exponent g(x**(1/power))`` at zero, ``y G(y)`` less its value at zero is a series in
-    ``y**(1/power)`` that starts with the smaller of ``power (exponent + 1)`` and ``power``.
-    """
-
-    power: int
-    lead: int
-    exponent: float | None
-
-    @classmethod
-    def of(cls, law: Law) -> Root:
-        """Read it off the edges of the law.
-
-        Parameters
-        ----------
-        law : Law
-            Any law.
-
-        Returns
-        -------
-        Root
-            With ``exponent`` None where the law has no density at zero.
-        """
-        edges = [edge for pair in (law.continuum.intervals if law.continuum else ()) for edge in pair]
-        edge = min((each for each in edges if each.location == 0), key=lambda each: each.exponent, default=None)
-        if edge is None:
-            return cls(1, 1, None)
-        power = max(each.order for each in edges if each.location == 0)
-        return cls(power, min(round(power * (edge.exponent + 1)), power), edge.exponent)
-
-
-def product_at_zero(mu: Law, nu: Law) -> Edge | None:
-    """The edge at zero of a free product, where its density is not analytic there; None where it is, or vanishes.
-
-    With ``s = 1 + psi`` less the mass of the product at zero, each ``y`` is a power series in a root of s
-    (:class:`Root`) if its law has as much mass at zero as the product, and elsewhere analytic. Their product gives
-    ``x = y_1 y_2 psi/(1 + psi)``, in which ``1 + psi`` is s if there is no mass at zero. So ``x = s**total`` times a
-    series in ``s**(1/root)``, and the density ``-Im s/(pi x)``.
-
-    Parameters
-    ----------
-    mu, nu : Law
-        The two factors.
-
-    Returns
-    -------
-    Edge or None
-        Its behaviour at zero.
-    """
-    kernels = [dict(law.atoms).get(0.0, 0.0) for law in (mu, nu)]
-    roots = [Root.of(law) for law, kernel in zip((mu, nu), kernels, strict=True) if kernel == max(kernels)]
-    root = lcm(*(each.lead for each in roots))
-    order = sum(root * each.power // each.lead for each in roots) - (root if max(kernels) == 0 else 0)
-    if order > root:
-        # in the bulk of a law that reaches below zero the series are not real
-        even = (root, order) == (1, 2) and min(extent(mu)[0], extent(nu)[0]) >= 0
-        return Edge(0.0, root / order - 1, order, even=even)
-    # s is x to leading order, which is real: the density is that of the laws
-    exponents = [each.exponent for each in roots if each.exponent is not None]
-    if exponents and any(low < 0 < high for law in (mu, nu) for low, high in law.support):
-        exponents.append(0.0)
-    return Edge(0.0, min(exponents), root) if exponents else None
-
-
-def extent(law: Law) -> tuple[float, float]:
-    """The leftmost and the rightmost point that a law is represented at: finite for laws with tails too.
-
-    Parameters
-    ----------
-    law : Law
-        Any law.
-
-    Returns
-    -------
-    low, high : float
-        The two ends.
-    """
-    ends = [end for interval in law.support for end in interval] + [place for place, _ in law.atoms]
-    return min(ends), max(ends)
-
-
-@dataclass(frozen=True)
-class RectangularAddition(Operation):
-    """Sum of n x m matrices, in terms of squared singular values.
-
-    The variables are the diagonal entries (a, b) of the subordination function of the hermitised matrix, and ``y = a
-    b``. The two corners of its resolvent, ``g = b G(y)`` and ``g' = (1 + ratio psi(y))/b``, are equal for the two laws,
-    and then the ``psi`` add up.
-    """
-
-    ratio: float = 1.0
-
-    @property
-    def size(self) -> int:
-        """Rows and columns."""
-        return 2
-
-    @property
-    def positive(self) -> bool:
-        """Always: these are squares."""
-        return True
-
-    def bounds(self) -> tuple[float, float]:
-        """The largest singular values add up at most."""
-        return 0.0, (np.sqrt(extent(self.mu)[1]) + np.sqrt(extent(self.nu)[1])) ** 2
-
-    def far(self, z: Complex) -> Complex:
-        """Both corners are those of the hermitised matrix alone."""
-        return np.tile(np.sqrt(z), (2, 1))
-
-    def _partner(self, u: Complex, law: Law) -> tuple[Complex, Complex, Side]:
-        """``h(a, b) = (1/g - a, 1/g' - b)``, its Jacobian, and the law's transforms."""
-        a, b = u
-        side = Side.at(law, a * b)
-        wide = 1 + self.ratio * side.psi
-        bend = self.ratio * side.dpsi / wide**2
-        row_a = np.stack([side.dh, a / b * side.dh - side.h / b**2])
-        row_b = np.stack([-(b**2) * bend, -self.ratio * side.psi / wide - side.y * bend])
-        return np.stack([side.h / b, -b * self.ratio * side.psi / wide]), np.stack([row_a, row_b]), side
-
-    def _both(self, u: Complex, root: Complex) -> tuple[Side, Side, Complex]:
-        """The two laws at a fixed point, and the second law's variables."""
-        h, _, one = self._partner(u, self.mu)
-        return one, Side.at(self.nu, np.prod(root + h, axis=0)), root + h
-
-    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        """``(a, b) -> x + h(x + h(a, b))`` with ``x = sqrt(z)``."""
-        root = np.sqrt(z)
-        h, inner, _ = self._partner(u, self.mu)
-        partner = root + h
-        h_back, outer, _ = self._partner(partner, self.nu)
-        error = np.abs(root) + np.abs(h_back) + np.einsum("ijn,jn->in", np.abs(outer), np.abs(root) + np.abs(h))
-        return root + h_back - u, np.einsum("ijn,jkn->ikn", outer, inner), 4 * ROUNDING * error
-
-    def cauchy(self, u: Complex, x: Real) -> Complex:
-        """``(1 + psi_1 + psi_2)/x``."""
-        one, two, _ = self._both(u, np.sqrt(x) + 0j)
-        return (1 + one.psi + two.psi) / x
-
-    def count(self, u: Real, x: Real) -> Real:
-        """``L = L_1(y_1) + L_2(y_2) + log(g g') - (1/ratio - 1) log[w/(w_1 w_2)]`` with ``w = 1 + ratio psi``."""
-        one, two, partner = self._both(u + 0j, np.sqrt(x) + 0j)
-        psi = (one.psi + two.psi).real
-        long, wide = 1 + psi < 0, 1 + self.ratio * psi < 0
-        turns = 0.0
-        for law, (a, b) in ((self.mu, u), (self.nu, partner.real)):
-            # arg y runs from 0 to 2 pi as a and b turn negative, and the potential with it
-            inside = law.cdf(a * b)
-            turns = turns + np.where((a < 0) & (b < 0), 1 + inside, 1 - inside) + (1 / self.ratio - 1) * (b < 0)
-        return 1 - (turns - long - wide - (1 / self.ratio - 1) * wide)
-
-    def edge_at_zero(self) -> Edge | None:
-        """A finite density of singular values has a square-root singularity in their squares."""
-        return Edge.hard(0.0)

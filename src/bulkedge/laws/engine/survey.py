@@ -10,16 +10,22 @@ method finds (:func:`polish`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
-from bulkedge.errors import UnresolvedError
+from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.critical import polish
-from bulkedge.laws.engine.fixed_point import BranchError, Step, bulk_fixed_point, descend, real_fixed_point
-from bulkedge.laws.engine.subordination import Problem
+from bulkedge.laws.engine.demands import SMALLEST_MASS, countable
+from bulkedge.laws.engine.fixed_point import Step, descend
+from bulkedge.laws.engine.inversion import Inversion
+from bulkedge.laws.engine.neighbours import Known, between
+from bulkedge.laws.engine.subordination import Moments, Problem
 
 Atoms = tuple[tuple[float, float], ...]
+Sliver = tuple[float, float, float]
+"""An edge, a point of the bulk next to it, and the power of the distance that the density is between them."""
 
 SECTIONS, FEWER, MANY = 16, 6, 4
 """Parts that a stretch of the line is cut into; fewer if there are more stretches than so many."""
@@ -28,15 +34,9 @@ RESOLUTION = 1e-4
 CLOSE = 1.1e-10
 FINEST = 1e-12
 MOST_POINTS = 20_000
-MOST_WORK = 5.0
-"""Units of :meth:`Problem.work` that a law may cost: about seconds, but counted, so that results do not depend on the
-machine."""
-REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
-SMALLEST_MASS = 1e-11
-"""Mass between two gaps that counts as none."""
 FARTHEST = 1e-7
 """How far from its gap, as a fraction of x, the bulk may first be proved if no mass lies between that counts."""
-MISSED = 1e-7
+MISSED = 2e-11
 """Difference between the mass of a density and that counted which tells of a gap that was overlooked."""
 
 
@@ -49,7 +49,7 @@ class Survey:
     operation : Problem
         The law, as a fixed-point problem of d variables.
     step : callable
-        Its self-map, with an account of the work done (:func:`metered`).
+        Its self-map, with an account of the work done (:class:`~bulkedge.laws.engine.account.Account`).
     atoms : tuple
         Its atoms, which the counts of mass include and ``mass`` does not.
     x : array of shape (n,)
@@ -63,7 +63,13 @@ class Survey:
     stuck : set
         Pairs of neighbours between which nothing could be proved any more: an edge within rounding error.
     slivers : list
-        Pairs of neighbours, the one in a gap first, between which an edge lies that was not found.
+        Where the edge itself, or points that close to it, were not resolved.
+    bridges : list
+        Those of the slivers about points next to an edge (:func:`bulkedge.laws.engine.slivers.bridged`).
+    polished : dict
+        The edges between pairs of neighbours, the one in a gap first, and whether they were found.
+    lenient : bool
+        Whether edges that are not found are left to the comparison of masses, which follows.
     rounds : int
         How often the mass of the density was compared with the counts.
     """
@@ -76,11 +82,14 @@ class Survey:
     state: Complex
     resolution: float = RESOLUTION
     stuck: set[tuple[float, float]] = field(default_factory=set)
-    slivers: list[list[float]] = field(default_factory=list)
+    slivers: list[Sliver] = field(default_factory=list)
+    bridges: list[Sliver] = field(default_factory=list)
+    polished: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)
+    lenient: bool = False
     rounds: int = 0
 
     @classmethod
-    def of(cls, operation: Problem, atoms: Atoms) -> Survey:
+    def of(cls, operation: Problem, atoms: Atoms, account: Account) -> Survey:
         """Survey the line between the bounds of the operation, until every edge is known roughly.
 
         Parameters
@@ -89,6 +98,8 @@ class Survey:
             The law, as a fixed-point problem.
         atoms : tuple of (location, mass)
             Its atoms.
+        account : Account
+            Of the work that the law may cost.
 
         Returns
         -------
@@ -96,9 +107,14 @@ class Survey:
             With a point in each interval of the bulk, and points in the gaps on both sides of it.
         """
         low, high = operation.bounds()
-        margin = (high - low) / 8
+        margin = (high - low) * operation.margin
         survey = cls(
-            operation, metered(operation), atoms, np.zeros(0), np.zeros(0), np.zeros((operation.size, 0), dtype=complex)
+            operation,
+            account.metered(operation),
+            atoms,
+            np.zeros(0),
+            np.zeros(0),
+            np.zeros((operation.size, 0), dtype=complex),
         )
         survey.examine(np.array([high + margin] if operation.positive else [low - margin, high + margin]))
         if operation.positive:
@@ -122,6 +138,36 @@ class Survey:
         """Which known points lie in the bulk."""
         return np.isnan(self.mass)
 
+    @cached_property
+    def _moments(self) -> Moments | None:
+        return self.operation.moments() if self.operation.light_islands else None
+
+    @cached_property
+    def _inversion(self) -> Inversion | None:
+        return self.operation.inversion()
+
+    @property
+    def hidden(self) -> Mask:
+        """Between which neighbours in gaps there is mass that counts, so many as points less one."""
+        smallest = self.countable(self.x)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.abs(np.diff(self.mass)) > np.minimum(smallest[1:], smallest[:-1]))
+
+    def countable(self, x: Real) -> Real:
+        """The least mass that counts at points of the line; see :func:`~bulkedge.laws.engine.demands.countable`.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            The points.
+
+        Returns
+        -------
+        array of shape (n,)
+            The masses.
+        """
+        return countable(self._moments, x)
+
     def examine(self, x: Real) -> None:
         """Prove for each x on which side it lies, and remember it.
 
@@ -130,8 +176,9 @@ class Survey:
         Parameters
         ----------
         x : array of shape (n,)
-            New points, in any order.
+            Points in any order, of which those that are known already are left out.
         """
+        x = x[~np.isin(x, self.x)]
         state, decided = self.prove(x)
         x, state = x[decided], state[:, decided]
         real = np.all(state.imag == 0, axis=0)
@@ -161,48 +208,37 @@ class Survey:
         decided : array of shape (n,)
             Where there is a proof.
         """
-        step, size = self.step, self.operation.size
-        state, pending = np.zeros((size, len(x)), dtype=complex), np.arange(len(x))
-        finite = np.isfinite(self.state[0])
-        for kind, search in ((~self.inside & finite, real_fixed_point), (self.inside, bulk_fixed_point)):
-            if kind.any() and len(pending):
-                nearest = np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]
-                found, proved = search(step, x[pending], self.state[:, nearest])
-                state[:, pending[proved]] = found[:, proved]
-                pending = pending[~proved]
-        if len(pending):
-            state[:, pending], proved = descend(step, x[pending], self.operation.far)
-            pending = pending[~proved]
-        return state, np.isin(np.arange(len(x)), pending, invert=True)
+        state, decided = np.zeros((self.operation.size, len(x)), dtype=complex), np.zeros(len(x), dtype=bool)
+        known = Known(self.x, self.state, self.inside)
+        for inversion in (None, self._inversion)[: 1 if self._inversion is None else 2]:
+            left = np.flatnonzero(~decided)
+            if len(left):
+                state[:, left], decided[left] = known.lead_to(x[left], self.step, inversion)
+        left = np.flatnonzero(~decided)
+        if len(left):
+            state[:, left], decided[left] = descend(self.step, x[left], self.operation.far)
+        return state, decided
 
     def _sections(self) -> Real:
         """New points between neighbours that differ: in kind, or in the mass to their left."""
         inside = self.inside
-        with np.errstate(invalid="ignore"):
-            hidden = np.abs(np.diff(self.mass)) > SMALLEST_MASS
+        hidden = self.hidden
         differ = (inside[1:] != inside[:-1]) | hidden
         low, high, size = self.x[:-1], self.x[1:], float(np.ptp(self.x))
-        finest = 0.0 if self.operation.positive else FINEST * size
+        finest, reach = 0.0 if self.operation.graded else FINEST * size, np.maximum(np.abs(low), np.abs(high))
         # an island between two gaps is looked for until a point of it is known, however narrow it is
         resolution = np.where(hidden, min(CLOSE, self.resolution), self.resolution)
-        wide = high - low > np.maximum(resolution * np.maximum(np.abs(low), np.abs(high)), finest)
-        if self.operation.positive:
-            wide &= high > 2 * self.operation.smallest * size
+        wide = high - low > np.maximum(resolution * reach, finest)
+        if self.operation.graded:
+            wide &= reach > 2 * self.operation.smallest * size
         pairs = set(zip(low[differ & wide].tolist(), high[differ & wide].tolist(), strict=True))
         fresh = sorted(pairs - self.stuck)
         # a pair that is still there the next time has no point between that could be decided
         self.stuck |= pairs
         # few points a round where there are many pairs, many where rounds and not points are what costs
         parts = SECTIONS if len(fresh) <= MANY else FEWER
-        return np.concatenate([self._between(a, b, parts) for a, b in fresh]) if fresh else np.zeros(0)
-
-    def _between(self, low: float, high: float, count: int) -> Real:
-        # unequal parts, so that no point falls on an atom by symmetry
-        parts = (np.arange(1, count) - 0.1618) / count
-        if self.operation.positive and high > 8 * low:
-            bottom = max(low, self.operation.smallest * self.x[-1])
-            return np.asarray(bottom * (high / bottom) ** parts)
-        return np.asarray(low + (high - low) * parts)
+        bottom = self.operation.smallest * size if self.operation.graded else None
+        return np.concatenate([between(a, b, parts, bottom) for a, b in fresh]) if fresh else np.zeros(0)
 
     def edges(self) -> list[tuple[float, float]]:
         """The bulk: runs of inside points, from edge to edge.
@@ -212,21 +248,26 @@ class Survey:
         square root in which its density ends is then narrower than that, and without mass.
         """
         while True:
-            low, high = self._runs()
+            low, high = self.runs()
             outer, inner = np.append(low, high), np.append(low + 1, high - 1)
-            ends, resolved = polish(self.step, self.x[outer], self.state[:, outer].real, self.x[inner])
+            ends, resolved = self._polished(outer, inner)
             # one side of zero may be bulk and the other a gap: a touching edge, and no critical point
             if self.operation.edge_at_zero() is not None:
                 across = self.x[outer] * self.x[inner] < 0
                 ends, resolved = np.where(across, 0.0, ends), resolved | across
             near = np.abs(self.x[outer] - self.x[inner]) <= CLOSE * np.abs(self.x[inner])
-            if not np.all(resolved | near) and self.resolution < CLOSE:
-                near |= self._massless(outer, inner)
+            easy = bool(np.all(resolved | near))
+            if not easy and self.resolution < CLOSE:
+                near |= self._massless(outer, inner) | self.lenient
             if np.all(resolved | near):
+                # intervals that are found from now on need not be known better than the first ones
+                self.resolution = RESOLUTION if easy else self.resolution
                 zero = ~resolved & self._at_zero(outer, inner)
                 ends = np.where(resolved, ends, np.where(zero, 0.0, self.x[outer]))
-                self.slivers = np.stack([self.x[outer], self.x[inner]], axis=1)[~resolved & ~zero].tolist()
-                if not self.operation.positive:
+                lost = ~resolved & ~zero
+                pairs = zip(self.x[outer[lost]].tolist(), self.x[inner[lost]].tolist(), strict=True)
+                self.slivers = [*self.bridges, *((edge, point, 0.5) for edge, point in pairs)]
+                if not self.operation.graded:
                     ends = np.where(np.abs(ends) < 4 * EPS * np.ptp(self.x), 0.0, ends)
                 return list(zip(ends[: len(low)].tolist(), ends[len(low) :].tolist(), strict=True))
             if self.resolution < CLOSE:
@@ -234,8 +275,37 @@ class Survey:
             self.resolution /= 100
             self._sharpen(np.minimum(outer, inner)[resolved], np.minimum(outer, inner)[~resolved & ~near])
 
-    def _runs(self) -> tuple[Index, Index]:
-        """Numbers of the points in gaps before and after each run of points inside."""
+    def _polished(self, outer: Index, inner: Index) -> tuple[Real, Mask]:
+        """The edges between neighbours, and which of them were found; those of pairs seen before are remembered."""
+        pairs = list(zip(self.x[outer].tolist(), self.x[inner].tolist(), strict=True))
+        fresh = np.array([k for k, pair in enumerate(pairs) if pair not in self.polished], dtype=np.intp)
+        if len(fresh):
+            new = outer[fresh]
+            found = self._searched(self.x[new], self.state[:, new].real, self.x[inner[fresh]])
+            for k, end, success in zip(fresh.tolist(), *(each.tolist() for each in found), strict=True):
+                self.polished[pairs[k]] = end, success
+        known = [self.polished[pair] for pair in pairs]
+        return np.array([end for end, _ in known]), np.array([success for _, success in known], dtype=bool)
+
+    def _searched(self, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
+        """Edges between points in gaps and neighbours in the bulk, in either coordinates; and which were found."""
+        ends, resolved = polish(self.step, x, state, bulk)
+        (left,) = np.nonzero(~resolved)
+        if self._inversion is not None:
+            left = left[self._inversion.far(state[:, left] + 0j)]
+        if len(left) and self._inversion is not None:
+            seen, inverse = self._inversion.seen(self.step), self._inversion.inverse(state[:, left] + 0j).real
+            ends[left], resolved[left] = polish(seen, x[left], inverse, bulk[left])
+        return ends, resolved
+
+    def runs(self) -> tuple[Index, Index]:
+        """Numbers of the points in gaps before and after each run of points inside.
+
+        Returns
+        -------
+        before, after : int arrays of shape (n,)
+            For each of the intervals that :meth:`edges` returns.
+        """
         change = np.diff(self.inside.astype(int))
         return np.flatnonzero(change == 1), np.flatnonzero(change == -1) + 1
 
@@ -265,79 +335,62 @@ class Survey:
             return np.zeros(len(outer), dtype=bool)
         return (self.x[outer] < self.x[inner]) & (self.x[inner] <= FARTHEST * self.x[-1])
 
-    def complete(self, masses: Real) -> bool:
-        """Compare the mass of each interval's density with that counted in the gaps beside it, and look closer.
+    def missed(self, masses: Real, which: Mask) -> Real:
+        """How much the mass of each interval's density differs from that counted in the gaps beside it.
+
+        Parameters
+        ----------
+        masses : array of shape (k,)
+            The mass of the density in some of the n intervals that :meth:`edges` returned.
+        which : bool array of shape (n,)
+            In which.
+
+        Returns
+        -------
+        array of shape (n,)
+            The differences, without sign; zero for the other intervals.
+        """
+        low, high = self.runs()
+        result = np.zeros(len(low))
+        result[which] = np.abs((self.mass[high] - self.mass[low])[which] - masses)
+        return result
+
+    def about(self, x: Real) -> Mask:
+        """Which of the intervals that :meth:`edges` returned some of the points are in, or next to.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            Points of the line.
+
+        Returns
+        -------
+        bool array of shape (n,)
+            For each interval.
+        """
+        low, high = self.runs()
+        return np.any((x >= self.x[low][:, None]) & (x <= self.x[high][:, None]), axis=1)
+
+    def complete(self, missed: Real) -> bool:
+        """Look closer where the mass of an interval's density is not that counted in the gaps beside it.
 
         They differ where an edge is that of another interval: in between is a gap that no point has shown yet.
 
         Parameters
         ----------
-        masses : array of shape (n,)
-            The mass of the density in each of the intervals that :meth:`edges` returned.
+        missed : array of shape (n,)
+            The differences, for each of the intervals that :meth:`edges` returned.
 
         Returns
         -------
         bool
             Whether they agree, or nothing more can be seen.
         """
-        low, high = self._runs()
-        right = np.abs(self.mass[high] - self.mass[low] - masses) <= MISSED
+        low, high = self.runs()
+        right = missed <= MISSED
         self.rounds += 1
         if right.all() or RESOLUTION * 100.0**-self.rounds < CLOSE:
             return True
         self.resolution = RESOLUTION * 100.0**-self.rounds
         self._sharpen(np.append(low[right], high[right] - 1), np.append(low[~right], high[~right] - 1))
         return False
-
-
-def _nearest(places: Real, x: Real) -> Index:
-    """Which of the places, in increasing order, is nearest to each x."""
-    after = np.clip(np.searchsorted(places, x), 1, max(len(places) - 1, 1))
-    before = after - 1
-    after = np.minimum(after, len(places) - 1)
-    return np.where(np.abs(x - places[before]) <= np.abs(places[after] - x), before, after)
-
-
-def metered(operation: Problem) -> Step:
-    """The self-map, which raises when more work has been done than a law may cost.
-
-    Parameters
-    ----------
-    operation : Problem
-        The law, as a fixed-point problem.
-
-    Returns
-    -------
-    callable
-        ``operation.step``, which counts :meth:`Problem.work`; each call of this function starts an account of its own.
-    """
-    spent = 0.0
-
-    def step(u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        nonlocal spent
-        spent += operation.work(len(z))
-        if spent > MOST_WORK:
-            raise UnresolvedError(f"{operation!r}: its bulk takes more work than {MOST_WORK:g} units; {REMEDY}")
-        return operation.step(u, z)
-
-    return step
-
-
-def unresolved(operation: Problem, what: str, x: Real) -> BranchError:
-    """The error to raise: what was being resolved, and what can be done about it.
-
-    Parameters
-    ----------
-    operation : Problem
-        The law, as a fixed-point problem.
-    what : str
-        What was not reached: ``"the edges were not resolved"``.
-    x : array of shape (n,)
-        Where.
-
-    Returns
-    -------
-    BranchError
-        To be raised by the caller.
-    """
-    return BranchError(f"{operation!r}: {what}; {REMEDY}", x)

@@ -1,0 +1,105 @@
+"""New points of the line between known ones, and fixed points there."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from bulkedge.arrays import Complex, Index, Mask, Real
+from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, real_fixed_point
+from bulkedge.laws.engine.inversion import Inversion
+
+
+class Known(NamedTuple):
+    """Points of the line with their fixed points.
+
+    Attributes
+    ----------
+    x : array of shape (n,)
+        The points, increasing.
+    state : complex array of shape (d, n)
+        The fixed points; not finite where none is known.
+    inside : bool array of shape (n,)
+        Which points lie in the bulk; the others lie in gaps.
+    """
+
+    x: Real
+    state: Complex
+    inside: Mask
+
+    def lead_to(self, x: Real, step: Step, inversion: Inversion | None) -> tuple[Complex, Mask]:
+        """Newton's method from the nearest known points, first from one in a gap, then from one in the bulk.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            New points.
+        step : callable
+            The self-map; see :data:`bulkedge.laws.engine.fixed_point.Step`.
+        inversion : Inversion, optional
+            Coordinates to use; points are then left out if the nearest known variables are not next to infinity.
+
+        Returns
+        -------
+        state : complex array of shape (d, k)
+            The fixed points.
+        proved : bool array of shape (k,)
+            Where they are proved.
+        """
+        seen = step if inversion is None else inversion.seen(step)
+        state, pending = np.zeros((len(self.state), len(x)), dtype=complex), np.arange(len(x))
+        finite = np.isfinite(self.state[0])
+        in_gaps = partial(real_fixed_point, strict=inversion is not None)
+        for kind, search in ((~self.inside & finite, in_gaps), (self.inside, bulk_fixed_point)):
+            if not kind.any() or not len(pending):
+                continue
+            start, tried = self.state[:, np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]], pending
+            if inversion is not None:
+                far = inversion.far(start)
+                start, tried = inversion.inverse(start[:, far]), pending[far]
+            if len(tried):
+                found, proved = search(seen, x[tried], start)
+                found = found[:, proved] if inversion is None else inversion.original(found[:, proved])
+                state[:, tried[proved]], pending = found, np.setdiff1d(pending, tried[proved])
+        return state, np.isin(np.arange(len(x)), pending, invert=True)
+
+
+def _nearest(places: Real, x: Real) -> Index:
+    """Which of the places, in increasing order, is nearest to each x."""
+    after = np.clip(np.searchsorted(places, x), 1, max(len(places) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(places) - 1)
+    return np.where(np.abs(x - places[before]) <= np.abs(places[after] - x), before, after)
+
+
+def between(low: float, high: float, count: int, bottom: float | None) -> Real:
+    """Points that cut a stretch of the line into parts.
+
+    Parameters
+    ----------
+    low, high : float
+        The stretch.
+    count : int
+        Number of parts.
+    bottom : float, optional
+        If given, parts are equal on a logarithmic scale of the distance from zero, down to this one.
+
+    Returns
+    -------
+    array
+        The points, in no particular order.
+    """
+    # unequal parts, so that no point falls on an atom by symmetry
+    parts = (np.arange(1, count) - 0.1618) / count
+    if bottom is None:
+        return np.asarray(low + (high - low) * parts)
+    if low < 0 < high:
+        ends = max(-low, bottom), max(high, bottom)
+        return np.concatenate([-(ends[0] ** (1 - parts)) * bottom**parts, bottom ** (1 - parts) * ends[1] ** parts])
+    near, far = (low, high) if high > 0 else (high, low)
+    if abs(far) <= 8 * abs(near):
+        return np.asarray(low + (high - low) * parts)
+    bottom = max(abs(near), bottom)
+    return np.asarray(np.copysign(bottom * (abs(far) / bottom) ** parts, far))
