@@ -48,6 +48,8 @@ class Response(ABC):
     """Both responses as functions of a coordinate s in which the gaps are known exactly: z itself, or its square."""
 
     gaps: Gaps
+    ratio = 1.0
+    """Rows over columns: the right response over the left one, but for zeros."""
 
     @abstractmethod
     def at(self, s: Real) -> Pair:
@@ -173,7 +175,10 @@ class Response(ABC):
     def _overlaps(self, point: Real, pair: Pair, value: Real) -> tuple[Real, Real]:
         """Squared overlaps of outliers at points where the root of D takes the given values."""
         # phi/D' is one over phi~' + phi' phi~/phi
-        quotient = pair.right / pair.left
+        # between atoms next to each other the left response may cancel to zero; it is the square over the right one
+        vanished = pair.left == 0
+        rest = np.where(pair.right == 0, self.ratio, (pair.right / value) ** 2)
+        quotient = np.where(vanished, rest, pair.right / np.where(vanished, 1.0, pair.left))
         slopes = pair.right_slope + pair.left_slope * quotient, pair.left_slope + pair.right_slope / quotient
         left, right = (np.minimum(-2 * self.metric(point) * value**2 / slope, 1.0) for slope in slopes)
         return left, right
