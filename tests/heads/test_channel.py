@@ -14,6 +14,8 @@ from bulkedge.propagation.trainability import softmax_of_gaussians
 TOKENS, DRAWS = 1500, 8
 COUPLINGS = [np.array([0.5, 0.3, 0.2, 0.1]), np.full(6, 0.3)]
 MEANS = [0.0, 0.7]
+FAR = 2.5
+"""A mean query that makes most of the scores: the spread of rows depends on it to second order."""
 
 
 def attention(couplings, mean, rng, tokens=TOKENS):
@@ -40,7 +42,7 @@ def measured(request):
 
 
 @pytest.mark.parametrize("couplings", COUPLINGS, ids=len)
-@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("mean", [*MEANS, FAR])
 def test_rows(couplings, mean):
     """Against the mean over 100,000 drawn queries of what is exact for each; 1 % is what these draws leave."""
     channel = Channel(couplings, mean)

@@ -78,8 +78,16 @@ def test_quantiles_lie_on_the_diagonal(axes):
     be.plots.quantiles(be.Spectrum.of(values, "eigenvalues"), law, axes)
     points = axes.lines[0]
     assert points.get_xdata() == pytest.approx(points.get_ydata())
+    assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
     with pytest.raises(be.DomainError, match="convert one of them"):
         be.plots.quantiles(be.Spectrum.of(values, "singular values"), law, axes)
+
+
+def test_quantiles_over_decades_have_logarithmic_axes(axes):
+    law = be.CausalLaw(1.0)
+    values = law.ppf((np.arange(100) + 0.5) / 100)
+    be.plots.quantiles(be.Spectrum.of(values, law.unit), law, axes)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
 
 def test_what_has_no_density_shows_its_distribution_function(axes):

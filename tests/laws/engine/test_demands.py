@@ -54,6 +54,24 @@ def test_what_counts_further_out():
     assert countable(None, x) == pytest.approx([SMALLEST_MASS] * 4)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_what_counts_does_not_depend_on_the_scale(scale):
+    x = np.array([0.3, 3.0, 9.0, 20.0])
+    expected = countable(Moments(0.0, 1.0, 0.0), x)
+    assert countable(Moments(0.0, scale**2, 0.0), scale * x) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_what_is_refused_does_not_depend_on_the_scale(scale):
+    """A displacement of a hundredth of the slack passes, one of ten times the slack does not."""
+    law = be.Semicircle(scale**2)
+    slack = 1e-10 * scale + SMALLEST_MASS * 2 * scale
+    demanded = Moments(0.0, scale**2, 0.0)
+    check_moments(law, law.continuum.moved(Fraction(1), Fraction(slack / 100)), demanded)
+    with pytest.raises(UnresolvedError, match="mean is off"):
+        check_moments(law, law.continuum.moved(Fraction(1), Fraction(100 * slack)), demanded)
+
+
 def test_normalised_measures_differ_by_a_constant():
     continuum = be.MarchenkoPastur(0.5).continuum
     half = continuum.normalised(0.5)
