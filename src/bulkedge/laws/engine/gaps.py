@@ -141,7 +141,18 @@ class Charts:
     found: list[Chart] = field(default_factory=list)
 
     def hold(self, low: float, high: float) -> bool:
-        """Whether one of the stretches contains an interval, or two points in gaps."""
+        """Whether one of the stretches contains an interval, or two points in gaps.
+
+        Parameters
+        ----------
+        low, high : float
+            The ends of the interval, or the two points.
+
+        Returns
+        -------
+        bool
+            Whether both lie in the same stretch.
+        """
         return any(chart.low <= low and high <= chart.high for chart in self.found)
 
     def add(self, missed: Mask) -> bool:
