@@ -334,7 +334,7 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
         return u * factor, factor + ratio * u * slope, np.abs(u) * size
 
     def exact(u: Fraction) -> Fraction:
-        return u * (1 + Fraction(ratio) * (u * exact_cauchy(law, u) - sum(Fraction(mass) for _, mass in law.atoms)))
+        return u * (1 + Fraction(ratio) * (u * exact_cauchy(law, u) - 1))
 
     positive = law.locations != 0
     atoms, masses = law.locations[positive], law.masses[positive]
