@@ -16,8 +16,7 @@ from bulkedge.studies.items import PAPERS
 from bulkedge.version import __version__
 
 VERDICTS = ["holds", "fails", "undecided"]
-LAWS = "laws"
-TITLES = {LAWS: "The laws that every paper stands on"} | PAPERS
+TITLES = {"laws": "The laws that every paper stands on"} | PAPERS | {"heads": "Real heads, past the papers"}
 """Headings of the folders of studies, in the order of the page."""
 
 

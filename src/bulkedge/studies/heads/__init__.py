@@ -1,0 +1,1 @@
+"""Studies of real heads, past the papers: causal, popular, hot and anisotropic ones, and trained models."""
