@@ -1,5 +1,22 @@
-"""Trained models: the weights that packages carry."""
+"""Trained models: weights that packages carry, and what their heads see.
 
+``capture`` needs torch and transformers, and loads them when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from bulkedge.models.packaged import MODELS, TEXTS, packaged_model, sample_text
 from bulkedge.models.weights import TABLES, embedding_table
 
-__all__ = ["TABLES", "embedding_table"]
+if TYPE_CHECKING:
+    from bulkedge.models.layers import Layer, capture
+
+__all__ = ["MODELS", "TABLES", "TEXTS", "Layer", "capture", "embedding_table", "packaged_model", "sample_text"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in ("Layer", "capture"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module("bulkedge.models.layers"), name)

@@ -62,6 +62,12 @@ class Call(NamedTuple):
     """As the queries, or with fewer heads that they share."""
     value: Tensor
     """As the keys."""
+    mask: Tensor | None = None
+    """Of booleans, who may look at whom, or of numbers that are added to the scores, positional ones included."""
+    causal: bool = False
+    """Whether a row sees what comes before it and itself; the mask is None then."""
+    scale: float = 1.0
+    """Factor of the scores."""
     gamma: Coefficient = 0.0
     """How much of the mean is taken away, for all heads or for each."""
 
@@ -230,8 +236,6 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
         if wanted.get(name) is not None:
             raise DomainError(f"{type(module).__name__} asks for {name!r}, which torch's fused attention has not")
     Calls.number += 1
-    call = _transformed(Call(module, query, key, value))
-    query, key, value = call.query, call.key, call.value
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = bool(query.shape[2] > 1 and attention_mask is None and causal)
     if wanted.get("position_bias") is not None:
@@ -239,11 +243,14 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
 
         attention_mask = create_position_bias_mask(wanted["position_bias"], attention_mask, causal, query, key)
         causal = False
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    call = _transformed(Call(module, query, key, value, attention_mask, causal, scale))
+    query, key, value, mask = call.query, call.key, call.value, call.mask
     shared = query.shape[1] > key.shape[1]
-    if shared and attention_mask is not None:  # no fused kernel takes both
+    if shared and mask is not None:  # no fused kernel takes both
         key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
         shared = False
-    output = shaped_attention(query, key, value, attention_mask, dropout, causal, scaling, shared, gamma=call.gamma)
+    output = shaped_attention(query, key, value, mask, dropout, call.causal, call.scale, shared, gamma=call.gamma)
     return output.transpose(1, 2).contiguous(), None
 
 
