@@ -10,7 +10,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
 
-collect_ignore_glob = [] if find_spec("torch") else ["src/bulkedge/nn/*"]
+collect_ignore_glob = [] if find_spec("torch") else ["src/bulkedge/nn/*", "src/bulkedge/models/layers.py"]
 if not find_spec("triton"):
     collect_ignore_glob.append("src/bulkedge/nn/kernels.py")
 

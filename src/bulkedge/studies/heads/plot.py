@@ -1,3 +1,5 @@
 """Figures of the studies of real heads, each in a file of ``figures/``."""
 
-__all__: list[str] = []
+from bulkedge.studies.heads.figures.long_context import long_context
+
+__all__ = ["long_context"]
