@@ -1,4 +1,4 @@
-"""Write down the numbers of every claim at the sizes of the tests, so that none changes unnoticed.
+"""Write down the numbers of every claim and what every figure shows, at the sizes of the tests: none changes unnoticed.
 
 python tools/claims.py [STUDY ...]     # accept what they are now; read the difference before you commit it
 """
@@ -10,16 +10,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bulkedge.studies.base import studies
+import xarray as xr
+
+from bulkedge.studies.base import Study, studies
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
-RECORD = TESTS / "studies" / "claims.json"
+CLAIMS, FIGURES = TESTS / "studies" / "claims.json", TESTS / "studies" / "figures.json"
 SEED = 5
+Record = dict[str, Any]
 
 
-def numbers(name: str, sizes: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the claims of a study say at these sizes, to seven digits."""
-    study = studies()[name].preset("quick", **sizes)
+def numbers(study: Study, data: xr.Dataset) -> list[dict[str, Any]]:
+    """What the claims of a study say, to seven digits."""
     return [
         {
             "statement": claim.statement,
@@ -29,20 +31,31 @@ def numbers(name: str, sizes: dict[str, Any]) -> list[dict[str, Any]]:
             "finite_size": float(f"{claim.finite_size:.7g}"),
             "rival": None if isinstance(claim.rival, str) else float(f"{claim.rival.value:.7g}"),
         }
-        for claim in study.claims(study.simulate(SEED))
+        for claim in study.claims(data)
     ]
 
 
 def main(names: list[str]) -> None:
-    """Run the studies named, or all, and write their numbers."""
+    """Run the studies named, or all, and write down what they say and show."""
     sys.path[:0] = [str(TESTS), str(TESTS / "studies")]
+    from drawn import described
     from test_studies import SMALL
 
-    known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    found = {name: numbers(name, SMALL[name]) for name in names or SMALL}
-    numbered = {name: (known | found)[name] for name in sorted(SMALL) if name in known | found}
-    text = json.dumps(numbered, indent=1, ensure_ascii=False)
-    RECORD.write_text(text + "\n", encoding="utf-8")
+    claims, figures = Record(), Record()
+    for name in names or SMALL:
+        study = studies()[name].preset("quick", **SMALL[name])
+        data = study.simulate(SEED)
+        claims[name], figures[name] = numbers(study, data), described(study.plot(data))
+    claims, figures = merged(CLAIMS, claims, SMALL), merged(FIGURES, figures, SMALL)
+    CLAIMS.write_text(json.dumps(claims, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    lines = [f"{json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}" for name, each in figures.items()]
+    FIGURES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")  # a line for each study
+
+
+def merged(path: Path, found: Record, known: Record) -> Record:
+    """A record with what was found added to it, and without studies that are gone."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {name: (before | found)[name] for name in sorted(known) if name in before | found}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn import described
 from matplotlib.figure import Figure
 from toys import Toy
 
@@ -22,6 +23,7 @@ from bulkedge.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITTEN = json.loads((ROOT / "tests" / "studies" / "claims.json").read_text(encoding="utf-8"))
+DRAWN = json.loads((ROOT / "tests" / "studies" / "figures.json").read_text(encoding="utf-8"))
 
 SMALL = {
     "equivalence/breakdown": {"tokens": 200, "head_dim": 200, "steps": 10},
@@ -124,7 +126,9 @@ def test_study(name, remembered):
     assert json.loads(data.attrs["parameters"]) == json.loads(json.dumps(study.parameters()))
     assert (data.attrs["seed"], data.attrs["bulkedge"]) == (5, __version__)
     assert data.identical(study.simulate(seed=5))
-    assert_shows_its_data(study.plot(data))
+    figure = study.plot(data)
+    assert_shows_its_data(figure)
+    assert_as_drawn_before(name, figure)
     claims = study.claims(data)
     assert [claim.statement for claim in claims if claim.verdict == "fails"] == []
     assert len({claim.statement for claim in claims}) == len(claims)
@@ -149,6 +153,33 @@ def assert_as_written_down(name, claims):
         assert claim.measured.value == pytest.approx(each["measured"], abs=slack), claim.statement
         assert claim.measured.error == pytest.approx(each["error"], rel=0.1), claim.statement
         assert theory == pytest.approx([each["predicted"], each["finite_size"], each["rival"]], rel=1e-5, abs=slack)
+
+
+def assert_as_drawn_before(name, figure):
+    """Figures change on purpose only: ``python tools/claims.py`` accepts a change.
+
+    Words are the same everywhere. Means of what is drawn may differ by a little where simulations do, from one machine
+    to another; networks in training differ by more, and only their words are compared.
+    """
+    found, before = described(figure), DRAWN.get(name, [])
+    assert words_of(found) == words_of(before)
+    if "torch" not in studies()[name].requires:
+        numbers, expected = numbers_of(found), numbers_of(before)
+        assert numbers == pytest.approx(expected, rel=0.03, abs=1e-3 * np.median(np.abs(expected)))
+
+
+def words_of(described):
+    """The words of a description, and how many numbers stand between them."""
+    if isinstance(described, list):
+        return [words_of(each) for each in described]
+    return described if isinstance(described, str) else "number"
+
+
+def numbers_of(described):
+    """The numbers of a description, in a row."""
+    if isinstance(described, list):
+        return [number for each in described for number in numbers_of(each)]
+    return [] if isinstance(described, str) else [described]
 
 
 def refuted_rivals(claims):
