@@ -128,6 +128,17 @@ def test_random_damage_is_noticed_or_harmless(whole, name, tmp_path):
         check(whole, name, seed, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("ragged", 323),  # checksums gone and a description damaged: it was refused with the checksums made anew
+        ("labelled", 385),  # longer than its labels: the sweep went on, and could not be opened
+    ],
+)
+def test_damage_that_once_did_harm(whole, name, seed, tmp_path):
+    check(whole, name, seed, tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_lot_of_random_damage_is_noticed_or_harmless(whole, name, tmp_path):

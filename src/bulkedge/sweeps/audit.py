@@ -176,8 +176,8 @@ def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any]) -> Aud
     if missing := sorted(axes.keys() - arrays.keys()):
         raise LookupError(f"the labels of {', '.join(missing)} are gone")
     done = bool((status == DONE).any())
-    for name, array in arrays.items():
-        _require_described(folder, name, array, axes, done=done)
+    for name in arrays:
+        _require_described(folder, name, arrays, axes, done=done)
     labels = {name: each[...].tolist() for name, each in arrays.items() if is_labels(name, each) and name not in axes}
     variables = {name: each for name, each in arrays.items() if name not in (*axes, *labels, *RECORDS)}
     lost = (status == FAILED) & ~_on_record(failures, shape)
@@ -189,6 +189,31 @@ def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any]) -> Aud
         elif values is None or cell_checksum(cell_identity(who, index), values, labels) != int(checksums[index]):
             damaged[index] = True
     return Audit(_places(damaged), _places(unfinished & ~damaged), labels if done else {})
+
+
+def require_descriptions(folder: Path, group: zarr.Group) -> None:
+    """Refuse a store whose results are not described as they were written, before anything is written into it.
+
+    Labels of the axes and records that are gone can be made again, and are not looked at.
+
+    Parameters
+    ----------
+    folder : path
+        Where it is, for messages.
+    group : zarr.Group
+        The store.
+
+    Raises
+    ------
+    StoreError
+        As :func:`audited`.
+    """
+    manifest: Any = group.attrs["sweep"]
+    axes, arrays = axes_of(manifest), arrays_of(folder, group)
+    shape = tuple(len(values) for values in axes.values())
+    done = "status" in arrays and bool((_record(arrays["status"], shape)[0] == DONE).any())
+    for name in arrays.keys() - axes.keys():
+        _require_described(folder, name, arrays, axes, done=done)
 
 
 def _places(mask: NDArray[np.bool_]) -> tuple[Index, ...]:
@@ -238,8 +263,11 @@ def is_labels(name: str, array: Any) -> bool:
     return tuple(array.metadata.dimension_names or ()) == (name,)
 
 
-def _require_described(folder: Path, name: str, array: Any, axes: dict[str, list[Any]], *, done: bool) -> None:
+def _require_described(
+    folder: Path, name: str, arrays: dict[str, Any], axes: dict[str, list[Any]], *, done: bool
+) -> None:
     """The dimensions, attributes and labels of an array are those with which it was written."""
+    array = arrays[name]
     attributes = dict(array.attrs)
     signature = attributes.pop(CHECKED_BY, None)
     dims = tuple(array.metadata.dimension_names or ())
@@ -250,8 +278,12 @@ def _require_described(folder: Path, name: str, array: Any, axes: dict[str, list
         right = not done or signature == description_checksum(name, str(array[...].tolist()), dims, attributes)
     else:
         right = signature == description_checksum(name, array.dtype.str, dims, attributes)
+        lengths = {dim: len(values) for dim, values in axes.items()}
+        lengths |= {dim: arrays[dim].size for dim in dims if done and dim in arrays and dim not in axes}
         right = (
-            right and dims[: len(axes)] == tuple(axes) and array.shape[: len(axes)] == tuple(map(len, axes.values()))
+            right
+            and dims[: len(axes)] == tuple(axes)
+            and all(lengths[dim] == size for dim, size in zip(dims, array.shape, strict=True) if dim in lengths)
         )
     if not right:
         raise StoreError(

@@ -34,6 +34,7 @@ from bulkedge.sweeps.audit import (
     audited,
     is_labels,
     read_group,
+    require_descriptions,
     unreadable,
 )
 from bulkedge.sweeps.checksums import NO_CHECKSUM, cell_checksum, cell_identity, description_checksum, identity
@@ -299,7 +300,7 @@ def opened(folder: Path, sweep: Sweep) -> Iterator[Store]:
         arranged = _require_same(folder, group, sweep)
         known = failures(folder)
         with unreadable(folder):
-            arrays_of(folder, group)  # before anything is written
+            require_descriptions(folder, group)
             _label_axes(group, arranged)
             found = audited(folder, group, known)
             store = Store(folder, arranged, group, known, found.damaged, found.labels)
