@@ -17,7 +17,7 @@ from bulkedge.spectra import Spectrum
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival, average
 from bulkedge.studies.equivalence.setting import UNKNOWN, large_entries, shares
-from bulkedge.studies.heads.setting import generator
+from bulkedge.studies.heads.setting import generator, squared_values
 
 LAWS = ("finite-head law", "proportional law")
 POINTS = 400
@@ -44,7 +44,7 @@ class LongContext(Study):
         model = SoftmaxAttention(self.tokens, self.head_dim, self.beta, self.qk_norm)
         source = generator(rng, self.tokens)
         law, rival = self._laws()
-        found = [model.spectrum(source) for _ in track(range(self.draws), "draws")]
+        found = [squared_values(model, source) for _ in track(range(self.draws), "draws")]
         rest = shares(found, law, rival)
         # a perturbation of rank m moves m values past a point at most
         moved = (UNKNOWN + large_entries(self.beta, self.tokens)) / self.tokens
