@@ -26,7 +26,7 @@ def test_numpy_stays_numpy():
 
 
 def test_few_tokens_need_no_torch(monkeypatch):
-    monkeypatch.setattr(setting, "find_spec", lambda name: pytest.fail(name))
+    monkeypatch.setattr(setting, "find_spec", pytest.fail)
     rng = np.random.default_rng(1)
     assert generator(rng, setting.LARGE - 1) is rng
 
