@@ -132,6 +132,7 @@ def test_random_damage_is_noticed_or_harmless(whole, name, tmp_path):
     ("name", "seed"),
     [
         ("ragged", 323),  # checksums gone and a description damaged: it was refused with the checksums made anew
+        ("labelled", 419),  # status gone and labels unreadable: likewise
         ("labelled", 385),  # longer than its labels: the sweep went on, and could not be opened
     ],
 )

@@ -145,8 +145,8 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, list[Any]]:
     return dict(manifest["axes"]) | {REPETITION: list(range(manifest["repetitions"]))}
 
 
-def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any]) -> Audit:
-    """Compare a store with its manifest and its checksums.
+def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any], *, complete: bool = True) -> Audit:
+    """Compare a store with its manifest and its checksums; nothing is written.
 
     Parameters
     ----------
@@ -156,6 +156,9 @@ def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any]) -> Aud
         The store.
     failures : mapping
         The failures on record; a cell that has failed and is not there is damaged.
+    complete : bool
+        Whether status, checksums and the labels of the axes have to be there. A sweep that goes on can make them anew:
+        records that are gone are then as if no cell had been written, and labels of the axes are not looked at.
 
     Returns
     -------
@@ -171,12 +174,14 @@ def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any]) -> Aud
     axes = axes_of(manifest)
     shape = tuple(len(values) for values in axes.values())
     # status before checksums before values: the reverse of the order in which a running sweep writes them
-    (status, unread_status), (checksums, unread) = (_record(_array(group[name]), shape) for name in RECORDS)
+    (status, unread_status), (checksums, unread) = (
+        _record(_array(group[name]), shape) if complete or name in group else _no_record(shape) for name in RECORDS
+    )
     arrays = arrays_of(folder, group)
-    if missing := sorted(axes.keys() - arrays.keys()):
+    if complete and (missing := sorted(axes.keys() - arrays.keys())):
         raise LookupError(f"the labels of {', '.join(missing)} are gone")
     done = bool((status == DONE).any())
-    for name in arrays:
+    for name in arrays if complete else arrays.keys() - axes.keys():
         _require_described(folder, name, arrays, axes, done=done)
     labels = {name: each[...].tolist() for name, each in arrays.items() if is_labels(name, each) and name not in axes}
     variables = {name: each for name, each in arrays.items() if name not in (*axes, *labels, *RECORDS)}
@@ -191,33 +196,13 @@ def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any]) -> Aud
     return Audit(_places(damaged), _places(unfinished & ~damaged), labels if done else {})
 
 
-def require_descriptions(folder: Path, group: zarr.Group) -> None:
-    """Refuse a store whose results are not described as they were written, before anything is written into it.
-
-    Labels of the axes and records that are gone can be made again, and are not looked at.
-
-    Parameters
-    ----------
-    folder : path
-        Where it is, for messages.
-    group : zarr.Group
-        The store.
-
-    Raises
-    ------
-    StoreError
-        As :func:`audited`.
-    """
-    manifest: Any = group.attrs["sweep"]
-    axes, arrays = axes_of(manifest), arrays_of(folder, group)
-    shape = tuple(len(values) for values in axes.values())
-    done = "status" in arrays and bool((_record(arrays["status"], shape)[0] == DONE).any())
-    for name in arrays.keys() - axes.keys():
-        _require_described(folder, name, arrays, axes, done=done)
-
-
 def _places(mask: NDArray[np.bool_]) -> tuple[Index, ...]:
     return tuple(tuple(map(int, index)) for index in np.argwhere(mask))
+
+
+def _no_record(shape: Index) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """As if no cell had been written: PENDING and NO_CHECKSUM are zero."""
+    return np.zeros(shape, dtype=np.uint64), np.zeros(shape, dtype=bool)
 
 
 def _record(array: Any, shape: Index) -> tuple[NDArray[Any], NDArray[np.bool_]]:

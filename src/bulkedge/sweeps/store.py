@@ -34,7 +34,6 @@ from bulkedge.sweeps.audit import (
     audited,
     is_labels,
     read_group,
-    require_descriptions,
     unreadable,
 )
 from bulkedge.sweeps.checksums import NO_CHECKSUM, cell_checksum, cell_identity, description_checksum, identity
@@ -300,9 +299,8 @@ def opened(folder: Path, sweep: Sweep) -> Iterator[Store]:
         arranged = _require_same(folder, group, sweep)
         known = failures(folder)
         with unreadable(folder):
-            require_descriptions(folder, group)
+            found = audited(folder, group, known, complete=False)
             _label_axes(group, arranged)
-            found = audited(folder, group, known)
             store = Store(folder, arranged, group, known, found.damaged, found.labels)
             store.forget((*found.damaged, *found.unfinished))
         yield store
