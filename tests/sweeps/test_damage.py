@@ -133,6 +133,7 @@ def test_random_damage_is_noticed_or_harmless(whole, name, tmp_path):
     [
         ("ragged", 323),  # checksums gone and a description damaged: it was refused with the checksums made anew
         ("labelled", 419),  # status gone and labels unreadable: likewise
+        ("failing", 456),  # labels of an axis with another name: kept, and then refused by whoever reads
         ("labelled", 385),  # longer than its labels: the sweep went on, and could not be opened
     ],
 )

@@ -350,7 +350,7 @@ def _write_labels(group: zarr.Group, name: str, labels: NDArray[Any], attributes
     """Write labels, unless they are there; a process that was killed may have left them empty."""
     array: Any = group.get(name)
     signed = _signed(name, str(labels.tolist()), [name], attributes)
-    if array is None or array[...].tolist() != labels.tolist() or dict(array.attrs) != signed:
+    if array is None or not _has_labels(name, array, labels, signed):
         text = labels.dtype.kind in "UOT"
         array = group.create_array(
             name,
@@ -363,6 +363,10 @@ def _write_labels(group: zarr.Group, name: str, labels: NDArray[Any], attributes
         )
         array[...] = labels.astype(object) if text else labels
     return array
+
+
+def _has_labels(name: str, array: Any, labels: NDArray[Any], attributes: dict[str, Any]) -> bool:
+    return is_labels(name, array) and array[...].tolist() == labels.tolist() and dict(array.attrs) == attributes
 
 
 def _signed(name: str, kind: str, dims: Sequence[str], attributes: dict[str, Any]) -> dict[str, Any]:
