@@ -24,6 +24,7 @@ from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.at_zero import product_at_zero
 from bulkedge.laws.engine.cauchy import root_mean_square
+from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.gaps import View, bulk_of, cut
 from bulkedge.laws.engine.levy import Levy, exact_cauchy, is_short
 from bulkedge.laws.engine.pick import PickMap, sorted_barriers
@@ -289,7 +290,8 @@ class FreeProduct(Law):
     def _bulk(self) -> Bulk | None:
         if isinstance(self.nu, MarchenkoPastur):
             intervals, density = silverstein_map(self.mu, self.nu.ratio).bulk()
-            return cut(intervals, product_at_zero(self.mu, self.nu)), density
+            # next to ratio one the density is analytic at zero, but only as far as the square of the difference
+            return cut(intervals, product_at_zero(self.mu, self.nu) or Edge.plain(0.0)), density
         return bulk_of(Multiplication.of(self.mu, self.nu), self.atoms)
 
 
