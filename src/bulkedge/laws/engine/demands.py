@@ -51,6 +51,31 @@ def countable(moments: Moments | None, x: Real) -> Real:
     return np.asarray(np.maximum(np.minimum(smallest, share), FEWEST))
 
 
+def lost(moments: Moments | None, x: Real, mass: Real) -> float:
+    """Share of the variance in islands between neighbouring points in gaps.
+
+    Parameters
+    ----------
+    moments : Moments, optional
+        Those of the law, as far as they are known.
+    x : array of shape (n,)
+        Points of the line, increasing.
+    mass : array of shape (n,)
+        Mass to their left; not a number for points in the bulk.
+
+    Returns
+    -------
+    float
+        The share, roughly; zero if nothing is known of the variance.
+    """
+    if moments is None or not moments.variance > 0:
+        return 0.0
+    between = np.abs(np.diff(mass))
+    counted = between > FEWEST
+    squares = (x - moments.mean) ** 2
+    return float(np.sum(between[counted] * np.minimum(squares[1:], squares[:-1])[counted]) / moments.variance)
+
+
 def check_moments(law: Law, continuum: Continuum | None, demanded: Moments) -> None:
     """Refuse a law whose mean or variance is not what its operands demand.
 

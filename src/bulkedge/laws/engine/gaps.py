@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bulkedge.arrays import EPS, Mask, Real
+from bulkedge.errors import UnresolvedError
 from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.cauchy import GAUSS_NODES, GAUSS_WEIGHTS
 from bulkedge.laws.engine.charts import Bulk, Chart, Zone, doubtful, overlaid, surroundings
@@ -78,14 +79,27 @@ def bulk_of(operation: Problem, atoms: Atoms, view: View | None = None) -> Bulk 
 
 
 def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | None = None) -> Bulk | None:
-    """The bulk of a free convolution: the support by counting, then the curve above it.
+    """The bulk of a free convolution: the support by counting, then the curve above it."""
+    survey = Survey.of(operation, atoms, account)
+    survey.lenient = view is not None and view.edges
+    bulk = _between_edges(survey, account, view)
+    if survey.loses():
+        try:
+            survey.refine()
+            return _between_edges(survey, account, view)
+        except UnresolvedError:
+            # what is lost then is held against the variance that the law must have
+            return bulk
+    return bulk
+
+
+def _between_edges(survey: Survey, account: Account, view: View | None) -> Bulk | None:
+    """The bulk of a law whose support has been surveyed.
 
     A gap too narrow for the first sections shows itself when the density is resolved: some point of it has no solution
     above.
     """
-    survey = Survey.of(operation, atoms, account)
-    survey.lenient = view is not None and view.edges
-    inside = survey.inside
+    operation, inside = survey.operation, survey.inside
     curve = Curve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
     curve.inversion = operation.inversion()
     # points of intervals whose edges stay are the same from round to round

@@ -278,11 +278,8 @@ class PickMap:
         reach = float(np.abs(self.barriers).max()) + float(np.sqrt(self.weights.max())) + float(np.finfo(float).tiny)
         left = _rise(lambda v: self.slope(first - reach * np.exp(v)), -80.0, 80.0)
         right = _rise(lambda v: self.slope(last + reach * np.exp(v)), -80.0, 80.0)
-        ends = (
-            first - reach * np.exp(left) if left > -80 else first,
-            last + reach * np.exp(right) if right > -80 else last,
-        )
-        low, high = self._beside_zero(ends[0], first), self._beside_zero(ends[1], last)
+        low = self._beside_zero(first - reach * np.exp(left) if left > -80 else first, first)
+        high = self._beside_zero(last + reach * np.exp(right) if right > -80 else last, last)
         return [Gap(-np.inf, low, 1.0), *self._inner_gaps(), Gap(high, np.inf, 1.0)]
 
     def _beside_zero(self, u: float, barrier: float) -> float:
@@ -293,13 +290,9 @@ class PickMap:
         if not self.multiplicative or not self.linear or not abs(u) < abs(barrier) / 2:
             return u
         # the map rises away from the barrier; at zero itself it does so if its slope there is positive
-        side = float(np.copysign(1.0, barrier * self.linear))
+        unit = float(np.copysign(barrier, barrier * self.linear))
         inner, outer = (np.log(0.75), NEXT_TO_ZERO) if self.linear > 0 else (NEXT_TO_ZERO, np.log(0.75))
-        return (
-            side
-            * abs(barrier)
-            * float(np.exp(_rise(lambda v: self.slope(side * abs(barrier) * np.exp(v)), inner, outer)))
-        )
+        return unit * float(np.exp(_rise(lambda v: self.slope(unit * np.exp(v)), inner, outer)))
 
     def _inner_gaps(self) -> list[Gap]:
         low, high = self.barriers[:-1, 1], self.barriers[1:, 0]

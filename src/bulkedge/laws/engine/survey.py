@@ -17,7 +17,7 @@ import numpy as np
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.critical import polish
-from bulkedge.laws.engine.demands import SMALLEST_MASS, countable
+from bulkedge.laws.engine.demands import ACCURACY, SMALLEST_MASS, countable, lost
 from bulkedge.laws.engine.fixed_point import Step, descend
 from bulkedge.laws.engine.inversion import Inversion
 from bulkedge.laws.engine.neighbours import Known, between
@@ -70,6 +70,8 @@ class Survey:
         The edges between pairs of neighbours, the one in a gap first, and whether they were found.
     lenient : bool
         Whether edges that are not found are left to the comparison of masses, which follows.
+    light : bool
+        Whether islands count that are seen in the variance alone, however little mass they have.
     rounds : int
         How often the mass of the density was compared with the counts.
     """
@@ -86,6 +88,7 @@ class Survey:
     bridges: list[Sliver] = field(default_factory=list)
     polished: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)
     lenient: bool = False
+    light: bool = False
     rounds: int = 0
 
     @classmethod
@@ -116,6 +119,7 @@ class Survey:
             np.zeros(0),
             np.zeros((operation.size, 0), dtype=complex),
         )
+        survey.light = operation.light_islands
         survey.examine(np.array([high + margin] if operation.positive else [low - margin, high + margin]))
         if operation.positive:
             survey._add(np.zeros(1), np.zeros(1), np.full((operation.size, 1), np.nan + 0j))
@@ -140,7 +144,7 @@ class Survey:
 
     @cached_property
     def _moments(self) -> Moments | None:
-        return self.operation.moments() if self.operation.light_islands else None
+        return self.operation.moments()
 
     @cached_property
     def _inversion(self) -> Inversion | None:
@@ -166,7 +170,14 @@ class Survey:
         array of shape (n,)
             The masses.
         """
-        return countable(self._moments, x)
+        return countable(self._moments if self.light else None, x)
+
+    def loses(self) -> bool:
+        """Whether islands that do not count yet have a share of the variance that does; from now on they do."""
+        if self.light or not lost(self._moments, self.x, self.mass) > ACCURACY:
+            return False
+        self.light, self.rounds = True, 0
+        return True
 
     def examine(self, x: Real) -> None:
         """Prove for each x on which side it lies, and remember it.
