@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Real
-from bulkedge.laws.engine.at_zero import Root, extent, product_at_zero
+from bulkedge.laws.engine.at_zero import Root, extent, product_at_zero, reach
 from bulkedge.laws.engine.cauchy import root_mean_square
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.inversion import Inversion
@@ -268,6 +268,12 @@ class Operation(Problem):
     @staticmethod
     def _width(law: Law) -> tuple[float, float]:
         return 0.0, law.var()
+
+    @property
+    def smallest(self) -> float:
+        """As deep as the laws have edges or atoms next to zero, one under the other, and a rounding unit below."""
+        depths = [reach(law) for law in (self.mu, self.nu)]
+        return max(1e-16 * depths[0] * depths[1], float(np.finfo(float).tiny) / EPS)
 
     @abstractmethod
     def moments(self) -> Moments:
