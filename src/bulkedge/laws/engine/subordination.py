@@ -21,6 +21,7 @@ import numpy as np
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.laws.engine.at_zero import Root, extent, product_at_zero, reach
 from bulkedge.laws.engine.cauchy import root_mean_square
+from bulkedge.laws.engine.demands import SMALLEST_MASS
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.inversion import Inversion
 
@@ -351,6 +352,19 @@ class Multiplication(Operation):
         """If nu has a density that vanishes at zero: a finite one makes a logarithm, and no density nothing special."""
         exponent = Root.of(self.nu).exponent
         return not self.positive and exponent is not None and exponent > 0
+
+    @property
+    def graded(self) -> bool:
+        """Also where the product of a signed law is singular at zero: on one side the bulk may start next to it."""
+        return self.positive or self.edge_at_zero() is not None
+
+    @property
+    def smallest(self) -> float:
+        """For a signed law as deep as the other has mass next to zero: there is where positive and negative cancel."""
+        if self.positive:
+            return super().smallest
+        root = Root.of(self.nu)
+        return max(super().smallest * SMALLEST_MASS ** (root.power / root.lead), float(np.finfo(float).tiny) / EPS)
 
     def bounds(self) -> tuple[float, float]:
         """Products of the edges."""
