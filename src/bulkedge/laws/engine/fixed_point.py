@@ -237,6 +237,8 @@ def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = Fals
         shift, jacobian, error = step(u, x + 0j)
         slack = 16 * error if strict else 1e-12 * np.abs(x)
         exact = np.all(np.abs(shift) <= 1e-12 * np.abs(u) + slack, axis=0)
+        # outside the laws all is real but for rounding; inside one of them the fixed point is not, however low it lies
+        exact &= np.all(np.abs(shift.imag) <= 16 * (error + EPS * np.abs(u)), axis=0)
         return u, exact & (spectral_radius(jacobian) < 1)
 
 

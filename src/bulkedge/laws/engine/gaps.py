@@ -21,6 +21,7 @@ from bulkedge.laws.engine.cauchy import GAUSS_NODES, GAUSS_WEIGHTS
 from bulkedge.laws.engine.charts import Bulk, Chart, Zone, doubtful, overlaid, surroundings
 from bulkedge.laws.engine.continuum import Continuum
 from bulkedge.laws.engine.curve import Curve
+from bulkedge.laws.engine.demands import ACCURACY, lost
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.fixed_point import BranchError
 from bulkedge.laws.engine.panels import Density, Panels, fit
@@ -83,14 +84,15 @@ def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | No
     survey = Survey.of(operation, atoms, account)
     survey.lenient = view is not None and view.edges
     bulk = _between_edges(survey, account, view)
-    if survey.loses():
-        try:
-            survey.refine()
-            return _between_edges(survey, account, view)
-        except UnresolvedError:
-            # what is lost then is held against the variance that the law must have
-            return bulk
-    return bulk
+    if survey.light or not lost(operation.moments(), survey.x, survey.mass) > ACCURACY:
+        return bulk
+    try:
+        survey.light, survey.rounds = True, 0
+        survey.refine()
+        return _between_edges(survey, account, view)
+    except UnresolvedError:
+        # what is lost is then held against the variance that the law must have
+        return bulk
 
 
 def _between_edges(survey: Survey, account: Account, view: View | None) -> Bulk | None:

@@ -128,6 +128,11 @@ class Problem(ABC):
         return self.positive
 
     @property
+    def at_once(self) -> bool:
+        """Whether it is seen at all these scales from the first; else only where something was found next to zero."""
+        return True
+
+    @property
     def margin(self) -> float:
         """How far beyond the bounds, in units of their distance, a point lies in a gap for sure."""
         return 1 / 8
@@ -357,6 +362,11 @@ class Multiplication(Operation):
     def graded(self) -> bool:
         """Also where the product of a signed law is singular at zero: on one side the bulk may start next to it."""
         return self.positive or self.edge_at_zero() is not None
+
+    @property
+    def at_once(self) -> bool:
+        """If it ends at zero; most products of signed laws have nothing but bulk there."""
+        return self.positive
 
     @property
     def smallest(self) -> float:

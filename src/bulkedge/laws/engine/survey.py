@@ -17,7 +17,7 @@ import numpy as np
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.critical import polish
-from bulkedge.laws.engine.demands import ACCURACY, SMALLEST_MASS, countable, lost
+from bulkedge.laws.engine.demands import SMALLEST_MASS, countable
 from bulkedge.laws.engine.fixed_point import Step, descend
 from bulkedge.laws.engine.inversion import Inversion
 from bulkedge.laws.engine.neighbours import Known, between
@@ -31,6 +31,8 @@ SECTIONS, FEWER, MANY = 16, 6, 4
 """Parts that a stretch of the line is cut into; fewer if there are more stretches than so many."""
 RESOLUTION = 1e-4
 """Sections stop at this fraction of x and Newton's method takes over; if it fails, at a hundredth of that, and on."""
+GRADUAL = 1e-6
+"""How much closer to zero sections on both sides of it come in each round, if not at once."""
 CLOSE = 1.1e-10
 FINEST = 1e-12
 MOST_POINTS = 20_000
@@ -172,13 +174,6 @@ class Survey:
         """
         return countable(self._moments if self.light else None, x)
 
-    def loses(self) -> bool:
-        """Whether islands that do not count yet have a share of the variance that does; from now on they do."""
-        if self.light or not lost(self._moments, self.x, self.mass) > ACCURACY:
-            return False
-        self.light, self.rounds = True, 0
-        return True
-
     def examine(self, x: Real) -> None:
         """Prove for each x on which side it lies, and remember it.
 
@@ -248,8 +243,14 @@ class Survey:
         self.stuck |= pairs
         # few points a round where there are many pairs, many where rounds and not points are what costs
         parts = SECTIONS if len(fresh) <= MANY else FEWER
-        bottom = self.operation.smallest * size if self.operation.graded else None
-        return np.concatenate([between(a, b, parts, bottom) for a, b in fresh]) if fresh else np.zeros(0)
+        return np.concatenate([between(a, b, parts, self._bottom(a, b)) for a, b in fresh]) if fresh else np.zeros(0)
+
+    def _bottom(self, low: float, high: float) -> float | None:
+        """How close to zero new points may be; None if that makes no difference."""
+        if not self.operation.graded:
+            return None
+        gradual = low < 0 < high and not self.operation.at_once
+        return max(self.operation.smallest * float(np.ptp(self.x)), GRADUAL * min(-low, high) if gradual else 0.0)
 
     def edges(self) -> list[tuple[float, float]]:
         """The bulk: runs of inside points, from edge to edge.
