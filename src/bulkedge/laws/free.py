@@ -28,8 +28,9 @@ from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.gaps import View, bulk_of, cut
 from bulkedge.laws.engine.levy import Levy, exact_cauchy, is_short
 from bulkedge.laws.engine.pick import PickMap, sorted_barriers
+from bulkedge.laws.engine.problem import Moments, Problem
 from bulkedge.laws.engine.rectangular import RectangularAddition
-from bulkedge.laws.engine.subordination import Addition, Moments, Multiplication, Problem
+from bulkedge.laws.engine.subordination import Addition, Multiplication
 from bulkedge.laws.images import Affine, SquareRoot
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.units import Unit

@@ -18,15 +18,15 @@ from bulkedge.arrays import EPS, Mask, Real
 from bulkedge.errors import UnresolvedError
 from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.cauchy import GAUSS_NODES, GAUSS_WEIGHTS
-from bulkedge.laws.engine.charts import Bulk, Chart, Zone, doubtful, overlaid, surroundings
+from bulkedge.laws.engine.charts import Bulk, Chart, Zone, about, doubtful, overlaid, surroundings
 from bulkedge.laws.engine.continuum import Continuum
 from bulkedge.laws.engine.curve import Curve
 from bulkedge.laws.engine.demands import ACCURACY, lost
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.fixed_point import BranchError
 from bulkedge.laws.engine.panels import Density, Panels, fit
+from bulkedge.laws.engine.problem import Problem
 from bulkedge.laws.engine.slivers import bridged, ending
-from bulkedge.laws.engine.subordination import Problem
 from bulkedge.laws.engine.survey import CLOSE, Atoms, Survey
 
 Found = dict[tuple[float, bool], Edge]
@@ -121,7 +121,7 @@ def _between_edges(survey: Survey, account: Account, view: View | None) -> Bulk 
             survey.examine(error.x)
             if len(survey.x) > before:
                 survey.refine()
-            elif not bridged(survey, curve, error.x, left) and not charts.add(survey.about(error.x)):
+            elif not bridged(survey, curve, error.x, left) and not charts.add(about(survey, error.x)):
                 break
         else:
             masses = _masses(panels, left) if panels else np.zeros(0)

@@ -21,7 +21,7 @@ from bulkedge.laws.engine.demands import SMALLEST_MASS, countable
 from bulkedge.laws.engine.fixed_point import Step, descend
 from bulkedge.laws.engine.inversion import Inversion
 from bulkedge.laws.engine.neighbours import Known, between
-from bulkedge.laws.engine.subordination import Moments, Problem
+from bulkedge.laws.engine.problem import Moments, Problem
 
 Atoms = tuple[tuple[float, float], ...]
 Sliver = tuple[float, float, float]
@@ -366,22 +366,6 @@ class Survey:
         result = np.zeros(len(low))
         result[which] = np.abs((self.mass[high] - self.mass[low])[which] - masses)
         return result
-
-    def about(self, x: Real) -> Mask:
-        """Which of the intervals that :meth:`edges` returned some of the points are in, or next to.
-
-        Parameters
-        ----------
-        x : array of shape (k,)
-            Points of the line.
-
-        Returns
-        -------
-        bool array of shape (n,)
-            For each interval.
-        """
-        low, high = self.runs()
-        return np.any((x >= self.x[low][:, None]) & (x <= self.x[high][:, None]), axis=1)
 
     def complete(self, missed: Real) -> bool:
         """Look closer where the mass of an interval's density is not that counted in the gaps beside it.
