@@ -322,7 +322,9 @@ REPRODUCTIONS = (
 )
 
 LONGER = (
-    # the same of laws with a density, whose islands far out were found when they were made of atoms
+    # the same next to zero, far from a negative law and from infinity
+    "free_mul(free_add(EmpiricalLaw([-5.2561992]), QuarterCircle(1.0)), QuarterCircle(0.266).sqrt())",
+    # light islands again, of laws with a density, whose islands far out were found when they were made of atoms
     (
         "free_add(free_add(SumLaw((1.67, 0.117), (0.5, 0.5)).scaled(0.015), PoissonLaw(0.365).squared()), "
         "FiniteHeadLaw(0.139, 32, 1410, True).squared())"

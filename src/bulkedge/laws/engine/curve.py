@@ -79,7 +79,7 @@ class Curve:
             seen, inverse = self.inversion.seen(self.step), self.inversion.inverse(start[:, left])
             found, high = bulk_fixed_point(seen, x[left], inverse)
             found = self.inversion.original(found)
-            high &= self.inversion.far(found)
+            high &= self.inversion.proves(found)
             u[:, left[high]], proved[left[high]] = found[:, high], True
         if not proved.all():
             u[:, ~proved] = from_above(self.step, x[~proved], self.far)

@@ -62,9 +62,8 @@ class Known(NamedTuple):
             if len(tried):
                 found, proved = search(seen, x[tried], start)
                 if inversion is not None:
-                    # about the centre the other coordinate has few digits of u, and proves nothing
                     found = inversion.original(found)
-                    proved &= inversion.far(found)
+                    proved &= inversion.proves(found)
                 state[:, tried[proved]], pending = found[:, proved], np.setdiff1d(pending, tried[proved])
         return state, np.isin(np.arange(len(x)), pending, invert=True)
 

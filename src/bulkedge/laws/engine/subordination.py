@@ -208,8 +208,11 @@ class Multiplication(Operation):
 
     @property
     def graded(self) -> bool:
-        """Also where the product of a signed law is singular at zero: on one side the bulk may start next to it."""
-        return self.positive or self.edge_at_zero() is not None
+        """Also where the density of a signed product diverges at zero: on one side the bulk may start next to it."""
+        if self.positive:
+            return True
+        edge = self.edge_at_zero()
+        return extent(self.mu)[1] > 0 and edge is not None and edge.exponent < 0
 
     @property
     def at_once(self) -> bool:
