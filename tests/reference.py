@@ -66,6 +66,25 @@ def silverstein_density(values, weights, ratio, x):
     return m.imag / (mp.pi * ratio)
 
 
+def silverstein_density_beside_zero(values, weights, ratio, x):
+    """The same at x so close to zero that the equation ``x = u (1 - ratio + ratio u G(u))`` is quadratic at first.
+
+    The solution above the axis is the only one there, so that where Newton's method starts does not matter.
+    """
+    x, c = mp.mpf(x), mp.mpf(ratio)
+    pairs = [(mp.mpf(t), mp.mpf(p) / mp.fsum(map(mp.mpf, weights))) for t, p in zip(values, weights, strict=True)]
+
+    def value(u):
+        return u * (1 - c + c * u * mp.fsum(p / (u - t) for t, p in pairs))
+
+    slope = c * mp.fsum(p / t for t, p in pairs)
+    root = mp.sqrt(4 * slope * x - (1 - c) ** 2)
+    start = ((1 - c) / slope + 1j * abs(root / slope)) / 2
+    u = mp.findroot(lambda u: value(u) / x - 1, start, tol=mp.mpf(10) ** -35)
+    assert u.imag > 0
+    return -((1 / u - (1 - c) / x) / c).imag / mp.pi
+
+
 def fuss_catalan_point(order, angle):
     """Point and density of the Fuss-Catalan law by its angle in (0, pi/(order + 1)) (Haagerup and Moller 2013)."""
     m, phi = order, mp.mpf(angle)

@@ -302,6 +302,48 @@ REPRODUCTIONS = (
     "free_mul(free_add(PoissonLaw(0.707).scaled(-13.5), PoissonLaw(6.12)), PoissonLaw(6.31).squared())",
     # a kernel at zero, not at a rounding error from it
     "free_mul(FussCatalan(2, 0.407).squared(), SumLaw((0.308, 0.0721), (0.5, 0.337)).scaled(-0.289))",
+    # islands of less mass than counts, far out, beside a law that is wider in numbers but not relative to its mean
+    "free_mul(PoissonLaw(0.251).squared(), ProductLaw((0.5, 4.17), 5.89).sqrt())",
+    # next to zero a coordinate about infinity has no digits of the variable, and took bulk for a gap
+    (
+        "free_mul(free_add(ProductLaw((0.0641, 18.7, 1.67), 1.0), "
+        "CorrelatedAttentionLaw(0.546, 0.646, MarchenkoPastur(8.41))), QuarterCircle(10.2))"
+    ),
+    # on one side of zero the bulk starts at 1e-20 of its length, on the other at zero
+    (
+        "free_mul(EmpiricalLaw([0.0234, 0.0117, -0.0117, 0.0351, -0.0234], [0.5333, 0.0375, 0.0374, 0.0642, 0.584]), "
+        "AttentionLaw(0.1, 1.0).squared())"
+    ),
+    # a gap next to zero, in which the sign of 1 + psi is that of its rounding
+    (
+        "rectangular_add(EmpiricalLaw([0.0, 0.003586, 0.026549, 0.002863, 0.044619, 0.00827, 0.039754, 0.02919], "
+        "[0.0449, 0.809, 0.0361, 0.218, 0.386, 0.0689, 0.108, 0.269]), ProductLaw((2.33, 1.0), 0.298), 0.0468)"
+    ),
+)
+
+LONGER = (
+    # the same next to zero, far from a negative law and from infinity
+    "free_mul(free_add(EmpiricalLaw([-5.2561992]), QuarterCircle(1.0)), QuarterCircle(0.266).sqrt())",
+    # light islands again, of laws with a density, whose islands far out were found when they were made of atoms
+    (
+        "free_add(free_add(SumLaw((1.67, 0.117), (0.5, 0.5)).scaled(0.015), PoissonLaw(0.365).squared()), "
+        "FiniteHeadLaw(0.139, 32, 1410, True).squared())"
+    ),
+    # a density that diverges like a logarithm in the bulk of a signed product, where the variable is real but for 1e-12
+    (
+        "free_mul(free_mul(FiniteHeadLaw(1.47, 64, 3470, True).sqrt(), Semicircle(6.37)), "
+        "EmpiricalLaw([34.5332, 325.18, 103.508, -143.812, 15.6636, -393.88, 42.2734]).squared())"
+    ),
+    # one side of zero again, with a stronger singularity
+    (
+        "free_mul(free_mul(FussCatalan(4, 0.121), FiniteHeadLaw(0.55, 32, 3110, True).squared()), "
+        "EmpiricalLaw([-4.2, -4.72, 0.75, -0.561]))"
+    ),
+    # an operand with islands down to 1e-20, so that the sum has a gap from 1e-22 to 1e-18
+    (
+        "rectangular_add(free_mul(AttentionLaw(0.111, 0.446).squared(), FussCatalan(3, 0.0231)), "
+        "ProductLaw((2.0, 0.658), 0.0222).sqrt(), 1.0)"
+    ),
 )
 
 
@@ -323,7 +365,7 @@ def tree_of(text):
     return built["tree"]
 
 
-@pytest.mark.parametrize("text", REPRODUCTIONS)
+@pytest.mark.parametrize("text", [*REPRODUCTIONS, *(pytest.param(text, marks=pytest.mark.slow) for text in LONGER)])
 def test_compositions_that_once_failed(text):
     before = time.process_time()
     assert faults(tree_of(text)) == []

@@ -16,6 +16,7 @@ SCALES = [0.01, 1.0, 30.0]
 NO_ATOM = 3e-13
 """Masses below it are rounding: whether there is an atom of that mass cannot be told."""
 RATIOS = st.floats(-2, np.log10(20)).map(lambda exponent: 10**exponent)
+NEXT_TO_ONE = st.tuples(st.sampled_from([-1, 1]), st.floats(-15, -3)).map(lambda pair: 1 + pair[0] * 10 ** pair[1])
 
 
 @st.composite
@@ -109,13 +110,10 @@ def test_atoms_and_low_rank_terms(atomic, exponents, scale):
         assert_atoms(law, atomic, p + q)
 
 
-@given(atomic_laws(low=0.0), RATIOS, st.sampled_from(SCALES), st.booleans())
+@given(atomic_laws(low=0.0), RATIOS | NEXT_TO_ONE, st.sampled_from(SCALES), st.booleans())
 def test_atoms_through_a_sample_covariance(atomic, ratio, scale, flip):
-    """Free products, of positive and of negative atoms; mean and variance, kernel and Cauchy transform.
-
-    A ratio within 1e-6 of one, but not one, has its edge within 1e-13 of zero, and may be refused; it is not drawn.
-    """
-    if atomic.values.tolist() == [0.0] or 0 < abs(ratio - 1) < 1e-6:
+    """Free products, of positive and of negative atoms; mean and variance, kernel and Cauchy transform."""
+    if atomic.values.tolist() == [0.0]:
         return
     atomic = atomic.scaled(-1.0) if flip else atomic
     law = be.free_mul(atomic, be.MarchenkoPastur(ratio, scale))
@@ -128,6 +126,47 @@ def test_atoms_through_a_sample_covariance(atomic, ratio, scale, flip):
     z = np.linspace(law.lower_edge, law.edge, 5) + 1j * np.sqrt(variance) * np.array([0.5, 0.7, 1.0, 0.7, 0.5])
     exact = reference.silverstein_cauchy(scale * atomic.values, atomic.weights, ratio, z)
     assert np.abs(law.cauchy(z) / exact - 1).max() < 1e-10
+
+
+SILVERSTEIN = {
+    "positive": ([1.0, 5.0], [1 / 3, 2 / 3]),
+    "negative": ([-3.0, -1.0], [0.7, 0.3]),
+    "wide": ([1e-3, 1.0, 50.0], [0.2, 0.3, 0.5]),
+}
+
+
+@pytest.mark.parametrize("name", SILVERSTEIN)
+@pytest.mark.parametrize("excess", [sign * 10.0**-power for power in (3, 6, 8, 10) for sign in (1, -1)])
+def test_products_next_to_ratio_one(name, excess):
+    """The bulk ends at the square of the excess, about which the density is as in fifty digits.
+
+    There the map that is iterated hardly contracts: its multiplier has a modulus of one but for rounding.
+    """
+    values, weights = SILVERSTEIN[name]
+    law, ratio = be.free_mul(be.EmpiricalLaw(values, weights), be.MarchenkoPastur(1 + excess)), 1 + excess
+    sign, low = np.sign(law.mean()), min(abs(end) for interval in law.support for end in interval)
+    assert mass(law) == pytest.approx(1, abs=1e-12)
+    assert law.var() == pytest.approx(np.dot(weights, np.square(values)) + excess * law.mean() ** 2, rel=1e-11)
+    for factor in (1 + 1e-6, 1.01, 2.0, 50.0):
+        exact = reference.silverstein_density_beside_zero(values, weights, ratio, sign * factor * low)
+        # points are rounded, and so is their distance from the edge
+        assert law.pdf(sign * factor * low) == pytest.approx(float(exact), rel=1e-12 + 1e-15 / (factor - 1))
+
+
+@pytest.mark.parametrize("excess", [-1e-7, 1e-10])
+@pytest.mark.parametrize("law", [be.Semicircle(), be.EmpiricalLaw([-1.0, 5.0], [1, 2])], ids=["semicircle", "atoms"])
+def test_signed_products_next_to_ratio_one(law, excess):
+    """Zero lies in the bulk, or next to it, and the density changes there over the square of the excess."""
+    product = be.free_mul(law, be.MarchenkoPastur(1 + excess))
+    assert mass(product) == pytest.approx(1, abs=1e-11)
+    assert product.var() == pytest.approx(law.var() + (1 + excess) * law.mean() ** 2, rel=1e-10)
+    z = np.array([0.1, -0.3, 1.0]) + 0.5j
+    u = z
+    for _ in range(2000):
+        # Silverstein's equation, x = u (1 + ratio psi(u)), by damped iteration
+        u = u + 0.1 * (z - u * (1 + (1 + excess) * (u * law.cauchy(u) - 1)))
+    exact = (1 / u - -excess / z) / (1 + excess)
+    assert np.abs(product.cauchy(z) / exact - 1).max() < 1e-10
 
 
 ORDINARY = {

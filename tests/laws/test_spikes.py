@@ -160,6 +160,20 @@ def test_singular_vectors_are_complete(atoms, strength, ratio):
         assert right == pytest.approx(1, abs=1e-8) if shape == 1 else right < 1
 
 
+@pytest.mark.parametrize("apart", [1e-8, 1e-9, 1e-10, 1e-11])
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 1.0])
+def test_singular_vectors_are_complete_beside_atoms_next_to_each_other(apart, ratio):
+    """Between such atoms a response may be nothing but its rounding, of either sign or none."""
+    rng = np.random.default_rng(3)
+    for _ in range(25):
+        places, weights = rng.uniform(0.5, 3, 3), rng.uniform(0.1, 1, 6)
+        law = be.EmpiricalLaw(np.append(places, places * (1 + apart)), weights)
+        outliers = law.singular_spike(10 ** rng.uniform(-3, 1.5), ratio, unit="singular values").outliers
+        assert sum(each.left_overlap for each in outliers) == pytest.approx(1, abs=1e-8)
+        right = sum(each.right_overlap for each in outliers)
+        assert right == pytest.approx(1, abs=1e-8) if ratio == 1 else right < 1
+
+
 @pytest.mark.parametrize("theta", [1e-3, 1e-7, 1e-11, 1e-15, 1e-17, -1e-17])
 def test_weak_spikes_share_the_eigenspace_of_an_atom(theta):
     """An outlier at distance ``m theta`` from an atom of mass m has overlap m, however coarse numbers are there."""

@@ -34,7 +34,7 @@ from bulkedge.records import html_table
 
 if TYPE_CHECKING:
     from bulkedge.laws.engine.levy import Levy
-    from bulkedge.laws.engine.subordination import Moments
+    from bulkedge.laws.engine.problem import Moments
 
 LEVEL = domains.Interval(0, 1, "()")
 ORDERS, COUNT = domains.Integers(0, 1000), domains.Integers(1, 2**62)

@@ -24,11 +24,13 @@ from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.empirical import EmpiricalLaw
 from bulkedge.laws.engine.at_zero import product_at_zero
 from bulkedge.laws.engine.cauchy import root_mean_square
+from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.gaps import View, bulk_of, cut
 from bulkedge.laws.engine.levy import Levy, exact_cauchy, is_short
 from bulkedge.laws.engine.pick import PickMap, sorted_barriers
+from bulkedge.laws.engine.problem import Moments, Problem
 from bulkedge.laws.engine.rectangular import RectangularAddition
-from bulkedge.laws.engine.subordination import Addition, Moments, Multiplication, Problem
+from bulkedge.laws.engine.subordination import Addition, Multiplication
 from bulkedge.laws.images import Affine, SquareRoot
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.units import Unit
@@ -289,7 +291,8 @@ class FreeProduct(Law):
     def _bulk(self) -> Bulk | None:
         if isinstance(self.nu, MarchenkoPastur):
             intervals, density = silverstein_map(self.mu, self.nu.ratio).bulk()
-            return cut(intervals, product_at_zero(self.mu, self.nu)), density
+            # next to ratio one the density is analytic at zero, but only as far as the square of the difference
+            return cut(intervals, product_at_zero(self.mu, self.nu) or Edge.plain(0.0)), density
         return bulk_of(Multiplication.of(self.mu, self.nu), self.atoms)
 
 

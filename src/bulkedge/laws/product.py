@@ -78,8 +78,10 @@ class MarchenkoPastur(Parametric, Law):
         """The edge ``scale (1 +- sqrt(ratio))**2``, in exact arithmetic.
 
         It is ``1 + c + r + c/r`` at ``r = +-sqrt(c)``, where that is stationary in r: the rounding of r enters squared.
+        Next to ratio one the edge is as small as such squares, so that r is improved by a step of Newton's method.
         """
         c, root = Fraction(self.ratio), sign * Fraction(float(np.sqrt(self.ratio)))
+        root = (root + c / root) / 2
         return Edge.exactly_soft(Fraction(self.scale) * (1 + c + root + c / root))
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from bulkedge.arrays import Complex, Real
 from bulkedge.errors import UnresolvedError
+from bulkedge.laws.engine.demands import REMEDY
 from bulkedge.laws.engine.fixed_point import BranchError, Step
-from bulkedge.laws.engine.subordination import Problem
+from bulkedge.laws.engine.problem import Problem
 
 MOST_WORK = 9.0
 """Units of :meth:`Problem.work` that a law may cost: two thirds of a second each."""
-REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
 
 
 @dataclass

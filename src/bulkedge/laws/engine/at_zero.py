@@ -92,3 +92,21 @@ def extent(law: Law) -> tuple[float, float]:
     """
     ends = [end for interval in law.support for end in interval] + [place for place, _ in law.atoms]
     return min(ends), max(ends)
+
+
+def reach(law: Law) -> float:
+    """How close to zero a law has an edge or an atom, other than there, as a fraction of the largest.
+
+    Parameters
+    ----------
+    law : Law
+        Any law.
+
+    Returns
+    -------
+    float
+        At most one.
+    """
+    places = [abs(end) for interval in law.support for end in interval] + [abs(place) for place, _ in law.atoms]
+    away = [place for place in places if place > 0]
+    return min(away) / max(away) if away else 1.0

@@ -16,7 +16,7 @@ from bulkedge.arrays import Complex, Mask, Real
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.inversion import Inversion
 from bulkedge.laws.engine.panels import BesideEdges, Density
-from bulkedge.laws.engine.subordination import Moments, Problem
+from bulkedge.laws.engine.problem import Moments, Problem
 from bulkedge.laws.engine.survey import Survey
 
 Bulk = tuple[list[Interval], Density]
@@ -162,6 +162,25 @@ def doubtful(survey: Survey, missed: Mask) -> list[tuple[float, float]]:
     hidden = np.flatnonzero(survey.hidden)
     first, last = np.append(low[missed], hidden), np.append(high[missed], hidden + 1)
     return list(zip(survey.x[first].tolist(), survey.x[last].tolist(), strict=True))
+
+
+def about(survey: Survey, x: Real) -> Mask:
+    """Which of the intervals that the survey found some of the points are in, or next to.
+
+    Parameters
+    ----------
+    survey : Survey
+        What is known of the line.
+    x : array of shape (k,)
+        Points of the line.
+
+    Returns
+    -------
+    bool array of shape (n,)
+        For each interval.
+    """
+    low, high = survey.runs()
+    return np.asarray(np.any((x >= survey.x[low][:, None]) & (x <= survey.x[high][:, None]), axis=1))
 
 
 def surroundings(survey: Survey, stretch: tuple[float, float], place: float) -> tuple[float, float]:

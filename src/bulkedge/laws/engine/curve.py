@@ -78,7 +78,9 @@ class Curve:
             left = np.flatnonzero(~proved)
             seen, inverse = self.inversion.seen(self.step), self.inversion.inverse(start[:, left])
             found, high = bulk_fixed_point(seen, x[left], inverse)
-            u[:, left[high]], proved[left[high]] = self.inversion.original(found[:, high]), True
+            found = self.inversion.original(found)
+            high &= self.inversion.proves(found)
+            u[:, left[high]], proved[left[high]] = found[:, high], True
         if not proved.all():
             u[:, ~proved] = from_above(self.step, x[~proved], self.far)
         self.x, self.u = np.concatenate([self.x, x]), np.concatenate([self.u, u], axis=1)

@@ -16,8 +16,10 @@ from bulkedge.laws.engine.panels import UnresolvedDensityError
 if TYPE_CHECKING:
     from bulkedge.laws.base import Law
     from bulkedge.laws.engine.continuum import Continuum
-    from bulkedge.laws.engine.subordination import Moments
+    from bulkedge.laws.engine.problem import Moments
 
+REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
+"""What to do about a free convolution that is refused, for whatever reason."""
 ACCURACY = 1e-9
 """How far moments may be off, relative to the deviation and the variance: ten times what is demanded of masses."""
 SMALLEST_MASS = 1e-11
@@ -51,6 +53,31 @@ def countable(moments: Moments | None, x: Real) -> Real:
     return np.asarray(np.maximum(np.minimum(smallest, share), FEWEST))
 
 
+def lost(moments: Moments | None, x: Real, mass: Real) -> float:
+    """Share of the variance in islands between neighbouring points in gaps.
+
+    Parameters
+    ----------
+    moments : Moments, optional
+        Those of the law, as far as they are known.
+    x : array of shape (n,)
+        Points of the line, increasing.
+    mass : array of shape (n,)
+        Mass to their left; not a number for points in the bulk.
+
+    Returns
+    -------
+    float
+        The share, roughly; zero if nothing is known of the variance.
+    """
+    if moments is None or not moments.variance > 0:
+        return 0.0
+    between = np.abs(np.diff(mass))
+    counted = between > FEWEST
+    squares = (x - moments.mean) ** 2
+    return float(np.sum(between[counted] * np.minimum(squares[1:], squares[:-1])[counted]) / moments.variance)
+
+
 def check_moments(law: Law, continuum: Continuum | None, demanded: Moments) -> None:
     """Refuse a law whose mean or variance is not what its operands demand.
 
@@ -82,6 +109,5 @@ def check_moments(law: Law, continuum: Continuum | None, demanded: Moments) -> N
         if not abs(found - value) <= slack:
             raise UnresolvedDensityError(
                 f"{law!r}: its {name} is off by {found - value:.3g}, of {value or mean:.6g}: part of the support was "
-                "missed or is not what it should be; move the parameters a little, or replace a law by "
-                "EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
+                f"missed or is not what it should be; {REMEDY}"
             )

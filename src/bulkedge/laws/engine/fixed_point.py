@@ -27,6 +27,8 @@ TRIAL = 20
 """Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
 STRIKES = 3
 """Steps of Newton's method on the axis that may be longer than the one before."""
+HIGH = 1e3
+"""How many times its rounding error a fixed point has to be above the axis to be certainly above it."""
 HIGHEST = 200
 """Quadruplings of the height from which the axis is approached: more than double precision has."""
 
@@ -176,9 +178,14 @@ def slip(step: Step, u: Complex, x: Real) -> Real:
         A bound; infinite where the map does not contract at all.
     """
     _, jacobian, error = step(u, x + 0j)
-    if len(u) == 1:
+    return _slip(jacobian, error)
+
+
+def _slip(jacobian: Complex, error: Real) -> Real:
+    """What a rounding error of the map ``(d, n)`` makes of its fixed points, by its Jacobian there."""
+    if len(error) == 1:
         return np.asarray(error / np.abs(1 - jacobian[0]))
-    inverse = _inverted(np.eye(len(u))[:, :, None] - jacobian)
+    inverse = _inverted(np.eye(len(error))[:, :, None] - jacobian)
     return np.asarray(np.einsum("ijn,jn->in", np.abs(inverse), error))
 
 
@@ -230,6 +237,8 @@ def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = Fals
         shift, jacobian, error = step(u, x + 0j)
         slack = 16 * error if strict else 1e-12 * np.abs(x)
         exact = np.all(np.abs(shift) <= 1e-12 * np.abs(u) + slack, axis=0)
+        # outside the laws all is real but for rounding; inside one of them the fixed point is not, however low it lies
+        exact &= np.all(np.abs(shift.imag) <= 16 * (error + EPS * np.abs(u)), axis=0)
         return u, exact & (spectral_radius(jacobian) < 1)
 
 
@@ -283,12 +292,27 @@ def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Co
         # the map is analytic in a disc of radius Im u, so Newton's next error is about |delta|**2 / Im u
         exact = (damping[go] == 1) & (np.abs(delta[:, go]) <= 1e-8 * trial[:, go].imag)
         settled = np.all(exact | (np.abs(shift[:, go]) <= 4 * error[:, better]), axis=0)
-        # a fixed point of the open half-plane is attracting; one that is not lies on the axis, and rounding lifted it
-        settled[settled] = spectral_radius(jacobian[..., better][..., settled]) < 1
+        done = np.flatnonzero(better)[settled]
+        settled[settled] = _interior(trial[:, active[done]], jacobian[..., done], error[:, done])
         active = np.concatenate([stuck, go[~settled]])
         if not len(active):
             break
     return trial, active
+
+
+def _interior(u: Complex, jacobian: Complex, error: Real) -> Mask:
+    """Whether fixed points lie in the open half-plane: they attract, or are higher than rounding explains.
+
+    Those of the open half-plane attract; one that does not lies on the axis, and rounding lifted it. But a map that is
+    nearly an automorphism of the half-plane turns about its fixed point, with a multiplier whose modulus is one but for
+    less than rounding: so do the maps of products next to zero, where all atoms are far from u. There height decides.
+    """
+    inside = spectral_radius(jacobian) < 1
+    doubt = np.flatnonzero(~inside)
+    if len(doubt):
+        lifted = _slip(jacobian[..., doubt], error[:, doubt])
+        inside[doubt] = np.all(u[:, doubt].imag > HIGH * lifted, axis=0)
+    return inside
 
 
 def _hyperbolic(u: Complex, shift: Complex) -> Real:

@@ -15,16 +15,18 @@ from typing import NamedTuple
 import numpy as np
 
 from bulkedge.arrays import EPS, Mask, Real
+from bulkedge.errors import UnresolvedError
 from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.cauchy import GAUSS_NODES, GAUSS_WEIGHTS
-from bulkedge.laws.engine.charts import Bulk, Chart, Zone, doubtful, overlaid, surroundings
+from bulkedge.laws.engine.charts import Bulk, Chart, Zone, about, doubtful, overlaid, surroundings
 from bulkedge.laws.engine.continuum import Continuum
 from bulkedge.laws.engine.curve import Curve
+from bulkedge.laws.engine.demands import ACCURACY, lost
 from bulkedge.laws.engine.edges import Edge, Interval
 from bulkedge.laws.engine.fixed_point import BranchError
 from bulkedge.laws.engine.panels import Density, Panels, fit
+from bulkedge.laws.engine.problem import Problem
 from bulkedge.laws.engine.slivers import bridged, ending
-from bulkedge.laws.engine.subordination import Problem
 from bulkedge.laws.engine.survey import CLOSE, Atoms, Survey
 
 Found = dict[tuple[float, bool], Edge]
@@ -78,14 +80,28 @@ def bulk_of(operation: Problem, atoms: Atoms, view: View | None = None) -> Bulk 
 
 
 def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | None = None) -> Bulk | None:
-    """The bulk of a free convolution: the support by counting, then the curve above it.
+    """The bulk of a free convolution: the support by counting, then the curve above it."""
+    survey = Survey.of(operation, atoms, account)
+    survey.lenient = view is not None and view.edges
+    bulk = _between_edges(survey, account, view)
+    if survey.light or not lost(operation.moments(), survey.x, survey.mass) > ACCURACY:
+        return bulk
+    try:
+        survey.light, survey.rounds = True, 0
+        survey.refine()
+        return _between_edges(survey, account, view)
+    except UnresolvedError:
+        # what is lost is then held against the variance that the law must have
+        return bulk
+
+
+def _between_edges(survey: Survey, account: Account, view: View | None) -> Bulk | None:
+    """The bulk of a law whose support has been surveyed.
 
     A gap too narrow for the first sections shows itself when the density is resolved: some point of it has no solution
     above.
     """
-    survey = Survey.of(operation, atoms, account)
-    survey.lenient = view is not None and view.edges
-    inside = survey.inside
+    operation, inside = survey.operation, survey.inside
     curve = Curve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
     curve.inversion = operation.inversion()
     # points of intervals whose edges stay are the same from round to round
@@ -105,7 +121,7 @@ def _bulk_of(operation: Problem, atoms: Atoms, account: Account, view: View | No
             survey.examine(error.x)
             if len(survey.x) > before:
                 survey.refine()
-            elif not bridged(survey, curve, error.x, left) and not charts.add(survey.about(error.x)):
+            elif not bridged(survey, curve, error.x, left) and not charts.add(about(survey, error.x)):
                 break
         else:
             masses = _masses(panels, left) if panels else np.zeros(0)

@@ -16,6 +16,8 @@ from bulkedge.laws.engine.fixed_point import Step
 
 FAR = 30.0
 """Squared distance from the centre, in units of the scale, from which on a variable is next to infinity."""
+KEPT = 1e-3
+"""Size of a variable, relative to its distance from the centre, from which on it keeps its digits."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,21 @@ class Inversion:
             At which points the other coordinate is the better one.
         """
         return np.asarray(np.any(np.abs(u - self.centre) ** 2 > FAR * self.scale, axis=0))
+
+    def proves(self, u: Complex) -> Mask:
+        """Where the other coordinate proves something: u is next to infinity, and keeps its digits also if it is small.
+
+        Parameters
+        ----------
+        u : complex array of shape (d, n)
+            Variables that were found in the other coordinate.
+
+        Returns
+        -------
+        bool array of shape (n,)
+            Elsewhere, about the centre and about zero, what is found is fixed to the rounding of the centre only.
+        """
+        return self.far(u) & np.all(np.abs(u) > KEPT * np.abs(u - self.centre), axis=0)
 
     def seen(self, step: Step) -> Step:
         """The self-map in the other coordinate.

@@ -61,8 +61,10 @@ class Known(NamedTuple):
                 start, tried = inversion.inverse(start[:, far]), pending[far]
             if len(tried):
                 found, proved = search(seen, x[tried], start)
-                found = found[:, proved] if inversion is None else inversion.original(found[:, proved])
-                state[:, tried[proved]], pending = found, np.setdiff1d(pending, tried[proved])
+                if inversion is not None:
+                    found = inversion.original(found)
+                    proved &= inversion.proves(found)
+                state[:, tried[proved]], pending = found[:, proved], np.setdiff1d(pending, tried[proved])
         return state, np.isin(np.arange(len(x)), pending, invert=True)
 
 

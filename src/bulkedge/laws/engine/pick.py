@@ -40,6 +40,8 @@ minimum of the density. Panels are cut there, so that they resolve it as they re
 LOW, FLAT, ITERATIONS = 1e-6, 0.05, 14
 """Variables that are closer to the axis than the first, as a fraction of their size, are iterated so many times if each
 iteration makes their error smaller by the second: then it is smaller than rounding."""
+NEXT_TO_ZERO = -200.0
+"""Logarithm of the smallest fraction of the nearest barrier at which a law next to zero may end."""
 
 
 class Gap(NamedTuple):
@@ -276,11 +278,21 @@ class PickMap:
         reach = float(np.abs(self.barriers).max()) + float(np.sqrt(self.weights.max())) + float(np.finfo(float).tiny)
         left = _rise(lambda v: self.slope(first - reach * np.exp(v)), -80.0, 80.0)
         right = _rise(lambda v: self.slope(last + reach * np.exp(v)), -80.0, 80.0)
-        outer = (
-            Gap(-np.inf, first - reach * np.exp(left) if left > -80 else first, 1.0),
-            Gap(last + reach * np.exp(right) if right > -80 else last, np.inf, 1.0),
-        )
-        return [outer[0], *self._inner_gaps(), outer[1]]
+        low = self._beside_zero(first - reach * np.exp(left) if left > -80 else first, first)
+        high = self._beside_zero(last + reach * np.exp(right) if right > -80 else last, last)
+        return [Gap(-np.inf, low, 1.0), *self._inner_gaps(), Gap(high, np.inf, 1.0)]
+
+    def _beside_zero(self, u: float, barrier: float) -> float:
+        """The same end of an outer gap, to its own rounding: it was found to that of its distance from the barrier.
+
+        A law of one sign with a map of small relative error may end as close to zero as the map is flat there.
+        """
+        if not self.multiplicative or not self.linear or not abs(u) < abs(barrier) / 2:
+            return u
+        # the map rises away from the barrier; at zero itself it does so if its slope there is positive
+        unit = float(np.copysign(barrier, barrier * self.linear))
+        inner, outer = (np.log(0.75), NEXT_TO_ZERO) if self.linear > 0 else (NEXT_TO_ZERO, np.log(0.75))
+        return unit * float(np.exp(_rise(lambda v: self.slope(unit * np.exp(v)), inner, outer)))
 
     def _inner_gaps(self) -> list[Gap]:
         low, high = self.barriers[:-1, 1], self.barriers[1:, 0]

@@ -19,7 +19,7 @@ import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.laws.engine.edges import Edge
-from bulkedge.laws.engine.subordination import Problem
+from bulkedge.laws.engine.problem import Problem
 
 
 class Profile(NamedTuple):

@@ -15,7 +15,8 @@ from bulkedge.arrays import Complex, Real
 from bulkedge.laws.engine.at_zero import extent
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.inversion import Inversion
-from bulkedge.laws.engine.subordination import ROUNDING, Moments, Operation, Side
+from bulkedge.laws.engine.problem import Moments
+from bulkedge.laws.engine.subordination import ROUNDING, Operation, Side
 
 if TYPE_CHECKING:
     from bulkedge.laws.base import Law
@@ -90,9 +91,9 @@ class RectangularAddition(Operation):
 
     def count(self, u: Real, x: Real) -> Real:
         """``L = L_1(y_1) + L_2(y_2) + log(g g') - (1/ratio - 1) log[w/(w_1 w_2)]`` with ``w = 1 + ratio psi``."""
-        one, two, partner = self._both(u + 0j, np.sqrt(x) + 0j)
-        psi = (one.psi + two.psi).real
-        long, wide = 1 + psi < 0, 1 + self.ratio * psi < 0
+        one, _, partner = self._both(u + 0j, np.sqrt(x) + 0j)
+        # signs of 1 + psi and 1 + ratio psi, which are g and g' times a root of x: next to zero only these have one
+        long, wide = u[1] * one.g.real < 0, (1 + self.ratio * one.psi.real) / u[1] < 0
         turns = 0.0
         for law, (a, b) in ((self.mu, u), (self.nu, partner.real)):
             # arg y runs from 0 to 2 pi as a and b turn negative, and the potential with it

@@ -175,10 +175,13 @@ class Response(ABC):
     def _overlaps(self, point: Real, pair: Pair, value: Real) -> tuple[Real, Real]:
         """Squared overlaps of outliers at points where the root of D takes the given values."""
         # phi/D' is one over phi~' + phi' phi~/phi
-        # between atoms next to each other the left response may cancel to zero; it is the square over the right one
-        vanished = pair.left == 0
-        rest = np.where(pair.right == 0, self.ratio, (pair.right / value) ** 2)
-        quotient = np.where(vanished, rest, pair.right / np.where(vanished, 1.0, pair.left))
+        # both have one sign, and their product is the square of the value. Between atoms next to each other one of them
+        # may cancel to zero, or to a rounding error of the other sign: then the larger one tells their quotient
+        known = pair.left * pair.right > 0
+        larger = np.maximum(np.abs(pair.left), np.abs(pair.right))
+        power = np.where(np.abs(pair.left) > np.abs(pair.right), -2.0, 2.0)
+        rest = np.where(larger == 0, self.ratio, (np.where(larger == 0, 1.0, larger) / np.abs(value)) ** power)
+        quotient = np.where(known, pair.right / np.where(known, pair.left, 1.0), rest)
         slopes = pair.right_slope + pair.left_slope * quotient, pair.left_slope + pair.right_slope / quotient
         left, right = (np.minimum(-2 * self.metric(point) * value**2 / slope, 1.0) for slope in slopes)
         return left, right

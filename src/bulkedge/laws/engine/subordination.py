@@ -12,17 +12,19 @@ Reference: Belinschi and Bercovici (2007).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Real
-from bulkedge.laws.engine.at_zero import Root, extent, product_at_zero
+from bulkedge.laws.engine.at_zero import Root, extent, product_at_zero, reach
 from bulkedge.laws.engine.cauchy import root_mean_square
+from bulkedge.laws.engine.demands import SMALLEST_MASS
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.inversion import Inversion
+from bulkedge.laws.engine.problem import Moments, Problem
 
 if TYPE_CHECKING:
     from bulkedge.laws.base import Law
@@ -77,154 +79,6 @@ class Side(NamedTuple):
         return np.where(np.abs(self.psi) < 0.5, far, -self.dg / self.g**2 - 1)
 
 
-class Moments(NamedTuple):
-    """Mean and variance of a law, and the size of the terms that add up to its mean."""
-
-    mean: float
-    variance: float
-    size: float
-
-
-class Problem(ABC):
-    """A law given by the fixed point of a self-map of half-planes."""
-
-    def moments(self) -> Moments | None:
-        """Moments of the result as far as they are known beforehand; None if they are not."""
-        return None
-
-    @property
-    def light_islands(self) -> bool:
-        """Whether far out there may be islands whose mass, however small, is known."""
-        return False
-
-    def inversion(self) -> Inversion | None:
-        """Coordinates for variables next to infinity; None if they are not needed."""
-        return None
-
-    @property
-    def size(self) -> int:
-        """Number of variables."""
-        return 1
-
-    @property
-    def smallest(self) -> float:
-        """A positive law whose bulk reaches below this fraction of its size reaches down to zero."""
-        return 1e-16
-
-    @property
-    def positive(self) -> bool:
-        """Whether the result lives on the positive half-line."""
-        return False
-
-    @property
-    def flat_at_zero(self) -> bool:
-        """Whether zero lies in the bulk, and there the variables are real to leading order."""
-        return False
-
-    @property
-    def graded(self) -> bool:
-        """Whether the law is to be seen at every scale next to zero: positive laws are."""
-        return self.positive
-
-    @property
-    def margin(self) -> float:
-        """How far beyond the bounds, in units of their distance, a point lies in a gap for sure."""
-        return 1 / 8
-
-    @abstractmethod
-    def bounds(self) -> tuple[float, float]:
-        """Numbers between which the support of the result lies."""
-
-    def far(self, z: Complex) -> Complex:
-        """The variables at z far above the axis, to leading order; shape (size, n).
-
-        Parameters
-        ----------
-        z : complex array of shape (n,)
-            Points far above the axis.
-
-        Returns
-        -------
-        complex array of shape (d, n)
-            Where Newton's method can start.
-        """
-        return np.tile(z, (self.size, 1))
-
-    @abstractmethod
-    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        """The round trip from the variables u of mu; see :data:`bulkedge.laws.engine.fixed_point.Step`.
-
-        Parameters
-        ----------
-        u : complex array of shape (d, n)
-            The d variables, at n points.
-        z : complex array of shape (n,)
-            The points, in the closed upper half-plane.
-
-        Returns
-        -------
-        shift : complex array of shape (d, n)
-            ``T_z(u) - u``.
-        jacobian : complex array of shape (d, d, n)
-            Derivative of T in u.
-        error : array of shape (d, n)
-            Rounding error of the shift.
-        """
-
-    @abstractmethod
-    def work(self, points: int) -> float:
-        """What a call of :meth:`step` with so many points costs: 1.5 units a second on a core of 2020, roughly.
-
-        Parameters
-        ----------
-        points : int
-            Number n of points.
-
-        Returns
-        -------
-        float
-            Units of work, of which a law may cost only so many.
-        """
-
-    @abstractmethod
-    def cauchy(self, u: Complex, x: Real) -> Complex:
-        """The Cauchy transform of the result at a fixed point.
-
-        Parameters
-        ----------
-        u : complex array of shape (d, n)
-            Fixed points.
-        x : array of shape (n,)
-            The points of the line that they belong to.
-
-        Returns
-        -------
-        complex array of shape (n,)
-            G of the law that the problem stands for.
-        """
-
-    @abstractmethod
-    def count(self, u: Real, x: Real) -> Real:
-        """Mass to the left of x at a real fixed point: the imaginary part of the logarithmic potential.
-
-        Parameters
-        ----------
-        u : array of shape (d, n)
-            Real fixed points.
-        x : array of shape (n,)
-            The points of the line that they belong to, which lie in gaps.
-
-        Returns
-        -------
-        array of shape (n,)
-            The mass, atoms included.
-        """
-
-    @abstractmethod
-    def edge_at_zero(self) -> Edge | None:
-        """The edge at zero, if there is one, where it is known not to be of square-root type."""
-
-
 @dataclass(frozen=True)
 class Operation(Problem):
     """A free convolution of mu and nu."""
@@ -268,6 +122,12 @@ class Operation(Problem):
     @staticmethod
     def _width(law: Law) -> tuple[float, float]:
         return 0.0, law.var()
+
+    @property
+    def smallest(self) -> float:
+        """As deep as the laws have edges or atoms next to zero, one under the other, and a rounding unit below."""
+        depths = [reach(law) for law in (self.mu, self.nu)]
+        return max(1e-16 * depths[0] * depths[1], float(np.finfo(float).tiny) / EPS)
 
     @abstractmethod
     def moments(self) -> Moments:
@@ -345,6 +205,27 @@ class Multiplication(Operation):
         """If nu has a density that vanishes at zero: a finite one makes a logarithm, and no density nothing special."""
         exponent = Root.of(self.nu).exponent
         return not self.positive and exponent is not None and exponent > 0
+
+    @property
+    def graded(self) -> bool:
+        """Also where the density of a signed product diverges at zero: on one side the bulk may start next to it."""
+        if self.positive:
+            return True
+        edge = self.edge_at_zero()
+        return extent(self.mu)[1] > 0 and edge is not None and edge.exponent < 0
+
+    @property
+    def at_once(self) -> bool:
+        """If it ends at zero; most products of signed laws have nothing but bulk there."""
+        return self.positive
+
+    @property
+    def smallest(self) -> float:
+        """For a signed law as deep as the other has mass next to zero: there is where positive and negative cancel."""
+        if self.positive:
+            return super().smallest
+        root = Root.of(self.nu)
+        return max(super().smallest * SMALLEST_MASS ** (root.power / root.lead), float(np.finfo(float).tiny) / EPS)
 
     def bounds(self) -> tuple[float, float]:
         """Products of the edges."""

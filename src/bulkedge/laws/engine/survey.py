@@ -21,7 +21,7 @@ from bulkedge.laws.engine.demands import SMALLEST_MASS, countable
 from bulkedge.laws.engine.fixed_point import Step, descend
 from bulkedge.laws.engine.inversion import Inversion
 from bulkedge.laws.engine.neighbours import Known, between
-from bulkedge.laws.engine.subordination import Moments, Problem
+from bulkedge.laws.engine.problem import Moments, Problem
 
 Atoms = tuple[tuple[float, float], ...]
 Sliver = tuple[float, float, float]
@@ -31,6 +31,8 @@ SECTIONS, FEWER, MANY = 16, 6, 4
 """Parts that a stretch of the line is cut into; fewer if there are more stretches than so many."""
 RESOLUTION = 1e-4
 """Sections stop at this fraction of x and Newton's method takes over; if it fails, at a hundredth of that, and on."""
+GRADUAL = 1e-6
+"""How much closer to zero sections on both sides of it come in each round, if not at once."""
 CLOSE = 1.1e-10
 FINEST = 1e-12
 MOST_POINTS = 20_000
@@ -70,6 +72,8 @@ class Survey:
         The edges between pairs of neighbours, the one in a gap first, and whether they were found.
     lenient : bool
         Whether edges that are not found are left to the comparison of masses, which follows.
+    light : bool
+        Whether islands count that are seen in the variance alone, however little mass they have.
     rounds : int
         How often the mass of the density was compared with the counts.
     """
@@ -86,6 +90,7 @@ class Survey:
     bridges: list[Sliver] = field(default_factory=list)
     polished: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)
     lenient: bool = False
+    light: bool = False
     rounds: int = 0
 
     @classmethod
@@ -116,6 +121,7 @@ class Survey:
             np.zeros(0),
             np.zeros((operation.size, 0), dtype=complex),
         )
+        survey.light = operation.light_islands
         survey.examine(np.array([high + margin] if operation.positive else [low - margin, high + margin]))
         if operation.positive:
             survey._add(np.zeros(1), np.zeros(1), np.full((operation.size, 1), np.nan + 0j))
@@ -140,7 +146,7 @@ class Survey:
 
     @cached_property
     def _moments(self) -> Moments | None:
-        return self.operation.moments() if self.operation.light_islands else None
+        return self.operation.moments()
 
     @cached_property
     def _inversion(self) -> Inversion | None:
@@ -166,7 +172,7 @@ class Survey:
         array of shape (n,)
             The masses.
         """
-        return countable(self._moments, x)
+        return countable(self._moments if self.light else None, x)
 
     def examine(self, x: Real) -> None:
         """Prove for each x on which side it lies, and remember it.
@@ -237,8 +243,14 @@ class Survey:
         self.stuck |= pairs
         # few points a round where there are many pairs, many where rounds and not points are what costs
         parts = SECTIONS if len(fresh) <= MANY else FEWER
-        bottom = self.operation.smallest * size if self.operation.graded else None
-        return np.concatenate([between(a, b, parts, bottom) for a, b in fresh]) if fresh else np.zeros(0)
+        return np.concatenate([between(a, b, parts, self._bottom(a, b)) for a, b in fresh]) if fresh else np.zeros(0)
+
+    def _bottom(self, low: float, high: float) -> float | None:
+        """How close to zero new points may be; None if that makes no difference."""
+        if not self.operation.graded:
+            return None
+        gradual = low < 0 < high and not self.operation.at_once
+        return max(self.operation.smallest * float(np.ptp(self.x)), GRADUAL * min(-low, high) if gradual else 0.0)
 
     def edges(self) -> list[tuple[float, float]]:
         """The bulk: runs of inside points, from edge to edge.
@@ -354,22 +366,6 @@ class Survey:
         result = np.zeros(len(low))
         result[which] = np.abs((self.mass[high] - self.mass[low])[which] - masses)
         return result
-
-    def about(self, x: Real) -> Mask:
-        """Which of the intervals that :meth:`edges` returned some of the points are in, or next to.
-
-        Parameters
-        ----------
-        x : array of shape (k,)
-            Points of the line.
-
-        Returns
-        -------
-        bool array of shape (n,)
-            For each interval.
-        """
-        low, high = self.runs()
-        return np.any((x >= self.x[low][:, None]) & (x <= self.x[high][:, None]), axis=1)
 
     def complete(self, missed: Real) -> bool:
         """Look closer where the mass of an interval's density is not that counted in the gaps beside it.
