@@ -314,15 +314,15 @@ REPRODUCTIONS = (
         "free_mul(EmpiricalLaw([0.0234, 0.0117, -0.0117, 0.0351, -0.0234], [0.5333, 0.0375, 0.0374, 0.0642, 0.584]), "
         "AttentionLaw(0.1, 1.0).squared())"
     ),
+)
+
+LONGER = (
     # a gap next to zero, in which the sign of 1 + psi is that of its rounding
     (
         "rectangular_add(EmpiricalLaw([0.0, 0.003586, 0.026549, 0.002863, 0.044619, 0.00827, 0.039754, 0.02919], "
         "[0.0449, 0.809, 0.0361, 0.218, 0.386, 0.0689, 0.108, 0.269]), ProductLaw((2.33, 1.0), 0.298), 0.0468)"
     ),
-)
-
-LONGER = (
-    # the same next to zero, far from a negative law and from infinity
+    # a coordinate about infinity again: next to zero, far from a negative law
     "free_mul(free_add(EmpiricalLaw([-5.2561992]), QuarterCircle(1.0)), QuarterCircle(0.266).sqrt())",
     # light islands again, of laws with a density, whose islands far out were found when they were made of atoms
     (

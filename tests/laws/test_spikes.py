@@ -165,7 +165,7 @@ def test_singular_vectors_are_complete(atoms, strength, ratio):
 def test_singular_vectors_are_complete_beside_atoms_next_to_each_other(apart, ratio):
     """Between such atoms a response may be nothing but its rounding, of either sign or none."""
     rng = np.random.default_rng(3)
-    for _ in range(25):
+    for _ in range(12):
         places, weights = rng.uniform(0.5, 3, 3), rng.uniform(0.1, 1, 6)
         law = be.EmpiricalLaw(np.append(places, places * (1 + apart)), weights)
         outliers = law.singular_spike(10 ** rng.uniform(-3, 1.5), ratio, unit="singular values").outliers

@@ -291,8 +291,12 @@ class PickMap:
             return u
         # the map rises away from the barrier; at zero itself it does so if its slope there is positive
         unit = float(np.copysign(barrier, barrier * self.linear))
-        inner, outer = (np.log(0.75), NEXT_TO_ZERO) if self.linear > 0 else (NEXT_TO_ZERO, np.log(0.75))
-        return unit * float(np.exp(_rise(lambda v: self.slope(unit * np.exp(v)), inner, outer)))
+        ends = np.array([np.log(0.75), NEXT_TO_ZERO] if self.linear > 0 else [NEXT_TO_ZERO, np.log(0.75)])
+        falling, rising = (self.slope(unit * np.exp(end)) for end in ends)
+        if not falling < 0 < rising:
+            # the slope at zero is nothing but rounding
+            return u
+        return unit * float(np.exp(_rise(lambda v: self.slope(unit * np.exp(v)), *ends)))
 
     def _inner_gaps(self) -> list[Gap]:
         low, high = self.barriers[:-1, 1], self.barriers[1:, 0]
