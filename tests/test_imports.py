@@ -10,7 +10,7 @@ ROOT = Path(bulkedge.__file__).parent
 
 LAYERS = [
     ["arrays", "errors", "version"],
-    ["domains", "estimates", "files", "progress", "random", "records"],
+    ["domains", "estimates", "files", "progress", "random", "records", "threads"],
     ["masks"],
     ["laws"],
     ["spectra"],
