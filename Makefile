@@ -21,7 +21,7 @@ $(VENV)/.$(EXTRAS) $(VENV)/.docs: $(VENV)/.%: $(VENV)/.base
 	$(PIP) --editable '.[$*]'
 	touch $@
 
-test: $(VENV)/.$(EXTRAS)  ## run the tests (five minutes on two cores)
+test: $(VENV)/.$(EXTRAS)  ## run the tests (under ten minutes on two cores)
 	$(BIN)/pytest -n auto
 
 test-core: $(VENV)/.$(EXTRAS)  ## run the core: no simulations, studies, processes, reference values, torch (a minute)
@@ -45,7 +45,7 @@ $(MINIMUM)/.ready: pyproject.toml .ci/minimum.py
 	touch $@
 
 test-minimum: $(MINIMUM)/.ready  ## run the command line, sweeps and laws with the oldest versions allowed (three minutes)
-	$(MINIMUM_PYTEST) -m 'not slow and not processes' tests/sweeps tests/test_cli.py
+	$(MINIMUM_PYTEST) -m 'not slow and not processes' tests/sweeps tests/test_cli.py tests/test_reproduction.py
 	$(MINIMUM_PYTEST) tests/conformance -k 'Semicircle or QuarterCircle or MarchenkoPastur or FussCatalan'
 	$(MINIMUM)/bin/bulkedge law attention-law --beta 1 --head-ratio 0.5 --at 1,2 --json
 

@@ -41,3 +41,12 @@ def pytest_collection_modifyitems(items):
         for start, mark in TIERS.items():
             if place == start or place.startswith(f"{start}/"):
                 item.add_marker(getattr(pytest.mark, mark))
+
+
+@pytest.fixture
+def exhibits(monkeypatch):
+    """The command line knows three small studies and no other."""
+    from exhibits import EXHIBITS
+
+    monkeypatch.setattr("bulkedge.studies.base.studies", lambda: EXHIBITS)
+    monkeypatch.setattr("bulkedge.report.available_cores", lambda: 1)

@@ -13,14 +13,18 @@ mp.mp.dps = 50
 
 
 def follow(equation, x, start):
-    """Solve ``equation(w, z) = 0`` at z = x + i0, following the branch that is ``start(z)`` at large z."""
+    """Solve ``equation(w, z) = 0`` at z = x + i0, following the branch that is ``start(z)`` at large z.
+
+    On the way down each height is half the one before: branch points lie on the axis, so the solution at one height is
+    well inside the disc of convergence about the next, and Newton's method starts on the right branch.
+    """
     height = mp.mpf(10) ** 6
     z = mp.mpc(x, height)
     w = start(z)
     while height > 0:
         z = mp.mpc(x, height)
         w = _newton(equation, w, z, digits=12)
-        height = height * mp.mpf("0.8") if height > mp.mpf(10) ** -12 else mp.mpf(0)
+        height = height / 2 if height > mp.mpf(10) ** -12 else mp.mpf(0)
     return _newton(equation, w, mp.mpf(x), digits=45)
 
 
@@ -29,7 +33,7 @@ def _newton(equation, w, z, digits):
     for _ in range(100):
         value = equation(w, z)
         shift = abs(w) * mp.mpf(10) ** -25
-        slope = (equation(w + shift, z) - equation(w - shift, z)) / (2 * shift)
+        slope = (equation(w + shift, z) - value) / shift
         step = value / slope
         w -= step
         if abs(step) < abs(w) * mp.mpf(10) ** -digits:

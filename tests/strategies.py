@@ -2,9 +2,16 @@
 
 import math
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from bulkedge.domains import Choice, Each, Integers, Interval, parameters
+
+
+def costly(examples):
+    """So many examples of a test that takes long for each; as many as of any other with ``make test-slow``."""
+    usual, active = settings.get_profile("bulkedge").max_examples, settings().max_examples
+    return settings(max_examples=examples if active == usual else active)
 
 
 def members(domain, length=None):

@@ -1,4 +1,4 @@
-"""The theory that code, claims and documents cite is there, and so are the tests and studies that it cites."""
+"""What documents cite is there: theory, tests, studies; and the design names every module that there is."""
 
 import re
 from collections import Counter
@@ -74,3 +74,42 @@ def test_tests_and_studies_that_the_theory_cites_exist(page):
 
 def test_pages_are_short():
     assert max(len(page.read_text().splitlines()) for page in PAGES) < 200
+
+
+# -- the design --------------------------------------------------------------------------------------------------------
+
+DESIGN = (ROOT / "docs/design.md").read_text()
+PACKAGE = ROOT / "src/bulkedge"
+FIGURES = "studies"
+"""The room whose folders are named as a kind: there is a file for each figure."""
+
+
+def modules_in(folder):
+    return {path.name for path in folder.glob("*.py")} - {"__init__.py", "__main__.py"}
+
+
+def tree():
+    """Rooms and modules of the tree in the design, each with the modules that its lines name."""
+    block = re.search(r"## Tree\n\n```\n(.*?)```", DESIGN, re.DOTALL)[1]
+    inside, outside = re.split(r"^(?=tests/)", block, flags=re.MULTILINE)
+    found = {}
+    for text in (*re.split(r"\n {2,4}(?=\S)", inside)[1:], *re.split(r"\n(?=\S)", outside)):
+        name, _, says = text.partition(" ")
+        found[name] = set(re.findall(r"\b\w+\.py\b", says))
+    return found
+
+
+def test_the_tree_of_the_design_names_every_module():
+    named = tree()
+    assert {name for name in named if name.endswith(".py")} - {"__init__.py"} == modules_in(PACKAGE)
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert {f"{room}/" for room in rooms} <= named.keys()
+    for room in rooms - {FIGURES}:
+        assert named[f"{room}/"] == modules_in(PACKAGE / room), room
+    assert named["tools/"] == modules_in(ROOT / "tools")
+    assert modules_in(PACKAGE / FIGURES) <= named[f"{FIGURES}/"]
+
+
+def test_the_table_of_the_engine_names_every_module():
+    named = [name for row in re.findall(r"^\| (`\w+\.py`.*?) \|", DESIGN, re.MULTILINE) for name in row.split(", ")]
+    assert sorted(named) == sorted(f"`{name}`" for name in modules_in(PACKAGE / "laws/engine"))

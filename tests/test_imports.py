@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import bulkedge
@@ -10,7 +11,7 @@ ROOT = Path(bulkedge.__file__).parent
 
 LAYERS = [
     ["arrays", "errors", "version"],
-    ["domains", "estimates", "files", "progress", "random", "records"],
+    ["domains", "estimates", "files", "progress", "random", "records", "threads"],
     ["masks"],
     ["laws"],
     ["spectra"],
@@ -38,8 +39,18 @@ MAY_DRAW = re.compile(r"bulkedge\.(plots|studies\.\w+\.(plot|figures)|report|exp
 MAY_PRINT = re.compile(r"bulkedge\.(cli|explore)(\.|$)")
 
 
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports_of(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    return list(_imports_of(path))
+
+
+def _imports_of(path):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -85,7 +96,7 @@ def test_only_the_top_of_the_pipeline_draws_or_prints():
         if not MAY_PRINT.match(name)
         and any(
             isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in ast.walk(tree_of(path))
         )
     ]
     assert (drawing, printing) == ([], [])
@@ -115,14 +126,13 @@ def private_names(tree):
 
 def test_no_room_uses_the_private_names_of_another():
     """What two rooms share is public, or in the wrong place; third-party names are not ours to judge."""
-    trees = {path: ast.parse(path.read_text()) for _, path in modules()}
+    trees = {path: tree_of(path) for _, path in modules()}
     owned = {}
     for path, tree in trees.items():
         owned.setdefault(room_of(path), set()).update(name for name in private_names(tree) if private(name))
-    trespasses = []
+    trespasses, everywhere = [], set().union(*owned.values())
     for path, tree in trees.items():
-        own = owned[room_of(path)]
-        others = set().union(*(names for room, names in owned.items() if room != room_of(path))) - own
+        others = everywhere - owned[room_of(path)]
         used = [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bulkedge."):

@@ -7,13 +7,11 @@ import pytest
 from exhibits import First, Second, Third
 from folders import same_files
 from listeners import Listener, on_the_page
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.report import ReproductionError, reproduce
 from bulkedge.studies.laws.edge import Edge
 from bulkedge.studies.laws.transition import Transition
-from bulkedge.sweeps.executors import one_thread
 
 
 def test_several_processes_write_the_same_bytes_as_one(tmp_path):
@@ -82,11 +80,3 @@ def test_a_worker_that_is_killed_is_told(tmp_path):
 def test_workers_that_are_none(tmp_path, workers):
     with pytest.raises(DomainError, match="workers = "):
         reproduce([First()], tmp_path, workers=workers)
-
-
-def test_one_thread_inside_and_as_many_as_before_after():
-    before = {each["filepath"]: each["num_threads"] for each in threadpool_info()}
-    with threadpool_limits(2), one_thread():
-        assert {each["num_threads"] for each in threadpool_info()} == {1}
-    after = {each["filepath"]: each["num_threads"] for each in threadpool_info()}
-    assert {path: after[path] for path in before} == before

@@ -21,8 +21,9 @@ from numpy.polynomial import legendre
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, shown
 from bulkedge.errors import DomainError, UnitError
-from bulkedge.laws.base import LEVEL, SNAP, Law
+from bulkedge.laws.base import Law
 from bulkedge.laws.distribution import Distribution, StepDistribution
+from bulkedge.laws.finite_size import LEVEL, SNAP
 from bulkedge.laws.units import Unit
 from bulkedge.records import html_table
 from bulkedge.spectra import Spectra, Spectrum

@@ -21,7 +21,7 @@ from bulkedge.arrays import Real
 from bulkedge.domains import FINITE, Interval, shown
 from bulkedge.errors import DomainError
 from bulkedge.laws import MarchenkoPastur
-from bulkedge.laws.base import LEVEL
+from bulkedge.laws.finite_size import LEVEL
 from bulkedge.laws.shrinkage import LOSS, Loss, factor
 from bulkedge.laws.singular_spikes import singular_response
 from bulkedge.records import html_table

@@ -31,8 +31,9 @@ from bulkedge.comparison import compare
 from bulkedge.domains import Choice, Instance, Integers
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.errors import DomainError, RegimeWarning, UnitError
-from bulkedge.laws.base import LEVEL, Law
+from bulkedge.laws.base import Law
 from bulkedge.laws.distribution import Distribution, StepDistribution
+from bulkedge.laws.finite_size import LEVEL
 from bulkedge.laws.tracy_widom import TracyWidom
 from bulkedge.progress import track
 from bulkedge.spectra import Spectrum

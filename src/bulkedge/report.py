@@ -27,7 +27,8 @@ from bulkedge.files import locked
 from bulkedge.gallery import Gallery, Origin, Reproduction, sources
 from bulkedge.records import written
 from bulkedge.studies.base import Study
-from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes, one_thread, stop
+from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes, stop
+from bulkedge.threads import one_thread
 from bulkedge.version import __version__
 
 DPI = 200

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
-from strategies import parameters_of
+from strategies import costly, parameters_of
 
 import bulkedge as be
 from bulkedge import laws
@@ -359,6 +359,7 @@ def images(law):
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+@costly(10)
 @given(data=st.data())
 def test_family(family, data):
     keywords = data.draw(parameters_of(family, FIXED.get(family, {})))

@@ -166,33 +166,26 @@ def test_an_error_in_a_pass_leaves_nothing_behind(ran, monkeypatch):
 
 
 FRESH = """
-import sys
-import bulkedge.nn
-import torch, transformers
-for name in sys.argv[2:]:
-    folder = f"{sys.argv[1]}/{name}"
-    model = transformers.AutoModel.from_pretrained(f"{folder}/saved").eval()
-    inputs = torch.load(f"{folder}/inputs.pt")
+import sys, torch, transformers
+folder, *names = sys.argv[1:]
+try:
+    transformers.AutoModel.from_pretrained(f"{folder}/bert/saved")
+except ValueError as error:
+    print(error)
+assert "bulkedge" not in sys.modules
+model, inputs = torch.load(f"{folder}/model.pt", weights_only=False)
+assert "bulkedge.nn" in sys.modules
+torch.save(model(**inputs).last_hidden_state.detach(), f"{folder}/outputs.pt")
+for name in names:
+    model = transformers.AutoModel.from_pretrained(f"{folder}/{name}/saved").eval()
+    inputs = torch.load(f"{folder}/{name}/inputs.pt")
     with torch.no_grad():
         outputs = [model(**inputs).last_hidden_state]
-        bulkedge.nn.restore_gap(model)
+        sys.modules["bulkedge.nn"].restore_gap(model)
         outputs.append(model(**inputs).last_hidden_state)
-    torch.save(outputs, f"{folder}/outputs.pt")
+    torch.save(outputs, f"{folder}/{name}/outputs.pt")
 """
-PLAIN = """
-import sys, transformers
-transformers.AutoModel.from_pretrained(f"{sys.argv[1]}/saved")
-"""
-UNPICKLED = """
-import sys, torch
-model, inputs = torch.load(f"{sys.argv[1]}/model.pt", weights_only=False)
-torch.save(model(**inputs).last_hidden_state.detach(), f"{sys.argv[1]}/outputs.pt")
-"""
-
-
-def fresh_process(script, *arguments):
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+"""What a process that has not heard of bulkedge makes of a saved model, of a pickled one, and then of saved ones."""
 
 
 def saved(name, folder):
@@ -205,32 +198,35 @@ def saved(name, folder):
     return model, inputs, before, after
 
 
-def test_saved_models_are_patched_when_loaded_in_a_fresh_process(tmp_path):
-    written = {}
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """The folder that a fresh process has read and written, what it printed, and hidden states of the models."""
+    folder, written = tmp_path_factory.mktemp("fresh"), {}
     for name in MODELS:
-        (tmp_path / name).mkdir()
-        written[name] = saved(name, tmp_path / name)[2:]
-    done = fresh_process(FRESH, tmp_path, *MODELS)
+        (folder / name).mkdir()
+        model, inputs, *written[name] = saved(name, folder / name)
+        if name == "bert":
+            torch.save([model, inputs], folder / "model.pt")
+    done = subprocess.run([sys.executable, "-c", FRESH, folder, *MODELS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return folder, done.stdout, written
+
+
+def test_saved_models_are_patched_when_loaded_in_a_fresh_process(fresh):
+    folder, _, written = fresh
     for name, (before, after) in written.items():
-        patched, restored = torch.load(tmp_path / name / "outputs.pt")
+        patched, restored = torch.load(folder / name / "outputs.pt")
         assert torch.equal(patched, after), name
         assert torch.equal(restored, before), name
 
 
-def test_a_saved_model_is_refused_where_bulkedge_is_not_imported(tmp_path):
-    saved("bert", tmp_path)
-    done = fresh_process(PLAIN, tmp_path)
-    assert done.returncode
-    assert 'attn_implementation="bulkedge.nn"` is not supported' in done.stderr
+def test_a_saved_model_is_refused_where_bulkedge_is_not_imported(fresh):
+    assert 'attn_implementation="bulkedge.nn"` is not supported' in fresh[1]
 
 
-def test_a_pickled_model_brings_its_import(tmp_path):
-    model, inputs, _, after = saved("bert", tmp_path)
-    torch.save([model, inputs], tmp_path / "model.pt")
-    done = fresh_process(UNPICKLED, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert torch.equal(torch.load(tmp_path / "outputs.pt"), after)
+def test_a_pickled_model_brings_its_import(fresh):
+    folder, _, written = fresh
+    assert torch.equal(torch.load(folder / "outputs.pt"), written["bert"][1])
 
 
 @pytest.mark.parametrize("other", ["eager", "sdpa"])

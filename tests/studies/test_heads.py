@@ -1,4 +1,4 @@
-"""What the studies of real heads share."""
+"""What the studies of real heads share, and formulas of their own."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import pytest
 from bulkedge.ensembles import SoftmaxAttention
 from bulkedge.studies.heads import setting
 from bulkedge.studies.heads.setting import generator, squared_values
+from bulkedge.studies.heads.shrinkage import loss_of
 
 
 @pytest.mark.parametrize("mask", ["full", "causal"])
@@ -35,3 +36,15 @@ def test_many_tokens_without_a_gpu_are_drawn_here(monkeypatch):
     monkeypatch.setattr(setting, "find_spec", lambda name: None)
     rng = np.random.default_rng(1)
     assert generator(rng, setting.LARGE) is rng
+
+
+@pytest.mark.parametrize(("loss", "order"), [("frobenius", "fro"), ("operator", 2), ("nuclear", "nuc")])
+def test_the_loss_of_an_estimate_is_the_norm_of_its_error(loss, order):
+    """``x u v' - eta w y'`` for unit vectors; signs are such that the overlaps have the same."""
+    rng = np.random.default_rng(2)
+    for _ in range(5):
+        u, w, v, y = (each / np.linalg.norm(each) for each in rng.standard_normal((4, 5)))
+        y = y * np.sign((u @ w) * (v @ y))
+        error = 1.3 * np.outer(u, v) - 0.8 * np.outer(w, y)
+        found = loss_of(np.array(1.3), np.array(0.8), (u @ w) ** 2, (v @ y) ** 2, loss)
+        assert found == pytest.approx(np.linalg.norm(error, order), rel=1e-12)

@@ -8,74 +8,42 @@ spikes come from that.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import OrderedDict
 from functools import cached_property
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 
 from bulkedge import domains
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.domains import REAL
-from bulkedge.errors import DomainError, UnresolvedError
+from bulkedge.errors import UnresolvedError
 from bulkedge.laws.distribution import Atoms
-from bulkedge.laws.engine.continuum import BLOCK, Continuum, resolve
-from bulkedge.laws.engine.crossings import CLOSEST
+from bulkedge.laws.engine.continuum import Continuum, resolve
 from bulkedge.laws.engine.demands import check_moments
 from bulkedge.laws.engine.edges import Interval
 from bulkedge.laws.engine.panels import Density, UnresolvedDensityError
-from bulkedge.laws.engine.poles import pole_sums
-from bulkedge.laws.perturbed import Perturbed
-from bulkedge.laws.tracy_widom import TracyWidom
+from bulkedge.laws.engine.poles import atom_transforms
+from bulkedge.laws.finite_size import FiniteSize
+from bulkedge.laws.inverse_cauchy import along_ray, beyond_edges
+from bulkedge.laws.resolutions import RESOLVED
 from bulkedge.records import html_table
 
 if TYPE_CHECKING:
     from bulkedge.laws.engine.levy import Levy
     from bulkedge.laws.engine.problem import Moments
 
-LEVEL = domains.Interval(0, 1, "()")
-ORDERS, COUNT = domains.Integers(0, 1000), domains.Integers(1, 2**62)
+ORDERS = domains.Integers(0, 1000)
 COMPLEX = domains.Numbers(finite=False, complex_too=True)
 MASS_TOLERANCE = 1e-10
 """A law whose mass differs from one by more has lost or gained something, and is refused."""
 ROUNDED = 1e-14
 """A law whose mass differs from one by more is multiplied by a constant."""
 
-SNAP = 1e-9
-"""Values this close to an atom, relative to the size of the law, are at the atom: rounding put them beside it."""
-REMEMBERED = 256
-"""Resolved laws that a process keeps; the one used longest ago goes first."""
-
 Bulk = tuple[list[Interval], Density]
 
 
-class _Resolutions:
-    """Resolved bulks by law, so that equal laws share theirs; bounded, and safe to use from threads."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[Law, Continuum | None] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, law: Law) -> Continuum | None:
-        with self._lock:
-            if law in self._known:
-                self._known.move_to_end(law)
-                return self._known[law]
-        found = law._resolve()
-        with self._lock:
-            self._known[law] = found
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-        return found
-
-
-_RESOLVED = _Resolutions()
-
-
-class Law(Perturbed):
+class Law(FiniteSize):
     """A limiting spectral distribution on the real line: atoms plus a density.
 
     Laws are values: two with the same parameters are equal, and what is expensive, the resolution of the bulk, is done
@@ -127,7 +95,7 @@ class Law(Perturbed):
     @cached_property
     def continuum(self) -> Continuum | None:
         """The continuous part, resolved once for all equal laws of a process; None if there is none."""
-        return _RESOLVED.get(self)
+        return RESOLVED.get(self)
 
     def _resolve(self) -> Continuum | None:
         """The continuous part, resolved from the bulk; an image may move that of its law instead."""
@@ -294,30 +262,9 @@ class Law(Perturbed):
             if self.continuum:
                 result += self.continuum.transforms(point)
             if len(self.locations):
-                result += self._atom_transforms(point)
+                result += atom_transforms(point, self.locations, self._atom_weights)
         g, g_slope, psi, psi_slope = np.where(lower, np.conj(result), result)
         return g, g_slope, psi, psi_slope
-
-    def _atom_transforms(self, point: Complex) -> Complex:
-        """The part of the atoms, shape ``(4, n)``, at points of the closed upper half-plane.
-
-        At an atom G is infinite and G' minus infinity; psi and psi' have the sign of its location, and are finite at an
-        atom at zero, which has no part in them.
-        """
-        places, weights = self.locations, self._atom_weights
-        result: Complex = np.empty((4, len(point)), dtype=complex)
-        following = np.minimum(np.searchsorted(places, point.real), len(places) - 1)
-        (on,) = np.nonzero(places[following] == point)
-        block = max(8, BLOCK // len(places))
-        for first in range(0, len(point), block):
-            here = on[(on >= first) & (on < first + block)]
-            seen = point[first : first + block]
-            result[:, first : first + block] = pole_sums(seen, places, weights, (here - first, following[here]))
-        if len(on):
-            at = places[following[on]]
-            result[:2, on] = np.array([[np.inf], [-np.inf]])
-            result[2:, on[at != 0]] = np.inf * np.sign(at[at != 0]) * np.array([[1.0], [-1.0]])
-        return result
 
     def cauchy(self, z: ArrayLike) -> Any:
         """Cauchy transform ``G(z) = int dmu(t)/(z - t)``; on the support, its limit from the upper half-plane.
@@ -369,101 +316,8 @@ class Law(Perturbed):
             If K has no value at some w on that branch.
         """
         targets = COMPLEX.check("w", w)
-        search = self._follow if np.iscomplexobj(targets) else self._outside
-        return np.array([search(each) for each in targets.ravel().tolist()]).reshape(targets.shape)[()]
-
-    def _outside(self, w: float) -> float:
-        """The real point beyond the outer edges at which G equals w."""
-        low, high = self.edge_cauchy
-        if not (low < w < high and w != 0):
-            raise DomainError(f"w = {w!r} is outside its domain ({low:.6g}, {high:.6g}) without 0")
-        start, sign = (self.edge, 1.0) if w > 0 else (self.lower_edge, -1.0)
-
-        # |G| is at most one over the distance to the law, so the point is within 1/|w| of it
-        def miss(v: float) -> float:
-            value = float(self.cauchy(start + np.exp(v) / w).real)
-            return sign * (value - w) if np.isfinite(value) else 1e300
-
-        if miss(1e-9) > 0:  # so close to an atom that no number lies between
-            return start
-        return float(start + np.exp(brentq(miss, CLOSEST, 1e-9, xtol=1e-15, rtol=8 * EPS)) / w)
-
-    def _follow(self, w: complex) -> complex:
-        """Newton continuation of ``G(z) = w`` along the ray from zero, where ``z = 1/w + mean``."""
-        spread = max(abs(self.edge - self.mean()), abs(self.lower_edge - self.mean()))
-        share = 0.05 / max(abs(w) * spread, 0.05)
-        z = 1 / (share * w) + self.mean() if w else complex(np.nan)
-        while np.isfinite(z):
-            for _ in range(50):
-                value, slope, _, _ = self.transforms(np.array([z]))
-                with np.errstate(divide="ignore", invalid="ignore"):  # a vanishing slope ends the search below
-                    step = complex((share * w - value[0]) / slope[0])
-                z += step
-                if abs(step) <= 1e-14 * abs(z):
-                    break
-            if (z.imag > 0) != (w.imag < 0):
-                break
-            if share == 1:
-                return z
-            share = min(1.0, 1.1 * share)
-        raise DomainError(f"w = {w!r} is outside the image of the Cauchy transform along the ray from zero")
-
-    # -- the edge at finite size ---------------------------------------------------------------------------------------
-
-    @property
-    def edge_scale(self) -> float:
-        """Width of the edge: the largest of n values is about ``edge + edge_scale * n**(-2/3) * TracyWidom``.
-
-        It is ``(pi C)**(-2/3)`` where the density is ``C sqrt(edge - x)`` at the edge, which must be of square-root
-        type.
-        """
-        if self.continuum is None or not self.has_soft_edge:
-            raise DomainError(f"{self!r} has no square-root edge on the right, so no Tracy-Widom scale")
-        return float((np.pi * self.continuum.edge_coefficient) ** (-2 / 3))
-
-    @property
-    def has_soft_edge(self) -> bool:
-        """Whether the law ends on the right with a square-root edge."""
-        last = self.continuum.intervals[-1][1] if self.continuum else None
-        return last is not None and last.location == self.edge and last.exponent == 0.5
-
-    def reach(self, n: int, level: float, dyson: int = 1) -> float:
-        """What the largest of n bulk values exceeds with probability ``level``.
-
-        That is :meth:`finite_edge` where the law ends with a square-root edge. Elsewhere no limit is known, and it is
-        the edge itself, up to rounding.
-        """
-        if self.has_soft_edge:
-            return self.finite_edge(n, level, dyson)
-        LEVEL.check("level", level)
-        return self.edge + self.slack
-
-    @property
-    def slack(self) -> float:
-        """Rounding of values of the size of the law: those closer to an atom are at the atom."""
-        ends = (self.lower_edge, *(hi for _, hi in self.support), *self.locations)
-        return SNAP * max(abs(place) for place in ends)
-
-    def finite_edge(self, n: int, level: float = 0.01, dyson: int = 1) -> float:
-        """The value that the largest of n bulk values exceeds with probability ``level``.
-
-        Parameters
-        ----------
-        n : int
-            Number of eigenvalues of the finite matrix, those in atoms included.
-        level : float
-            Probability of a false alarm.
-        dyson : {1, 2, 4}
-            Dyson's index, the symmetry class: 1 for real matrices, 2 for complex ones.
-
-        Returns
-        -------
-        float
-            ``edge + edge_scale * n**(-2/3) * q`` with q the quantile of the Tracy-Widom law.
-        """
-        level = LEVEL.check("level", level)
-        n = COUNT.check("n", n)
-        return self.edge + self.edge_scale * n ** (-2 / 3) * float(TracyWidom(dyson).isf(level))
+        search = along_ray if np.iscomplexobj(targets) else beyond_edges
+        return np.array([search(self, each) for each in targets.ravel().tolist()]).reshape(targets.shape)[()]
 
     # -- images --------------------------------------------------------------------------------------------------------
 

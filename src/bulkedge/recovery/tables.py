@@ -34,8 +34,9 @@ from bulkedge.arrays import Real
 from bulkedge.comparison import Comparison, compare
 from bulkedge.domains import FINITE, Integers
 from bulkedge.errors import DomainError
-from bulkedge.laws.base import LEVEL, Law
+from bulkedge.laws.base import Law
 from bulkedge.laws.empirical import EmpiricalLaw
+from bulkedge.laws.finite_size import LEVEL
 from bulkedge.laws.free import free_add, free_mul
 from bulkedge.laws.product import MarchenkoPastur
 from bulkedge.random import numpy_generator

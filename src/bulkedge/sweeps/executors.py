@@ -6,16 +6,11 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
-from importlib import import_module
 from multiprocessing.connection import wait
 from threading import Thread
 from typing import Any, TypeVar
-
-from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 
@@ -131,34 +126,6 @@ def within(seconds: float, work: Callable[..., T], *arguments: Any) -> T:
         if isinstance(error, TimeoutError):
             raise TimeoutError(f"not done after {seconds:g} s") from None
         raise
-
-
-@contextmanager
-def one_thread(packages: Sequence[str] = ()) -> Iterator[None]:
-    """Let BLAS, OpenMP and torch compute with one thread, whose rounding does not depend on the machine's cores.
-
-    Parameters
-    ----------
-    packages : sequence of str
-        Packages that will be used inside; they are imported first, as libraries that are loaded later are not limited.
-
-    Yields
-    ------
-    None
-        Inside the ``with``, for this process; afterwards there are as many threads as before.
-    """
-    for package in ("numpy", "scipy.linalg", *packages):
-        import_module(package)
-    torch = sys.modules.get("torch")
-    before = torch.get_num_threads() if torch else 0
-    with ThreadpoolController().limit(limits=1):
-        try:
-            if torch:
-                torch.set_num_threads(1)
-            yield
-        finally:
-            if torch:
-                torch.set_num_threads(before)
 
 
 def available_cores() -> int:

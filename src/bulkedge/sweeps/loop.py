@@ -22,9 +22,10 @@ from bulkedge.domains import Interval
 from bulkedge.errors import StoreError
 from bulkedge.progress import listening, tell
 from bulkedge.sweeps.audit import DONE, FAILED, PENDING
-from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes, one_thread, stop, within
+from bulkedge.sweeps.executors import SerialExecutor, available_cores, local_processes, stop, within
 from bulkedge.sweeps.grid import Cell, Index, Sweep
 from bulkedge.sweeps.store import Store, Values, opened
+from bulkedge.threads import one_thread
 
 BATCH_SECONDS, LARGEST_BATCH = 0.1, 256
 """Quick cells travel together, for about this long."""

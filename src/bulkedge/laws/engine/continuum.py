@@ -25,14 +25,12 @@ from bulkedge.laws.engine.cauchy import GAUSS, NearField
 from bulkedge.laws.engine.clusters import Clusters
 from bulkedge.laws.engine.edges import Interval
 from bulkedge.laws.engine.panels import Density, Panels, fit, nodes_and_transform
-from bulkedge.laws.engine.poles import pole_sums
+from bulkedge.laws.engine.poles import BLOCK, pole_sums
 
 MASS_DEGREE = 32
 """Chebyshev coefficients of the mass density on a panel: enough for ``g(s**2) s**weight``."""
 FEW = 12
 """Panels that are not worth being joined to clusters."""
-BLOCK = 100_000
-"""Distances from points to nodes that are computed at once: as many as fit into fast memory."""
 
 
 def resolve(intervals: Sequence[Interval], density: Density) -> Continuum:

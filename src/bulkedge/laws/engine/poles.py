@@ -6,6 +6,8 @@ import numpy as np
 
 from bulkedge.arrays import Complex, Index, Real
 
+BLOCK = 100_000
+"""Distances from points to nodes that are computed at once: as many as fit into fast memory."""
 SQUARABLE = (1e-70, 1e70)
 """Distances whose fourth powers, and their inverses, are finite."""
 
@@ -81,3 +83,38 @@ def pole_sums(z: Complex, locations: Real, weights: Real, hidden: tuple[Index, I
     along -= np.multiply(above, above, out=above)
     slope += along @ weights
     return np.stack([value[:, 0], -slope[:, 0], value[:, 1], -slope[:, 1]])
+
+
+def atom_transforms(point: Complex, places: Real, weights: Real) -> Complex:
+    """G, G', psi and psi' (rows) of atoms, at points of the closed upper half-plane, atoms included.
+
+    At an atom G is infinite and G' minus infinity; psi and psi' have the sign of its location, and are finite at an
+    atom at zero, which has no part in them.
+
+    Parameters
+    ----------
+    point : complex array of shape (n,)
+        Points on or above the axis.
+    places : array of shape (k,)
+        Where the atoms are, in increasing order.
+    weights : array of shape (k, 2)
+        Their masses, and masses times locations.
+
+    Returns
+    -------
+    complex array of shape (4, n)
+        The rows, with ``G = sum mass/(z - location)`` and ``psi = sum mass location/(z - location)``.
+    """
+    result: Complex = np.empty((4, len(point)), dtype=complex)
+    following = np.minimum(np.searchsorted(places, point.real), len(places) - 1)
+    (on,) = np.nonzero(places[following] == point)
+    block = max(8, BLOCK // len(places))
+    for first in range(0, len(point), block):
+        here = on[(on >= first) & (on < first + block)]
+        seen = point[first : first + block]
+        result[:, first : first + block] = pole_sums(seen, places, weights, (here - first, following[here]))
+    if len(on):
+        at = places[following[on]]
+        result[:2, on] = np.array([[np.inf], [-np.inf]])
+        result[2:, on[at != 0]] = np.inf * np.sign(at[at != 0]) * np.array([[1.0], [-1.0]])
+    return result

@@ -6,8 +6,6 @@ start as the identity, optionally beside a skip connection and before a layer no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -263,16 +261,3 @@ def forward(start: Any, weights: dict[str, Any], parts: str, mean: Any) -> Any:
         if "LN" in parts:
             signal = here["gain"][..., None, :] * layer_norm(signal, signal.shape[-1:]) + here["bias"][..., None, :]
     return signal
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """The rounding of torch's sums depends on the number of its threads."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

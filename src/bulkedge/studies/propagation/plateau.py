@@ -23,9 +23,9 @@ from bulkedge.studies.propagation.networks import (
     isometric,
     levels,
     log_ratio,
-    one_thread,
     trained,
 )
+from bulkedge.threads import one_thread
 
 ATTENTIONS = ("key-query", "xavier")
 PARTS = ("plain", "LN")
@@ -55,7 +55,7 @@ class Plateau(Study):
         """Train both scales, without and with layer normalisation."""
         inputs = isometric(self.repeats, self.samples, self.tokens, rng)
         losses = np.empty((len(ATTENTIONS), len(PARTS), len(GAPS), len(self.rates), self.repeats, self.steps + 1))
-        with one_thread():
+        with one_thread(self.requires):
             for a, p in track(list(product(range(len(ATTENTIONS)), range(len(PARTS)))), "architectures"):
                 losses[a, p] = trained(inputs, Architecture(ATTENTIONS[a], PARTS[p]), self.rates, self.steps, rng)
         power = [[_power(attention, gap, self.tokens) for gap in GAPS] for attention in ATTENTIONS]

@@ -14,7 +14,7 @@ from bulkedge.estimates import Estimate
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival
-from bulkedge.studies.propagation.networks import one_thread
+from bulkedge.threads import one_thread
 
 SHAPES = {"gap kept": (0.0, 1.0, 0.0), "gap removed": (0.0, 1.0, 1.0), "shaped": (1.0, 1.0, 1.0)}
 """Coefficients of the identity, of attention and of its mean."""
@@ -49,7 +49,7 @@ class RealTask(Study):
         steps = np.unique(np.linspace(0, self.steps, CHECKS).astype(int))
         losses = np.empty((len(SHAPES), self.seeds, len(steps)))
         ranks = np.empty((len(SHAPES), self.seeds, 2))
-        with one_thread():
+        with one_thread(self.requires):
             for k in track(list(range(self.seeds)), "seeds"):
                 seed = int(rng.integers(2**31))
                 for s, shape in enumerate(SHAPES.values()):

@@ -14,7 +14,8 @@ from bulkedge.estimates import Estimate
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Relation, Rival
-from bulkedge.studies.propagation.networks import GAPS, Architecture, best, isometric, levels, one_thread, trained
+from bulkedge.studies.propagation.networks import GAPS, Architecture, best, isometric, levels, trained
+from bulkedge.threads import one_thread
 
 ATTENTIONS = {
     "Markov": ("markov", 1),
@@ -49,7 +50,7 @@ class Training(Study):
         inputs = isometric(self.repeats, self.samples, self.tokens, rng)
         kinds = list(ATTENTIONS.values())
         losses = np.empty((len(kinds), len(PARTS), len(GAPS), len(self.rates), self.repeats, self.steps + 1))
-        with one_thread():
+        with one_thread(self.requires):
             for a, p in track(list(product(range(len(kinds)), range(len(PARTS)))), "architectures"):
                 attention, depth = kinds[a]
                 network = Architecture(attention, PARTS[p], depth)

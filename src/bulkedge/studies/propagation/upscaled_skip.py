@@ -20,9 +20,9 @@ from bulkedge.studies.propagation.networks import (
     best,
     isometric,
     levels,
-    one_thread,
     trained,
 )
+from bulkedge.threads import one_thread
 
 ATTENTIONS = ("markov", "key-query")
 SKIPS = ("fair", "upscaled")
@@ -55,7 +55,7 @@ class UpscaledSkip(Study):
         inputs = isometric(self.repeats, self.samples, self.tokens, rng)
         shape = (len(self.depths), len(ATTENTIONS))
         losses = np.empty((*shape, len(SKIPS), len(GAPS), len(self.rates), self.repeats, self.steps + 1))
-        with one_thread():
+        with one_thread(self.requires):
             for k, a in track(list(product(*map(range, shape))), "architectures"):
                 seed = int(rng.integers(2**63))
                 for s, deviation in enumerate((1.0, self.tokens**-0.5)):

@@ -17,6 +17,8 @@ from bulkedge.studies.claims import Claim
 from bulkedge.studies.recovery.setting import WEIGHTINGS, measured, versus, weights_of
 
 RESTARTS = 2
+FINE = 60
+"""Strengths at which the lines of the figure are computed."""
 UNLIMITED = 10**7
 """Training sequences that leave no noise of training."""
 
@@ -44,15 +46,16 @@ class Classification(Study):
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train on draws of each strength, and evaluate the closed form on a finer grid."""
         population = prefix_majority(self.length, self.prefix, self.correlation)
-        signal, fine = np.linspace(0, self.strongest, self.signals), np.linspace(0, self.strongest, 16)
+        signal, fine = np.linspace(0, self.strongest, self.signals), np.linspace(0, self.strongest, FINE)
         pairs = [(self._model(each, population), self._model(each, population, 0.5)) for each in signal.tolist()]
         found = measured(self._measure, pairs, self.draws, rng, "signals")
-        theory, curve = (
-            np.array([self._predict(self._model(strength, population), rng) for strength in grid.tolist()])
-            for grid in (signal, fine)
+        (theory, rival), (curve, rival_curve) = (
+            [
+                np.array([self._predict(replace(model, samples=samples or model.samples), rng) for model in models])
+                for samples in (None, UNLIMITED)
+            ]
+            for models in ([self._model(each, population) for each in grid.tolist()] for grid in (signal, fine))
         )
-        many = [replace(self._model(each, population), samples=UNLIMITED) for each in signal.tolist()]
-        rival = np.array([self._predict(each, rng) for each in many])
         dims = "signal", "draw", "weighting"
         return xr.Dataset(
             {
@@ -61,6 +64,11 @@ class Classification(Study):
                 "predicted": (("signal", "weighting"), theory, {"long_name": "its limit"}),
                 "rival": (("signal", "weighting"), rival, {"long_name": "the limit for unlimited training data"}),
                 "curve": (("fine_signal", "weighting"), curve, {"long_name": "its limit"}),
+                "rival_curve": (
+                    ("fine_signal", "weighting"),
+                    rival_curve,
+                    {"long_name": "its limit, unlimited data"},
+                ),
             },
             coords={"signal": signal, "fine_signal": fine, "weighting": [*WEIGHTINGS, "learned"]},
         )

@@ -15,6 +15,8 @@ from bulkedge.studies.recovery.setting import WEIGHTINGS, correlations, leading,
 
 WEAK, STRONG = 0.75, 1.35
 """Signals, in units of that at which the two spikes are the same, that are clear of it."""
+FINE = 120
+"""Strengths at which the lines of the figure are computed."""
 CENTRED = {"as drawn": False, "centred": True}
 
 
@@ -45,7 +47,7 @@ class MeanSpike(Study):
         signal = np.linspace(self.strongest / self.signals, self.strongest, self.signals)
         raw = self.model()
         models, curve = (
-            [replace(raw, signal=each) for each in at] for at in (signal, np.linspace(0.02, self.strongest, 24))
+            [replace(raw, signal=each) for each in at] for at in (signal, np.linspace(0.02, self.strongest, FINE))
         )
         found = [
             leading([replace(each, centered=centered) for each in models], self.draws, rng, label)

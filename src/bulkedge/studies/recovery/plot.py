@@ -283,7 +283,7 @@ def classification(data: xr.Dataset) -> Figure:
     for weighting, (colour, symbol) in (LOOK | {"learned": (COLOURS[3], "D")}).items():
         one = data.sel(weighting=weighting)
         line(axes, one.fine_signal, one.curve, label="", color=colour, ls="--" if weighting == "learned" else "-")
-        line(axes, one.signal, one.rival, label="", color=colour, ls=":", lw=0.9)
+        line(axes, one.fine_signal, one.rival_curve, label="", color=colour, ls=":", lw=0.9)
         over_signal(axes, one, "accuracy", colour, weighting, fmt=symbol)
     axes.set(xlabel=SIGNAL, ylabel="test accuracy", ylim=(0.48, 1.01))
     axes.axhline(0.5, color="0.6", lw=0.8)
