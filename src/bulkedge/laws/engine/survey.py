@@ -70,6 +70,8 @@ class Survey:
         The edges between pairs of neighbours, the one in a gap first, and whether they were found.
     lenient : bool
         Whether edges that are not found are left to the comparison of masses, which follows.
+    proofs : dict
+        What was found at the last points since another was added: a density that fails there has them examined again.
     rounds : int
         How often the mass of the density was compared with the counts.
     """
@@ -87,6 +89,7 @@ class Survey:
     polished: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)
     lenient: bool = False
     rounds: int = 0
+    proofs: dict[float, tuple[Complex, bool]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, operation: Problem, atoms: Atoms, account: Account) -> Survey:
@@ -189,6 +192,7 @@ class Survey:
         self._add(x, mass, state)
 
     def _add(self, x: Real, mass: Real, state: Complex) -> None:
+        self.proofs = {}
         order = np.argsort(np.append(self.x, x), kind="stable")
         self.x, self.mass = np.append(self.x, x)[order], np.append(self.mass, mass)[order]
         self.state = np.concatenate([self.state, state], axis=1)[:, order]
@@ -208,6 +212,9 @@ class Survey:
         decided : array of shape (n,)
             Where there is a proof.
         """
+        if len(x) and all(place in self.proofs for place in x.tolist()):
+            remembered = [self.proofs[place] for place in x.tolist()]
+            return np.stack([state for state, _ in remembered], axis=1), np.array([proved for _, proved in remembered])
         state, decided = np.zeros((self.operation.size, len(x)), dtype=complex), np.zeros(len(x), dtype=bool)
         known = Known(self.x, self.state, self.inside)
         for inversion in (None, self._inversion)[: 1 if self._inversion is None else 2]:
@@ -217,6 +224,7 @@ class Survey:
         left = np.flatnonzero(~decided)
         if len(left):
             state[:, left], decided[left] = descend(self.step, x[left], self.operation.far)
+        self.proofs = dict(zip(x.tolist(), zip(state.T, decided.tolist(), strict=True), strict=True))
         return state, decided
 
     def _sections(self) -> Real:
