@@ -305,15 +305,20 @@ class ProfiledSum(Problem):
         return np.asarray(np.tensordot(np.outer(shares, self.rows.weights), each, 2) / root)
 
     def count(self, u: Real, x: Real) -> Real:
-        """Mass to the left of x in a gap: signs of the factors of the determinant."""
+        """Mass to the left of x in a gap: one less the share of singular values to the right of its root.
+
+        The logarithm of the determinant is ``-E log g - E log h + sum_k phi_k (log(1/t_k) - log(1/b_k))`` up to terms
+        that are real in gaps. All four arguments keep to their half-planes above the axis, so each factor that is
+        negative in the gap counts fully, and those of 1/b count against those of 1/t.
+        """
         root = np.sqrt(x) + 0j
-        alpha, beta, t, s = self._pulls(u + 0j)
+        _, beta, t, s = self._pulls(u + 0j)
         rank = np.where(np.isfinite(self.ratios), self.ratios, 0.0)
-        negative = rank @ ((1 - self._coupling / (alpha * beta)).real < 0)
+        right = rank @ ((t.real < 0) * 1.0 - (beta.real < 0))
         for side, pull in ((self._rows, t), (self._columns, s)):
             each = side.resolvents(root, pull)
-            negative = negative + np.tensordot(np.outer(side.shared.weights, side.weights), each.real < 0, 2) / 2
-        return np.asarray(1 - negative)
+            right = right + np.tensordot(np.outer(side.shared.weights, side.weights), each.real < 0, 2)
+        return np.asarray(1 - right)
 
     def edge_at_zero(self) -> Edge | None:
         """A finite density of singular values has a square-root singularity in their squares."""
