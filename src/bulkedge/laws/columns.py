@@ -34,8 +34,8 @@ BIN = 1.0
 squares: that moves the distribution function by 4e-4 at most for log-normal popularity, whatever its spread."""
 MOST_BINS = 40
 """Bins at most: they are wider where popularity spans more than eight decades."""
-SMALLEST = 1e-6
-"""Popularity over its mean below which columns count as no smaller: their values are below 1e-12 of the others."""
+SMALLEST = 1e-4
+"""Popularity over its mean below which columns count as no smaller: their values are below 1e-8 of the others."""
 
 
 class Popular(Law):
@@ -61,8 +61,8 @@ class Popular(Law):
         ----------
         popularity : array_like of shape (n,)
             Positive numbers, one for each column or for a sample of columns, of any normalisation: the column means of
-            A, or :meth:`bulkedge.heads.Channel.popularity`. It is scaled to mean one; numbers below a millionth of the
-            mean count as a millionth.
+            A, or :meth:`bulkedge.heads.Channel.popularity`. It is scaled to mean one; numbers below 1e-4 of the mean
+            count as 1e-4: that moves only values below 1e-8 of the mean.
 
         Returns
         -------

@@ -6,10 +6,10 @@ of the resolvent, ``a_k = E[u_k**2 g]`` and ``b_k = E[v_k**2 h]``,
     g = 1/(z - sum_k B_k u_k**2 t_k),   t_k = b_k/(1 - B_k a_k b_k/phi_k),   phi_k = N_k/l,
 
 and the same for h with rows and columns exchanged (docs/theory/finite_head.md, "Lengths of queries and keys: profiled
-sums"). In the variables ``1/a_k`` and ``1/b_k`` this is the fixed point of a self-map of a product of upper
-half-planes, like any free convolution here. Terms whose rows have the same sizes share a variable, and so do terms
-whose columns have: where only the columns differ, and alike in all terms, there are two variables for any number of
-terms.
+sums"). In the variables ``-a_k`` and ``-b_k`` this is the fixed point of a self-map of a product of upper half-planes,
+like any free convolution here; in gaps they pass through zero, never through infinity. Terms whose rows have the same
+sizes share a variable, and so do terms whose columns have: where only the columns differ, and alike in all terms, there
+are two variables for any number of terms.
 """
 
 from __future__ import annotations
@@ -248,45 +248,47 @@ class ProfiledSum(Problem):
         each = sum(len(side.weights) * len(side.shared.weights) for side in (self._rows, self._columns))
         return 6.4e-4 + points * (1.6e-5 + 1.3e-8 * (pairs + each))
 
+    @cached_property
+    def _scale(self) -> float:
+        """The variables are ``-a_k`` and ``-b_k`` times this, which makes them as large as points of the line."""
+        return float(self.bounds()[1] ** 1.5)
+
     def far(self, z: Complex) -> Complex:
         """Far away the resolvent's diagonals are ``1/sqrt(z)``, and the profiles have unit mean square."""
-        return np.tile(np.sqrt(z), (self.size, 1))
+        return np.tile(-self._scale / np.sqrt(z), (self.size, 1))
 
     @cached_property
     def _coupling(self) -> Real:
         """``B_k/phi_k``, a column."""
         return (self.variances / self.ratios)[:, None]
 
-    def _pulls(self, u: Complex) -> tuple[Complex, Complex, Complex, Complex]:
-        """``1/a``, ``1/b`` and what columns do to rows, ``t``, and rows to columns, ``s``; all of shape (k, n)."""
-        rows = len(self._rows.averaged)
-        alpha, beta, c = u[:rows][self._rows.of_term], u[rows:][self._columns.of_term], self._coupling
-        return alpha, beta, 1 / (beta - c / alpha), 1 / (alpha - c / beta)
+    def _means(self, u: Complex) -> tuple[Complex, Complex, Complex]:
+        """``a``, ``b`` and ``1 - B a b/phi`` for each term; all of shape (k, n)."""
+        rows, values = len(self._rows.averaged), u / -self._scale
+        a, b = values[:rows][self._rows.of_term], values[rows:][self._columns.of_term]
+        return a, b, 1 - self._coupling * a * b
 
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
         """One round; see :data:`bulkedge.laws.engine.fixed_point.Step`."""
         root, c = np.sqrt(z), self._coupling
-        alpha, beta, t, s = self._pulls(u)
-        (g, g_square), (h, h_square) = self._rows.means(root, t), self._columns.means(root, s)
-        a, b = 1 / _product(self._rows.averaged, g), 1 / _product(self._columns.averaged, h)
-        # t falls by t**2 (d beta + c/alpha**2 d alpha), and s likewise
-        moved, other = t**2, s**2
-        rows = self._rows.response(g_square) * a[:, None] ** 2
-        columns = self._columns.response(h_square) * b[:, None] ** 2
-        size = len(a)
+        a, b, rest = self._means(u)
+        # what columns do to rows is t = b/rest, which changes by (db + c b**2 da)/rest**2; rows to columns likewise
+        (g, g_square), (h, h_square) = self._rows.means(root, b / rest), self._columns.means(root, a / rest)
+        image = -self._scale * np.concatenate([_product(self._rows.averaged, g), _product(self._columns.averaged, h)])
+        rows, columns = self._rows.response(g_square), self._columns.response(h_square)
+        size, moved = len(rows), 1 / rest**2
         jacobian = np.empty((len(u), len(u), len(z)), dtype=complex)
-        jacobian[:size, :size] = rows * _product(self._rows.variances, moved * c / alpha**2)
-        jacobian[size:, size:] = columns * _product(self._columns.variances, other * c / beta**2)
+        jacobian[:size, :size] = rows * _product(self._rows.variances, moved * c * b**2)
+        jacobian[size:, size:] = columns * _product(self._columns.variances, moved * c * a**2)
         jacobian[:size, size:] = self._through(rows, moved)
-        jacobian[size:, :size] = self._through(columns, other, back=True)
-        image = np.concatenate([a, b])
+        jacobian[size:, :size] = self._through(columns, moved, back=True)
         error = 8 * EPS * (np.abs(image) + (np.abs(jacobian) * np.abs(u)).sum(axis=1))
         return image - u, jacobian, error
 
     def _through(self, response: Complex, moved: Complex, *, back: bool = False) -> Complex:
         """How one side responds to the other's variables: its response to each pull, and that pull to the variable.
 
-        ``response`` has the shape (d, d, n), ``moved`` the shape (k, n): the square of the pull of each term.
+        ``response`` has the shape (d, d, n), ``moved`` the shape (k, n): how the pull of each term responds.
         """
         own, other = (self._columns, self._rows) if back else (self._rows, self._columns)
         pulls = self.variances[:, None] * moved
@@ -301,7 +303,8 @@ class ProfiledSum(Problem):
         """``E[g]/z``, the mean over rows of the resolvent's diagonal."""
         root = np.sqrt(x + 0j)
         shares = self._rows.shared.weights
-        each = self._rows.resolvents(root, self._pulls(u)[2])
+        _, b, rest = self._means(u)
+        each = self._rows.resolvents(root, b / rest)
         return np.asarray(np.tensordot(np.outer(shares, self.rows.weights), each, 2) / root)
 
     def count(self, u: Real, x: Real) -> Real:
@@ -312,10 +315,10 @@ class ProfiledSum(Problem):
         negative in the gap counts fully, and those of 1/b count against those of 1/t.
         """
         root = np.sqrt(x) + 0j
-        _, beta, t, s = self._pulls(u + 0j)
+        a, b, rest = self._means(u + 0j)
         rank = np.where(np.isfinite(self.ratios), self.ratios, 0.0)
-        right = rank @ ((t.real < 0) * 1.0 - (beta.real < 0))
-        for side, pull in ((self._rows, t), (self._columns, s)):
+        right = rank @ (((b / rest).real < 0) * 1.0 - (b.real < 0))
+        for side, pull in ((self._rows, b / rest), (self._columns, a / rest)):
             each = side.resolvents(root, pull)
             right = right + np.tensordot(np.outer(side.shared.weights, side.weights), each.real < 0, 2)
         return np.asarray(1 - right)
