@@ -20,9 +20,11 @@ Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
 the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
 
 
-STAYS, FALLS = 0.6, 0.42
-"""What is left of the height of a fixed point when z is quartered: in the bulk at least, in a gap at most."""
-DESCENTS = 80
+LOWERING = 16.0
+"""What the height of z is divided by on the way down to the axis."""
+STAYS, FALLS = 0.36, 0.18
+"""What is left of the height of a fixed point when z is lowered: in the bulk at least, in a gap at most."""
+DESCENTS = 40
 TRIAL = 20
 """Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
 LOW = 1e-4
@@ -74,10 +76,12 @@ def from_above(step: Step, x: Real, far: Callable[[Complex], Complex]) -> Comple
     return u
 
 
-def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Complex, Mask]:
-    """Find the fixed point at each x, in the bulk or outside it, where nothing better is known to start from.
+def descend(
+    step: Step, x: Real, far: Callable[[Complex], Complex], near: tuple[Real, Complex] | None = None
+) -> tuple[Complex, Mask]:
+    """Find the fixed point at each x, in the bulk or outside it, where Newton's method does not reach it on the axis.
 
-    ``z = x + i h`` comes down from far above the axis: each quartering of h moves the fixed point by a bounded
+    ``z = x + i h`` comes down from far above the axis: each time h is divided by 16 the fixed point moves by a bounded
     hyperbolic distance (Schwarz-Pick), which Newton bridges. Outside the bulk the height of the fixed point falls like
     h, and at last the result is real; in the bulk it stays. Which of the two shows once h is smaller than the distance
     to the nearest edge; so points that are within rounding error of an edge remain undecided.
@@ -90,6 +94,8 @@ def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Com
         Any real points.
     far : callable
         ``far(z)`` is the fixed point for z far above the axis, to leading order, of shape (d, n).
+    near : tuple of arrays of shape (n,) and (d, n), optional
+        Heights above the points, and fixed points next to those there, from which to come down first.
 
     Returns
     -------
@@ -98,19 +104,38 @@ def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Com
     decided : array of shape (n,)
         Where a fixed point is proved.
     """
+    result, lost = np.full((len(far(x[:1] + 1j)), len(x)), np.nan + 0j), np.arange(len(x))
+    if near is not None:
+        height, path = near
+        path, unsettled = _newton(step, x + 1j * height, path, TRIAL)
+        tried = np.setdiff1d(lost, unsettled)
+        if len(tried):
+            result[:, tried] = _lowered(step, x[tried], height[tried], path[:, tried])
+        lost = np.flatnonzero(np.isnan(result[0]))
+    if len(lost):
+        height, path = _highest(step, x[lost], far)
+        result[:, lost] = _lowered(step, x[lost], height, path)
+    return result, np.isfinite(result[0])
+
+
+def _highest(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Real, Complex]:
+    """Heights above points from which the axis is approached: as high as it takes for ``far`` to be nearly fixed."""
     height = 4 * float(np.abs(x).max()) + float(np.finfo(float).tiny)
     path = far(x + 1j * height)
-    # as high as it takes for that to be nearly fixed
     for _ in range(HIGHEST):
         if np.all(np.abs(step(path, x + 1j * height)[0]) <= np.abs(path)):
             break
         height *= 4
         path = far(x + 1j * height)
-    result, lost = np.full(path.shape, np.nan + 0j), np.arange(len(x))
-    above = np.abs(path)
+    return np.full(len(x), height), path
+
+
+def _lowered(step: Step, x: Real, height: Real, path: Complex) -> Complex:
+    """Fixed points on the axis, shape (d, n), from points of the path to them at the given heights; nan if undecided."""
+    result, lost, above = np.full(path.shape, np.nan + 0j), np.arange(len(x)), np.abs(path)
     for _ in range(DESCENTS):
         path, unsettled = _newton(step, x[lost] + 1j * height, path, 60)
-        # the height of the variables over that of the quartering before: 1/4 in a gap, 1 in the bulk, 1/2 at an edge
+        # the height of the variables over that before: 1/16 in a gap, 1 in the bulk, 1/4 at an edge
         fall, above = (path.imag / above).min(axis=0), path.imag
         found = np.zeros(len(lost), dtype=bool)
         for trial, search in ((fall > STAYS, _tried), (fall < FALLS, real_fixed_point)):
@@ -118,15 +143,15 @@ def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Com
                 u, proved = search(step, x[lost[trial]], path[:, trial])
                 result[:, lost[trial][proved]] = u[:, proved]
                 found[np.flatnonzero(trial)[proved]] = True
-        height /= 4
+        height = height / LOWERING
         # below the rounding error of x nothing changes any more
         kept = ~found & (height > EPS / 64 * np.abs(x[lost]))
         # so close to the axis Newton fails only where rounding keeps it from its end
-        kept[unsettled] &= height > 1e-8 * np.abs(x[lost[unsettled]])
-        lost, path, above = lost[kept], path[:, kept], above[:, kept]
+        kept[unsettled] &= height[unsettled] > 1e-8 * np.abs(x[lost[unsettled]])
+        lost, path, above, height = lost[kept], path[:, kept], above[:, kept], height[kept]
         if not len(lost):
             break
-    return result, np.isfinite(result[0])
+    return result
 
 
 def _tried(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask]:

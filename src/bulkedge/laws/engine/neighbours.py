@@ -69,6 +69,25 @@ class Known(NamedTuple):
                 state[:, tried[proved]], pending = found, np.setdiff1d(pending, tried[proved])
         return state, np.isin(np.arange(len(x)), pending, invert=True)
 
+    def above(self, x: Real) -> tuple[Real, Complex] | None:
+        """Heights above new points, as far as the nearest known points of the bulk are, and the fixed points of those.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            New points.
+
+        Returns
+        -------
+        tuple of arrays of shape (k,) and (d, k), or None
+            Where a descent to the axis may start; None if no point of the bulk is known.
+        """
+        if not self.inside.any():
+            return None
+        inside = np.flatnonzero(self.inside)
+        nearest = inside[_nearest(self.x[inside], x)]
+        return np.maximum(np.abs(self.x[nearest] - x), 1e-6 * np.abs(x)), self.state[:, nearest]
+
 
 def _nearest(places: Real, x: Real) -> Index:
     """Which of the places, in increasing order, is nearest to each x."""

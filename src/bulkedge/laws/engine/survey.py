@@ -223,7 +223,7 @@ class Survey:
                 state[:, left], decided[left] = known.lead_to(x[left], self.step, inversion)
         left = np.flatnonzero(~decided)
         if len(left):
-            state[:, left], decided[left] = descend(self.step, x[left], self.operation.far)
+            state[:, left], decided[left] = descend(self.step, x[left], self.operation.far, known.above(x[left]))
         self.proofs = dict(zip(x.tolist(), zip(state.T, decided.tolist(), strict=True), strict=True))
         return state, decided
 
