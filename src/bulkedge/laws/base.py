@@ -71,8 +71,20 @@ class _Resolutions:
                 self._known.popitem(last=False)
         return found
 
+    def clear(self) -> None:
+        with self._lock:
+            self._known.clear()
+
 
 _RESOLVED = _Resolutions()
+
+
+def forget() -> None:
+    """Forget the resolved bulks of all laws of this process: equal laws made from now on are resolved again.
+
+    For measurements of what that costs; laws that exist keep theirs.
+    """
+    _RESOLVED.clear()
 
 
 class Law(Perturbed):
