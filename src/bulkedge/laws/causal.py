@@ -47,7 +47,7 @@ STEP = 1.5
 ANGLES = (np.pi, 2.1, 1.3, 0.8, 0.5, 0.3, 0.15, 0.0)
 """Arguments of X on the way from the negative axis, where w is real, to the positive one."""
 FINE = 0.15
-"""Distance between centres on the positive axis: twice as far as they are used, as far as singularities are at least."""
+"""Distance between centres on the positive axis, from which singularities are at least as far."""
 FIRST, LAST = -42.0, 30.0
 """Logarithms between which w is continued; below, X is negligible beside X G, and the solution is elementary."""
 SMALLEST = 1e-140

@@ -30,8 +30,8 @@ from bulkedge.laws.engine.profiles import ProfiledSum, Sizes
 from bulkedge.laws.units import Unit
 
 BIN = 1.0
-"""Width of a bin of ``log (l pi_j)**2``. Two atoms stand for the columns of a bin, with the first three moments of their
-squares: that moves the distribution function by 4e-4 at most for log-normal popularity, whatever its spread."""
+"""Width of a bin of ``log (l pi_j)**2``. Two atoms stand for the columns of a bin, with the first three moments of
+their squares: that moves the distribution function by 4e-4 at most for log-normal popularity, whatever its spread."""
 MOST_BINS = 40
 """Bins at most: they are wider where popularity spans more than eight decades."""
 SMALLEST = 1e-4

@@ -78,9 +78,8 @@ def test_terms_share_variables_where_their_profiles_are_the_same():
 def test_shared_sizes_are_groups_of_their_own():
     """One factor of the sizes for all terms is the same as groups for each pair of size and group."""
     rows, shared = normalised([0.4, 0.6], [[1.0, 2.0], [3.0, 1.0]]), Sizes(np.array([0.5, 0.5]), np.array([0.4, 1.6]))
-    every = Profile(
-        np.outer(shared.weights, rows.weights).ravel(), (shared.squares[:, None] * rows.squares[:, None]).reshape(2, -1)
-    )
+    squares = (shared.squares[:, None] * rows.squares[:, None]).reshape(2, -1)
+    every = Profile(np.outer(shared.weights, rows.weights).ravel(), squares)
     variances, ratios = np.array([1.0, 0.5]), np.array([0.5, np.inf])
     first = Sum(ProfiledSum(variances, ratios, rows._replace(shared=shared), rows))
     second = Sum(ProfiledSum(variances, ratios, every, rows))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Mask, Real
-from bulkedge.laws.engine.fixed_point import STRIKES, Step, real_fixed_point, spectral_radius
+from bulkedge.laws.engine.fixed_point import STRIKES, Step, real_fixed_point
+from bulkedge.laws.engine.multipliers import spectral_radius
 
 REAL = 1e-12
 """Imaginary parts below this fraction are rounding: the operands are evaluated outside their bulk."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.errors import UnresolvedError
+from bulkedge.laws.engine.multipliers import contracts
 
 Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
 """``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
@@ -31,8 +32,6 @@ LOW = 1e-4
 """Imaginary part over modulus below which rounding may have lifted a variable off the axis."""
 FALLEN = 1e-13
 """The same, below which a point has come down to the axis for good."""
-SQUARINGS = 5
-"""Squarings of a matrix that are tried before its eigenvalues are computed: a power of norm below one proves enough."""
 STRIKES = 3
 """Steps of Newton's method on the axis that may be longer than the one before."""
 HIGHEST = 200
@@ -131,7 +130,7 @@ def _highest(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Re
 
 
 def _lowered(step: Step, x: Real, height: Real, path: Complex) -> Complex:
-    """Fixed points on the axis, shape (d, n), from points of the path to them at the given heights; nan if undecided."""
+    """Fixed points on the axis, shape (d, n), from nearly fixed ones at the given heights; nan where undecided."""
     result, lost, above = np.full(path.shape, np.nan + 0j), np.arange(len(x)), np.abs(path)
     for _ in range(DESCENTS):
         path, unsettled = _newton(step, x[lost] + 1j * height, path, 60)
@@ -294,56 +293,6 @@ def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = Fals
         exact = np.all(np.abs(shift) <= 1e-12 * np.abs(u) + slack, axis=0)
         exact[exact] = contracts(jacobian[..., exact])
         return u, exact
-
-
-def contracts(jacobian: Complex) -> Mask:
-    """Whether the eigenvalues of matrices given as ``(d, d, n)`` all have modulus below one.
-
-    Parameters
-    ----------
-    jacobian : complex array of shape (d, d, n)
-        n matrices.
-
-    Returns
-    -------
-    bool array of shape (n,)
-        For each of them.
-    """
-    if len(jacobian) <= 2:
-        return spectral_radius(jacobian) < 1
-    power, proved = np.moveaxis(jacobian, -1, 0), np.zeros(jacobian.shape[-1], dtype=bool)
-    # in a gap the variables are real
-    power = power.real if not np.any(power.imag) else power
-    for _ in range(SQUARINGS):
-        proved |= np.sqrt((np.abs(power) ** 2).sum(axis=(1, 2))) < 1
-        if proved.all():
-            return proved
-        power = power @ power
-    proved[~proved] = spectral_radius(jacobian[..., ~proved]) < 1
-    return proved
-
-
-def spectral_radius(jacobian: Complex) -> Real:
-    """Largest modulus of the eigenvalues of matrices given as ``(d, d, n)``.
-
-    Parameters
-    ----------
-    jacobian : complex array of shape (d, d, n)
-        n matrices.
-
-    Returns
-    -------
-    array of shape (n,)
-        The radii.
-    """
-    if len(jacobian) == 1:
-        return np.abs(jacobian[0, 0])
-    if len(jacobian) > 2:
-        finite = np.where(np.isfinite(jacobian), jacobian, 1e300)
-        return np.abs(np.linalg.eigvals(np.moveaxis(finite, -1, 0))).max(axis=1, initial=0.0)
-    (a, b), (c, d) = jacobian
-    split = np.sqrt((a - d) ** 2 / 4 + b * c)
-    return np.maximum(np.abs((a + d) / 2 + split), np.abs((a + d) / 2 - split))
 
 
 def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:

@@ -158,7 +158,18 @@ class Kinds(NamedTuple):
         return first.reshape(each.shape[1:]), second.reshape(each.shape[1:])
 
     def response(self, second: Complex) -> Complex:
-        """How ``E[u_i**2 g]`` responds to the pull on profile j, of shape (d, d, n), from the second of the means."""
+        """How the means ``E[u_i**2 g]`` respond to the pulls on profiles j.
+
+        Parameters
+        ----------
+        second : complex array of shape (m, n)
+            The second of the :meth:`means`.
+
+        Returns
+        -------
+        complex array of shape (d, d, n)
+            ``E[u_i**2 u_j**2 p**4 g**2]``.
+        """
         size = len(self.averaged)
         return _product(self.responses, second).reshape(size, size, -1)
 

@@ -212,9 +212,9 @@ class Survey:
         decided : array of shape (n,)
             Where there is a proof.
         """
-        if len(x) and all(place in self.proofs for place in x.tolist()):
-            remembered = [self.proofs[place] for place in x.tolist()]
-            return np.stack([state for state, _ in remembered], axis=1), np.array([proved for _, proved in remembered])
+        if len(x) and self.proofs.keys() >= set(x.tolist()):
+            states, proved = zip(*(self.proofs[place] for place in x.tolist()), strict=True)
+            return np.stack(states, axis=1), np.array(proved)
         state, decided = np.zeros((self.operation.size, len(x)), dtype=complex), np.zeros(len(x), dtype=bool)
         known = Known(self.x, self.state, self.inside)
         for inversion in (None, self._inversion)[: 1 if self._inversion is None else 2]:
@@ -229,8 +229,7 @@ class Survey:
 
     def _sections(self) -> Real:
         """New points between neighbours that differ: in kind, or in the mass to their left."""
-        inside = self.inside
-        hidden = self.hidden
+        inside, hidden = self.inside, self.hidden
         differ = (inside[1:] != inside[:-1]) | hidden
         low, high, size = self.x[:-1], self.x[1:], float(np.ptp(self.x))
         finest, reach = 0.0 if self.operation.graded else FINEST * size, np.maximum(np.abs(low), np.abs(high))
