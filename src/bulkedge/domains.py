@@ -285,6 +285,32 @@ FINITE, REAL = Numbers(), Numbers(finite=False)
 
 
 @dataclass(frozen=True)
+class PositiveNumbers:
+    """Non-empty vectors of positive finite numbers, as weights that need not sum to one."""
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the numbers as a one-dimensional array of doubles, or raise."""
+        array = FINITE.check(name, value).astype(float)
+        if array.ndim != 1 or not array.size:
+            raise DomainError(f"{name} must be a vector of one or more numbers; got shape {array.shape}")
+        if not np.all(array > 0):
+            where = int(np.argmin(array > 0))
+            raise DomainError(f"{name}[{where}] = {array[where]:g} is outside its domain: it must hold {self}")
+        return array
+
+    def parse(self, name: str, text: str) -> Any:
+        """Arrays have no written form."""
+        raise DomainError(f"{name} = {text!r} cannot be given as text: arrays are made in Python")
+
+    def __str__(self) -> str:
+        return "positive finite numbers"
+
+
+POSITIVE = PositiveNumbers()
+"""Vectors of weights."""
+
+
+@dataclass(frozen=True)
 class SymmetricMatrix:
     """Symmetric positive semidefinite matrices: covariances and Gram matrices; with unit diagonal, correlations."""
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bulkedge.domains import Interval, Parametric, parameter
-from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.base import Bulk
+from bulkedge.laws.columns import Popular
+from bulkedge.laws.engine.profiles import ProfiledSum
 from bulkedge.laws.images import Squared
 from bulkedge.laws.sum import SumLaw
 from bulkedge.laws.units import Unit
@@ -44,7 +46,7 @@ def noise_variance(beta: float) -> float:
 
 
 @dataclass(frozen=True)
-class AttentionLaw(Parametric, Law):
+class AttentionLaw(Parametric, Popular):
     """Squared singular values of ``sqrt(l) (A - uu')``, A = softmax(beta S) of l tokens, in the proportional regime.
 
     ``SumLaw`` with the linear term of variance ``beta**2`` and rank ratio ``head_ratio = d_qk/l`` and noise of variance
@@ -59,8 +61,12 @@ class AttentionLaw(Parametric, Law):
     head_ratio: float = parameter(Interval(1e-6, 1e6), "head dimension over tokens, d_qk/l")
 
     @property
-    def _squares(self) -> Squared:
-        return Squared(SumLaw((self.beta**2, noise_variance(self.beta)), (self.head_ratio, np.inf)))
+    def _terms(self) -> SumLaw:
+        return SumLaw((self.beta**2, noise_variance(self.beta)), (self.head_ratio, np.inf))
+
+    def profiled(self) -> ProfiledSum:
+        """The law as a sum of two terms, the linear one and noise, with rows and columns of one size."""
+        return ProfiledSum.alike(self._terms.variances, self._terms.ratios)
 
     @property
     def atoms(self) -> tuple[tuple[float, float], ...]:
@@ -68,4 +74,4 @@ class AttentionLaw(Parametric, Law):
         return ()
 
     def _bulk(self) -> Bulk | None:
-        return self._squares._bulk()
+        return Squared(self._terms)._bulk()

@@ -37,6 +37,7 @@ from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.domains import Interval, Parametric, parameter
 from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.engine.continuum import Continuum
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.units import Unit
 
@@ -45,6 +46,8 @@ ORDER = 45
 STEP = 1.5
 ANGLES = (np.pi, 2.1, 1.3, 0.8, 0.5, 0.3, 0.15, 0.0)
 """Arguments of X on the way from the negative axis, where w is real, to the positive one."""
+FINE = 0.15
+"""Distance between centres on the positive axis, from which singularities are at least as far."""
 FIRST, LAST = -42.0, 30.0
 """Logarithms between which w is continued; below, X is negligible beside X G, and the solution is elementary."""
 SMALLEST = 1e-140
@@ -74,6 +77,11 @@ class CausalLaw(Parametric, Law):
         # the distribution function is -1/pi times the imaginary part of the integral of m dlog X, which is log m - m
         return ((0.0, float((m - np.log(m)).imag / np.pi)),)
 
+    def _resolve(self) -> Continuum | None:
+        # one law for all variances: that of variance one is resolved, and moved
+        unit = CausalLaw(1.0)
+        return super()._resolve() if self == unit else unit.scaled(self.variance).continuum
+
     def _bulk(self) -> Bulk | None:
         # intervals that touch, so that each has a scale of its own
         ends = (self.variance * np.array([SMALLEST, *64.0 ** np.arange(0, 8)])).tolist()
@@ -90,8 +98,7 @@ class CausalLaw(Parametric, Law):
 def excess(log_x: Real) -> Complex:
     """``w = X (X G(X) - 1)`` at points ``log X`` of the positive axis, for unit variance.
 
-    Below FIRST in closed form. Elsewhere w is summed from the Taylor series of the nearest centre on the negative axis
-    to the first of ANGLES, and from there carried to argument zero, by a new series at each angle.
+    Below FIRST in closed form, elsewhere from the Taylor series of the nearest centre on the positive axis.
 
     Parameters
     ----------
@@ -107,13 +114,26 @@ def excess(log_x: Real) -> Complex:
     small = log_x < FIRST
     result[small] = np.exp(log_x[small]) * (_elementary(log_x[small]) - 1)
     rest = log_x[~small]
-    centres, table = _negative_axis()
-    panel = np.rint((rest - centres[0]) / STEP).astype(int)
-    value = _sum(table[:, panel], rest - centres[panel] + 1j * (ANGLES[1] - ANGLES[0]))
-    for angle, following in pairwise(ANGLES[1:]):
-        value = _sum(_series(np.exp(-rest - 1j * angle), value), 1j * (following - angle))
-    result[~small] = value
+    centres, table = _positive_axis()
+    panel = np.rint((rest - centres[0]) / FINE).astype(int)
+    result[~small] = _sum(table[:, panel], rest - centres[panel])
     return result
+
+
+@cache
+def _positive_axis() -> tuple[Real, Complex]:
+    """The solution w on the positive axis: m centres ``log X``, and Taylor coefficients of shape (ORDER + 1, m).
+
+    w is summed from the Taylor series of the nearest centre on the negative axis to the first of ANGLES, and from there
+    carried to argument zero, by a new series at each angle.
+    """
+    centres = np.arange(FIRST, LAST + FINE, FINE)
+    known, table = _negative_axis()
+    nearest = np.rint((centres - known[0]) / STEP).astype(int)
+    value = _sum(table[:, nearest], centres - known[nearest] + 1j * (ANGLES[1] - ANGLES[0]))
+    for angle, following in pairwise(ANGLES[1:]):
+        value = _sum(_series(np.exp(-centres - 1j * angle), value), 1j * (following - angle))
+    return centres, _series(np.exp(-centres + 0j), value)
 
 
 def _elementary(log_x: Real) -> Complex:

@@ -22,7 +22,8 @@ from scipy.special import gammaincinv, gammaln, xlogy
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.errors import DomainError
-from bulkedge.laws.base import Bulk, Law
+from bulkedge.laws.base import Bulk
+from bulkedge.laws.columns import Popular
 from bulkedge.laws.engine.gaps import bulk_of
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.images import Squared
@@ -47,7 +48,7 @@ SIZES = 16
 
 
 @dataclass(frozen=True)
-class FiniteHeadLaw(Parametric, Law):
+class FiniteHeadLaw(Parametric, Popular):
     """Squared singular values of ``sqrt(l) (A - uu')``, A = softmax(beta S) of l tokens, at a fixed head dimension.
 
     With ``qk_norm`` queries and keys lie on the sphere of radius ``sqrt(head_dim)``; without, they are Gaussian, and
@@ -95,9 +96,7 @@ class FiniteHeadLaw(Parametric, Law):
         """
         if not self.qk_norm:
             return self._gaussian
-        variances, ratios = (np.array(each) for each in (self._on_the_sphere.variances, self._on_the_sphere.ratios))
-        alike = Profile(np.ones(1), np.ones((len(variances), 1)))
-        return ProfiledSum(variances, ratios, alike, alike)
+        return ProfiledSum.alike(self._on_the_sphere.variances, self._on_the_sphere.ratios)
 
     @property
     def _on_the_sphere(self) -> SumLaw:

@@ -46,6 +46,11 @@ class Resolutions:
                 self._known.popitem(last=False)
         return found
 
+    def forget(self) -> None:
+        """Forget all of them, for measurements of what they cost; laws that exist keep theirs."""
+        with self._lock:
+            self._known.clear()
+
 
 RESOLVED = Resolutions()
 """Those of this process."""

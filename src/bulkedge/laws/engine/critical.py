@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Mask, Real
-from bulkedge.laws.engine.fixed_point import STRIKES, Step, real_fixed_point, spectral_radius
+from bulkedge.laws.engine.fixed_point import STRIKES, Step, real_fixed_point
+from bulkedge.laws.engine.multipliers import spectral_radius
 
 REAL = 1e-12
 """Imaginary parts below this fraction are rounding: the operands are evaluated outside their bulk."""
@@ -18,6 +19,8 @@ continuous laws leave in their imaginary parts."""
 BENT, SHORTENINGS = 1e-3, 5
 """How much a function may change beside its derivative along a complex step; how often the step is shortened if not."""
 MOST_MOVES = 200
+SETTLED = 1e-11
+"""Relative size of a step of Newton's method after which another one changes nothing."""
 FARTHEST = 1e4
 """How much larger than where it started a variable may be at an edge."""
 
@@ -57,6 +60,9 @@ def polish(step: Step, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
             solution = np.linalg.solve(np.moveaxis(matrix, -1, 0)[regular], -residual.T[regular, :, None])
         delta[:, regular] = np.nan_to_num(solution[:, :, 0].T, nan=0.0, posinf=0.0, neginf=0.0)
         current = current + delta
+        # steps of this size are followed by steps of the size of rounding
+        if np.all(np.abs(delta) <= SETTLED * np.abs(current)):
+            break
     # x is stationary along the curve of fixed points: an error of the variables enters it squared
     moved = np.abs(current - start)[:-1]
     settled = np.all(np.abs(delta[:-1]) <= 1e-5 * moved + 1e-10 * np.abs(current[:-1]), axis=0)
@@ -261,9 +267,9 @@ def _edge_equations(step: Step, unknown: Real) -> tuple[Real, Real]:
     # x may be smaller than the variables by any factor
     heights = np.tile(RISE * size, (len(unknown), 1))
     heights[-1] = np.minimum(heights[-1], np.maximum(1e-3 * np.abs(unknown[-1]), 1e-4 * heights[-1]))
-    columns = []
-    for k, height in enumerate(heights):
-        shifted = unknown + 0j
-        shifted[k] += 1j * height
-        columns.append(equations(shifted).imag / height)
-    return equations(unknown + 0j).real, np.stack(columns, axis=1)
+    # all complex steps at once, and the unknowns themselves last: axes (unknown, step, point)
+    count = len(unknown)
+    shifted = np.tile(unknown[:, None] + 0j, (1, count + 1, 1))
+    shifted[range(count), range(count)] += 1j * heights
+    values = equations(shifted.reshape(count, -1)).reshape(shifted.shape)
+    return values[:, -1].real, values[:, :-1].imag / heights

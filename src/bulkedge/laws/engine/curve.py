@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bulkedge.arrays import EPS, Complex, Real
-from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, from_above, slip
+from bulkedge.arrays import EPS, Complex, Mask, Real
+from bulkedge.laws.engine.fixed_point import BranchError, Step, bulk_fixed_point, from_above, spread
 from bulkedge.laws.engine.inversion import Inversion
 
 Far = Callable[[Complex], Complex]
+Prove = Callable[[Real], tuple[Complex, Mask]]
 
 
 class Curve:
@@ -34,6 +35,8 @@ class Curve:
 
     inversion: Inversion | None = None
     """Coordinates for variables next to infinity, if they are needed."""
+    prove: Prove | None = None
+    """Fixed points on either side of edges, and which are proved; by default, by descent from far above the axis."""
 
     def __init__(
         self, step: Step, cauchy: Callable[[Complex, Real], Complex], x: Real, u: Complex, far: Far = np.atleast_2d
@@ -82,12 +85,22 @@ class Curve:
             high &= self.inversion.proves(found)
             u[:, left[high]], proved[left[high]] = found[:, high], True
         if not proved.all():
-            u[:, ~proved] = from_above(self.step, x[~proved], self.far)
+            u[:, ~proved] = self._searched(x[~proved])
         self.x, self.u = np.concatenate([self.x, x]), np.concatenate([self.u, u], axis=1)
         density = -self.cauchy(u, x).imag / np.pi
         # rounding error of u, in units of its height above the real axis
-        error = (slip(self.step, u, x) / u.imag).max(axis=0)
+        error = (spread(self.step, u, x) / u.imag).max(axis=0)
         return density, density * (8 * error + 4 * EPS)
+
+    def _searched(self, x: Real) -> Complex:
+        """Fixed points above points x that Newton's method does not reach from the known ones."""
+        if self.prove is None:
+            return from_above(self.step, x, self.far)
+        u, decided = self.prove(x)
+        outside = ~decided | ~np.all(u.imag > 0, axis=0)
+        if outside.any():
+            raise BranchError("no solution in the upper half-plane", x[outside])
+        return u
 
     def nearby(self, x: Real) -> Real:
         """Density at points close to known ones.

@@ -14,17 +14,24 @@ import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.errors import UnresolvedError
+from bulkedge.laws.engine.multipliers import contracts
 
 Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
 """``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
 the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
 
 
-STAYS, FALLS = 0.6, 0.42
-"""What is left of the height of a fixed point when z is quartered: in the bulk at least, in a gap at most."""
-DESCENTS = 80
+LOWERING = 16.0
+"""What the height of z is divided by on the way down to the axis."""
+STAYS, FALLS = 0.36, 0.18
+"""What is left of the height of a fixed point when z is lowered: in the bulk at least, in a gap at most."""
+DESCENTS = 40
 TRIAL = 20
 """Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
+LOW = 1e-4
+"""Imaginary part over modulus below which rounding may have lifted a variable off the axis."""
+FALLEN = 1e-13
+"""The same, below which a point has come down to the axis for good."""
 STRIKES = 3
 """Steps of Newton's method on the axis that may be longer than the one before."""
 HIGH = 1e3
@@ -70,10 +77,12 @@ def from_above(step: Step, x: Real, far: Callable[[Complex], Complex]) -> Comple
     return u
 
 
-def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Complex, Mask]:
-    """Find the fixed point at each x, in the bulk or outside it, where nothing better is known to start from.
+def descend(
+    step: Step, x: Real, far: Callable[[Complex], Complex], near: tuple[Real, Complex] | None = None
+) -> tuple[Complex, Mask]:
+    """Find the fixed point at each x, in the bulk or outside it, where Newton's method does not reach it on the axis.
 
-    ``z = x + i h`` comes down from far above the axis: each quartering of h moves the fixed point by a bounded
+    ``z = x + i h`` comes down from far above the axis: each time h is divided by 16 the fixed point moves by a bounded
     hyperbolic distance (Schwarz-Pick), which Newton bridges. Outside the bulk the height of the fixed point falls like
     h, and at last the result is real; in the bulk it stays. Which of the two shows once h is smaller than the distance
     to the nearest edge; so points that are within rounding error of an edge remain undecided.
@@ -86,6 +95,8 @@ def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Com
         Any real points.
     far : callable
         ``far(z)`` is the fixed point for z far above the axis, to leading order, of shape (d, n).
+    near : tuple of arrays of shape (n,) and (d, n), optional
+        Heights above the points, and fixed points next to those there, from which to come down first.
 
     Returns
     -------
@@ -94,19 +105,38 @@ def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Com
     decided : array of shape (n,)
         Where a fixed point is proved.
     """
+    result, lost = np.full((len(far(x[:1] + 1j)), len(x)), np.nan + 0j), np.arange(len(x))
+    if near is not None:
+        height, path = near
+        path, unsettled = _newton(step, x + 1j * height, path, TRIAL)
+        tried = np.setdiff1d(lost, unsettled)
+        if len(tried):
+            result[:, tried] = _lowered(step, x[tried], height[tried], path[:, tried])
+        lost = np.flatnonzero(np.isnan(result[0]))
+    if len(lost):
+        height, path = _highest(step, x[lost], far)
+        result[:, lost] = _lowered(step, x[lost], height, path)
+    return result, np.isfinite(result[0])
+
+
+def _highest(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Real, Complex]:
+    """Heights above points from which the axis is approached: as high as it takes for ``far`` to be nearly fixed."""
     height = 4 * float(np.abs(x).max()) + float(np.finfo(float).tiny)
     path = far(x + 1j * height)
-    # as high as it takes for that to be nearly fixed
     for _ in range(HIGHEST):
         if np.all(np.abs(step(path, x + 1j * height)[0]) <= np.abs(path)):
             break
         height *= 4
         path = far(x + 1j * height)
-    result, lost = np.full(path.shape, np.nan + 0j), np.arange(len(x))
-    above = np.abs(path)
+    return np.full(len(x), height), path
+
+
+def _lowered(step: Step, x: Real, height: Real, path: Complex) -> Complex:
+    """Fixed points on the axis, shape (d, n), from nearly fixed ones at the given heights; nan where undecided."""
+    result, lost, above = np.full(path.shape, np.nan + 0j), np.arange(len(x)), np.abs(path)
     for _ in range(DESCENTS):
         path, unsettled = _newton(step, x[lost] + 1j * height, path, 60)
-        # the height of the variables over that of the quartering before: 1/4 in a gap, 1 in the bulk, 1/2 at an edge
+        # the height of the variables over that before: 1/16 in a gap, 1 in the bulk, 1/4 at an edge
         fall, above = (path.imag / above).min(axis=0), path.imag
         found = np.zeros(len(lost), dtype=bool)
         for trial, search in ((fall > STAYS, _tried), (fall < FALLS, real_fixed_point)):
@@ -114,15 +144,15 @@ def descend(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Com
                 u, proved = search(step, x[lost[trial]], path[:, trial])
                 result[:, lost[trial][proved]] = u[:, proved]
                 found[np.flatnonzero(trial)[proved]] = True
-        height /= 4
+        height = height / LOWERING
         # below the rounding error of x nothing changes any more
         kept = ~found & (height > EPS / 64 * np.abs(x[lost]))
         # so close to the axis Newton fails only where rounding keeps it from its end
-        kept[unsettled] &= height > 1e-8 * np.abs(x[lost[unsettled]])
-        lost, path, above = lost[kept], path[:, kept], above[:, kept]
+        kept[unsettled] &= height[unsettled] > 1e-8 * np.abs(x[lost[unsettled]])
+        lost, path, above, height = lost[kept], path[:, kept], above[:, kept], height[kept]
         if not len(lost):
             break
-    return result, np.isfinite(result[0])
+    return result
 
 
 def _tried(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask]:
@@ -154,7 +184,7 @@ def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 6
     u, lost = _newton(step, x + 0j, start, iterations)
     # an imaginary part smaller than that is rounding error: the fixed point is real, and x lies in a gap
     high = np.all(u.imag > 1e-11 * np.abs(u), axis=0) & np.isin(np.arange(len(x)), lost, invert=True)
-    low = np.flatnonzero(high & np.any(u.imag < 1e-4 * np.abs(u), axis=0))
+    low = np.flatnonzero(high & np.any(u.imag < LOW * np.abs(u), axis=0))
     if len(low):
         high[low] = np.all(u[:, low].imag > 4 * slip(step, u[:, low], x[low]), axis=0)
     return u, high
@@ -187,6 +217,37 @@ def _slip(jacobian: Complex, error: Real) -> Real:
         return np.asarray(error / np.abs(1 - jacobian[0]))
     inverse = _inverted(np.eye(len(error))[:, :, None] - jacobian)
     return np.asarray(np.einsum("ijn,jn->in", np.abs(inverse), error))
+
+
+def spread(step: Step, u: Complex, x: Real) -> Real:
+    """What rounding does to a fixed point, shape (d, n): :func:`slip` for two patterns of signs instead of the worst.
+
+    Of many variables that costs a third of the bound, and is of its size.
+
+    Parameters
+    ----------
+    step : callable
+        The self-map; see :data:`Step`.
+    u : complex array of shape (d, n)
+        Fixed points.
+    x : array of shape (n,)
+        The points of the line that they belong to.
+
+    Returns
+    -------
+    array of shape (d, n)
+        An estimate; infinite where the map does not contract at all.
+    """
+    if len(u) <= 2:
+        return slip(step, u, x)
+    _, jacobian, error = step(u, x + 0j)
+    signs = np.where(np.arange(len(u)) % 2, -1.0, 1.0)
+    both = np.stack([error, signs[:, None] * error], axis=-1).transpose(1, 0, 2) + 0j
+    try:
+        moved = np.linalg.solve(np.eye(len(u)) - np.moveaxis(jacobian, -1, 0), both)
+    except np.linalg.LinAlgError:
+        return slip(step, u, x)
+    return np.asarray(np.abs(moved).sum(axis=2).T)
 
 
 def _inverted(matrix: Complex) -> Complex:
@@ -239,30 +300,8 @@ def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = Fals
         exact = np.all(np.abs(shift) <= 1e-12 * np.abs(u) + slack, axis=0)
         # outside the laws all is real but for rounding; inside one of them the fixed point is not, however low it lies
         exact &= np.all(np.abs(shift.imag) <= 16 * (error + EPS * np.abs(u)), axis=0)
-        return u, exact & (spectral_radius(jacobian) < 1)
-
-
-def spectral_radius(jacobian: Complex) -> Real:
-    """Largest modulus of the eigenvalues of matrices given as ``(d, d, n)``.
-
-    Parameters
-    ----------
-    jacobian : complex array of shape (d, d, n)
-        n matrices.
-
-    Returns
-    -------
-    array of shape (n,)
-        The radii.
-    """
-    if len(jacobian) == 1:
-        return np.abs(jacobian[0, 0])
-    if len(jacobian) > 2:
-        finite = np.where(np.isfinite(jacobian), jacobian, 1e300)
-        return np.abs(np.linalg.eigvals(np.moveaxis(finite, -1, 0))).max(axis=1, initial=0.0)
-    (a, b), (c, d) = jacobian
-    split = np.sqrt((a - d) ** 2 / 4 + b * c)
-    return np.maximum(np.abs((a + d) / 2 + split), np.abs((a + d) / 2 - split))
+        exact[exact] = contracts(jacobian[..., exact])
+        return u, exact
 
 
 def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:
@@ -274,7 +313,7 @@ def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Co
     trial = np.array(start)
     base, shift, delta = trial.copy(), np.zeros_like(trial), np.zeros_like(trial)
     best, damping = np.full(len(z), np.inf), np.ones(len(z))
-    active = np.arange(len(z))
+    active, given_up = np.arange(len(z)), np.zeros(0, dtype=np.intp)
     for _ in range(iterations):
         values, jacobian, error = step(trial[:, active], z[active])
         merit = _hyperbolic(trial[:, active], values)
@@ -292,12 +331,16 @@ def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Co
         # the map is analytic in a disc of radius Im u, so Newton's next error is about |delta|**2 / Im u
         exact = (damping[go] == 1) & (np.abs(delta[:, go]) <= 1e-8 * trial[:, go].imag)
         settled = np.all(exact | (np.abs(shift[:, go]) <= 4 * error[:, better]), axis=0)
-        done = np.flatnonzero(better)[settled]
-        settled[settled] = _interior(trial[:, active[done]], jacobian[..., done], error[:, done])
-        active = np.concatenate([stuck, go[~settled]])
+        low = np.flatnonzero(settled & np.any(trial[:, go].imag < LOW * np.abs(trial[:, go]), axis=0))
+        which = np.flatnonzero(better)[low]
+        settled[low] = _interior(trial[:, go[low]], jacobian[..., which], error[:, which])
+        left = np.concatenate([stuck, go[~settled]])
+        # on the axis, a point so low has a real fixed point: it is lost, and given up
+        fallen = np.any(trial[:, left].imag < FALLEN * np.abs(trial[:, left]), axis=0) & (z[left].imag == 0)
+        given_up, active = np.append(given_up, left[fallen]), left[~fallen]
         if not len(active):
             break
-    return trial, active
+    return trial, np.append(active, given_up)
 
 
 def _interior(u: Complex, jacobian: Complex, error: Real) -> Mask:
@@ -307,7 +350,7 @@ def _interior(u: Complex, jacobian: Complex, error: Real) -> Mask:
     nearly an automorphism of the half-plane turns about its fixed point, with a multiplier whose modulus is one but for
     less than rounding: so do the maps of products next to zero, where all atoms are far from u. There height decides.
     """
-    inside = spectral_radius(jacobian) < 1
+    inside = contracts(jacobian)
     doubt = np.flatnonzero(~inside)
     if len(doubt):
         lifted = _slip(jacobian[..., doubt], error[:, doubt])
@@ -338,6 +381,10 @@ def _newton_step(residual: Complex, jacobian: Complex) -> Complex:
 
 def _solved(matrix: Complex, right: Complex) -> Complex:
     """Solve systems given as ``(d, d, n)`` and ``(d, n)``; not a number where that is impossible."""
+    try:
+        return np.ascontiguousarray(np.linalg.solve(np.moveaxis(matrix, -1, 0), right.T[:, :, None])[:, :, 0].T)
+    except np.linalg.LinAlgError:
+        pass  # one of them is singular: the others are solved
     result = np.full(right.shape, np.nan + 0j)
     regular = np.all(np.isfinite(matrix), axis=(0, 1))
     regular[regular] = np.linalg.det(np.moveaxis(matrix[..., regular], -1, 0)) != 0

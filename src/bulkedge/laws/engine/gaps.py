@@ -103,7 +103,7 @@ def _between_edges(survey: Survey, account: Account, view: View | None) -> Bulk 
     """
     operation, inside = survey.operation, survey.inside
     curve = Curve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
-    curve.inversion = operation.inversion()
+    curve.inversion, curve.prove = operation.inversion(), survey.prove
     # points of intervals whose edges stay are the same from round to round
     known = _remembering(_kept_from_zero(operation, curve.density))
     error_at: Real = np.zeros(0)

@@ -11,6 +11,10 @@ from bulkedge.arrays import Complex, Index, Mask, Real
 from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, real_fixed_point
 from bulkedge.laws.engine.inversion import Inversion
 
+TRIES = 25
+"""Steps of Newton's method from a neighbour in the bulk; points that need more are approached from far above."""
+in_bulk = partial(bulk_fixed_point, iterations=TRIES)
+
 
 class Known(NamedTuple):
     """Points of the line with their fixed points.
@@ -52,7 +56,7 @@ class Known(NamedTuple):
         state, pending = np.zeros((len(self.state), len(x)), dtype=complex), np.arange(len(x))
         finite = np.isfinite(self.state[0])
         in_gaps = partial(real_fixed_point, strict=inversion is not None)
-        for kind, search in ((~self.inside & finite, in_gaps), (self.inside, bulk_fixed_point)):
+        for kind, search in ((~self.inside & finite, in_gaps), (self.inside, in_bulk)):
             if not kind.any() or not len(pending):
                 continue
             start, tried = self.state[:, np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]], pending
@@ -66,6 +70,25 @@ class Known(NamedTuple):
                     proved &= inversion.proves(found)
                 state[:, tried[proved]], pending = found[:, proved], np.setdiff1d(pending, tried[proved])
         return state, np.isin(np.arange(len(x)), pending, invert=True)
+
+    def above(self, x: Real) -> tuple[Real, Complex] | None:
+        """Heights above new points, as far as the nearest known points of the bulk are, and the fixed points of those.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            New points.
+
+        Returns
+        -------
+        tuple of arrays of shape (k,) and (d, k), or None
+            Where a descent to the axis may start; None if no point of the bulk is known.
+        """
+        if not self.inside.any():
+            return None
+        inside = np.flatnonzero(self.inside)
+        nearest = inside[_nearest(self.x[inside], x)]
+        return np.maximum(np.abs(self.x[nearest] - x), 1e-6 * np.abs(x)), self.state[:, nearest]
 
 
 def _nearest(places: Real, x: Real) -> Index:

@@ -74,6 +74,8 @@ class Survey:
         Whether edges that are not found are left to the comparison of masses, which follows.
     light : bool
         Whether islands count that are seen in the variance alone, however little mass they have.
+    proofs : dict
+        What was found at the last points since another was added: a density that fails there has them examined again.
     rounds : int
         How often the mass of the density was compared with the counts.
     """
@@ -92,6 +94,7 @@ class Survey:
     lenient: bool = False
     light: bool = False
     rounds: int = 0
+    proofs: dict[float, tuple[Complex, bool]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, operation: Problem, atoms: Atoms, account: Account) -> Survey:
@@ -195,6 +198,7 @@ class Survey:
         self._add(x, mass, state)
 
     def _add(self, x: Real, mass: Real, state: Complex) -> None:
+        self.proofs = {}
         order = np.argsort(np.append(self.x, x), kind="stable")
         self.x, self.mass = np.append(self.x, x)[order], np.append(self.mass, mass)[order]
         self.state = np.concatenate([self.state, state], axis=1)[:, order]
@@ -214,6 +218,9 @@ class Survey:
         decided : array of shape (n,)
             Where there is a proof.
         """
+        if len(x) and self.proofs.keys() >= set(x.tolist()):
+            states, proved = zip(*(self.proofs[place] for place in x.tolist()), strict=True)
+            return np.stack(states, axis=1), np.array(proved)
         state, decided = np.zeros((self.operation.size, len(x)), dtype=complex), np.zeros(len(x), dtype=bool)
         known = Known(self.x, self.state, self.inside)
         for inversion in (None, self._inversion)[: 1 if self._inversion is None else 2]:
@@ -222,13 +229,13 @@ class Survey:
                 state[:, left], decided[left] = known.lead_to(x[left], self.step, inversion)
         left = np.flatnonzero(~decided)
         if len(left):
-            state[:, left], decided[left] = descend(self.step, x[left], self.operation.far)
+            state[:, left], decided[left] = descend(self.step, x[left], self.operation.far, known.above(x[left]))
+        self.proofs = dict(zip(x.tolist(), zip(state.T, decided.tolist(), strict=True), strict=True))
         return state, decided
 
     def _sections(self) -> Real:
         """New points between neighbours that differ: in kind, or in the mass to their left."""
-        inside = self.inside
-        hidden = self.hidden
+        inside, hidden = self.inside, self.hidden
         differ = (inside[1:] != inside[:-1]) | hidden
         low, high, size = self.x[:-1], self.x[1:], float(np.ptp(self.x))
         finest, reach = 0.0 if self.operation.graded else FINEST * size, np.maximum(np.abs(low), np.abs(high))

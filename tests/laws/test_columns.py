@@ -1,0 +1,102 @@
+"""Popular columns: against the free product, against all columns one by one, and what is refused."""
+
+import numpy as np
+import pytest
+
+import bulkedge as be
+from bulkedge.laws.columns import ColumnLaw, column_atoms
+
+
+def popularity(spread, count=600, seed=3):
+    return np.exp(spread * np.random.default_rng(seed).standard_normal(count))
+
+
+@pytest.mark.parametrize(
+    ("law", "liked"),
+    [
+        (be.FiniteHeadLaw(0.7, 64, 1200, qk_norm=True), [1.0, 1.0, 4.0]),
+        (be.AttentionLaw(1.0, 0.5), [1.0, 2.0]),
+    ],
+)
+def test_where_columns_are_alike_it_is_the_free_product(law, liked):
+    """Two ways to the same law, which share no equation: the profiled sum, and subordination."""
+    found = law.with_columns(liked)
+    size = np.array(liked) / np.mean(liked)
+    exact = be.free_mul(law, be.EmpiricalLaw(size**2))
+    assert np.array(found.support) == pytest.approx(np.array(exact.support), rel=1e-10)
+    x = exact.ppf(np.linspace(0.01, 0.99, 40))
+    assert found.cdf(x) == pytest.approx(exact.cdf(x), abs=1e-10)
+    assert found.pdf(x) == pytest.approx(exact.pdf(x), rel=1e-9)
+    assert found.unit is law.unit
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.5, 1.2])
+def test_a_few_atoms_stand_for_all_columns(spread):
+    """The statement of ``BIN``: the distribution function moves by 4e-4 at most."""
+    head, liked = be.FiniteHeadLaw(0.7, 64, 1200, qk_norm=True), popularity(spread)
+    squares = np.sort((liked / liked.mean()) ** 2)
+    each = ColumnLaw(head, tuple(squares.tolist()), (1 / len(squares),) * len(squares))
+    found = head.with_columns(liked)
+    assert len(found.squares) <= 2 * (np.ptp(np.log(squares)) + 1)
+    x = each.ppf(np.linspace(0.001, 0.999, 400))
+    assert found.cdf(x) == pytest.approx(each.cdf(x), abs=4e-4)
+
+
+def test_atoms_have_the_moments_of_the_columns():
+    """Mass, mean, second and third moment of the squares, and no atom outside them."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        liked = np.exp(rng.uniform(0, 3) * rng.standard_normal(rng.integers(1, 40)))
+        liked /= liked.mean()
+        liked = np.maximum(liked, 1e-3)
+        squares, shares = column_atoms(liked)
+        for order in range(4):
+            assert shares @ squares**order == pytest.approx(np.mean(liked ** (2 * order)), rel=1e-9)
+        assert np.all(np.diff(squares) > 0)
+        assert np.all(shares > 0)
+        slack = 1e-9 * liked.max() ** 2
+        assert squares[0] >= liked.min() ** 2 - slack
+        assert squares[-1] <= liked.max() ** 2 + slack
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_mean_grows_by_the_mean_square_of_the_popularity(qk_norm):
+    liked = popularity(0.5)
+    law = be.FiniteHeadLaw(0.5, 64, 2048, qk_norm)
+    growth = np.mean(liked**2) / np.mean(liked) ** 2
+    assert law.with_columns(liked).mean() == pytest.approx(growth * law.mean(), rel=1e-9)
+
+
+def test_normalisation_does_not_matter():
+    law, liked = be.AttentionLaw(1.0, 0.5), popularity(0.5, 50)
+    exact = law.with_columns(liked)
+    for scale in (1e-300, 3.0, 1e300):
+        moved = law.with_columns(scale * liked)
+        assert moved.squares == pytest.approx(exact.squares, rel=1e-12)
+        assert moved.shares == pytest.approx(exact.shares, rel=1e-12)
+
+
+@pytest.mark.parametrize("alike", [[3.0], [0.1, 0.1, 0.1], np.ones((5,), dtype=np.float32)])
+def test_columns_that_are_alike_change_nothing(alike):
+    law = be.FiniteHeadLaw(0.5, 64, 2048)
+    assert law.with_columns(alike) is law
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1.0, 0.0], r"popularity\[1\] = 0 is outside its domain: it must hold positive finite numbers"),
+        ([1.0, -2.0, 1.0], r"popularity\[1\] = -2 is outside"),
+        ([1.0, np.nan], "popularity contains NaN"),
+        ([1.0, np.inf], "popularity contains NaN or infinite"),
+        ([], "popularity must be a vector of one or more numbers; got shape"),
+        (2.0, "popularity must be a vector"),
+        (np.ones((2, 2)), "popularity must be a vector"),
+        ("many", "popularity = 'many' is not an array of numbers"),
+        ([1.0, 1j], "popularity has complex entries"),
+        (np.ma.masked_array([1.0, 2.0], [False, True]), "popularity has masked entries"),
+    ],
+)
+def test_what_is_no_popularity(given, message):
+    with pytest.raises(be.errors.DomainError, match=message):
+        be.AttentionLaw(1.0, 0.5).with_columns(given)
