@@ -12,7 +12,7 @@ from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Each, Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.estimates import Estimate
-from bulkedge.laws import CausalHeadDistribution, CausalLaw, MarchenkoPastur
+from bulkedge.laws import CausalHeadLaw, CausalLaw, MarchenkoPastur
 from bulkedge.masks import Mask, cesaro_values
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
@@ -81,7 +81,7 @@ class Causal(Study):
             model = SoftmaxAttention(self.tokens, dim, self.beta, self.qk_norm, mask="causal")
             found = [model.spectrum(rng) for _ in range(self.draws)]
             masses[k] = [np.searchsorted(each.values, points, side="right") / self.tokens for each in found]
-            heads[k] = CausalHeadDistribution(self.beta, dim, self.tokens, self.qk_norm).cdf(points)
+            heads[k] = CausalHeadLaw(self.beta, dim, self.tokens, self.qk_norm).cdf(points)
         bins, shown = np.linspace(-8, 4, BINS + 1), np.linspace(-8, 4, 300)
         logs = np.log10(np.maximum([each.values for each in found], 1e-300))
         counts = [np.histogram(row, bins)[0] / len(row) / np.diff(bins) for row in logs]
