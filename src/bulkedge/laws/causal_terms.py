@@ -42,10 +42,11 @@ ALIKE = 20.0
 """Rows before about this one are taken to be of equal norm: norms would part the first few from the bulk."""
 LEVELS = np.array([0, 0.15, 0.3, 0.45, 0.6, 0.72, 0.82, 0.9, 0.95, 0.98, 0.995, 1])
 """Quantiles of the popularity between which columns are taken together, at their mean square."""
-BLOCKS = 40
-"""Blocks of tokens in which shares of popularities are counted, of lengths that grow in proportion to the place."""
+BLOCKS = 12
+"""Blocks of tokens whose mean popularity is kept, of lengths that grow in proportion to the place."""
 FIRST_ROWS, SAMPLES = 32, 2000
 """Rows and draws from which the largest values are sampled."""
+SMALLEST = 1e-200
 COUNTS = 16
 """Numbers of tokens in a row at which terms are computed; between them they are interpolated."""
 
@@ -118,7 +119,8 @@ def _terms_of(
     ``weight`` has the axes cosine, norm of the query, norm of the key.
     """
     basis, number = low
-    entry = weight / (1 + (weight - 1) / count)
+    # w/(1 + (w - 1)/i), so that a single weight is one however small it is
+    entry = count / (1 + (count - 1) / np.maximum(weight, SMALLEST))
     mean = np.tensordot(mass, entry, 1)
     row_mean = (mean @ shares)[:, None]
     entry, mean = entry / row_mean, mean / row_mean
@@ -143,46 +145,50 @@ def _separated_variance(kernel: Real, shares: Real) -> tuple[float, Real, Real]:
 
 
 class Columns(NamedTuple):
-    """Columns of different popularity, in a few sizes.
+    """Popularity of columns: a mean that goes with the place, times one of a few sizes.
 
     Attributes
     ----------
-    squares : tuple of n numbers
-        Squared popularity of each size, in units of the mean popularity of all tokens.
-    ends : tuple of b numbers
-        Last places of blocks of tokens.
-    shares : tuple of b tuples of n numbers
-        How many of the columns of each block have each size.
+    places : tuple of b numbers
+        Middles of blocks of tokens.
     means : tuple of b numbers
-        Mean popularity in each block.
+        Mean popularity in each block, in units of that of all tokens.
     prefixes : tuple of b numbers
-        Mean popularity of all tokens up to the end of each block: what rows there are normalised by.
+        Mean popularity of the tokens up to each of these places: what rows there are normalised by.
+    squares, shares : tuples of n numbers
+        Squared popularity of each size, in units of the mean of its block, and the share of the columns that have it.
     """
 
-    squares: tuple[float, ...]
-    ends: tuple[float, ...]
-    shares: tuple[tuple[float, ...], ...]
+    places: tuple[float, ...]
     means: tuple[float, ...]
     prefixes: tuple[float, ...]
+    squares: tuple[float, ...]
+    shares: tuple[float, ...]
 
-    def along(self, places: Real) -> Real:
-        """Mean popularity of the tokens about each place.
+    def along(self, places: Real, of: str = "means") -> Real:
+        """Mean popularity of the tokens about each place, or of all before it.
 
         Parameters
         ----------
         places : array
             Between one and the number of tokens.
+        of : {"means", "prefixes"}
+            Which of the two.
 
         Returns
         -------
         array
-            Of the same shape.
+            Of the same shape; interpolated in the logarithm of the place.
         """
-        return np.asarray(self.means)[np.minimum(np.searchsorted(self.ends, places), len(self.ends) - 1)]
+        known = np.asarray(getattr(self, of))
+        if len(known) == 1:
+            return np.full(np.shape(places), known[0])
+        logs = np.log(np.clip(places, self.places[0], self.places[-1]))
+        return np.asarray(np.exp(PchipInterpolator(np.log(self.places), np.log(known))(logs)))
 
 
 def columns_of(popularity: Real, tokens: int) -> Columns:
-    """Gather popularities into a few sizes, with their shares in blocks of tokens.
+    """Popularities as a mean that goes with the place, and a few sizes about it.
 
     Parameters
     ----------
@@ -197,24 +203,25 @@ def columns_of(popularity: Real, tokens: int) -> Columns:
         With the mean popularity as unit.
     """
     values = popularity / popularity.mean()
-    rank = np.argsort(np.argsort(values))
-    kept, size = np.unique(np.searchsorted(LEVELS[1:-1], (rank + 0.5) / len(values)), return_inverse=True)
-    squares = np.bincount(size, values**2) / np.bincount(size)
+    stops = np.array([len(values)])
     if len(values) == tokens:
         stops = np.unique(np.rint(np.geomspace(1, tokens, BLOCKS)).astype(int))
-    else:
-        stops = np.array([len(values)])
     starts = np.append(0, stops[:-1])
-    counts = np.diff(np.append(0, stops))
+    counts = stops - starts
     sums = np.add.reduceat(values, starts)
-    members = size == np.arange(len(kept))[:, None]
-    shares = np.add.reduceat(members.astype(float), starts, axis=1).T / counts[:, None]
+    middles = (starts + stops + 1) / 2
+    upto = np.interp(middles, np.append(0, stops), np.append(0, np.cumsum(sums)))
+    ratio = values / np.repeat(sums / counts, counts)
+    rank = np.argsort(np.argsort(ratio))
+    _, size, members = np.unique(
+        np.searchsorted(LEVELS[1:-1], (rank + 0.5) / len(values)), return_inverse=True, return_counts=True
+    )
     return Columns(
-        squares=tuple(squares.tolist()),
-        ends=tuple((stops * (tokens / stops[-1])).tolist()),
-        shares=tuple(map(tuple, shares.tolist())),
+        places=tuple(middles.tolist()),
         means=tuple((sums / counts).tolist()),
-        prefixes=tuple((np.cumsum(sums) / stops).tolist()),
+        prefixes=tuple((upto / middles).tolist()),
+        squares=tuple((np.bincount(size, ratio**2) / members).tolist()),
+        shares=tuple((members / len(values)).tolist()),
     )
 
 
@@ -288,10 +295,10 @@ def masked(terms: RowTerms, tokens: int, intervals: int, columns: Columns | None
         for squares in (terms.rows, terms.columns)
     )
     if columns is not None:
-        block = np.minimum(np.searchsorted(columns.ends, grid.places), len(columns.ends) - 1)
-        pulls = pulls / np.interp(grid.places, columns.ends, columns.prefixes)[:, None] ** 2
+        pulls = pulls / columns.along(grid.places, "prefixes")[:, None] ** 2
         # every size of a key with every popularity
-        shares = (keys.shares[:, :, None] * np.array(columns.shares)[block][:, None, :]).reshape(len(apart), -1)
-        squares = (keys.squares[..., None] * np.array(columns.squares)).reshape(*keys.squares.shape[:2], -1)
+        shares = (keys.shares[:, :, None] * np.array(columns.shares)).reshape(len(apart), -1)
+        popular = columns.along(grid.places)[:, None, None, None] ** 2 * np.array(columns.squares)
+        squares = (keys.squares[..., None] * popular).reshape(*keys.squares.shape[:2], -1)
         keys = Side(shares, squares)
     return Masked(grid, tokens, pulls, 1 / terms.harmonics, rows, keys)

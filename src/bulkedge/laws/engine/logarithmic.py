@@ -36,8 +36,10 @@ DEGREE, DEEP_DEGREE = 16, 26
 """Samples on a panel, and on the first one."""
 TAIL = 1e-3
 """A panel has resolved when its last coefficients, continued to the axis, are below this, relative to the density."""
-BELOW, DEEPEST = 9.0, 80.0
-"""Panels begin so far below the logarithm of the variance of the last row, and the first one, the deep one, there."""
+BELOW = 9.0
+"""Panels begin so far below the logarithm of the variance of the last row, but for the first one."""
+DEPTHS = 80.0, 50.0, 30.0
+"""The first one, the deep one, begins so far below it; what makes the equations hard to solve is at small values."""
 BRACKET = 0.02
 """An edge is bracketed to this in u before it is computed."""
 REAL = 0.01
@@ -46,9 +48,11 @@ EDGE_WIDTH, EDGE_DEGREE = 1.5, 14
 """Width of the panel at the edge, and its samples, on the axis."""
 EDGE_POINTS = 6
 """Points of the first ray that are carried to the axis, from the top: some panels' worth below the edge."""
+LEFT_OUT = 0.3
+"""Values per unit of u below which a law without a clear edge ends."""
 CIRCLE = 8
 """Gauss points on the half-circle that counts the mass below the first panel."""
-MASS = 2e-3
+MASS = 3e-3
 """Difference of the total mass from one that is put right; more is refused."""
 
 
@@ -148,13 +152,26 @@ def density(problem: Masked) -> LogDensity:
     UnresolvedError
         If the equations were not solved everywhere, or mass is missing.
     """
+    for depth in DEPTHS[:-1]:
+        try:
+            return _density(problem, depth)
+        except UnresolvedError:
+            continue
+    return _density(problem, DEPTHS[-1])
+
+
+def _density(problem: Masked, depth: float) -> LogDensity:
+    """The density down to a given depth below the logarithm of the variance of the last row."""
     middle = float(np.log(problem.pulls[-1].sum() * problem.tokens))
-    grid = _first_grid(problem, middle)
+    grid = _first_grid(problem, middle, depth)
     oblique = ray(problem, grid, ANGLE)
-    edge, last = _edge(problem, oblique)
     near = turned(problem, oblique, np.array([0.5, HEIGHT]), ROUGH)[-1]
     good = np.isfinite(near.state).all(axis=(0, 2))
     start = CubicSpline(grid[good][::-1], near.state[:, good][:, ::-1], axis=1)
+    try:
+        edge, last = _edge(problem, oblique)
+    except UnresolvedError:
+        edge, last = _blunt_edge(problem, near.take(good), start)
     count = max(2, int(np.ceil((edge - EDGE_WIDTH - middle + BELOW) / WIDTH)))
     breaks = edge - EDGE_WIDTH - WIDTH * np.arange(count, -1, -1.0)
     panels = {float(grid[-1]): (float(breaks[0]), _deep_panel(problem, start, float(grid[-1]), float(breaks[0])))}
@@ -206,12 +223,14 @@ def _sampled(problem: Masked, start: CubicSpline, panels: list[tuple[float, floa
     return result
 
 
-def _first_grid(problem: Masked, middle: float) -> Real:
+def _first_grid(problem: Masked, middle: float, depth: float) -> Real:
     """Decreasing u from beyond the spectrum to the deepest value."""
-    top = float(np.log(4 * (problem.pulls.sum(axis=1) * problem.grid.places).max())) + 1
+    columns = np.einsum("pkg,pg->pk", problem.columns.squares, problem.columns.shares)
+    spread = problem.columns.squares.max() / columns.max()
+    top = float(np.log(4 * ((problem.pulls * columns).sum(axis=1) * problem.grid.places).max() * spread**0.5)) + 1
     grid = np.arange(top, middle - BELOW, -SPACING).tolist()
     step = SPACING
-    while grid[-1] > middle - DEEPEST:
+    while grid[-1] > middle - depth:
         step *= 1.25
         grid.append(grid[-1] - step)
     return np.array(grid)
@@ -256,7 +275,23 @@ def _edge(problem: Masked, oblique: Solved) -> tuple[float, Real]:
     # on the panel that ends at the edge
     variable = root - 1 + nodes
     ratio = squares(variable) / (EDGE_WIDTH / 2 * (root - variable))
+    if not np.all(ratio > 0):
+        raise UnresolvedError("the edge of causal attention was not found")
     return edge, np.asarray(transform @ np.log(ratio))
+
+
+def _blunt_edge(problem: Masked, near: Solved, start: CubicSpline) -> tuple[float, Real]:
+    """An end of the law where the density has no single edge, because sizes of rows or columns differ too much.
+
+    It is put where less than LEFT_OUT of a value per unit of u is left, and f on the last panel is that of samples
+    close above the axis, a mean over a quarter of HEIGHT in u.
+    """
+    numbers = -near.moment.imag / np.pi * problem.tokens
+    edge = float(near.logs[np.argmax(numbers > LEFT_OUT)].real)
+    nodes, transform = nodes_and_transform(EDGE_DEGREE)
+    logs = edge - EDGE_WIDTH / 2 + EDGE_WIDTH / 2 * nodes
+    values = -_solved(problem, start(logs), logs + 1j * HEIGHT / 4).moment.imag / np.pi
+    return edge, np.asarray(transform @ np.log(values**2 / (edge - logs)))
 
 
 def _last_inside(problem: Masked, axis: Solved) -> tuple[Solved, float]:

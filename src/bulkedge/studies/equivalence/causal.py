@@ -27,8 +27,6 @@ TIMES = 3
 """So many times more draws for the singular values of the mean, which fluctuate with the first rows."""
 LEVELS = np.array([0.15, 0.3, 0.5, 0.7, 0.9])
 """Levels of the law of independent scores at whose quantiles distribution functions are compared."""
-BLOCKS = 0.003
-"""What taking rows together in blocks does to the distribution of causal heads."""
 INDEPENDENT = 4
 """Head dimensions a token from which scores are as good as independent, as ``SoftmaxAttention.law`` takes them: there
 the rival is attention without a mask."""
@@ -132,9 +130,8 @@ class Causal(Study):
                     measured=share(one.mass, theory, rival),
                     predicted=0.0,
                     rival=Rival(name, 1.0),
-                    finite_size=(UNKNOWN / self.tokens + BLOCKS) * np.abs(direction).sum() / (direction @ direction),
-                    reason="rank of what no law knows over l, as the zero of the constant vector; and 0.003 for taking "
-                    "rows together in blocks",
+                    finite_size=UNKNOWN / self.tokens * np.abs(direction).sum() / (direction @ direction),
+                    reason="rank of what no law knows over l, as the zero of the constant vector",
                 )
             )
         return claims

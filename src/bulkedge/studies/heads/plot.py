@@ -1,3 +1,5 @@
 """Figures of the studies of real heads, each in a file of ``figures/``."""
 
-__all__: list[str] = []
+from bulkedge.studies.heads.figures.causal import causal
+
+__all__ = ["causal"]
