@@ -15,28 +15,27 @@ NAMES = {"law": "causal head", "independent": "independent scores", "full": "wit
 
 def causal(data: xr.Dataset) -> Figure:
     """Density and distribution function over the logarithm of the value, and the largest values beside the mean's."""
-    figure, grid = panels(1, 3, width=2.7, height=2.6)
+    figure, grid = panels(1, 3, width=3.1, height=3.0)
     density, function, top = grid[0]
     histogram(density, 10**data.bin_edge, data.simulation.mean("draw"))
     for (name, label), colour in zip(NAMES.items(), COLOURS[1:], strict=False):
         look = {} if name == "law" else {"lw": 0.9, "ls": "--"}
-        for axes, kind in ((density, "density"), (function, "cdf")):
-            line(axes, 10**data.point, data[f"{kind}_{name}"], label=label, color=colour, **look)
+        line(density, 10**data.point, data[f"density_{name}"], label=label, color=colour, **look)
+        line(function, 10**data.point, data[f"cdf_{name}"], label="", color=colour, **look)
     below = data.mass.mean("draw")
     places = 10 ** np.interp(data.level, data.cdf_law, data.point)
     marks(function, places, below, data.mass.std("draw", ddof=1), label="simulation", ms=3)
-    highest = 1.3 * float(max(data.simulation.mean("draw").max(), data.density_law.max()))
+    highest = 2.4 * float(max(data.simulation.mean("draw").max(), data.density_law.max()))
     density.set(ylabel="density, per decade", ylim=(0, highest))
     function.set(ylabel="distribution function", ylim=(0, 1.02))
     for axes in (density, function):
         axes.set(xscale="log", xlabel="squared singular value")
     marks(top, data["rank"], data.value.mean("draw"), data.value.std("draw", ddof=1), label="causal attention", ms=3)
-    line(
-        top, data["rank"], data["mean"] + data["shift"], label="Cesàro, with fluctuations", marker=".", color=COLOURS[1]
-    )
+    moved = data["mean"] + data["shift"]
+    line(top, data["rank"], moved, label="Cesàro, with fluctuations", marker=".", color=COLOURS[1])
     line(top, data["rank"], data["mean"], label="Cesàro matrix", color=COLOURS[2], lw=0.9, ls="--")
-    top.set(xlabel="rank", ylabel="singular value", xticks=data["rank"].values, ylim=(0, None))
-    for axes, place in ((density, "upper left"), (function, "upper left"), (top, "upper right")):
+    top.set(xlabel="rank", ylabel="singular value", xticks=data["rank"].values, ylim=(0, 1.5 * float(moved.max())))
+    for axes, place in ((density, "upper left"), (function, "lower right"), (top, "upper right")):
         axes.legend(loc=place)
     made_by = json.loads(data.attrs["parameters"])
     sizes = f"{made_by['tokens']} tokens, {made_by['head_dim']} dimensions"
