@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
     from bulkedge.estimates import Estimate
     from bulkedge.laws import (
         AttentionLaw,
-        CausalHeadDistribution,
+        CausalHeadLaw,
         CausalLaw,
         CorrelatedAttentionLaw,
         Distribution,
@@ -110,7 +110,7 @@ __all__ = [
     "FiniteHeadLaw",
     "CorrelatedAttentionLaw",
     "CausalLaw",
-    "CausalHeadDistribution",
+    "CausalHeadLaw",
     "ProfileLaw",
     "PoissonLaw",
     "EmpiricalLaw",

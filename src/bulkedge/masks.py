@@ -356,7 +356,33 @@ def cesaro_values(tokens: int, count: int) -> Real:
     array of shape (count,)
         The largest singular values, in decreasing order.
     """
+    return prefix_mean_values(tokens, count)
+
+
+def prefix_mean_values(tokens: int, count: int, popularity: Real | None = None) -> Real:
+    """Largest singular values of the mean of causal attention whose columns have popularity ``pi_j``.
+
+    Row i is ``pi_j/(pi_1 + ... + pi_i)`` on 1 to i, the Cesaro matrix for equal popularities. Its inverse is
+    bidiagonal, with ``(pi_1 + ... + pi_i)/pi_i`` on the diagonal; see :func:`cesaro_values`.
+
+    Parameters
+    ----------
+    tokens : int
+        Rows and columns of the matrix.
+    count : int
+        How many of its values, between one and ``tokens``.
+    popularity : array of shape (tokens,), optional
+        Positive numbers of any normalisation; all equal by default.
+
+    Returns
+    -------
+    array of shape (count,)
+        The largest singular values, in decreasing order.
+    """
     off = np.repeat(np.arange(1.0, tokens + 1), 2)[:-1]
+    if popularity is not None:
+        upto = np.cumsum(popularity)
+        off[::2], off[1::2] = upto / popularity, upto[:-1] / popularity[1:]
     middle = (tokens, tokens + count - 1)
     values = eigh_tridiagonal(np.zeros(2 * tokens), off, eigvals_only=True, select="i", select_range=middle)
     return np.asarray(1 / values)

@@ -33,6 +33,8 @@ def test_every_law_is_in_the_facade():
 FIXED = {
     # without normalisation it takes a second to build, and refuses corners of the domain: see COMPUTED
     be.FiniteHeadLaw: {"qk_norm": True},
+    # half a second to build, each; others are in tests/laws/test_causal_head.py
+    be.CausalHeadLaw: {"beta": 0.8, "head_dim": 64, "tokens": 1000, "qk_norm": True},
     # its other parameters are drawn; a law of the Gram matrix is a parameter too
     be.CorrelatedAttentionLaw: {"gram": be.MarchenkoPastur(0.5)},
     # its parameters are laws; others are in COMPUTED

@@ -106,24 +106,24 @@ def test_law_of_causal_attention():
 
 
 @pytest.mark.parametrize(("qk_norm", "seed"), [(True, 112), (False, 113)])
-def test_distribution_of_causal_heads(qk_norm, seed):
+def test_law_of_causal_heads(qk_norm, seed):
     """600 tokens, 48 dimensions, beta 0.7, at deciles: 12/n, where the law of independent scores is off by a tenth."""
     values = (
         be.SoftmaxAttention(600, 48, 0.7, qk_norm=qk_norm, mask="causal").spectrum(np.random.default_rng(seed)).values
     )
     levels = np.array([0.2, 0.4, 0.6, 0.8])
     x = np.quantile(values, levels)
-    distance = np.abs(be.CausalHeadDistribution(0.7, 48, 600, qk_norm).cdf(x) - levels).max()
+    distance = np.abs(be.CausalHeadLaw(0.7, 48, 600, qk_norm).cdf(x) - levels).max()
     assert distance < 12 / 600
     assert distance < np.abs(be.CausalLaw(np.expm1(0.49)).cdf(x) - levels).max() / 4
 
 
-def test_distribution_of_causal_heads_of_many_dimensions():
-    """It is the causal law, up to 1/n, what row sums take off the variance, and blocks of rows: 0.01."""
+def test_law_of_causal_heads_of_many_dimensions():
+    """It is the causal law, up to 1/n and what row sums take off the variance: 0.01."""
     x = np.array([0.01, 0.1, 1.0])
-    found = be.CausalHeadDistribution(0.3, 4096, 300, qk_norm=True).cdf(x)
+    found = be.CausalHeadLaw(0.3, 4096, 300, qk_norm=True).cdf(x)
     assert found == pytest.approx(be.CausalLaw(np.expm1(0.09)).cdf(x), abs=0.01)
-    assert be.CausalHeadDistribution(0.3, 64, 300).cdf([-1.0, 0.0, np.inf]).tolist() == [0, 0, 1]
+    assert be.CausalHeadLaw(0.3, 64, 300).cdf([-1.0, -1e-300, np.inf]).tolist() == [0, 0, 1]
 
 
 def test_outliers_of_causal_attention():

@@ -30,6 +30,7 @@ SMALL = {
     "equivalence/bulk": {"tokens": 200, "head_dim": 200, "draws": 8},
     "equivalence/causal": {"tokens": 100, "head_dims": (400,), "draws": 8},
     "equivalence/coefficients": {"samples": 200000},
+    "heads/causal": {"tokens": 200, "head_dim": 32, "draws": 8, "qk_norm": True},
     "equivalence/context": {"largest": 256, "draws": 6},
     "equivalence/finite-head": {"tokens": (256,), "head_dims": (32,), "draws": 6},
     "equivalence/inputs": {"tokens": 200, "head_dim": 100, "ratios": (0.5,), "betas": (0.25, 0.5), "draws": 6},

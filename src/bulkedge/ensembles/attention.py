@@ -27,6 +27,7 @@ from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
 from bulkedge.laws.causal import CausalLaw
+from bulkedge.laws.causal_head import HOTTEST, CausalHeadLaw
 from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw
@@ -34,6 +35,8 @@ from bulkedge.masks import FullMask, MaskOrName, WindowMask, mask_for, softmax
 from bulkedge.random import normal
 from bulkedge.spectra import Spectrum, spectrum
 
+INDEPENDENT = 4
+"""Head dimensions a token from which causal scores are as good as independent."""
 MOST_TILT = 0.2
 """Variance of the popularity of keys up to which one-hot rows choose keys evenly, as the Poisson law has it."""
 MOST_HEAVY = 0.4
@@ -276,14 +279,27 @@ class SoftmaxAttention(Parametric, Ensemble):
     def _law_of_causal(self) -> Law:
         if self.inputs is not None:
             raise DomainError("the law of causal attention is for orthonormal tokens: no inputs")
-        if self.head_dim < 4 * self.tokens:
+        independent = CausalLaw(np.expm1(self.beta**2))
+        if self.head_dim >= INDEPENDENT * self.tokens:
+            return independent
+        try:
+            law = CausalHeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm)
+        except DomainError as error:
             warnings.warn(
                 f"scores of rank head_dim = {self.head_dim} are not independent over {self.tokens} tokens, as the law "
-                "of causal attention takes them to be: CausalHeadDistribution has the distribution function",
+                f"returned takes them to be, and that of causal heads does not apply ({error})",
                 RegimeWarning,
                 stacklevel=3,
             )
-        return CausalLaw(np.expm1(self.beta**2))
+            return independent
+        if self.beta > HOTTEST:
+            warnings.warn(
+                f"beta = {self.beta:g}: large entries are no noise at this temperature, and the law of causal heads is "
+                "not reliable here",
+                RegimeWarning,
+                stacklevel=3,
+            )
+        return law
 
     def _law_in(self, regime: str) -> Law:
         if regime == "auto":

@@ -3,7 +3,7 @@
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
 from bulkedge.laws.causal import CausalLaw
-from bulkedge.laws.causal_head import CausalHeadDistribution
+from bulkedge.laws.causal_head import CausalHeadLaw
 from bulkedge.laws.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.distribution import Distribution, StepDistribution
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
@@ -21,7 +21,7 @@ from bulkedge.laws.units import Unit
 
 __all__ = [
     "AttentionLaw",
-    "CausalHeadDistribution",
+    "CausalHeadLaw",
     "CausalLaw",
     "CorrelatedAttentionLaw",
     "Distribution",

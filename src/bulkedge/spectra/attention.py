@@ -30,7 +30,7 @@ def attention_spectrum(attention: Any, mask: str | Mask = "full") -> Any:
     """Squared singular values of ``sqrt(keys) (A - C)``, C the mean matrix of the mask.
 
     That is the matrix of :class:`~bulkedge.laws.attention.AttentionLaw`, :class:`~bulkedge.laws.finite_head.
-    FiniteHeadLaw` and, for a causal mask, of :class:`~bulkedge.laws.causal_head.CausalHeadDistribution`.
+    FiniteHeadLaw` and, for a causal mask, of :class:`~bulkedge.laws.causal_head.CausalHeadLaw`.
 
     Parameters
     ----------

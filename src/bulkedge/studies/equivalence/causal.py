@@ -12,7 +12,7 @@ from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Each, Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.estimates import Estimate
-from bulkedge.laws import CausalHeadDistribution, CausalLaw, MarchenkoPastur
+from bulkedge.laws import CausalHeadLaw, CausalLaw, MarchenkoPastur
 from bulkedge.masks import Mask, cesaro_values
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
@@ -27,8 +27,6 @@ TIMES = 3
 """So many times more draws for the singular values of the mean, which fluctuate with the first rows."""
 LEVELS = np.array([0.15, 0.3, 0.5, 0.7, 0.9])
 """Levels of the law of independent scores at whose quantiles distribution functions are compared."""
-BLOCKS = 0.003
-"""What taking rows together in blocks does to the distribution of causal heads."""
 INDEPENDENT = 4
 """Head dimensions a token from which scores are as good as independent, as ``SoftmaxAttention.law`` takes them: there
 the rival is attention without a mask."""
@@ -81,7 +79,7 @@ class Causal(Study):
             model = SoftmaxAttention(self.tokens, dim, self.beta, self.qk_norm, mask="causal")
             found = [model.spectrum(rng) for _ in range(self.draws)]
             masses[k] = [np.searchsorted(each.values, points, side="right") / self.tokens for each in found]
-            heads[k] = CausalHeadDistribution(self.beta, dim, self.tokens, self.qk_norm).cdf(points)
+            heads[k] = CausalHeadLaw(self.beta, dim, self.tokens, self.qk_norm).cdf(points)
         bins, shown = np.linspace(-8, 4, BINS + 1), np.linspace(-8, 4, 300)
         logs = np.log10(np.maximum([each.values for each in found], 1e-300))
         counts = [np.histogram(row, bins)[0] / len(row) / np.diff(bins) for row in logs]
@@ -132,9 +130,8 @@ class Causal(Study):
                     measured=share(one.mass, theory, rival),
                     predicted=0.0,
                     rival=Rival(name, 1.0),
-                    finite_size=(UNKNOWN / self.tokens + BLOCKS) * np.abs(direction).sum() / (direction @ direction),
-                    reason="rank of what no law knows over l, as the zero of the constant vector; and 0.003 for taking "
-                    "rows together in blocks",
+                    finite_size=UNKNOWN / self.tokens * np.abs(direction).sum() / (direction @ direction),
+                    reason="rank of what no law knows over l, as the zero of the constant vector",
                 )
             )
         return claims
