@@ -14,6 +14,7 @@ array([0.1 , 0.5 , 0.82, 0.97])
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -26,7 +27,7 @@ from scipy.stats import qmc
 
 from bulkedge.arrays import Real, as_numpy
 from bulkedge.domains import FINITE, REAL, Integers
-from bulkedge.errors import DomainError
+from bulkedge.errors import AccuracyWarning, DomainError
 from bulkedge.heads.features import Expander, Tokens
 from bulkedge.heads.resolvent import Equations
 from bulkedge.laws.distribution import Atoms, Distribution
@@ -39,7 +40,7 @@ TERMS = 3, 500, 6000
 """Terms of the expansion for each value of the spectrum, and their least and largest number."""
 ANGLES = 6
 """Gauss nodes on the half-circle: twice as many change the distribution function by less than 0.001."""
-TOLERANCE, ROUGH = 1e-5, 1e-3
+TOLERANCE, ROUGH = 1e-5, 3e-3
 ROUNDS, SETTLED = 16, 0.02
 """Rounds in which functions and weights are fitted to each other, and the change of all weights that ends them. Errors
 of the weights enter the distribution function squared."""
@@ -47,6 +48,8 @@ RISE = 0.07
 """What the distribution function rises by between points of its table, about."""
 STEPS = 0.4, 3.0
 """Least and largest distance of the logarithms of these points."""
+FALL = 0.02
+"""Functions of neighbouring points differ, so that a distribution function may fall a little; more is warned of."""
 FLOOR = 1e-26
 """Squares this small beside the largest are rounding errors."""
 
@@ -274,7 +277,12 @@ class _Table:
 
 
 class _Walk:
-    """The mass at or below one point after another, each starting from the functions and weights of the last."""
+    """The mass at or below one point after another.
+
+    Where sinks or hot directions hold a head, weights that agree with their own functions may be two: one lets the few
+    large tokens shape the functions, the other the many small ones. Small values only have the second, and it is the
+    better one, so each point starts from the weights of the nearest one below, or from equal ones.
+    """
 
     def __init__(self, law: ChannelLaw) -> None:
         self._law = law
@@ -283,7 +291,7 @@ class _Walk:
         values = law.tokens if law.sampled else min(self._size)
         self._expand = Expander(law.queries, law.keys, int(np.clip(per_value * values, least, most)))
         self._counts = law.queries.counts, law.keys.counts
-        self._weights: tuple[Real, Real] = self._counts
+        self._weights: dict[float, tuple[Real, Real]] = {}
         self._total = self._size[0] if law.sampled else law.tokens
         rest = self._expand.matrix - self._counts[0] @ self._expand.matrix / self._counts[0].sum()
         squares = np.sum(self._counts[0][:, None] * rest**2 * self._counts[1])
@@ -307,9 +315,11 @@ class _Walk:
         """Functions that are orthogonal for the weights of the resolvent at ``-root**2``, and that resolvent."""
         point = np.array([1j * root])
         state = np.full((sum(self._size), 1), 1 / point[0])
-        before = np.inf
+        below = [each for each in self._weights if each < root]
+        weights = self._weights[max(below)] if below else self._counts
+        before, power, best = np.inf, 1.0, (np.inf, None, state, weights)
         for _ in range(ROUNDS):
-            products, rows, columns, rest = self._expand(*self._weights)
+            products, rows, columns, rest = self._expand(*weights)
             left, right = self._counts
             equations = Equations(
                 products[1:] ** 2,
@@ -322,21 +332,35 @@ class _Walk:
             state = equations.solve(point, state, ROUGH)
             sizes = -state[:, 0].imag
             new = left * rows[0] ** 2 * sizes[: len(left)], right * columns[0] ** 2 * sizes[len(left) :]
-            change, self._weights = _moved(self._weights, new, damped=before < np.inf)
+            used = weights
+            change, weights = _moved(weights, new, power)
+            if change <= best[0]:
+                best = change, equations, state, used
             if change < SETTLED:
                 break
+            # steps that grow swing between two states; those that shrink slowly may be longer
+            power = power / 2 if change > before else min(1.3 * power, 1.7)
             before = change
+        _, equations, state, self._weights[root] = best
         return equations, state
 
 
-def _moved(old: tuple[Real, Real], new: tuple[Real, Real], damped: bool) -> tuple[float, tuple[Real, Real]]:
-    """How much weights changed, and the next: geometric means of old and new, which cannot swing between two states."""
+def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tuple[float, tuple[Real, Real]]:
+    """How much weights change, and the next ones: old ones times a power of the quotient of new and old."""
     change, found = 0.0, []
     for before, after in zip(old, new, strict=True):
         shares = before / before.sum(), after / after.sum()
         change += float(np.sum(np.abs(shares[0] - shares[1])))
-        found.append(np.sqrt(shares[0] * shares[1]) if damped else shares[1])
+        found.append(shares[0] * (np.maximum(shares[1], 1e-300) / np.maximum(shares[0], 1e-300)) ** power)
     return change, (found[0], found[1])
+
+
+def _mended(points: dict[float, float], walk: _Walk) -> None:
+    """Where the function falls, a point was made before its neighbour below: start it from there."""
+    known = sorted(points)
+    for low, high in zip(known[:-1], known[1:], strict=True):
+        if points[high] < points[low]:
+            points[high] = max(points[high], walk.mass(float(np.exp(high))))
 
 
 def _tabulated(law: ChannelLaw) -> _Table:
@@ -360,13 +384,22 @@ def _tabulated(law: ChannelLaw) -> _Table:
         if points[known[-1]] > 1 - 0.3 / law.tokens:
             break
         log = min(known[-1] + float(np.clip(RISE / max(slope, 1e-9), *STEPS)), top - STEPS[0])
-        points[log] = walk.mass(float(np.exp(log)))
+        mass = walk.mass(float(np.exp(log)))
+        if mass < points[known[-1]]:  # among the last few values, which are no bulk, weights may not settle
+            break
+        points[log] = mass
         known = sorted(points)
     for low, high in zip(known[:-1], known[1:], strict=True):
         parts = min(int(np.ceil((points[high] - points[low]) / (2 * RISE))), int((high - low) / STEPS[0]))
         for k in range(1, parts):
             log = low + (high - low) * k / parts
             points[log] = walk.mass(float(np.exp(log)))
+    _mended(points, walk)
     points[top] = 1.0
     logs = np.array(sorted(points))
-    return _Table(logs, np.array([points[each] for each in logs]))
+    masses = np.array([points[each] for each in logs])
+    fall = float(np.max(np.maximum.accumulate(masses) - masses))
+    if fall > FALL:
+        message = f"the distribution function falls by {fall:.2g} somewhere: a few tokens hold most of this head"
+        warnings.warn(message, AccuracyWarning, stacklevel=4)
+    return _Table(logs, masses)
