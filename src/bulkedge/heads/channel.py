@@ -26,6 +26,7 @@ from scipy.interpolate import CubicSpline
 from bulkedge.arrays import Real, as_numpy
 from bulkedge.domains import FINITE, Integers
 from bulkedge.errors import DomainError
+from bulkedge.heads.spectrum import ChannelLaw
 from bulkedge.propagation.trainability import Softmax, softmax_of_gaussians
 
 COUNT, TOKENS = Integers(1, 100_000), Integers(1, 10**12)
@@ -292,6 +293,26 @@ class Channel:
         """
         square = self.couplings.max(axis=-1) ** 2
         return _plain(np.maximum((2 * square - 1) / (2 * (2 * square + 1)), 0.0))
+
+    def law(self, tokens: int) -> ChannelLaw:
+        """The whole spectrum of a head of this channel: squared singular values of ``sqrt(l) (A - 1 pi')``.
+
+        Parameters
+        ----------
+        tokens : int
+            Number of tokens l, from 16 to 4096.
+
+        Returns
+        -------
+        ChannelLaw
+            A distribution, at fixed Gaussian tokens of low discrepancy: nothing in it is random.
+
+        Raises
+        ------
+        DomainError
+            For a batch of heads, or couplings that are all zero.
+        """
+        return ChannelLaw.from_channel(self.couplings, self.mean, tokens)
 
     def _log_squared_norm(self) -> Real:
         rest = 1 - 2 * self.couplings**2

@@ -3,5 +3,6 @@
 from bulkedge.studies.heads.figures.causal import causal
 from bulkedge.studies.heads.figures.long_context import long_context
 from bulkedge.studies.heads.figures.shrinkage import shrinkage
+from bulkedge.studies.heads.figures.trained import trained
 
-__all__ = ["causal", "long_context", "shrinkage"]
+__all__ = ["causal", "long_context", "shrinkage", "trained"]
