@@ -35,11 +35,12 @@ from numpy.typing import ArrayLike
 from bulkedge.arrays import EPS, Real
 from bulkedge.domains import FINITE, Choice, Integers, Interval, Parametric, parameter
 from bulkedge.errors import DomainError
-from bulkedge.laws.base import COUNT, LEVEL, Bulk, Law
+from bulkedge.laws.base import Bulk, Law
 from bulkedge.laws.causal_terms import Columns, columns_of, first_rows, intervals_for, masked, row_terms
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.logarithmic import LogDensity, density
+from bulkedge.laws.finite_size import COUNT, LEVEL
 from bulkedge.laws.units import Unit
 from bulkedge.masks import prefix_mean_values
 
