@@ -24,7 +24,7 @@ from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.continuum import BLOCK, Continuum, resolve
 from bulkedge.laws.engine.crossings import CLOSEST
-from bulkedge.laws.engine.demands import check_moments
+from bulkedge.laws.engine.demands import REMEDY, check_moments
 from bulkedge.laws.engine.edges import Interval
 from bulkedge.laws.engine.panels import Density, UnresolvedDensityError
 from bulkedge.laws.engine.poles import pole_sums
@@ -135,7 +135,8 @@ class Law(Perturbed):
         continuum = None if bulk is None else resolve(*bulk)
         total = (continuum.mass if continuum else 0.0) + float(self.masses.sum())
         if not abs(total - 1) <= MASS_TOLERANCE:
-            raise UnresolvedDensityError(f"{self!r} has total mass {total!r}: part of the support was missed")
+            hint = "" if self._demanded() is None else f"; {REMEDY}"
+            raise UnresolvedDensityError(f"{self!r} has total mass {total!r}: part of the support was missed{hint}")
         if continuum and abs(total - 1) > ROUNDED:
             continuum = continuum.normalised(1 - float(self.masses.sum()))
         demanded = self._demanded()
