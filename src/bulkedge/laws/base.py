@@ -20,7 +20,7 @@ from bulkedge.domains import REAL
 from bulkedge.errors import UnresolvedError
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.continuum import Continuum, resolve
-from bulkedge.laws.engine.demands import check_moments
+from bulkedge.laws.engine.demands import REMEDY, check_moments
 from bulkedge.laws.engine.edges import Interval
 from bulkedge.laws.engine.panels import Density, UnresolvedDensityError
 from bulkedge.laws.engine.poles import atom_transforms
@@ -103,7 +103,8 @@ class Law(FiniteSize):
         continuum = None if bulk is None else resolve(*bulk)
         total = (continuum.mass if continuum else 0.0) + float(self.masses.sum())
         if not abs(total - 1) <= MASS_TOLERANCE:
-            raise UnresolvedDensityError(f"{self!r} has total mass {total!r}: part of the support was missed")
+            hint = "" if self._demanded() is None else f"; {REMEDY}"
+            raise UnresolvedDensityError(f"{self!r} has total mass {total!r}: part of the support was missed{hint}")
         if continuum and abs(total - 1) > ROUNDED:
             continuum = continuum.normalised(1 - float(self.masses.sum()))
         demanded = self._demanded()
