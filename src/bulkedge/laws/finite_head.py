@@ -334,10 +334,8 @@ def norm_quadrature(dim: int, tokens: int, count: int) -> tuple[Real, Real]:
 
     Returns
     -------
-    nodes : array of shape (count,)
-        Norms over ``sqrt(d)``, about one.
-    weights : array of shape (count,)
-        Their weights, which sum to one.
+    nodes, weights : arrays of shape (count,)
+        Norms over ``sqrt(d)``, about one, and their weights, which sum to one.
     """
     low, high = np.sqrt(2 * gammaincinv(dim / 2, [1 / (2 * tokens), 1 - 1 / (2 * tokens)]) / dim)
     nodes, weights = np.polynomial.legendre.leggauss(count)
