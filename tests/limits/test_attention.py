@@ -45,6 +45,17 @@ def test_large_entries_deform_the_bulk_as_free_spikes():
     assert be.compare(model.spectrum(np.random.default_rng(111)), law).ks < 0.025
 
 
+@pytest.mark.parametrize(("beta", "head_dim", "qk_norm"), [(1.75, 32, True), (1.75, 64, False), (2.0, 128, True)])
+def test_with_entries_of_all_sizes_the_law_goes_on(beta, head_dim, qk_norm):
+    """With 0.3 of the variance and more in entries that leave the bulk: 0.025 at most, and 0.6 of what it was."""
+    model = be.SoftmaxAttention(1000, head_dim, beta, qk_norm=qk_norm)
+    found = model.spectrum(np.random.default_rng(313))
+    bulk, entire = (be.FiniteHeadLaw(beta, head_dim, 1000, qk_norm, large_entries=large) for large in (False, True))
+    distance = be.compare(found, entire).ks
+    assert distance < 0.025
+    assert distance < be.compare(found, bulk).ks * 0.6
+
+
 def test_heavy_share():
     """Against four million draws: the share of the variance beyond sqrt(l) standard deviations."""
     beta, tokens = 1.2, 300

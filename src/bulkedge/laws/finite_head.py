@@ -1,8 +1,7 @@
-"""The spectrum of softmax attention at the size of real heads: tens of dimensions, thousands of tokens.
+"""The spectrum of softmax attention at the size of real heads: tens of dimensions, thousands of tokens (ours).
 
 The exponential of a score is expanded in spherical harmonics of the head's dimension d: degree k has ``N_k`` harmonics,
-and is a low-rank term of rank ratio ``N_k/tokens`` where the law of *equivalence* has one linear term and noise
-(docs/theory/finite_head.md; in no paper).
+and is a low-rank term of rank ratio ``N_k/tokens`` (docs/theory/finite_head.md).
 
 >>> law = FiniteHeadLaw(beta=1.0, head_dim=64, tokens=2048, qk_norm=True)
 >>> [tuple(round(end, 4) for end in interval) for interval in law.support]
@@ -42,6 +41,10 @@ HEAVY = (0.01, 0.1, 0.6)
 they go over into two terms of free spikes, for entries of about the second and of about the third size. From one on,
 where an entry leaves the bulk on its own, entries fade out of the law; from two on they are left out (see
 docs/theory/finite_head.md, "Large entries are free spikes")."""
+HEAVIER = (0.01, 0.1, 1.0, 10.0)
+"""The same for laws with all large entries in them, none of which fade out: three terms, for entries of any size."""
+LOW_RANK = 3.0
+"""Harmonics for each token up to which a degree from the third on is no part of the entries of such laws."""
 SMALLEST_GAUSSIAN = 32
 SIZES = 16
 """Quadrature nodes for the norms of queries and keys."""
@@ -57,7 +60,8 @@ class FiniteHeadLaw(Parametric, Popular):
 
     A large entry x is a perturbation of rank one, and many of them, at random places, are free of each other: entries
     of one size add ``n x**2 w/(1 - x**2 w**2)`` to the R-transform, n their number in a row, where Gaussian noise of
-    the same variance adds ``n x**2 w``. Entries so large that they leave the bulk are outliers, and not in the law.
+    the same variance adds ``n x**2 w``. Entries so large that they leave the bulk are outliers, and not in the law, or
+    all entries are, with ``large_entries``: that follows the spectrum to larger beta, and has no edge beside outliers.
     """
 
     unit = Unit.SQUARED
@@ -67,6 +71,8 @@ class FiniteHeadLaw(Parametric, Popular):
     head_dim: int = parameter(Integers(2, 4096), "dimension d of queries and keys")
     tokens: int = parameter(Integers(16, 10**8), "number of tokens l")
     qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", default=False)
+
+    large_entries: bool = parameter(Choice((False, True)), "whether entries of any size are in the law", default=False)
 
     def __post_init__(self) -> None:
         """Check the parameters, and what they are together."""
@@ -129,11 +135,15 @@ class FiniteHeadLaw(Parametric, Popular):
         number = log_harmonics(self.head_dim, MOST_DEGREES)
         plain = np.exp(number[:, None] / 2 + log_coefficients(self.head_dim, kappa, MOST_DEGREES) - log_normaliser)
         ratios, share = np.exp(number - np.log(self.tokens)), plain**2 @ weights
-        low = np.flatnonzero((ratios < FULL_RANK) & (share > NEGLIGIBLE * share[1:].sum()))[1:]
+        degree = np.arange(MOST_DEGREES + 1)
+        few = ratios < np.where((degree > 2) & self.large_entries, LOW_RANK, FULL_RANK)
+        low = np.flatnonzero(few & (share > NEGLIGIBLE * share[1:].sum()))[1:]
         noise = (plain[1:] ** 2).sum(axis=0) - (plain[low] ** 2).sum(axis=0)
         shrink, parts, jumps = self._entries(kappa, log_normaliser, np.append(0, low), weights)
         noise = noise * parts
-        kept = noise @ weights > NEGLIGIBLE * share[1:].sum()
+        # of all entries, those of which a matrix has less than half a one are left out
+        fewest = jumps / (2 * self.tokens) if self.large_entries else 0.0
+        kept = noise @ weights > np.maximum(NEGLIGIBLE * share[1:].sum(), fewest)
         kept[0] = True
         return Terms(ratios[low], plain[0] * shrink[0], plain[low] * shrink[1:], noise[kept], jumps[kept])
 
@@ -164,8 +174,9 @@ class FiniteHeadLaw(Parametric, Popular):
         )
         size = left / (self.tokens * (mass @ left @ weights))
         logs = np.log(np.maximum(size, np.finfo(float).tiny))
-        left = np.clip(2 - size, 0.0, 1.0) * left
-        hats = [np.interp(logs, np.log(HEAVY), corner) * left for corner in np.eye(len(HEAVY))]
+        left = left if self.large_entries else np.clip(2 - size, 0.0, 1.0) * left
+        sizes = HEAVIER if self.large_entries else HEAVY
+        hats = [np.interp(logs, np.log(sizes), corner) * left for corner in np.eye(len(sizes))]
         resolved = mass @ rest > 1e-6 * (mass @ weight**2)
         parts = [np.where(resolved, (mass @ hat) / (mass @ rest), k == 0) for k, hat in enumerate(hats)]
         squares = [float(mass @ (hat * left) @ weights) / max(float(mass @ hat @ weights), 1e-300) for hat in hats[1:]]
@@ -299,10 +310,8 @@ def cosine_quadrature(dim: int, count: int) -> tuple[Real, Real]:
 
     Returns
     -------
-    nodes : array of shape (count,)
-        Cosines.
-    weights : array of shape (count,)
-        Their weights, which sum to one.
+    nodes, weights : arrays of shape (count,)
+        Cosines, and their weights, which sum to one.
     """
     nodes, weights = np.polynomial.legendre.leggauss(count)
     # up to 18 standard deviations: the square of a weight at beta = 4 peaks at 8
@@ -325,10 +334,8 @@ def norm_quadrature(dim: int, tokens: int, count: int) -> tuple[Real, Real]:
 
     Returns
     -------
-    nodes : array of shape (count,)
-        Norms over ``sqrt(d)``, about one.
-    weights : array of shape (count,)
-        Their weights, which sum to one.
+    nodes, weights : arrays of shape (count,)
+        Norms over ``sqrt(d)``, about one, and their weights, which sum to one.
     """
     low, high = np.sqrt(2 * gammaincinv(dim / 2, [1 / (2 * tokens), 1 - 1 / (2 * tokens)]) / dim)
     nodes, weights = np.polynomial.legendre.leggauss(count)

@@ -115,15 +115,8 @@ class Survey:
             With a point in each interval of the bulk, and points in the gaps on both sides of it.
         """
         low, high = operation.bounds()
-        margin = (high - low) * operation.margin
-        survey = cls(
-            operation,
-            account.metered(operation),
-            atoms,
-            np.zeros(0),
-            np.zeros(0),
-            np.zeros((operation.size, 0), dtype=complex),
-        )
+        margin, none = (high - low) * operation.margin, np.zeros((operation.size, 0), dtype=complex)
+        survey = cls(operation, account.metered(operation), atoms, np.zeros(0), np.zeros(0), none)
         survey.light = operation.light_islands
         survey.examine(np.array([high + margin] if operation.positive else [low - margin, high + margin]))
         if operation.positive:
