@@ -110,6 +110,16 @@ def test_causal_attention_is_lower_triangular():
     assert attention.sum(axis=1) == pytest.approx(np.ones(50))
 
 
+def test_law_of_causal_attention_is_that_of_heads():
+    """Below four dimensions a token; outside the domain of that law a warning says what is returned instead."""
+    assert be.SoftmaxAttention(1000, 64, 0.8, mask="causal").law() == be.CausalHeadLaw(0.8, 64, 1000)
+    assert be.SoftmaxAttention(100, 400, 0.5, mask="causal").law() == be.CausalLaw(np.expm1(0.25))
+    with pytest.warns(be.RegimeWarning, match="not independent"):
+        assert isinstance(be.SoftmaxAttention(1000, 16, 0.5, mask="causal").law(), be.CausalLaw)
+    with pytest.warns(be.RegimeWarning, match="temperature"), pytest.warns(be.RegimeWarning, match="large entries"):
+        be.SoftmaxAttention(10_000, 64, 1.6, mask="causal").law()
+
+
 def test_law_of_causal_attention():
     """700 tokens, nearly independent scores, beta 0.5: 15/n, twice what was measured at other sizes."""
     model = be.SoftmaxAttention(700, 11_000, 0.5, mask="causal")
@@ -135,6 +145,30 @@ def test_law_of_causal_heads_of_many_dimensions():
     found = be.CausalHeadLaw(0.3, 4096, 300, qk_norm=True).cdf(x)
     assert found == pytest.approx(be.CausalLaw(np.expm1(0.09)).cdf(x), abs=0.01)
     assert be.CausalHeadLaw(0.3, 64, 300).cdf([-1.0, -1e-300, np.inf]).tolist() == [0, 0, 1]
+
+
+def test_popular_columns_of_causal_heads():
+    """A mean query with 64 % of the score's variance, 500 tokens: 10/n, where equal columns are a tenth off."""
+    rng, tokens, dim = np.random.default_rng(115), 500, 64
+    queries, keys = (rng.standard_normal((tokens, dim)) for _ in range(2))
+    queries, keys = (each * (dim**0.5 / np.linalg.norm(each, axis=1, keepdims=True)) for each in (queries, keys))
+    popularity = np.exp(0.8 * keys[:, 0])
+    weights = np.tril(popularity * np.exp(0.6 * queries @ keys.T / dim**0.5))
+    mean = np.tril(np.ones((tokens, 1)) * popularity)
+    matrix = weights / weights.sum(axis=1, keepdims=True) - mean / mean.sum(axis=1, keepdims=True)
+    found = be.spectrum(tokens**0.5 * matrix).squared()
+    law = be.CausalHeadLaw(0.6, dim, tokens, qk_norm=True)
+    assert be.compare(found, law.with_columns(popularity)).ks < 10 / tokens
+    assert be.compare(found, law).ks > 0.08
+
+
+def test_largest_value_of_causal_heads():
+    """Sampled from the first rows: one in four of 60 draws is above its level of a quarter, within four errors."""
+    law = be.CausalHeadLaw(0.8, 64, 100, qk_norm=True)
+    model = be.SoftmaxAttention(100, 64, 0.8, qk_norm=True, mask="causal")
+    rng = np.random.default_rng(116)
+    above = [model.spectrum(rng).values[-1] > law.finite_edge(100, 0.25) for _ in range(60)]
+    assert np.mean(above) == pytest.approx(0.25, abs=4 * np.sqrt(0.25 * 0.75 / 60))
 
 
 def test_outliers_of_causal_attention():

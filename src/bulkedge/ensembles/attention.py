@@ -269,7 +269,7 @@ class SoftmaxAttention(Parametric, Ensemble):
             law = self._law_of_inputs()
         else:
             law = self._law_in(regime)
-        if regime == "auto" and law.atoms and self._sees_all and self.inputs is None:
+        if regime == "auto" and self._sees_all and self.inputs is None and law.atoms:
             self._check_popularity()
         if regime == "auto" and self.regime().name == "heavy tails":
             reason = self.regime().reason

@@ -24,7 +24,7 @@ array([0.33, 0.68, 0.88])
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -62,7 +62,8 @@ class CausalOutlier(NamedTuple):
 class CausalHeadLaw(Parametric, Law):
     """Squared singular values of ``sqrt(l) (A - C)``, A causal attention of one head and C its mean.
 
-    Values below ``exp(-80)`` times the variance of the last rows, about one in a hundred, are shown as an atom at zero.
+    Values below ``exp(-80)`` times the variance of the last rows, about one in a hundred, are shown as an atom at zero;
+    one value is zero, because rows sum to one.
     The edge is that of the equations; the largest values of a draw are those of its first rows, of which there are too
     few for a law, and :meth:`finite_edge` samples them.
     """
@@ -207,4 +208,7 @@ class CausalHeadColumns(CausalHeadLaw):
 def _tabulated(law: CausalHeadLaw) -> LogDensity:
     """The density of a law by the logarithm of the value, once in a process."""
     terms = row_terms(law.beta, law.head_dim, law.tokens, qk_norm=law.qk_norm)
-    return density(masked(terms, law.tokens, intervals_for(law.head_dim, law.tokens), law._columns))
+    found = density(masked(terms, law.tokens, intervals_for(law.head_dim, law.tokens), law._columns))
+    # rows sum to one: the constant vector is mapped to zero, which the equations do not know
+    others = 1 - 1 / law.tokens
+    return replace(found, below=found.below * others + 1 / law.tokens, scale=found.scale * others)

@@ -42,7 +42,7 @@ ALIKE = 20.0
 """Rows before about this one are taken to be of equal norm: norms would part the first few from the bulk."""
 LEVELS = np.array([0, 0.15, 0.3, 0.45, 0.6, 0.72, 0.82, 0.9, 0.95, 0.98, 0.995, 1])
 """Quantiles of the popularity between which columns are taken together, at their mean square."""
-BLOCKS = 12
+BLOCKS = 24
 """Blocks of tokens whose mean popularity is kept, of lengths that grow in proportion to the place."""
 FIRST_ROWS, SAMPLES = 32, 2000
 """Rows and draws from which the largest values are sampled."""
