@@ -62,9 +62,11 @@ LIKED = np.exp(0.6 * np.random.default_rng(0).standard_normal(1200))
 HEADS = {
     "FiniteHeadLaw, 2048 tokens": lambda: be.FiniteHeadLaw(1.0, 64, 2048),
     "FiniteHeadLaw, 16384 tokens": lambda: be.FiniteHeadLaw(1.0, 64, 16384),
+    "FiniteHeadLaw, all entries, 2048 tokens": lambda: be.FiniteHeadLaw(1.0, 64, 2048, large_entries=True),
     "FiniteHeadLaw, QK-norm, 2048 tokens": lambda: be.FiniteHeadLaw(1.0, 64, 2048, qk_norm=True),
     "FiniteHeadLaw, QK-norm, 16384 tokens": lambda: be.FiniteHeadLaw(1.0, 64, 16384, qk_norm=True),
     "CausalLaw": lambda: be.CausalLaw(1.7),
+    "CausalHeadLaw, 2048 tokens": lambda: be.CausalHeadLaw(1.0, 64, 2048),
     "AttentionLaw, popular columns": lambda: be.AttentionLaw(0.7, 0.5).with_columns(LIKED),
     "FiniteHeadLaw, QK-norm, popular columns": lambda: be.FiniteHeadLaw(0.7, 64, 1200, qk_norm=True).with_columns(
         LIKED

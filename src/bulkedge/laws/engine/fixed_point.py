@@ -9,6 +9,7 @@ no root to choose (docs/theory/transforms.md, "Certificates").
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -381,10 +382,8 @@ def _newton_step(residual: Complex, jacobian: Complex) -> Complex:
 
 def _solved(matrix: Complex, right: Complex) -> Complex:
     """Solve systems given as ``(d, d, n)`` and ``(d, n)``; not a number where that is impossible."""
-    try:
+    with suppress(np.linalg.LinAlgError):  # one of them is singular: the others are solved
         return np.ascontiguousarray(np.linalg.solve(np.moveaxis(matrix, -1, 0), right.T[:, :, None])[:, :, 0].T)
-    except np.linalg.LinAlgError:
-        pass  # one of them is singular: the others are solved
     result = np.full(right.shape, np.nan + 0j)
     regular = np.all(np.isfinite(matrix), axis=(0, 1))
     regular[regular] = np.linalg.det(np.moveaxis(matrix[..., regular], -1, 0)) != 0
