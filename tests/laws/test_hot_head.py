@@ -3,6 +3,7 @@
 Checks against simulated attention are in tests/limits/test_hot_head.py.
 """
 
+import json
 import subprocess
 import sys
 
@@ -137,7 +138,7 @@ def test_equal_parameters_give_equal_numbers(law):
     x = [0.03, 0.8, 5.0]
     code = f"import bulkedge as be; print(be.HotHeadLaw(1, 2000).cdf({x}).tolist())"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert eval(other) == law.cdf(x).tolist()
+    assert json.loads(other) == law.cdf(x).tolist()
     assert hash(be.HotHeadLaw(1, 2000)) == hash(law)
 
 

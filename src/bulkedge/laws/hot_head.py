@@ -1,8 +1,8 @@
 """Attention at any temperature: squared singular values from a bulk to one-hot rows, for independent scores (ours).
 
-Rows of ``A = softmax(beta S)``, with independent standard normal scores S, are dense for small beta and have a few large
-entries for large beta. The law follows from cavity equations (:mod:`bulkedge.laws.engine.cavity`; docs/theory/hot.md
-derives them) on a graph that is made once for each beta and number of tokens:
+Rows of ``A = softmax(beta S)``, with independent standard normal scores S, are dense for small beta and have a few
+large entries for large beta. The law follows from cavity equations (:mod:`bulkedge.laws.engine.cavity`;
+docs/theory/hot.md derives them) on a graph that is made once for each beta and number of tokens:
 
 - The largest scores of a row are order statistics of l normal numbers, drawn with their joint law. What is left of the
   row, given the last of them, adds its mean to the normaliser and its variance to the row's noise.
@@ -216,7 +216,8 @@ def _tabulated(law: HotHeadLaw) -> Table:
         # next to an edge on the right the function bends most
         rises = [
             ((found[b] - found[a]) * (3.0 if found[b] > 0.95 else 1.0), a, b)
-            for a, b in pairwise(sorted(found)) if b - a > NARROW
+            for a, b in pairwise(sorted(found))
+            if b - a > NARROW
         ]
         rise, low, high = max(rises)
         if rise < RISE:

@@ -131,7 +131,7 @@ class Side:
         """
         return self._reduced(np.add, values)
 
-    def solved(self, free: Complex, flows: Complex, careful: bool) -> tuple[Complex, Complex]:
+    def solved(self, free: Complex, flows: Complex, *, careful: bool) -> tuple[Complex, Complex]:
         """Diagonal ``1/(free - sum of flows)`` at each end, and the same without the edge's own flow at each edge.
 
         Parameters
@@ -229,9 +229,9 @@ class Cavity:
         graph = self._graph
         careful = abs(root) ** 2 < CANCELS * graph.squares.max(initial=0.0)
         free = root - graph.noise * state.columns.mean()
-        rows, messages = self._rows.solved(free, graph.squares * state.edges, careful)
+        rows, messages = self._rows.solved(free, graph.squares * state.edges, careful=careful)
         free = np.full(graph.size, root - graph.noise @ rows / graph.size)
-        columns, messages = self._columns.solved(free, graph.squares * messages, careful)
+        columns, messages = self._columns.solved(free, graph.squares * messages, careful=careful)
         return Messages(messages, columns)
 
     def _solved(self, root: complex, state: Messages, goal: float) -> tuple[Messages, float]:

@@ -15,7 +15,7 @@ from bulkedge.laws import HotHeadLaw, MarchenkoPastur, PoissonLaw
 from bulkedge.laws.distribution import Distribution
 from bulkedge.masks import softmax
 from bulkedge.progress import track
-from bulkedge.spectra import spectrum
+from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival, share
 
@@ -60,12 +60,18 @@ class Hot(Study):
         x = np.asarray(laws["hot"].ppf(LEVELS))
         mass = [np.searchsorted(each.values, x, side="right") / self.tokens for each in drawn]
         distance = [[compare(each, law).ks for each in drawn] for law in laws.values()]
+        together = Spectrum.of(np.concatenate([each.values for each in drawn]), drawn[0].unit)
         return xr.Dataset(
             {
                 "x": ("level", x, {"long_name": "squared singular value"}),
                 "mass": (("draw", "level"), mass, {"long_name": "distribution function"}),
                 "theory": (("law", "level"), [law.cdf(x) for law in laws.values()]),
                 "distance": (("law", "draw"), distance, {"long_name": "Kolmogorov distance"}),
+                "pooled": (
+                    "law",
+                    [compare(together, law).ks for law in laws.values()],
+                    {"long_name": "all draws together"},
+                ),
                 "mean": ("draw", [each.values.mean() for each in drawn], {"long_name": "mean squared singular value"}),
                 "expected": ((), HotHeadLaw(beta, self.tokens).mean()),
             },
@@ -110,13 +116,16 @@ class Hot(Study):
         ]
 
     def _mean(self, one: xr.Dataset, beta: float) -> Claim:
+        # no matrix of l tokens has more variance than one with one-hot rows
+        rival = Rival("infinitely many tokens", float(np.expm1(beta**2)))
+        if rival.value > self.tokens - 1:
+            rival = Rival("one-hot rows", self.tokens - 1)
         return Claim(
             statement=f"mean squared singular value at a finite number of tokens, beta = {beta:g}",
             place="ours",
             measured=Estimate.of(one["mean"]),
             predicted=float(one.expected),
-            # what no matrix of l tokens can exceed: rows that are one-hot
-            rival=Rival("infinitely many tokens, or one-hot rows", min(float(np.expm1(beta**2)), self.tokens - 1.0)),
+            rival=rival,
             finite_size=float(one.expected) / self.tokens,
             reason="relative 1/l, for the mean over the largest scores of a row",
         )

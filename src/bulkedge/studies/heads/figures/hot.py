@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -11,7 +13,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.studies.heads.hot import rivals
 
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     "hot": {"label": "law of hot heads"},
     "quarter": {"label": "quarter circle, same mean", "color": COLOURS[2], "ls": "--", "lw": 1.0},
     "poisson": {"label": "ℓ × Poisson(1)", "color": COLOURS[3], "ls": ":", "lw": 1.2},
@@ -65,6 +67,8 @@ def _distances(axes: Axes, data: xr.Dataset) -> None:
             lw=0.8,
             color=colour,
         )
+    line(axes, data.beta, data.pooled.sel(law="hot"), label="all draws together", ls=":", lw=0.9, marker=".", ms=3)
+    axes.legend(loc="center left", bbox_to_anchor=(0.0, 0.62))
     axes.set(xscale="log", yscale="log", xlabel="β", ylabel="Kolmogorov distance", title="distance to each law")
     axes.xaxis.set_major_locator(FixedLocator(data.beta.values.tolist()))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
