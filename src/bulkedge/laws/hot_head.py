@@ -52,6 +52,8 @@ ANGLES = 12
 RISE, NARROW, TABLE = 0.04, 1e-3, 128
 """The table has a point wherever the distribution function would rise by more between two, until they are so close in
 ``log x``, and so many points at most."""
+SHARP = 8.0
+"""From this beta on the table has points on both sides of the first multiples of l, where steps grow."""
 LOWEST = 0.004
 """The first point of the table has at most so much mass below, or is at ``SMALLEST`` times the mean."""
 SMALLEST = 1e-60
@@ -81,9 +83,9 @@ class HotHeadLaw(Parametric, Distribution):
     l times the Poisson law of rate one. One value in l is zero, since rows sum to zero: that is an atom.
 
     The distribution function is the same in every process. It is accurate to 0.001 where rows are dense and to about
-    0.005 where they are not, besides terms of order 1/l (0.01 at 64 tokens). Steps that are narrower are drawn 0.001
-    wide in ``log x``: next to multiples of l, from beta 20 on, half the height of such a step is not known. Single
-    draws of 1000 tokens are 0.003 (beta 0.5) to 0.02 (beta 10) away from it.
+    0.005 where they are not, besides terms of order 1/l (0.01 at 64 tokens); just below multiples of l, from beta 8 on,
+    it rises more steeply than the table resolves, and may be off by 0.02. Single draws of 1000 tokens are 0.003
+    (beta 0.5) to 0.02 (beta 10) away from it, as far as from each other.
 
     It is no :class:`~bulkedge.laws.base.Law`: a table is solved for when it is first asked for, in one to six seconds,
     and there is no density and no edge. Scores of keys and queries are not independent (docs/laws/hot_head.md).
@@ -206,6 +208,8 @@ def _tabulated(law: HotHeadLaw) -> Table:
         return min(max(cavity.mass(float(np.exp(log)), circle), 0.0), 1.0)
 
     found = {np.log(mean): mass(np.log(mean))}
+    multiples = np.log(law.tokens * np.arange(1.0, 5.0)).tolist() if law.beta > SHARP else []
+    found |= {log + side: mass(log + side) for log in multiples for side in (-NARROW / 2, NARROW / 2)}
     while found[max(found)] < 1 - 2 * TOLERANCE:
         found[max(found) + 0.7] = mass(max(found) + 0.7)
     step = 2.0
@@ -217,16 +221,29 @@ def _tabulated(law: HotHeadLaw) -> Table:
         rises = [
             ((found[b] - found[a]) * (3.0 if found[b] > 0.95 else 1.0), a, b)
             for a, b in pairwise(sorted(found))
-            if b - a > NARROW
+            if b - a > 1.01 * NARROW
         ]
         rise, low, high = max(rises)
         if rise < RISE:
             break
         found[(low + high) / 2] = mass((low + high) / 2)
+    for log in multiples:
+        found |= _step(log, found[log - NARROW / 2], found[log + NARROW / 2], law)
     logs = np.array(sorted(found))
     masses = np.maximum.accumulate([found[log] for log in logs.tolist()])
     masses[-1] = 1.0
     return Table(logs, masses)
+
+
+def _step(log: float, below: float, above: float, law: HotHeadLaw) -> dict[float, float]:
+    """The distribution function just below a multiple of l, where it rises faster than the table resolves.
+
+    The second score of a row is behind its first by an exponential number with mean 1/M, M about the largest score, so
+    that the weight of the others is below t with probability ``t**(M/beta)``: as is the distance to the multiple.
+    """
+    distances = NARROW / 2 * 10.0 ** -np.arange(1, 9)
+    left = (2 * distances / NARROW) ** float(-ndtri(1 / law.tokens) / law.beta)
+    return dict(zip((log - distances).tolist(), (above - (above - below) * left).tolist(), strict=True))
 
 
 def hot_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] = (FEW, MANY)) -> Graph:
