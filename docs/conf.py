@@ -10,6 +10,7 @@ import bulkedge
 from bulkedge.plots.style import panels, styled
 from bulkedge.studies.equivalence.causal import Causal
 from bulkedge.studies.equivalence.finite_head import FiniteHead
+from bulkedge.studies.heads.hot import Hot
 from bulkedge.studies.laws.bulk import Bulk
 from bulkedge.studies.laws.edge import Edge
 from bulkedge.studies.laws.plot import law_panel
@@ -49,7 +50,7 @@ def draw_figures(_: Sphinx) -> None:
             law_panel(axes[0, 0], gallery.sel(law=name))
             axes[0, 0].legend()
             save(figure, folder / f"{name}.svg")
-    shown = (Edge(), Transition(), FiniteHead(), Causal(), Alignment(), FiniteTable(), Distribution(), Depth())
+    shown = (Edge(), Transition(), FiniteHead(), Hot(), Causal(), Alignment(), FiniteTable(), Distribution(), Depth())
     for study in (*shown, RankCollapse()):
         save(study.plot(study.simulate(seed=0)), folder / f"{type(study).__name__.lower()}.svg")
 

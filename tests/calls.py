@@ -88,6 +88,7 @@ def calls():
         ),
         "CausalLaw": (be.CausalLaw, {"variance": 1.0}),
         "CausalHeadLaw": (be.CausalHeadLaw, {"beta": 0.5, "head_dim": 32, "tokens": 200}),
+        "HotHeadLaw": (be.HotHeadLaw, {"beta": 2.0, "tokens": 500}),
         "ProfileLaw": (be.ProfileLaw, {"variances": ((1.0, 2.0),), "rows": (1.0,), "columns": (0.5, 0.5)}),
         "PoissonLaw": (be.PoissonLaw, {"rate": 1.0}),
         "EmpiricalLaw": (be.EmpiricalLaw, {"values": [1.0, 2.0], "weights": [0.5, 0.5]}),

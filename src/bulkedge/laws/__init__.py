@@ -9,6 +9,7 @@ from bulkedge.laws.distribution import Distribution, StepDistribution
 from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.finite_head import FiniteHeadLaw
 from bulkedge.laws.free import free_add, free_mul, rectangular_add
+from bulkedge.laws.hot_head import HotHeadLaw
 from bulkedge.laws.independent import IndependentProduct
 from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.profile import ProfileLaw
@@ -28,6 +29,7 @@ __all__ = [
     "EmpiricalLaw",
     "FiniteHeadLaw",
     "FussCatalan",
+    "HotHeadLaw",
     "IndependentProduct",
     "Law",
     "MarchenkoPastur",

@@ -1,0 +1,300 @@
+"""Cavity equations on a bipartite graph: a few strong entries in each row, and the rest of the row as noise.
+
+A matrix has the entries ``v_ij**0.5`` between N rows and N columns. Where the graph of its strong entries is locally
+a tree, its resolvent at ``z = w**2`` is found from messages along the edges,
+
+    g_{i->j} = 1/(w - sum_{k != j} v_ik h_{k->i}),        h_{j->i} = 1/(w - sum_{k != i} v_kj g_{k->j}),
+
+and the full sums give its diagonal, ``g_i`` over rows and ``h_j`` over columns. Both have the same mean G, since every
+edge contributes to both sums alike: that holds here to rounding, because both directions use the same edges.
+
+Weak entries are many and alike: their sum is its mean, and they carry no messages. A row with the variance b of weak
+entries adds ``b mean(h)`` to its own sum, and ``mean(b g)`` to that of every column.
+
+>>> from bulkedge.laws.engine.cavity import HalfCircle
+>>> HalfCircle.nodes(12).weights.sum().round(12)
+np.float64(1.0)
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bulkedge.arrays import Complex, Index, Real
+from bulkedge.errors import UnresolvedError
+
+MEMORY = 4
+"""Steps that are combined into the next one (Anderson's method)."""
+MOST = 100
+"""Sweeps after which equations count as unsolved; 5 to 20 are usual."""
+STILL = 0.005
+"""Relative change, in the mean over columns, below which a state has settled."""
+LEFT = 20
+"""How much of the tolerance may be left over at angles where that many sweeps were not enough: those next to the
+axis, which count little."""
+REGULAR, TINY = 1e-8, 1e-30
+"""Relative weight that keeps the combination from using steps that are alike."""
+CANCELS = 1e-8
+"""Below so much of its largest values, those of a matrix are found from differences of large numbers."""
+GRADING = 3
+"""Power with which angles gather at the positive axis: it makes steps of the distribution function sharp."""
+
+
+class HalfCircle(NamedTuple):
+    """Points ``exp(i angle)`` of the upper half of the unit circle, and their weights in a mean over the angle."""
+
+    angles: Real
+    weights: Real
+
+    @classmethod
+    def nodes(cls, count: int) -> HalfCircle:
+        """Gauss nodes in the cube root of the angle, from the negative axis to the positive one.
+
+        Parameters
+        ----------
+        count : int
+            Number of nodes: twelve blur a step of the distribution function by less than 0.001 in ``log x``.
+
+        Returns
+        -------
+        HalfCircle
+            Angles in decreasing order.
+        """
+        nodes, weights = np.polynomial.legendre.leggauss(count)
+        unit = (1 + nodes[::-1]) / 2
+        return cls(np.pi * unit**GRADING, weights[::-1] / 2 * GRADING * unit ** (GRADING - 1))
+
+
+class Graph(NamedTuple):
+    """Squares of the entries of N rows and N columns: e strong ones, and noise.
+
+    Attributes
+    ----------
+    rows, columns : integer arrays of shape (e,)
+        Ends of the edges, numbers below N.
+    squares : array of shape (e,)
+        Square v of the entry at each edge.
+    noise : array of shape (N,)
+        Sum of the variances of all other entries of each row, which are spread evenly over all columns.
+    """
+
+    rows: Index
+    columns: Index
+    squares: Real
+    noise: Real
+
+    @property
+    def size(self) -> int:
+        """Number N of rows, and of columns."""
+        return len(self.noise)
+
+
+class Messages(NamedTuple):
+    """Where an iteration stands: messages from columns along the edges, and the columns' diagonal."""
+
+    edges: Complex
+    columns: Complex
+
+
+class Side:
+    """Sums over the edges at each row, or at each column, with and without a single edge.
+
+    Parameters
+    ----------
+    ends : integer array of shape (e,)
+        Row, or column, of each edge.
+    size : int
+        How many of them there are.
+    """
+
+    def __init__(self, ends: Index, size: int) -> None:
+        counts = np.bincount(ends, minlength=size)
+        # edges of one end next to each other; a last entry, which is zero, keeps places of empty ones in range
+        self._order = np.argsort(ends, kind="stable")
+        self._starts, self._empty = np.cumsum(counts) - counts, counts == 0
+        self._ends = ends
+
+    def sums(self, values: Any) -> Any:
+        """Sum of the values of the edges at each end.
+
+        Parameters
+        ----------
+        values : array of shape (e,)
+            Real or complex numbers.
+
+        Returns
+        -------
+        array of shape (size,)
+            The sums, zero for ends without edges.
+        """
+        return self._reduced(np.add, values)
+
+    def solved(self, free: Complex, flows: Complex, *, careful: bool) -> tuple[Complex, Complex]:
+        """Diagonal ``1/(free - sum of flows)`` at each end, and the same without the edge's own flow at each edge.
+
+        Parameters
+        ----------
+        free : array of shape (size,)
+            What is there without the flows.
+        flows : array of shape (e,)
+            What each edge brings to its end.
+        careful : bool
+            Whether the largest flow may be so much larger than the others that taking it off the sum leaves rounding
+            errors; then the others are summed without it.
+
+        Returns
+        -------
+        tuple of arrays of shapes (size,) and (e,)
+            Both diagonals.
+        """
+        inverse = free - self.sums(flows)
+        without = inverse[self._ends] + flows
+        if careful:
+            sizes = np.abs(flows)
+            largest = sizes == self._reduced(np.maximum, sizes)[self._ends]
+            rest = free - self.sums(np.where(largest, 0.0, flows))
+            without = np.where(largest, rest[self._ends], without)
+        return 1 / inverse, 1 / without
+
+    def _reduced(self, ufunc: np.ufunc, values: Any) -> Any:
+        found = ufunc.reduceat(np.append(values[self._order], 0.0), self._starts)
+        found[self._empty] = 0.0
+        return found
+
+
+class Cavity:
+    """The cavity equations of a graph, solved at one point after the other.
+
+    Parameters
+    ----------
+    graph : Graph
+        Rows and columns.
+    tolerance : float
+        To which the distribution function is solved.
+    """
+
+    def __init__(self, graph: Graph, tolerance: float) -> None:
+        self._graph, self._tolerance = graph, tolerance
+        self._rows, self._columns = Side(graph.rows, graph.size), Side(graph.columns, graph.size)
+        self._first: dict[float, Messages] = {}
+
+    def mass(self, point: float, circle: HalfCircle) -> float:
+        """Distribution function of the squared singular values: the mean of ``Re z G(z)`` over ``|z| = point``.
+
+        Parameters
+        ----------
+        point : float
+            A positive number.
+        circle : HalfCircle
+            Nodes of the mean.
+
+        Returns
+        -------
+        float
+            The mass up to the point; the tolerance may take it as much below zero or above one.
+
+        Raises
+        ------
+        UnresolvedError
+            If the equations were not solved well enough.
+        """
+        total, unsolved, state = 0.0, 0.0, self._start(point)
+        for k, (angle, weight) in enumerate(zip(*circle, strict=True)):
+            root = point**0.5 * np.exp(0.5j * angle)
+            # an angle may be solved the less well, the less it counts
+            goal = self._tolerance / (weight * len(circle.angles))
+            state, change = self._solved(root, state, goal)
+            total += weight * float((root * state.columns.mean()).real)
+            unsolved += weight * change if change > goal else 0.0
+            if k == 0:
+                self._first[point] = state
+        if unsolved > LEFT * self._tolerance:
+            raise UnresolvedError(
+                f"the cavity equations at |z| = {point:g} still move by {unsolved:.2g} after {MOST} sweeps an angle, "
+                f"where {LEFT * self._tolerance:g} is allowed: take a value that is not so close to a single one"
+            )
+        return total
+
+    def _start(self, point: float) -> Messages:
+        """The state at the first angle of the nearest point that was solved before, or that of no matrix at all."""
+        if self._first:
+            return self._first[min(self._first, key=lambda other: abs(np.log(other / point)))]
+        alone = -1j / point**0.5
+        return Messages(np.full(len(self._graph.rows), alone), np.full(self._graph.size, alone))
+
+    def _sweep(self, root: complex, state: Messages) -> Messages:
+        """One step of the equations: from columns to rows and back."""
+        graph = self._graph
+        careful = abs(root) ** 2 < CANCELS * graph.squares.max(initial=0.0)
+        free = root - graph.noise * state.columns.mean()
+        rows, messages = self._rows.solved(free, graph.squares * state.edges, careful=careful)
+        free = np.full(graph.size, root - graph.noise @ rows / graph.size)
+        columns, messages = self._columns.solved(free, graph.squares * messages, careful=careful)
+        return Messages(messages, columns)
+
+    def _solved(self, root: complex, state: Messages, goal: float) -> tuple[Messages, float]:
+        """Repeat the step until it changes ``w h_j`` by less than the goal in the mean, or too often.
+
+        Each next state combines the last few such that the changes of the columns nearly cancel; a message that would
+        leave the lower half-plane is averaged with its image instead. The change that was left comes with the result.
+        """
+        size, mixer, now = self._graph.size, Mixer(), _polar(state)
+        for _ in range(MOST):
+            image = self._sweep(root, state)
+            change = abs(root) * float(np.abs(image.columns - state.columns).mean())
+            move = (_polar(image) - now) / 2
+            # columns that carry no mass yet may still be on their way: none may move by much of its own size
+            if change < goal and np.abs(move[:, -size:]).mean() < max(goal, STILL):
+                break
+            step = now + move
+            now = mixer.mixed(step, move)
+            # angles beyond a right one leave the half-plane
+            now = np.where(np.abs(now[1]) < np.pi / 2, now, step)
+            state = _complex(now, size)
+        return image, change
+
+
+def _polar(state: Messages) -> Real:
+    """Logarithms of the sizes of ``i h`` and its angles, of shape (2, e + N): messages of all sizes count alike."""
+    values = np.concatenate(state)
+    return np.stack([np.log(values.real**2 + values.imag**2) / 2, np.arctan2(values.real, -values.imag)])
+
+
+def _complex(polar: Real, size: int) -> Messages:
+    """The messages back from :func:`_polar`; the last ``size`` are the columns'."""
+    values = np.exp(polar[0]) * (np.sin(polar[1]) - 1j * np.cos(polar[1]))
+    return Messages(values[:-size], values[-size:])
+
+
+class Mixer:
+    """Anderson's method: of the last few steps, the combination whose changes nearly cancel."""
+
+    def __init__(self) -> None:
+        self._steps: list[Real] = []
+        self._changes: list[Real] = []
+        self._gram: Real = np.zeros((0, 0))
+
+    def mixed(self, step: Real, change: Real) -> Real:
+        """Remember where a step led and what it changed, and combine it with those before.
+
+        Parameters
+        ----------
+        step, change : arrays of the same shape
+            The state after the step, and its difference from the one before.
+
+        Returns
+        -------
+        array
+            The next state, of that shape.
+        """
+        self._steps, self._changes = [*self._steps[-MEMORY:], step], [*self._changes[-MEMORY:], change]
+        count = len(self._steps)
+        gram = np.empty((count, count))
+        gram[:-1, :-1] = self._gram[1 - count :, 1 - count :] if count > 1 else 0.0
+        gram[-1] = gram[:, -1] = [np.vdot(each, change) for each in self._changes]
+        self._gram = gram
+        solid = gram + np.diag(REGULAR * gram.diagonal() + TINY)
+        shares = np.linalg.solve(solid, np.ones(count))
+        return np.tensordot(shares / shares.sum(), self._steps, 1)
