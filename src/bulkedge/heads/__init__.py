@@ -1,5 +1,6 @@
 """Heads of real models: what their queries and keys say of their attention before it is formed."""
 
+from bulkedge.heads.causal import CausalChannel
 from bulkedge.heads.channel import Channel
 
-__all__ = ["Channel"]
+__all__ = ["CausalChannel", "Channel"]

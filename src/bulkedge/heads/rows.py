@@ -10,7 +10,7 @@ from numpy.polynomial.chebyshev import Chebyshev, chebpts2
 
 from bulkedge.arrays import Real
 from bulkedge.errors import DomainError
-from bulkedge.propagation.trainability import softmax_of_gaussians
+from bulkedge.propagation.trainability import gibbs_of_gaussians, softmax_of_gaussians
 
 NODES = 12
 """Nodes of the rule over the spread of rows."""
@@ -57,9 +57,56 @@ def mean_rows(mean: Real, variance: Real, tokens: int) -> tuple[Any, Any]:
     return np.sum(weights * entropy, axis=-1), np.sum(weights * participation, axis=-1)
 
 
+def log_mean_exponential(xp: Any, deviation: Any, count: int) -> tuple[Any, Any]:
+    """Mean logarithm of the mean of ``count`` exponentials of Gaussian scores, and its slope in their scale.
+
+    Half the variance for many scores of small deviation. Beyond ``sqrt(2 log count)`` the largest of them rules, and
+    the logarithm grows with the deviation only.
+
+    Parameters
+    ----------
+    xp : module
+        Namespace of the array library.
+    deviation : array
+        Standard deviations of the scores, of any shape.
+    count : int
+        Number of scores.
+
+    Returns
+    -------
+    value, slope : array
+        ``E log(sum exp(s)/count)`` and the mean score under the weights, of the shape of ``deviation``.
+    """
+    low, high, points = PIECES[0]
+    inside = xp.clip(deviation, low, high)
+    position = (2 * inside - low - high) / (high - low)
+    value, score = (_clenshaw(coefficients, position) for coefficients in _logs(low, high, points, count))
+    return value + (deviation - inside) * score, deviation * score
+
+
+@lru_cache(maxsize=64)
+def _logs(low: float, high: float, points: int, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Chebyshev coefficients in the deviation of the logarithm, and of the mean z under the weights."""
+    beta = low + (high - low) * (chebpts2(points) + 1) / 2
+    sums = [gibbs_of_gaussians(float(each), count) for each in beta]
+    log, score = [each.log_sum - np.log(count) for each in sums], [each.score for each in sums]
+    fits = (Chebyshev.fit(beta, each, points - 1, domain=[low, high]) for each in (log, score))
+    first, second = (tuple(float(each) for each in fit.coef) for fit in fits)
+    return first, second
+
+
+def _clenshaw(coefficients: tuple[float, ...], position: Any) -> Any:
+    """A Chebyshev series by Clenshaw's recurrence, which any array library can do."""
+    ahead = after = 0 * position
+    for each in reversed(coefficients[1:]):
+        ahead, after = each + 2 * position * ahead - after, ahead
+    return coefficients[0] + position * ahead - after
+
+
 def forget() -> None:
     """Drop all tables that were made, so that the next call makes its own: for measurements of its time."""
     _table.cache_clear()
+    _logs.cache_clear()
     softmax_of_gaussians.cache_clear()
 
 

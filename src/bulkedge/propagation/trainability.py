@@ -51,6 +51,18 @@ class Softmax(NamedTuple):
     participation: float
 
 
+class Gibbs(NamedTuple):
+    """Means over T Gaussian scores ``beta z``: of the log of the sum of their exponentials, and under the weights of z.
+
+    ``score``, the mean z under the softmax weights, is the derivative of ``log_sum`` in beta; ``participation`` is the
+    sum of the squared weights.
+    """
+
+    log_sum: float
+    score: float
+    participation: float
+
+
 @lru_cache(maxsize=4096)
 def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
     """Entropy and participation of a row of attention with independent scores, for any T and beta.
@@ -77,6 +89,31 @@ def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
     >>> round(row.entropy, 3), round(row.participation, 5)
     (6.41, 0.0027)
     """
+    sums = gibbs_of_gaussians(beta, tokens)
+    return Softmax(sums.log_sum - beta * sums.score, sums.participation)
+
+
+def gibbs_of_gaussians(beta: float, tokens: int) -> Gibbs:
+    """What :func:`softmax_of_gaussians` is made of, by the same integrals.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    tokens : int
+        Number T of scores in the row.
+
+    Returns
+    -------
+    Gibbs
+        Means over the scores.
+
+    Examples
+    --------
+    >>> sums = gibbs_of_gaussians(1.0, 10**6)
+    >>> round(sums.log_sum - np.log(10**6), 4), round(sums.score, 4)
+    (0.5, 1.0)
+    """
     beta = BETA.check("beta", beta)
     # nodes of log s: Z lies between its largest weight, at least e**(-8 beta), and T times e**(8 beta)
     first = -np.log(tokens) - REACH * beta - 40
@@ -88,7 +125,7 @@ def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
     participation = tokens * STEP * np.sum(square * others)
     energy = tokens * STEP * np.sum(tilted * others)
     log_sum = STEP * np.sum(np.exp(-np.exp(log_s)) - np.exp(tokens * log_phi))
-    return Softmax(float(log_sum - beta * energy), float(participation))
+    return Gibbs(float(log_sum), float(energy), float(participation))
 
 
 def _smoothed(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
