@@ -103,6 +103,31 @@ def test_popularity(mean):
     assert np.abs(plain / plain.sum() - columns).sum() / 2 > 0.1
 
 
+@pytest.mark.parametrize(("beta", "most"), [(2.0, 0.05), (3.0, 0.1), (5.0, 0.2)])
+def test_popularity_saturates(beta, most):
+    """Hot rows give a key one at most: total variation at 1000 tokens and 16 directions, two to three times less."""
+    couplings = np.full(16, beta / 4)
+    _, keys, weights = attention(couplings, 0.0, np.random.default_rng(13), 1000)
+    columns, channel = weights.mean(axis=0), Channel(couplings)
+    found, limit = (np.abs(channel.popularity(keys, limit=each) - columns).sum() / 2 for each in (False, True))
+    assert found < most
+    assert found < (limit if beta == 2 else 0.7 * limit)
+
+
+def test_an_outlying_key_saturates():
+    """A key five deviations out, along the mean query: its share to a quarter, where the limit has more than twice."""
+    rng = np.random.default_rng(14)
+    couplings, mean = np.array([0.8, 0.5, 0.3]), np.array([1.5, 0.0, 0.0])
+    queries, keys, _ = attention(couplings, mean, rng, 1000)
+    keys[0] = [5.0, 0.0, 0.0]
+    scores = np.exp(queries @ keys.T)
+    share = np.mean(scores[:, 0] / scores.sum(axis=1))
+    channel = Channel(couplings, mean)
+    assert 0.2 < share < 0.4
+    assert channel.popularity(keys)[0] == pytest.approx(share, rel=0.25)
+    assert channel.popularity(keys, limit=True)[0] > 2 * share
+
+
 def test_other_coordinates_are_the_same_channel():
     """Any change of basis that leaves the scores as they are, and any constant in the keys."""
     rng = np.random.default_rng(2)
@@ -229,7 +254,9 @@ def test_rows_of_one_and_the_same_query():
     assert channel.beta == pytest.approx(scores.std(), rel=1e-9)
     assert channel.rows(500).entropy == pytest.approx(softmax_of_gaussians(scores.std(), 500).entropy, abs=1e-6)
     weights = np.exp(scores - scores.max())
-    np.testing.assert_allclose(channel.popularity(keys), weights / weights.sum(), rtol=1e-9)
+    np.testing.assert_allclose(channel.popularity(keys, limit=True), weights / weights.sum(), rtol=1e-9)
+    # keys are taken as added to a normaliser that has them already: off by the largest share
+    np.testing.assert_allclose(channel.popularity(keys), weights / weights.sum(), rtol=weights.max() / weights.sum())
     assert channel.perron == pytest.approx(np.exp(scores.var() / 2), rel=1e-9)
 
 

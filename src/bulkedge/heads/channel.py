@@ -24,7 +24,7 @@ from bulkedge.arrays import Real, as_numpy
 from bulkedge.domains import FINITE, Integers
 from bulkedge.errors import DomainError
 from bulkedge.heads.mehler import THRESHOLD, largest_products, mehler
-from bulkedge.heads.moments import coupled, moments, working
+from bulkedge.heads.moments import constants, coupled, moments, quadratics, working
 from bulkedge.heads.rows import mean_rows
 from bulkedge.propagation.trainability import Softmax
 
@@ -47,7 +47,7 @@ class Channel:
     couplings: Any
     mean: Any = None
     _drift: Any = field(default=None, repr=False)
-    _maps: tuple[Any, Any, Any] | None = field(default=None, repr=False)
+    _maps: tuple[Real, Real, Real, Real] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Plain arrays of the same shape."""
@@ -133,7 +133,7 @@ class Channel:
             )
         found = coupled(mean, queries, keys)
         unit = np.divide(found.drift, found.couplings, out=np.zeros_like(found.drift), where=found.couplings > 0)
-        return cls(found.couplings, unit, found.drift, (centre, found.quadratic, found.linear))
+        return cls(found.couplings, unit, found.drift, (centre, found.features, found.linear, found.constant))
 
     # -- size of the scores --------------------------------------------------------------------------------------------
 
@@ -191,16 +191,20 @@ class Channel:
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
-    def popularity(self, k: Any) -> Any:
+    def popularity(self, k: Any, *, limit: bool = False) -> Any:
         """Predicted share of all attention that each key gets: its column sum, over the number of rows.
 
         ``pi(y) ~ prod exp((a_i mu_i y_i + a_i**2 y_i**2/2)/(1 + a_i**2))``: keys along the mean query and long keys are
-        liked, less than by ``E exp(q . k)`` because rows that see them are normalised by them.
+        liked, less than by ``E exp(q . k)`` because rows that see them are normalised by them. That is the limit of
+        many tokens. With as many keys as there are here, a key is itself a part of the normaliser of the rows that look
+        at it, which cannot give it more than one: they give ``x/(1 + x)`` where the limit has ``x``.
 
         Parameters
         ----------
         k : array of shape (..., tokens, d)
             Keys as :meth:`from_qk` had them; for a channel made of couplings, keys in its own coordinates.
+        limit : bool, optional
+            Whether to leave it at the limit of many tokens.
 
         Returns
         -------
@@ -218,23 +222,33 @@ class Channel:
         if len(shape) < 2 or shape[:-2] + shape[-1:] != self.couplings.shape:
             raise DomainError(f"k has shape {shape}, couplings {self.couplings.shape}: not keys of these heads")
         xp = array_namespace(keys)
-
-        def native(array: Real) -> Any:
-            return xp.asarray(array, dtype=keys.dtype, device=device(keys))
-
-        if self._maps is None:
-            shrunk = 1 / (1 + self.couplings**2)
-            half, linear = native(self.couplings**2 * shrunk / 2), native(self.drift * shrunk)
-            log = xp.sum((keys * half[..., None, :] + linear[..., None, :]) * keys, axis=-1)
-        else:
-            centre, matrix, vector = self._maps
-            rest = keys - native(centre)[..., None, :]
-            log = xp.sum((xp.matmul(rest, native(matrix / 2)) + native(vector)[..., None, :]) * rest, axis=-1)
+        centre, *maps = self._maps or self._own_maps()
+        features, linear, constant, squares = (
+            xp.asarray(each, dtype=keys.dtype, device=device(keys)) for each in (*maps, quadratics(self.couplings))
+        )
+        rest = keys - xp.asarray(centre, dtype=keys.dtype, device=device(keys))[..., None, :]
+        forms = xp.matmul(xp.matmul(rest, features) ** 2, squares) + xp.matmul(rest, linear) + constant[..., None, :]
+        log = forms[..., 0]
+        if not limit:
+            # the mean of 1/(1 + x) over a Gaussian log x is within 2 % a logistic function of its mean and variance
+            spread = xp.sqrt(1 + xp.clip(forms[..., 2], 0.0, None) * (np.pi / 8))
+            level = (forms[..., 1] - float(np.log(shape[-2]))) / spread
+            log = log - xp.logaddexp(level, xp.zeros_like(level))
         weights = xp.exp(log - xp.max(log, axis=-1, keepdims=True))
         total = xp.sum(weights, axis=-1, keepdims=True)
         if not bool(xp.all(xp.isfinite(total))):
             raise DomainError("k has entries that are not finite")
         return weights / total
+
+    def _own_maps(self) -> tuple[Real, Real, Real, Real]:
+        """Centre, features, linear and constant parts for keys in the channel's own coordinates."""
+        shrink = 1 / (1 + self.couplings**2)
+        once = self.drift * shrink
+        lost = once * (1 - shrink)
+        features = self.couplings[..., None] * np.eye(self.couplings.shape[-1])
+        linear = np.stack([once, once - lost, -2 * shrink * lost], axis=-1)
+        constant = constants(self.couplings, np.sum(once**2, axis=-1), np.sum(once * lost, axis=-1))
+        return np.zeros(self.couplings.shape), features, linear, constant
 
     # -- singular values -----------------------------------------------------------------------------------------------
 

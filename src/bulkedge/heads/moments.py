@@ -32,13 +32,15 @@ class Coupled(NamedTuple):
     """What the moments of queries and keys say of the heads along their leading axes.
 
     ``couplings`` (..., d), largest first; ``drift`` (..., d), the mean query in their directions times the coupling;
-    ``quadratic`` (..., d, d) and ``linear`` (..., d), of the exponent ``k' P k/2 + k' v`` of the popularity of a key k.
+    ``features`` (..., d, d), which takes a key to ``a_i y_i``; ``linear`` (..., d, 3) and ``constant`` (..., 3), what
+    is added to the :func:`quadratics` of these in the three forms of popularity.
     """
 
     couplings: Real
     drift: Real
-    quadratic: Real
+    features: Real
     linear: Real
+    constant: Real
 
 
 def working(array: Any) -> Any:
@@ -105,7 +107,7 @@ def moments(name: str, array: Any) -> Moments:
 
 
 def coupled(query_mean: Real, query_cov: Real, key_cov: Real) -> Coupled:
-    """Couplings, drift and the quadratic form of popularity, of batches of heads.
+    """Couplings, drift and the forms of popularity, of batches of heads.
 
     Parameters
     ----------
@@ -143,11 +145,54 @@ def _coupled(mean: Real, queries: Real, keys: Real) -> Coupled:
     couplings = np.sqrt(np.where(values > noise, values, 0.0))
     # a mu = V' K**(1/2)' m, which needs no inverse of the queries' covariance
     drift = (np.swapaxes(vectors, -1, -2) @ turned @ mean[..., None])[..., 0]
-    # exp(k'Pk/2 + k'v) with P = (1 + S K)**-1 S and v = (1 + S K)**-1 m
-    sides = np.concatenate([queries, mean[..., None]], axis=-1)
-    solved = np.linalg.solve(np.eye(mean.shape[-1]) + queries @ keys, sides)
-    quadratic = solved[..., :-1]
-    return Coupled(couplings, drift, (quadratic + np.swapaxes(quadratic, -1, -2)) / 2, solved[..., -1])
+    # a y = V' K**(1/2)' S k/a, since S and K take the directions of queries and keys to each other
+    inverse = np.divide(1.0, couplings, out=np.zeros_like(couplings), where=couplings > 0)
+    features = queries @ root @ vectors * inverse[..., None, :]
+    # with G = (1 + S K)**-1: v = G m, and what is lost of it by one and by two more G
+    shrink = np.linalg.inv(np.eye(mean.shape[-1]) + queries @ keys)
+    once = shrink @ mean[..., None]
+    lost = once - shrink @ once
+    linear = np.concatenate([once, once - lost, -2 * shrink @ lost], axis=-1)
+    own = (np.swapaxes(once, -1, -2) @ keys @ np.concatenate([once, lost], axis=-1))[..., 0, :]
+    return Coupled(couplings, drift, features, linear, constants(couplings, own[..., 0], own[..., 1]))
+
+
+def quadratics(couplings: Real) -> Real:
+    """Coefficients of ``(a_i y_i)**2`` in the three forms of popularity (docs/theory/channel.md, "Saturation").
+
+    Parameters
+    ----------
+    couplings : array of shape (..., d)
+        Couplings ``a``.
+
+    Returns
+    -------
+    array of shape (..., d, 3)
+        For the logarithm of the popularity, and for mean and variance of the logarithm of a key's weight, relative to
+        all others, over the rows that look at it.
+    """
+    square = couplings**2
+    return np.stack([0.5 / (1 + square), (1 + square / 2) / (1 + square) ** 2, (1 + square) ** -3.0], axis=-1)
+
+
+def constants(couplings: Real, own: Real, lost: Real) -> Real:
+    """Constants of the same three forms.
+
+    Parameters
+    ----------
+    couplings : array of shape (..., d)
+        Couplings ``a``.
+    own, lost : array of shape (...)
+        ``sum a**2 mu**2/(1 + a**2)**2`` and ``sum a**4 mu**2/(1 + a**2)**3``.
+
+    Returns
+    -------
+    array of shape (..., 3)
+        The first is zero, because shares are made to sum to one.
+    """
+    share = couplings**2 / (1 + couplings**2)
+    level, spread = -(own + share.sum(axis=-1)) / 2, lost + np.sum(share**2, axis=-1) / 2
+    return np.stack([np.zeros_like(level), level, spread], axis=-1)
 
 
 def _root(covariance: Real) -> Real:

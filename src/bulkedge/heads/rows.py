@@ -9,18 +9,16 @@ import numpy as np
 from numpy.polynomial.chebyshev import Chebyshev, chebpts2
 
 from bulkedge.arrays import Real
-from bulkedge.errors import DomainError
 from bulkedge.propagation.trainability import gibbs_of_gaussians, softmax_of_gaussians
 
 NODES = 12
 """Nodes of the rule over the spread of rows."""
-NEGLIGIBLE = 1e-8
-"""Weight of a node below which it does not matter."""
 PIECES = ((0.0, 12.0, 49), (12.0, 48.0, 25))
 """Ranges of the spread, and the number of interpolation points on each. Between the points, entropies are right to
 ``2e-7`` nats and participations to ``2e-4`` of themselves at any number of tokens (``2e-8``, ``4e-6`` at thousands)."""
 HOTTEST = PIECES[-1][1]
-"""Largest spread of a row's scores that is known."""
+"""Largest spread of a row's scores in the table. Hotter rows are frozen: what they lack to one key for all is the gap
+between their largest scores, so that entropy and one less participation fall as one over the spread, to 1 %."""
 
 
 def mean_rows(mean: Real, variance: Real, tokens: int) -> tuple[Any, Any]:
@@ -39,21 +37,15 @@ def mean_rows(mean: Real, variance: Real, tokens: int) -> tuple[Any, Any]:
     -------
     entropy, participation : array
         In nats, and the sum of the squared weights; of the shape of ``mean``.
-
-    Raises
-    ------
-    DomainError
-        If scores of a row spread by more than :data:`HOTTEST`.
     """
     nodes, weights = _gamma_rule(np.where(variance > 0, mean**2 / np.where(variance > 0, variance, 1.0), 1.0))
     scale = np.divide(variance, mean, out=np.zeros_like(mean), where=mean > 0)
     # a rule of shape one and scale zero is the point zero: rows that all have the same spread need their own
     spread = np.where((variance > 0)[..., None], scale[..., None] * nodes, mean[..., None])
     beta = np.sqrt(spread)
-    heavy = np.where(weights > NEGLIGIBLE, beta, 0.0).max(initial=0.0)
-    if heavy > HOTTEST:
-        raise DomainError(f"scores of a row spread by up to {heavy:.3g}: rows are known up to {HOTTEST:g}")
     entropy, participation = _rows_of(np.minimum(beta, HOTTEST), tokens)
+    frozen = HOTTEST / np.maximum(beta, HOTTEST)
+    entropy, participation = frozen * entropy, 1 - frozen * (1 - participation)
     return np.sum(weights * entropy, axis=-1), np.sum(weights * participation, axis=-1)
 
 

@@ -1,6 +1,7 @@
 """Figures of the studies of real heads, each in a file of ``figures/``."""
 
+from bulkedge.studies.heads.figures.gap import gap
 from bulkedge.studies.heads.figures.long_context import long_context
 from bulkedge.studies.heads.figures.shrinkage import shrinkage
 
-__all__ = ["long_context", "shrinkage"]
+__all__ = ["gap", "long_context", "shrinkage"]
