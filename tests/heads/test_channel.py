@@ -11,7 +11,7 @@ import pytest
 from scipy.linalg import eigvalsh
 
 from bulkedge.errors import DomainError
-from bulkedge.heads import Channel, rows
+from bulkedge.heads import Channel, popularity, rows
 from bulkedge.propagation.trainability import softmax_of_gaussians
 
 TOKENS, DRAWS = 1500, 8
@@ -103,7 +103,7 @@ def test_popularity(mean):
     assert np.abs(plain / plain.sum() - columns).sum() / 2 > 0.1
 
 
-@pytest.mark.parametrize(("beta", "most"), [(2.0, 0.05), (3.0, 0.1), (5.0, 0.2)])
+@pytest.mark.parametrize(("beta", "most"), [(2.0, 0.05), (3.0, 0.1), (5.0, 0.19)])
 def test_popularity_saturates(beta, most):
     """Hot rows give a key one at most: total variation at 1000 tokens and 16 directions, two to three times less."""
     couplings = np.full(16, beta / 4)
@@ -329,3 +329,35 @@ def test_moments_that_do_not_fit(shapes):
     mean, queries, keys = (np.ones(each) for each in shapes)
     with pytest.raises(DomainError):
         Channel.from_moments(mean, queries, keys)
+
+
+@pytest.mark.parametrize("deviation", [0.01, 0.5, 1.0, 2.0, 8.0])
+def test_means_of_the_logistic_function(deviation):
+    """Of a Gaussian, against quadrature: within the five per cent of the exponentials, and with its own slope."""
+    g = np.linspace(-60, 60, 240_001)
+    mean = np.array([-6.0, -2.0, -0.5, 0.5, 3.0, 9.0])
+    density = np.exp(-(((g - mean[:, None]) / deviation) ** 2) / 2)
+    exact = np.sum(density / (1 + np.exp(g)), axis=1) / density.sum(axis=1)
+    log, slope = popularity._left(np, mean, np.full(6, deviation))
+    np.testing.assert_allclose(np.exp(log), exact, rtol=0.05)
+    step = 1e-5
+    above, below = (popularity._left(np, mean + each, np.full(6, deviation))[0] for each in (step, -step))
+    np.testing.assert_allclose((above - below) / (2 * step), slope, atol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0, 4.0, 20.0])
+@pytest.mark.parametrize("tokens", [2, 5, 700])
+def test_shares_sum_to_one_before_they_are_made_to(beta, tokens, monkeypatch):
+    """However hot the head is, and also with fewer keys than it has directions."""
+    logs = []
+
+    def listened(*forms):
+        logs.append(popularity.saturated(*forms))
+        return logs[-1]
+
+    monkeypatch.setattr("bulkedge.heads.channel.saturated", listened)
+    keys = np.random.default_rng(tokens).standard_normal((3, tokens, 8))
+    shares = Channel(np.full((3, 8), beta / np.sqrt(8))).popularity(keys)
+    assert np.all(shares > 0)
+    np.testing.assert_allclose(np.exp(logs[0]).sum(axis=-1), 1, atol=2e-5)
+    np.testing.assert_array_equal(Channel(np.full(8, beta)).popularity(keys[0, :1]), [1.0])

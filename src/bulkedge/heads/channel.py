@@ -24,7 +24,8 @@ from bulkedge.arrays import Real, as_numpy
 from bulkedge.domains import FINITE, Integers
 from bulkedge.errors import DomainError
 from bulkedge.heads.mehler import THRESHOLD, largest_products, mehler
-from bulkedge.heads.moments import constants, coupled, moments, quadratics, working
+from bulkedge.heads.moments import coupled, moments, working
+from bulkedge.heads.popularity import constants, quadratics, saturated
 from bulkedge.heads.rows import mean_rows
 from bulkedge.propagation.trainability import Softmax
 
@@ -197,7 +198,8 @@ class Channel:
         ``pi(y) ~ prod exp((a_i mu_i y_i + a_i**2 y_i**2/2)/(1 + a_i**2))``: keys along the mean query and long keys are
         liked, less than by ``E exp(q . k)`` because rows that see them are normalised by them. That is the limit of
         many tokens. With as many keys as there are here, a key is itself a part of the normaliser of the rows that look
-        at it, which cannot give it more than one: they give ``x/(1 + x)`` where the limit has ``x``.
+        at it, which cannot give it more than one: they give ``x/(1 + x)`` where the limit has ``x``, and where hot rows
+        freeze all ``x`` are larger by one factor, which makes the shares sum to one.
 
         Parameters
         ----------
@@ -229,11 +231,9 @@ class Channel:
         rest = keys - xp.asarray(centre, dtype=keys.dtype, device=device(keys))[..., None, :]
         forms = xp.matmul(xp.matmul(rest, features) ** 2, squares) + xp.matmul(rest, linear) + constant[..., None, :]
         log = forms[..., 0]
-        if not limit:
-            # the mean of 1/(1 + x) over a Gaussian log x is within 2 % a logistic function of its mean and variance
-            spread = xp.sqrt(1 + xp.clip(forms[..., 2], 0.0, None) * (np.pi / 8))
-            level = (forms[..., 1] - float(np.log(shape[-2]))) / spread
-            log = log - xp.logaddexp(level, xp.zeros_like(level))
+        if not limit and shape[-2] > 1:  # a single key has everything
+            count = float(np.log(shape[-2]))
+            log = saturated(xp, log - count, forms[..., 1] - count, forms[..., 2])
         weights = xp.exp(log - xp.max(log, axis=-1, keepdims=True))
         total = xp.sum(weights, axis=-1, keepdims=True)
         if not bool(xp.all(xp.isfinite(total))):
@@ -247,7 +247,7 @@ class Channel:
         lost = once * (1 - shrink)
         features = self.couplings[..., None] * np.eye(self.couplings.shape[-1])
         linear = np.stack([once, once - lost, -2 * shrink * lost], axis=-1)
-        constant = constants(self.couplings, np.sum(once**2, axis=-1), np.sum(once * lost, axis=-1))
+        constant = constants(self.couplings, *(np.sum(once * each, axis=-1) for each in (self.drift, once, lost)))
         return np.zeros(self.couplings.shape), features, linear, constant
 
     # -- singular values -----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from array_api_compat import array_namespace, device
 
 from bulkedge.arrays import EPS, Real, as_numpy
 from bulkedge.errors import DomainError
+from bulkedge.heads.popularity import constants
 
 SHARE = 4
 """Heads that are worth a thread of their own."""
@@ -33,7 +34,7 @@ class Coupled(NamedTuple):
 
     ``couplings`` (..., d), largest first; ``drift`` (..., d), the mean query in their directions times the coupling;
     ``features`` (..., d, d), which takes a key to ``a_i y_i``; ``linear`` (..., d, 3) and ``constant`` (..., 3), what
-    is added to the :func:`quadratics` of these in the three forms of popularity.
+    is added to squares of these in the three forms of popularity.
     """
 
     couplings: Real
@@ -153,46 +154,8 @@ def _coupled(mean: Real, queries: Real, keys: Real) -> Coupled:
     once = shrink @ mean[..., None]
     lost = once - shrink @ once
     linear = np.concatenate([once, once - lost, -2 * shrink @ lost], axis=-1)
-    own = (np.swapaxes(once, -1, -2) @ keys @ np.concatenate([once, lost], axis=-1))[..., 0, :]
-    return Coupled(couplings, drift, features, linear, constants(couplings, own[..., 0], own[..., 1]))
-
-
-def quadratics(couplings: Real) -> Real:
-    """Coefficients of ``(a_i y_i)**2`` in the three forms of popularity (docs/theory/channel.md, "Saturation").
-
-    Parameters
-    ----------
-    couplings : array of shape (..., d)
-        Couplings ``a``.
-
-    Returns
-    -------
-    array of shape (..., d, 3)
-        For the logarithm of the popularity, and for mean and variance of the logarithm of a key's weight, relative to
-        all others, over the rows that look at it.
-    """
-    square = couplings**2
-    return np.stack([0.5 / (1 + square), (1 + square / 2) / (1 + square) ** 2, (1 + square) ** -3.0], axis=-1)
-
-
-def constants(couplings: Real, own: Real, lost: Real) -> Real:
-    """Constants of the same three forms.
-
-    Parameters
-    ----------
-    couplings : array of shape (..., d)
-        Couplings ``a``.
-    own, lost : array of shape (...)
-        ``sum a**2 mu**2/(1 + a**2)**2`` and ``sum a**4 mu**2/(1 + a**2)**3``.
-
-    Returns
-    -------
-    array of shape (..., 3)
-        The first is zero, because shares are made to sum to one.
-    """
-    share = couplings**2 / (1 + couplings**2)
-    level, spread = -(own + share.sum(axis=-1)) / 2, lost + np.sum(share**2, axis=-1) / 2
-    return np.stack([np.zeros_like(level), level, spread], axis=-1)
+    own = np.swapaxes(once, -1, -2) @ keys @ np.concatenate([mean[..., None], once, lost], axis=-1)
+    return Coupled(couplings, drift, features, linear, constants(couplings, *np.moveaxis(own[..., 0, :], -1, 0)))
 
 
 def _root(covariance: Real) -> Real:

@@ -2,6 +2,7 @@
 
 from bulkedge.studies.heads.figures.gap import gap
 from bulkedge.studies.heads.figures.long_context import long_context
+from bulkedge.studies.heads.figures.popularity import popularity
 from bulkedge.studies.heads.figures.shrinkage import shrinkage
 
-__all__ = ["gap", "long_context", "shrinkage"]
+__all__ = ["gap", "long_context", "popularity", "shrinkage"]
