@@ -24,7 +24,7 @@ from bulkedge.arrays import Real, as_numpy
 from bulkedge.domains import FINITE, Integers
 from bulkedge.errors import DomainError
 from bulkedge.heads.mehler import THRESHOLD, largest_products, mehler
-from bulkedge.heads.moments import coupled, moments, working
+from bulkedge.heads.moments import coupled, moments, portions, working
 from bulkedge.heads.popularity import constants, quadratics, saturated
 from bulkedge.heads.rows import mean_rows
 from bulkedge.propagation.trainability import Softmax
@@ -224,12 +224,7 @@ class Channel:
         if len(shape) < 2 or shape[:-2] + shape[-1:] != self.couplings.shape:
             raise DomainError(f"k has shape {shape}, couplings {self.couplings.shape}: not keys of these heads")
         xp = array_namespace(keys)
-        centre, *maps = self._maps or self._own_maps()
-        features, linear, constant, squares = (
-            xp.asarray(each, dtype=keys.dtype, device=device(keys)) for each in (*maps, quadratics(self.couplings))
-        )
-        rest = keys - xp.asarray(centre, dtype=keys.dtype, device=device(keys))[..., None, :]
-        forms = xp.matmul(xp.matmul(rest, features) ** 2, squares) + xp.matmul(rest, linear) + constant[..., None, :]
+        forms = self._forms(keys)
         log = forms[..., 0]
         if not limit and shape[-2] > 1:  # a single key has everything
             count = float(np.log(shape[-2]))
@@ -239,6 +234,22 @@ class Channel:
         if not bool(xp.all(xp.isfinite(total))):
             raise DomainError("k has entries that are not finite")
         return weights / total
+
+    def _forms(self, keys: Any) -> Any:
+        """The three forms of popularity of all keys, of shape (..., tokens, 3), but for the number of keys."""
+        centre, features, linear, constant = self._maps or self._own_maps()
+        maps = (centre[..., None, :], features, quadratics(self.couplings), linear, constant[..., None, :])
+        flat = [each.reshape(-1, *each.shape[-2:]) for each in maps]
+        xp, start, found = array_namespace(keys), 0, []
+        for portion in portions(keys):
+            stop = start + portion.shape[0]
+            centre, features, squares, linear, constant = (
+                xp.asarray(each[start:stop], dtype=keys.dtype, device=device(keys)) for each in flat
+            )
+            rest = portion - centre
+            found.append(xp.matmul(xp.matmul(rest, features) ** 2, squares) + xp.matmul(rest, linear) + constant)
+            start = stop
+        return xp.reshape(xp.concat(found, axis=0), (*keys.shape[:-1], 3))
 
     def _own_maps(self) -> tuple[Real, Real, Real, Real]:
         """Centre, features, linear and constant parts for keys in the channel's own coordinates."""

@@ -68,6 +68,25 @@ def working(array: Any) -> Any:
     return array if array.dtype == kind else xp.astype(array, kind)
 
 
+def portions(array: Any) -> list[Any]:
+    """Heads in portions that are worked on at once: all of them on a GPU, one by one on a CPU, whose cache holds one.
+
+    Parameters
+    ----------
+    array : array of shape (..., tokens, d)
+        Vectors of heads, NumPy or torch.
+
+    Returns
+    -------
+    list of array
+        Each of shape (heads, tokens, d); their heads, in order, are those of the leading axes.
+    """
+    flat = array_namespace(array).reshape(array, (-1, *array.shape[-2:]))
+    if getattr(device(array), "type", "cpu") != "cpu":
+        return [flat]
+    return [flat[head : head + 1] for head in range(flat.shape[0])]
+
+
 def moments(name: str, array: Any) -> Moments:
     """Mean and covariance over tokens of a batch of heads, at the cost of one product of matrices.
 
@@ -91,20 +110,26 @@ def moments(name: str, array: Any) -> Moments:
     DomainError
         If an entry is not finite.
     """
-    xp = array_namespace(array)
-    wide = working(array)
-    tokens = wide.shape[-2]
-    ones = xp.ones((1, tokens), dtype=wide.dtype, device=device(wide))
-    mean = xp.matmul(ones, wide) / tokens
-    rest = wide - mean
-    left = as_numpy(xp.matmul(ones, rest))[..., 0, :].astype(float) / tokens
-    covariance = as_numpy(xp.matmul(xp.matrix_transpose(rest), rest)).astype(float) / tokens
-    covariance = covariance - left[..., :, None] * left[..., None, :]
-    centre = as_numpy(mean)[..., 0, :].astype(float) + left
+    shape = tuple(array.shape)
+    sums = [_sums(working(each)) for each in portions(array)]
+    mean, left, covariance = (np.concatenate(each).astype(float) for each in zip(*sums, strict=True))
+    left = left.reshape(*shape[:-2], shape[-1]) / shape[-2]
+    centre = mean.reshape(left.shape) + left
+    covariance = covariance.reshape(*left.shape, shape[-1]) / shape[-2] - left[..., :, None] * left[..., None, :]
     # one entry that is not finite makes its row of the covariance so
     if not (np.all(np.isfinite(centre)) and np.all(np.isfinite(covariance))):
         raise DomainError(f"{name} has entries, or squares of entries, that are not finite")
     return Moments(centre, (covariance + np.swapaxes(covariance, -1, -2)) / 2)
+
+
+def _sums(wide: Any) -> tuple[Real, Real, Real]:
+    """Means of heads, sums of what is left without them, and of its products: (heads, 1, d) twice, (heads, d, d)."""
+    xp, tokens = array_namespace(wide), wide.shape[-2]
+    ones = xp.ones((1, tokens), dtype=wide.dtype, device=device(wide))
+    mean = xp.matmul(ones, wide) / tokens
+    rest = wide - mean
+    products = xp.matmul(xp.matrix_transpose(rest), rest)
+    return as_numpy(mean), as_numpy(xp.matmul(ones, rest)), as_numpy(products)
 
 
 def coupled(query_mean: Real, query_cov: Real, key_cov: Real) -> Coupled:

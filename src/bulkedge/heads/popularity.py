@@ -3,7 +3,7 @@
 A row u gives a key y the weight ``x = exp(sum a u y - a**2 u**2/2)/l``, relative to all keys, and the share
 ``x/(1 + x)`` if the key is not yet one of them. Over rows that are Gaussian, ``E x`` and the mean and variance of
 ``log x`` among the rows that look at the key (with weight x) are exponentials and squares: the three forms. Derived in
-docs/theory/channel.md, "Saturation".
+docs/theory/popularity.md, "Saturation".
 """
 
 from __future__ import annotations

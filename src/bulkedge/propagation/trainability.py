@@ -111,7 +111,7 @@ def gibbs_of_gaussians(beta: float, tokens: int) -> Gibbs:
     Examples
     --------
     >>> sums = gibbs_of_gaussians(1.0, 10**6)
-    >>> round(sums.log_sum - np.log(10**6), 4), round(sums.score, 4)
+    >>> round(float(sums.log_sum - np.log(10**6)), 4), round(sums.score, 4)
     (0.5, 1.0)
     """
     beta = BETA.check("beta", beta)
