@@ -193,6 +193,31 @@ def test_softmax_of_gaussians():
         assert abs(mine - draws.mean()) < 5 * draws.std() / np.sqrt(len(draws))
 
 
+@pytest.mark.parametrize("tokens", [2, 1000, 10**6, 10**12])
+def test_softmax_of_gaussians_at_any_size(tokens):
+    """One minus the mean weight counts as often as there are tokens: its digits have to be there."""
+    assert softmax_of_gaussians(0.0, tokens) == pytest.approx((np.log(tokens), 1 / tokens), rel=1e-12)
+    exact = softmax_of_gaussians(0.3, tokens)
+    # annealed, up to (e**(beta**2) - 1)**2/T and two tokens, whose closed form is in the other test
+    if tokens > 2:
+        assert exact == pytest.approx((np.log(tokens) - 0.045, np.exp(0.09) / tokens), rel=3 / tokens + 1e-11)
+    # two ways to place the nodes meet here
+    below, above = (softmax_of_gaussians(0.5 + shift, tokens) for shift in (-1e-9, 1e-9))
+    assert below == pytest.approx(above, rel=1e-8)
+
+
+def test_two_hot_tokens():
+    """Their weights are logistic in a Gaussian difference of ``beta sqrt(2)``: one integral of a smooth function."""
+    x = np.linspace(-12, 12, 200_001)
+    mass = np.exp(-(x**2) / 2) / np.exp(-(x**2) / 2).sum()
+    for beta in (0.7, 5.0, 20.0, 48.0):
+        with np.errstate(over="ignore"):
+            weight = 1 / (1 + np.exp(np.sqrt(2) * beta * x))
+        logs = np.log(np.where(weight > 0, weight, 1.0))
+        expected = (-2 * mass @ (weight * logs), 2 * mass @ weight**2)
+        assert softmax_of_gaussians(beta, 2) == pytest.approx(expected, rel=1e-9)
+
+
 def test_softmax_freezes():
     """Entropy per log T tends to 1 - (beta/beta_c)**2 below the transition: by a millionth part of T it is close."""
     tokens = 10**6
@@ -231,8 +256,8 @@ def test_trainability_verdicts():
     assert be.propagation.Trainability(64, 50).window() is None
     assert be.propagation.Trainability(64, 50, gap=False).verdict(1.0) == "inside"
     assert be.propagation.Trainability(64, 3, gap=False).distinct_share(0.0) == 0.0
-    with pytest.raises(ValueError, match="beta = 13"):
-        design.verdict(13)
+    with pytest.raises(ValueError, match="beta = 49"):
+        design.verdict(49)
 
 
 def test_ranks_of_matrices():

@@ -11,7 +11,7 @@ import pytest
 from scipy.linalg import eigvalsh
 
 from bulkedge.errors import DomainError
-from bulkedge.heads import Channel
+from bulkedge.heads import Channel, popularity, rows
 from bulkedge.propagation.trainability import softmax_of_gaussians
 
 TOKENS, DRAWS = 1500, 8
@@ -101,6 +101,31 @@ def test_popularity(mean):
     # without the normaliser ("expected attention"), which is the rival
     plain = np.exp(keys @ (couplings * mean) + 0.5 * keys**2 @ couplings**2)
     assert np.abs(plain / plain.sum() - columns).sum() / 2 > 0.1
+
+
+@pytest.mark.parametrize(("beta", "most"), [(2.0, 0.05), (3.0, 0.1), (5.0, 0.19)])
+def test_popularity_saturates(beta, most):
+    """Hot rows give a key one at most: total variation at 1000 tokens and 16 directions, two to three times less."""
+    couplings = np.full(16, beta / 4)
+    _, keys, weights = attention(couplings, 0.0, np.random.default_rng(13), 1000)
+    columns, channel = weights.mean(axis=0), Channel(couplings)
+    found, limit = (np.abs(channel.popularity(keys, limit=each) - columns).sum() / 2 for each in (False, True))
+    assert found < most
+    assert found < (limit if beta == 2 else 0.7 * limit)
+
+
+def test_an_outlying_key_saturates():
+    """A key five deviations out, along the mean query: its share to a quarter, where the limit has more than twice."""
+    rng = np.random.default_rng(14)
+    couplings, mean = np.array([0.8, 0.5, 0.3]), np.array([1.5, 0.0, 0.0])
+    queries, keys, _ = attention(couplings, mean, rng, 1000)
+    keys[0] = [5.0, 0.0, 0.0]
+    scores = np.exp(queries @ keys.T)
+    share = np.mean(scores[:, 0] / scores.sum(axis=1))
+    channel = Channel(couplings, mean)
+    assert 0.2 < share < 0.4
+    assert channel.popularity(keys)[0] == pytest.approx(share, rel=0.25)
+    assert channel.popularity(keys, limit=True)[0] > 2 * share
 
 
 def test_other_coordinates_are_the_same_channel():
@@ -202,3 +227,137 @@ def test_couplings_that_are_refused():
         Channel([0.1, 0.2], [1.0, 2.0, 3.0])
     with pytest.raises(DomainError, match="not keys of these heads"):
         Channel([0.1, 0.2]).popularity(np.ones((5, 3)))
+
+
+def test_rows_are_quick_and_lose_nothing(monkeypatch):
+    """Between the points of the table, cold, warm, hot and frozen, against the exact integrals."""
+    spreads = np.random.default_rng(8).uniform([[0], [0], [12]], [[1], [12], [48]], (3, 10)).ravel()
+    for tokens, nats, relative in ((2, 2e-8, 1e-5), (1500, 1e-7, 1e-5), (10**12, 1e-6, 1e-3)):
+        # no variance over rows: all have the spread of their mean
+        entropy, participation = rows.mean_rows(spreads**2, np.zeros_like(spreads), tokens)
+        exact = np.transpose([softmax_of_gaussians(float(each), tokens) for each in spreads])
+        np.testing.assert_allclose(entropy, exact[0], atol=nats, rtol=0)
+        np.testing.assert_allclose(participation, exact[1], rtol=relative)
+    calls = []
+    monkeypatch.setattr(rows, "softmax_of_gaussians", lambda *each: calls.append(each) or softmax_of_gaussians(*each))
+    Channel([0.5, 0.2]).rows(1501)
+    assert 0 < len(calls) < 60  # half a millisecond each; hot rows' table, which costs ten times as much, is not made
+
+
+def test_rows_of_one_and_the_same_query():
+    """Queries that do not vary at all have no couplings, but their scores spread: by the mean query alone."""
+    keys = np.random.default_rng(9).standard_normal((500, 3))
+    query = np.array([1.0, -0.5, 0.3])
+    channel = Channel.from_qk(np.tile(query, (500, 1)), keys, 1.0)
+    scores = keys @ query
+    assert channel.interaction == pytest.approx(0, abs=1e-7)
+    assert channel.beta == pytest.approx(scores.std(), rel=1e-9)
+    assert channel.rows(500).entropy == pytest.approx(softmax_of_gaussians(scores.std(), 500).entropy, abs=1e-6)
+    weights = np.exp(scores - scores.max())
+    np.testing.assert_allclose(channel.popularity(keys, limit=True), weights / weights.sum(), rtol=1e-9)
+    # keys are taken as added to a normaliser that has them already: off by the largest share
+    np.testing.assert_allclose(channel.popularity(keys), weights / weights.sum(), rtol=weights.max() / weights.sum())
+    assert channel.perron == pytest.approx(np.exp(scores.var() / 2), rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+def test_single_precision(dtype, offset):
+    """A mean of thirty standard deviations leaves couplings and popularity their digits: 30 * 30 * 6e-8 of a square."""
+    rng = np.random.default_rng(10)
+    q, k = rng.standard_normal((2, 3, 700, 8)) + offset * np.ones((2, 1, 1, 1)) * np.array([0, 1])[:, None, None, None]
+    exact, rough = Channel.from_qk(q, k), Channel.from_qk(q.astype(dtype), k.astype(dtype))
+    np.testing.assert_allclose(rough.couplings, exact.couplings, atol=3e-5 if dtype == np.float32 else 1e-13)
+    found = rough.popularity(k.astype(dtype))
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, exact.popularity(k), rtol=3e-4 if dtype == np.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("tokens", [2, 5, 40])
+def test_fewer_tokens_than_dimensions(tokens):
+    """Covariances without full rank: couplings are those of the singular values of the centred arrays."""
+    q, k = np.random.default_rng(tokens).standard_normal((2, 2, tokens, 16))
+    centred = [each - each.mean(axis=1, keepdims=True) for each in (q, k)]
+    # the nuclear values of (Q'Q)**(1/2) (K'K)**(1/2) are those of Q K', for centred Q and K
+    scores = np.linalg.svd(centred[0] @ np.swapaxes(centred[1], -1, -2) / (4 * tokens), compute_uv=False)
+    found = Channel.from_qk(q, k).couplings
+    np.testing.assert_allclose(found[:, : min(tokens, 16)], scores[:, :16], atol=1e-7)
+    assert np.all(found[:, tokens:] < 1e-6)
+
+
+def test_torch_is_numpy():
+    """The same numbers from tensors, with and without a graph, in every precision, and popularity as a tensor."""
+    torch = pytest.importorskip("torch")
+    q, k = np.random.default_rng(11).standard_normal((2, 2, 3, 60, 8))
+    exact = Channel.from_qk(q, k)
+    for kind, close in ((torch.float64, 1e-12), (torch.float32, 3e-6), (torch.float16, 1e-2), (torch.bfloat16, 0.1)):
+        queries, keys = (torch.tensor(each, dtype=kind, requires_grad=True) for each in (q, k))
+        channel = Channel.from_qk(queries, keys)
+        np.testing.assert_allclose(channel.couplings, exact.couplings, atol=close)
+        found = channel.popularity(keys)
+        assert isinstance(found, torch.Tensor)
+        assert found.dtype == (torch.float64 if kind == torch.float64 else torch.float32)
+        np.testing.assert_allclose(found.numpy(), exact.popularity(k), rtol=10 * close)
+    # a channel of one library knows keys of the other
+    np.testing.assert_allclose(exact.popularity(torch.tensor(k)).numpy(), exact.popularity(k), rtol=1e-12)
+    with pytest.raises(DomainError, match="k has entries"):
+        exact.popularity(torch.full((2, 3, 4, 8), float("nan")))
+
+
+def test_gap():
+    """One minus ``s_2/s_1``, whatever the mean and the other directions."""
+    channel = Channel([[0.5, 0.3], [0.1, 0.0], [0.0, 0.0], [0.9, 0.2]], [[1.0, 0.5], [0, 0], [0, 0], [0, 0]])
+    values = Channel([0.5, 0.3], [1.0, 0.5]).singular_values(2)
+    assert channel.gap()[0] == pytest.approx(1 - values[1] / values[0], rel=1e-12)
+    np.testing.assert_allclose(channel.gap()[2:], [1.0, 0.0])
+    assert channel.effective_dim[2] == 0
+    first = Channel([[0.5, 0.3], [0.1, 0.0]])
+    np.testing.assert_allclose(first.singular_values(30)[1], Channel([0.1, 0.0]).singular_values(30))
+
+
+def test_many_heads_are_shared_out():
+    """Enough heads for several threads, at different scales."""
+    rng = np.random.default_rng(12)
+    q, k = rng.standard_normal((2, 19, 30, 4)) * np.linspace(0.1, 3, 19)[:, None, None]
+    batch = Channel.from_qk(q, k)
+    for index in (0, 7, 18):
+        np.testing.assert_allclose(batch.couplings[index], Channel.from_qk(q[index], k[index]).couplings, rtol=1e-9)
+
+
+@pytest.mark.parametrize("shapes", [((3,), (3, 3), (2, 2)), ((3,), (2, 3, 3), (3, 3)), ((), (1, 1), (1, 1))])
+def test_moments_that_do_not_fit(shapes):
+    mean, queries, keys = (np.ones(each) for each in shapes)
+    with pytest.raises(DomainError):
+        Channel.from_moments(mean, queries, keys)
+
+
+@pytest.mark.parametrize("deviation", [0.01, 0.5, 1.0, 2.0, 8.0])
+def test_means_of_the_logistic_function(deviation):
+    """Of a Gaussian, against quadrature: within the five per cent of the exponentials, and with its own slope."""
+    g = np.linspace(-60, 60, 240_001)
+    mean = np.array([-6.0, -2.0, -0.5, 0.5, 3.0, 9.0])
+    density = np.exp(-(((g - mean[:, None]) / deviation) ** 2) / 2)
+    exact = np.sum(density / (1 + np.exp(g)), axis=1) / density.sum(axis=1)
+    log, slope = popularity._left(np, mean, np.full(6, deviation))
+    np.testing.assert_allclose(np.exp(log), exact, rtol=0.05)
+    step = 1e-5
+    above, below = (popularity._left(np, mean + each, np.full(6, deviation))[0] for each in (step, -step))
+    np.testing.assert_allclose((above - below) / (2 * step), slope, atol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0, 4.0, 20.0])
+@pytest.mark.parametrize("tokens", [2, 5, 700])
+def test_shares_sum_to_one_before_they_are_made_to(beta, tokens, monkeypatch):
+    """However hot the head is, and also with fewer keys than it has directions."""
+    logs = []
+
+    def listened(*forms):
+        logs.append(popularity.saturated(*forms))
+        return logs[-1]
+
+    monkeypatch.setattr("bulkedge.heads.channel.saturated", listened)
+    keys = np.random.default_rng(tokens).standard_normal((3, tokens, 8))
+    shares = Channel(np.full((3, 8), beta / np.sqrt(8))).popularity(keys)
+    assert np.all(shares > 0)
+    np.testing.assert_allclose(np.exp(logs[0]).sum(axis=-1), 1, atol=2e-5)
+    np.testing.assert_array_equal(Channel(np.full(8, beta)).popularity(keys[0, :1]), [1.0])

@@ -14,28 +14,23 @@ everything factorises over directions (docs/theory/channel.md).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
-from heapq import heappop, heappush
 from typing import Any, Self
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device, is_array_api_obj
 from numpy.typing import ArrayLike
-from scipy.interpolate import CubicSpline
 
 from bulkedge.arrays import Real, as_numpy
 from bulkedge.domains import FINITE, Integers
 from bulkedge.errors import DomainError
+from bulkedge.heads.mehler import THRESHOLD, largest_products, mehler
+from bulkedge.heads.moments import coupled, moments, portions, working
+from bulkedge.heads.popularity import constants, quadratics, saturated
+from bulkedge.heads.rows import mean_rows
 from bulkedge.heads.spectrum import ChannelLaw
-from bulkedge.propagation.trainability import Softmax, softmax_of_gaussians
+from bulkedge.propagation.trainability import Softmax
 
 COUNT, TOKENS = Integers(1, 100_000), Integers(1, 10**12)
-NODES = 12
-"""Nodes of the rule over the spread of rows."""
-NEGLIGIBLE = 1e-8
-"""Weight of a node below which it does not matter."""
-HOTTEST = 12.0
-"""Largest spread of a row's scores that softmax_of_gaussians knows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +42,14 @@ class Channel:
     couplings : array of shape (..., d)
         Singular values ``a`` of ``S**(1/2) K**(1/2)``, largest first, the scale of the scores included.
     mean : array of shape (..., d)
-        Mean ``mu`` of the queries in the same coordinates, in standard deviations; zero by default.
+        Mean ``mu`` of the queries in the same coordinates, in standard deviations; zero by default, and where the
+        coupling is zero. What the formulas need of it is :attr:`drift`, which is right there too.
     """
 
     couplings: Any
     mean: Any = None
-    _maps: tuple[Any, Any, Any] | None = field(default=None, repr=False)
+    _drift: Any = field(default=None, repr=False)
+    _maps: tuple[Real, Real, Real, Real] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Plain arrays of the same shape."""
@@ -70,6 +67,9 @@ class Channel:
     @classmethod
     def from_qk(cls, q: Any, k: Any, scale: float | None = None) -> Self:
         """The channel of heads, from their queries and keys: ``O(l d**2)``, and no attention matrix.
+
+        Sums over tokens are done by the library and on the device of the arrays, in double precision, or in single
+        precision for single or half on a CPU: couplings are then right to about ``1e-6`` of the largest.
 
         Parameters
         ----------
@@ -90,22 +90,14 @@ class Channel:
         DomainError
             If the shapes do not fit, an entry is not finite, or there are fewer than two tokens.
         """
-        xp = array_namespace(q, k)
         shapes = tuple(q.shape), tuple(k.shape)
         if q.ndim < 2 or shapes[0][:-2] != shapes[1][:-2] or shapes[0][-1] != shapes[1][-1]:
             raise DomainError(f"q has shape {shapes[0]}, k {shapes[1]}; both are (..., tokens, d), of the same heads")
         if min(shapes[0][-2], shapes[1][-2]) < 2:
             raise DomainError(f"q has {shapes[0][-2]} tokens, k {shapes[1][-2]}: moments need two or more")
         factor = shapes[0][-1] ** -0.5 if scale is None else float(FINITE.check("scale", scale))
-        moments = []
-        for each in (q, k):
-            wide = xp.astype(each, xp.float64)
-            mean = xp.mean(wide, axis=-2, keepdims=True)
-            rest = wide - mean
-            covariance = xp.matmul(xp.matrix_transpose(rest), rest) / each.shape[-2]
-            moments.append((as_numpy(mean)[..., 0, :], as_numpy(covariance)))
-        (query_mean, query_cov), (key_mean, key_cov) = moments
-        return cls.from_moments(factor * query_mean, factor**2 * query_cov, key_cov, key_mean)
+        queries, keys = moments("q", q), moments("k", k)
+        return cls.from_moments(factor * queries.mean, factor**2 * queries.covariance, keys.covariance, keys.mean)
 
     @classmethod
     def from_moments(
@@ -126,22 +118,24 @@ class Channel:
         -------
         Channel
             Couplings, and the mean of the queries in their coordinates.
+
+        Raises
+        ------
+        DomainError
+            If an entry is not finite or the shapes do not fit.
         """
         mean = FINITE.check("query_mean", query_mean)
         queries, keys = (FINITE.check(name, each) for name, each in (("query_cov", query_cov), ("key_cov", key_cov)))
         centre = np.zeros(mean.shape) if key_mean is None else FINITE.check("key_mean", key_mean)
-        left, right = _root(queries), _root(keys)
-        _, couplings, turned = np.linalg.svd(left @ right)
-        # a mu = V' K**(1/2) m, which needs no inverse of the queries' covariance
-        drift = (turned @ right @ mean[..., None])[..., 0]
-        size = couplings.max(axis=-1, keepdims=True)
-        known = couplings > 1e-9 * np.maximum(size, 1e-300)
-        unit = np.divide(drift, couplings, out=np.zeros_like(drift), where=known)
-        # popularity in the original coordinates: exp(k'Pk/2 + k'v), P = (1 + S K)**-1 S, v = (1 + S K)**-1 m
-        mixed = np.eye(mean.shape[-1]) + queries @ keys
-        quadratic = np.linalg.solve(mixed, queries)
-        linear = np.linalg.solve(mixed, mean[..., None])[..., 0]
-        return cls(couplings, unit, (centre, (quadratic + np.swapaxes(quadratic, -1, -2)) / 2, linear))
+        square = (*mean.shape, *mean.shape[-1:])
+        if mean.ndim == 0 or queries.shape != square or keys.shape != square or centre.shape != mean.shape:
+            raise DomainError(
+                f"query_mean has shape {mean.shape}, query_cov {queries.shape}, key_cov {keys.shape}, key_mean "
+                f"{centre.shape}; means are (..., d), covariances (..., d, d), of the same heads"
+            )
+        found = coupled(mean, queries, keys)
+        unit = np.divide(found.drift, found.couplings, out=np.zeros_like(found.drift), where=found.couplings > 0)
+        return cls(found.couplings, unit, found.drift, (centre, found.features, found.linear, found.constant))
 
     # -- size of the scores --------------------------------------------------------------------------------------------
 
@@ -151,15 +145,23 @@ class Channel:
         return _plain(np.sqrt(np.sum(self.couplings**2, axis=-1)))
 
     @property
+    def drift(self) -> Real:
+        """``a_i mu_i``: how the mean score of a key grows with each of its coordinates, of shape (..., d)."""
+        found: Real = self.couplings * self.mean if self._drift is None else self._drift
+        return found
+
+    @property
     def beta(self) -> Any:
         """``sqrt(sum a_i**2 (1 + mu_i**2))``: root mean square over rows of the spread of a row's scores."""
-        return _plain(np.sqrt(np.sum(self.couplings**2 * (1 + self.mean**2), axis=-1)))
+        return _plain(np.sqrt(np.sum(self.couplings**2 + self.drift**2, axis=-1)))
 
     @property
     def effective_dim(self) -> Any:
-        """``(sum a_i**2)**2/sum a_i**4``: how many directions share the interaction."""
-        squares = self.couplings**2
-        return _plain(np.sum(squares, axis=-1) ** 2 / np.sum(squares**2, axis=-1))
+        """``(sum a_i**2)**2/sum a_i**4``: how many directions share the interaction; zero without any."""
+        size = self.couplings.max(axis=-1, keepdims=True)
+        squares = np.divide(self.couplings, size, out=np.zeros_like(self.couplings), where=size > 0) ** 2
+        fourth = np.sum(squares**2, axis=-1)
+        return _plain(np.divide(np.sum(squares, axis=-1) ** 2, fourth, out=np.zeros_like(fourth), where=fourth > 0))
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -170,7 +172,7 @@ class Channel:
         of a softmax of so many of them are exact (:func:`bulkedge.propagation.softmax_of_gaussians`), so that rows of
         few or hot keys freeze as they should. Over queries the variance is taken as gamma distributed, with its own
         mean and variance, which is within 0.002 nats and 3 % of the participation for two effective directions, and
-        better for more. The first call for a number of tokens takes about a second.
+        better for more. The first call for a number of tokens makes a table of these, in some 30 milliseconds.
 
         Parameters
         ----------
@@ -183,57 +185,89 @@ class Channel:
             Arrays over the heads, or numbers for a single one.
         """
         tokens = TOKENS.check("tokens", tokens)
-        squares = self.couplings**2
-        mean = np.sum(squares * (1 + self.mean**2), axis=-1)
-        variance = np.sum(squares**2 * (2 + 4 * self.mean**2), axis=-1)
-        nodes, weights = _gamma_rule(np.where(variance > 0, mean**2 / np.where(variance > 0, variance, 1.0), 1.0))
-        scale = np.divide(variance, mean, out=np.zeros_like(mean), where=mean > 0)
-        beta = np.sqrt(scale[..., None] * nodes)
-        heavy = np.where(weights > NEGLIGIBLE, beta, 0.0).max(initial=0.0)
-        if heavy > HOTTEST:
-            raise DomainError(f"scores of a row spread by up to {heavy:.3g}: rows are known up to {HOTTEST:g}")
-        found = np.sum(weights[..., None] * _rows_of(tokens)(np.minimum(beta, HOTTEST)), axis=-2)
-        return Softmax(_plain(found[..., 0]), _plain(found[..., 1]))
+        squares, drifts = self.couplings**2, self.drift**2
+        mean = np.sum(squares + drifts, axis=-1)
+        variance = np.sum(2 * squares * (squares + 2 * drifts), axis=-1)
+        entropy, participation = mean_rows(mean, variance, tokens)
+        return Softmax(_plain(entropy), _plain(participation))
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
-    def popularity(self, k: Any) -> Any:
+    def popularity(self, k: Any, *, limit: bool = False) -> Any:
         """Predicted share of all attention that each key gets: its column sum, over the number of rows.
 
         ``pi(y) ~ prod exp((a_i mu_i y_i + a_i**2 y_i**2/2)/(1 + a_i**2))``: keys along the mean query and long keys are
-        liked, less than by ``E exp(q . k)`` because rows that see them are normalised by them.
+        liked, less than by ``E exp(q . k)`` because rows that see them are normalised by them. That is the limit of
+        many tokens. With as many keys as there are here, a key is itself a part of the normaliser of the rows that look
+        at it, which cannot give it more than one: they give ``x/(1 + x)`` where the limit has ``x``, and where hot rows
+        freeze all ``x`` are larger by one factor, which makes the shares sum to one.
 
         Parameters
         ----------
         k : array of shape (..., tokens, d)
             Keys as :meth:`from_qk` had them; for a channel made of couplings, keys in its own coordinates.
+        limit : bool, optional
+            Whether to leave it at the limit of many tokens.
 
         Returns
         -------
         array of shape (..., tokens)
-            Shares that sum to one.
+            Shares that sum to one, in the library and on the device of the keys; in single precision if these are in
+            single or half on a CPU.
+
+        Raises
+        ------
+        DomainError
+            If these are not keys of these heads, or one of them is not finite.
         """
-        keys = FINITE.check("k", as_numpy(k))
-        if keys.ndim < 2 or keys.shape[:-2] + keys.shape[-1:] != self.couplings.shape:
-            raise DomainError(f"k has shape {keys.shape}, couplings {self.couplings.shape}: not keys of these heads")
-        if self._maps is None:
-            shrunk = 1 / (1 + self.couplings**2)
-            quadratic, linear = self.couplings**2 * shrunk, self.couplings * self.mean * shrunk
-            log = np.sum(0.5 * quadratic[..., None, :] * keys**2 + linear[..., None, :] * keys, axis=-1)
-        else:
-            centre, matrix, vector = self._maps
-            rest = keys - centre[..., None, :]
-            log = 0.5 * np.sum((rest @ matrix) * rest, axis=-1) + (rest @ vector[..., None])[..., 0]
-        log = log - log.max(axis=-1, keepdims=True)
-        weights = np.exp(log)
-        return weights / weights.sum(axis=-1, keepdims=True)
+        keys = working(k if is_array_api_obj(k) else np.asarray(k))
+        shape = tuple(keys.shape)
+        if len(shape) < 2 or shape[:-2] + shape[-1:] != self.couplings.shape:
+            raise DomainError(f"k has shape {shape}, couplings {self.couplings.shape}: not keys of these heads")
+        xp = array_namespace(keys)
+        forms = self._forms(keys)
+        log = forms[..., 0]
+        if not limit and shape[-2] > 1:  # a single key has everything
+            count = float(np.log(shape[-2]))
+            log = saturated(xp, log - count, forms[..., 1] - count, forms[..., 2])
+        weights = xp.exp(log - xp.max(log, axis=-1, keepdims=True))
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        if not bool(xp.all(xp.isfinite(total))):
+            raise DomainError("k has entries that are not finite")
+        return weights / total
+
+    def _forms(self, keys: Any) -> Any:
+        """The three forms of popularity of all keys, of shape (..., tokens, 3), but for the number of keys."""
+        centre, features, linear, constant = self._maps or self._own_maps()
+        maps = (centre[..., None, :], features, quadratics(self.couplings), linear, constant[..., None, :])
+        flat = [each.reshape(-1, *each.shape[-2:]) for each in maps]
+        xp, start, found = array_namespace(keys), 0, []
+        for portion in portions(keys):
+            stop = start + portion.shape[0]
+            centre, features, squares, linear, constant = (
+                xp.asarray(each[start:stop], dtype=keys.dtype, device=device(keys)) for each in flat
+            )
+            rest = portion - centre
+            found.append(xp.matmul(xp.matmul(rest, features) ** 2, squares) + xp.matmul(rest, linear) + constant)
+            start = stop
+        return xp.reshape(xp.concat(found, axis=0), (*keys.shape[:-1], 3))
+
+    def _own_maps(self) -> tuple[Real, Real, Real, Real]:
+        """Centre, features, linear and constant parts for keys in the channel's own coordinates."""
+        shrink = 1 / (1 + self.couplings**2)
+        once = self.drift * shrink
+        lost = once * (1 - shrink)
+        features = self.couplings[..., None] * np.eye(self.couplings.shape[-1])
+        linear = np.stack([once, once - lost, -2 * shrink * lost], axis=-1)
+        constant = constants(self.couplings, *(np.sum(once * each, axis=-1) for each in (self.drift, once, lost)))
+        return np.zeros(self.couplings.shape), features, linear, constant
 
     # -- singular values -----------------------------------------------------------------------------------------------
 
     @property
     def condensed(self) -> Any:
         """Whether the largest squared coupling is a half or more: the operator of the channel is unbounded then."""
-        found = self.couplings.max(axis=-1) ** 2 >= 0.5
+        found = self.couplings.max(axis=-1) ** 2 >= THRESHOLD
         return bool(found) if np.ndim(found) == 0 else found
 
     @property
@@ -246,8 +280,8 @@ class Channel:
 
     @property
     def perron(self) -> Any:
-        """The largest population singular value of the attention matrix; infinite for a condensed channel."""
-        ratios = _mehler(self.couplings)
+        """The largest population singular value ``s_1`` of the attention matrix; infinite for a condensed channel."""
+        ratios = mehler(self.couplings)
         with np.errstate(invalid="ignore", divide="ignore"):
             log = (np.sum(np.log1p(-(ratios**2)), axis=-1) + self._log_squared_norm()) / 2
         return _plain(np.where(self.condensed, np.inf, np.exp(log)))
@@ -255,7 +289,21 @@ class Channel:
     @property
     def ratio(self) -> Any:
         """``s_2/s_1`` for infinitely many tokens, ``r(a_max)``; one for a condensed channel."""
-        return _plain(_mehler(self.couplings.max(axis=-1)))
+        return _plain(mehler(self.couplings.max(axis=-1)))
+
+    def gap(self) -> Any:
+        """The relative gap ``1 - s_2/s_1`` below the largest singular value, for infinitely many tokens.
+
+        It depends on the largest coupling alone: neither other directions nor a mean query make or close it. At a
+        finite number of tokens ``s_2`` is larger (by 5 % at 4000 tokens and a coupling of a half), and the gap smaller.
+
+        Returns
+        -------
+        float or array
+            One for a head without couplings, zero for a condensed channel, whose ``s_2`` nevertheless stays a random
+            share below ``s_1`` at any number of tokens.
+        """
+        return _plain(1 - mehler(self.couplings.max(axis=-1)))
 
     def singular_values(self, count: int) -> Real:
         """The largest population singular values, ``s_1 prod r(a_i)**n_i`` over all exponents n (Mehler's formula).
@@ -267,23 +315,23 @@ class Channel:
 
         Returns
         -------
-        array of shape (count,)
+        array of shape (..., count)
             In decreasing order.
 
         Raises
         ------
         DomainError
-            For a batch of heads, or a condensed channel, which has none.
+            For a condensed channel, which has none.
         """
         count = COUNT.check("count", count)
-        if self.couplings.ndim > 1:
-            raise DomainError("singular_values is of one head; index the couplings of a batch")
-        if self.condensed:
+        if np.any(self.condensed):
             raise DomainError(
                 f"the largest coupling squared is {self.couplings.max() ** 2:.3g} >= 1/2: the operator is unbounded, "
-                "and singular values of attention grow with the number of tokens"
+                "and singular values of attention grow with the number of tokens (growth)"
             )
-        return self.perron * _products(_mehler(self.couplings), count)
+        ratios = mehler(self.couplings)
+        products = np.array([largest_products(each, count) for each in ratios.reshape(-1, ratios.shape[-1])])
+        return np.asarray(self.perron)[..., None] * products.reshape(*ratios.shape[:-1], count)
 
     @property
     def growth(self) -> Any:
@@ -317,54 +365,8 @@ class Channel:
     def _log_squared_norm(self) -> Real:
         rest = 1 - 2 * self.couplings**2
         with np.errstate(divide="ignore", invalid="ignore"):
-            terms = -np.log(rest) / 2 + (self.couplings * self.mean) ** 2 / rest
+            terms = -np.log(rest) / 2 + self.drift**2 / rest
         return np.where(np.any(rest <= 0, axis=-1), np.inf, np.sum(terms, axis=-1))
-
-
-def _mehler(couplings: Any) -> Any:
-    """``r(a) = (sqrt(1 + 2 a**2) - sqrt(1 - 2 a**2))/(2 a)``, one from ``a**2 = 1/2`` on."""
-    square = np.minimum(2 * np.asarray(couplings) ** 2, 1.0)
-    # the same without the cancellation for small a
-    return np.where(square < 1, 2 * np.sqrt(square / 2) / (np.sqrt(1 + square) + np.sqrt(1 - square)), 1.0)
-
-
-def _products(ratios: Real, count: int) -> Real:
-    """The largest products of powers of numbers below one, in decreasing order: a heap of exponents, each made once."""
-    known = ratios[ratios > 0]
-    found, heap = np.zeros(count), [(-1.0, 0)]
-    # an entry stands for a product whose last factor has this index; successors only use it or later ones
-    for k in range(count):
-        if not heap:
-            break
-        value, first = heappop(heap)
-        found[k] = -value
-        for index in range(first, len(known)):
-            heappush(heap, (value * float(known[index]), index))
-    return found
-
-
-def _root(covariance: Real) -> Real:
-    """Symmetric root of a covariance; eigenvalues that rounding made negative are zero."""
-    values, vectors = np.linalg.eigh(covariance)
-    scaled: Real = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-    return scaled @ np.swapaxes(vectors, -1, -2)
-
-
-def _gamma_rule(shape: Real) -> tuple[Real, Real]:
-    """Gauss-Laguerre rules for gamma distributions of these shapes and scale one (Golub and Welsch)."""
-    n = np.arange(NODES)
-    rows, after = np.zeros((*shape.shape, NODES, NODES)), np.arange(1, NODES)
-    rows[..., n, n] = 2 * n + shape[..., None]
-    rows[..., after, after - 1] = np.sqrt(after * (after + shape[..., None] - 1))  # eigh reads the lower half
-    nodes, vectors = np.linalg.eigh(rows)
-    return np.maximum(nodes, 0.0), vectors[..., 0, :] ** 2
-
-
-@lru_cache(maxsize=16)
-def _rows_of(tokens: int) -> CubicSpline:
-    """Entropy and participation of a row as functions of the spread of its scores."""
-    beta = np.linspace(0, HOTTEST, 73)
-    return CubicSpline(beta, [softmax_of_gaussians(float(each), tokens) for each in beta])
 
 
 def _plain(values: Any) -> Any:

@@ -30,12 +30,17 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
+from bulkedge.arrays import EPS, Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 
-BETA, TOKENS = Interval(0, 12), Interval(1, 1e300)
-STEP = 0.04
-"""Spacing of the trapezoidal rules, in standard deviations of a score and in units of ``log s``: both integrands are
-analytic and decay, so that the rules converge geometrically."""
+BETA, TOKENS = Interval(0, 48), Interval(1, 1e300)
+STEP = 0.25
+"""Spacing of the trapezoidal rule in ``log s``, and of that in ``beta z``: the integrands are analytic in a strip of
+half width ``pi/2`` and decay, so that the error of the rules is about ``exp(-pi**2/STEP)``, or ``1e-17``."""
+COARSEST = 0.5
+"""Largest spacing of the nodes of a Gaussian score, whose rule has an error of ``exp(-2 pi**2/COARSEST**2)``."""
+REACH = 10.0
+"""Standard deviations up to which scores are looked at: beyond are ``1e-23`` of them."""
 Verdict = Literal["inside", "rank collapse", "entropy collapse"]
 
 
@@ -43,6 +48,18 @@ class Softmax(NamedTuple):
     """Means over T Gaussian scores at inverse temperature beta: entropy of the weights, and sum of their squares."""
 
     entropy: float
+    participation: float
+
+
+class Gibbs(NamedTuple):
+    """Means over T Gaussian scores ``beta z``: of the log of the sum of their exponentials, and under the weights of z.
+
+    ``score``, the mean z under the softmax weights, is the derivative of ``log_sum`` in beta; ``participation`` is the
+    sum of the squared weights.
+    """
+
+    log_sum: float
+    score: float
     participation: float
 
 
@@ -72,20 +89,66 @@ def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
     >>> round(row.entropy, 3), round(row.participation, 5)
     (6.41, 0.0027)
     """
+    sums = gibbs_of_gaussians(beta, tokens)
+    return Softmax(sums.log_sum - beta * sums.score, sums.participation)
+
+
+def gibbs_of_gaussians(beta: float, tokens: int) -> Gibbs:
+    """What :func:`softmax_of_gaussians` is made of, by the same integrals.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    tokens : int
+        Number T of scores in the row.
+
+    Returns
+    -------
+    Gibbs
+        Means over the scores.
+
+    Examples
+    --------
+    >>> sums = gibbs_of_gaussians(1.0, 10**6)
+    >>> round(float(sums.log_sum - np.log(10**6)), 4), round(sums.score, 4)
+    (0.5, 1.0)
+    """
     beta = BETA.check("beta", beta)
-    z = np.arange(-12.0, 12.0 + STEP / 2, STEP)
-    mass = np.exp(-(z**2) / 2) * STEP / np.sqrt(2 * np.pi)
-    # Z lies between its largest weight, at least e**(-8 beta), and T times e**(8 beta)
-    log_s = np.arange(-np.log(tokens) - 12 * beta - 40, 12 * beta + 6, STEP)
-    weight = np.exp(log_s[:, None] + beta * z)
-    decay = np.exp(-weight)
-    # one minus phi keeps its digits where s is small, which counts T times
-    phi = 1 + np.expm1(-weight) @ mass / mass.sum()
-    others = phi ** (tokens - 1)
-    participation = tokens * STEP * np.sum((decay * weight**2) @ mass * others)
-    energy = tokens * STEP * np.sum((decay * weight * z) @ mass * others)
-    log_sum = STEP * np.sum(np.exp(-np.exp(log_s)) - others * phi)
-    return Softmax(float(log_sum - beta * energy), float(participation))
+    # nodes of log s: Z lies between its largest weight, at least e**(-8 beta), and T times e**(8 beta)
+    first = -np.log(tokens) - REACH * beta - 40
+    log_s = first + STEP * np.arange(np.ceil((REACH * beta + 6 - first) / STEP))
+    lost, square, tilted = _smoothed(beta, log_s)
+    # log(1 - lost) keeps the digits of a small loss, which counts T times
+    log_phi = np.log1p(-np.minimum(lost, 1 - EPS / 2))
+    others = np.exp((tokens - 1) * log_phi)
+    participation = tokens * STEP * np.sum(square * others)
+    energy = tokens * STEP * np.sum(tilted * others)
+    log_sum = STEP * np.sum(np.exp(-np.exp(log_s)) - np.exp(tokens * log_phi))
+    return Gibbs(float(log_sum), float(energy), float(participation))
+
+
+def _smoothed(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
+    """``E[1 - e**-x]``, ``E[x**2 e**-x]`` and ``E[z x e**-x]`` over a Gaussian z, ``x = s exp(beta z)``, for each s.
+
+    All are sums of positive terms (but for the sign of z), so that small ones keep their relative accuracy. The nodes
+    of ``beta z`` are those of ``log s``, which makes the sums convolutions; where beta is so small that this would
+    leave the Gaussian too few nodes, they are its own.
+    """
+    shared = beta * COARSEST > STEP
+    step = STEP / beta if shared else COARSEST
+    count = int(np.ceil(REACH / step))
+    z = step * np.arange(-count, count + 1)
+    mass = np.exp(-(z**2) / 2)
+    mass /= mass.sum()
+    log_x = log_s[0] + STEP * np.arange(-count, len(log_s) + count) if shared else log_s[:, None] + beta * z
+    x = np.exp(np.minimum(log_x, 7.0))  # e**-x is zero there, and stays so
+    density = x * np.exp(-x)
+
+    def mean(values: Real, weights: Real) -> Real:
+        return np.convolve(values, weights[::-1], "valid") if shared else values @ weights
+
+    return mean(-np.expm1(-x), mass), mean(x * density, mass), mean(density, mass * z)
 
 
 def freezing_beta(tokens: float) -> float:

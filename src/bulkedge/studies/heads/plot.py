@@ -1,9 +1,11 @@
 """Figures of the studies of real heads, each in a file of ``figures/``."""
 
 from bulkedge.studies.heads.figures.causal import causal
+from bulkedge.studies.heads.figures.gap import gap
 from bulkedge.studies.heads.figures.hot import hot
 from bulkedge.studies.heads.figures.long_context import long_context
+from bulkedge.studies.heads.figures.popularity import popularity
 from bulkedge.studies.heads.figures.shrinkage import shrinkage
 from bulkedge.studies.heads.figures.trained import trained
 
-__all__ = ["causal", "hot", "long_context", "shrinkage", "trained"]
+__all__ = ["causal", "gap", "hot", "long_context", "popularity", "shrinkage", "trained"]
