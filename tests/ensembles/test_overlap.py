@@ -70,7 +70,7 @@ def test_overlaps_are_interpolated(beta, tokens):
 
 
 def kernels(design, beta, draws, rng):
-    """Mean cosines (draw, layer) of infinitely wide key-query stacks: given the kernel K, scores have covariance K x K."""
+    """Mean cosines (draw, layer) of wide key-query stacks: scores have covariance K x K given the kernel."""
     tokens, skip, gap = design.tokens, design.skip, design.gap
     kernel = np.broadcast_to(np.eye(tokens), (draws, tokens, tokens))
     found = []
