@@ -6,18 +6,23 @@ The random matrices themselves, :class:`bulkedge.RandomMarkov` and :class:`bulke
 from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms, pullback
 from bulkedge.propagation.isometry import Isometry, deepest, tradeoff
 from bulkedge.propagation.moments import Moments, finite_moments
+from bulkedge.propagation.overlap import Overlaps, overlaps, participation_variance, softmax_overlap
 from bulkedge.propagation.trainability import Trainability, freezing_beta, softmax_of_gaussians
 
 __all__ = [
     "Isometry",
     "Moments",
+    "Overlaps",
     "Trainability",
     "deepest",
     "estimated_gradient_norms",
     "finite_moments",
     "freezing_beta",
     "gradient_norms",
+    "overlaps",
+    "participation_variance",
     "pullback",
     "softmax_of_gaussians",
+    "softmax_overlap",
     "tradeoff",
 ]

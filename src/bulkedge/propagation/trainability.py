@@ -11,6 +11,10 @@ Attention with independent Gaussian scores, ``X_l = a X_{l-1} + sqrt(1 - a**2) A
 
 Both come for any number of tokens from integrals over one Laplace transform, ``1/Z**2 = int s e**(-s Z) ds``.
 
+Key-query attention with LayerNorm (``attention="key-query"``) has correlated rows: similar tokens ask for the same.
+Then the overlap of two rows, :func:`bulkedge.propagation.softmax_overlap`, pulls tokens together that the participation
+ratio alone would keep apart.
+
 >>> design = Trainability(tokens=1000, depth=12, skip=0.7)
 >>> [design.verdict(beta) for beta in (0.5, 3.5, 4.0)]
 ['rank collapse', 'inside', 'entropy collapse']
@@ -19,6 +23,8 @@ Both come for any number of tokens from integrals over one Laplace transform, ``
 (3.16, 3.72)
 >>> Trainability(tokens=1000, depth=12, skip=0.5).window() is None
 True
+>>> [round(float(each), 3) for each in Trainability(512, 3, 0.9, attention="key-query").similarities(3.0)]
+[0.0, 0.0, 0.001, 0.002]
 """
 
 from __future__ import annotations
@@ -32,6 +38,8 @@ from scipy.optimize import brentq
 
 from bulkedge.arrays import EPS, Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.errors import DomainError
+from bulkedge.propagation.overlap import Overlaps, overlaps
 
 BETA, TOKENS = Interval(0, 48), Interval(1, 1e300)
 STEP = 0.25
@@ -186,6 +194,95 @@ class Trainability(Parametric):
     skip: float = parameter(Interval(0, 1), "weight a of the skip connection; attention has sqrt(1 - a**2)", 0.0)
     gap: bool = parameter(Choice((True, False)), "whether attention keeps its gap", default=True)
     share: float = parameter(Interval(0, 1, "()"), "share of the signal that tokens must keep to themselves", 0.5)
+    attention: Literal["markov", "key-query"] = parameter(
+        Choice(("markov", "key-query")),
+        "independent scores, or those of wide queries and keys, with LayerNorm",
+        "markov",
+    )
+    rows: Literal["finite", "limit"] = parameter(
+        Choice(("finite", "limit")), "rows of T tokens, or of infinitely many at beta/sqrt(log T) fixed", "finite"
+    )
+
+    def overlaps(self, beta: float, similarity: float = 0.0) -> Overlaps:
+        """Overlap of a row of attention with itself, and of two rows, for tokens with this cosine.
+
+        In the limit of many tokens rows are uniform up to the freezing point and two of them never share a token: the
+        random energy model, as Giorlandino and Goldt (arXiv:2505.24333) have it.
+
+        Parameters
+        ----------
+        beta : float
+            Standard deviation of the scores of orthonormal tokens.
+        similarity : float
+            Cosine of two tokens; zero for ``attention="markov"``, whose scores do not know the tokens.
+
+        Returns
+        -------
+        Overlaps
+            ``E sum_j A_ij**2`` and ``E sum_j A_ij A_kj``.
+        """
+        beta = BETA.check("beta", beta)
+        if self.rows == "finite":
+            return overlaps(beta, self.tokens, similarity)
+        spread = beta * np.sqrt(max(1 - similarity, 0.0))
+        frozen = max(1 - freezing_beta(self.tokens) / spread, 0.0) if spread > 0 else 0.0
+        return Overlaps(frozen + (1 - frozen) / self.tokens, 1 / self.tokens)
+
+    def similarities(self, beta: float, start: float = 0.0) -> Real:
+        """Mean cosine of two tokens after each layer of key-query attention with LayerNorm.
+
+        With p the cosine before a layer, a row of attention has power ``p + (1 - p) O`` and two rows the product
+        ``p + (1 - p) O'``, O and O' the :meth:`overlaps`; without the gap ``(1 - p) (O - 1/T)`` and likewise. Wide
+        heads and values keep these means, and the next cosine is ``(a**2 p + b P')/(a**2 + b P)``, ``b = 1 - a**2``
+        (docs/theory/propagation.md, "Two rows of attention").
+
+        Parameters
+        ----------
+        beta : float
+            Standard deviation of the scores of orthonormal tokens.
+        start : float
+            Cosine of two tokens of the input, zero for orthonormal ones.
+
+        Returns
+        -------
+        array of shape (depth + 1,)
+            The input's first. One where no signal is left.
+        """
+        if self.attention != "key-query":
+            raise DomainError(
+                f"similarities are those of attention = 'key-query', not {self.attention!r}: distinct_share has the "
+                "mean over pairs of tokens"
+            )
+        found = [Interval(-1 / (self.tokens - 1), 1).check("start", start)]
+        for _ in range(self.depth):
+            found.append(self.next_similarity(found[-1], self.overlaps(beta, found[-1])))
+        return np.array(found)
+
+    def next_similarity(self, similarity: float, rows: Overlaps) -> float:
+        """Cosine of two tokens after one layer of key-query attention with LayerNorm, if rows have these overlaps.
+
+        A ratio of means: that LayerNorm divides by lengths which fluctuate with the participation of their rows is left
+        out, as is that cosines differ from pair to pair.
+
+        Parameters
+        ----------
+        similarity : float
+            Cosine of two tokens before the layer.
+        rows : Overlaps
+            As :meth:`overlaps` has them.
+
+        Returns
+        -------
+        float
+            One where no signal is left.
+        """
+        through, skipped, p = 1 - self.skip**2, self.skip**2, similarity
+        left = 0.0 if self.gap else 1 / self.tokens
+        power, product = ((p if self.gap else 0.0) + (1 - p) * (each - left) for each in rows)
+        total = skipped + through * max(power, 0.0)
+        if total == 0:
+            return 1.0
+        return min((skipped * p + through * product) / total, 1.0)
 
     def passed(self, beta: float) -> float:
         """``Y``, the power of differences between tokens that one attention matrix passes on.
@@ -202,15 +299,18 @@ class Trainability(Parametric):
         """
         if beta == 0:
             return 0.0
+        if self.rows == "limit":
+            return self.overlaps(beta).same - 1 / self.tokens
         return max(softmax_of_gaussians(beta, self.tokens).participation - 1 / self.tokens, 0.0)
 
     def distinct_share(self, beta: float) -> float:
         """Share of the signal's power that tokens do not have in common, after the last layer.
 
-        With p the mean power of a token's difference from the mean token, and c the power of the mean token,
-        expectations over attention and values give ``p' = (a**2 + b Y) p``, and ``c' = (a**2 + b) c + b Y p/(T - 1)``
-        with the gap, ``c' = a**2 c + b Y p/(T - 1)`` without it; ``b = 1 - a**2`` (docs/theory/propagation.md,
-        "Trainability").
+        For key-query attention, whose tokens have one length, ``(1 - 1/T)`` times one minus the last of
+        :meth:`similarities`. For independent scores, with p the mean power of a token's difference from the mean token,
+        and c the power of the mean token, expectations over attention and values give ``p' = (a**2 + b Y) p``, and
+        ``c' = (a**2 + b) c + b Y p/(T - 1)`` with the gap, ``c' = a**2 c + b Y p/(T - 1)`` without it; ``b = 1 - a**2``
+        (docs/theory/propagation.md, "Trainability").
 
         Parameters
         ----------
@@ -222,6 +322,8 @@ class Trainability(Parametric):
         float
             Between 0, where all tokens are the same, and 1; the input, of orthonormal tokens, has ``1 - 1/T``.
         """
+        if self.attention == "key-query":
+            return float((1 - 1 / self.tokens) * (1 - self.similarities(beta)[-1]))
         through, skipped = 1 - self.skip**2, self.skip**2
         passed = self.passed(beta)
         apart, common = 1 - 1 / self.tokens, 1 / self.tokens

@@ -40,50 +40,76 @@ __all__ = [
     "training",
     "upscaled_skip",
 ]
+SHOWN = 3
+"""Skip connections of which key-query attention is drawn, the strongest."""
 
 
 def trainability(data: xr.Dataset) -> Figure:
-    """The map, a panel for each depth: predicted share as colour, simulation as points, and the two boundaries."""
+    """Above the map and the entropy, theory on its own fine grid; below key-query attention, a panel for each depth."""
     depths = data.depth.values.tolist()
-    figure, grid = panels(1, len(depths) + 1, width=2.3, height=2.6)
+    figure, grid = panels(2, len(depths) + 1, width=2.3, height=2.5)
     image: Any = None
     beta, skip = np.meshgrid(data.beta, data.skip)
     look: dict[str, Any] = {"vmin": 0, "vmax": 1, "cmap": "viridis"}
     for axes, depth in zip(grid[0], depths, strict=False):
         one = data.sel(depth=depth)
-        image = axes.pcolormesh(data.beta, data.skip, one.predicted, shading="gouraud", rasterized=True, **look)
+        image = axes.pcolormesh(data.fine_beta, data.fine_skip, one.fine, shading="gouraud", rasterized=True, **look)
         found = one.apart.mean("draw") / one.power.mean("draw")
         axes.scatter(beta, skip, c=found, s=18, edgecolors="white", lw=0.6, clip_on=False, zorder=4, **look)
-        if float(one.predicted.min()) < 0.5 < float(one.predicted.max()):
-            axes.contour(data.beta, data.skip, one.predicted, levels=[0.5], colors="white")
+        if float(one.fine.min()) < 0.5 < float(one.fine.max()):
+            axes.contour(data.fine_beta, data.fine_skip, one.fine, levels=[0.5], colors="white")
         axes.axvline(float(data.freezing), color=COLOURS[1])
         axes.set(title=f"depth {depth}", xlabel=r"score scale $\beta$")
     grid[0, 0].set_ylabel("weight of the skip connection")
     figure.colorbar(image, ax=grid[0, : len(depths)].tolist(), label="distinct share", shrink=0.9)
-    last = grid[0, -1]
+    _entropy(grid[0, -1], data)
+    for axes, depth in zip(grid[1], depths, strict=False):
+        _paired(axes, data.sel(depth=depth), depth)
+    grid[1, 0].set_ylabel("distinct share")
+    _legend(figure, grid[1, -1], data)
+    figure.suptitle(f"{data.attrs['tokens']} tokens, {data.sizes['draw']} draws at each point", fontsize=8)
+    return figure
+
+
+def _entropy(axes: Any, data: xr.Dataset) -> None:
+    """Mean entropy of a row over score scales."""
     row = data.entropy.mean("skip")
-    line(last, data.beta, data.predicted_entropy, label="theory", color=COLOURS[0])
-    marks(last, data.beta, row.mean("draw"), row.std("draw", ddof=1) / data.sizes["draw"] ** 0.5)
-    limit = np.maximum(np.log(data.attrs["tokens"]) - data.beta**2 / 2, 0.0)
-    line(last, data.beta, limit, label=r"$\log T - \beta^2/2$", color=COLOURS[-1], ls="--")
-    last.axvline(float(data.freezing), color=COLOURS[1])
-    last.set(xlabel=r"score scale $\beta$", ylabel="entropy of a row", ylim=(0, None), title="entropy")
-    last.legend(loc="upper right", frameon=True, framealpha=1.0, facecolor="white", edgecolor="none")
+    line(axes, data.fine_beta, data.fine_entropy, label="theory", color=COLOURS[0])
+    marks(axes, data.beta, row.mean("draw"), row.std("draw", ddof=1) / data.sizes["draw"] ** 0.5)
+    limit = np.maximum(np.log(data.attrs["tokens"]) - data.fine_beta**2 / 2, 0.0)
+    line(axes, data.fine_beta, limit, label=r"$\log T - \beta^2/2$", color=COLOURS[-1], ls="--")
+    axes.axvline(float(data.freezing), color=COLOURS[1])
+    axes.set(xlabel=r"score scale $\beta$", ylabel="entropy of a row", ylim=(0, None), title="entropy")
+    axes.legend(loc="lower left", frameon=False)
+
+
+def _paired(axes: Any, one: xr.Dataset, depth: int) -> None:
+    """Distinct share of key-query attention over score scales, at one depth: strongest skip connections only."""
+    for k, skip in enumerate(one.skip.values[-SHOWN:].tolist()):
+        here = one.sel(skip=skip)
+        for name, style in (("paired", "-"), ("many", "--"), ("alone", ":")):
+            line(axes, one.curve_beta, here[f"{name}_curve"], color=COLOURS[k], ls=style)
+        error = here.key_query.std("draw", ddof=1) / one.sizes["draw"] ** 0.5
+        marks(axes, one.beta, here.key_query.mean("draw"), error, color=COLOURS[k])
+    axes.set(title=f"key-query, depth {depth}", xlabel=r"score scale $\beta$", ylim=(-0.03, 1.03))
+
+
+def _legend(figure: Figure, axes: Any, data: xr.Dataset) -> None:
+    """Names of what the maps show below the figure; those of key-query attention in the empty panel."""
     edge: Any = {"markersize": 4, "color": "none", "marker": "o", "markerfacecolor": "#21918c"}
+    stroke = [Stroke(linewidth=2.3, foreground="0.5"), Normal()]
     handles = [
-        Line2D(
-            [],
-            [],
-            label="predicted share 1/2",
-            color="white",
-            path_effects=[Stroke(linewidth=2.3, foreground="0.5"), Normal()],
-        ),
+        Line2D([], [], label="predicted share 1/2", color="white", path_effects=stroke),
         Line2D([], [], label=r"freezing, $\beta = \sqrt{2\log T}$", color=COLOURS[1]),
         Line2D([], [], label="simulation (colour of the disc)", markeredgecolor="0.5", **edge),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    figure.suptitle(f"{data.attrs['tokens']} tokens, {data.sizes['draw']} draws at each point", fontsize=8)
-    return figure
+    skips = data.skip.values[-SHOWN:].tolist()
+    names = [Line2D([], [], label=f"skip {skip:g}", color=COLOURS[k]) for k, skip in enumerate(skips)]
+    styles = {"-": "theory, T tokens", "--": "many tokens", ":": "rows without overlap"}
+    names += [Line2D([], [], label=name, color="0.3", ls=style) for style, name in styles.items()]
+    axes.axis("off")
+    axes.legend(handles=names, loc="center left", frameon=False, title="key-query attention")
 
 
 def training(data: xr.Dataset) -> Figure:
