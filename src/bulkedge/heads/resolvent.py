@@ -100,7 +100,33 @@ class Equations:
         UnresolvedError
             If some point was not solved.
         """
-        return _accelerated(lambda state, which: self.image(state, z[which]), start, np.abs(z), tolerance)
+        found, missed = _accelerated(
+            lambda state, which: self.image(state, z[which]), start, np.abs(z), tolerance, MOST
+        )
+        if len(missed):
+            raise UnresolvedError(f"the equations of a head were not solved at |z| = {np.abs(z[missed])[:3]}")
+        return found
+
+    def approach(self, z: Complex, start: Complex, tolerance: float, steps: int) -> Complex:
+        """As :meth:`solve`, but only so many steps: what was reached by then is returned.
+
+        Parameters
+        ----------
+        z : array of shape (p,)
+            Points, as for :meth:`solve`.
+        start : array of shape (r + c, p)
+            First guess.
+        tolerance : float
+            As for :meth:`solve`.
+        steps : int
+            Steps at most.
+
+        Returns
+        -------
+        array of shape (r + c, p)
+            g over h, nearly.
+        """
+        return _accelerated(lambda state, which: self.image(state, z[which]), start, np.abs(z), tolerance, steps)[0]
 
 
 def _times(matrix: Real, state: Complex) -> Complex:
@@ -109,16 +135,19 @@ def _times(matrix: Real, state: Complex) -> Complex:
     return np.ascontiguousarray(matrix @ flat).view(complex)
 
 
-def _accelerated(image: Callable[[Complex, Real], Complex], start: Complex, sizes: Real, tolerance: float) -> Complex:
+def _accelerated(
+    image: Callable[[Complex, Real], Complex], start: Complex, sizes: Real, tolerance: float, most: int
+) -> tuple[Complex, Real]:
     """Fixed points of ``image``, one for each column, by Anderson's acceleration of the averaged iteration.
 
     ``image`` also takes the numbers of the columns that it is given. A step that leaves the lower half-plane, which the
-    equations never do, is replaced by an average of the last state and its image.
+    equations never do, is replaced by an average of the last state and its image. Also returned are the numbers of the
+    columns that were not solved within so many steps.
     """
     result, active, state = start.copy(), np.arange(start.shape[1]), start
     images: list[Complex] = []
     changes: list[Complex] = []
-    for step in range(MOST):
+    for step in range(most):
         if step % RESTART == 0:
             images, changes = [], []
         mapped = image(state, active)
@@ -129,14 +158,15 @@ def _accelerated(image: Callable[[Complex, Real], Complex], start: Complex, size
             active, mapped, change, state = active[~done], mapped[:, ~done], change[:, ~done], state[:, ~done]
             images, changes = [each[:, ~done] for each in images], [each[:, ~done] for each in changes]
         if not len(active):
-            return result
+            return result, active
         mean = (mapped + state) / 2
         images, changes = [*images[-MEMORY:], mapped], [*changes[-MEMORY:], change]
         state = _mixed(images, changes) if len(images) > 1 else mean
         # a late start is for what does not converge: averages alone always do, however slowly
         wrong = np.any(state.imag >= 0, axis=0) | ~np.all(np.isfinite(state), axis=0) | (step > MOST // 2)
         state[:, wrong] = mean[:, wrong]
-    raise UnresolvedError(f"the equations of a head were not solved at |z| = {sizes[active][:3]}")
+    result[:, active] = state
+    return result, active
 
 
 def _mixed(images: list[Complex], changes: list[Complex]) -> Complex:

@@ -7,15 +7,16 @@ import json
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bulkedge.plots.style import BARS, COLOURS, SIMULATION, THEORY, line, panels
+from bulkedge.plots.style import COLOURS, SIMULATION, THEORY, line, panels
 
 COOL, NEAR = 0.62, 0.1
 EXAMPLES = 3
 
 
 def trained(data: xr.Dataset) -> Figure:
-    """Distribution functions of three cool heads beside both laws, and the distance of all heads over their coupling."""
+    """Distribution functions of three cool heads beside both laws, and the distances of all heads."""
     figure, (axes,) = panels(1, 2, width=3.8, height=3.0)
     functions, distances = axes
     cool = data.isel(head=np.flatnonzero(data.coupling.values < COOL))
@@ -27,22 +28,24 @@ def trained(data: xr.Dataset) -> Figure:
         for name, colour, style in (("channel law", THEORY, "-"), ("finite-head law", COLOURS[2], "--")):
             shown = name if n == 0 else "_nolegend_"
             line(functions, head.value, head.predicted.sel(law=name), label=shown, color=colour, ls=style, lw=1.1)
-        place = f"{head.text.item()} {int(head.layer) + 1}.{int(head.number) + 1}"
-        functions.annotate(place, (float(head.value[-12]), 0.9 - 0.12 * n), fontsize=6, ha="right", color=BARS)
     functions.set(xscale="log", xlabel=r"squared singular value of $\sqrt{\ell}\,(A - 1\pi')$", ylabel="mass up to x")
     functions.legend(loc="upper left")
     order = data.neighbours.values >= NEAR
     for places, marker, words in (("mean", "o", "words at the mean of their places"), ("as they are", "x", "in place")):
         found = data.distance.sel(places=places, law="channel law").values
         for which, colour, who in ((~order, SIMULATION, "other heads"), (order, THEORY, "heads of neighbours")):
-            if which.any():
-                distances.plot(
-                    data.coupling.values[which], found[which], marker, ms=4, color=colour, label=f"{who}, {words}"
-                )
+            coupling, label = data.coupling.values[which], f"{who}, {words}"
+            distances.plot(coupling, found[which], marker, ms=4, color=colour, label=label)
     isotropic = data.distance.sel(places="mean", law="finite-head law")
     distances.plot(data.coupling, isotropic, "^", ms=3.5, color=COLOURS[2], label="finite-head law, cool heads")
-    distances.set(xscale="log", yscale="log", xlabel="largest coupling of the head", ylabel="Kolmogorov distance")
-    distances.legend(loc="best", fontsize=6)
+    distances.set(xscale="log", yscale="log", ylim=(0.008, 6), ylabel="Kolmogorov distance")
+    distances.set_xlabel("largest coupling of the head")
+    for axis in (distances.xaxis, distances.yaxis):
+        axis.set_major_locator(FixedLocator((0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
+    distances.legend(loc="upper left", fontsize=6)
     made_by = json.loads(data.attrs["parameters"])
-    figure.suptitle(f"{made_by['heads']} heads of MiniLM on {made_by['tokens']} tokens of two texts")
+    size = f"{made_by['heads']} heads of MiniLM on {made_by['tokens']} tokens of two texts"
+    figure.suptitle(f"three cool heads, and distances of {size}")
     return figure
