@@ -21,7 +21,6 @@ Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
 """``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
 the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
 
-
 LOWERING = 16.0
 """What the height of z is divided by on the way down to the axis."""
 STAYS, FALLS = 0.36, 0.18
@@ -86,7 +85,7 @@ def descend(
     ``z = x + i h`` comes down from far above the axis: each time h is divided by 16 the fixed point moves by a bounded
     hyperbolic distance (Schwarz-Pick), which Newton bridges. Outside the bulk the height of the fixed point falls like
     h, and at last the result is real; in the bulk it stays. Which of the two shows once h is smaller than the distance
-    to the nearest edge; so points that are within rounding error of an edge remain undecided.
+    to the nearest edge; points within rounding error of an edge remain undecided.
 
     Parameters
     ----------
