@@ -51,8 +51,11 @@ def test_simulation(beta, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.5, 3.0, 10.0])
 def test_few_tokens(beta):
-    """Two hundred draws of 64 tokens: 0.005, and a value in 64, which is what terms of order 1/l may move."""
-    check(beta, 64, 200, 20261118, 0.005 + 1 / 64)
+    """Two hundred draws of 64 tokens: 0.005, a value in 64, and half the noise of 12,800 independent values at 95 %.
+
+    Terms of order 1/l are left out: it is 0.006 at beta 0.5 and 3, and 0.02 at beta 10, for values below the largest.
+    """
+    check(beta, 64, 200, 20261118, 0.005 + 1 / 64 + 0.68 / 12_800**0.5)
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ SMALL = {
     "equivalence/taylor": {"sizes": 3, "draws": 8},
     "equivalence/threshold": {"fourfold": 2, "doublings": 2, "draws": 12},
     "equivalence/top": {"tokens": 200, "head_dim": 200, "draws": 30},
-    "heads/hot": {"tokens": 200, "betas": (1.0, 3.0), "draws": 8},
+    "heads/hot": {"tokens": 200, "betas": (3.0,), "draws": 8},
     "heads/gap": {"tokens": 300, "draws": 40, "smallest": 64, "doublings": 2},
     "heads/popularity": {"tokens": 256},
     "heads/long-context": {"tokens": 512, "draws": 6},

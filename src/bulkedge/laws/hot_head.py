@@ -83,9 +83,9 @@ class HotHeadLaw(Parametric, Distribution):
     l times the Poisson law of rate one. One value in l is zero, since rows sum to zero: that is an atom.
 
     The distribution function is the same in every process. It is accurate to 0.001 where rows are dense and to about
-    0.005 where they are not, besides terms of order 1/l (0.01 at 64 tokens); just below multiples of l, from beta 8 on,
-    it rises more steeply than the table resolves, and may be off by 0.02. Single draws of 1000 tokens are 0.003
-    (beta 0.5) to 0.02 (beta 10) away from it, as far as from each other.
+    0.005 where they are not, besides terms of order 1/l (up to 0.02 at 64 tokens); just below multiples of l, from
+    beta 8 on, it rises more steeply than the table resolves, and may be off by 0.02. Single draws of 1000 tokens are
+    0.003 (beta 0.5) to 0.02 (beta 10) away from it, as far as from each other.
 
     It is no :class:`~bulkedge.laws.base.Law`: a table is solved for when it is first asked for, in one to six seconds,
     and there is no density and no edge. Scores of keys and queries are not independent (docs/laws/hot_head.md).

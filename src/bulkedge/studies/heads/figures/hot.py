@@ -68,7 +68,7 @@ def _distances(axes: Axes, data: xr.Dataset) -> None:
             color=colour,
         )
     line(axes, data.beta, data.pooled.sel(law="hot"), label="all draws together", ls=":", lw=0.9, marker=".", ms=3)
-    axes.legend(loc="center left", bbox_to_anchor=(0.0, 0.62))
+    axes.legend(loc="lower right")
     axes.set(xscale="log", yscale="log", xlabel="β", ylabel="Kolmogorov distance", title="distance to each law")
     axes.xaxis.set_major_locator(FixedLocator(data.beta.values.tolist()))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
