@@ -35,8 +35,9 @@ from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.finite_head import NEGLIGIBLE, FiniteHeadLaw
 from bulkedge.laws.units import Unit
 
-PARTS = (8, 6)
-"""Terms that the first two degrees are split into, by the size of their features."""
+PARTS = ((16, 6), (8, 6), (8, 4))
+"""Terms that the first two degrees are split into, by the size of their features: where rows and columns are alike but
+for the lengths of queries and keys, where popularity or repetitions make them differ, and where both do."""
 SPLIT = 30.0
 """Rank ratio up to which a degree is split: beyond it is noise, whatever the sizes of its features."""
 LIKED = ((0.05, 3), (0.3, 5), (np.inf, 8))
@@ -47,6 +48,9 @@ MOST_KINDS = 5
 """Groups of tokens, by how often they occur."""
 DRAWS = 8
 """Draws of weights over which couplings are averaged, each at its rank."""
+NOISE, MOST_DIRECTIONS = 2.4, 8000
+"""An eigenvalue this many times the root mean square of an entry over the root of the tokens is no noise, which ends at
+2; and directions that a covariance is spread over at most."""
 WHITE, EVEN = 1e-3, 0.02
 """Relative variance below which a profile is left out, and variance of the logarithm below which popularity is."""
 
@@ -101,8 +105,8 @@ class Sizes(NamedTuple):
         scale = float(shares @ squares)
         if not scale > 0:
             raise DomainError("inputs are all the same token: attention is uniform, and has no bulk")
-        values = np.maximum(np.linalg.eigvalsh((centred * shares[:, None]).T @ centred), 0.0)
-        couplings = _couplings(values[values > 1e-10 * values.max()], head_dim)
+        values = population(centred @ centred.T / scale, shares)
+        couplings = _couplings(values, head_dim)
         spread = float(shares @ (squares / scale - 1) ** 2)
         return cls(
             scale,
@@ -110,7 +114,7 @@ class Sizes(NamedTuple):
             tuple(couplings.tolist()),
             tuple(sorted(counts.tolist())),
             spread,
-            _likeness(centred / np.sqrt(scale), shares, values / scale),
+            _likeness(centred @ centred.T / scale, shares, values),
         )
 
     def law(self, beta: float, head_dim: int) -> TokenHeadLaw:
@@ -132,8 +136,45 @@ class Sizes(NamedTuple):
         return TokenHeadLaw(head, beta**2 * self.popularity, self.couplings, self.multiplicities)
 
 
+def population(gram: Real, shares: Real) -> Real:
+    """Eigenvalues of the covariance that tokens with this Gram matrix were drawn from, of sum one.
+
+    The Gram matrix without its diagonal has the covariance's eigenvalues, and noise of the size of its entries. What is
+    beyond the noise is taken as it is; what is left of the power is spread over as many directions as the mean square
+    of the entries asks for. (The eigenvalues of the tokens' own covariance would not do: of orthonormal tokens, as of
+    any that are fewer than their dimensions, they hold the noise a second time.)
+
+    Parameters
+    ----------
+    gram : array of shape (tokens, tokens)
+        ``x_i . x_j`` of distinct tokens, of mean square length one.
+    shares : array of shape (tokens,)
+        How often each occurs, of sum one.
+
+    Returns
+    -------
+    array of shape (directions,)
+        At least one, largest first; many and small for orthonormal tokens.
+    """
+    apart = gram - np.diag(np.diag(gram))
+    root = np.sqrt(shares)
+    energy = float(shares @ apart**2 @ shares) / max(1 - float(np.sum(shares**2)), 1e-12)
+    values = np.linalg.eigvalsh(root[:, None] * apart * root)[::-1]
+    large: list[float] = []
+    for value in values.tolist():
+        rest = max(energy - sum(each**2 for each in large), 0.0)
+        if value < NOISE * np.sqrt(rest / len(gram)) or sum(large) + value > 1:
+            break
+        large.append(value)
+    left, rest = max(1 - sum(large), 0.0), energy - sum(each**2 for each in large)
+    directions = int(min(max(round(left**2 / max(rest, 1e-12)), 1), MOST_DIRECTIONS))
+    return np.array([*large, *np.full(directions, left / directions)])
+
+
 def _couplings(values: Real, head_dim: int) -> Real:
     """Squared singular values of ``C**(1/2) W_Q W_K' C**(1/2)``, of mean one, C of these eigenvalues; largest first."""
+    if np.sum(values**2) * head_dim < WHITE:
+        return np.ones(head_dim)
     rng = np.random.default_rng(0)
     found = np.zeros((DRAWS, head_dim))
     for each in found:
@@ -145,17 +186,15 @@ def _couplings(values: Real, head_dim: int) -> Real:
     return np.asarray(mean / mean.mean())
 
 
-def _likeness(centred: Real, shares: Real, values: Real) -> float:
+def _likeness(gram: Real, shares: Real, values: Real) -> float:
     """Energy of squared correlations of different tokens, l times their mean square, beyond that of Gaussian tokens.
 
     Of those it is ``3 (tr C**2)**2 + 6 tr C**4`` in the mean.
     """
-    fourth = (centred @ centred.T) ** 4
-    np.fill_diagonal(fourth, 0.0)
-    pairs = 1 - float(np.sum(shares**2))
-    mean = float(shares @ fourth @ shares) / pairs if pairs > 0 else 0.0
+    fourth = (gram - np.diag(np.diag(gram))) ** 4
+    mean = float(shares @ fourth @ shares) / max(1 - float(np.sum(shares**2)), 1e-12)
     gaussian = 3 * float(np.sum(values**2)) ** 2 + 6 * float(np.sum(values**4))
-    return len(centred) * (mean - gaussian)
+    return len(gram) * (mean - gaussian)
 
 
 @dataclass(frozen=True)
@@ -180,12 +219,16 @@ class TokenHeadLaw(Parametric, Law):
     def _distinct(self) -> float:
         return len(self.multiplicities) / sum(self.multiplicities)
 
+    @property
+    def _profiles(self) -> int:
+        """Whether popularity, repetitions or both make a profile: zero to two."""
+        return int(self.popularity >= EVEN) + int(np.var(self.multiplicities) >= WHITE)
+
     @cached_property
     def _problem(self) -> ProfiledSum:
         """Of the distinct tokens alone: with a part s of all, variances and ratios are 1/s times as large."""
         plain = self.head.profiled()
-        others = int(self.popularity >= EVEN) + int(np.var(self.multiplicities) >= WHITE)
-        rows, columns = (_fewer(each, LENGTHS[others]) for each in (plain.rows, plain.columns))
+        rows, columns = (_fewer(each, LENGTHS[self._profiles]) for each in (plain.rows, plain.columns))
         kinds = _kinds(np.array(self.multiplicities, dtype=float))
         rows, columns = _times(rows, *kinds), _times(_times(columns, *kinds), *liked(self.popularity))
         # the profile has mean one: what popularity adds to the mean square goes to the variances
@@ -210,7 +253,7 @@ class TokenHeadLaw(Parametric, Law):
             if np.var(found) < WHITE * np.mean(found) ** 2 or ratio > SPLIT:
                 terms.append((variance, ratio, k))
                 continue
-            for group in np.array_split(np.sort(found), PARTS[k]):
+            for group in np.array_split(np.sort(found), PARTS[self._profiles][k]):
                 share = len(group) / len(found)
                 terms.append((variance * share * float(group.mean() / found.mean()), ratio * share, k))
         kept = [each for each in terms if each[0] > NEGLIGIBLE * variances.sum() or np.isinf(each[1])]

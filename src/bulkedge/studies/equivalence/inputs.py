@@ -8,10 +8,10 @@ import numpy as np
 import xarray as xr
 
 from bulkedge.arrays import Real
-from bulkedge.comparison import compare
+from bulkedge.comparison import compare, separation
 from bulkedge.domains import Each, Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.laws import FiniteHeadLaw
+from bulkedge.laws import AttentionLaw, FiniteHeadLaw
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival, average
@@ -51,7 +51,9 @@ class Inputs(Study):
         law, rival = model.law(), FiniteHeadLaw(beta, self.head_dim, self.tokens)
         found = [model.spectrum(rng) for _ in range(self.draws)]
         rest = shares(found, law, rival)
-        moved = (UNKNOWN + large_entries(beta, self.tokens)) / self.tokens
+        # stretched queries and keys have lengths that vary 1 + head_dim/width times as much as the law has it
+        lengths = separation(rival, AttentionLaw(beta, self.head_dim / self.tokens)) * self.head_dim / inputs.shape[1]
+        moved = (UNKNOWN + large_entries(beta, self.tokens)) / self.tokens + lengths
         return xr.Dataset(
             {
                 "with_gram": ("draw", [compare(each, law).ks for each in found]),
@@ -72,7 +74,8 @@ class Inputs(Study):
                 rival=Rival("the finite-head law of orthonormal tokens", 1.0),
                 finite_size=float(data.allowed.sel(ratio=ratio).mean()),
                 reason="rank of what the law leaves out, over l: the zero of the constant vector, the term of norms "
-                "of keys, and entries whose square exceeds the variance of a row",
+                "of keys, and entries whose square exceeds the variance of a row; and lengths of queries and keys, which vary "
+                "by head_dim/width more than the law knows",
             )
             for ratio in self.ratios
         ]

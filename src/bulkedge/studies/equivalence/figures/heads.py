@@ -138,7 +138,7 @@ def inputs(data: xr.Dataset) -> Figure:
         _with_errors(
             axes, data.beta, one.without, fmt="s-", lw=0.8, color=COLOURS[1], label="law of orthonormal tokens"
         )
-        _with_errors(axes, data.beta, one.with_gram, fmt="o-", lw=0.8, label="law with the Gram matrix")
+        _with_errors(axes, data.beta, one.with_gram, fmt="o-", lw=0.8, label="law that knows the tokens")
         axes.set(yscale="log", ylim=limits, title=f"dimensions / tokens = {ratio:g}", xlabel="β")
         axes.set_xticks(data.beta.values)
         _plain_logarithms(axes.yaxis)
