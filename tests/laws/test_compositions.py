@@ -220,6 +220,11 @@ def slow(text):
 
 
 REPRODUCTIONS = (
+    # the descent to the axis in bold strides alone loses its way
+    (
+        "free_add(SumLaw((0.0525, 0.0542, 3.53), (1.0, 0.0776, 1.18)).squared(), "
+        "EmpiricalLaw([37.968, 1.7176, 1.2204, 32.205, 2.0566, 1.2091, 5.3562]))"
+    ),
     # a density at zero beside none: the variable of the second law tells bulk from gap, that of the first does not
     "free_mul(QuarterCircle(1.0), EmpiricalLaw([1.0, 2.0]))",
     # a second factor of small mean: far above the axis the variable is z over that mean, not z
@@ -322,6 +327,8 @@ REPRODUCTIONS = (
 )
 
 LONGER = (
+    # the descent to the axis in bold strides alone loses its way
+    "rectangular_add(EmpiricalLaw([0.653, 6.39, 0.338, 5.21, 3.27]), FussCatalan(2, 1.0), 1.0)",
     # a gap next to zero, in which the sign of 1 + psi is that of its rounding
     (
         "rectangular_add(EmpiricalLaw([0.0, 0.003586, 0.026549, 0.002863, 0.044619, 0.00827, 0.039754, 0.02919], "

@@ -21,11 +21,12 @@ Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
 """``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
 the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
 
-LOWERING = 16.0
-"""What the height of z is divided by on the way down to the axis."""
-STAYS, FALLS = 0.36, 0.18
-"""What is left of the height of a fixed point when z is lowered: in the bulk at least, in a gap at most."""
-DESCENTS = 40
+STRIDES = 2, 1
+"""How often z is quartered in one step on the way down to the axis: boldly first, then, where that led nowhere, with
+care."""
+STAYS, FALLS = 0.6, 0.42
+"""What is left of the height of a fixed point when z is quartered: in the bulk at least, in a gap at most."""
+DESCENTS = 80
 TRIAL = 20
 """Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
 LOW = 1e-4
@@ -82,7 +83,7 @@ def descend(
 ) -> tuple[Complex, Mask]:
     """Find the fixed point at each x, in the bulk or outside it, where Newton's method does not reach it on the axis.
 
-    ``z = x + i h`` comes down from far above the axis: each time h is divided by 16 the fixed point moves by a bounded
+    ``z = x + i h`` comes down from far above the axis: each quartering of h moves the fixed point by a bounded
     hyperbolic distance (Schwarz-Pick), which Newton bridges. Outside the bulk the height of the fixed point falls like
     h, and at last the result is real; in the bulk it stays. Which of the two shows once h is smaller than the distance
     to the nearest edge; points within rounding error of an edge remain undecided.
@@ -105,17 +106,17 @@ def descend(
     decided : array of shape (n,)
         Where a fixed point is proved.
     """
-    result, lost = np.full((len(far(x[:1] + 1j)), len(x)), np.nan + 0j), np.arange(len(x))
+    result = np.full((len(far(x[:1] + 1j)), len(x)), np.nan + 0j)
     if near is not None:
         height, path = near
         path, unsettled = _newton(step, x + 1j * height, path, TRIAL)
-        tried = np.setdiff1d(lost, unsettled)
+        tried = np.setdiff1d(np.arange(len(x)), unsettled)
         if len(tried):
-            result[:, tried] = _lowered(step, x[tried], height[tried], path[:, tried])
+            result[:, tried] = _lowered(step, x[tried], height[tried], path[:, tried], STRIDES[0])
+    for stride in STRIDES:
         lost = np.flatnonzero(np.isnan(result[0]))
-    if len(lost):
-        height, path = _highest(step, x[lost], far)
-        result[:, lost] = _lowered(step, x[lost], height, path)
+        if len(lost):
+            result[:, lost] = _lowered(step, x[lost], *_highest(step, x[lost], far), stride)
     return result, np.isfinite(result[0])
 
 
@@ -131,20 +132,23 @@ def _highest(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Re
     return np.full(len(x), height), path
 
 
-def _lowered(step: Step, x: Real, height: Real, path: Complex) -> Complex:
-    """Fixed points on the axis, shape (d, n), from nearly fixed ones at the given heights; nan where undecided."""
+def _lowered(step: Step, x: Real, height: Real, path: Complex, stride: int) -> Complex:
+    """Fixed points on the axis, shape (d, n), from nearly fixed ones at the given heights; nan where undecided.
+
+    ``stride`` is how often the height is quartered in one step.
+    """
     result, lost, above = np.full(path.shape, np.nan + 0j), np.arange(len(x)), np.abs(path)
-    for _ in range(DESCENTS):
+    for _ in range(DESCENTS // stride):
         path, unsettled = _newton(step, x[lost] + 1j * height, path, 60)
-        # the height of the variables over that before: 1/16 in a gap, 1 in the bulk, 1/4 at an edge
+        # the height of the variables over that a quartering before: 1/4 in a gap, 1 in the bulk, 1/2 at an edge
         fall, above = (path.imag / above).min(axis=0), path.imag
         found = np.zeros(len(lost), dtype=bool)
-        for trial, search in ((fall > STAYS, _tried), (fall < FALLS, real_fixed_point)):
+        for trial, search in ((fall > STAYS**stride, _tried), (fall < FALLS**stride, real_fixed_point)):
             if trial.any():
                 u, proved = search(step, x[lost[trial]], path[:, trial])
                 result[:, lost[trial][proved]] = u[:, proved]
                 found[np.flatnonzero(trial)[proved]] = True
-        height = height / LOWERING
+        height = height / 4.0**stride
         # below the rounding error of x nothing changes any more
         kept = ~found & (height > EPS / 64 * np.abs(x[lost]))
         # so close to the axis Newton fails only where rounding keeps it from its end
