@@ -19,7 +19,7 @@ Without a mask these are the equations of the finite-head law; with ``phi = inf`
 
 >>> law = CausalHeadLaw(beta=0.5, head_dim=32, tokens=200)
 >>> law.cdf([0.02, 0.3, 2.0]).round(2)
-array([0.33, 0.68, 0.88])
+array([0.34, 0.69, 0.88])
 """
 
 from __future__ import annotations
