@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.laws.causal_terms import columns_of, masked, row_terms
+from bulkedge.laws.causal_terms import columns_of, intervals_for, masked, row_terms
 from bulkedge.laws.engine.along import newton, ray, turned
 from bulkedge.laws.engine.logarithmic import density
 from bulkedge.laws.engine.masked import Masked, Side, mesh
@@ -158,9 +158,21 @@ def test_popularity_in_few_sizes():
 
 
 def test_rows_of_different_angles_agree():
-    """The Cauchy transform of the law against that of the equations, off the axis: 1e-4."""
+    """The Cauchy transform of the law against that of the equations, off the axis, and the one zero: 1e-4."""
     equations = masked(row_terms(0.8, 64, 1000, qk_norm=True), 1000, 60)
     logs = np.arange(7.5, -5, -0.8)
     (found,) = turned(equations, ray(equations, logs, 1.0), np.array([0.7]))
-    expected = np.asarray(LAW.cauchy(np.exp(found.logs)))
-    assert np.abs(np.exp(found.logs) * (found.cauchy - expected)).max() < 1e-4
+    expected = np.exp(found.logs) * LAW.cauchy(np.exp(found.logs))
+    assert np.abs(found.moment * (1 - 1e-3) + 1e-3 - expected).max() < 1e-4
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.2, 1.5), st.integers(32, 512), st.floats(np.log(100), np.log(2**16)), st.booleans())
+def test_the_usual_sizes_are_resolved(beta, head_dim, log_tokens, qk_norm):
+    """Mass to 1e-3 before it is normalised, and quantiles in order."""
+    tokens = int(np.exp(log_tokens))
+    law = be.CausalHeadLaw(beta, head_dim, tokens, qk_norm)
+    table = density(masked(row_terms(beta, head_dim, tokens, qk_norm=qk_norm), tokens, intervals_for(head_dim, tokens)))
+    assert abs(table.scale - 1) < 1e-3
+    assert np.all(np.diff(law.ppf(np.linspace(0.02, 0.999, 30))) > 0)

@@ -160,8 +160,9 @@ def test_law_of_causal_attention_is_that_of_heads():
     assert be.SoftmaxAttention(100, 400, 0.5, mask="causal").law() == be.CausalLaw(np.expm1(0.25))
     with pytest.warns(be.RegimeWarning, match="not independent"):
         assert isinstance(be.SoftmaxAttention(1000, 16, 0.5, mask="causal").law(), be.CausalLaw)
-    with pytest.warns(be.RegimeWarning, match="temperature"), pytest.warns(be.RegimeWarning, match="large entries"):
+    with pytest.warns(be.RegimeWarning) as found:
         be.SoftmaxAttention(10_000, 64, 1.6, mask="causal").law()
+    assert any("temperature" in str(each.message) for each in found)
 
 
 def test_law_of_causal_attention():

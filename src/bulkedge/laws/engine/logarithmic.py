@@ -110,7 +110,7 @@ class LogDensity:
 
     def mass(self) -> float:
         """Mass on the panels."""
-        nodes, weights = np.polynomial.legendre.leggauss(60)
+        nodes, weights = np.polynomial.legendre.leggauss(160)
         total, (low, high) = 0.0, self.breaks[:2]
         logs = _deep_inverse(low, high, nodes)
         # du = 2 (c - u)**2/(difference of 1/(c - u) between the ends) dv
