@@ -93,9 +93,7 @@ def test_equations_are_those_of_random_signs():
     equations = Equations(squares, rows, columns, noise, 80, 80)
     z = np.array([0.5 + 0.3j, 0.2 + 0.3j])
     found = equations.solve(z, np.tile(1 / z, (150, 1)), 1e-10)[:80].mean(axis=0)
-    assert equations.image(equations.solve(z, np.tile(1 / z, (150, 1)), 1e-10), z)[:80].mean(axis=0) == pytest.approx(
-        found
-    )
+    assert equations.image(equations.solve(z, np.tile(1 / z, (150, 1)), 1e-10), z)[:80].mean(axis=0) == pytest.approx(found)
     drawn_traces = []
     for _ in range(40):
         left, right, other = (rng.choice([-1.0, 1.0], size) for size in ((150, 80), (150, 70), (80, 70)))
@@ -106,9 +104,7 @@ def test_equations_are_those_of_random_signs():
     assert np.mean(drawn_traces, axis=0) == pytest.approx(found, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("couplings", "mean", "allowed"), [(NARROW, 0.0, 0.03), (WIDE, 0.4, 0.015)], ids=["narrow", "wide"]
-)
+@pytest.mark.parametrize(("couplings", "mean", "allowed"), [(NARROW, 0.0, 0.03), (WIDE, 0.4, 0.015)], ids=["narrow", "wide"])
 def test_a_channel_predicts_drawn_heads(couplings, mean, allowed):
     """Measured 0.022 for three effective directions, where functions fixed once are off by 0.16, and 0.007 for nine."""
     rng = np.random.default_rng(2)
