@@ -103,7 +103,7 @@ def test_what_is_no_popularity(given, message):
 
 
 def drawn(kind, rng):
-    """Popularity as people have it, and worse: log-normal, sinks, many columns next to nothing, two kinds of columns."""
+    """Popularity as people have it, and worse: log-normal, sinks, columns next to nothing, two kinds of columns."""
     count = 400
     if kind == "sinks":
         liked = np.exp(rng.uniform(0.05, 0.8) * rng.standard_normal(count))
