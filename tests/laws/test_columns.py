@@ -100,3 +100,35 @@ def test_columns_that_are_alike_change_nothing(alike):
 def test_what_is_no_popularity(given, message):
     with pytest.raises(be.errors.DomainError, match=message):
         be.AttentionLaw(1.0, 0.5).with_columns(given)
+
+
+def drawn(kind, rng):
+    """Popularity as people have it, and worse: log-normal, sinks, columns next to nothing, two kinds of columns."""
+    count = 400
+    if kind == "sinks":
+        liked = np.exp(rng.uniform(0.05, 0.8) * rng.standard_normal(count))
+        liked[: rng.integers(1, 4)] = count * rng.uniform(0.05, 3)
+        return liked
+    if kind == "next to nothing":
+        return rng.gamma(rng.uniform(0.3, 5), size=count) + 1e-12
+    if kind == "two kinds":
+        return np.where(rng.random(count) < rng.uniform(0.1, 0.9), rng.uniform(1.5, 30), 1.0)
+    return np.exp(rng.uniform(0.05, 3) * rng.standard_normal(count))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("kind", ["log-normal", "sinks", "next to nothing", "two kinds"])
+def test_any_popularity_is_resolved_or_refused(kind, qk_norm):
+    """The mean is that of the equations, or the error is the package's own; at most a third of these is refused."""
+    rng, refused = np.random.default_rng(12), 0
+    for _ in range(6):
+        law = be.FiniteHeadLaw(rng.uniform(0.2, 1.6), 64, int(2 ** rng.uniform(7, 13)), qk_norm)
+        found = law.with_columns(drawn(kind, rng))
+        try:
+            mean = found.mean()
+        except be.errors.UnresolvedError:
+            refused += 1
+            continue
+        assert mean == pytest.approx(found.profiled().variances.sum(), rel=1e-8)
+    assert refused <= 2

@@ -55,9 +55,10 @@ def polish(step: Step, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
         with np.errstate(all="ignore"):
             residual, matrix = _edge_equations(step, current)
             # where an edge is a joint atom of the two laws, the transforms are infinite on arrival
-            regular = np.linalg.det(matrix.T) != 0
-            delta = np.zeros_like(current)
-            solution = np.linalg.solve(np.moveaxis(matrix, -1, 0)[regular], -residual.T[regular, :, None])
+            # (the determinant of the very matrix that is solved with: its transpose may be regular by rounding alone)
+            stacked = np.moveaxis(matrix, -1, 0)
+            regular, delta = np.linalg.det(stacked) != 0, np.zeros_like(current)
+            solution = np.linalg.solve(stacked[regular], -residual.T[regular, :, None])
         delta[:, regular] = np.nan_to_num(solution[:, :, 0].T, nan=0.0, posinf=0.0, neginf=0.0)
         current = current + delta
         # steps of this size are followed by steps of the size of rounding
