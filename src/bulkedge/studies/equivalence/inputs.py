@@ -75,8 +75,8 @@ class Inputs(Study):
                 rival=Rival("the finite-head law of orthonormal tokens", 1.0),
                 finite_size=float(data.allowed.sel(ratio=ratio).mean()),
                 reason="rank of what the law leaves out, over l: the zero of the constant vector, the term of norms "
-                "of keys, and entries whose square exceeds the variance of a row; and lengths of queries and keys, which vary "
-                "by head_dim/width more than the law knows",
+                "of keys, and entries whose square exceeds the variance of a row; and lengths of queries and keys, "
+                "which vary by head_dim/width more than the law knows",
             )
             for ratio in self.ratios
         ]
