@@ -237,8 +237,7 @@ def test_regimes():
     with pytest.warns(UserWarning, match="the law of the bulk is not reliable here"):
         be.SoftmaxAttention(1000, 64, 2.0).law()
     assert be.SoftmaxAttention(1000, 64, 50.0, qk_norm=True).law().atoms[1][0] == 1000
-    with pytest.warns(UserWarning, match="scores of rank head_dim = 64 are not independent"):
-        be.SoftmaxAttention(1000, 64, 1.0, mask="causal").law()
+    assert be.SoftmaxAttention(1000, 64, 1.0, mask="causal").law() == be.CausalHeadLaw(1.0, 64, 1000)
     with pytest.raises(ValueError, match="law of causal attention is for orthonormal tokens"):
         be.SoftmaxAttention(50, 40, 1.0, mask="causal", inputs=np.eye(50)).law()
     with pytest.warns(UserWarning, match="no law is known for these inputs: squared distances"):

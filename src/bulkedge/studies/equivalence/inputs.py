@@ -18,7 +18,6 @@ from bulkedge.studies.claims import Claim, Rival, average
 from bulkedge.studies.equivalence.setting import UNKNOWN, large_entries, shares
 
 
-
 @dataclass(frozen=True)
 class Inputs(Study):
     """Gaussian tokens of unit norm, not orthonormal: the bulk follows the law that knows their covariance.
