@@ -69,9 +69,7 @@ HEADS = {
     "CausalHeadLaw, 2048 tokens": lambda: be.CausalHeadLaw(1.0, 64, 2048),
     "HotHeadLaw, beta 2": lambda: be.HotHeadLaw(2.0, 1024),
     "AttentionLaw, popular columns": lambda: be.AttentionLaw(0.7, 0.5).with_columns(LIKED),
-    "FiniteHeadLaw, QK-norm, popular columns": lambda: be.FiniteHeadLaw(0.7, 64, 1200, qk_norm=True).with_columns(
-        LIKED
-    ),
+    "FiniteHeadLaw, sphere, popular columns": lambda: be.FiniteHeadLaw(0.7, 64, 999, qk_norm=True).with_columns(LIKED),
     "FiniteHeadLaw, popular columns": lambda: be.FiniteHeadLaw(0.7, 64, 1200).with_columns(LIKED),
 }
 """Laws of attention, each on one line: whatever has a ``cdf`` can stand here."""
