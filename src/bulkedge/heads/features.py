@@ -147,7 +147,7 @@ class Expander:
     def __init__(self, queries: Tokens, keys: Tokens, count: int) -> None:
         self.queries, self.keys, self._count = queries, keys, count
         self.matrix = np.exp(queries.logs[:, None] + queries.vectors @ keys.vectors.T + keys.logs)
-        self._ratios = np.zeros(0)
+        self._ratios: Real = np.zeros(0)
         self._indices = MultiIndices.largest(self._ratios, 1)
 
     def __call__(self, row_weights: Real, column_weights: Real) -> Expansion:

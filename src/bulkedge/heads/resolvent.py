@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bulkedge.arrays import Complex, Real
+from bulkedge.arrays import Complex, Index, Real
 from bulkedge.errors import UnresolvedError
 
 MEMORY = 6
@@ -136,8 +136,8 @@ def _times(matrix: Real, state: Complex) -> Complex:
 
 
 def _accelerated(
-    image: Callable[[Complex, Real], Complex], start: Complex, sizes: Real, tolerance: float, most: int
-) -> tuple[Complex, Real]:
+    image: Callable[[Complex, Index], Complex], start: Complex, sizes: Real, tolerance: float, most: int
+) -> tuple[Complex, Index]:
     """Fixed points of ``image``, one for each column, by Anderson's acceleration of the averaged iteration.
 
     ``image`` also takes the numbers of the columns that it is given. A step that leaves the lower half-plane, which the

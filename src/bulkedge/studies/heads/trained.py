@@ -165,7 +165,7 @@ def _measured(head: Head) -> dict[str, Any]:
     places = words @ (attention - attention.mean(axis=0)) @ words.T
     # each word at the mean of its places: rows and columns that are repeated
     query, key = (words @ each / np.sqrt(counts)[:, None] for each in (head.query, head.key))
-    mean = _softmax(query @ key.T, counts)
+    mean = _softmax(query @ key.T, counts.astype(float))
     mean = np.sqrt(np.outer(counts, counts)) * (mean - counts @ mean / tokens)
     values = [np.linalg.svd(np.sqrt(tokens) * each, compute_uv=False)[:-1] ** 2 for each in (places, mean)]
     law = ChannelLaw.from_qk(head.query, head.key, 1.0, labels=head.ids)
