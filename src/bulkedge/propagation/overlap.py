@@ -46,7 +46,7 @@ def softmax_overlap(beta: float, tokens: int, correlation: float = 1.0) -> float
     With ``1/(Z Z') = int int exp(-s Z - t Z') ds dt`` the tokens come apart:
     ``T int int E[w w' e**(-s w - t w')] phi(s, t)**(T-1) ds dt``, where ``phi(s, t) = E e**(-s w - t w')`` and
     ``w = exp(beta z)``. Given the part of the scores that both rows have, ``phi`` is a product of two functions of one
-    variable, so that a matrix product has it at all pairs ``(s, t)`` of a grid (docs/theory/propagation.md, "Two rows
+    variable, so that a matrix product has it at all pairs ``(s, t)`` of a grid (docs/theory/trainability.md, "Two rows
     of attention"). Quadrature is right to 1e-10 of the value.
 
     Parameters

@@ -234,7 +234,7 @@ class Trainability(Parametric):
         With p the cosine before a layer, a row of attention has power ``p + (1 - p) O`` and two rows the product
         ``p + (1 - p) O'``, O and O' the :meth:`overlaps`; without the gap ``(1 - p) (O - 1/T)`` and likewise. Wide
         heads and values keep these means, and the next cosine is ``(a**2 p + b P')/(a**2 + b P)``, ``b = 1 - a**2``
-        (docs/theory/propagation.md, "Two rows of attention").
+        (docs/theory/trainability.md, "Two rows of attention").
 
         Parameters
         ----------
@@ -310,7 +310,7 @@ class Trainability(Parametric):
         :meth:`similarities`. For independent scores, with p the mean power of a token's difference from the mean token,
         and c the power of the mean token, expectations over attention and values give ``p' = (a**2 + b Y) p``, and
         ``c' = (a**2 + b) c + b Y p/(T - 1)`` with the gap, ``c' = a**2 c + b Y p/(T - 1)`` without it; ``b = 1 - a**2``
-        (docs/theory/propagation.md, "Trainability").
+        (docs/theory/trainability.md, "Trainability").
 
         Parameters
         ----------
