@@ -27,6 +27,10 @@ RANK = 1e-10
 """Eigenvalues of a covariance below this share of the largest are directions that the tokens do not have."""
 
 
+FAR, LARGEST = 12.0, 100.0
+"""A token so many standard deviations out, or whose factor has this logarithm, has no functions."""
+
+
 class MultiIndices(NamedTuple):
     """Exponents of several directions, the largest products of powers first; number 0 has no factor.
 
@@ -172,11 +176,12 @@ class Expander:
         rows = self.queries.logs + self.queries.vectors @ key.mean + np.sum(ratios * couplings * left**2, axis=1) / 2
         columns = (self.keys.vectors - key.mean) @ query.mean + np.sum(ratios * couplings * right**2, axis=1) / 2
         rows, columns = rows + np.sum(np.log1p(-(ratios**2))) / 2, columns + self.keys.logs
+        near = [np.all(np.abs(each) < FAR, axis=1) for each in (left, right)]
         # a constant moves between the two, so that neither overflows
-        shift = (rows.max() - columns.max()) / 2
+        shift = (np.max(rows, initial=0.0, where=near[0]) - np.max(columns, initial=0.0, where=near[1])) / 2
         products = self._powers(ratios)
-        queries = self._indices.features(left, np.exp(rows - shift))
-        keys = self._indices.features(right, np.exp(columns + shift))
+        queries = self._indices.features(np.clip(left, -FAR, FAR), _factor(rows - shift, near[0]))
+        keys = self._indices.features(np.clip(right, -FAR, FAR), _factor(columns + shift, near[1]))
         return Expansion(products, queries, keys, self.matrix - (queries.T * products) @ keys)
 
     def _choose(self, ratios: Real) -> None:
@@ -190,6 +195,12 @@ class Expander:
         for n in range(1, len(found)):
             found[n] = found[self._indices.base[n]] * ratios[self._indices.direction[n]] ** self._indices.degree[n]
         return found
+
+
+def _factor(logs: Real, near: Real) -> Real:
+    """Exponentials; zero for tokens that are too far out for the functions, which are left to the rest as they are."""
+    kept = near & (logs < LARGEST)
+    return np.where(kept, np.exp(np.where(kept, logs, 0.0)), 0.0)
 
 
 class _Moments(NamedTuple):

@@ -189,9 +189,10 @@ def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tupl
     """How much weights change, and the next ones: old ones times a power of the quotient of new and old."""
     change, found = 0.0, []
     for before, after in zip(old, new, strict=True):
-        shares = before / before.sum(), after / after.sum()
+        # a token without functions has no weight, but may get some again
+        shares = [np.maximum(each / each.sum(), 1e-12) for each in (before, after)]
         change += float(np.sum(np.abs(shares[0] - shares[1])))
-        found.append(shares[0] * (np.maximum(shares[1], 1e-300) / np.maximum(shares[0], 1e-300)) ** power)
+        found.append(shares[0] * (shares[1] / shares[0]) ** power)
     return change, (found[0], found[1])
 
 
