@@ -44,6 +44,7 @@ SMALL = {
     "heads/hot": {"tokens": 200, "betas": (3.0,), "draws": 8},
     "heads/gap": {"tokens": 300, "draws": 40, "smallest": 64, "doublings": 2},
     "heads/popularity": {"tokens": 256},
+    "heads/initialised": {"tokens": 256},
     "heads/long-context": {"tokens": 512, "draws": 6},
     "heads/shrinkage": {"size": 160, "strengths": 3, "draws": 16},
     "heads/trained": {"tokens": 96, "heads": 12},

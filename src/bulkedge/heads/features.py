@@ -6,7 +6,8 @@ For any centres and covariances of queries and keys, in the coordinates X and Y 
     exp(a X Y) = sqrt(1 - r**2) exp(r a (X**2 + Y**2)/2) sum_n r**n H_n(X) H_n(Y),      r/(1 - r**2) = a,
 
 with orthonormal Hermite polynomials ``H_n``: an identity, whatever the centres and covariances are. They only decide
-for which weights of the tokens the terms are orthogonal (docs/theory/anisotropic.md, "The bulk of an anisotropic head").
+for which weights of the tokens the terms are orthogonal (docs/theory/anisotropic.md, "The bulk of an anisotropic
+head").
 
 >>> indices = MultiIndices.largest(np.array([0.5, 0.4]), 5)
 >>> indices.products.round(2).tolist(), indices.direction.tolist(), indices.degree.tolist()
@@ -21,7 +22,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from bulkedge.arrays import Real
+from bulkedge.arrays import Mask, Real
 
 RANK = 1e-10
 """Eigenvalues of a covariance below this share of the largest are directions that the tokens do not have."""
@@ -197,7 +198,7 @@ class Expander:
         return found
 
 
-def _factor(logs: Real, near: Real) -> Real:
+def _factor(logs: Real, near: Mask) -> Real:
     """Exponentials; zero for tokens that are too far out for the functions, which are left to the rest as they are."""
     kept = near & (logs < LARGEST)
     return np.where(kept, np.exp(np.where(kept, logs, 0.0)), 0.0)

