@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -151,7 +151,7 @@ class Expander:
     def __init__(self, queries: Tokens, keys: Tokens, count: int) -> None:
         self.queries, self.keys, self._count = queries, keys, count
         self.matrix = np.exp(queries.logs[:, None] + queries.vectors @ keys.vectors.T + keys.logs)
-        self._ratios = np.zeros(0)
+        self._ratios: Real = np.zeros(0)
         self._indices = MultiIndices.largest(self._ratios, 1)
 
     def __call__(self, row_weights: Real, column_weights: Real) -> Expansion:
@@ -197,7 +197,7 @@ class Expander:
         return found
 
 
-def _factor(logs: Real, near: Real) -> Real:
+def _factor(logs: Real, near: Any) -> Real:
     """Exponentials; zero for tokens that are too far out for the functions, which are left to the rest as they are."""
     kept = near & (logs < LARGEST)
     return np.where(kept, np.exp(np.where(kept, logs, 0.0)), 0.0)

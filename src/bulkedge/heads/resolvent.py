@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ class Equations:
         start : array of shape (r + c, p)
             First guess: g over h, with negative imaginary parts.
         tolerance : float
-            Largest change of any ``|z| g`` or ``|z| h`` under the equations that counts as solved.
+            Mean change of ``|z| g`` and ``|z| h`` under the equations that counts as solved.
 
         Returns
         -------
@@ -136,8 +137,8 @@ def _times(matrix: Real, state: Complex) -> Complex:
 
 
 def _accelerated(
-    image: Callable[[Complex, Real], Complex], start: Complex, sizes: Real, tolerance: float, most: int
-) -> tuple[Complex, Real]:
+    image: Callable[[Complex, Any], Complex], start: Complex, sizes: Real, tolerance: float, most: int
+) -> tuple[Complex, Any]:
     """Fixed points of ``image``, one for each column, by Anderson's acceleration of the averaged iteration.
 
     ``image`` also takes the numbers of the columns that it is given. A step that leaves the lower half-plane, which the
@@ -152,7 +153,7 @@ def _accelerated(
             images, changes = [], []
         mapped = image(state, active)
         change = mapped - state
-        done = np.max(np.abs(change), axis=0) * sizes[active] < tolerance
+        done = np.mean(np.abs(change), axis=0) * sizes[active] < tolerance
         if done.any():
             result[:, active[done]] = mapped[:, done]
             active, mapped, change, state = active[~done], mapped[:, ~done], change[:, ~done], state[:, ~done]

@@ -156,7 +156,8 @@ class Walk:
         state = np.full((sum(self._size), 1), 1 / point[0])
         below = [each for each in self._weights if each < root]
         weights = self._weights[max(below)] if below else self._counts
-        before, power, best = np.inf, 1.0, (np.inf, None, state, weights)
+        before, power = np.inf, 1.0
+        best: Any = (np.inf, None, state, weights)
         for _ in range(ROUNDS):
             products, rows, columns, rest = self._expand(*weights)
             left, right = self._counts

@@ -187,7 +187,7 @@ def _measured(head: Head) -> dict[str, Any]:
     }
 
 
-def _softmax(scores: Real, counts: Real) -> Real:
+def _softmax(scores: Real, counts: Any) -> Real:
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares: Real = weights / (weights @ counts)[:, None]
     return shares
