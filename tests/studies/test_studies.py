@@ -41,7 +41,7 @@ SMALL = {
     "equivalence/threshold": {"fourfold": 2, "doublings": 2, "draws": 12},
     "equivalence/top": {"tokens": 200, "head_dim": 200, "draws": 30},
     "heads/long-context": {"tokens": 512, "draws": 6},
-    "heads/trained": {"tokens": 96, "heads": 12},
+    "heads/trained": {"tokens": 256, "heads": 12},
     "laws/bulk": {"size": 100, "draws": 6},
     "laws/edge": {"size": 50, "draws": 500},
     "laws/transition": {"size": 100, "draws": 4},
