@@ -26,6 +26,8 @@ MEMORY = 6
 RESTART = 40
 """It forgets them after so many, in case they lead nowhere."""
 MOST = 4000
+SLACK = 100.0
+"""After so many steps a point is taken whose change is within this factor of the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Equations:
         start : array of shape (r + c, p)
             First guess: g over h, with negative imaginary parts.
         tolerance : float
-            Mean change of ``|z| g`` and ``|z| h`` under the equations that counts as solved.
+            Largest change of any ``|z| g`` or ``|z| h`` under the equations that counts as solved.
 
         Returns
         -------
@@ -104,6 +106,8 @@ class Equations:
         found, missed = _accelerated(
             lambda state, which: self.image(state, z[which]), start, np.abs(z), tolerance, MOST
         )
+        left = np.max(np.abs(self.image(found[:, missed], z[missed]) - found[:, missed]), axis=0) * np.abs(z[missed])
+        missed = missed[left > SLACK * tolerance]
         if len(missed):
             raise UnresolvedError(f"the equations of a head were not solved at |z| = {np.abs(z[missed])[:3]}")
         return found
@@ -153,7 +157,7 @@ def _accelerated(
             images, changes = [], []
         mapped = image(state, active)
         change = mapped - state
-        done = np.mean(np.abs(change), axis=0) * sizes[active] < tolerance
+        done = np.max(np.abs(change), axis=0) * sizes[active] < tolerance
         if done.any():
             result[:, active[done]] = mapped[:, done]
             active, mapped, change, state = active[~done], mapped[:, ~done], change[:, ~done], state[:, ~done]
