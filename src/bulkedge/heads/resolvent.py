@@ -25,6 +25,8 @@ MEMORY = 6
 RESTART = 40
 """It forgets them after so many, in case they lead nowhere."""
 MOST = 4000
+SLACK = 100.0
+"""After so many steps a point is taken whose change is within this factor of the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Equations:
         found, missed = _accelerated(
             lambda state, which: self.image(state, z[which]), start, np.abs(z), tolerance, MOST
         )
+        left = np.max(np.abs(self.image(found[:, missed], z[missed]) - found[:, missed]), axis=0) * np.abs(z[missed])
+        missed = missed[left > SLACK * tolerance]
         if len(missed):
             raise UnresolvedError(f"the equations of a head were not solved at |z| = {np.abs(z[missed])[:3]}")
         return found

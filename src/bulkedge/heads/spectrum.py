@@ -9,7 +9,7 @@ atom. docs/theory/channel.md derives it, docs/laws/channel.md shows it.
 >>> from bulkedge.heads import Channel
 >>> law = Channel([0.4, 0.3, 0.3, 0.2, 0.2, 0.1]).law(tokens=300)
 >>> law.cdf([1e-6, 1e-3, 1e-1, 3.0]).round(2)
-array([0.1 , 0.5 , 0.82, 0.97])
+array([0.35, 0.71, 0.89, 0.97])
 """
 
 from __future__ import annotations

