@@ -27,6 +27,8 @@ TOLERANCE, ROUGH = 1e-5, 3e-3
 ROUNDS, SETTLED, STRIDE = 16, 0.02, 60
 """Rounds in which functions and weights are fitted to each other, the change of all weights that ends them, and the
 most steps towards the resolvent in a round. Errors of the weights enter the distribution function squared."""
+BETTER = 3e-3
+"""What the trace of the resolvent has to gain for other weights to be taken."""
 RISE = 0.07
 """What the distribution function rises by between points of its table, about."""
 STEPS = 0.4, 3.0
@@ -99,8 +101,9 @@ class Walk:
     """The mass at or below one point after another.
 
     Where sinks or hot directions hold a head, weights that agree with their own functions may be two: one lets the few
-    large tokens shape the functions, the other the many small ones. Small values only have the second, and it is the
-    better one, so each point starts from the weights of the nearest one below, or from equal ones.
+    large tokens shape the functions, the other the many small ones. The better one says the same with fewer values: its
+    trace of the resolvent is larger. Each point starts from the weights of the nearest one below, or from equal ones,
+    and is tried again from those of its neighbours.
 
     Parameters
     ----------
@@ -120,6 +123,7 @@ class Walk:
         self._expand = Expander(queries, keys, int(np.clip(per_value * values, least, most)))
         self._counts = queries.counts, keys.counts
         self._weights: dict[float, tuple[Real, Real]] = {}
+        self._traces: dict[float, float] = {}
         self._total = self._size[0] if sampled else tokens
         rest = self._expand.matrix - self._counts[0] @ self._expand.matrix / self._counts[0].sum()
         squares = np.sum(self._counts[0][:, None] * rest**2 * self._counts[1])
@@ -139,7 +143,32 @@ class Walk:
         float
             The share.
         """
-        equations, state = self._settled(np.sqrt(x))
+        below = [each for each in self._weights if each < x]
+        weights = self._weights[max(below)] if below else self._counts
+        equations, state, self._weights[x], self._traces[x] = self._settled(np.sqrt(x), weights)
+        return self._around(x, equations, state)
+
+    def retried(self, x: float, other: float) -> float | None:
+        """The mass at or below x again, from the weights of another point.
+
+        Parameters
+        ----------
+        x, other : float
+            Points that :meth:`mass` was called for.
+
+        Returns
+        -------
+        float or None
+            None if the weights that it leads to are no better.
+        """
+        equations, state, weights, trace = self._settled(np.sqrt(x), self._weights[other])
+        if trace < self._traces[x] * (1 + BETTER):
+            return None
+        self._weights[x], self._traces[x] = weights, trace
+        return self._around(x, equations, state)
+
+    def _around(self, x: float, equations: Equations, state: Any) -> float:
+        """The share at or below x, from the resolvent on the half-circle."""
         nodes, weights = np.polynomial.legendre.leggauss(ANGLES)
         z = np.sqrt(x * np.exp(0.5j * np.pi * (nodes + 1)))
         start = state * (1j * np.sqrt(x) / z)
@@ -150,12 +179,10 @@ class Walk:
         least = min(self._size)
         return (rows - (self._size[0] - least)) / least
 
-    def _settled(self, root: float) -> tuple[Equations, Any]:
+    def _settled(self, root: float, weights: tuple[Real, Real]) -> tuple[Equations, Any, tuple[Real, Real], float]:
         """Functions that are orthogonal for the weights of the resolvent at ``-root**2``, and that resolvent."""
         point = np.array([1j * root])
         state = np.full((sum(self._size), 1), 1 / point[0])
-        below = [each for each in self._weights if each < root]
-        weights = self._weights[max(below)] if below else self._counts
         before, power = np.inf, 1.0
         best: Any = np.inf, None, state, weights
         for _ in range(ROUNDS):
@@ -181,8 +208,8 @@ class Walk:
             # steps that grow swing between two states; those that shrink slowly may be longer
             power = power / 2 if change > before else min(1.3 * power, 1.7)
             before = change
-        _, equations, state, self._weights[root] = best
-        return equations, state
+        _, equations, state, weights = best
+        return equations, state, weights, float(-np.sum(state[: self._size[0]].imag))
 
 
 def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tuple[float, tuple[Real, Real]]:
@@ -250,13 +277,13 @@ def _ascend(points: dict[float, float], walk: Walk, top: float, enough: float) -
 
 
 def _fill(points: dict[float, float], walk: Walk) -> None:
-    """Points between those that are too far apart; and where the function falls, the upper one again."""
+    """Points between those that are too far apart; then all again, from the weights of their neighbours."""
     for low, high in pairwise(sorted(points)):
         parts = min(int(np.ceil((points[high] - points[low]) / (2 * RISE))), int((high - low) / STEPS[0]))
         for k in range(1, parts):
             log = low + (high - low) * k / parts
             points[log] = walk.mass(float(np.exp(log)))
-    # such a point was made before its neighbour below, from which it starts now
-    for low, high in pairwise(sorted(points)):
-        if points[high] < points[low]:
-            points[high] = max(points[high], walk.mass(float(np.exp(high))))
+    known = sorted(points)
+    for here, there in [*pairwise(known[::-1]), *pairwise(known)]:  # to each from its neighbour above, then below
+        found = walk.retried(float(np.exp(there)), float(np.exp(here)))
+        points[there] = points[there] if found is None else found
