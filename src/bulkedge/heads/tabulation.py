@@ -27,7 +27,7 @@ TOLERANCE, ROUGH = 1e-5, 3e-3
 ROUNDS, SETTLED, STRIDE = 16, 0.02, 60
 """Rounds in which functions and weights are fitted to each other, the change of all weights that ends them, and the
 most steps towards the resolvent in a round. Errors of the weights enter the distribution function squared."""
-BETTER = 3e-3
+BETTER = 0.03
 """What the trace of the resolvent has to gain for other weights to be taken."""
 RISE = 0.07
 """What the distribution function rises by between points of its table, about."""
