@@ -33,7 +33,7 @@ def initialised(data: xr.Dataset) -> Figure:
     highest = 1.4 * float(np.max(np.diff(data.predicted, axis=1) / np.diff(logs)))
     density.set(ylabel=r"density of $\log_{10}$ of the value", ylim=(0, highest))
     difference.set(ylabel="measured − predicted mass up to x")
-    density.legend(loc="upper left")
+    density.legend(loc="upper right")
     made_by = json.loads(data.attrs["parameters"])
     figure.suptitle(
         f"GPT-2 at initialisation: {data.sizes['draw']} heads of 64 dimensions, {made_by['tokens']} different tokens"
