@@ -134,6 +134,8 @@ def test_random_damage_is_noticed_or_harmless(whole, name, tmp_path):
         ("ragged", 323),  # checksums gone and a description damaged: it was refused with the checksums made anew
         ("labelled", 419),  # status gone and labels unreadable: likewise
         ("failing", 456),  # labels of an axis with another name: kept, and then refused by whoever reads
+        ("ragged", 522),  # a chunk of no length: cells were forgotten before the store was refused
+        ("labelled", 903),  # the length of a text, damaged: more memory than there is
         ("labelled", 385),  # longer than its labels: the sweep went on, and could not be opened
     ],
 )

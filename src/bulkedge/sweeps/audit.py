@@ -183,7 +183,7 @@ def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any], *, com
     done = bool((status == DONE).any())
     for name in arrays if complete else arrays.keys() - axes.keys():
         _require_described(folder, name, arrays, axes, done=done)
-    labels = {name: each[...].tolist() for name, each in arrays.items() if is_labels(name, each) and name not in axes}
+    labels = {name: labels_in(each) for name, each in arrays.items() if is_labels(name, each) and name not in axes}
     variables = {name: each for name, each in arrays.items() if name not in (*axes, *labels, *RECORDS)}
     lost = (status == FAILED) & ~_on_record(failures, shape)
     damaged = lost | unread_status | ~np.isin(status, (PENDING, DONE, FAILED)) | (unread & (status == DONE))
@@ -248,6 +248,31 @@ def is_labels(name: str, array: Any) -> bool:
     return tuple(array.metadata.dimension_names or ()) == (name,)
 
 
+def labels_in(array: Any) -> list[Any]:
+    """The labels that an array holds.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Coordinates of a dimension.
+
+    Returns
+    -------
+    list
+        The labels, numbers or text.
+
+    Raises
+    ------
+    ValueError
+        If they cannot be decoded: a damaged length of text asks for more memory than there is.
+    """
+    try:
+        found: list[Any] = array[...].tolist()
+    except MemoryError as error:
+        raise ValueError(f"the labels in {array.path} cannot be decoded") from error
+    return found
+
+
 def _require_described(
     folder: Path, name: str, arrays: dict[str, Any], axes: dict[str, list[Any]], *, done: bool
 ) -> None:
@@ -257,10 +282,10 @@ def _require_described(
     signature = attributes.pop(CHECKED_BY, None)
     dims = tuple(array.metadata.dimension_names or ())
     if name in axes:
-        right = is_labels(name, array) and array[...].tolist() == axes[name] and not attributes
+        right = is_labels(name, array) and labels_in(array) == axes[name] and not attributes
     elif is_labels(name, array):
         # labels without a cell that is done may be those of a process that was killed before it wrote them
-        right = not done or signature == description_checksum(name, str(array[...].tolist()), dims, attributes)
+        right = not done or signature == description_checksum(name, str(labels_in(array)), dims, attributes)
     else:
         right = signature == description_checksum(name, array.dtype.str, dims, attributes)
         lengths = {dim: len(values) for dim, values in axes.items()}
@@ -268,6 +293,7 @@ def _require_described(
         right = (
             right
             and dims[: len(axes)] == tuple(axes)
+            and all(length > 0 for length in array.chunks)
             and all(lengths[dim] == size for dim, size in zip(dims, array.shape, strict=True) if dim in lengths)
         )
     if not right:

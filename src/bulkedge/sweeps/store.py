@@ -33,6 +33,7 @@ from bulkedge.sweeps.audit import (
     arrays_of,
     audited,
     is_labels,
+    labels_in,
     read_group,
     unreadable,
 )
@@ -366,7 +367,7 @@ def _write_labels(group: zarr.Group, name: str, labels: NDArray[Any], attributes
 
 
 def _has_labels(name: str, array: Any, labels: NDArray[Any], attributes: dict[str, Any]) -> bool:
-    return is_labels(name, array) and array[...].tolist() == labels.tolist() and dict(array.attrs) == attributes
+    return is_labels(name, array) and labels_in(array) == labels.tolist() and dict(array.attrs) == attributes
 
 
 def _signed(name: str, kind: str, dims: Sequence[str], attributes: dict[str, Any]) -> dict[str, Any]:
