@@ -18,7 +18,7 @@ from bulkedge.studies.propagation.networks import (  # noqa: E402
 )
 from bulkedge.studies.propagation.plateau import _crossing, _power  # noqa: E402
 from bulkedge.studies.propagation.real_task import SHAPES, RealTask, _decoder, _weights, manual  # noqa: E402
-from bulkedge.studies.propagation.trainability import _mean_square, powers  # noqa: E402
+from bulkedge.studies.propagation.trainability import powers  # noqa: E402
 from bulkedge.studies.propagation.training import Training  # noqa: E402
 
 
@@ -122,14 +122,6 @@ def test_powers_make_the_share(skip):
         design = Trainability(30, depth, skip)
         apart, common = powers(design, design.passed(1.5))
         assert apart / (apart + common) == pytest.approx(design.distinct_share(1.5), rel=1e-12)
-
-
-def test_mean_square_takes_the_noise_off():
-    """Misses of 0.3 under noise of one: the plain mean of squares of four draws would be 0.34."""
-    rng = np.random.default_rng(0)
-    found = [_mean_square(0.3 + rng.standard_normal((4, 100))) for _ in range(2000)]
-    assert np.mean(found) == pytest.approx(0.09, abs=5 * np.std(found) / 2000**0.5)
-    assert _mean_square(np.full((3, 7), 0.5)) == pytest.approx(0.25)
 
 
 def test_no_kind_of_decoder_sees_the_future():

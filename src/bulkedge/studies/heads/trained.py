@@ -17,7 +17,7 @@ from bulkedge.estimates import Estimate
 from bulkedge.heads import Channel, ChannelLaw
 from bulkedge.laws import FiniteHeadLaw
 from bulkedge.laws.distribution import Distribution
-from bulkedge.models import TEXTS, capture, packaged_model, sample_text
+from bulkedge.models import TEXTS, packaged_model, sample_text
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival
@@ -129,6 +129,8 @@ class Trained(Study):
 
 def _heads(tokens: int) -> list[Head]:
     """All heads of the model, on both texts."""
+    from bulkedge.models import capture  # which loads torch
+
     model, tokenizer = packaged_model("minilm")
     found = []
     for text in sorted(TEXTS):
