@@ -28,7 +28,7 @@ RANK = 1e-10
 """Eigenvalues of a covariance below this share of the largest are directions that the tokens do not have."""
 
 
-FAR, LARGEST = 12.0, 100.0
+FAR, LARGEST = 60.0, 100.0
 """A token so many standard deviations out, or whose factor has this logarithm, has no functions."""
 
 

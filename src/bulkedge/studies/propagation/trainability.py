@@ -122,7 +122,8 @@ class Trainability(Study):
         found = []
         for depth in range(1, self.depths[-1] + 1):
             values, vectors = np.linalg.eigh(kernel)
-            root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+            # the symmetric root does not depend on the signs of eigenvectors, which differ between machines
+            root = (vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]) @ vectors.swapaxes(1, 2)
             scores = beta * (root @ rng.standard_normal(kernel.shape) @ root.swapaxes(1, 2))
             attention = softmax(scores)
             kernel = skip**2 * kernel + (1 - skip**2) * (attention @ kernel @ attention.swapaxes(1, 2))
