@@ -24,7 +24,7 @@ TERMS = 3, 500, 6000
 ANGLES = 6
 """Gauss nodes on the half-circle: twice as many change the distribution function by less than 0.001."""
 TOLERANCE, ROUGH = 1e-5, 3e-3
-ROUNDS, SETTLED, STRIDE = 16, 0.02, 60
+ROUNDS, SETTLED, STRIDE = 16, 0.01, 60
 """Rounds in which functions and weights are fitted to each other, the change of all weights that ends them, and the
 most steps towards the resolvent in a round. Errors of the weights enter the distribution function squared."""
 BETTER = 0.03
