@@ -31,11 +31,11 @@ def hot(data: xr.Dataset) -> Figure:
     places = grid.ravel()
     for axes, beta in zip(places, betas, strict=False):
         _functions(axes, data.sel(beta=beta), float(beta), int(data.attrs["tokens"]))
+    for axes in grid[:, 0]:
+        axes.set_ylabel("share of values up to x")
     _distances(places[len(betas)], data)
     for axes in places[len(betas) + 1 :]:
         axes.set_visible(False)
-    for axes in grid[:, 0]:
-        axes.set_ylabel("share of values up to x")
     figure.legend(*places[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.suptitle(f"independent scores, {data.attrs['tokens']} tokens, {data.sizes['draw']} draws for each β")
     return figure
