@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bulkedge as be
-from bulkedge.domains import Choice, Each, Integers, Interval, Parametric, parameter
+from bulkedge.domains import POSITIVE, Choice, Each, Integers, Interval, Parametric, parameter
 
 BAD = [
     (be.Semicircle, {"variance": 0}, r"variance = 0 is outside its domain \[1e-60, 1e\+60\]"),
@@ -163,3 +163,18 @@ def test_first_accepted_and_first_refused(domain, inside, outside):
     for value in outside:
         with pytest.raises(be.DomainError, match="is outside its domain"):
             domain.check("value", value)
+
+
+def test_positive_numbers_are_a_vector_of_them():
+    found = POSITIVE.check("popularity", [2, 0.5])
+    assert found.dtype == float
+    assert found.tolist() == [2.0, 0.5]
+    for wrong, words in (
+        ([[1.0, 2.0]], "one or more numbers; got shape"),
+        (3.0, "one or more numbers; got shape"),
+        ([], "one or more numbers"),
+        ([1.0, 0.0], r"popularity\[1\] = 0"),
+        ([1.0, float("nan")], "popularity"),
+    ):
+        with pytest.raises(DomainError, match=words):
+            POSITIVE.check("popularity", wrong)

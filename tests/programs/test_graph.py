@@ -165,3 +165,16 @@ def test_center_and_moment_of_a_function():
     mean, centred = program.limit(np.random.default_rng(0), 1)
     assert mean[0] == pytest.approx([(2 * np.pi) ** -0.5] * 2, abs=1e-12)
     assert centred[0] == pytest.approx([0, 0])
+
+
+def test_second_moments_of_sums():
+    """Independent vectors add their kernels; a vector and itself have four times the kernel."""
+    gram, rng = np.array(GRAM), np.random.default_rng(0)
+    for function, factor in (
+        (lambda x: x + linear(x), 2.0),
+        (lambda x: linear(x) + x, 2.0),
+        (lambda x: x + x, 4.0),
+        (lambda x: linear(x) + linear(x) + x, 3.0),
+    ):
+        (kernel,) = trace(function, GRAM).kernels(rng, 1)
+        assert kernel == pytest.approx(factor * gram, rel=1e-12)
