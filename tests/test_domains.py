@@ -176,5 +176,5 @@ def test_positive_numbers_are_a_vector_of_them():
         ([1.0, 0.0], r"popularity\[1\] = 0"),
         ([1.0, float("nan")], "popularity"),
     ):
-        with pytest.raises(DomainError, match=words):
+        with pytest.raises(be.DomainError, match=words):
             POSITIVE.check("popularity", wrong)
