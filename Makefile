@@ -21,7 +21,7 @@ $(VENV)/.$(EXTRAS) $(VENV)/.docs: $(VENV)/.%: $(VENV)/.base
 	$(PIP) --editable '.[$*]'
 	touch $@
 
-test: $(VENV)/.$(EXTRAS)  ## run the tests (under ten minutes on two cores)
+test: $(VENV)/.$(EXTRAS)  ## run the tests (six minutes on two cores)
 	$(BIN)/pytest -n auto
 
 test-core: $(VENV)/.$(EXTRAS)  ## run the core: no simulations, studies, processes, reference values, torch (a minute)
