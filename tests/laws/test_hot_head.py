@@ -14,7 +14,8 @@ import bulkedge as be
 from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.laws.engine import cavity
 from bulkedge.laws.engine.cavity import Cavity, Graph, HalfCircle
-from bulkedge.laws.hot_head import Table, _rows, hot_graph
+from bulkedge.laws.hot_head import _rows, hot_graph
+from bulkedge.laws.log_table import LogTable
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +152,7 @@ def test_points_of_the_sequence_matter_little():
 
 
 def test_table_below_its_first_point():
-    table = Table(np.log([0.01, 0.04, 1.0, 4.0]), np.array([0.1, 0.2, 0.6, 1.0]))
+    table = LogTable(np.log([0.01, 0.04, 1.0, 4.0]), np.array([0.1, 0.2, 0.6, 1.0]))
     assert table.cdf(np.log([0.0001, 0.0025])) == pytest.approx([0.01, 0.05])
     assert np.exp(table.log_quantile(np.array([0.05, 0.2, 1.0]))) == pytest.approx([0.0025, 0.04, 4.0])
 

@@ -27,8 +27,9 @@ from bulkedge.arrays import Real, as_numpy
 from bulkedge.domains import FINITE, REAL, Integers
 from bulkedge.errors import DomainError
 from bulkedge.heads.features import Tokens
-from bulkedge.heads.tabulation import Table, tabulated
+from bulkedge.heads.tabulation import tabulated
 from bulkedge.laws.distribution import Atoms, Distribution
+from bulkedge.laws.log_table import LogTable
 from bulkedge.laws.units import Unit
 
 TOKENS = Integers(16, 4096)
@@ -183,7 +184,7 @@ class ChannelLaw(Distribution):
         return 1 - (distinct - 1) / self.tokens
 
     @cached_property
-    def _table(self) -> Table:
+    def _table(self) -> LogTable:
         return tabulated(self.queries, self.keys, self.tokens, sampled=self.sampled)
 
 

@@ -12,12 +12,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 
 from bulkedge.arrays import Real
 from bulkedge.errors import AccuracyWarning
 from bulkedge.heads.features import Expander, Tokens
 from bulkedge.heads.resolvent import Equations
+from bulkedge.laws.log_table import LogTable
 
 TERMS = 3, 500, 6000
 """Terms of the expansion for each value of the spectrum, and their least and largest number."""
@@ -37,64 +37,6 @@ FALL = 0.02
 """Functions of neighbouring points differ, so that a distribution function may fall a little; more is warned of."""
 FLOOR = 1e-26
 """Squares this small beside the largest are rounding errors."""
-
-
-class Table:
-    """A distribution function on the positive axis: monotone cubics in ``log x``, and a power of x below.
-
-    Parameters
-    ----------
-    logs : array of shape (n,)
-        Increasing logarithms of points.
-    masses : array of shape (n,)
-        The distribution function there.
-    """
-
-    def __init__(self, logs: Real, masses: Real) -> None:
-        self._logs = logs
-        self._masses = np.maximum.accumulate(np.clip(masses, 1e-12, 1.0))
-        self._between = PchipInterpolator(logs, self._masses)
-        rise = np.log(self._masses[1] / self._masses[0]) / (logs[1] - logs[0])
-        self._power = max(float(rise), 1e-3)
-
-    def cdf(self, log: Real) -> Real:
-        """The mass up to the exponential of each argument.
-
-        Parameters
-        ----------
-        log : array
-            Logarithms of points, of any shape.
-
-        Returns
-        -------
-        array
-            The mass, of the same shape.
-        """
-        first, last = self._logs[[0, -1]]
-        tail = self._masses[0] * np.exp(self._power * (np.minimum(log, first) - first))
-        return np.where(log < first, tail, np.where(log >= last, 1.0, self._between(np.clip(log, first, last))))
-
-    def log_quantile(self, level: Real) -> Real:
-        """Logarithm of the point at which the mass reaches each level, by bisection; minus infinity at zero.
-
-        Parameters
-        ----------
-        level : array
-            Levels between 0 and 1, of any shape.
-
-        Returns
-        -------
-        array
-            The logarithms, of the same shape.
-        """
-        low, high = np.full(level.shape, self._logs[0]), np.full(level.shape, self._logs[-1])
-        for _ in range(60):
-            middle = (low + high) / 2
-            reached = self._between(middle) >= level
-            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-        with np.errstate(divide="ignore"):
-            tail = self._logs[0] + np.log(level / self._masses[0]) / self._power
-        return np.where(level < self._masses[0], tail, high)
 
 
 class Walk:
@@ -223,7 +165,7 @@ def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tupl
     return change, (found[0], found[1])
 
 
-def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool) -> Table:
+def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool) -> LogTable:
     """The table of a head: from the middle of the spectrum to its smallest values, then up, then between.
 
     Parameters
@@ -237,7 +179,7 @@ def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool) -> T
 
     Returns
     -------
-    Table
+    LogTable
         Of the values that repeats do not make vanish.
     """
     walk = Walk(queries, keys, tokens, sampled=sampled)
@@ -258,7 +200,7 @@ def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool) -> T
     if fall > FALL:
         message = f"the distribution function falls by {fall:.2g} somewhere: a few tokens hold most of this head"
         warnings.warn(message, AccuracyWarning, stacklevel=4)
-    return Table(logs, masses)
+    return LogTable(logs, np.maximum.accumulate(np.clip(masses, 1e-12, 1.0)))
 
 
 def _ascend(points: dict[float, float], walk: Walk, top: float, enough: float) -> None:

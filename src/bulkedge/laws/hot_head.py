@@ -26,13 +26,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.interpolate import PchipInterpolator
 from scipy.special import gammaincinv, log_ndtr, ndtri
 
 from bulkedge.arrays import Mask, Real
 from bulkedge.domains import REAL, Integers, Interval, Parametric, parameter
 from bulkedge.laws.distribution import Atoms, Distribution
 from bulkedge.laws.engine.cavity import Cavity, Graph, HalfCircle
+from bulkedge.laws.log_table import LogTable
 from bulkedge.laws.units import Unit
 
 FEW, MANY = 512, 2048
@@ -132,69 +132,12 @@ class HotHeadLaw(Parametric, Distribution):
         return result[()]
 
     @property
-    def _table(self) -> Table:
+    def _table(self) -> LogTable:
         return _tabulated(self)
 
 
-class Table:
-    """A distribution function between tabulated points: monotone cubics in ``log x``, and a power of x below.
-
-    Parameters
-    ----------
-    logs : array of shape (n,)
-        Increasing logarithms of the points.
-    masses : array of shape (n,)
-        The distribution function there: increasing, and one at the last.
-    """
-
-    def __init__(self, logs: Real, masses: Real) -> None:
-        self._logs, self.masses = logs, masses
-        self._between = PchipInterpolator(logs, masses)
-        self._power = float(np.log(masses[1] / masses[0]) / (logs[1] - logs[0]))
-
-    def cdf(self, log: Real) -> Real:
-        """The mass up to the exponential of each argument.
-
-        Parameters
-        ----------
-        log : array
-            Logarithms of points, of any shape.
-
-        Returns
-        -------
-        array
-            The mass, of the same shape: one right of the table, a power of x left of it.
-        """
-        first, last = self._logs[[0, -1]]
-        tail = self.masses[0] * np.exp(self._power * np.minimum(log - first, 0.0))
-        inside = self._between(np.clip(log, first, last))
-        return np.where(log < first, tail, np.where(log > last, 1.0, inside))
-
-    def log_quantile(self, level: Real) -> Real:
-        """Logarithm of the point at which the mass reaches each level, by bisection; minus infinity at zero.
-
-        Parameters
-        ----------
-        level : array
-            Levels between 0 and 1, of any shape.
-
-        Returns
-        -------
-        array
-            The logarithms, of the same shape.
-        """
-        low, high = np.full(level.shape, self._logs[0]), np.full(level.shape, self._logs[-1])
-        for _ in range(60):
-            middle = (low + high) / 2
-            reached = self._between(middle) >= level
-            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-        with np.errstate(divide="ignore"):
-            tail = self._logs[0] + np.log(level / self.masses[0]) / self._power
-        return np.where(level < self.masses[0], tail, high)
-
-
 @lru_cache(maxsize=64)
-def _tabulated(law: HotHeadLaw) -> Table:
+def _tabulated(law: HotHeadLaw) -> LogTable:
     """The table of a law, once in a process.
 
     From the mean, points are taken upwards until all mass is below, and downwards, ever faster, until hardly any is;
@@ -232,7 +175,7 @@ def _tabulated(law: HotHeadLaw) -> Table:
     logs = np.array(sorted(found))
     masses = np.maximum.accumulate([found[log] for log in logs.tolist()])
     masses[-1] = 1.0
-    return Table(logs, masses)
+    return LogTable(logs, masses)
 
 
 def _step(log: float, below: float, above: float, law: HotHeadLaw) -> dict[float, float]:

@@ -14,9 +14,9 @@ from bulkedge.laws import CausalHeadLaw, CausalLaw, FiniteHeadLaw
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, Rival, share
+from bulkedge.studies.claims import Claim, Rival
 from bulkedge.studies.equivalence.causal import shifted
-from bulkedge.studies.equivalence.setting import UNKNOWN
+from bulkedge.studies.heads.setting import causal_bulk
 
 LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
 """Levels of the law at whose quantiles distribution functions are compared."""
@@ -81,20 +81,7 @@ class Causal(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The bulk against both rivals, and the largest value."""
-        claims = []
-        for name, rival in (("the law of independent scores", "rival"), ("the head without a mask", "unmasked")):
-            direction = data[rival].values - LEVELS
-            claims.append(
-                Claim(
-                    statement=f"share of {name} in the bulk of a causal head",
-                    place="ours",
-                    measured=share(data.mass, LEVELS, data[rival].values),
-                    predicted=0.0,
-                    rival=Rival(name, 1.0),
-                    finite_size=UNKNOWN / self.tokens * float(np.abs(direction).sum() / (direction @ direction)),
-                    reason="rank of what no law knows over l: the zero of the constant vector, and the first rows",
-                )
-            )
+        claims = causal_bulk(data, self.tokens, "a causal head")
         claims.append(
             Claim(
                 statement="largest singular value of causal attention",

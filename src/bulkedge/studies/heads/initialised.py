@@ -14,8 +14,8 @@ from bulkedge.laws import CausalHeadLaw, CausalLaw, FiniteHeadLaw
 from bulkedge.progress import track
 from bulkedge.spectra import attention_spectrum
 from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, Rival, average, share
-from bulkedge.studies.equivalence.setting import UNKNOWN
+from bulkedge.studies.claims import Claim, Rival, average
+from bulkedge.studies.heads.setting import causal_bulk
 
 LEVELS = np.arange(1, 20) / 20
 POINTS = 300
@@ -95,20 +95,7 @@ class Initialised(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The bulk against both rivals, and the score scale."""
-        claims = []
-        for name, rival in (("the law of independent scores", "rival"), ("the head without a mask", "unmasked")):
-            direction = data[rival].values - LEVELS
-            claims.append(
-                Claim(
-                    statement=f"share of {name} in the bulk of GPT-2's heads",
-                    place="ours",
-                    measured=share(data.mass, LEVELS, data[rival].values),
-                    predicted=0.0,
-                    rival=Rival(name, 1.0),
-                    finite_size=UNKNOWN / self.tokens * float(np.abs(direction).sum() / (direction @ direction)),
-                    reason="rank of what no law knows over l: the zero of the constant vector, and the first rows",
-                )
-            )
+        claims = causal_bulk(data, self.tokens, "GPT-2's heads")
         claims.append(
             Claim(
                 statement="standard deviation of the scores",

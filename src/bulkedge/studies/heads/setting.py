@@ -1,4 +1,4 @@
-"""What several studies of real heads share: where large matrices are drawn, and how they are decomposed there."""
+"""What several studies of real heads share: where large matrices are drawn and decomposed; the bulk of causal heads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.laws.units import Unit
 from bulkedge.spectra import Spectrum
+from bulkedge.studies.claims import Claim, Rival, share
+from bulkedge.studies.equivalence.setting import UNKNOWN
 
 LARGE = 4096
 """Tokens from which on a GPU is worth the import of torch."""
@@ -65,3 +68,38 @@ def squared_values(model: SoftmaxAttention, source: Any) -> Spectrum:
     return Spectrum.of(
         values.cpu().numpy(), unit=Unit.SQUARED, rounding=model.tokens**0.5 * 2e-16 * float(values.max())
     )
+
+
+def causal_bulk(data: xr.Dataset, tokens: int, heads: str) -> list[Claim]:
+    """Claims on the bulk of causal heads, against independent scores and against the head without a mask.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        ``mass`` (draw, level), the share of values up to the quantiles of the law at these levels; ``rival`` and
+        ``unmasked`` (level), what the two rivals have there.
+    tokens : int
+        Number of tokens.
+    heads : str
+        Whose bulk it is, in words.
+
+    Returns
+    -------
+    list of Claim
+        One for each rival.
+    """
+    claims, levels = [], data.level.values
+    for name, rival in (("the law of independent scores", "rival"), ("the head without a mask", "unmasked")):
+        direction = data[rival].values - levels
+        claims.append(
+            Claim(
+                statement=f"share of {name} in the bulk of {heads}",
+                place="ours",
+                measured=share(data.mass, levels, data[rival].values),
+                predicted=0.0,
+                rival=Rival(name, 1.0),
+                finite_size=UNKNOWN / tokens * float(np.abs(direction).sum() / (direction @ direction)),
+                reason="rank of what no law knows over l: the zero of the constant vector, and the first rows",
+            )
+        )
+    return claims
