@@ -191,3 +191,15 @@ def test_bad_input_is_named(change, words):
 def test_channels_without_a_law(couplings, tokens):
     with pytest.raises(DomainError):
         Channel(couplings).law(tokens)
+
+
+def test_a_tight_group_of_tokens_beside_the_others():
+    """Half of the tokens lie ten times closer together: seen with their weights, the others are far out.
+
+    Measured 0.021 and 0.023 on two draws; without functions for tokens beyond twelve standard deviations it was 0.24
+    and 0.46, as for the trained heads of a last layer.
+    """
+    query, key = drawn(np.array([0.3, 0.25, 0.25, 0.2, 0.2, 0.15, 0.1, 0.1]), 0.0, 160, np.random.default_rng(2))
+    query[:80] *= 0.1
+    key[:80] *= 0.1
+    assert distance(ChannelLaw.from_qk(query, key, 1.0), values(query, key)) < 0.06
