@@ -1,6 +1,6 @@
 """Trained models: weights that packages carry, and what their heads see.
 
-``capture`` needs torch and transformers, and loads them when it is first used.
+``capture`` and ``stream`` need torch, and load it when they are first used.
 """
 
 from importlib import import_module
@@ -10,13 +10,24 @@ from bulkedge.models.packaged import MODELS, TEXTS, packaged_model, sample_text
 from bulkedge.models.weights import TABLES, embedding_table
 
 if TYPE_CHECKING:
-    from bulkedge.models.layers import Layer, capture
+    from bulkedge.models.layers import Layer, Visit, capture, stream
 
-__all__ = ["MODELS", "TABLES", "TEXTS", "Layer", "capture", "embedding_table", "packaged_model", "sample_text"]
+__all__ = [
+    "MODELS",
+    "TABLES",
+    "TEXTS",
+    "Layer",
+    "Visit",
+    "capture",
+    "embedding_table",
+    "packaged_model",
+    "sample_text",
+    "stream",
+]
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name not in ("Layer", "capture"):
+        if name not in ("Layer", "Visit", "capture", "stream"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module("bulkedge.models.layers"), name)
