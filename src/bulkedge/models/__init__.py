@@ -25,9 +25,12 @@ __all__ = [
     "stream",
 ]
 
+LAZY = {"Layer": "layers", "Visit": "layers", "capture": "layers", "stream": "layers"}
+"""Where names are that need torch."""
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name not in ("Layer", "Visit", "capture", "stream"):
+        if name not in LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module("bulkedge.models.layers"), name)
+        return getattr(import_module(f"bulkedge.models.{LAZY[name]}"), name)

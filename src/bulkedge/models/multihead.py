@@ -65,7 +65,7 @@ def multihead_call(module: nn.Module, arguments: tuple[Any, ...], named: dict[st
 
 def _split(projected: Tensor, heads: int) -> Tensor:
     """``(batch, tokens, width)`` to ``(batch, heads, tokens, dim)``."""
-    return projected.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return projected.reshape(*projected.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def _mask(given: dict[str, Any], query: Tensor, key: Tensor) -> Tensor | None:
