@@ -1,0 +1,332 @@
+"""Numbers that tell what attention matrices do, for all heads of a layer at once, from their scores.
+
+Scores come in two parts: the *content* ``scale q . k``, and the *bias* that is added to it, positional terms and minus
+infinity where a row does not see a key. Keys that get a large share of everyone's attention are *sinks*; they are told
+first and then taken away: the other numbers are of the softmax over the keys that are left, because next to a sink all
+else looks alike. :data:`MEASURES` says what each number is.
+
+>>> rng = np.random.default_rng(0)
+>>> found = measured(rng.standard_normal((2, 64, 64)))
+>>> found["beta"].shape, bool(abs(found["beta"][0] - 1) < 0.1), found["spectrum"].shape
+((2,), True, (2, 257))
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from bulkedge.arrays import Real, as_numpy
+
+LEVELS = np.linspace(0.0, 1.0, 257)
+"""Levels of the quantile function that stands for a spectrum."""
+SINK_SHARE, SINK_TIMES = 0.05, 8.0
+"""A sink gets so much of the attention of the rows that see it, and so many times what an even spread would give."""
+NEAR = 8
+"""Keys so far from their row are near."""
+FEWEST = 16
+"""Rows that see fewer keys are left out of means over rows, because they have no choice."""
+ROUNDS = 12
+"""Rounds of the fit of common columns behind a mask; without one the first is exact."""
+
+MEASURES = {
+    "beta": "Root mean square over rows of the spread of a row's content scores over the keys that it sees.",
+    "beta_without_sink": "The same over the keys that are no sinks.",
+    "entropy": "Mean entropy of a row, in nats.",
+    "evenness": "Mean entropy of a row over the logarithm of the number of keys that it sees; 1 is uniform.",
+    "largest": "Mean over rows of the largest weight.",
+    "sink_mass": "Mean share of a row's attention on sinks: keys that get 5 % of the attention of the rows that see "
+    "them, and eight times an even share.",
+    "sink_count": "Number of sinks.",
+    "sink_position": "Position of the strongest sink, or -1.",
+    "offset": "The offset of key minus row whose stripe gets most attention.",
+    "offset_mass": "Mean attention along that stripe, sinks taken away.",
+    "near_mass": "Attention within eight tokens of the row beyond what the head's own columns would put there, sinks "
+    "taken away.",
+    "same_token_mass": "Attention to other keys with the row's own token, over rows that see such keys, sinks taken "
+    "away.",
+    "column_energy": "Squared cosine between the attention matrix and the best one whose rows all have the same "
+    "preferences, sinks taken away.",
+    "stable_rank": "Sum of the squared singular values over the largest of them, sinks taken away.",
+    "effective_rank": "Exponential of the entropy of the squared singular values, sinks taken away.",
+    "s1": "Largest singular value of the whole attention matrix.",
+    "gap": "1 - s2/s1 of the whole attention matrix.",
+}
+"""What is measured on every head, and what it means."""
+
+
+def measured(content: Any, bias: Any = None, ids: Any = None) -> dict[str, Real]:
+    """Measure heads.
+
+    Parameters
+    ----------
+    content : array of shape (heads, rows, tokens)
+        Scores without what is added to them, NumPy or torch, in double precision where spectra are to be trusted.
+    bias : array, optional
+        What is added, minus infinity for keys that a row does not see; it broadcasts to the shape of the scores.
+    ids : array of shape (tokens,), optional
+        Token of every position, where rows and keys are of one sequence. Without it what is about positions and tokens
+        is nan.
+
+    Returns
+    -------
+    dict of str to array
+        :data:`MEASURES`, each of shape (heads,), and ``"spectrum"``: singular values without sinks at the
+        :data:`LEVELS`, of shape (heads, levels), smallest first.
+    """
+    view = _View.of(content, bias)
+    whole = view.softmax(view.xp.zeros_like(view.seen_columns))
+    sinks = _sinks(view, whole)
+    found = _rows_of(view, whole) | _sink_facts(view, whole, sinks)
+    bare = not bool(view.xp.any(sinks))
+    rest = whole if bare else view.softmax(sinks)
+    found["beta_without_sink"] = found["beta"] if bare else _spread(view, sinks)
+    found |= _columns(view, rest)
+    found |= _stripes(view, rest, found.pop("near_expected"), ids)
+    found |= _same_token(view, rest, sinks, ids)
+    values = _singular_values(rest)
+    found |= _ranks(values)
+    found |= _top_two(whole) if not bare else {"s1": values[:, -1], "gap": 1 - values[:, -2] / values[:, -1]}
+    return {name: as_numpy(each) for name, each in found.items()}
+
+
+class _View(NamedTuple):
+    """Scores, and who sees what: ``seen`` is (heads or 1, rows, tokens) or None for all."""
+
+    xp: Any
+    content: Any
+    bias: Any
+    seen: Any
+    seen_rows: Any
+    """Number of keys that each row sees, (heads or 1, rows)."""
+    seen_columns: Any
+    """Number of rows that see each key, (heads, tokens)."""
+
+    @classmethod
+    def of(cls, content: Any, bias: Any) -> _View:
+        xp = array_namespace(content)
+        heads, rows, tokens = content.shape
+        if bias is None:
+            full = xp.ones((1, 1), dtype=content.dtype, device=device(content))
+            return cls(
+                xp,
+                content,
+                None,
+                None,
+                tokens * xp.broadcast_to(full, (1, rows)),
+                rows * xp.broadcast_to(full, (heads, tokens)),
+            )
+        bias = bias if bias.ndim == 3 else xp.reshape(bias, (1, *bias.shape[-2:]))
+        seen = xp.broadcast_to(bias > -xp.inf, (bias.shape[0], rows, tokens))
+        numbers = xp.astype(seen, content.dtype)
+        columns = xp.broadcast_to(xp.sum(numbers, axis=1), (heads, tokens))
+        return cls(xp, content, bias, seen, xp.sum(numbers, axis=2), columns)
+
+    @property
+    def busy(self) -> Any:
+        """Weights of rows in means over rows, (heads or 1, rows): those with a choice, and all if none has."""
+        enough = self.seen_rows >= min(FEWEST, self.content.shape[2])
+        some = self.xp.any(enough, axis=-1, keepdims=True)
+        weights = self.xp.astype(enough | ~some, self.content.dtype)
+        return weights / self.xp.sum(weights, axis=-1, keepdims=True)
+
+    def softmax(self, sinks: Any) -> Any:
+        """Attention over the keys that are no sinks, (heads, rows, tokens); rows that see none of those are zero."""
+        xp = self.xp
+        scores = self.content if self.bias is None else self.content + self.bias
+        if bool(xp.any(sinks > 0)):
+            scores = xp.where(sinks[:, None, :] > 0, -xp.inf, scores)
+        top = xp.max(scores, axis=-1, keepdims=True)
+        weights = xp.exp(scores - xp.where(top > -xp.inf, top, xp.zeros_like(top)))
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        return weights / xp.where(total > 0, total, xp.ones_like(total))
+
+
+def _sinks(view: _View, whole: Any) -> Any:
+    """Ones for keys that are sinks, (heads, tokens); only keys that a quarter of the rows see can be."""
+    xp, rows = view.xp, whole.shape[1]
+    counts = xp.where(view.seen_columns > 0, view.seen_columns, xp.ones_like(view.seen_columns))
+    share = xp.sum(whole, axis=1) / counts
+    even = 1 / xp.where(view.seen_rows > 0, view.seen_rows, xp.ones_like(view.seen_rows))
+    if view.seen is None:
+        expected = xp.broadcast_to(even[:, :1], share.shape)
+    else:
+        expected = xp.sum(xp.where(view.seen, even[..., None], 0.0), axis=1) / counts
+    found = (share >= SINK_SHARE) & (share >= SINK_TIMES * expected) & (view.seen_columns >= rows / 4)
+    return xp.astype(found, whole.dtype)
+
+
+def _spread(view: _View, sinks: Any) -> Any:
+    """Root mean square over busy rows of the spread of content scores over keys that are seen and no sinks."""
+    xp = view.xp
+    kept = xp.broadcast_to(1 - sinks[:, None, :], view.content.shape)
+    if view.seen is not None:
+        kept = kept * xp.astype(view.seen, kept.dtype)
+    count = xp.clip(xp.sum(kept, axis=-1), 1.0, None)
+    mean = xp.sum(view.content * kept, axis=-1) / count
+    square = xp.sum(((view.content - mean[..., None]) * kept) ** 2, axis=-1) / count
+    return xp.sqrt(xp.sum(square * view.busy, axis=-1))
+
+
+def _rows_of(view: _View, whole: Any) -> dict[str, Any]:
+    """What is about single rows of the whole matrix."""
+    xp = view.xp
+    logs = xp.log(xp.where(whole > 0, whole, xp.ones_like(whole)))
+    entropy = -xp.sum(whole * logs, axis=-1)
+    even = xp.log(xp.clip(view.seen_rows, 2.0, None))
+    return {
+        "beta": _spread(view, xp.zeros_like(view.seen_columns)),
+        "entropy": xp.sum(entropy * view.busy, axis=-1),
+        "evenness": xp.sum(entropy / even * view.busy, axis=-1),
+        "largest": xp.sum(xp.max(whole, axis=-1) * view.busy, axis=-1),
+    }
+
+
+def _sink_facts(view: _View, whole: Any, sinks: Any) -> dict[str, Any]:
+    xp = view.xp
+    columns = xp.sum(whole, axis=1) * sinks
+    count = xp.sum(sinks, axis=-1)
+    strongest = xp.astype(xp.argmax(columns, axis=-1), whole.dtype)
+    mass = xp.sum(xp.matmul(whole, sinks[..., None])[..., 0] * view.busy, axis=-1)
+    return {
+        "sink_mass": mass,
+        "sink_count": count,
+        "sink_position": xp.where(count > 0, strongest, -xp.ones_like(strongest)),
+    }
+
+
+def _columns(view: _View, rest: Any) -> dict[str, Any]:
+    """The matrix with common preferences ``x_j/sum x`` over what a row sees that is likeliest to give this one.
+
+    That is the model of Plackett and Luce, fitted by its minorisation: ``x_j = column sum/sum over rows of 1/sum x``.
+    """
+    xp = view.xp
+    heads, rows, tokens = rest.shape
+    sums = xp.sum(rest, axis=1)
+    taken = xp.clip(xp.sum(rest, axis=2), None, 1.0)  # zero for rows that see nothing but sinks
+    if view.seen is None:
+        x = sums / xp.sum(sums, axis=-1, keepdims=True)
+        totals = xp.ones((heads, rows), dtype=rest.dtype, device=device(rest))
+        seen = None
+    else:
+        seen = xp.astype(view.seen, rest.dtype)
+        x = sums
+        for _ in range(ROUNDS):
+            totals = _positive(xp, xp.matmul(seen, x[..., None])[..., 0])
+            x = sums / _positive(xp, xp.matmul(xp.matrix_transpose(seen), (taken / totals)[..., None])[..., 0])
+        totals = _positive(xp, xp.matmul(seen, x[..., None])[..., 0])
+    squares = x[..., None] ** 2
+    seen_squares = xp.sum(squares, axis=1) if seen is None else xp.matmul(seen, squares)[..., 0]
+    product = xp.sum(xp.matmul(rest, x[..., None])[..., 0] / totals, axis=-1)
+    own = xp.sum(taken * seen_squares / totals**2, axis=-1)
+    whole = xp.sum(rest**2, axis=(1, 2))
+    near = xp.matmul(_band(xp, rest, seen), x[..., None])[..., 0] / totals
+    return {
+        "column_energy": product**2 / (own * whole),
+        "near_expected": xp.sum(near * view.busy, axis=-1) if rows == tokens else xp.full_like(own, xp.nan),
+    }
+
+
+def _band(xp: Any, rest: Any, seen: Any) -> Any:
+    """Ones where a key is near its row and seen."""
+    ones = xp.ones(rest.shape[1:], dtype=rest.dtype, device=device(rest))
+    band = xp.tril(xp.triu(ones, k=-NEAR), k=NEAR)
+    return band if seen is None else band * seen
+
+
+def _positive(xp: Any, values: Any) -> Any:
+    return xp.where(values > 0, values, xp.ones_like(values))
+
+
+def _stripes(view: _View, rest: Any, near_expected: Any, ids: Any) -> dict[str, Any]:
+    """Mean attention along every diagonal that half of the rows have, and the best of them."""
+    xp = view.xp
+    heads, rows, tokens = rest.shape
+    if ids is None or rows != tokens:
+        nothing = xp.full_like(near_expected, xp.nan)
+        return {"offset": nothing, "offset_mass": nothing, "near_mass": nothing}
+    weighted = xp.flip(rest * view.busy[..., None], axis=1)
+    # row r of rows that are one too wide moves by r when they are cut: what was key minus row becomes the column
+    skewed = xp.concat([weighted, xp.zeros((heads, rows, rows), dtype=rest.dtype, device=device(rest))], axis=-1)
+    skewed = xp.reshape(xp.reshape(skewed, (heads, -1))[:, : rows * (tokens + rows - 1)], (heads, rows, -1))
+    sums = xp.sum(skewed, axis=1)  # offsets from 1 - rows to tokens - 1
+    reach = tokens // 2
+    kept = sums[:, rows - 1 - reach : rows + reach]
+    weights = _stripe_weights(view, rows, reach)
+    masses = kept / weights
+    best = xp.argmax(masses, axis=-1)
+    near = xp.sum(sums[:, rows - 1 - NEAR : rows + NEAR], axis=-1)
+    return {
+        "offset": xp.astype(best, rest.dtype) - reach,
+        "offset_mass": xp.max(masses, axis=-1),
+        "near_mass": near - near_expected,
+    }
+
+
+def _stripe_weights(view: _View, rows: int, reach: int) -> Any:
+    """Share of the busy rows that have a key at each offset, (heads or 1, 2 reach + 1)."""
+    xp = view.xp
+    up = xp.cumulative_sum(view.busy, axis=-1)  # rows up to i
+    down = 1 - up + view.busy  # rows from i on
+    later = xp.flip(up[:, rows - 1 - reach :], axis=-1)  # offset k >= 0: rows up to l - 1 - k
+    earlier = xp.flip(down[:, 1 : reach + 1], axis=-1)  # offset -k: rows from k on
+    return xp.clip(xp.concat([earlier, later], axis=-1), 1e-9, None)
+
+
+def _same_token(view: _View, rest: Any, sinks: Any, ids: Any) -> dict[str, Any]:
+    xp = view.xp
+    heads, rows, tokens = rest.shape
+    if ids is None or rows != tokens:
+        return {"same_token_mass": xp.full((heads,), xp.nan, dtype=rest.dtype, device=device(rest))}
+    eye = xp.eye(rows, dtype=rest.dtype, device=device(rest))
+    same = xp.astype(ids[:, None] == ids[None, :], rest.dtype) - eye
+    mass = xp.sum(rest * same, axis=-1)
+    there = xp.matmul(same if view.seen is None else same * xp.astype(view.seen, rest.dtype), (1 - sinks)[..., None])
+    weights = xp.astype(there[..., 0] > 0, rest.dtype)
+    count = xp.sum(weights, axis=-1)
+    found = xp.sum(mass * weights, axis=-1) / xp.clip(count, 1.0, None)
+    return {"same_token_mass": xp.where(count > 0, found, xp.nan)}
+
+
+def _singular_values(rest: Any) -> Any:
+    """All singular values, smallest first, from the smaller Gram matrix: right to 1e-8 of the largest in doubles."""
+    xp = array_namespace(rest)
+    turned = xp.matrix_transpose(rest)
+    gram = xp.matmul(rest, turned) if rest.shape[1] <= rest.shape[2] else xp.matmul(turned, rest)
+    return xp.sqrt(xp.clip(xp.linalg.eigvalsh(gram), 0.0, None))
+
+
+def _ranks(values: Any) -> dict[str, Any]:
+    xp = array_namespace(values)
+    squares = values**2
+    total = xp.sum(squares, axis=-1, keepdims=True)
+    shares = squares / total
+    logs = xp.log(xp.where(shares > 0, shares, xp.ones_like(shares)))
+    places = LEVELS * (values.shape[-1] - 1)
+    low = np.floor(places).astype(int)
+    high, part = np.minimum(low + 1, values.shape[-1] - 1), places - low
+    numbers = as_numpy(values)
+    return {
+        "stable_rank": total[:, 0] / squares[:, -1],
+        "effective_rank": xp.exp(-xp.sum(shares * logs, axis=-1)),
+        "spectrum": numbers[:, low] * (1 - part) + numbers[:, high] * part,
+    }
+
+
+def _top_two(whole: Any, rounds: int = 12, width: int = 6) -> dict[str, Any]:
+    """Largest singular value and relative gap of matrices next to low rank, by subspace iteration."""
+    xp = array_namespace(whole)
+    heads, _, tokens = whole.shape
+    start = np.random.default_rng(0).standard_normal((tokens, width))
+    start[:, 0] = 1.0
+    block = xp.broadcast_to(xp.asarray(start, dtype=whole.dtype, device=device(whole)), (heads, tokens, width))
+    turned = xp.matrix_transpose(whole)
+    for _ in range(rounds):
+        block = xp.matmul(turned, xp.linalg.qr(xp.matmul(whole, block))[0])
+        block = xp.linalg.qr(block)[0]
+    image = xp.matmul(whole, block)
+    squares = xp.linalg.eigvalsh(xp.matmul(xp.matrix_transpose(image), image))
+    values = xp.sqrt(xp.clip(squares, 0.0, None))
+    return {"s1": values[:, -1], "gap": 1 - values[:, -2] / values[:, -1]}

@@ -1,0 +1,146 @@
+"""Measures of attention matrices, against loops over their entries."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bulkedge.heads.measures import FEWEST, LEVELS, MEASURES, NEAR, measured
+
+TOKENS = 40
+
+
+def attention(scores):
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def by_loops(content, bias, ids):
+    """All measures of one head without sinks, one entry at a time."""
+    tokens = len(content)
+    seen = np.isfinite(bias)
+    a = attention(content + bias)
+    rows = [i for i in range(tokens) if seen[i].sum() >= FEWEST]
+    spreads = [np.var(content[i, seen[i]]) for i in rows]
+    entropy = [-sum(p * math.log(p) for p in a[i] if p > 0) for i in rows]
+    stripes = {
+        k: np.mean([a[i, i + k] for i in rows if 0 <= i + k < tokens])
+        for k in range(-(tokens // 2), tokens // 2 + 1)
+        if any(0 <= i + k < tokens for i in rows)
+    }
+    best = max(stripes, key=lambda k: stripes[k])
+    same = [
+        sum(a[i, j] for j in range(tokens) if j != i and ids[j] == ids[i])
+        for i in range(tokens)
+        if any(j != i and ids[j] == ids[i] and seen[i, j] for j in range(tokens))
+    ]
+    values = np.linalg.svd(a, compute_uv=False)
+    shares = values**2 / np.sum(values**2)
+    return {
+        "beta": math.sqrt(np.mean(spreads)),
+        "entropy": np.mean(entropy),
+        "evenness": np.mean([h / math.log(seen[i].sum()) for h, i in zip(entropy, rows, strict=True)]),
+        "largest": np.mean([a[i].max() for i in rows]),
+        "sink_mass": 0.0,
+        "sink_count": 0.0,
+        "sink_position": -1.0,
+        "offset": best,
+        "offset_mass": stripes[best],
+        "same_token_mass": np.mean(same),
+        "stable_rank": np.sum(values**2) / values[0] ** 2,
+        "effective_rank": math.exp(-sum(p * math.log(p) for p in shares if p > 0)),
+        "s1": values[0],
+        "gap": 1 - values[1] / values[0],
+    }
+
+
+def bias_of(mask):
+    if mask == "full":
+        return np.zeros((TOKENS, TOKENS))
+    seen = np.tri(TOKENS) > 0
+    if mask == "window":
+        seen &= np.tri(TOKENS, k=-25) == 0
+    return np.where(seen, 0.0, -np.inf)
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "window"])
+def test_against_loops(mask):
+    rng = np.random.default_rng(3)
+    content, bias = 0.7 * rng.standard_normal((3, TOKENS, TOKENS)), bias_of(mask)
+    ids = rng.integers(0, 8, TOKENS)
+    found = measured(content, None if mask == "full" else bias, ids)
+    assert set(found) == {*MEASURES, "spectrum"}
+    for head in range(3):
+        for name, value in by_loops(content[head], bias, ids).items():
+            assert found[name][head] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+        values = np.sort(np.linalg.svd(attention(content[head] + bias), compute_uv=False))
+        expected = np.interp(LEVELS, np.linspace(0, 1, TOKENS), values)
+        np.testing.assert_allclose(found["spectrum"][head], expected, atol=2e-8)
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_a_sink_is_taken_away(mask):
+    """The other numbers are those of the same scores without that key; its own place is zero in all matrices."""
+    rng = np.random.default_rng(4)
+    content, bias = 0.5 * rng.standard_normal((2, TOKENS, TOKENS)), bias_of(mask)
+    content[0, :, 3] += 6.0
+    found = measured(content, bias, rng.integers(0, 8, TOKENS))
+    whole = attention(content[0] + bias)
+    rows = np.isfinite(bias).sum(axis=1) >= FEWEST
+    assert found["sink_count"].tolist() == [1.0, 0.0]
+    assert found["sink_position"].tolist() == [3.0, -1.0]
+    assert found["sink_mass"][0] == pytest.approx(whole[rows, 3].mean())
+    hidden = bias.copy()
+    hidden[:, 3] = -np.inf
+    scores = content[0] + hidden
+    rest = np.array([attention(row[None])[0] if np.any(np.isfinite(row)) else np.zeros(TOKENS) for row in scores])
+    values = np.linalg.svd(rest, compute_uv=False)
+    assert found["stable_rank"][0] == pytest.approx(np.sum(values**2) / values[0] ** 2)
+    top = np.linalg.svd(whole, compute_uv=False)
+    assert found["s1"][0] == pytest.approx(top[0], rel=1e-9)
+    assert found["gap"][0] == pytest.approx(1 - top[1] / top[0], rel=1e-4)
+    kept = np.isfinite(hidden)
+    spreads = [np.var(content[0, i, kept[i]]) for i in range(TOKENS) if rows[i]]
+    assert found["beta_without_sink"][0] == pytest.approx(math.sqrt(np.mean(spreads)))
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_common_preferences_have_all_the_column_energy(mask):
+    """Rows that differ only by what they see: energy one, and nothing near beyond what the columns put there."""
+    rng = np.random.default_rng(5)
+    content = np.broadcast_to(0.8 * rng.standard_normal(TOKENS), (1, TOKENS, TOKENS)).copy()
+    found = measured(content, bias_of(mask), np.arange(TOKENS))
+    assert found["column_energy"][0] == pytest.approx(1.0, abs=2e-3)
+    assert found["near_mass"][0] == pytest.approx(0.0, abs=5e-3)
+    assert found["stable_rank"][0] == pytest.approx(1.0, abs=1e-9) or mask == "causal"
+
+
+def test_near_mass_is_what_is_beyond_the_columns():
+    distance = np.abs(np.subtract.outer(np.arange(TOKENS), np.arange(TOKENS)))
+    content = np.where(distance <= NEAR, 4.0, 0.0)[None]
+    found = measured(content, None, np.arange(TOKENS))
+    a = attention(content[0])
+    columns = a.mean(axis=0)
+    near = distance <= NEAR
+    expected = np.mean(np.sum(a * near, axis=1)) - np.mean(np.sum(columns[None] * near, axis=1))
+    assert found["near_mass"][0] == pytest.approx(expected)
+
+
+def test_rectangles_have_no_positions():
+    content = np.random.default_rng(6).standard_normal((2, 30, 50))
+    found = measured(content)
+    for name in ("offset", "offset_mass", "near_mass", "same_token_mass"):
+        assert np.isnan(found[name]).all()
+    values = np.linalg.svd(attention(content[1]), compute_uv=False)
+    assert found["s1"][1] == pytest.approx(values[0])
+    assert found["stable_rank"][1] == pytest.approx(np.sum(values**2) / values[0] ** 2)
+
+
+def test_torch_agrees():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(7)
+    content, bias, ids = rng.standard_normal((2, TOKENS, TOKENS)), bias_of("causal"), rng.integers(0, 8, TOKENS)
+    plain = measured(content, bias, ids)
+    other = measured(*(torch.from_numpy(each) for each in (content, bias, ids)))
+    for name, values in plain.items():
+        np.testing.assert_allclose(other[name], values, rtol=1e-9, atol=1e-8, err_msg=name)
