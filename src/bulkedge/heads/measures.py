@@ -82,7 +82,7 @@ def measured(content: Any, bias: Any = None, ids: Any = None) -> dict[str, Real]
     found = _rows_of(view, whole) | _sink_facts(view, whole, sinks)
     bare = not bool(view.xp.any(sinks))
     rest = whole if bare else view.softmax(sinks)
-    found["beta_without_sink"] = found["beta"] if bare else _spread(view, sinks)
+    found["beta_without_sink"] = found["beta"] if bare else view.spread(sinks)
     found |= _columns(view, rest)
     found |= _stripes(view, rest, found.pop("near_expected"), ids)
     found |= _same_token(view, rest, sinks, ids)
@@ -90,6 +90,23 @@ def measured(content: Any, bias: Any = None, ids: Any = None) -> dict[str, Real]
     found |= _ranks(values)
     found |= _top_two(whole) if not bare else {"s1": values[:, -1], "gap": 1 - values[:, -2] / values[:, -1]}
     return {name: as_numpy(each) for name, each in found.items()}
+
+
+def spread(content: Any, bias: Any = None) -> Any:
+    """Inverse temperature of heads: root mean square over rows of the spread of a row's content scores.
+
+    Parameters
+    ----------
+    content, bias : array
+        As for :func:`measured`.
+
+    Returns
+    -------
+    array of shape (heads,)
+        In the library of the scores.
+    """
+    view = _View.of(content, bias)
+    return view.spread(view.xp.zeros_like(view.seen_columns))
 
 
 class _View(NamedTuple):
@@ -132,6 +149,17 @@ class _View(NamedTuple):
         weights = self.xp.astype(enough | ~some, self.content.dtype)
         return weights / self.xp.sum(weights, axis=-1, keepdims=True)
 
+    def spread(self, sinks: Any) -> Any:
+        """Root mean square over busy rows of the spread of content scores over keys that are seen and no sinks."""
+        xp = self.xp
+        kept = xp.broadcast_to(1 - sinks[:, None, :], self.content.shape)
+        if self.seen is not None:
+            kept = kept * xp.astype(self.seen, kept.dtype)
+        count = xp.clip(xp.sum(kept, axis=-1), 1.0, None)
+        mean = xp.sum(self.content * kept, axis=-1) / count
+        square = xp.sum(((self.content - mean[..., None]) * kept) ** 2, axis=-1) / count
+        return xp.sqrt(xp.sum(square * self.busy, axis=-1))
+
     def softmax(self, sinks: Any) -> Any:
         """Attention over the keys that are no sinks, (heads, rows, tokens); rows that see none of those are zero."""
         xp = self.xp
@@ -158,18 +186,6 @@ def _sinks(view: _View, whole: Any) -> Any:
     return xp.astype(found, whole.dtype)
 
 
-def _spread(view: _View, sinks: Any) -> Any:
-    """Root mean square over busy rows of the spread of content scores over keys that are seen and no sinks."""
-    xp = view.xp
-    kept = xp.broadcast_to(1 - sinks[:, None, :], view.content.shape)
-    if view.seen is not None:
-        kept = kept * xp.astype(view.seen, kept.dtype)
-    count = xp.clip(xp.sum(kept, axis=-1), 1.0, None)
-    mean = xp.sum(view.content * kept, axis=-1) / count
-    square = xp.sum(((view.content - mean[..., None]) * kept) ** 2, axis=-1) / count
-    return xp.sqrt(xp.sum(square * view.busy, axis=-1))
-
-
 def _rows_of(view: _View, whole: Any) -> dict[str, Any]:
     """What is about single rows of the whole matrix."""
     xp = view.xp
@@ -177,7 +193,7 @@ def _rows_of(view: _View, whole: Any) -> dict[str, Any]:
     entropy = -xp.sum(whole * logs, axis=-1)
     even = xp.log(xp.clip(view.seen_rows, 2.0, None))
     return {
-        "beta": _spread(view, xp.zeros_like(view.seen_columns)),
+        "beta": view.spread(xp.zeros_like(view.seen_columns)),
         "entropy": xp.sum(entropy * view.busy, axis=-1),
         "evenness": xp.sum(entropy / even * view.busy, axis=-1),
         "largest": xp.sum(xp.max(whole, axis=-1) * view.busy, axis=-1),

@@ -1,0 +1,299 @@
+"""What a head would be with fresh random weights, on its own inputs: the null of a scan.
+
+The attention module runs again on what it was given, with every linear map in it replaced by a random one: mask, rotary
+positions, norms, shared keys and positional biases stay the model's own. What is random are the queries' and keys'
+directions; how hot the head is does not count as structure, so fresh heads are tempered to several inverse
+temperatures, and their numbers interpolated to that of the head.
+
+A layer has one null for all its heads. Numbers are interpolated for each draw by itself, as parabolas in the logarithm
+of the inverse temperature, after a map (:data:`TESTED`) that makes them smooth in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bulkedge.arrays import Real
+from bulkedge.errors import DomainError
+from bulkedge.heads.measures import LEVELS, measured, spread
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from bulkedge.models.layers import Layer, Visit
+
+COORDINATE = "beta_without_sink"
+"""What heads and fresh heads are compared at equal values of."""
+APART = 1.25
+"""Least ratio of neighbouring inverse temperatures of fresh heads."""
+COLDEST, HOTTEST = 0.05, 50.0
+"""Fresh heads are not tempered beyond."""
+AT_ONCE = 2**24
+"""Scores that are held at a time."""
+TINY = 1e-9
+
+
+def _logit(x: Real) -> Real:
+    x = np.clip(x, TINY, 1 - TINY)
+    return np.log(x / (1 - x))
+
+
+def _log(x: Real) -> Real:
+    return np.log(np.maximum(x, TINY))
+
+
+TESTED: dict[str, tuple[Callable[[Real], Real], Callable[[Real], Real]]] = {
+    "evenness": (lambda x: _log(1 - x), lambda y: 1 - np.exp(y)),
+    "largest": (_logit, lambda y: 1 / (1 + np.exp(-y))),
+    "offset_mass": (_log, np.exp),
+    "near_mass": (lambda x: x, lambda y: y),
+    "same_token_mass": (_log, np.exp),
+    "column_energy": (_logit, lambda y: 1 / (1 + np.exp(-y))),
+    "stable_rank": (lambda x: _log(x - 1), lambda y: 1 + np.exp(y)),
+    "effective_rank": (_log, np.exp),
+}
+"""Measures with a null: the map that makes each smooth in the logarithm of the inverse temperature, and its inverse."""
+
+
+def head_scores(layer: Layer, heads: slice = slice(None)) -> tuple[Tensor, Tensor | None]:
+    """Scores of heads of the first sequence of a layer, in the two parts that measures take.
+
+    Parameters
+    ----------
+    layer : Layer
+        A layer.
+    heads : slice, optional
+        Which heads.
+
+    Returns
+    -------
+    content : Tensor of shape (heads, rows, tokens)
+        ``scale q . k``, in double precision.
+    bias : Tensor or None
+        What is added to it, for all heads or for each.
+    """
+    content = layer.scale * (layer.query[0, heads].double() @ layer.key[0, heads].double().mT)
+    bias = layer.bias()
+    if bias is not None and bias.ndim == 4:
+        bias = bias[0] if bias.shape[1] == 1 else bias[0, heads]
+    return content, bias
+
+
+def portions(layer: Layer, limit: int | None = None) -> Iterator[slice]:
+    """Slices of the heads of a layer whose scores fit into memory.
+
+    Parameters
+    ----------
+    layer : Layer
+        A layer.
+    limit : int, optional
+        How many heads at most; all by default.
+
+    Yields
+    ------
+    slice
+        One after another.
+    """
+    count = layer.query.shape[1] if limit is None else min(limit, layer.query.shape[1])
+    step = max(1, AT_ONCE // (layer.query.shape[2] * layer.key.shape[2]))
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
+@contextmanager
+def fresh_weights(module: nn.Module, generator: Any) -> Iterator[None]:
+    """Let every linear map in a module be a random one, without biases; the module is as before in the end.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        An attention module.
+    generator : torch.Generator
+        Where the entries come from: independent, Gaussian, of variance one over the width of the input.
+
+    Yields
+    ------
+    None
+        Inside, the module computes with random maps.
+    """
+    import torch
+
+    def drawn(inputs: int, outputs: int, like: Tensor) -> Tensor:
+        weights = torch.randn(inputs, outputs, generator=generator, dtype=torch.float32) / inputs**0.5
+        return weights.to(device=like.device, dtype=like.dtype)
+
+    maps: dict[int, Tensor] = {}
+
+    def replaced(linear: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if id(linear) not in maps:
+            maps[id(linear)] = drawn(given[0].shape[-1], output.shape[-1], output)
+        return given[0].to(output.dtype) @ maps[id(linear)]
+
+    linear = [each for each in module.modules() if _is_linear(each)]
+    # torch's own module has its maps as parameters
+    own = dict(module.named_parameters(recurse=False)) if isinstance(module, torch.nn.MultiheadAttention) else {}
+    kept = {name: each.data for name, each in own.items()}
+    handles: list[Any] = []
+    try:
+        handles.extend(each.register_forward_hook(replaced) for each in linear)
+        for parameter in own.values():
+            if parameter.ndim == 2:
+                parameter.data = drawn(parameter.shape[1], parameter.shape[0], parameter).T
+            else:
+                parameter.data = torch.zeros_like(parameter)
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for name, parameter in own.items():
+            parameter.data = kept[name]
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """``torch.nn.Linear`` and what packages put in its place; transformers' ``Conv1D`` is one by another name."""
+    from torch.nn import Linear
+
+    name = type(module).__name__
+    return isinstance(module, Linear) or name == "Conv1D" or "Linear" in name
+
+
+@dataclass(frozen=True, eq=False)
+class FreshHeads:
+    """Numbers of fresh heads of one layer at several inverse temperatures.
+
+    Attributes
+    ----------
+    coordinates : array of shape (draws, grid)
+        Logarithm of the inverse temperature of each fresh head, sinks taken away, increasing along the grid.
+    numbers : dict of str to array of shape (draws, grid)
+        The :data:`TESTED` measures, mapped.
+    spectra : array of shape (draws, grid, levels)
+        Logarithms of the singular values at the :data:`~bulkedge.heads.measures.LEVELS`.
+    """
+
+    coordinates: Real
+    numbers: dict[str, Real]
+    spectra: Real
+
+    @property
+    def draws(self) -> int:
+        """Number of fresh heads."""
+        return len(self.coordinates)
+
+    def at(self, beta: float) -> tuple[dict[str, Real], Real]:
+        """Numbers of the fresh heads at an inverse temperature.
+
+        Parameters
+        ----------
+        beta : float
+            That of a head, sinks taken away.
+
+        Returns
+        -------
+        numbers : dict of str to array of shape (draws,)
+            Tested measures, mapped.
+        spectra : array of shape (draws, levels)
+            Logarithms of quantiles of singular values.
+        """
+        margin = np.log(APART)
+        low, high = self.coordinates[:, 0] - margin, self.coordinates[:, -1] + margin
+        place = np.clip(np.log(max(beta, TINY)), low, high)
+        weights = _lagrange(self.coordinates, place)
+        numbers = {name: np.sum(weights * each, axis=1) for name, each in self.numbers.items()}
+        return numbers, np.sum(weights[..., None] * self.spectra, axis=1)
+
+
+def _lagrange(nodes: Real, place: Real) -> Real:
+    """Weights of the polynomial through the nodes of each row, at the place of that row."""
+    weights = np.ones_like(nodes)
+    for i in range(nodes.shape[1]):
+        for j in range(nodes.shape[1]):
+            if i != j:
+                weights[:, i] *= (place - nodes[:, j]) / (nodes[:, i] - nodes[:, j])
+    return weights
+
+
+def draw_fresh(visit: Visit, ids: Any, betas: Real, draws: int, generator: Any) -> FreshHeads:
+    """Fresh heads of the layer that has just run.
+
+    Parameters
+    ----------
+    visit : Visit
+        The layer.
+    ids : array or None
+        As for :func:`~bulkedge.heads.measures.measured`.
+    betas : array
+        Inverse temperatures of the layer's heads; fresh ones are tempered to their range.
+    draws : int
+        How many.
+    generator : torch.Generator
+        Where the weights come from, on the CPU.
+
+    Returns
+    -------
+    FreshHeads
+        Their numbers.
+
+    Raises
+    ------
+    DomainError
+        If queries and keys did not come from linear maps inside of the module.
+    """
+    grid = _grid(betas)
+    found: list[dict[str, Real]] = []
+    done = 0
+    while done < draws:
+        with fresh_weights(visit.module, generator):
+            layer = visit.again()
+        if bool((layer.query == visit.layer.query).all()):
+            raise DomainError(
+                f"{layer.name}: queries are not made by linear maps inside of the attention module, so there are no "
+                "fresh weights to compare with; use draws=0"
+            )
+        for heads in portions(layer, draws - done):
+            content, bias = head_scores(layer, heads)
+            cold = content / spread(content, bias)[:, None, None]
+            found.append(_stacked([measured(beta * cold, bias, ids) for beta in grid]))
+            done += len(content)
+    joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+    coordinates = np.maximum.accumulate(np.log(np.maximum(joined[COORDINATE], TINY)), axis=1)
+    coordinates = coordinates + TINY * np.arange(coordinates.shape[1])  # a sink may hide a step
+    numbers = {name: forward(joined[name]) for name, (forward, _) in TESTED.items()}
+    return FreshHeads(coordinates, numbers, _log(joined["spectrum"]))
+
+
+def _grid(betas: Real) -> Real:
+    """Three inverse temperatures, from the coldest to the hottest head."""
+    low, high = (float(np.clip(each, COLDEST, HOTTEST)) for each in (np.min(betas), np.max(betas)))
+    middle = np.sqrt(low * high)
+    return np.array([min(low, middle / APART), middle, max(high, middle * APART)])
+
+
+def _stacked(points: list[dict[str, Real]]) -> dict[str, Real]:
+    return {name: np.stack([each[name] for each in points], axis=1) for name in points[0]}
+
+
+def spectral_distance(spectrum: Real, reference: Real) -> Real:
+    """Kolmogorov distance of spectra to a reference, all as increasing quantiles at the same levels.
+
+    Parameters
+    ----------
+    spectrum : array of shape (..., levels)
+        Quantiles, of any increasing function of the values.
+    reference : array of shape (..., levels)
+        Quantiles of the reference of each.
+
+    Returns
+    -------
+    array of shape (...)
+        Between zero and one.
+    """
+    spectrum, reference = np.broadcast_arrays(spectrum, reference)
+    flat = zip(spectrum.reshape(-1, len(LEVELS)), reference.reshape(-1, len(LEVELS)), strict=True)
+    found = [np.max(np.abs(np.interp(other, own, LEVELS) - LEVELS)) for own, other in flat]
+    return np.array(found).reshape(spectrum.shape[:-1])
