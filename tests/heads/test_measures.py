@@ -69,10 +69,11 @@ def test_against_loops(mask):
     content, bias = 0.7 * rng.standard_normal((3, TOKENS, TOKENS)), bias_of(mask)
     ids = rng.integers(0, 8, TOKENS)
     found = measured(content, None if mask == "full" else bias, ids)
-    assert set(found) == {*MEASURES, "spectrum"}
+    assert set(found) == {*MEASURES, "spectrum", "columns"}
     for head in range(3):
         for name, value in by_loops(content[head], bias, ids).items():
             assert found[name][head] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+        np.testing.assert_allclose(found["columns"][head], attention(content[head] + bias).mean(axis=0))
         values = np.sort(np.linalg.svd(attention(content[head] + bias), compute_uv=False))
         expected = np.interp(LEVELS, np.linspace(0, 1, TOKENS), values)
         np.testing.assert_allclose(found["spectrum"][head], expected, atol=2e-8)

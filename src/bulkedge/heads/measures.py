@@ -73,8 +73,9 @@ def measured(content: Any, bias: Any = None, ids: Any = None) -> dict[str, Real]
     Returns
     -------
     dict of str to array
-        :data:`MEASURES`, each of shape (heads,), and ``"spectrum"``: singular values without sinks at the
-        :data:`LEVELS`, of shape (heads, levels), smallest first.
+        :data:`MEASURES`, each of shape (heads,); ``"columns"``, share of all attention that each key gets, of shape
+        (heads, tokens); and ``"spectrum"``, singular values without sinks at the :data:`LEVELS`, of shape (heads,
+        levels), smallest first.
     """
     view = _View.of(content, bias)
     whole = view.softmax(view.xp.zeros_like(view.seen_columns))
@@ -88,6 +89,7 @@ def measured(content: Any, bias: Any = None, ids: Any = None) -> dict[str, Real]
     found |= _same_token(view, rest, sinks, ids)
     values = _singular_values(rest)
     found |= _ranks(values)
+    found["columns"] = view.xp.sum(whole, axis=1) / whole.shape[1]
     found |= _top_two(whole) if not bare else {"s1": values[:, -1], "gap": 1 - values[:, -2] / values[:, -1]}
     return {name: as_numpy(each) for name, each in found.items()}
 

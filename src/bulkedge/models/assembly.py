@@ -1,0 +1,156 @@
+"""From what the layers of a model showed on each text to one labelled dataset, a row a head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.arrays import Real
+from bulkedge.heads.kinds import KINDS, idle, kinds_of
+from bulkedge.heads.measures import MEASURES
+from bulkedge.models.fresh import TESTED, FreshHeads
+from bulkedge.models.predicted import LONGER, PREDICTED
+from bulkedge.models.surprise import Beside, p_values, thinned
+from bulkedge.version import __version__
+
+SHOWN = np.linspace(0.0, 1.0, 33)
+"""Levels of the spectra that a scan keeps."""
+HEAD, TEXT = "item", "text"
+WHOLE = ("offset", "sink_count", "sink_position")
+"""Numbers that a median between two texts would make nonsense of."""
+
+
+@dataclass
+class Reading:
+    """What one text showed: lists over layers, in the order in which they were called."""
+
+    title: str
+    tokens: int = 0
+    names: list[str] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    causal: list[bool] = field(default_factory=list)
+    measures: list[dict[str, Real]] = field(default_factory=list)
+    fresh: list[FreshHeads] = field(default_factory=list)
+    surprises: list[Beside] = field(default_factory=list)
+    pictures: list[Real] = field(default_factory=list)
+    token_stable_rank: list[float] = field(default_factory=list)
+    token_cosine: list[float] = field(default_factory=list)
+
+
+def assembled(
+    readings: Sequence[Reading], probes: Mapping[str, Sequence[Real]] | None, attributes: Mapping[str, object]
+) -> xr.Dataset:
+    """One dataset of all texts.
+
+    Parameters
+    ----------
+    readings : sequence of Reading
+        Of the same layers, a text each.
+    probes : mapping of str to sequence of array, optional
+        Scores on repeated random tokens: for every layer of the model, an array over its heads.
+    attributes : mapping
+        What to remember of the scan.
+
+    Returns
+    -------
+    Dataset
+        Its variables are described in :mod:`bulkedge.models.columns`.
+    """
+    first = readings[0]
+    counts = [len(each["beta"]) for each in first.measures]
+    data = xr.Dataset(
+        coords={
+            "layer": (HEAD, np.repeat(first.indices, counts)),
+            "head": (HEAD, np.concatenate([np.arange(each) for each in counts])),
+            "module": (HEAD, np.repeat(first.names, counts)),
+            "title": (TEXT, [each.title for each in readings]),
+            "level": SHOWN,
+            "factor": list(LONGER),
+            "module_name": ("layer_index", first.names),
+        },
+        attrs={**attributes, "version": __version__, "causal": int(all(first.causal))},
+    )
+    columns = [_columns(each) for each in readings]
+    for name in columns[0]:
+        data[name] = ((TEXT, HEAD), np.stack([each[name] for each in columns]))
+    for name, values in _spectra(readings).items():
+        data[name] = ((TEXT, HEAD, "level"), values)
+    for name in ("longer_entropy", "temperature"):
+        texts = [np.concatenate([each[name] for each in reading.measures]) for reading in readings]
+        data[name] = ((HEAD, "factor"), np.median(texts, axis=0))
+    for name in ("token_stable_rank", "token_cosine"):
+        data[name] = ((TEXT, "layer_index"), np.array([getattr(each, name) for each in readings]))
+    data["picture"] = ((HEAD, "row", "column"), np.concatenate(first.pictures))
+    for name in ("induction", "duplicate", "previous"):
+        scores = (
+            [np.full(each, np.nan) for each in counts] if probes is None else [probes[name][i] for i in first.indices]
+        )
+        data[name] = (HEAD, np.concatenate(scores))
+    return _with_kinds(data)
+
+
+def middle(values: xr.DataArray, name: str) -> Real:
+    """Median over texts of a number of every head, one of the texts' own where it has to be whole.
+
+    Parameters
+    ----------
+    values : DataArray
+        By text and head.
+    name : str
+        Of the number.
+
+    Returns
+    -------
+    array of shape (heads,)
+        The medians.
+    """
+    numbers = values.transpose(TEXT, HEAD).to_numpy()
+    return np.quantile(numbers, 0.5, axis=0, method="lower" if name in WHOLE else "linear")
+
+
+def _columns(reading: Reading) -> dict[str, Real]:
+    """Everything that is one number a head and text."""
+    found = {name: np.concatenate([each[name] for each in reading.measures]) for name in (*MEASURES, *PREDICTED)}
+    if not reading.surprises:
+        nothing = np.full(len(found["beta"]), np.nan)
+        names = ["distance", "null_distance", "p_spectrum", "p", "q"]
+        names += [prefix + name for name in TESTED for prefix in ("null_", "p_")]
+        return found | dict.fromkeys(names, nothing)
+    for name in ("distance", "null_distance"):
+        found[name] = np.concatenate([getattr(each, name) for each in reading.surprises])
+    for name in TESTED:
+        found[f"null_{name}"] = np.concatenate([each.middle[name] for each in reading.surprises])
+    return found | p_values(reading.surprises)
+
+
+def _spectra(readings: Sequence[Reading]) -> dict[str, Real]:
+    """Spectra of heads, and the band of fresh ones, at the levels that are kept."""
+    own = [np.concatenate([each["spectrum"] for each in reading.measures]) for reading in readings]
+    found = {"spectrum": thinned(np.stack(own), SHOWN)}
+    for place, name in enumerate(("null_low", "null_middle", "null_high")):
+        if not readings[0].surprises:
+            found[name] = np.full_like(found["spectrum"], np.nan)
+        else:
+            bands = [np.concatenate([each.band[place] for each in reading.surprises]) for reading in readings]
+            found[name] = thinned(np.stack(bands), SHOWN)
+    return found
+
+
+def _with_kinds(data: xr.Dataset) -> xr.Dataset:
+    """Kinds from the medians over texts, and on how many texts the head is of that kind."""
+    names = [*MEASURES, "p_spectrum"]
+    centre = {name: middle(data[name], name) for name in names}
+    tokens = int(data.attrs["tokens"])
+    kinds = kinds_of(centre, tokens)
+    data["kind"] = (HEAD, np.array([each[0] for each in kinds.labels]))
+    data["kinds"] = (HEAD, np.array([", ".join(each) for each in kinds.labels]))
+    for kind in KINDS:
+        data[f"score_{kind.name}"] = (HEAD, kinds.scores[kind.name])
+    texts = [kinds_of({name: data[name].to_numpy()[i] for name in names}, tokens) for i in range(data.sizes[TEXT])]
+    same = [[one[0] == other[0] for one, other in zip(each.labels, kinds.labels, strict=True)] for each in texts]
+    data["agreement"] = (HEAD, np.mean(same, axis=0))
+    data["idle"] = (HEAD, idle(centre))
+    return data

@@ -1,0 +1,97 @@
+"""What the moments of a layer's queries and keys predict of its heads, and what they say of longer contexts.
+
+Entropy and popularity are those of the channel (:mod:`bulkedge.heads`): of what second moments explain. What a head
+deviates by is its structure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bulkedge.arrays import Real, as_numpy
+from bulkedge.heads import CausalChannel, Channel
+from bulkedge.heads.rows import mean_rows
+
+if TYPE_CHECKING:
+    from bulkedge.models.layers import Layer
+
+LONGER = (2, 8, 32)
+"""How many times as many tokens a scan asks about."""
+RANGE, ROUNDS = 16.0, 48
+"""Temperatures are looked for up to so much, by so many bisections."""
+PREDICTED = ("coupling", "effective_dim", "predicted_entropy", "popularity_correlation")
+
+
+def predicted(layer: Layer, columns: Real) -> dict[str, Real]:
+    """What the channel says of the heads of the first sequence of a layer.
+
+    Parameters
+    ----------
+    layer : Layer
+        A layer; what is about rows and columns is predicted without a mask, or behind a causal one.
+    columns : array of shape (heads, tokens)
+        Measured share of all attention that each key gets.
+
+    Returns
+    -------
+    dict of str to array
+        :data:`PREDICTED`, of shape (heads,), ``longer_entropy`` and ``temperature``, of shape (heads,
+        :data:`LONGER`); nan where a mask or positional bias is in the way.
+    """
+    query, key = layer.query[0].double(), layer.key[0].double()
+    heads, rows, tokens = columns.shape[0], query.shape[1], key.shape[1]
+    channel = Channel.from_qk(query, key, layer.scale)
+    found = {name: np.full(heads, np.nan) for name in PREDICTED}
+    found["coupling"] = as_numpy(channel.couplings).max(axis=-1) ** 2
+    found["effective_dim"] = as_numpy(channel.effective_dim)
+    if layer.causal and rows == tokens:
+        causal = CausalChannel.from_qk(query, key, layer.scale)
+        found["predicted_entropy"] = as_numpy(causal.entropy)[:, min(16, tokens - 1) :].mean(axis=-1)
+        popularity = as_numpy(causal.popularity)
+    elif layer.mask is None and not layer.causal:
+        found["predicted_entropy"] = as_numpy(channel.rows(tokens).entropy)
+        popularity = as_numpy(channel.popularity(key))
+    else:
+        return found | {name: np.full((heads, len(LONGER)), np.nan) for name in ("longer_entropy", "temperature")}
+    found["popularity_correlation"] = _log_correlation(popularity, columns)
+    return found | longer(channel, tokens)
+
+
+def _log_correlation(one: Real, other: Real) -> Real:
+    logs = [np.log(np.maximum(each, 1e-30)) for each in (one, other)]
+    logs = [each - each.mean(axis=-1, keepdims=True) for each in logs]
+    norms = np.sqrt(np.prod([np.sum(each**2, axis=-1) for each in logs], axis=0))
+    return np.divide(np.sum(logs[0] * logs[1], axis=-1), norms, out=np.full(len(norms), np.nan), where=norms > 0)
+
+
+def longer(channel: Channel, tokens: int) -> dict[str, Real]:
+    """Entropy of rows of longer contexts, and the factor on the scores that keeps it where it is.
+
+    Parameters
+    ----------
+    channel : Channel
+        Of the heads.
+    tokens : int
+        Number of keys that a row sees now.
+
+    Returns
+    -------
+    dict of str to array of shape (heads, :data:`LONGER`)
+        ``longer_entropy``, in nats, and ``temperature``, nan where no factor up to 16 keeps it.
+    """
+    squares, drifts = as_numpy(channel.couplings) ** 2, as_numpy(channel.drift) ** 2
+    mean = np.sum(squares + drifts, axis=-1)
+    variance = np.sum(2 * squares * (squares + 2 * drifts), axis=-1)
+    wanted = mean_rows(mean, variance, tokens)[0]
+    entropies, factors = [], []
+    for times in LONGER:
+        entropies.append(mean_rows(mean, variance, times * tokens)[0])
+        low, high = np.ones_like(mean), np.full_like(mean, RANGE)
+        for _ in range(ROUNDS):
+            middle = np.sqrt(low * high)
+            warm = mean_rows(mean * middle**2, variance * middle**4, times * tokens)[0] > wanted
+            low, high = np.where(warm, middle, low), np.where(warm, high, middle)
+        factors.append(np.where(high < 0.999 * RANGE, high, np.nan))
+    return {"longer_entropy": np.stack(entropies, axis=-1), "temperature": np.stack(factors, axis=-1)}

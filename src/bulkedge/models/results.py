@@ -1,0 +1,331 @@
+"""A scan: what every head of a model does, as a table, in words, as a page, and on disk."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.arrays import Real
+from bulkedge.errors import DomainError, StoreError
+from bulkedge.files import replace_text
+from bulkedge.heads.kinds import KINDS
+from bulkedge.models.assembly import HEAD, TEXT, middle
+from bulkedge.models.fresh import FreshHeads
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVEL = 0.05
+"""False discovery rate at which a head is told from random weights."""
+FROZEN_WORDS = "rows are frozen: nearly all weight is on one key"
+PLACE = ("layer", "head", "module")
+ALIKE = 0.95
+"""Mean cosine of tokens beyond which a layer's tokens are said to be alike."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """What a scan found.
+
+    Attributes
+    ----------
+    data : xarray.Dataset
+        Everything, by text and head; :mod:`bulkedge.models.columns` says what the variables mean.
+    fresh : tuple of FreshHeads
+        Of the first text, a null for every layer that was read; empty without draws, and for a loaded scan.
+    """
+
+    data: xr.Dataset
+    fresh: tuple[FreshHeads, ...] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        """What was read."""
+        return f"Scan({self.data.attrs['model']!r}, {self.data.sizes[HEAD]} heads, {self.data.sizes[TEXT]} texts)"
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a head, medians over texts, most of its numbers as columns."""
+        import pandas as pd
+
+        return pd.DataFrame.from_records(self.records())
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows of the table.
+
+        Returns
+        -------
+        list of dict
+            A head each, in the order of layers.
+        """
+        columns: dict[str, list[Any]] = {name: self.data[name].to_numpy().tolist() for name in PLACE}
+        for name, values in self.data.data_vars.items():
+            if values.dims == (TEXT, HEAD):
+                columns[str(name)] = middle(values, str(name)).tolist()
+            elif values.dims == (HEAD,):
+                columns[str(name)] = values.to_numpy().tolist()
+            elif values.dims == (HEAD, "factor"):
+                factors = self.data.factor.to_numpy()
+                columns |= {f"{name}_{each}": values.sel(factor=each).to_numpy().tolist() for each in factors}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def head(self, layer: int, head: int) -> Head:
+        """One head.
+
+        Parameters
+        ----------
+        layer, head : int
+            As in the table.
+
+        Returns
+        -------
+        Head
+            Its numbers and spectrum.
+        """
+        layers, heads = self.data["layer"].to_numpy(), self.data["head"].to_numpy()
+        found = np.flatnonzero((layers == layer) & (heads == head))
+        if len(found) == 0:
+            raise DomainError(f"there is no head {head} in layer {layer}; layers are {np.unique(layers).tolist()}")
+        return Head(self, int(found[0]))
+
+    def null(self, layer: int, beta: float) -> tuple[dict[str, Real], Real]:
+        """Fresh heads of a layer at an inverse temperature.
+
+        Parameters
+        ----------
+        layer : int
+            As in the table.
+        beta : float
+            Inverse temperature, sinks taken away.
+
+        Returns
+        -------
+        numbers : dict of str to array of shape (draws,)
+            The tested measures of each.
+        spectra : array of shape (draws, levels)
+            Quantiles of their singular values.
+        """
+        from bulkedge.models.fresh import TESTED
+
+        places = list(dict.fromkeys(self.data.layer.to_numpy().tolist()))
+        if not self.fresh or layer not in places:
+            raise DomainError(f"there are no fresh heads of layer {layer}: scan with draws, and layers {places}")
+        numbers, spectra = self.fresh[places.index(layer)].at(beta)
+        return {name: TESTED[name][1](each) for name, each in numbers.items()}, np.exp(spectra)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to look at, in words."""
+        return tuple(json.loads(self.data.attrs.get("warnings", "[]"))) + tuple(_alarms(self))
+
+    def summary(self) -> str:
+        """What the model's heads are, in a few lines.
+
+        Returns
+        -------
+        str
+            Plain English.
+        """
+        return "\n".join(_sentences(self))
+
+    def to_html(self, path: str | Path, before: Scan | None = None) -> Path:
+        """Write one page that needs nothing else.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where.
+        before : Scan, optional
+            Another scan of the same heads, to be shown side by side.
+
+        Returns
+        -------
+        Path
+            The page.
+        """
+        from bulkedge.models.page import scan_page
+
+        page = scan_page(
+            self.data,
+            title=str(self.data.attrs["model"]),
+            summary=_sentences(self),
+            warnings=self.warnings,
+            before=None if before is None else before.data,
+        )
+        path = Path(path)
+        replace_text(path, page)
+        return path
+
+    def save(self, path: str | Path) -> Path:
+        """Save everything but the fresh heads as a Zarr store.
+
+        Parameters
+        ----------
+        path : str or Path
+            A folder that is not there yet.
+
+        Returns
+        -------
+        Path
+            The folder.
+        """
+        path = Path(path)
+        if path.exists():
+            raise StoreError(f"{path} is there already; choose another name, or remove it")
+        # texts of any length are in the specification of Zarr, those of fixed length are not
+        texts = [name for name, each in self.data.variables.items() if each.dtype.kind == "U"]
+        saved = self.data.assign({name: self.data[name].astype(object) for name in texts})
+        saved.to_zarr(path, zarr_format=3, consolidated=False)
+        return path
+
+
+def load_scan(path: str | Path) -> Scan:
+    """A saved scan.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where :meth:`Scan.save` put it.
+
+    Returns
+    -------
+    Scan
+        Without its fresh heads.
+
+    Raises
+    ------
+    StoreError
+        If there is no scan.
+    """
+    try:
+        data = xr.open_zarr(path, consolidated=False, chunks=None).load()
+        texts = [name for name, each in data.variables.items() if each.dtype.kind in "TO"]
+        data = data.assign({name: data[name].astype(str) for name in texts})
+        missing = {"kind", "spectrum", "beta"} - set(data.data_vars) or {"model"} - set(data.attrs)
+    except (OSError, KeyError, ValueError) as error:
+        raise StoreError(f"{path} is not a scan that Scan.save wrote: {error}") from None
+    if missing:
+        raise StoreError(f"{path} is not a scan that Scan.save wrote: it has no {sorted(missing)}")
+    return Scan(data)
+
+
+class Head(NamedTuple):
+    """One head of a scan."""
+
+    scan: Scan
+    item: int
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Its row of the table."""
+        return self.scan.records()[self.item]
+
+    @property
+    def spectrum(self) -> xr.DataArray:
+        """Quantiles of its singular values, sinks taken away, by text and level."""
+        return self.scan.data.spectrum.isel(item=self.item)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw its spectrum in the band of fresh heads.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; a new figure by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            What was drawn on.
+        """
+        from bulkedge.plots import plot_head
+
+        return plot_head(self.scan.data.isel(item=self.item), ax=ax)
+
+
+def compare_scans(a: Scan, b: Scan) -> pd.DataFrame:
+    """How every number of every head changed from one scan to another of the same heads.
+
+    Parameters
+    ----------
+    a, b : Scan
+        Two checkpoints of a model, or a model before and after a repair, read on the same texts.
+
+    Returns
+    -------
+    DataFrame
+        A row a head: ``NAME`` of the first, ``NAME_after`` of the second for kinds, and ``NAME_change`` for numbers.
+    """
+    one, other = a.table, b.table
+    places = list(PLACE)
+    if not one[places].equals(other[places]):
+        raise DomainError(f"{a!r} and {b!r} are not scans of the same heads")
+    found = one[places].copy()
+    for name in one.columns.drop(places):
+        found[name] = one[name]
+        if one[name].dtype.kind == "f":
+            found[f"{name}_change"] = other[name] - one[name]
+        else:
+            found[f"{name}_after"] = other[name]
+    return found
+
+
+def _where(rows: list[dict[str, Any]], most: int = 6) -> str:
+    """Heads as people name them."""
+    names = [f"{each['layer']}.{each['head']}" for each in rows[:most]]
+    return ", ".join(names) + (f" and {len(rows) - most} more" if len(rows) > most else "")
+
+
+def _sentences(scan: Scan) -> list[str]:
+    data, rows = scan.data, scan.records()
+    layers = len(np.unique(data.layer.to_numpy()))
+    texts = data.sizes[TEXT]
+    read = f"{texts} text{'s' * (texts > 1)} of up to {data.attrs['tokens']} tokens"
+    found = [f"{data.attrs['model']}: {len(rows)} heads in {layers} layers, read on {read}."]
+    counted = Counter(each["kind"] for each in rows)
+    titles = {each.name: each.title for each in KINDS}
+    found.append("Kinds: " + ", ".join(f"{count} {titles[kind]}" for kind, count in counted.most_common()) + ".")
+    if texts > 1:
+        found.append(f"On average {np.mean([each['agreement'] for each in rows]):.0%} of the texts agree on the kind.")
+    if data.attrs["draws"]:
+        told = sum(each["q"] <= LEVEL for each in rows)
+        distances = np.median([(each["distance"], each["null_distance"]) for each in rows], axis=0)
+        found.append(
+            f"{told} of {len(rows)} heads are told from random weights on their own inputs (false discovery rate "
+            f"{LEVEL:.0%}); the spectra are {distances[0]:.3f} from random ones, which are {distances[1]:.3f} apart."
+        )
+    candidates = [each for each in rows if each["idle"]]
+    if candidates:
+        found.append(f"Idle candidates, to be checked by ablation: {_where(candidates)}.")
+    for name, words in (("induction", "induction"), ("previous", "previous-token")):
+        best = max(rows, key=lambda each: np.nan_to_num(each[name], nan=-1.0))
+        if best[name] > 0.3:
+            found.append(f"Strongest {words} head: {_where([best])}, score {best[name]:.2f}.")
+    return found
+
+
+def _alarms(scan: Scan) -> list[str]:
+    data, rows = scan.data, scan.records()
+    found = []
+    frozen = [each for each in rows if each["largest"] > 0.9]
+    if frozen:
+        found.append(f"In {len(frozen)} heads {FROZEN_WORDS} ({_where(frozen)}).")
+    collapsed = [each for each in rows if each["kind"] == "collapsed"]
+    if collapsed:
+        found.append(
+            f"{len(collapsed)} heads are all but uniform ({_where(collapsed)}): they average the values, whatever the "
+            "query."
+        )
+    cosine = data.token_cosine.median(TEXT).to_numpy()
+    if np.any(cosine > ALIKE):
+        names = data.module_name.to_numpy()[cosine > ALIKE].tolist()
+        found.append(
+            f"Tokens are nearly alike (mean cosine {cosine.max():.2f}) where they enter {', '.join(names[:3])}"
+            f"{' and others' if len(names) > 3 else ''}: rank has collapsed there."
+        )
+    return found

@@ -1,0 +1,284 @@
+"""Read every head of a model on some texts: what it does, and how sure we are, beside fresh random weights.
+
+One forward pass a text. Layer by layer, heads are measured (:mod:`bulkedge.heads.measures`), predicted from their
+moments (:mod:`bulkedge.models.predicted`), and held beside fresh heads on the same inputs
+(:mod:`bulkedge.models.fresh`). Memory is bounded by one layer.
+
+>>> import torch
+>>> from transformers import GPT2Config, GPT2Model
+>>> model = GPT2Model(GPT2Config(n_layer=2, n_head=4, n_embd=32, vocab_size=50)).eval()
+>>> found = scan(model, torch.arange(40) % 7, draws=3, probe=False, rng=0)
+>>> len(found.records()), sorted(found.data.sizes)[:3]
+(8, ['column', 'factor', 'item'])
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bulkedge.arrays import Real, as_numpy
+from bulkedge.domains import Integers
+from bulkedge.errors import DomainError, RegimeWarning
+from bulkedge.heads.measures import measured
+from bulkedge.models.assembly import Reading, assembled
+from bulkedge.models.fresh import COORDINATE, draw_fresh, head_scores, portions
+from bulkedge.models.layers import Layer, Visit, stream
+from bulkedge.models.predicted import predicted
+from bulkedge.models.results import Scan
+from bulkedge.models.sequences import Passage, sequences
+from bulkedge.models.surprise import beside
+from bulkedge.progress import tell
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+TOKENS, DRAWS = Integers(16, 2**15), Integers(0, 10_000)
+PICTURE = 48
+"""Rows and columns of the picture of an attention matrix."""
+SHORT = 64
+"""Sequences of fewer tokens say little of heads."""
+
+
+def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
+    model: Any = None,
+    inputs_or_texts: Any = None,
+    *,
+    tokenizer: Any = None,
+    tokens: int = 512,
+    layers: Iterable[int] | None = None,
+    draws: int = 19,
+    probe: bool = True,
+    device: Any = None,
+    rng: Any = 0,
+) -> Scan:
+    """Scan the heads of a model.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or str, optional
+        A transformers model, or any module with ``torch.nn.MultiheadAttention`` inside; or what
+        :func:`bulkedge.models.load_model` takes: a folder, a file, a hub id, ``"minilm"``. By default a small decoder
+        that is trained on the spot.
+    inputs_or_texts : optional
+        What :func:`bulkedge.models.sequences.sequences` takes: texts, token ids, or inputs of the model by name. By
+        default the opening of a book. Of several, medians are told, and how far they agree.
+    tokenizer : callable, optional
+        For texts; that of the loaded model by default.
+    tokens : int, optional
+        How many tokens of each text are read at most.
+    layers : iterable of int, optional
+        Which attention modules, in the order in which they are called; all by default.
+    draws : int, optional
+        Number of fresh heads a layer, for the null; none makes no p-values, and is six times as fast.
+    probe : bool, optional
+        Whether to look for induction, duplicate and previous-token heads on repeated random tokens, where the model
+        reads tokens.
+    device : optional
+        Where to run; where the model is by default.
+    rng : int, numpy.random.Generator, optional
+        Seed of the fresh weights and of the probe.
+
+    Returns
+    -------
+    Scan
+        A row a head: ``.table``, ``.summary()``, ``.warnings``, ``.to_html(path)``.
+
+    Raises
+    ------
+    DomainError
+        If nothing can be read, or no attention is seen.
+    """
+    tokens, draws = TOKENS.check("tokens", tokens), DRAWS.check("draws", draws)
+    rng = np.random.default_rng(rng)
+    model, tokenizer, title = _loaded(model, tokenizer)
+    passages = sequences(_given(inputs_or_texts, tokenizer, model), tokenizer, _fitting(model, tokens))
+    with _placed(model, device) as model:
+        reader = _Reader(model, None if layers is None else frozenset(layers), draws, rng)
+        readings = [reader.read(passage) for passage in passages]
+        probes = _probed(model, tokenizer, rng) if probe and "input_ids" in passages[0].inputs else None
+    attributes = {
+        "model": title,
+        "architecture": type(model).__name__,
+        "tokens": max(reading.tokens for reading in readings),
+        "draws": draws,
+    }
+    return Scan(assembled(readings, probes, attributes), tuple(readings[0].fresh))
+
+
+class _Reader:
+    """Reads one text after another with one model."""
+
+    def __init__(self, model: nn.Module, wanted: frozenset[int] | None, draws: int, rng: np.random.Generator) -> None:
+        import torch
+
+        self.model, self.wanted, self.draws = model, wanted, draws
+        self.generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
+        self.total: int | None = None
+
+    def read(self, passage: Passage) -> Reading:
+        """One forward pass, and what its layers show."""
+        inputs = _called_with(self.model, passage.inputs)
+        if self.total is None:
+            self.total = self._count(inputs)
+        reading, place = Reading(passage.title), 0
+        label = f"layers of {passage.title!r}"
+        tell(label, 0, self.total)
+
+        def visit(each: Visit) -> None:
+            nonlocal place
+            if self.wanted is None or place in self.wanted:
+                self._layer(each, place, passage, reading)
+                tell(label, len(reading.names), self.total or 0)
+            place += 1
+
+        stream(self.model, visit, **inputs)
+        if not reading.names:
+            raise DomainError(f"layers = {sorted(self.wanted or ())}: the model has {place}, numbered from 0")
+        return reading
+
+    def _count(self, inputs: dict[str, Any]) -> int:
+        seen: list[str] = []
+        stream(self.model, lambda visit: seen.append(visit.layer.name), **inputs)
+        return len(seen) if self.wanted is None else len(self.wanted & set(range(len(seen))))
+
+    def _layer(self, visit: Visit, place: int, passage: Passage, reading: Reading) -> None:
+        layer = visit.layer
+        ids = None if layer.cross else passage.ids(layer.name, layer.key.shape[2])
+        ids = ids if ids is None else ids.to(layer.query.device)
+        found = _heads(layer, ids)
+        _require_finite(layer.name, found)
+        if self.draws:
+            fresh = draw_fresh(visit, ids, found[COORDINATE], self.draws, self.generator)
+            reading.fresh.append(fresh)
+            reading.surprises.append(beside(found, fresh))
+        reading.names.append(layer.name)
+        reading.indices.append(place)
+        reading.causal.append(layer.causal)
+        reading.tokens = max(reading.tokens, layer.key.shape[2])
+        reading.pictures.append(found.pop("picture"))
+        reading.measures.append(found | predicted(layer, found["columns"]))
+        rank, cosine = _tokens_alike(visit.inputs)
+        reading.token_stable_rank.append(rank)
+        reading.token_cosine.append(cosine)
+
+
+def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
+    """Measures and pictures of the heads of a layer, as many at a time as fit into memory."""
+    parts = []
+    for heads in portions(layer):
+        content, bias = head_scores(layer, heads)
+        found = measured(content, bias, ids)
+        parts.append(found | {"picture": _picture(content if bias is None else content + bias)})
+    return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
+
+
+def _picture(scores: Tensor) -> Real:
+    """Small pictures of attention matrices: means over blocks, on a square-root scale, 255 for the largest."""
+    from torch.nn.functional import adaptive_avg_pool2d
+
+    size = tuple(min(PICTURE, each) for each in scores.shape[1:])
+    means = adaptive_avg_pool2d(scores.softmax(-1)[:, None], size)[:, 0]
+    shades = (means / means.amax(dim=(1, 2), keepdim=True)).sqrt().mul(255).round()
+    found = np.zeros((len(scores), PICTURE, PICTURE), dtype=np.uint8)
+    spread = [np.arange(PICTURE) * each // PICTURE for each in size]
+    found[:] = as_numpy(shades).astype(np.uint8)[:, spread[0]][:, :, spread[1]]
+    return found
+
+
+def _require_finite(name: str, found: dict[str, Real]) -> None:
+    if not all(np.isfinite(found[each]).all() for each in ("beta", "entropy", "spectrum")):
+        raise DomainError(
+            f"{name}: attention has entries that are not finite; if the model runs in half precision, try dtype float32"
+        )
+
+
+def _tokens_alike(inputs: Tensor) -> tuple[float, float]:
+    """Stable rank of a layer's tokens, and their mean cosine."""
+    import torch
+
+    vectors = inputs[0].double()
+    gram = vectors.mT @ vectors if vectors.shape[0] > vectors.shape[1] else vectors @ vectors.mT
+    largest = torch.linalg.eigvalsh(gram)[-1]
+    rank = float(torch.trace(gram) / largest)
+    unit = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+    count = len(unit)
+    return rank, float((unit.sum(0).square().sum() - count) / max(count * (count - 1), 1))
+
+
+def _loaded(model: Any, tokenizer: Any) -> tuple[Any, Any, str]:
+    """The model, its tokenizer, and what to call it."""
+    if model is None or isinstance(model, str):
+        from bulkedge.models.loading import load_model
+
+        loaded, own, title = load_model(model)
+        return loaded, tokenizer or own, title
+    if not hasattr(model, "named_modules"):
+        raise DomainError(f"model is a {type(model).__name__}; give a torch module, a path, or a name")
+    path = getattr(getattr(model, "config", None), "name_or_path", "")
+    return model, tokenizer, Path(path).name or type(model).__name__
+
+
+def _given(given: Any, tokenizer: Any, model: Any) -> Any:
+    if given is not None:
+        return given
+    if tokenizer is None:
+        raise DomainError(
+            f"{type(model).__name__} came without a tokenizer: give token ids, scan(model, ids), or the inputs that it "
+            "is called with, scan(model, {'pixel_values': ...})"
+        )
+    from bulkedge.models.packaged import sample_text
+
+    return sample_text("alice")
+
+
+def _fitting(model: Any, tokens: int) -> int:
+    """No more tokens than the model has positions for."""
+    places = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if not isinstance(places, int) or places >= tokens:
+        return tokens
+    warnings.warn(
+        f"the model has {places} positions: tokens = {places} instead of {tokens}", RegimeWarning, stacklevel=3
+    )
+    return places
+
+
+def _called_with(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Inputs on the model's device, without a cache; models of two parts read the same text with both."""
+    device = next((each.device for each in model.parameters()), None)
+    found = {name: each.to(device) if hasattr(each, "to") else each for name, each in inputs.items()}
+    accepted = inspect.signature(model.forward).parameters
+    if "use_cache" in accepted:
+        found["use_cache"] = False
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and "input_ids" in found:
+        found.setdefault("decoder_input_ids", found["input_ids"])
+    return found
+
+
+@contextmanager
+def _placed(model: nn.Module, device: Any) -> Any:
+    """The model on the device and in evaluation mode; as before in the end."""
+    before = next((each.device for each in model.parameters()), None)
+    training = [each for each in model.modules() if each.training]
+    try:
+        if device is not None:
+            model.to(device)
+        model.eval()
+        yield model
+    finally:
+        for each in training:
+            each.training = True
+        if device is not None and before is not None:
+            model.to(before)
+
+
+def _probed(model: nn.Module, tokenizer: Any, rng: np.random.Generator) -> dict[str, Sequence[Real]] | None:
+    from bulkedge.models.probe import probe
+
+    return probe(model, tokenizer=tokenizer, rng=rng)
