@@ -2,8 +2,10 @@
 
 import os
 
-# workers of pytest-xdist share the cores; BLAS threads on top of them would spin. Set before NumPy is imported.
+# workers of pytest-xdist share the cores; threads of BLAS and torch on top of them would spin. Set before both are
+# imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pathlib import Path
 

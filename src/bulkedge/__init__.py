@@ -84,6 +84,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         rectangular_add,
     )
     from bulkedge.masks import Mask
+    from bulkedge.models import Scan, compare_scans, load_scan, scan
     from bulkedge.nulls import LawNull, Null, PValue, SimulatedNull, null_of
     from bulkedge.spectra import (
         Spectra,
@@ -175,10 +176,14 @@ __all__ = [
     "programs",
     # heads of real models
     "heads",
+    "scan",
+    "Scan",
+    "load_scan",
+    "compare_scans",
     "__version__",
 ]
 
-HOMES = ("errors", "estimates", "masks", "laws", "spectra", "comparison", "denoising", "ensembles", "nulls")
+HOMES = ("errors", "estimates", "masks", "laws", "spectra", "comparison", "denoising", "ensembles", "nulls", "models")
 """Where the names of the façade are defined, from the bottom of the package up: looking for a name in this order
 imports nothing that its own home does not import."""
 
@@ -187,8 +192,8 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         homes = (import_module(f"bulkedge.{home}") for home in HOMES if name in __all__)
         for home in homes:
-            if name in vars(home):
-                globals()[name] = vars(home)[name]  # the next use finds it without coming here
+            if name in vars(home) or name in vars(home).get("__all__", ()):
+                globals()[name] = getattr(home, name)  # the next use finds it without coming here
                 return globals()[name]
         if not name.startswith("_") and find_spec(f"bulkedge.{name}"):
             return import_module(f"bulkedge.{name}")

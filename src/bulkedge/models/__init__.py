@@ -11,26 +11,37 @@ from bulkedge.models.weights import TABLES, embedding_table
 
 if TYPE_CHECKING:
     from bulkedge.models.layers import Layer, Visit, capture, stream
+    from bulkedge.models.results import Scan, compare_scans, load_scan
+    from bulkedge.models.scanning import scan
 
 __all__ = [
     "MODELS",
     "TABLES",
     "TEXTS",
     "Layer",
+    "Scan",
     "Visit",
     "capture",
+    "compare_scans",
     "embedding_table",
+    "load_scan",
     "packaged_model",
     "sample_text",
+    "scan",
     "stream",
 ]
 
-LAZY = {"Layer": "layers", "Visit": "layers", "capture": "layers", "stream": "layers"}
-"""Where names are that need torch."""
+LAZY = {
+    "layers": ("Layer", "Visit", "capture", "stream"),
+    "results": ("Scan", "compare_scans", "load_scan"),
+    "scanning": ("scan",),
+}
+"""Modules that need torch, and what is public in them."""
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name not in LAZY:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"bulkedge.models.{LAZY[name]}"), name)
+        for home, names in LAZY.items():
+            if name in names:
+                return getattr(import_module(f"bulkedge.models.{home}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

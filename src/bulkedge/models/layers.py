@@ -33,6 +33,8 @@ CAPTURED = "captured"
 """The kind of the patch."""
 OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states")
 """Arguments by which attention modules are given the sequence that they look at, where it is not their own."""
+CACHES = ("past_key_values", "past_key_value", "layer_past")
+"""Arguments by which attention modules are given keys of tokens before."""
 _listeners: dict[str, _Listener] = {}
 """Those that listen now, by the name that the patch of each has."""
 
@@ -258,9 +260,11 @@ class _Listener:
         self.visit(Visit(layer, frame.module, given, lambda: self._again(frame)))
 
     def _again(self, frame: _Frame) -> Layer:
+        # a cache would grow: the module is to see its own keys once
+        named = {name: None if name in CACHES else each for name, each in frame.named.items()}
         self.repeating = []
         try:
-            frame.module(*frame.arguments, **frame.named)
+            frame.module(*frame.arguments, **named)
             return self.repeating[-1]
         finally:
             self.repeating = None

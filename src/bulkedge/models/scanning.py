@@ -179,11 +179,11 @@ def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
     return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
 
 
-def _picture(scores: Tensor) -> Real:
+def _picture(scores: Tensor) -> np.ndarray[Any, Any]:
     """Small pictures of attention matrices: means over blocks, on a square-root scale, 255 for the largest."""
     from torch.nn.functional import adaptive_avg_pool2d
 
-    size = tuple(min(PICTURE, each) for each in scores.shape[1:])
+    size = (min(PICTURE, scores.shape[1]), min(PICTURE, scores.shape[2]))
     means = adaptive_avg_pool2d(scores.softmax(-1)[:, None], size)[:, 0]
     shades = (means / means.amax(dim=(1, 2), keepdim=True)).sqrt().mul(255).round()
     found = np.zeros((len(scores), PICTURE, PICTURE), dtype=np.uint8)

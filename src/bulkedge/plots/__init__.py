@@ -3,6 +3,7 @@
 ``law.plot()``, ``spectrum.plot(law)`` and ``comparison.plot()`` call these; every function takes axes and returns them.
 """
 
+from bulkedge.plots.heads import plot_head, plot_kinds
 from bulkedge.plots.spectra import axis_of, comparison, cumulative, density, histogram, quantiles
 from bulkedge.plots.style import line, marks, panels, styled
 
@@ -15,6 +16,8 @@ __all__ = [
     "line",
     "marks",
     "panels",
+    "plot_head",
+    "plot_kinds",
     "quantiles",
     "styled",
 ]
