@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bulkedge.heads.measures import FEWEST, LEVELS, MEASURES, NEAR, measured
+from bulkedge.heads.measures import FEWEST, LEVELS, MEASURES, MOST_SINKS, NEAR, measured
 
 TOKENS = 40
 
@@ -13,6 +13,23 @@ TOKENS = 40
 def attention(scores):
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+def centred(scores):
+    """Without the means of rows and columns."""
+    scores = scores - scores.mean(axis=1, keepdims=True)
+    return scores - scores.mean(axis=0)
+
+
+def common(a, seen, rounds=12):
+    """The likeliest matrix of common preferences, by as many rounds of minorisation, one entry at a time."""
+    x = a.sum(axis=0)
+    for _ in range(rounds):
+        totals = [x[row].sum() for row in seen]
+        x = np.array(
+            [a[:, j].sum() / sum(1 / totals[i] for i in range(len(a)) if seen[i, j]) for j in range(len(x))]
+        )
+    return np.array([np.where(row, x, 0.0) / x[row].sum() for row in seen])
 
 
 def by_loops(content, bias, ids):
@@ -36,6 +53,16 @@ def by_loops(content, bias, ids):
     ]
     values = np.linalg.svd(a, compute_uv=False)
     shares = values**2 / np.sum(values**2)
+    some = seen.any(axis=0)
+    squares = np.linalg.svd(centred(content[:, some]), compute_uv=False) ** 2
+    fitted = common(a, seen)
+    same_fitted = [
+        sum(fitted[i, j] for j in range(tokens) if j != i and ids[j] == ids[i])
+        for i in range(tokens)
+        if any(j != i and ids[j] == ids[i] and seen[i, j] for j in range(tokens))
+    ]
+    spread = sum((a[i, j] - 1 / seen[i].sum()) ** 2 for i in rows for j in range(tokens) if seen[i, j])
+    missed = sum((a[i, j] - fitted[i, j]) ** 2 for i in rows for j in range(tokens) if seen[i, j])
     return {
         "beta": math.sqrt(np.mean(spreads)),
         "entropy": np.mean(entropy),
@@ -47,6 +74,9 @@ def by_loops(content, bias, ids):
         "offset": best,
         "offset_mass": stripes[best],
         "same_token_mass": np.mean(same),
+        "same_token_excess": np.mean(same) - np.mean(same_fitted),
+        "column_share": max(1 - missed / spread, 0.0),
+        "score_rank": squares.sum() ** 2 / (squares**2).sum(),
         "stable_rank": np.sum(values**2) / values[0] ** 2,
         "effective_rank": math.exp(-sum(p * math.log(p) for p in shares if p > 0)),
         "s1": values[0],
@@ -127,10 +157,57 @@ def test_near_mass_is_what_is_beyond_the_columns():
     assert found["near_mass"][0] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_column_share_is_beyond_an_even_spread(mask):
+    """None for even rows, which have all the energy that columns can have; all for rows that agree."""
+    rng = np.random.default_rng(8)
+    content = np.zeros((3, TOKENS, TOKENS))
+    content[1] = rng.standard_normal(TOKENS)
+    content[2] = rng.standard_normal((TOKENS, TOKENS)) / 4
+    found = measured(content, bias_of(mask), np.arange(TOKENS))
+    assert found["column_energy"][[0, 2]] == pytest.approx([1.0, 0.94], abs=0.03)
+    assert found["column_share"][:2] == pytest.approx([0.0, 1.0], abs=0.01)
+    assert found["column_share"][2] < 0.1
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 12])
+def test_many_equal_keys_are_no_sinks(count):
+    """Up to four keys that share the attention are sinks; of more none is singled out, and nothing is taken away."""
+    content = np.zeros((1, 2 * TOKENS, 2 * TOKENS))
+    keys = np.random.default_rng(9).choice(2 * TOKENS, count, replace=False)
+    content[:, :, keys] = 9.0
+    found = measured(content, None, np.arange(2 * TOKENS))
+    assert found["sink_count"][0] == (count if count <= MOST_SINKS else 0)
+    assert found["sink_mass"][0] == pytest.approx(1.0 if count <= MOST_SINKS else 0.0, abs=0.02)
+    assert found["column_share"][0] == pytest.approx(0.0 if count <= MOST_SINKS else 1.0, abs=1e-9)
+
+
+def test_weak_keys_beside_a_strong_sink_are_none():
+    content = np.zeros((1, 2 * TOKENS, 2 * TOKENS))
+    content[:, :, 7] = 8.0
+    content[:, :, 20:23] = 6.5
+    found = measured(content, None, np.arange(2 * TOKENS))
+    assert (found["sink_count"][0], found["sink_position"][0]) == (1.0, 7.0)
+
+
+def test_the_rank_of_scores_counts_directions():
+    """What rows and columns add is not counted, nor keys and rows that are padding, nor sinks."""
+    rng = np.random.default_rng(10)
+    left, right = (np.linalg.qr(centred(rng.standard_normal((TOKENS, 3))))[0] for _ in range(2))
+    content = 9 * left @ right.T + 5 * rng.standard_normal(TOKENS)[:, None] + 0.3 * rng.standard_normal(TOKENS)
+    assert measured(content[None])["score_rank"][0] == pytest.approx(3.0, rel=1e-9)
+    wide = np.full((1, TOKENS + 9, TOKENS + 9), 50.0) * rng.standard_normal(TOKENS + 9)[:, None]
+    wide[:, :, TOKENS:] *= rng.standard_normal(9)
+    wide[0, :TOKENS, :TOKENS] = content
+    bias = np.where(np.arange(TOKENS + 9) < TOKENS, 0.0, -np.inf) + np.zeros((TOKENS + 9, 1))
+    bias[TOKENS:] = -np.inf
+    assert measured(wide, bias)["score_rank"][0] == pytest.approx(3.0, rel=1e-9)
+
+
 def test_rectangles_have_no_positions():
     content = np.random.default_rng(6).standard_normal((2, 30, 50))
     found = measured(content)
-    for name in ("offset", "offset_mass", "near_mass", "same_token_mass"):
+    for name in ("offset", "offset_mass", "near_mass", "same_token_mass", "same_token_excess"):
         assert np.isnan(found[name]).all()
     values = np.linalg.svd(attention(content[1]), compute_uv=False)
     assert found["s1"][1] == pytest.approx(values[0])

@@ -19,17 +19,18 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from bulkedge.arrays import Real, as_numpy
+from bulkedge.heads.columns import Columns, positive
 
 LEVELS = np.linspace(0.0, 1.0, 257)
 """Levels of the quantile function that stands for a spectrum."""
 SINK_SHARE, SINK_TIMES = 0.05, 8.0
 """A sink gets so much of the attention of the rows that see it, and so many times what an even spread would give."""
+SINK_RATIO, MOST_SINKS = 1 / 3, 4
+"""Sinks have at least this share of the strongest one's attention; if more keys than that do, none is singled out."""
 NEAR = 8
 """Keys so far from their row are near."""
 FEWEST = 16
 """Rows that see fewer keys are left out of means over rows, because they have no choice."""
-ROUNDS = 12
-"""Rounds of the fit of common columns behind a mask; without one the first is exact."""
 
 MEASURES = {
     "beta": "Root mean square over rows of the spread of a row's content scores over the keys that it sees.",
@@ -38,7 +39,7 @@ MEASURES = {
     "evenness": "Mean entropy of a row over the logarithm of the number of keys that it sees; 1 is uniform.",
     "largest": "Mean over rows of the largest weight.",
     "sink_mass": "Mean share of a row's attention on sinks: keys that get 5 % of the attention of the rows that see "
-    "them, and eight times an even share.",
+    "them, eight times an even share, and a third of what the strongest gets; more than four such keys are no sinks.",
     "sink_count": "Number of sinks.",
     "sink_position": "Position of the strongest sink, or -1.",
     "offset": "The offset of key minus row whose stripe gets most attention.",
@@ -47,8 +48,13 @@ MEASURES = {
     "taken away.",
     "same_token_mass": "Attention to other keys with the row's own token, over rows that see such keys, sinks taken "
     "away.",
+    "same_token_excess": "The same beyond what the head's own columns would put there.",
     "column_energy": "Squared cosine between the attention matrix and the best one whose rows all have the same "
     "preferences, sinks taken away.",
+    "column_share": "Share of the variance of the attention about an even spread that preferences which all rows share "
+    "explain, sinks taken away.",
+    "score_rank": "Participation number of the squared singular values of the content scores without their row and "
+    "column means, sinks taken away: how many directions of queries and keys tell keys apart.",
     "stable_rank": "Sum of the squared singular values over the largest of them, sinks taken away.",
     "effective_rank": "Exponential of the entropy of the squared singular values, sinks taken away.",
     "s1": "Largest singular value of the whole attention matrix.",
@@ -84,9 +90,11 @@ def measured(content: Any, bias: Any = None, ids: Any = None) -> dict[str, Real]
     bare = not bool(view.xp.any(sinks))
     rest = whole if bare else view.softmax(sinks)
     found["beta_without_sink"] = found["beta"] if bare else view.spread(sinks)
-    found |= _columns(view, rest)
-    found |= _stripes(view, rest, found.pop("near_expected"), ids)
-    found |= _same_token(view, rest, sinks, ids)
+    found["score_rank"] = _score_rank(view, sinks)
+    columns = Columns.of(rest, view.seen)
+    found |= _column_facts(view, rest, columns, sinks)
+    found |= _stripes(view, rest, columns, ids)
+    found |= _same_token(view, rest, columns, sinks, ids)
     values = _singular_values(rest)
     found |= _ranks(values)
     found["columns"] = view.xp.sum(whole, axis=1) / whole.shape[1]
@@ -185,7 +193,9 @@ def _sinks(view: _View, whole: Any) -> Any:
     else:
         expected = xp.sum(xp.where(view.seen, even[..., None], 0.0), axis=1) / counts
     found = (share >= SINK_SHARE) & (share >= SINK_TIMES * expected) & (view.seen_columns >= rows / 4)
-    return xp.astype(found, whole.dtype)
+    strongest = xp.max(xp.where(found, share, xp.zeros_like(share)), axis=-1, keepdims=True)
+    numbers = xp.astype(found & (share >= SINK_RATIO * strongest), whole.dtype)
+    return xp.where(xp.sum(numbers, axis=-1, keepdims=True) > MOST_SINKS, xp.zeros_like(numbers), numbers)
 
 
 def _rows_of(view: _View, whole: Any) -> dict[str, Any]:
@@ -215,55 +225,51 @@ def _sink_facts(view: _View, whole: Any, sinks: Any) -> dict[str, Any]:
     }
 
 
-def _columns(view: _View, rest: Any) -> dict[str, Any]:
-    """The matrix with common preferences ``x_j/sum x`` over what a row sees that is likeliest to give this one.
-
-    That is the model of Plackett and Luce, fitted by its minorisation: ``x_j = column sum/sum over rows of 1/sum x``.
-    """
+def _column_facts(view: _View, rest: Any, columns: Columns, sinks: Any) -> dict[str, Any]:
+    """How much of the matrix the common preferences are: of all, and of what an even spread leaves."""
     xp = view.xp
-    heads, rows, tokens = rest.shape
-    sums = xp.sum(rest, axis=1)
-    taken = xp.clip(xp.sum(rest, axis=2), None, 1.0)  # zero for rows that see nothing but sinks
-    if view.seen is None:
-        x = sums / xp.sum(sums, axis=-1, keepdims=True)
-        totals = xp.ones((heads, rows), dtype=rest.dtype, device=device(rest))
-        seen = None
-    else:
-        seen = xp.astype(view.seen, rest.dtype)
-        x = sums
-        for _ in range(ROUNDS):
-            totals = _positive(xp, xp.matmul(seen, x[..., None])[..., 0])
-            x = sums / _positive(xp, xp.matmul(xp.matrix_transpose(seen), (taken / totals)[..., None])[..., 0])
-        totals = _positive(xp, xp.matmul(seen, x[..., None])[..., 0])
-    squares = x[..., None] ** 2
-    seen_squares = xp.sum(squares, axis=1) if seen is None else xp.matmul(seen, squares)[..., 0]
-    product = xp.sum(xp.matmul(rest, x[..., None])[..., 0] / totals, axis=-1)
-    own = xp.sum(taken * seen_squares / totals**2, axis=-1)
-    whole = xp.sum(rest**2, axis=(1, 2))
-    near = xp.matmul(_band(xp, rest, seen), x[..., None])[..., 0] / totals
+    taken = xp.clip(xp.sum(rest, axis=2), None, 1.0)
+    product = xp.matmul(rest, columns.x[..., None])[..., 0] / columns.totals
+    own, squares = taken * columns.energy(), xp.sum(rest**2, axis=2)
+    kept = (1 - sinks)[..., None]
+    keys = xp.sum(kept, axis=1) if columns.seen is None else xp.matmul(columns.seen, kept)[..., 0]
+    spread = xp.sum((squares - taken / positive(keys)) * view.busy, axis=-1)
+    missed = xp.sum((squares - 2 * product + own) * view.busy, axis=-1)
+    uneven = spread > 1e-12 * xp.sum(squares * view.busy, axis=-1)
+    share = 1 - missed / xp.where(uneven, spread, xp.ones_like(spread))
     return {
-        "column_energy": product**2 / (own * whole),
-        "near_expected": xp.sum(near * view.busy, axis=-1) if rows == tokens else xp.full_like(own, xp.nan),
+        "column_energy": xp.sum(product, axis=-1) ** 2 / (xp.sum(own, axis=-1) * xp.sum(squares, axis=-1)),
+        "column_share": xp.where(uneven, xp.clip(share, 0.0, None), xp.zeros_like(share)),
     }
 
 
-def _band(xp: Any, rest: Any, seen: Any) -> Any:
-    """Ones where a key is near its row and seen."""
+def _score_rank(view: _View, sinks: Any) -> Any:
+    """Participation number of the content scores over rows that see anything and keys that anyone sees, no sinks."""
+    xp = view.xp
+    keys = xp.astype(view.seen_columns > 0, view.content.dtype) * (1 - sinks)
+    rows = xp.astype(view.seen_rows > 0, view.content.dtype)
+    kept = rows[..., None] * keys[:, None, :]
+    scores = xp.where(kept > 0, view.content, xp.zeros_like(view.content))
+    scores = (scores - (xp.sum(scores, axis=2) / positive(xp.sum(keys, axis=-1, keepdims=True)))[..., None]) * kept
+    scores = (scores - (xp.sum(scores, axis=1) / positive(xp.sum(rows, axis=-1, keepdims=True)))[:, None]) * kept
+    turned = xp.matrix_transpose(scores)
+    gram = xp.matmul(scores, turned) if scores.shape[1] <= scores.shape[2] else xp.matmul(turned, scores)
+    squares = xp.sum(gram**2, axis=(1, 2))
+    return xp.sum(scores**2, axis=(1, 2)) ** 2 / positive(squares)
+
+
+def _band(xp: Any, rest: Any) -> Any:
+    """Ones where a key is near its row."""
     ones = xp.ones(rest.shape[1:], dtype=rest.dtype, device=device(rest))
-    band = xp.tril(xp.triu(ones, k=-NEAR), k=NEAR)
-    return band if seen is None else band * seen
+    return xp.tril(xp.triu(ones, k=-NEAR), k=NEAR)
 
 
-def _positive(xp: Any, values: Any) -> Any:
-    return xp.where(values > 0, values, xp.ones_like(values))
-
-
-def _stripes(view: _View, rest: Any, near_expected: Any, ids: Any) -> dict[str, Any]:
+def _stripes(view: _View, rest: Any, columns: Columns, ids: Any) -> dict[str, Any]:
     """Mean attention along every diagonal that half of the rows have, and the best of them."""
     xp = view.xp
     heads, rows, tokens = rest.shape
     if ids is None or rows != tokens:
-        nothing = xp.full_like(near_expected, xp.nan)
+        nothing = xp.full((heads,), xp.nan, dtype=rest.dtype, device=device(rest))
         return {"offset": nothing, "offset_mass": nothing, "near_mass": nothing}
     weighted = xp.flip(rest * view.busy[..., None], axis=1)
     # row r of rows that are one too wide moves by r when they are cut: what was key minus row becomes the column
@@ -276,6 +282,7 @@ def _stripes(view: _View, rest: Any, near_expected: Any, ids: Any) -> dict[str, 
     masses = kept / weights
     best = xp.argmax(masses, axis=-1)
     near = xp.sum(sums[:, rows - 1 - NEAR : rows + NEAR], axis=-1)
+    near_expected = xp.sum(columns.on(_band(xp, rest)) * view.busy, axis=-1)
     return {
         "offset": xp.astype(best, rest.dtype) - reach,
         "offset_mass": xp.max(masses, axis=-1),
@@ -293,19 +300,23 @@ def _stripe_weights(view: _View, rows: int, reach: int) -> Any:
     return xp.clip(xp.concat([earlier, later], axis=-1), 1e-9, None)
 
 
-def _same_token(view: _View, rest: Any, sinks: Any, ids: Any) -> dict[str, Any]:
+def _same_token(view: _View, rest: Any, columns: Columns, sinks: Any, ids: Any) -> dict[str, Any]:
     xp = view.xp
     heads, rows, tokens = rest.shape
     if ids is None or rows != tokens:
-        return {"same_token_mass": xp.full((heads,), xp.nan, dtype=rest.dtype, device=device(rest))}
+        nothing = xp.full((heads,), xp.nan, dtype=rest.dtype, device=device(rest))
+        return {"same_token_mass": nothing, "same_token_excess": nothing}
     eye = xp.eye(rows, dtype=rest.dtype, device=device(rest))
     same = xp.astype(ids[:, None] == ids[None, :], rest.dtype) - eye
     mass = xp.sum(rest * same, axis=-1)
-    there = xp.matmul(same if view.seen is None else same * xp.astype(view.seen, rest.dtype), (1 - sinks)[..., None])
+    there = xp.matmul(same if columns.seen is None else same * columns.seen, (1 - sinks)[..., None])
     weights = xp.astype(there[..., 0] > 0, rest.dtype)
     count = xp.sum(weights, axis=-1)
-    found = xp.sum(mass * weights, axis=-1) / xp.clip(count, 1.0, None)
-    return {"same_token_mass": xp.where(count > 0, found, xp.nan)}
+
+    def mean(values: Any) -> Any:
+        return xp.where(count > 0, xp.sum(values * weights, axis=-1) / xp.clip(count, 1.0, None), xp.nan)
+
+    return {"same_token_mass": mean(mass), "same_token_excess": mean(mass - columns.on(same))}
 
 
 def _singular_values(rest: Any) -> Any:
