@@ -13,19 +13,21 @@ everything factorises over directions (docs/theory/channel.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_array_api_obj
+from array_api_compat import array_namespace, is_array_api_obj
 from numpy.typing import ArrayLike
 
 from bulkedge.arrays import Real, as_numpy
 from bulkedge.domains import FINITE, Integers
 from bulkedge.errors import DomainError
+from bulkedge.heads.factors import Factored, Sizes
 from bulkedge.heads.mehler import THRESHOLD, largest_products, mehler
-from bulkedge.heads.moments import coupled, moments, portions, working
-from bulkedge.heads.popularity import constants, quadratics, saturated
+from bulkedge.heads.moments import Coupled, Moments, coupled, moments, together, working
+from bulkedge.heads.popularity import Maps, forms, own_maps, saturated
 from bulkedge.heads.rows import mean_rows
 from bulkedge.heads.spectrum import ChannelLaw
 from bulkedge.propagation.trainability import Softmax
@@ -33,36 +35,40 @@ from bulkedge.propagation.trainability import Softmax
 COUNT, TOKENS = Integers(1, 100_000), Integers(1, 10**12)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Channel:
     """The moments of a head, or of a batch of heads along leading axes, in the coordinates that make them independent.
 
-    Attributes
+    Of a channel made from moments, couplings and what depends on each of them are found when they are first asked for.
+    Sums over directions and popularity need no couplings, only traces and Cholesky factors on the arrays' own device.
+
+    Parameters
     ----------
-    couplings : array of shape (..., d)
-        Singular values ``a`` of ``S**(1/2) K**(1/2)``, largest first, the scale of the scores included.
-    mean : array of shape (..., d)
-        Mean ``mu`` of the queries in the same coordinates, in standard deviations; zero by default, and where the
-        coupling is zero. What the formulas need of it is :attr:`drift`, which is right there too.
+    couplings : array_like of shape (..., d)
+        Couplings ``a`` of each head, none negative.
+    mean : array_like, optional
+        Mean ``mu`` of the queries in the same coordinates, in standard deviations, of a shape that broadcasts to that
+        of the couplings; zero by default.
     """
 
-    couplings: Any
-    mean: Any = None
-    _drift: Any = field(default=None, repr=False)
-    _maps: tuple[Real, Real, Real, Real] | None = field(default=None, repr=False)
+    _known: Coupled | Factored
 
-    def __post_init__(self) -> None:
+    def __init__(self, couplings: Any, mean: Any = None) -> None:
         """Plain arrays of the same shape."""
-        couplings = FINITE.check("couplings", as_numpy(self.couplings))
+        couplings = FINITE.check("couplings", as_numpy(couplings))
         if couplings.ndim == 0 or couplings.shape[-1] == 0 or np.any(couplings < 0):
             raise DomainError(f"couplings have shape {couplings.shape}; each head has one or more, none negative")
-        mean = np.zeros(couplings.shape) if self.mean is None else FINITE.check("mean", as_numpy(self.mean))
+        mean = np.zeros(couplings.shape) if mean is None else FINITE.check("mean", as_numpy(mean))
         try:
             mean = np.broadcast_to(mean, couplings.shape)
         except ValueError as error:
             raise DomainError(f"mean has shape {mean.shape}, couplings {couplings.shape}") from error
-        object.__setattr__(self, "couplings", couplings)
-        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "_known", Coupled(couplings, couplings * mean))
+        self.__dict__["mean"] = mean  # as given, also where the coupling is zero
+
+    def __repr__(self) -> str:
+        """Couplings and mean."""
+        return f"{type(self).__name__}(couplings={self.couplings!r}, mean={self.mean!r})"
 
     @classmethod
     def from_qk(cls, q: Any, k: Any, scale: float | None = None) -> Self:
@@ -96,8 +102,9 @@ class Channel:
         if min(shapes[0][-2], shapes[1][-2]) < 2:
             raise DomainError(f"q has {shapes[0][-2]} tokens, k {shapes[1][-2]}: moments need two or more")
         factor = shapes[0][-1] ** -0.5 if scale is None else float(FINITE.check("scale", scale))
-        queries, keys = moments("q", q), moments("k", k)
-        return cls.from_moments(factor * queries.mean, factor**2 * queries.covariance, keys.covariance, keys.mean)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
+            queries, keys = together(moments(q), moments(k))
+            return cls._of(Moments(factor * queries.mean, factor**2 * queries.covariance), keys)
 
     @classmethod
     def from_moments(
@@ -124,44 +131,78 @@ class Channel:
         DomainError
             If an entry is not finite or the shapes do not fit.
         """
-        mean = FINITE.check("query_mean", query_mean)
-        queries, keys = (FINITE.check(name, each) for name, each in (("query_cov", query_cov), ("key_cov", key_cov)))
-        centre = np.zeros(mean.shape) if key_mean is None else FINITE.check("key_mean", key_mean)
+        names = ("query_mean", "query_cov", "key_cov", "key_mean")
+        given = (query_mean, query_cov, key_cov, np.zeros(np.shape(query_mean)) if key_mean is None else key_mean)
+        mean, queries, keys, centre = (
+            FINITE.check(name, each).astype(float) for name, each in zip(names, given, strict=True)
+        )
         square = (*mean.shape, *mean.shape[-1:])
         if mean.ndim == 0 or queries.shape != square or keys.shape != square or centre.shape != mean.shape:
             raise DomainError(
                 f"query_mean has shape {mean.shape}, query_cov {queries.shape}, key_cov {keys.shape}, key_mean "
                 f"{centre.shape}; means are (..., d), covariances (..., d, d), of the same heads"
             )
-        found = coupled(mean, queries, keys)
-        unit = np.divide(found.drift, found.couplings, out=np.zeros_like(found.drift), where=found.couplings > 0)
-        return cls(found.couplings, unit, found.drift, (centre, found.features, found.linear, found.constant))
+        return cls._of(Moments(mean, queries), Moments(centre, keys))
+
+    @classmethod
+    def _of(cls, queries: Moments, keys: Moments) -> Self:
+        made = cls.__new__(cls)
+        object.__setattr__(made, "_known", Factored.of(queries, keys))
+        return made
+
+    # -- directions ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _directions(self) -> Coupled:
+        known = self._known
+        if isinstance(known, Coupled):
+            return known
+        return coupled(*(as_numpy(each) for each in (*known.queries, known.keys.covariance)))
+
+    @property
+    def couplings(self) -> Real:
+        """Singular values ``a`` of ``S**(1/2) K**(1/2)``, largest first, with the scale of the scores: (..., d)."""
+        return self._directions.couplings
+
+    @property
+    def drift(self) -> Real:
+        """``a_i mu_i``: how the mean score of a key grows with each of its coordinates, of shape (..., d)."""
+        return self._directions.drift
+
+    @cached_property
+    def mean(self) -> Real:
+        """Mean ``mu`` of the queries in the couplings' coordinates, in standard deviations: (..., d).
+
+        Zero where a coupling found from moments is; what the formulas need of it is :attr:`drift`, right there too.
+        """
+        couplings, drift = self._directions
+        return np.divide(drift, couplings, out=np.zeros_like(drift), where=couplings > 0)
+
+    @cached_property
+    def _sizes(self) -> Sizes:
+        return Sizes.of(*self._known) if isinstance(self._known, Coupled) else self._known.sizes
+
+    @cached_property
+    def _maps(self) -> Maps:
+        return own_maps(*self._known) if isinstance(self._known, Coupled) else self._known.maps
 
     # -- size of the scores --------------------------------------------------------------------------------------------
 
     @property
     def interaction(self) -> Any:
         """``sqrt(sum a_i**2)``: standard deviation of the scores less their row and column means."""
-        return _plain(np.sqrt(np.sum(self.couplings**2, axis=-1)))
-
-    @property
-    def drift(self) -> Real:
-        """``a_i mu_i``: how the mean score of a key grows with each of its coordinates, of shape (..., d)."""
-        found: Real = self.couplings * self.mean if self._drift is None else self._drift
-        return found
+        return _plain(np.sqrt(self._sizes.squares))
 
     @property
     def beta(self) -> Any:
         """``sqrt(sum a_i**2 (1 + mu_i**2))``: root mean square over rows of the spread of a row's scores."""
-        return _plain(np.sqrt(np.sum(self.couplings**2 + self.drift**2, axis=-1)))
+        return _plain(np.sqrt(self._sizes.squares + self._sizes.drifts))
 
     @property
     def effective_dim(self) -> Any:
         """``(sum a_i**2)**2/sum a_i**4``: how many directions share the interaction; zero without any."""
-        size = self.couplings.max(axis=-1, keepdims=True)
-        squares = np.divide(self.couplings, size, out=np.zeros_like(self.couplings), where=size > 0) ** 2
-        fourth = np.sum(squares**2, axis=-1)
-        return _plain(np.divide(np.sum(squares, axis=-1) ** 2, fourth, out=np.zeros_like(fourth), where=fourth > 0))
+        crowding = np.asarray(self._sizes.crowding)
+        return _plain(np.divide(1.0, crowding, out=np.zeros_like(crowding), where=crowding > 0))
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -185,10 +226,8 @@ class Channel:
             Arrays over the heads, or numbers for a single one.
         """
         tokens = TOKENS.check("tokens", tokens)
-        squares, drifts = self.couplings**2, self.drift**2
-        mean = np.sum(squares + drifts, axis=-1)
-        variance = np.sum(2 * squares * (squares + 2 * drifts), axis=-1)
-        entropy, participation = mean_rows(mean, variance, tokens)
+        squares, drifts, crowding, mixed = self._sizes
+        entropy, participation = mean_rows(squares + drifts, 2 * squares**2 * crowding + 4 * mixed, tokens)
         return Softmax(_plain(entropy), _plain(participation))
 
     # -- columns -------------------------------------------------------------------------------------------------------
@@ -222,45 +261,20 @@ class Channel:
         """
         keys = working(k if is_array_api_obj(k) else np.asarray(k))
         shape = tuple(keys.shape)
-        if len(shape) < 2 or shape[:-2] + shape[-1:] != self.couplings.shape:
-            raise DomainError(f"k has shape {shape}, couplings {self.couplings.shape}: not keys of these heads")
+        own = tuple(self._maps.centre.shape)
+        if len(shape) < 2 or shape[:-2] + shape[-1:] != own:
+            raise DomainError(f"k has shape {shape}, couplings {own}: not keys of these heads")
         xp = array_namespace(keys)
-        forms = self._forms(keys)
-        log = forms[..., 0]
+        of_keys = forms(keys, self._maps)
+        log = of_keys[..., 0]
         if not limit and shape[-2] > 1:  # a single key has everything
             count = float(np.log(shape[-2]))
-            log = saturated(xp, log - count, forms[..., 1] - count, forms[..., 2])
+            log = saturated(xp, log - count, of_keys[..., 1] - count, of_keys[..., 2])
         weights = xp.exp(log - xp.max(log, axis=-1, keepdims=True))
         total = xp.sum(weights, axis=-1, keepdims=True)
         if not bool(xp.all(xp.isfinite(total))):
             raise DomainError("k has entries that are not finite")
         return weights / total
-
-    def _forms(self, keys: Any) -> Any:
-        """The three forms of popularity of all keys, of shape (..., tokens, 3), but for the number of keys."""
-        centre, features, linear, constant = self._maps or self._own_maps()
-        maps = (centre[..., None, :], features, quadratics(self.couplings), linear, constant[..., None, :])
-        flat = [each.reshape(-1, *each.shape[-2:]) for each in maps]
-        xp, start, found = array_namespace(keys), 0, []
-        for portion in portions(keys):
-            stop = start + portion.shape[0]
-            centre, features, squares, linear, constant = (
-                xp.asarray(each[start:stop], dtype=keys.dtype, device=device(keys)) for each in flat
-            )
-            rest = portion - centre
-            found.append(xp.matmul(xp.matmul(rest, features) ** 2, squares) + xp.matmul(rest, linear) + constant)
-            start = stop
-        return xp.reshape(xp.concat(found, axis=0), (*keys.shape[:-1], 3))
-
-    def _own_maps(self) -> tuple[Real, Real, Real, Real]:
-        """Centre, features, linear and constant parts for keys in the channel's own coordinates."""
-        shrink = 1 / (1 + self.couplings**2)
-        once = self.drift * shrink
-        lost = once * (1 - shrink)
-        features = self.couplings[..., None] * np.eye(self.couplings.shape[-1])
-        linear = np.stack([once, once - lost, -2 * shrink * lost], axis=-1)
-        constant = constants(self.couplings, *(np.sum(once * each, axis=-1) for each in (self.drift, once, lost)))
-        return np.zeros(self.couplings.shape), features, linear, constant
 
     # -- singular values -----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""First two moments of queries and keys, in their own library and on their device, and what follows from them.
+"""First two moments of queries and keys, in their own library and on their device, and the couplings of heads.
 
-Sums over tokens are done where the arrays are; the matrices of ``d`` times ``d`` that are left go to NumPy, in double
-precision, because batched eigenvalues of that size are slower on a GPU than on a few cores of its host.
+Sums over tokens are done where the arrays are, and the moments stay there, in double precision. Only for couplings do
+they go to NumPy, because batched eigenvalues of that size are slower on a GPU than on a few cores of its host.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from bulkedge.arrays import EPS, Real, as_numpy
-from bulkedge.errors import DomainError
-from bulkedge.heads.popularity import constants
 
 SHARE = 4
 """Heads that are worth a thread of their own."""
@@ -25,23 +23,18 @@ SHARE = 4
 class Moments(NamedTuple):
     """Mean and covariance of the vectors of heads, in double precision: shapes ``(..., d)`` and ``(..., d, d)``."""
 
-    mean: Real
-    covariance: Real
+    mean: Any
+    covariance: Any
 
 
 class Coupled(NamedTuple):
-    """What the moments of queries and keys say of the heads along their leading axes.
+    """What the moments of queries and keys say of the directions of the heads along their leading axes.
 
-    ``couplings`` (..., d), largest first; ``drift`` (..., d), the mean query in their directions times the coupling;
-    ``features`` (..., d, d), which takes a key to ``a_i y_i``; ``linear`` (..., d, 3) and ``constant`` (..., 3), what
-    is added to squares of these in the three forms of popularity.
+    ``couplings`` (..., d), largest first; ``drift`` (..., d), the mean query in their directions times the coupling.
     """
 
     couplings: Real
     drift: Real
-    features: Real
-    linear: Real
-    constant: Real
 
 
 def working(array: Any) -> Any:
@@ -87,53 +80,74 @@ def portions(array: Any) -> list[Any]:
     return [flat[head : head + 1] for head in range(flat.shape[0])]
 
 
-def moments(name: str, array: Any) -> Moments:
+def moments(array: Any) -> Moments:
     """Mean and covariance over tokens of a batch of heads, at the cost of one product of matrices.
 
     The mean is taken off before squaring and corrected by the mean of what is left, so that the error of single
     precision is about ``1e-7`` of the entries' largest size, in units of which covariances are right to some ``1e-6``.
+    One entry that is not finite makes its mean and its row of the covariance so; nothing is checked here.
 
     Parameters
     ----------
-    name : str
-        What the vectors are, for the message of an error.
     array : array of shape (..., tokens, d)
         Vectors of heads, NumPy or torch.
 
     Returns
     -------
     Moments
-        In NumPy and double precision.
-
-    Raises
-    ------
-    DomainError
-        If an entry is not finite.
+        In double precision, of the same library and on the same device; in NumPy if that device has no doubles.
     """
     shape = tuple(array.shape)
     sums = [_sums(working(each)) for each in portions(array)]
-    mean, left, covariance = (np.concatenate(each).astype(float) for each in zip(*sums, strict=True))
-    left = left.reshape(*shape[:-2], shape[-1]) / shape[-2]
-    centre = mean.reshape(left.shape) + left
-    covariance = covariance.reshape(*left.shape, shape[-1]) / shape[-2] - left[..., :, None] * left[..., None, :]
-    # one entry that is not finite makes its row of the covariance so
-    if not (np.all(np.isfinite(centre)) and np.all(np.isfinite(covariance))):
-        raise DomainError(f"{name} has entries, or squares of entries, that are not finite")
-    return Moments(centre, (covariance + np.swapaxes(covariance, -1, -2)) / 2)
+    xp = array_namespace(sums[0][0])
+    mean, left, products = (
+        xp.concat([xp.astype(each, xp.float64) for each in part], axis=0) for part in zip(*sums, strict=True)
+    )
+    left = left / shape[-2]
+    # the mean of what is left belongs to the mean, and its square is taken off the products
+    covariance = products / shape[-2] - xp.matrix_transpose(left) * left
+    covariance = (covariance + xp.matrix_transpose(covariance)) / 2
+    heads, dim = shape[:-2], shape[-1]
+    return Moments(xp.reshape(mean + left, (*heads, dim)), xp.reshape(covariance, (*heads, dim, dim)))
 
 
-def _sums(wide: Any) -> tuple[Real, Real, Real]:
+def _sums(wide: Any) -> tuple[Any, Any, Any]:
     """Means of heads, sums of what is left without them, and of its products: (heads, 1, d) twice, (heads, d, d)."""
     xp, tokens = array_namespace(wide), wide.shape[-2]
     ones = xp.ones((1, tokens), dtype=wide.dtype, device=device(wide))
     mean = xp.matmul(ones, wide) / tokens
     rest = wide - mean
-    products = xp.matmul(xp.matrix_transpose(rest), rest)
-    return as_numpy(mean), as_numpy(xp.matmul(ones, rest)), as_numpy(products)
+    found = mean, xp.matmul(ones, rest), xp.matmul(xp.matrix_transpose(rest), rest)
+    first, second, third = found if _doubles(wide) else map(as_numpy, found)
+    return first, second, third
+
+
+def _doubles(array: Any) -> bool:
+    """Whether the device of an array has double precision: Apple's has not."""
+    return getattr(device(array), "type", "cpu") != "mps"
+
+
+def together(queries: Moments, keys: Moments) -> tuple[Moments, Moments]:
+    """Moments of one library and on one device: as they are, or in NumPy if the two differ.
+
+    Parameters
+    ----------
+    queries, keys : Moments
+        Of the same heads.
+
+    Returns
+    -------
+    queries, keys : Moments
+        The same numbers.
+    """
+    first, second = queries.mean, keys.mean
+    if array_namespace(first) is array_namespace(second) and device(first) == device(second):
+        return queries, keys
+    return Moments(*map(as_numpy, queries)), Moments(*map(as_numpy, keys))
 
 
 def coupled(query_mean: Real, query_cov: Real, key_cov: Real) -> Coupled:
-    """Couplings, drift and the forms of popularity, of batches of heads.
+    """Couplings and drift of batches of heads.
 
     Parameters
     ----------
@@ -162,29 +176,31 @@ def coupled(query_mean: Real, query_cov: Real, key_cov: Real) -> Coupled:
 
 
 def _coupled(mean: Real, queries: Real, keys: Real) -> Coupled:
-    root = _root(keys)
-    turned = np.swapaxes(root, -1, -2)
-    values, vectors = np.linalg.eigh(turned @ queries @ root)
+    half = root(keys)
+    turned = np.swapaxes(half, -1, -2)
+    values, vectors = np.linalg.eigh(turned @ queries @ half)
     values, vectors = values[..., ::-1], vectors[..., ::-1]
     # values below the rounding of the largest are zero as far as one knows
     noise = EPS * mean.shape[-1] * np.maximum(values[..., :1], 0.0)
     couplings = np.sqrt(np.where(values > noise, values, 0.0))
     # a mu = V' K**(1/2)' m, which needs no inverse of the queries' covariance
     drift = (np.swapaxes(vectors, -1, -2) @ turned @ mean[..., None])[..., 0]
-    # a y = V' K**(1/2)' S k/a, since S and K take the directions of queries and keys to each other
-    inverse = np.divide(1.0, couplings, out=np.zeros_like(couplings), where=couplings > 0)
-    features = queries @ root @ vectors * inverse[..., None, :]
-    # with G = (1 + S K)**-1: v = G m, and what is lost of it by one and by two more G
-    shrink = np.linalg.inv(np.eye(mean.shape[-1]) + queries @ keys)
-    once = shrink @ mean[..., None]
-    lost = once - shrink @ once
-    linear = np.concatenate([once, once - lost, -2 * shrink @ lost], axis=-1)
-    own = np.swapaxes(once, -1, -2) @ keys @ np.concatenate([mean[..., None], once, lost], axis=-1)
-    return Coupled(couplings, drift, features, linear, constants(couplings, *np.moveaxis(own[..., 0, :], -1, 0)))
+    return Coupled(couplings, drift)
 
 
-def _root(covariance: Real) -> Real:
-    """R with ``R R'`` a covariance: Cholesky's, or by eigenvalues if rounding made one of them zero or negative."""
+def root(covariance: Real) -> Real:
+    """R with ``R R'`` a covariance: Cholesky's, or by eigenvalues if rounding made one of them zero or negative.
+
+    Parameters
+    ----------
+    covariance : array of shape (..., d, d)
+        Covariances.
+
+    Returns
+    -------
+    array of shape (..., d, d)
+        The roots, lower triangular if all are Cholesky's.
+    """
     try:
         return np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:

@@ -8,15 +8,17 @@ docs/theory/popularity.md, "Saturation".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log as logarithm
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import is_torch_array
+from array_api_compat import array_namespace, device, is_torch_array
 from scipy import special
 
-from bulkedge.arrays import Real
+from bulkedge.arrays import Real, as_numpy
 from bulkedge.errors import UnresolvedError
+from bulkedge.heads.moments import portions
 
 STEPS = 60
 """Newton's steps at most; three to six are usual."""
@@ -28,31 +30,55 @@ LEFT, RIGHT = 1 / (2 * logarithm(2)), 1 / (2 - 2 * logarithm(2))
 """Rates of the exponentials that make up the logistic function, with its integrals to the left and right of zero."""
 
 
-def quadratics(couplings: Real) -> Real:
-    """Coefficients of ``(a_i y_i)**2`` in the three forms.
+class Maps(NamedTuple):
+    """What makes the three forms of a key: sums of squares and products of its features, a linear part, a constant.
+
+    ``centre`` (..., d) is taken off the key first. ``features`` (..., d, 2 d) takes the rest to
+    ``a_i y_i/(1 + a_i**2)**(1/2)`` and then ``a_i y_i/(1 + a_i**2)**(3/2)``, or to both turned by the same rotation;
+    ``linear`` is (..., d, 3) and ``constant`` (..., 3), in the order of the forms.
+    """
+
+    centre: Any
+    features: Any
+    linear: Any
+    constant: Any
+
+
+def own_maps(couplings: Real, drift: Real) -> Maps:
+    """Maps for keys in the coordinates that make a channel's directions independent.
 
     Parameters
     ----------
     couplings : array of shape (..., d)
         Couplings ``a``.
+    drift : array of shape (..., d)
+        ``a mu``, the mean query times the coupling.
 
     Returns
     -------
-    array of shape (..., d, 3)
-        For the logarithm of ``E x``, and for mean and variance of ``log x`` among the rows that look at the key.
+    Maps
+        In NumPy.
     """
     square = couplings**2
-    return np.stack([0.5 / (1 + square), (1 + square / 2) / (1 + square) ** 2, (1 + square) ** -3.0], axis=-1)
+    shrink, share = 1 / (1 + square), square / (1 + square)
+    once = drift * shrink
+    lost = once * share
+    diagonal = couplings[..., None] * np.eye(couplings.shape[-1])
+    features = np.concatenate([diagonal * shrink[..., None, :] ** power for power in (0.5, 1.5)], axis=-1)
+    linear = np.stack([once, once - lost, -2 * shrink * lost], axis=-1)
+    sums = [np.sum(each, axis=-1) for each in (np.log1p(square), share, share**2)]
+    constant = constants(sums, [np.sum(once * each, axis=-1) for each in (drift, once, lost)])
+    return Maps(np.zeros(couplings.shape), features, linear, constant)
 
 
-def constants(couplings: Real, first: Real, second: Real, third: Real) -> Real:
+def constants(sums: Sequence[Any], means: Sequence[Any]) -> Any:
     """Constants of the three forms, but for the logarithm of the number of keys.
 
     Parameters
     ----------
-    couplings : array of shape (..., d)
-        Couplings ``a``.
-    first, second, third : array of shape (...)
+    sums : three arrays of shape (...)
+        ``sum log(1 + a**2)``, ``sum a**2/(1 + a**2)`` and ``sum a**4/(1 + a**2)**2``.
+    means : three arrays of shape (...)
         ``sum a**2 mu**2/(1 + a**2)``, ``sum a**2 mu**2/(1 + a**2)**2`` and ``sum a**4 mu**2/(1 + a**2)**3``.
 
     Returns
@@ -60,11 +86,47 @@ def constants(couplings: Real, first: Real, second: Real, third: Real) -> Real:
     array of shape (..., 3)
         In the order of the forms.
     """
-    square = couplings**2
-    share = square / (1 + square)
-    log = -(first + np.sum(np.log1p(square), axis=-1)) / 2
-    level, spread = -(second + share.sum(axis=-1)) / 2, third + np.sum(share**2, axis=-1) / 2
-    return np.stack([log, level, spread], axis=-1)
+    xp = array_namespace(sums[0])
+    log, level = (-(mean + each) / 2 for mean, each in zip(means[:2], sums[:2], strict=True))
+    return xp.stack([log, level, means[2] + sums[2] / 2], axis=-1)
+
+
+def forms(keys: Any, maps: Maps) -> Any:
+    """The three forms of all keys, but for the logarithm of the number of keys.
+
+    Parameters
+    ----------
+    keys : array of shape (..., tokens, d)
+        Keys of heads, NumPy or torch.
+    maps : Maps
+        Of the same heads, of any library and on any device.
+
+    Returns
+    -------
+    array of shape (..., tokens, 3)
+        Logarithm of ``E x``, and mean and variance of ``log x`` among the rows that look at the key.
+    """
+    xp, dim, start, found = array_namespace(keys), keys.shape[-1], 0, []
+    whole = xp.concat([_beside(keys, maps.features), _beside(keys, maps.linear)], axis=-1)
+    centre, constant = (_beside(keys, each)[..., None, :] for each in (maps.centre, maps.constant))
+    flat = [xp.reshape(each, (-1, *each.shape[-2:])) for each in (centre, whole, constant)]
+    for portion in portions(keys):
+        stop = start + portion.shape[0]
+        middle, product, level = (each[start:stop] for each in flat)
+        values = xp.matmul(portion - middle, product)
+        first, third = values[..., :dim], values[..., dim : 2 * dim]
+        square, mixed, last = (xp.sum(a * b, axis=-1) for a, b in ((first, first), (first, third), (third, third)))
+        found.append(xp.stack([square / 2, (square + mixed) / 2, last], axis=-1) + values[..., 2 * dim :] + level)
+        start = stop
+    return xp.reshape(xp.concat(found, axis=0), (*keys.shape[:-1], 3))
+
+
+def _beside(keys: Any, array: Any) -> Any:
+    """An array in the library, in the precision and on the device of keys."""
+    xp = array_namespace(keys)
+    if array_namespace(array) is not xp:
+        array = as_numpy(array)
+    return xp.asarray(array, dtype=keys.dtype, device=device(keys))
 
 
 def saturated(xp: Any, log: Any, level: Any, variance: Any) -> Any:
@@ -106,7 +168,8 @@ def saturated(xp: Any, log: Any, level: Any, variance: Any) -> Any:
         shares = xp.exp(found - top)
         total = xp.sum(shares, axis=-1, keepdims=True)
         miss = top + xp.log(total)
-        if bool(xp.all(xp.abs(miss) < CLOSE)) or not bool(xp.all(xp.isfinite(miss))):
+        # in one question, for which a GPU has to be waited for; the caller tells what is not finite
+        if bool(xp.all(xp.abs(miss) < CLOSE) | xp.any(~xp.isfinite(miss))):
             return found
         slope = xp.sum(shares * (1 + steep), axis=-1, keepdims=True) / total
         shift = shift - miss / xp.clip(slope, 1e-3, None)

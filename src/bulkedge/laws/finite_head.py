@@ -11,7 +11,7 @@ and is a low-rank term of rank ratio ``N_k/tokens`` (docs/theory/finite_head.md)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -298,6 +298,12 @@ def harmonics(dim: int, most: int, cosine: Real) -> Real:
     return np.array(rows[: most + 1])
 
 
+@lru_cache(maxsize=16)
+def _legendre(count: int) -> tuple[Real, Real]:
+    """Gauss-Legendre nodes and weights, which take longer than the integrals that they are for; not to be changed."""
+    return np.polynomial.legendre.leggauss(count)
+
+
 def cosine_quadrature(dim: int, count: int) -> tuple[Real, Real]:
     """Nodes and weights for the cosine of two independent directions, accurate in the tails: even in the angle.
 
@@ -313,7 +319,7 @@ def cosine_quadrature(dim: int, count: int) -> tuple[Real, Real]:
     nodes, weights : arrays of shape (count,)
         Cosines, and their weights, which sum to one.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(count)
+    nodes, weights = _legendre(count)
     # up to 18 standard deviations: the square of a weight at beta = 4 peaks at 8
     angle = np.pi / 2 + nodes * min(np.pi / 2, 18 / np.sqrt(dim))
     mass = weights * np.sin(angle) ** (dim - 2)
@@ -338,7 +344,7 @@ def norm_quadrature(dim: int, tokens: int, count: int) -> tuple[Real, Real]:
         Norms over ``sqrt(d)``, about one, and their weights, which sum to one.
     """
     low, high = np.sqrt(2 * gammaincinv(dim / 2, [1 / (2 * tokens), 1 - 1 / (2 * tokens)]) / dim)
-    nodes, weights = np.polynomial.legendre.leggauss(count)
+    nodes, weights = _legendre(count)
     norms = (low + high) / 2 + (high - low) / 2 * nodes
     square = dim * norms**2
     chi_square = np.exp(xlogy(dim / 2 - 1, square) - square / 2 - gammaln(dim / 2) - np.log(2) * dim / 2)
@@ -366,7 +372,7 @@ def log_coefficients(dim: int, kappa: Real, most: int) -> Real:
     array of shape (most + 1, n)
         The logarithms, a row for each degree.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(64)
+    nodes, weights = _legendre(64)
     start = bessel_ratios(dim / 2 - 1, np.outer((nodes + 1) / 2, kappa).ravel(), 1)[0].reshape(64, -1)
     first = kappa * ((weights / 2) @ start)
     return np.concatenate([first[None], first + np.cumsum(np.log(bessel_ratios(dim / 2 - 1, kappa, most)), axis=0)])

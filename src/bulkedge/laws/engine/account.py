@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from bulkedge.arrays import Complex, Real
 from bulkedge.errors import UnresolvedError
 from bulkedge.laws.engine.demands import REMEDY
-from bulkedge.laws.engine.fixed_point import BranchError, Step
+from bulkedge.laws.engine.fixed_point import BranchError
+from bulkedge.laws.engine.newton import Step
 from bulkedge.laws.engine.problem import Problem
 
 MOST_WORK = 9.0

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Mask, Real
-from bulkedge.laws.engine.fixed_point import STRIKES, Step, real_fixed_point
+from bulkedge.laws.engine.fixed_point import STRIKES, real_fixed_point
 from bulkedge.laws.engine.multipliers import spectral_radius
+from bulkedge.laws.engine.newton import Step
 
 REAL = 1e-12
 """Imaginary parts below this fraction are rounding: the operands are evaluated outside their bulk."""
@@ -35,7 +36,7 @@ def polish(step: Step, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
     Parameters
     ----------
     step : callable
-        The self-map of d variables; see :data:`bulkedge.laws.engine.fixed_point.Step`.
+        The self-map of d variables; see :data:`bulkedge.laws.engine.newton.Step`.
     x : array of shape (n,)
         Points in gaps, one next to each edge.
     state : array of shape (d, n)

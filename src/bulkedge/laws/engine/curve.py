@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from bulkedge.arrays import EPS, Complex, Mask, Real
-from bulkedge.laws.engine.fixed_point import BranchError, Step, bulk_fixed_point, from_above, spread
+from bulkedge.laws.engine.fixed_point import BranchError, bulk_fixed_point, from_above, spread
 from bulkedge.laws.engine.inversion import Inversion
+from bulkedge.laws.engine.newton import Step
 
 Far = Callable[[Complex], Complex]
 Prove = Callable[[Real], tuple[Complex, Mask]]
@@ -24,7 +25,7 @@ class Curve:
     Parameters
     ----------
     step : callable
-        The self-map; see :data:`bulkedge.laws.engine.fixed_point.Step`.
+        The self-map; see :data:`bulkedge.laws.engine.newton.Step`.
     cauchy : callable
         ``cauchy(u, x)`` reads the Cauchy transform off the fixed point.
     x, u : arrays of shape (n,) and (d, n)

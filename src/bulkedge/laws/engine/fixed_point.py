@@ -9,17 +9,13 @@ no root to choose (docs/theory/transforms.md, "Certificates").
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import numpy as np
 
-from bulkedge.arrays import EPS, Complex, Index, Mask, Real
+from bulkedge.arrays import EPS, Complex, Mask, Real
 from bulkedge.errors import UnresolvedError
 from bulkedge.laws.engine.multipliers import contracts
-
-Step = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
-"""``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
-the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
+from bulkedge.laws.engine.newton import LOW, Step, lifted_by, newton, newton_step
 
 STRIDES = 2, 1
 """How often z is quartered in one step on the way down to the axis: boldly first, then, where that led nowhere, with
@@ -29,14 +25,8 @@ STAYS, FALLS = 0.6, 0.42
 DESCENTS = 80
 TRIAL = 20
 """Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
-LOW = 1e-4
-"""Imaginary part over modulus below which rounding may have lifted a variable off the axis."""
-FALLEN = 1e-13
-"""The same, below which a point has come down to the axis for good."""
 STRIKES = 3
 """Steps of Newton's method on the axis that may be longer than the one before."""
-HIGH = 1e3
-"""How many times its rounding error a fixed point has to be above the axis to be certainly above it."""
 HIGHEST = 200
 """Quadruplings of the height from which the axis is approached: more than double precision has."""
 
@@ -109,7 +99,7 @@ def descend(
     result = np.full((len(far(x[:1] + 1j)), len(x)), np.nan + 0j)
     if near is not None:
         height, path = near
-        path, unsettled = _newton(step, x + 1j * height, path, TRIAL)
+        path, unsettled = newton(step, x + 1j * height, path, TRIAL)
         tried = np.setdiff1d(np.arange(len(x)), unsettled)
         if len(tried):
             result[:, tried] = _lowered(step, x[tried], height[tried], path[:, tried], STRIDES[0])
@@ -139,7 +129,7 @@ def _lowered(step: Step, x: Real, height: Real, path: Complex, stride: int) -> C
     """
     result, lost, above = np.full(path.shape, np.nan + 0j), np.arange(len(x)), np.abs(path)
     for _ in range(DESCENTS // stride):
-        path, unsettled = _newton(step, x[lost] + 1j * height, path, 60)
+        path, unsettled = newton(step, x[lost] + 1j * height, path, 60)
         # the height of the variables over that a quartering before: 1/4 in a gap, 1 in the bulk, 1/2 at an edge
         fall, above = (path.imag / above).min(axis=0), path.imag
         found = np.zeros(len(lost), dtype=bool)
@@ -185,7 +175,7 @@ def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 6
     proved : bool array of shape (n,)
         Whether that is a fixed point with positive imaginary part: x is in the bulk.
     """
-    u, lost = _newton(step, x + 0j, start, iterations)
+    u, lost = newton(step, x + 0j, start, iterations)
     # an imaginary part smaller than that is rounding error: the fixed point is real, and x lies in a gap
     high = np.all(u.imag > 1e-11 * np.abs(u), axis=0) & np.isin(np.arange(len(x)), lost, invert=True)
     low = np.flatnonzero(high & np.any(u.imag < LOW * np.abs(u), axis=0))
@@ -212,15 +202,7 @@ def slip(step: Step, u: Complex, x: Real) -> Real:
         A bound; infinite where the map does not contract at all.
     """
     _, jacobian, error = step(u, x + 0j)
-    return _slip(jacobian, error)
-
-
-def _slip(jacobian: Complex, error: Real) -> Real:
-    """What a rounding error of the map ``(d, n)`` makes of its fixed points, by its Jacobian there."""
-    if len(error) == 1:
-        return np.asarray(error / np.abs(1 - jacobian[0]))
-    inverse = _inverted(np.eye(len(error))[:, :, None] - jacobian)
-    return np.asarray(np.einsum("ijn,jn->in", np.abs(inverse), error))
+    return lifted_by(jacobian, error)
 
 
 def spread(step: Step, u: Complex, x: Real) -> Real:
@@ -254,16 +236,6 @@ def spread(step: Step, u: Complex, x: Real) -> Real:
     return np.asarray(np.abs(moved).sum(axis=2).T)
 
 
-def _inverted(matrix: Complex) -> Complex:
-    """Inverses of matrices ``(d, d, n)``; infinite where there is none."""
-    result = np.full(matrix.shape, np.inf + 0j)
-    stacked = np.moveaxis(matrix, -1, 0)
-    regular = np.all(np.isfinite(stacked), axis=(1, 2))
-    regular[regular] = np.linalg.det(stacked[regular]) != 0
-    result[..., regular] = np.moveaxis(np.linalg.inv(stacked[regular]), 0, -1)
-    return result
-
-
 def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = False) -> tuple[Complex, Mask]:
     """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one.
 
@@ -290,7 +262,7 @@ def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = Fals
     with np.errstate(all="ignore"):
         for _ in range(30):
             shift, jacobian, _ = step(u[:, active], x[active] + 0j)
-            delta = _newton_step(shift, jacobian)
+            delta = newton_step(shift, jacobian)
             u[:, active] = np.where(np.isfinite(delta), u[:, active] + delta.real, np.nan)
             length = (np.abs(delta) / np.abs(u[:, active])).max(axis=0)
             # where there is no real fixed point, steps grow again and again
@@ -306,99 +278,3 @@ def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = Fals
         exact &= np.all(np.abs(shift.imag) <= 16 * (error + EPS * np.abs(u)), axis=0)
         exact[exact] = contracts(jacobian[..., exact])
         return u, exact
-
-
-def _newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:
-    """Damped Newton; return the last points and the indices of those that did not converge.
-
-    A step is kept if it shortens the hyperbolic distance from u to T(u). Where no damping helps, the plain step to T(u)
-    is taken, which never lengthens it (Schwarz-Pick).
-    """
-    trial = np.array(start)
-    base, shift, delta = trial.copy(), np.zeros_like(trial), np.zeros_like(trial)
-    best, damping = np.full(len(z), np.inf), np.ones(len(z))
-    active, given_up = np.arange(len(z)), np.zeros(0, dtype=np.intp)
-    for _ in range(iterations):
-        values, jacobian, error = step(trial[:, active], z[active])
-        merit = _hyperbolic(trial[:, active], values)
-        better = merit <= best[active]
-        go, stuck = active[better], active[~better]
-
-        base[:, go], shift[:, go], best[go] = trial[:, go], values[:, better], merit[better]
-        delta[:, go] = _newton_step(shift[:, go], jacobian[..., better])
-        damping[go] = _largest_damping(base[:, go], delta[:, go])
-        damping[stuck] /= 4
-        trial[:, active] = base[:, active] + damping[active] * delta[:, active]
-        lost = stuck[damping[stuck] < 1e-3]
-        trial[:, lost], best[lost] = base[:, lost] + shift[:, lost], np.inf
-
-        # the map is analytic in a disc of radius Im u, so Newton's next error is about |delta|**2 / Im u
-        exact = (damping[go] == 1) & (np.abs(delta[:, go]) <= 1e-8 * trial[:, go].imag)
-        settled = np.all(exact | (np.abs(shift[:, go]) <= 4 * error[:, better]), axis=0)
-        low = np.flatnonzero(settled & np.any(trial[:, go].imag < LOW * np.abs(trial[:, go]), axis=0))
-        which = np.flatnonzero(better)[low]
-        settled[low] = _interior(trial[:, go[low]], jacobian[..., which], error[:, which])
-        left = np.concatenate([stuck, go[~settled]])
-        # on the axis, a point so low has a real fixed point: it is lost, and given up
-        fallen = np.any(trial[:, left].imag < FALLEN * np.abs(trial[:, left]), axis=0) & (z[left].imag == 0)
-        given_up, active = np.append(given_up, left[fallen]), left[~fallen]
-        if not len(active):
-            break
-    return trial, np.append(active, given_up)
-
-
-def _interior(u: Complex, jacobian: Complex, error: Real) -> Mask:
-    """Whether fixed points lie in the open half-plane: they attract, or are higher than rounding explains.
-
-    Those of the open half-plane attract; one that does not lies on the axis, and rounding lifted it. But a map that is
-    nearly an automorphism of the half-plane turns about its fixed point, with a multiplier whose modulus is one but for
-    less than rounding: so do the maps of products next to zero, where all atoms are far from u. There height decides.
-    """
-    inside = contracts(jacobian)
-    doubt = np.flatnonzero(~inside)
-    if len(doubt):
-        lifted = _slip(jacobian[..., doubt], error[:, doubt])
-        inside[doubt] = np.all(u[:, doubt].imag > HIGH * lifted, axis=0)
-    return inside
-
-
-def _hyperbolic(u: Complex, shift: Complex) -> Real:
-    """A monotone function of the hyperbolic distance from u to u + shift; infinite outside the half-plane."""
-    height = u.imag + shift.imag
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.abs(shift) ** 2 / (u.imag * height)
-    return np.where((u.imag > 0) & (height > 0), ratio, np.inf).max(axis=0)
-
-
-def _newton_step(residual: Complex, jacobian: Complex) -> Complex:
-    """Solve ``(1 - jacobian) delta = residual``; where that is singular, the plain step."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        if len(residual) == 1:
-            delta = residual / (1 - jacobian[0])
-        elif len(residual) > 2:
-            delta = _solved(np.eye(len(residual))[:, :, None] - jacobian, residual)
-        else:
-            (a, b), (c, d) = np.eye(2)[:, :, None] - jacobian
-            delta = np.stack([d * residual[0] - b * residual[1], a * residual[1] - c * residual[0]]) / (a * d - b * c)
-    return np.where(np.all(np.isfinite(delta), axis=0), delta, residual)
-
-
-def _solved(matrix: Complex, right: Complex) -> Complex:
-    """Solve systems given as ``(d, d, n)`` and ``(d, n)``; not a number where that is impossible."""
-    with suppress(np.linalg.LinAlgError):  # one of them is singular: the others are solved
-        return np.ascontiguousarray(np.linalg.solve(np.moveaxis(matrix, -1, 0), right.T[:, :, None])[:, :, 0].T)
-    result = np.full(right.shape, np.nan + 0j)
-    regular = np.all(np.isfinite(matrix), axis=(0, 1))
-    regular[regular] = np.linalg.det(np.moveaxis(matrix[..., regular], -1, 0)) != 0
-    if regular.any():
-        system = np.moveaxis(matrix[..., regular], -1, 0)
-        result[:, regular] = np.linalg.solve(system, right[:, regular].T[:, :, None])[:, :, 0].T
-    return result
-
-
-def _largest_damping(u: Complex, delta: Complex) -> Real:
-    """How much of the step is of moderate hyperbolic length: at most ten heights, keeping a tenth of the height."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        room = np.where(delta.imag < 0, -0.9 * u.imag / delta.imag, np.inf)
-        length = 10 * u.imag / np.abs(delta)
-    return np.minimum(np.fmin(room, length).min(axis=0), 1.0)

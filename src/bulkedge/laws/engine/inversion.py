@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bulkedge.arrays import Complex, Mask, Real
-from bulkedge.laws.engine.fixed_point import Step
+from bulkedge.laws.engine.newton import Step
 
 FAR = 30.0
 """Squared distance from the centre, in units of the scale, from which on a variable is next to infinity."""
@@ -101,7 +101,7 @@ class Inversion:
         Parameters
         ----------
         step : callable
-            The self-map of u; see :data:`bulkedge.laws.engine.fixed_point.Step`.
+            The self-map of u; see :data:`bulkedge.laws.engine.newton.Step`.
 
         Returns
         -------

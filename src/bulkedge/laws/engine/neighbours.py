@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bulkedge.arrays import Complex, Index, Mask, Real
-from bulkedge.laws.engine.fixed_point import Step, bulk_fixed_point, real_fixed_point
+from bulkedge.laws.engine.fixed_point import bulk_fixed_point, real_fixed_point
 from bulkedge.laws.engine.inversion import Inversion
+from bulkedge.laws.engine.newton import Step
 
 TRIES = 25
 """Steps of Newton's method from a neighbour in the bulk; points that need more are approached from far above."""
@@ -41,7 +42,7 @@ class Known(NamedTuple):
         x : array of shape (k,)
             New points.
         step : callable
-            The self-map; see :data:`bulkedge.laws.engine.fixed_point.Step`.
+            The self-map; see :data:`bulkedge.laws.engine.newton.Step`.
         inversion : Inversion, optional
             Coordinates to use; points are then left out if the nearest known variables are not next to infinity.
 
@@ -86,9 +87,58 @@ class Known(NamedTuple):
         """
         if not self.inside.any():
             return None
-        inside = np.flatnonzero(self.inside)
-        nearest = inside[_nearest(self.x[inside], x)]
-        return np.maximum(np.abs(self.x[nearest] - x), 1e-6 * np.abs(x)), self.state[:, nearest]
+        return np.maximum(self.inside_distance(x), 1e-6 * np.abs(x)), self.nearest_inside(x)
+
+    @classmethod
+    def sorted(cls, x: Real, state: Complex) -> Known:
+        """Points of the bulk, given in any order.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            The points.
+        state : complex array of shape (d, n)
+            Their fixed points.
+
+        Returns
+        -------
+        Known
+            The same, in increasing order.
+        """
+        order = np.argsort(x, kind="stable")
+        return cls(x[order], state[:, order], np.ones(len(x), dtype=bool))
+
+    def inside_distance(self, x: Real) -> Real:
+        """How far the nearest known points of the bulk are.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            New points.
+
+        Returns
+        -------
+        array of shape (k,)
+            The distances; infinite if no point of the bulk is known.
+        """
+        places = self.x[self.inside]
+        return np.abs(places[_nearest(places, x)] - x) if len(places) else np.full(len(x), np.inf)
+
+    def nearest_inside(self, x: Real) -> Complex:
+        """The fixed points of the nearest known points of the bulk, of which there is at least one.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            New points.
+
+        Returns
+        -------
+        complex array of shape (d, k)
+            The fixed points.
+        """
+        (inside,) = np.nonzero(self.inside)
+        return self.state[:, inside[_nearest(self.x[inside], x)]]
 
 
 def _nearest(places: Real, x: Real) -> Index:

@@ -96,7 +96,7 @@ class Problem(ABC):
 
     @abstractmethod
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        """The round trip from the variables u of mu; see :data:`bulkedge.laws.engine.fixed_point.Step`.
+        """The round trip from the variables u of mu; see :data:`bulkedge.laws.engine.newton.Step`.
 
         Parameters
         ----------

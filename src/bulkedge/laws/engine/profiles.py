@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from bulkedge.arrays import EPS, Complex, Real
 from bulkedge.laws.engine.edges import Edge
+from bulkedge.laws.engine.paired import Paired
 from bulkedge.laws.engine.problem import Problem
 
 
@@ -255,9 +256,13 @@ class ProfiledSum(Problem):
 
     def work(self, points: int) -> float:
         """Responses of each profile to each other, at each size of row and column."""
+        return 6.4e-4 + points * self._work_of_point
+
+    @cached_property
+    def _work_of_point(self) -> float:
         pairs = sum(side.responses.size for side in (self._rows, self._columns))
         each = sum(len(side.weights) * len(side.shared.weights) for side in (self._rows, self._columns))
-        return 6.4e-4 + points * (1.6e-5 + 1.3e-8 * (pairs + each))
+        return 1.6e-5 + 1.3e-8 * (pairs + each)
 
     @cached_property
     def _scale(self) -> float:
@@ -279,8 +284,25 @@ class ProfiledSum(Problem):
         a, b = values[:rows][self._rows.of_term], values[rows:][self._columns.of_term]
         return a, b, 1 - self._coupling * a * b
 
+    @cached_property
+    def _paired(self) -> Paired | None:
+        """Rows and columns side by side, if each term has sizes of its own for both and there is no shared factor."""
+        rows, columns, terms = self._rows, self._columns, len(self.variances)
+        apart = len(rows.averaged) == len(columns.averaged) == terms
+        if not apart or len(rows.weights) != len(columns.weights) or len(self.rows.shared.weights) > 1:
+            return None
+        if len(self.columns.shared.weights) > 1:
+            return None
+        sides = (rows, columns)
+        pulled, averaged = np.stack([side.pulled @ side.variances for side in sides]), [side.averaged for side in sides]
+        responses = np.stack([side.responses for side in sides])
+        return Paired(pulled, np.stack(averaged), responses, self.variances[:, None], self._coupling, self._scale)
+
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        """One round; see :data:`bulkedge.laws.engine.fixed_point.Step`."""
+        """One round; see :data:`bulkedge.laws.engine.newton.Step`."""
+        return self._general_step(u, z) if self._paired is None else self._paired.step(u, z)
+
+    def _general_step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
         root, c = np.sqrt(z), self._coupling
         a, b, rest = self._means(u)
         # what columns do to rows is t = b/rest, which changes by (db + c b**2 da)/rest**2; rows to columns likewise

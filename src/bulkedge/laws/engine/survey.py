@@ -18,9 +18,10 @@ from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.laws.engine.account import Account, unresolved
 from bulkedge.laws.engine.critical import polish
 from bulkedge.laws.engine.demands import SMALLEST_MASS, countable
-from bulkedge.laws.engine.fixed_point import Step, descend
+from bulkedge.laws.engine.fixed_point import descend, real_fixed_point
 from bulkedge.laws.engine.inversion import Inversion
-from bulkedge.laws.engine.neighbours import Known, between
+from bulkedge.laws.engine.neighbours import Known, between, in_bulk
+from bulkedge.laws.engine.newton import Step
 from bulkedge.laws.engine.problem import Moments, Problem
 
 Atoms = tuple[tuple[float, float], ...]
@@ -220,11 +221,35 @@ class Survey:
             left = np.flatnonzero(~decided)
             if len(left):
                 state[:, left], decided[left] = known.lead_to(x[left], self.step, inversion)
+        if not len(self.x):
+            # beyond the bounds the variables are nearly those of far away
+            state, decided = real_fixed_point(self.step, x, self.operation.far(x + 0j))
+        if not known.inside.any() and np.sum(~decided) > 1:
+            first = np.flatnonzero(~decided)[-1:]
+            state[:, first], decided[first] = descend(self.step, x[first], self.operation.far)
+        self._led_on(known, x, state, decided)
         left = np.flatnonzero(~decided)
         if len(left):
             state[:, left], decided[left] = descend(self.step, x[left], self.operation.far, known.above(x[left]))
         self.proofs = dict(zip(x.tolist(), zip(state.T, decided.tolist(), strict=True), strict=True))
         return state, decided
+
+    def _led_on(self, known: Known, x: Real, state: Complex, decided: Mask) -> None:
+        """Prove more points of the bulk from those just proved, as long as these are nearer than what led before.
+
+        ``state`` of shape (size, n) and ``decided`` of shape (n,) are changed in place.
+        """
+        before = known.inside_distance(x)
+        while not decided.all():
+            inside = decided & np.all(state.imag > 0, axis=0)
+            fresh = Known.sorted(x[inside], state[:, inside])
+            distance = fresh.inside_distance(x)
+            tried = np.flatnonzero(~decided & (distance < before))
+            if not len(tried):
+                return
+            before = np.minimum(before, distance)
+            found, proved = in_bulk(self.step, x[tried], fresh.nearest_inside(x[tried]))
+            state[:, tried[proved]], decided[tried[proved]] = found[:, proved], True
 
     def _sections(self) -> Real:
         """New points between neighbours that differ: in kind, or in the mass to their left."""

@@ -93,7 +93,7 @@ class Popularity(Study):
 def _predicted(queries: Real, keys: Real, scale: float) -> Real:
     """Shares of keys by each of the formulas, of shape (formula, head, token)."""
     channel = Channel.from_qk(queries, keys, scale)
-    mean, covariance = moments("q", scale * queries)
+    mean, covariance = moments(scale * queries)
     rest = keys - keys.mean(axis=-2, keepdims=True)
     log = (rest @ mean[..., None])[..., 0] + 0.5 * np.sum((rest @ covariance) * rest, axis=-1)
     plain = np.exp(log - log.max(axis=-1, keepdims=True))
