@@ -58,25 +58,25 @@ COLUMNS = {
     "beta": Column(
         "β",
         SCORES,
-        "in units of a score",
+        "score units",
         "Spread of a row's scores over the keys that the row sees, root mean square over rows: zero is a uniform row.",
     ),
     "beta_without_sink": Column(
-        "β without sinks", SCORES, "in units of a score", "The same spread when the sink keys are left out of every row."
+        "β without sinks", SCORES, "score units", "The same spread when the sink keys are left out of every row."
     ),
     "entropy": Column("entropy", SCORES, "nats", "Entropy of a row of attention weights, mean over rows."),
     "evenness": Column(
         "evenness",
         SCORES,
         "0 to 1",
-        "Entropy over the logarithm of the number of visible keys, mean over rows that see two or more: one is uniform.",
+        "Entropy over the logarithm of the number of visible keys, mean over rows that see two: one is uniform.",
     ),
     "largest": Column("largest weight", SCORES, MASS, "Largest attention weight of a row, mean over rows."),
     "p": Column(
         "p, all measures",
         SCORES,
         "p",
-        "One p value for the head from all tested measures together, against fresh random query and key weights.",
+        "One p value for the head from all tested measures together, against the draws of the null.",
     ),
     "q": Column(
         "q",
@@ -110,7 +110,7 @@ COLUMNS = {
         "distance to the null",
         SPECTRUM,
         "Kolmogorov distance",
-        "Largest difference between the distribution functions of the head's singular values and the null's at equal β.",
+        "Largest difference of the distribution functions of the head's singular values and of the null's at equal β.",
     ),
     "null_distance": Column(
         "distance within the null",
@@ -150,7 +150,7 @@ COLUMNS = {
         "largest coupling",
         CHANNEL,
         "a², condenses at ½",
-        "Largest squared coupling of the head's queries and keys: above one half the Gaussian theory of rows breaks down.",
+        "Largest squared coupling of the head's queries and keys: above one half the theory of Gaussian rows ends.",
     ),
     "effective_dim": Column(
         "effective dimension", CHANNEL, "dimensions", "Number of directions in which queries and keys are coupled."
@@ -230,7 +230,7 @@ def kind_of(name: str) -> Kind:
     Kind
         One made from the name, if it is none of ``KINDS``.
     """
-    found = _canonical(name)
+    found = canonical(name)
     return KINDS[found] if found in KINDS else Kind(name, name[:2].title(), "")
 
 
@@ -240,8 +240,8 @@ def describe(name: str) -> Column:
     Parameters
     ----------
     name : str
-        A variable of a scan, among them ``p_<measure>``, ``null_<measure>``, ``score_<kind>``, or ``temperature_<factor>``
-        and ``longer_entropy_<factor>`` for one factor of the context.
+        A variable of a scan, among them ``p_<measure>``, ``null_<measure>`` and ``score_<kind>``, or
+        ``temperature_<factor>`` and ``longer_entropy_<factor>`` for one factor of the context.
 
     Returns
     -------
@@ -273,8 +273,24 @@ def _at_factor(name: str) -> Column | None:
     return Column(f"{title} {where}", group, unit, f"{sentence.removesuffix('.')}, {where}.")
 
 
-def _canonical(name: str) -> str:
-    """The spelling of ``KINDS`` of a name of a variable: ``low_rank_content`` is "low-rank content"."""
+def canonical(name: str) -> str:
+    """The name of a kind as ``KINDS`` spells it.
+
+    Parameters
+    ----------
+    name : str
+        A kind in the name of a variable, where underscores or hyphens may stand for spaces.
+
+    Returns
+    -------
+    str
+        The name itself, if it is none of them.
+
+    Examples
+    --------
+    >>> canonical("low_rank_content")
+    'low-rank content'
+    """
     plain = re.compile("[-_ ]+")
     same = {plain.sub(" ", kind): kind for kind in KINDS}
     return same.get(plain.sub(" ", name), name)
