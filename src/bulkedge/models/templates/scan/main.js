@@ -49,15 +49,31 @@ const buildFilter = () => {
 
 const choose = (head, move) => {
   state.head = head;
-  maps.forEach(map => reach(map, head));
-  refresh();
+  mark();
   const title = part("head-title");
-  if (move && title && part("head").getBoundingClientRect().top > window.innerHeight * 0.8) {
-    title.scrollIntoView({
-      block: "start",
-      behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth",
-    });
+  if (move && part("head").getBoundingClientRect().top > window.innerHeight * 0.8) {
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    title.scrollIntoView({ block: "start", behavior: still ? "auto" : "smooth" });
   }
+};
+
+// what changes with the head alone: its cells, its row, the panel, the address
+let opened = null;
+const mark = () => {
+  if (state.head !== opened) {
+    for (const head of [opened, state.head].filter(each => each !== null)) {
+      maps.forEach(map => map.cells[head].setAttribute("aria-selected", String(head === state.head)));
+      rows[head].classList.toggle("chosen", head === state.head);
+    }
+    if (state.head !== null) {
+      maps.forEach(map => reach(map, state.head));
+      openHead(state.head);
+    }
+    opened = state.head;
+  }
+  part("head").hidden = state.head === null;
+  part("nothing").hidden = state.head !== null;
+  write();
 };
 
 const write = () => {
@@ -84,7 +100,6 @@ const read = () => {
   state.head = placeOf.has(words.get("head")) ? placeOf.get(words.get("head")) : null;
 };
 
-let opened = null;
 const refresh = () => {
   const { sentence } = columns.get(state.column);
   chooser.value = state.column;
@@ -95,11 +110,7 @@ const refresh = () => {
   part("all").hidden = !state.kinds.size;
   paint();
   refreshTable();
-  if (state.head !== null && state.head !== opened) openHead(state.head);
-  opened = state.head;
-  part("head").hidden = state.head === null;
-  part("nothing").hidden = state.head !== null;
-  write();
+  mark();
 };
 
 const THEMES = ["auto", "light", "dark"];
@@ -131,7 +142,8 @@ const theme = () => {
 };
 
 theme();
-const pairs = scans.map((from, place) => [from, carried.labels[place]]).reverse(); // what came before stands left
+// what came before stands left
+const pairs = scans.map((from, place) => [from, carried.labels[place]]).reverse();
 for (const [from, label] of pairs) {
   const map = buildMap(from, label);
   maps.push(map);
@@ -143,7 +155,6 @@ buildTable();
 strips();
 longer();
 read();
-if (state.head !== null) maps.forEach(map => reach(map, state.head));
 refresh();
 sortRows();
 spell();

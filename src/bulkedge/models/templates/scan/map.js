@@ -124,7 +124,6 @@ const paint = () => {
       cell.classList.toggle("out", !fits(from, head));
       cell.textContent = scale || !main ? "" : main.mark;
       cell.setAttribute("aria-label", `${nameOf(head)}: ${valueText(from, head)}`);
-      cell.setAttribute("aria-selected", String(head === state.head));
     });
   }
   paintLegend(scale);

@@ -1,4 +1,5 @@
-// all heads as a table; rows are made once and then only moved, hidden, or given another last cell
+// all heads as a table; rows are made once and then only moved, hidden, or given the column shown. The roles are said
+// because the rows are laid out as grids, which takes them from the elements
 const TABLE = [
   "p",
   "q",
@@ -47,7 +48,11 @@ const headerCell = (by, title, sentence) => {
     order.by = by;
     sortRows();
   });
-  return make("th", { scope: "col", "data-by": by, class: by === "place" || by === "kind" ? "" : "number" }, button);
+  return make(
+    "th",
+    { scope: "col", role: "columnheader", "data-by": by, class: by === "place" || by === "kind" ? "" : "number" },
+    button,
+  );
 };
 
 const buildTable = () => {
@@ -57,17 +62,14 @@ const buildTable = () => {
     headerCell("shown", ""),
     ...TABLE.map(name => headerCell(name, columns.get(name).title, columns.get(name).sentence)),
   );
+  const entry = (text, attributes) => make("td", { role: "cell", class: "number", ...attributes }, text);
   for (let head = 0; head < count; head += 1) {
     const link = make("a", { href: "#", "data-head": head }, `${heads.layer[head]}.${heads.head[head]}`);
+    const words = worded(scan, head),
+      values = TABLE.map(name => entry(shown(valueOf(scan, name, head))));
+    const row = { role: "row", "data-head": head };
     rows.push(
-      make(
-        "tr",
-        { "data-head": head },
-        make("td", { class: "number" }, link),
-        make("td", {}, worded(scan, head)),
-        make("td", { class: "number" }),
-        ...TABLE.map(name => make("td", { class: "number" }, shown(valueOf(scan, name, head)))),
-      ),
+      make("tr", row, entry(link, { class: "" }), entry(words, { class: "", title: words }), entry(""), ...values),
     );
   }
   part("rows").addEventListener("click", event => {
@@ -85,13 +87,16 @@ const refreshTable = () => {
   label.firstChild.textContent = title;
   label.firstChild.title = sentence;
   label.hidden = !extra;
+  part("rows").parentElement.style.setProperty(
+    "--widths",
+    `4.6rem var(--words) repeat(${TABLE.length + extra}, 6.2rem)`,
+  );
   let visible = 0;
   rows.forEach((row, head) => {
     const cell = row.children[2];
     cell.hidden = !extra;
     if (extra) cell.textContent = shown(valueOf(scan, state.column, head));
     row.hidden = !fits(scan, head);
-    row.classList.toggle("chosen", head === state.head);
     visible += !row.hidden;
   });
   part("visible").textContent =
