@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from scans import LEVELS, made_up_scan
 
 from bulkedge.errors import DomainError
+from bulkedge.heads.measures import MEASURES
 from bulkedge.models.columns import COLUMNS, GROUPS, KINDS, canonical, describe, kind_of
+from bulkedge.models.fresh import TESTED
 from bulkedge.models.packing import alike, checked, digits, embedded, kinds, numbers, over_texts, packed, pictures
+from bulkedge.models.predicted import PREDICTED
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -35,7 +38,7 @@ def test_numbers_come_back_to_four_digits(values):
             assert abs(found - value) <= max(5.001e-4 * abs(value), 5e-324)
 
 
-@given(st.text())
+@given(st.text(alphabet=st.sampled_from("<>/&'\"\\\nscript\u2028\ud800🦖")))
 def test_texts_come_back_and_end_no_element(text):
     found = embedded({"text": text})
     assert json.loads(found) == {"text": text}
@@ -143,6 +146,12 @@ def test_every_column_of_a_scan_is_described():
         assert group in GROUPS
         assert group != "other", name
         assert sentence.endswith("."), name
+
+
+def test_every_number_that_is_measured_predicted_or_tested_is_described():
+    names = [*MEASURES, *PREDICTED, *(f"{start}_{name}" for name in TESTED for start in ("p", "null"))]
+    assert [name for name in names if describe(name).group == "other"] == []
+    assert [name for name in MEASURES if describe(name).sentence != MEASURES[name]] == []
 
 
 def test_titles_tell_columns_apart():

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from bulkedge.heads.measures import MEASURES
+
 
 class Column(NamedTuple):
     """One number of a head: what it is called, what it stands beside, its unit, and its definition in a sentence."""
@@ -55,23 +57,11 @@ COLUMNS = {
     "agreement": Column(
         "agreement of texts", KINDS_GROUP, "share of texts", "Share of the texts on which the head has the kind shown."
     ),
-    "beta": Column(
-        "β",
-        SCORES,
-        "score units",
-        "Spread of a row's scores over the keys that the row sees, root mean square over rows: zero is a uniform row.",
-    ),
-    "beta_without_sink": Column(
-        "β without sinks", SCORES, "score units", "The same spread when the sink keys are left out of every row."
-    ),
-    "entropy": Column("entropy", SCORES, "nats", "Entropy of a row of attention weights, mean over rows."),
-    "evenness": Column(
-        "evenness",
-        SCORES,
-        "0 to 1",
-        "Entropy over the logarithm of the number of visible keys, mean over rows that see two: one is uniform.",
-    ),
-    "largest": Column("largest weight", SCORES, MASS, "Largest attention weight of a row, mean over rows."),
+    "beta": Column("β", SCORES, "score units", MEASURES["beta"]),
+    "beta_without_sink": Column("β without sinks", SCORES, "score units", MEASURES["beta_without_sink"]),
+    "entropy": Column("entropy", SCORES, "nats", MEASURES["entropy"]),
+    "evenness": Column("evenness", SCORES, "0 to 1", MEASURES["evenness"]),
+    "largest": Column("largest weight", SCORES, MASS, MEASURES["largest"]),
     "p": Column(
         "p, all measures",
         SCORES,
@@ -82,30 +72,14 @@ COLUMNS = {
         "q",
         SCORES,
         "false discovery rate",
-        "The p value of the head corrected for the number of heads (Benjamini–Hochberg): "
-        "calling all heads with q below 0.05 lets at most 5 % of those called be false, on average.",
+        "The p value of the head corrected for the number of heads (Benjamini–Hochberg): calling all heads with q "
+        "below 0.05 lets at most 5 % of those called be false, on average.",
     ),
-    "column_energy": Column(
-        "column energy",
-        SPECTRUM,
-        "share of ‖A‖²",
-        "Share of the squared norm of the attention matrix that a matrix with identical rows explains: "
-        "one when every query reads the same keys.",
-    ),
-    "stable_rank": Column(
-        "stable rank",
-        SPECTRUM,
-        "dimensions",
-        "Squared norm of the attention matrix without sinks over its largest squared singular value.",
-    ),
-    "effective_rank": Column(
-        "effective rank",
-        SPECTRUM,
-        "dimensions",
-        "Exponential of the entropy of the singular values of the attention matrix without sinks.",
-    ),
-    "s1": Column("largest singular value", SPECTRUM, "", "Largest singular value of the attention matrix."),
-    "gap": Column("gap", SPECTRUM, "share of s₁", "One minus the second singular value over the first."),
+    "column_energy": Column("column energy", SPECTRUM, "squared cosine", MEASURES["column_energy"]),
+    "stable_rank": Column("stable rank", SPECTRUM, "dimensions", MEASURES["stable_rank"]),
+    "effective_rank": Column("effective rank", SPECTRUM, "dimensions", MEASURES["effective_rank"]),
+    "s1": Column("largest singular value", SPECTRUM, "", MEASURES["s1"]),
+    "gap": Column("gap", SPECTRUM, "share of s₁", MEASURES["gap"]),
     "distance": Column(
         "distance to the null",
         SPECTRUM,
@@ -116,36 +90,23 @@ COLUMNS = {
         "distance within the null",
         SPECTRUM,
         "Kolmogorov distance",
-        "The same distance between draws of the null: the head's own distance means something only beside it.",
+        "Kolmogorov distance of draws of the null from each other: the head's own means something only beside it.",
     ),
     "p_spectrum": Column(
         "p of the spectrum",
         SPECTRUM,
         "p",
-        "p value of the head's distance to the null's spectrum. A large one says that the singular values are those of "
-        "random weights; it does not say that the head is untrained, because singular values do not see order.",
+        "p value of the head's distance to the null's spectrum. A large one says that the singular values are "
+        "those of random weights; it does not say that the head is untrained, because singular values do not see "
+        "order.",
     ),
-    "sink_mass": Column("sink mass", POSITIONS, MASS, "Attention that goes to the sink keys, mean over rows."),
-    "sink_count": Column("number of sinks", POSITIONS, "keys", "How many keys are sinks of this head."),
-    "sink_position": Column(
-        "strongest sink", POSITIONS, "position in the text", "Position of the strongest sink key, from zero on."
-    ),
-    "offset": Column(
-        "offset",
-        POSITIONS,
-        "tokens, negative = earlier",
-        "Key minus query of the stripe that holds most attention: −1 is the token before.",
-    ),
-    "offset_mass": Column("offset mass", POSITIONS, MASS, "Attention on that stripe, mean over rows."),
-    "near_mass": Column(
-        "near mass, in excess",
-        POSITIONS,
-        MASS,
-        "Attention within 8 tokens of the query, less what the head's own popular keys would put there.",
-    ),
-    "same_token_mass": Column(
-        "same-token mass", POSITIONS, MASS, "Attention on other places that hold the query's own token, mean over rows."
-    ),
+    "sink_mass": Column("sink mass", POSITIONS, MASS, MEASURES["sink_mass"]),
+    "sink_count": Column("number of sinks", POSITIONS, "keys", MEASURES["sink_count"]),
+    "sink_position": Column("strongest sink", POSITIONS, "position in the text", MEASURES["sink_position"]),
+    "offset": Column("offset", POSITIONS, "tokens, negative = earlier", MEASURES["offset"]),
+    "offset_mass": Column("offset mass", POSITIONS, MASS, MEASURES["offset_mass"]),
+    "near_mass": Column("near mass, in excess", POSITIONS, MASS, MEASURES["near_mass"]),
+    "same_token_mass": Column("same-token mass", POSITIONS, MASS, MEASURES["same_token_mass"]),
     "coupling": Column(
         "largest coupling",
         CHANNEL,
@@ -185,8 +146,8 @@ COLUMNS = {
         "stable rank of the tokens",
         OTHER,
         "dimensions",
-        "Squared norm of the tokens that enter the layer over their largest squared singular value: one when all are "
-        "parallel.",
+        "Squared norm of the tokens that enter the layer over their largest squared singular value: one when all "
+        "are parallel.",
     ),
     "token_cosine": Column(
         "cosine of the tokens", OTHER, "cosine", "Mean cosine of two different tokens that enter the layer."

@@ -107,7 +107,7 @@ def _facts(data: xr.Dataset) -> dict[str, Any]:
 
 
 def _null(data: xr.Dataset) -> str:
-    name = str(data.attrs.get("null", "the null"))
+    name = str(data.attrs.get("null", "weights"))
     return NULLS.get(name, name)
 
 

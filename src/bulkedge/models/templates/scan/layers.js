@@ -9,7 +9,8 @@ const strips = () => {
   const place = part("strips");
   for (const [name, { title, unit, sentence }] of Object.entries(carried.strips)) {
     if (!scan.strips[name]) continue;
-    const x = scan.strips[name].map((_, layer) => layer);
+    const every = scan.strips[name].length === rowsOf.length; // the layers read may be a few of all
+    const x = every ? rowsOf : scan.strips[name].map((_, layer) => layer);
     const lines = [{ y: scan.strips[name], name: "own", dots: true, label: title }];
     if (before && before.strips[name])
       lines.unshift({ y: before.strips[name], name: "before", dots: true, label: carried.labels[1] });

@@ -95,7 +95,7 @@ const spectrumOf = head => {
   return make(
     "figure",
     {},
-    make("figcaption", {}, "Spectrum"),
+    make("figcaption", {}, "Spectrum, sinks taken away"),
     chart(
       levels,
       lines,
