@@ -66,7 +66,8 @@ const scaleOf = lists => {
     if (high > 0) [low, high, stops] = [-Math.max(-low, high), Math.max(-low, high), SIGNED];
     else stops = [...AMOUNTS].reverse(); // larger is brighter, whichever the sign
     if (whole && -low > 30) ({ forth, back } = symlog);
-  } else if (positive && high / low > 50) {
+  } else if (positive && high / low > 10) {
+    // one head far from the others would leave these all alike
     [forth, back, note] = [Math.log, Math.exp, "logarithmic"];
   }
   if (low === high) [low, high] = positive ? [low / 2, high * 1.5] : [low - 0.5, high + 0.5];
