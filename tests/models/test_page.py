@@ -35,6 +35,8 @@ def scans():
         "earlier": made_up_scan(seed=5),
         "bare": made_up_scan(2, 3)[["beta"]],
     }
+    found["tiny"] = made_up_scan(1, 4)
+    found["tiny"]["largest"][0, 0] = 1e-30
     # heads at known places, so that what is shown can be told
     found["small"]["kind"][14] = "random spectrum"
     found["small"]["kinds"][14] = "random spectrum, local"
@@ -178,6 +180,14 @@ def test_another_column_has_other_colours_a_legend_and_a_definition(visit, scans
     # brighter is more: cividis grows in red and green from one end to the other
     light = [sum(map(int, re.findall(r"\d+", each)[:2])) for each in colours(page)]
     assert np.all(np.diff(np.array(light)[np.argsort(values)]) >= 0)
+
+
+def test_tiny_values_do_not_take_the_scale_from_the_others(visit, scans):
+    page, values = visit("tiny", fragment="#column=largest"), scans["tiny"]["largest"].values[0]
+    ends = page.locator("#scale .ticks span").all_inner_texts()
+    assert [float(ends[0]), float(ends[-1])] == pytest.approx([1e-5 * values.max(), values.max()], rel=6e-3)
+    assert "smaller ones as the left end" in page.locator("#scale").inner_text()
+    assert colours(page)[0] == "rgb(0, 34, 78)"
 
 
 def test_two_scans_share_one_scale(visit, scans):

@@ -69,6 +69,7 @@ const scaleOf = lists => {
   } else if (positive && high / low > 10) {
     // one head far from the others would leave these all alike
     [forth, back, note] = [Math.log, Math.exp, "logarithmic"];
+    if (low < high * 1e-5) [low, note] = [high * 1e-5, "logarithmic, smaller ones as the left end"];
   }
   if (low === high) [low, high] = positive ? [low / 2, high * 1.5] : [low - 0.5, high + 0.5];
   const place = value => (forth(value) - forth(low)) / (forth(high) - forth(low));
