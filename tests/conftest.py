@@ -1,6 +1,7 @@
 """Test profiles and tiers: the same examples every time, no deadline on a shared machine, marks by folder."""
 
 import os
+import shutil
 
 # workers of pytest-xdist share the cores; threads of BLAS and torch on top of them would spin. Set before both are
 # imported.
@@ -24,6 +25,7 @@ TIERS = {
     "studies": "studies",
     "test_report.py": "studies",
     "test_page.py": "studies",
+    "models/test_page.py": "studies",
     "test_workers.py": "processes",
     "conformance": "conformance",
     "sweeps/test_interruption.py": "processes",
@@ -52,3 +54,38 @@ def exhibits(monkeypatch):
 
     monkeypatch.setattr("bulkedge.studies.base.studies", lambda: EXHIBITS)
     monkeypatch.setattr("bulkedge.report.available_cores", lambda: 1)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, where the machine has one."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens a file, and checks in the end that nothing was complained of or asked for."""
+    problems, requests, contexts = [], [], []
+
+    def opened(path, width=1280, scheme="light", fragment=""):
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri() + fragment)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []

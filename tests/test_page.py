@@ -1,7 +1,6 @@
 """The pages: what they say, how the filter and the links work in a browser, and the papers item by item."""
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from bulkedge.studies.items import PAPERS, Item
 from bulkedge.studies.laws.edge import Edge
 
 ROOT = Path(__file__).resolve().parent.parent
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ITEMS = (
     Item("Theorem 1", "values below < the edge | stay, for a_1 of $2"),
     Item("Lemma 1", "an identity", tested="tests/test_page.py::test_every_item_has_a_row_that_says_something"),
@@ -54,37 +52,10 @@ def gallery(tmp_path_factory):
 # -- in a browser ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
 @pytest.fixture
-def visit(browser, gallery):
-    """Opens a page of the gallery, and checks in the end that nothing was complained of or asked for."""
-    problems, requests, contexts = [], [], []
-
-    def opened(name, width=1280, scheme="light", fragment=""):
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: problems.append(message.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto((gallery[0] / name).as_uri() + fragment)
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert problems == []
-    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+def visit(open_page, gallery):
+    """Opens a page of the gallery."""
+    return lambda name, *arguments, **options: open_page(gallery[0] / name, *arguments, **options)
 
 
 def shown(page, selector="tr[data-verdict]"):

@@ -34,7 +34,8 @@ FEWEST = 16
 
 MEASURES = {
     "beta": "Root mean square over rows of the spread of a row's content scores over the keys that it sees.",
-    "beta_without_sink": "The same over the keys that are no sinks.",
+    "beta_without_sink": "Root mean square over rows of the spread of a row's content scores over keys that are no "
+    "sinks.",
     "entropy": "Mean entropy of a row, in nats.",
     "evenness": "Mean entropy of a row over the logarithm of the number of keys that it sees; 1 is uniform.",
     "largest": "Mean over rows of the largest weight.",

@@ -1,0 +1,83 @@
+// what is known of whole layers: the tokens that enter them, and what a longer context would ask for
+const middleOf = list => {
+  const found = list.filter(Number.isFinite).sort((one, two) => one - two),
+    half = found.length / 2;
+  return found.length ? (found[Math.floor(half)] + found[Math.ceil(half) - 1]) / 2 : NaN;
+};
+
+const strips = () => {
+  const place = part("strips");
+  for (const [name, { title, unit, sentence }] of Object.entries(carried.strips)) {
+    if (!scan.strips[name]) continue;
+    const every = scan.strips[name].length === rowsOf.length; // the layers read may be a few of all
+    const x = every ? rowsOf : scan.strips[name].map((_, layer) => layer);
+    const lines = [{ y: scan.strips[name], name: "own", dots: true, label: title }];
+    if (before && before.strips[name])
+      lines.unshift({ y: before.strips[name], name: "before", dots: true, label: carried.labels[1] });
+    place.append(
+      make(
+        "figure",
+        {},
+        make("figcaption", {}, `${title[0].toUpperCase()}${title.slice(1)}`),
+        chart(
+          x,
+          lines,
+          { across: "layer", up: unit, x: "in layer", says: `${title} by layer` },
+          { whole: true, floor: 0 },
+        ),
+        before
+          ? key([
+              ["own", carried.labels[0]],
+              ["before", carried.labels[1]],
+            ])
+          : null,
+        make("p", { class: "faint small" }, sentence),
+      ),
+    );
+  }
+  part("layers").hidden = !place.children.length;
+};
+
+const longer = () => {
+  const offered = factors.filter(factor => scan.values[`temperature_${factor}`]),
+    place = part("longer-chart");
+  part("longer").hidden = !offered.length;
+  if (!offered.length) return;
+  const medians = factor =>
+    rowsOf.map(layer =>
+      middleOf(scan.values[`temperature_${factor}`].filter((_, head) => heads.layer[head] === layer)),
+    );
+  const names = ["one", "two", "three"];
+  place.append(
+    make(
+      "figure",
+      {},
+      make("figcaption", {}, "Temperature factor, median of each layer's heads"),
+      chart(
+        rowsOf,
+        offered.map((factor, line) => ({ y: medians(factor), name: names[line % 3], dots: true, label: `${factor}×` })),
+        { across: "layer", up: "factor on scores", x: "in layer", says: "temperature factor by layer" },
+        { whole: true },
+      ),
+      key(offered.map((factor, line) => [names[line % 3], `${factor}× the tokens`])),
+    ),
+  );
+  place.append(
+    make(
+      "ul",
+      { class: "says" },
+      ...offered.map(factor => {
+        const found = scan.values[`temperature_${factor}`].filter(Number.isFinite),
+          length = scan.tokens ? ` (${scan.tokens * factor} tokens)` : "";
+        return make(
+          "li",
+          {},
+          `At ${factor}× the context${length} the median head keeps its entropy with scores times ${shown(middleOf(found))}` +
+            (found.length > 1
+              ? `; heads range from ${shown(Math.min(...found))} to ${shown(Math.max(...found))}.`
+              : "."),
+        );
+      }),
+    ),
+  );
+};
