@@ -19,8 +19,8 @@ from bulkedge.version import __version__
 SHOWN = np.linspace(0.0, 1.0, 33)
 """Levels of the spectra that a scan keeps."""
 HEAD, TEXT = "item", "text"
-WHOLE = ("offset", "sink_count", "sink_position")
-"""Numbers that a median between two texts would make nonsense of."""
+WHOLE = ("sink_count", "sink_position", "offset")
+"""Counts and positions: of an even number of texts, the lower of the two middle ones, which is a position too."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ def assembled(
         data[name] = ((TEXT, HEAD, "level"), values)
     for name in ("longer_entropy", "temperature"):
         texts = [np.concatenate([each[name] for each in reading.measures]) for reading in readings]
-        data[name] = ((HEAD, "factor"), np.median(texts, axis=0))
+        data[name] = ((HEAD, "factor"), over_texts(xr.DataArray(np.array(texts), dims=(TEXT, HEAD, "factor"))))
     for name in ("token_stable_rank", "token_cosine"):
         data[name] = ((TEXT, "layer_index"), np.array([getattr(each, name) for each in readings]))
     data["picture"] = ((HEAD, "row", "column"), np.concatenate(first.pictures))
@@ -92,23 +92,31 @@ def assembled(
     return _with_kinds(data)
 
 
-def middle(values: xr.DataArray, name: str) -> Real:
-    """Median over texts of a number of every head, one of the texts' own where it has to be whole.
+def over_texts(variable: xr.DataArray) -> Real:
+    """Median over texts of what is a number there; nan where no text has one.
 
     Parameters
     ----------
-    values : DataArray
-        By text and head.
-    name : str
-        Of the number.
+    variable : xarray.DataArray
+        With a dimension ``text`` or without.
 
     Returns
     -------
-    array of shape (heads,)
-        The medians.
+    numpy.ndarray
+        Its values without that dimension.
     """
-    numbers = values.transpose(TEXT, HEAD).to_numpy()
-    return np.quantile(numbers, 0.5, axis=0, method="lower" if name in WHOLE else "linear")
+    values = np.asarray(variable, dtype=float)
+    if "text" not in variable.dims:
+        return values
+    values = np.moveaxis(values, variable.dims.index("text"), 0)
+    ordered = np.sort(values, axis=0)  # nan last
+    count = np.sum(~np.isnan(values), axis=0, keepdims=True)
+    low, high = (
+        np.take_along_axis(ordered, np.clip(middle, 0, None), axis=0)[0] for middle in ((count - 1) // 2, count // 2)
+    )
+    if variable.name in WHOLE:
+        return low
+    return np.where(count[0] % 2 == 1, low, low / 2 + np.where(count[0] > 0, high, np.nan) / 2)
 
 
 def _columns(reading: Reading) -> dict[str, Real]:
@@ -142,15 +150,13 @@ def _spectra(readings: Sequence[Reading]) -> dict[str, Real]:
 def _with_kinds(data: xr.Dataset) -> xr.Dataset:
     """Kinds from the medians over texts, and on how many texts the head is of that kind."""
     names = [*MEASURES, "p_spectrum"]
-    centre = {name: middle(data[name], name) for name in names}
-    tokens = int(data.attrs["tokens"])
-    kinds = kinds_of(centre, tokens)
-    data["kind"] = (HEAD, np.array([each[0] for each in kinds.labels]))
+    centre = {name: over_texts(data[name]) for name in names}
+    kinds = kinds_of(centre)
+    data["kind"] = (HEAD, np.array(kinds.first))
     data["kinds"] = (HEAD, np.array([", ".join(each) for each in kinds.labels]))
     for kind in KINDS:
         data[f"score_{kind.name}"] = (HEAD, kinds.scores[kind.name])
-    texts = [kinds_of({name: data[name].to_numpy()[i] for name in names}, tokens) for i in range(data.sizes[TEXT])]
-    same = [[one[0] == other[0] for one, other in zip(each.labels, kinds.labels, strict=True)] for each in texts]
-    data["agreement"] = (HEAD, np.mean(same, axis=0))
+    texts = [kinds_of({name: data[name].to_numpy()[i] for name in names}) for i in range(data.sizes[TEXT])]
+    data["agreement"] = (HEAD, np.mean([np.array(each.first) == np.array(kinds.first) for each in texts], axis=0))
     data["idle"] = (HEAD, idle(centre))
     return data

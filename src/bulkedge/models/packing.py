@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from bulkedge.arrays import Real
 from bulkedge.errors import DomainError
+from bulkedge.models.assembly import over_texts
 from bulkedge.models.columns import GROUPS, KINDS, describe, kind_of
 
 BANDS = ("spectrum", "null_low", "null_middle", "null_high")
 STRIPS = ("token_stable_rank", "token_cosine")
-WHOLE = ("sink_count", "sink_position", "offset")
-"""Counts and positions: of an even number of texts, the lower of the two middle ones, which is a position too."""
 DERIVED = ("p_", "null_", "score_", "q")
 """How the names of columns begin whose range over texts is left out."""
 
@@ -74,33 +73,6 @@ def _digits(value: float) -> float | int | str | None:
     if np.isinf(short):  # the largest numbers of all round up to none
         return value
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
-
-
-def over_texts(variable: xr.DataArray) -> Real:
-    """Median over texts of what is a number there; nan where no text has one.
-
-    Parameters
-    ----------
-    variable : xarray.DataArray
-        With a dimension ``text`` or without.
-
-    Returns
-    -------
-    numpy.ndarray
-        Its values without that dimension.
-    """
-    values = np.asarray(variable, dtype=float)
-    if "text" not in variable.dims:
-        return values
-    values = np.moveaxis(values, variable.dims.index("text"), 0)
-    ordered = np.sort(values, axis=0)  # nan last
-    count = np.sum(~np.isnan(values), axis=0, keepdims=True)
-    low, high = (
-        np.take_along_axis(ordered, np.clip(middle, 0, None), axis=0)[0] for middle in ((count - 1) // 2, count // 2)
-    )
-    if variable.name in WHOLE:
-        return low
-    return np.where(count[0] % 2 == 1, low, low / 2 + np.where(count[0] > 0, high, np.nan) / 2)
 
 
 def checked(data: xr.Dataset) -> xr.Dataset:

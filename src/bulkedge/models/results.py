@@ -15,7 +15,7 @@ from bulkedge.arrays import Real
 from bulkedge.errors import DomainError, StoreError
 from bulkedge.files import replace_text
 from bulkedge.heads.kinds import KINDS
-from bulkedge.models.assembly import HEAD, TEXT, middle
+from bulkedge.models.assembly import HEAD, TEXT, over_texts
 from bulkedge.models.fresh import FreshHeads
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Scan:
         columns: dict[str, list[Any]] = {name: self.data[name].to_numpy().tolist() for name in PLACE}
         for name, values in self.data.data_vars.items():
             if values.dims == (TEXT, HEAD):
-                columns[str(name)] = middle(values, str(name)).tolist()
+                columns[str(name)] = over_texts(values).tolist()
             elif values.dims == (HEAD,):
                 columns[str(name)] = values.to_numpy().tolist()
             elif values.dims == (HEAD, "factor"):
