@@ -9,7 +9,7 @@ import pytest
 from bulkedge.laws.engine.charts import Chart, about, doubtful, overlaid, surroundings
 from bulkedge.laws.engine.edges import Edge
 from bulkedge.laws.engine.neighbours import Known, _nearest, between
-from bulkedge.laws.engine.slivers import LONGEST, bridged, ending
+from bulkedge.laws.engine.slivers import bridged, ending
 
 CENTRES = (Fraction(-3), Fraction(7, 3), Fraction(100_003, 10))
 RADII = (0.5, 1e-9, 1e-14)
