@@ -8,7 +8,7 @@ panel that passes its poles on the same side, and far from the poles a plain Gau
 import numpy as np
 import pytest
 
-from bulkedge.laws.engine.cauchy import NEAR, NearField
+from bulkedge.laws.engine.cauchy import NEAR, NearField, _bernstein
 from bulkedge.laws.engine.clusters import NODES, Clusters
 from bulkedge.laws.engine.continuum import FEW, Continuum, resolve
 from bulkedge.laws.engine.edges import Edge
@@ -151,6 +151,31 @@ def test_every_point_too_close_for_quadrature_is_found(seed):
     here = radius[panel, number]
     assert {(k, j) for k, j in enumerate(panel) if here[k] < NEAR * (1 - 1e-9)} <= found
     assert not {(k, j) for k, j in enumerate(panel) if here[k] > NEAR * (1 + 1e-9)} & found
+
+
+def test_ellipses_through_points_of_the_plane():
+    """The sum of the semi-axes from the distances to both foci; minus zero is an imaginary part like zero."""
+    rng = np.random.default_rng(8)
+    axis = np.append(rng.uniform(-4, 4, 50), [-1.0, 1.0, 0.0])
+    t = np.concatenate([axis + 1j * rng.standard_normal(53), axis + 0j, np.conj(axis + 0j), 100 * axis - 3j])
+    major = (np.abs(t - 1) + np.abs(t + 1)) / 2
+    expected = major + np.sqrt(np.maximum(major - 1, 0.0) * (major + 1))
+    assert _bernstein(t) == pytest.approx(expected, rel=1e-7)
+
+
+def test_discs_about_panels_are_no_larger_than_they_say():
+    """A tenth larger than the farthest point of the neighbourhood, by all of its boundary; larger ones cost time."""
+    panels = measure(np.random.default_rng(7), 20).panels
+    circle = NEAR * np.exp(2j * np.pi * np.arange(5000) / 5000)
+    ellipse = (circle + 1 / circle) / 2
+    even, start, stop, order = (
+        each[:, None] for each in (panels.even & (panels.start == 0), panels.start, panels.stop, panels.order)
+    )
+    s = np.where(even, stop * ellipse, (start + stop) / 2 + (stop - start) / 2 * ellipse)
+    near = NearField.of(panels)
+    x = panels.location[:, None] + (panels.direction * panels.length)[:, None] * s**order
+    assert near.centre == pytest.approx(np.mean(panels.ends(), axis=0), abs=1e-13)
+    assert near.reach == pytest.approx(1.1 * np.abs(x - near.centre[:, None]).max(axis=1), rel=5e-3)
 
 
 @pytest.mark.parametrize("seed", range(3))
