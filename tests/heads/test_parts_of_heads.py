@@ -1,4 +1,6 @@
-"""Parts of the laws of heads against their definitions: forms of popularity, features, weights, fixed points, tables."""
+"""Parts of the laws of heads against their definitions: popularity, features, weights, fixed points, tables."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from bulkedge.heads.tabulation import RISE, STEPS, Walk, _ascend, _fill, _moved
 
 
 def test_forms_of_popularity_by_quadrature():
-    """``x = exp(sum a u y - a**2 u**2/2)`` over Gaussian rows: log E x, and mean and variance of log x with weight x."""
+    """``x = exp(sum a u y - a**2 u**2/2)`` over Gaussian rows: log E x; mean and variance of log x with weight x."""
     rng = np.random.default_rng(0)
     couplings, mean, keys = rng.uniform(0.2, 2.0, 3), rng.standard_normal(3), 2 * rng.standard_normal((7, 3))
     channel = Channel(couplings, mean)
@@ -218,7 +220,7 @@ def test_points_of_a_table_are_filled_in_and_tried_from_both_sides():
     assert added == pytest.approx([0.5, 1.0, 1.5, 4.5])
     order = [0.0, 0.5, 1.0, 1.5, 2.0, 4.0, 4.5, 5.0]
     downwards = [(low, high) for low, high in zip(order[-2::-1], order[:0:-1], strict=True)]
-    assert walk.retries == downwards + [(high, low) for low, high in zip(order, order[1:], strict=False)]
+    assert walk.retries == downwards + [(high, low) for low, high in pairwise(order)]
     assert points[2.0] == 0.5
     assert points[4.0] == 0.5
     assert points[1.0] == pytest.approx(0.1)

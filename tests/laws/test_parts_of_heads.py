@@ -1,5 +1,7 @@
 """Parts of the laws of attention against their definitions: sizes of tokens, popular columns, tables by logarithms."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -213,7 +215,7 @@ def test_popularity_by_place_and_size():
         assert prefix == pytest.approx(inside / place)
     ratio = np.sort(np.concatenate([values[a:b] / m for a, b, m in zip(starts, stops, means, strict=True)]))
     level = (np.arange(200) + 0.5) / 200
-    groups = [ratio[(level > low) & (level <= high)] for low, high in zip(LEVELS, LEVELS[1:], strict=False)]
+    groups = [ratio[(level > low) & (level <= high)] for low, high in pairwise(LEVELS)]
     groups = [each for each in groups if len(each)]
     assert found.shares == pytest.approx([len(each) / 200 for each in groups])
     assert found.squares == pytest.approx([np.mean(each**2) for each in groups])
@@ -296,7 +298,7 @@ def test_a_density_by_logarithms_is_the_one_that_its_panels_say():
 
     logs = np.concatenate([rng.uniform(-30, 0.5, 200), breaks[:-1]])
     assert table(logs) == pytest.approx([f(u) for u in logs], rel=1e-12)
-    mass = sum(quad(f, low, high, epsabs=1e-12, limit=200)[0] for low, high in zip(breaks, breaks[1:], strict=False))
+    mass = sum(quad(f, low, high, epsabs=1e-12, limit=200)[0] for low, high in pairwise(breaks))
     assert table.mass() == pytest.approx(mass, rel=1e-7)
     nodes = np.linspace(-1, 1, 9)
     assert _deep(-30.0, -6.0, _deep_inverse(-30.0, -6.0, nodes)) == pytest.approx(nodes)

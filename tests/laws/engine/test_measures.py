@@ -12,7 +12,7 @@ from bulkedge.laws.engine.cauchy import NEAR, NearField, _bernstein
 from bulkedge.laws.engine.clusters import NODES, Clusters
 from bulkedge.laws.engine.continuum import FEW, Continuum, resolve
 from bulkedge.laws.engine.edges import Edge
-from bulkedge.laws.engine.panels import DEGREE, Panels
+from bulkedge.laws.engine.panels import DEGREE, Panels, UnresolvedDensityError
 
 KINDS = (
     Edge.soft(0.0),
@@ -215,6 +215,43 @@ def test_density_mass_quantiles_and_moments(seed):
     for k, centre in ((0, 0.0), (1, 0.0), (3, 0.5), (6, -1.0), (30, 0.0)):
         expected = np.sum(density * steps * (at - centre) ** k).real
         assert bulk.moment(k, centre) == pytest.approx(expected, rel=1e-11, abs=1e-11 * np.abs(low).max() ** k)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_structure_is_resolved_beside_every_edge(kind):
+    """A peak a thousandth wide, on top of the power with which the density starts: the polynomials are halved to it."""
+
+    def density(x):
+        peak = 1 + 1 / (1 + ((x - 0.02) / 1e-3) ** 2)
+        return x**kind.exponent * np.sqrt(1 - x) * peak, np.zeros_like(x)
+
+    bulk = resolve([(kind, Edge.soft(1.0))], density)
+    x = np.concatenate([np.linspace(0.015, 0.025, 200), np.geomspace(1e-9, 0.9, 50)])
+    # a tail of 1e-13 of the largest coefficient of a panel
+    assert bulk.pdf(x) == pytest.approx(density(x)[0], rel=1e-9)
+
+
+def test_bounds_of_masses():
+    """Of a constant factor the mass is a power of s, integrated; the bound is its largest value times the length."""
+    panels = measure(np.random.default_rng(9), 30).panels
+    panels = panels.replaced(coefficients=-3 * np.eye(1, DEGREE).repeat(30, axis=0))
+    power = panels.weight + 1
+    mass = 3 * panels.scale * (panels.stop**power - panels.start**power) / power
+    assert np.all(panels.mass_bound >= mass * (1 - 1e-12))
+    first = panels.start == 0
+    assert panels.mass_bound[first] == pytest.approx((power * mass)[first])
+
+
+def test_what_has_no_mass_need_not_be_resolved():
+    """Noise of a mass below 1e-17 counts as converged, and noise beyond it does not."""
+
+    def noise(size):
+        return lambda x: (size * np.abs(np.sin(1e9 * x)), np.zeros_like(x))
+
+    edges = [(Edge.plain(0.0), Edge.plain(1.0))]
+    assert len(resolve(edges, noise(0.9e-17)).panels) == 2
+    with pytest.raises(UnresolvedDensityError, match="is not resolved near"):
+        resolve(edges, noise(1e-12))
 
 
 def test_no_density_where_a_factor_vanishes_at_a_pole():
