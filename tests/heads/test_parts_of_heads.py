@@ -245,3 +245,34 @@ def test_the_largest_value_and_all_of_the_mass(monkeypatch):
     assert walk.mass(1e3 * walk.largest) == pytest.approx(1.0, abs=2e-3)
     # without noise or terms at tiny points, nothing is below
     assert 0 <= walk.mass(1e-3 * walk.largest) < 1
+
+
+def test_a_text_that_is_read_three_times_over():
+    """Rows and columns of A over three, nine times each: the same values, tripled, and zeros that do not count."""
+    rng = np.random.default_rng(7)
+    query, key = 0.5 * rng.standard_normal((12, 2)), rng.standard_normal((12, 2))
+    logs = np.log(12 / np.exp(query @ key.T).sum(axis=1))
+    once, thrice = (
+        Walk(Tokens(query, np.full(12, n), logs), Tokens(key, np.full(12, n), np.zeros(12)), int(12 * n), sampled=False)
+        for n in (1.0, 3.0)
+    )
+    assert thrice.largest == pytest.approx(3 * once.largest)
+    for share in (1e-2, 0.2):
+        x = share * once.largest
+        # both are solved to 1e-5
+        assert thrice.mass(3 * x) == pytest.approx(once.mass(x), abs=1e-4)
+
+
+def test_equations_of_a_head_with_repeats():
+    """Squares of functions and of the rest at each token, times how often it is there."""
+    rng = np.random.default_rng(8)
+    counts = rng.integers(1, 5, 10).astype(float), rng.integers(1, 5, 8).astype(float)
+    query, key = 0.5 * rng.standard_normal((10, 2)), rng.standard_normal((8, 2))
+    walk = Walk(Tokens(query, counts[0], np.zeros(10)), Tokens(key, counts[1], np.zeros(8)), 30, sampled=False)
+    equations, _, weights, _ = walk._settled(0.3, counts)
+    found = walk._expand(*weights)
+    assert equations.squares == pytest.approx(found.products[1:] ** 2)
+    assert equations.rows == pytest.approx(found.rows[1:] ** 2 * counts[0])
+    assert equations.columns == pytest.approx(found.columns[1:] ** 2 * counts[1])
+    assert equations.noise == pytest.approx(found.rest**2 * np.outer(*counts))
+    assert (equations.tokens, equations.total) == (30, 30)

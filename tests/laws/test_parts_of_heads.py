@@ -12,6 +12,7 @@ from bulkedge.laws import FiniteHeadLaw
 from bulkedge.laws.causal_terms import ALIKE, LEVELS, columns_of, first_rows, intervals_for, masked, row_terms
 from bulkedge.laws.columns import column_atoms
 from bulkedge.laws.engine.along import newton, ray
+from bulkedge.laws.engine.cavity import Cavity, Graph
 from bulkedge.laws.engine.logarithmic import WIDTH, LogDensity, _deep, _deep_inverse
 from bulkedge.laws.engine.masked import Masked, Side, mesh
 from bulkedge.laws.engine.profiles import Profile
@@ -334,3 +335,12 @@ def test_columns_far_apart_are_taken_together_in_forty_bins():
     squares, shares = column_atoms(np.array([1e-9, 1e-4, 1.0, 1.0]))
     assert squares == pytest.approx([1e-8, 1.0])
     assert shares == pytest.approx([0.5, 0.5])
+
+
+def test_cavity_equations_start_from_no_matrix_at_all():
+    """Which is their solution on the negative axis where there is none, to the last digit."""
+    none = np.zeros(0, dtype=int)
+    cavity = Cavity(Graph(none, none, np.zeros(0), np.zeros(5)), 1e-4)
+    start = cavity._start(4.0)
+    assert start.columns == pytest.approx(np.full(5, 1 / 2j))
+    assert cavity._sweep(2j, start).columns == pytest.approx(start.columns)
