@@ -6,13 +6,14 @@ from scipy.optimize import curve_fit
 
 from bulkedge.ensembles.perron import perron
 from bulkedge.estimates import Estimate
-from bulkedge.laws import FiniteHeadLaw, MarchenkoPastur, Semicircle
+from bulkedge.laws import FiniteHeadLaw, MarchenkoPastur, QuarterCircle, Semicircle
 from bulkedge.laws.finite_head import log_coefficients
 from bulkedge.laws.units import Unit
 from bulkedge.masks import Mask, cesaro_values, softmax
 from bulkedge.spectra import Spectrum
 from bulkedge.studies.equivalence import poisson
 from bulkedge.studies.equivalence.causal import Causal, shifted
+from bulkedge.studies.equivalence.finite_head import _floor
 from bulkedge.studies.equivalence.outliers import Outliers
 from bulkedge.studies.equivalence.poisson import Poisson
 from bulkedge.studies.equivalence.setting import large_entries, shares
@@ -134,3 +135,16 @@ def test_large_entries():
         counts.append(np.sum(entries**2 > np.expm1(beta**2)))
     found = Estimate.of(counts)
     assert abs(found.value - large_entries(beta, tokens)) < 4.5 * found.error
+
+
+@pytest.mark.parametrize(("beta", "size"), [(0.5, 60), (1.1, 40)])
+def test_the_floor_of_finite_sizes(beta, size):
+    """Distribution functions of one log-normal Markov matrix less its mean, and of a quarter circle, step by step."""
+    found = _floor(beta, size, np.random.default_rng(6))
+    weights = np.exp(beta * np.random.default_rng(6).standard_normal((size, size)))
+    rows = np.array([row / row.sum() for row in weights])
+    values = np.sort(np.linalg.svd(rows - np.full((size, size), 1 / size), compute_uv=False)) * size**0.5
+    masses, steps = QuarterCircle(np.exp(beta**2) - 1).cdf(values), np.arange(size + 1) / size
+    # a value of zero, that of the constant vector, is at the end of the support
+    expected = max(np.abs(masses - steps[1:]).max(), np.abs(masses - steps[:-1])[1:].max())
+    assert found == pytest.approx(expected, abs=1e-12)

@@ -179,7 +179,7 @@ class Expander:
         rows, columns = rows + np.sum(np.log1p(-(ratios**2))) / 2, columns + self.keys.logs
         near = [np.all(np.abs(each) < FAR, axis=1) for each in (left, right)]
         # a constant moves between the two, so that neither overflows
-        shift = (np.max(rows, initial=0.0, where=near[0]) - np.max(columns, initial=0.0, where=near[1])) / 2
+        shift = (_largest(rows, near[0]) - _largest(columns, near[1])) / 2
         products = self._powers(ratios)
         queries = self._indices.features(np.clip(left, -FAR, FAR), _factor(rows - shift, near[0]))
         keys = self._indices.features(np.clip(right, -FAR, FAR), _factor(columns + shift, near[1]))
@@ -196,6 +196,11 @@ class Expander:
         for n in range(1, len(found)):
             found[n] = found[self._indices.base[n]] * ratios[self._indices.direction[n]] ** self._indices.degree[n]
         return found
+
+
+def _largest(logs: Real, near: Mask) -> float:
+    """The largest logarithm of the tokens that have functions, of either sign; zero if none has."""
+    return float(logs[near].max()) if near.any() else 0.0
 
 
 def _factor(logs: Real, near: Mask) -> Real:

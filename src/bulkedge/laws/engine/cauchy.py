@@ -272,14 +272,14 @@ def _sums(series: Real, t: Complex) -> Complex:
 def _discs(panels: Panels) -> tuple[Real, Real]:
     """Centres and radii of discs that contain every point closer to a panel than :data:`NEAR`, in its own variable.
 
-    The boundary of that neighbourhood is an ellipse of s; the radius is the largest distance on it, and a tenth more.
+    The boundary of that neighbourhood is an ellipse of s. Powers of s stretch it most at its right end, which is the
+    farthest from the middle of the panel; the radius is a tenth more.
     """
-    circle = NEAR * np.exp(2j * np.pi * np.arange(64) / 64)
-    ellipse = (circle + 1 / circle) / 2
-    start, stop, order = panels.start[:, None], panels.stop[:, None], panels.order[:, None]
-    s = np.where(panels.symmetric[:, None], stop * ellipse, (start + stop + (stop - start) * ellipse) / 2)
-    middle = (start**order + stop**order)[:, 0] / 2
-    reach = 1.1 * np.abs(s**order - middle[:, None]).max(axis=1)
+    end = (NEAR + 1 / NEAR) / 2
+    start, stop, order = panels.start, panels.stop, panels.order
+    s = np.where(panels.symmetric, stop * end, (start + stop + (stop - start) * end) / 2)
+    middle = (start**order + stop**order) / 2
+    reach = 1.1 * (s**order - middle)
     return panels.location + panels.remainder + panels.direction * panels.length * middle, panels.length * reach
 
 

@@ -1,0 +1,346 @@
+"""Parts of the laws of attention against their definitions: sizes of tokens, popular columns, tables by logarithms."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import lognorm
+
+from bulkedge.errors import DomainError
+from bulkedge.laws import FiniteHeadLaw
+from bulkedge.laws.causal_terms import ALIKE, LEVELS, columns_of, first_rows, intervals_for, masked, row_terms
+from bulkedge.laws.columns import column_atoms
+from bulkedge.laws.engine.along import newton, ray
+from bulkedge.laws.engine.cavity import Cavity, Graph
+from bulkedge.laws.engine.logarithmic import WIDTH, LogDensity, _deep, _deep_inverse
+from bulkedge.laws.engine.masked import Masked, Side, mesh
+from bulkedge.laws.engine.profiles import Profile
+from bulkedge.laws.log_table import LogTable
+from bulkedge.laws.token_head import (
+    Sizes,
+    TokenHeadLaw,
+    _couplings,
+    _fewer,
+    _kinds,
+    _likeness,
+    _times,
+    liked,
+    population,
+)
+
+# -- given tokens ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variance", [0.02, 0.05, 0.051, 0.3, 0.31, 2.0])
+def test_groups_of_popularity_are_quantiles_of_a_log_normal(variance):
+    """Mean squares between quantiles, by quadrature; three, five or eight groups as the variance grows."""
+    shares, squares = liked(variance)
+    count = 3 if variance <= 0.05 else 5 if variance <= 0.3 else 8
+    assert shares == pytest.approx(np.full(count, 1 / count))
+    law = lognorm(np.sqrt(variance), scale=np.exp(-variance / 2))  # of mean one
+    levels = (np.arange(20_000 * count) + 0.5) / (20_000 * count)
+    points = law.ppf(levels).reshape(count, -1) ** 2
+    assert squares[:-1] == pytest.approx(points[:-1].mean(axis=1), rel=1e-3)
+    assert shares @ squares == pytest.approx(np.exp(variance), rel=1e-12)
+
+
+def test_popularity_that_is_even_is_none():
+    assert [each.tolist() for each in liked(0.0199)] == [[1.0], [1.0]]
+
+
+def test_kinds_of_tokens_by_how_often_they_occur():
+    """The three smallest numbers by themselves, the rest in two halves; shares and means are kept."""
+    assert [each.tolist() for each in _kinds(np.full(5, 3.0))] == [[1.0], [1.0]]
+    counts = np.array([9.0, 1, 1, 2, 1, 3, 3, 1, 20, 7, 2, 5])
+    weights, sizes = _kinds(counts)
+    groups = [[1, 1, 1, 1], [2, 2], [3, 3], [5, 7], [9, 20]]
+    assert weights == pytest.approx([len(each) / 12 for each in groups])
+    assert sizes == pytest.approx([np.mean(each) / counts.mean() for each in groups])
+    weights, sizes = _kinds(np.array([1.0, 1, 4]))
+    assert weights == pytest.approx([2 / 3, 1 / 3])
+    assert sizes == pytest.approx([0.5, 2.0])
+
+
+def test_joined_and_multiplied_groups_keep_their_means():
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.ones(12))
+    profile = Profile(weights, rng.exponential(size=(3, 12)))
+    for count in (2, 5, 11):
+        few = _fewer(profile, count)
+        assert 1 < len(few.weights) <= count
+        assert few.weights.sum() == pytest.approx(1)
+        assert few.squares @ few.weights == pytest.approx(profile.squares @ weights)
+        # neighbours are joined: running sums of the whole are sums of the parts
+        assert np.isin(np.cumsum(few.weights).round(12), np.cumsum(weights).round(12)).all()
+    assert _fewer(profile, 12) is profile
+    other, sizes = np.array([0.25, 0.75]), np.array([2.0, 3.0])
+    both = _times(profile, other, sizes)
+    assert both.weights.reshape(12, 2) == pytest.approx(weights[:, None] * other)
+    assert both.squares.reshape(3, 12, 2) == pytest.approx(profile.squares[:, :, None] * sizes)
+
+
+def test_couplings_of_few_directions():
+    """Of one direction one coupling, of many as many as the head has; white covariances make them all alike."""
+    assert _couplings(np.ones(1), 4) == pytest.approx([4.0, 0, 0, 0])
+    assert _couplings(np.full(5000, 1 / 5000), 4).tolist() == [1.0] * 4
+    found = _couplings(np.array([0.5, 0.3, 0.2]), 6)
+    assert found.mean() == pytest.approx(1)
+    assert np.all(np.diff(found) <= 0)
+    # square matrices of the covariance's root, drawn anew
+    rng, root, draws = np.random.default_rng(9), np.sqrt([0.5, 0.3, 0.2]), []
+    for _ in range(400):
+        left, right = (root[:, None] * rng.standard_normal((3, 6)) for _ in range(2))
+        draws.append(np.linalg.svd(left @ right.T, compute_uv=False) ** 2)
+    mean = np.mean(draws, axis=0)
+    assert found[:3] == pytest.approx(6 * mean / mean.sum(), abs=0.6)
+    assert found[3:] == pytest.approx(np.zeros(3), abs=1e-12)
+
+
+def test_what_given_tokens_do():
+    """Mean square distance, popularity, repeats and spread, from the tokens one by one."""
+    rng = np.random.default_rng(1)
+    distinct = rng.standard_normal((30, 50)) / 50**0.5 + 0.02
+    members = np.concatenate([np.arange(30), rng.integers(0, 10, 15)])
+    found, tokens = Sizes.of(distinct[members], 32), distinct[members]
+    rest = tokens - tokens.mean(axis=0)
+    squares = (rest**2).sum(axis=1)
+    assert found.scale == pytest.approx(squares.mean())
+    assert found.popularity == pytest.approx((tokens.mean(axis=0) ** 2).sum() * squares.mean())
+    assert found.spread == pytest.approx(squares.var() / squares.mean() ** 2)
+    assert sorted(found.multiplicities) == sorted(np.bincount(members).tolist())
+    law = found.law(0.7, 32)
+    assert law.head == FiniteHeadLaw(0.7 * found.scale, 32, 45)
+    assert law.popularity == pytest.approx(0.49 * found.popularity)
+    assert law.atoms == ((0.0, pytest.approx(15 / 45)),)
+    with pytest.raises(DomainError, match="all the same token"):
+        Sizes.of(np.ones((40, 3)), 32)
+
+
+def test_likeness_counts_what_gaussian_tokens_do_not_have():
+    """Fourth powers of correlations between different tokens, with their shares."""
+    rng = np.random.default_rng(2)
+    values, shares = np.array([0.6, 0.4]), rng.dirichlet(np.ones(7))
+    gram = rng.standard_normal((7, 7))
+    fourth, pairs = 0.0, 0.0
+    for i in range(7):
+        for j in range(7):
+            if i != j:
+                fourth, pairs = fourth + shares[i] * shares[j] * gram[i, j] ** 4, pairs + shares[i] * shares[j]
+    gaussian = 3 * (0.36 + 0.16) ** 2 + 6 * (0.6**4 + 0.4**4)
+    assert _likeness(gram, shares, values) == pytest.approx(7 * (fourth / pairs - gaussian))
+
+
+def test_the_population_of_tokens():
+    """A direction beyond the noise is taken as it is, and the power and energy of all are those of the Gram matrix."""
+    rng = np.random.default_rng(3)
+    tokens = rng.standard_normal((300, 400)) * np.sqrt(np.append(0.3, np.full(399, 0.7 / 399)))
+    gram = tokens @ tokens.T / np.mean(np.sum(tokens**2, axis=1))
+    found = population(gram, np.full(300, 1 / 300))
+    apart = gram - np.diag(np.diag(gram))
+    energy = np.sum(apart**2) / (300 * 299)
+    assert found[0] == pytest.approx(np.linalg.eigvalsh(apart / 300)[-1])
+    assert found[1] < found[0] / 50
+    assert found.sum() == pytest.approx(1)
+    assert np.sum(found**2) == pytest.approx(energy, rel=2e-3)
+    # tokens that are all alike by c have the eigenvalue c (n - 1)/n, and noise to 2.4 c/sqrt(n): eight are enough
+    for n, expected in ((7, [0.25, 0.25, 0.25, 0.25]), (8, [0.4375])):
+        gram = np.full((n, n), 0.5) + 0.5 * np.eye(n)
+        found = population(gram, np.full(n, 1 / n))
+        assert found[: len(expected)] == pytest.approx(expected)
+        assert found.sum() == pytest.approx(1)
+        assert (len(found) == 4) is (n == 7)
+
+
+@pytest.mark.parametrize(
+    ("popularity", "counts"), [(0.0, (1,) * 8), (0.4, (1,) * 8), (0.0, (1, 1, 2, 4)), (0.4, (1, 3))]
+)
+def test_terms_of_given_tokens_keep_the_variance(popularity, counts):
+    """Parts of a degree have its variance and its rank together, and their profiles mean one."""
+    head = FiniteHeadLaw(0.7, 64, sum(counts) * 100)
+    law = TokenHeadLaw(head, popularity, tuple(np.linspace(2, 0.0, 64).tolist()), counts)
+    plain, found = head.profiled(), law._problem
+    distinct = len(counts) / sum(counts)
+    growth = np.exp(popularity) / distinct
+    assert found.variances.sum() == pytest.approx(growth * plain.variances.sum(), rel=2e-3)
+    strengths, ratios, source = law._split(plain.variances, plain.ratios)
+    for k in (0, 1):
+        assert strengths[source == k].sum() == pytest.approx(plain.variances[k], rel=2e-3)
+        assert ratios[source == k].sum() == pytest.approx(plain.ratios[k], rel=0.15)
+    # couplings of the first degree from 0 to 2 in equal groups: the variances of its terms rise in a line
+    first = strengths[source == 0]
+    assert first[-1] / first[-2] == pytest.approx((2 * len(first) - 1) / (2 * len(first) - 3), rel=0.02)
+    for side in (found.rows, found.columns):
+        assert side.squares @ side.weights == pytest.approx(np.ones(len(source)), rel=1e-9)
+
+
+# -- causal heads ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "tokens", "expected"), [(64, 100, 40), (64, 1024, 40), (64, 4096, 60), (16, 4096, 80), (32, 2048, 60)]
+)
+def test_intervals_grow_with_tokens_over_dimensions(head_dim, tokens, expected):
+    """Forty up to sixteen tokens a dimension, and fifteen for each factor of e beyond."""
+    assert intervals_for(head_dim, tokens) == expected
+
+
+def test_squared_norms_of_first_rows():
+    """One of the draws by hand, and all of them beyond any of their entries."""
+    beta = 0.9
+    found = first_rows(beta)
+    scores = beta * np.random.default_rng(2025).standard_normal((2000, 32, 32))
+    for draw in (0, 1999):
+        matrix = np.zeros((32, 32))
+        for i in range(32):
+            weights = np.exp(scores[draw, i, : i + 1])
+            matrix[i, : i + 1] = weights / weights.sum() - 1 / (i + 1)
+        assert found[draw] == pytest.approx(np.linalg.norm(matrix, 2) ** 2, rel=1e-12)
+
+
+def test_popularity_by_place_and_size():
+    """Blocks, prefixes and sizes from the popularities one by one; levels fall between tokens of 193."""
+    rng = np.random.default_rng(4)
+    values = np.exp(rng.standard_normal(193) + np.arange(193) / 100)
+    found = columns_of(values, 193)
+    values = values / values.mean()
+    stops = np.unique(np.rint(np.geomspace(1, 193, 24)).astype(int)).tolist()
+    starts = [0, *stops[:-1]]
+    # tokens are numbered from one: the middle of the first block is the first token
+    assert found.places == pytest.approx([(low + 1 + high) / 2 for low, high in zip(starts, stops, strict=True)])
+    means = [values[low:high].mean() for low, high in zip(starts, stops, strict=True)]
+    assert found.means == pytest.approx(means)
+    before = np.append(0, np.cumsum(values))
+    for place, prefix, low, high in zip(found.places, found.prefixes, starts, stops, strict=True):
+        inside = before[low] + (before[high] - before[low]) * (place - low) / (high - low)
+        assert prefix == pytest.approx(inside / place)
+    ratio = np.sort(np.concatenate([values[a:b] / m for a, b, m in zip(starts, stops, means, strict=True)]))
+    level = (np.arange(193) + 0.5) / 193
+    groups = [ratio[(level > low) & (level <= high)] for low, high in pairwise(LEVELS)]
+    groups = [each for each in groups if len(each)]
+    assert found.shares == pytest.approx([len(each) / 193 for each in groups])
+    assert found.squares == pytest.approx([np.mean(each**2) for each in groups])
+    assert found.along(np.array(found.places)) == pytest.approx(means)
+    assert found.along(np.array(found.places), "prefixes") == pytest.approx(found.prefixes)
+    assert found.along(np.array([0.5, 1e6])) == pytest.approx([means[0], means[-1]])
+    # a sample holds for all places
+    sample = columns_of(values[:50], 193)
+    assert sample.along(np.array([1.0, 77.0, 193.0])) == pytest.approx(np.ones(3))
+
+
+def test_equations_of_popular_columns():
+    """Every group of norms with every popularity, at every place; rows are normalised by what they see."""
+    terms = row_terms(0.7, 64, 500, qk_norm=False)
+    columns = columns_of(np.exp(np.random.default_rng(5).standard_normal(500) + np.arange(500) / 300), 500)
+    plain, found = masked(terms, 500, 20), masked(terms, 500, 20, columns)
+    places = plain.grid.places
+    assert found.pulls == pytest.approx(plain.pulls / columns.along(places, "prefixes")[:, None] ** 2)
+    assert plain.pulls[-1] == pytest.approx(terms.variances[-1] / 500)
+    shares = np.einsum("pg,n->pgn", plain.columns.shares, columns.shares).reshape(len(places), -1)
+    assert found.columns.shares == pytest.approx(shares)
+    sizes = np.einsum("p,n->pn", columns.along(places) ** 2, columns.squares)
+    squares = np.einsum("pkg,pn->pkgn", plain.columns.squares, sizes).reshape(found.columns.squares.shape)
+    assert found.columns.squares == pytest.approx(squares)
+    # the first row is not told apart by its norm; far down the last ones are
+    apart = 1 - np.exp((1 - places) / ALIKE)
+    assert plain.rows.squares == pytest.approx(1 + (terms.rows - 1) * apart[:, None, None])
+    assert plain.columns.squares == pytest.approx(1 + (terms.columns - 1) * apart[:, None, None])
+    assert (terms.rows @ terms.shares, terms.columns @ terms.shares) == (
+        pytest.approx(np.ones(len(terms.rows)), rel=1e-6),
+        pytest.approx(np.ones(len(terms.rows)), rel=1e-6),
+    )
+
+
+@pytest.mark.parametrize("angle", [0.4, 1.7])
+def test_a_ray_has_the_transforms_of_independent_entries(angle):
+    """Entries of one variance behind the mask: row by row, by iteration over all rows and columns."""
+    tokens, grid = 400, mesh(400, 80)
+    ones = Side(np.ones((161, 1)), np.ones((161, 1, 1)))
+    problem = Masked(grid, tokens, np.full((161, 1), 1 / tokens), np.zeros(1), ones, ones)
+    logs = np.arange(4.0, -1.1, -0.25)
+    rough = ray(problem, logs, angle)
+    assert rough.logs == pytest.approx(logs + 1j * angle)
+    found, done = newton(problem, rough.state, rough.logs)
+    assert done.all()
+    # the last step on a ray is below 0.01, and what is left is about its square
+    assert np.abs(found.state - rough.state).max() < 1e-3
+    for k in (8, len(logs) - 1):
+        z = np.exp(found.logs[k] / 2)
+        g = h = np.full(tokens, 1 / z)
+        for _ in range(200):
+            g = (g + 1 / (z - np.cumsum(h) / tokens)) / 2
+            h = (h + 1 / (z - np.cumsum(g[::-1])[::-1] / tokens)) / 2
+        assert np.isclose(h.mean(), g.mean())
+        # sums over places are integrals up to 1/l, a tenth of it with the halves at both ends
+        assert found.moment[k] == pytest.approx(z * h.mean(), abs=5e-4)
+    assert found.take(slice(3, 5)).moment == pytest.approx(found.moment[3:5])
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_density_by_logarithms_is_the_one_that_its_panels_say():
+    """Drawn coefficients: values on the three kinds of panels, and their mass by adaptive quadrature."""
+    rng = np.random.default_rng(6)
+    breaks = np.array([-30.0, -6.0, -3.0, -1.0, 0.5])
+    coefficients = tuple(0.3 ** np.arange(6) * rng.uniform(-1, 1, 6) for _ in range(4))
+    table = LogDensity(breaks, coefficients, 0.01, 1.7)
+
+    def f(u):
+        panel = min(int(np.searchsorted(breaks, u, side="right")) - 1, 3)
+        low, high = breaks[panel], breaks[panel + 1]
+        if panel == 0:
+            ends, here = (1 / (high + WIDTH - np.array([low, high]))), 1 / (high + WIDTH - u)
+            t = -1 + 2 * (here - ends[0]) / (ends[1] - ends[0])
+        else:
+            t = -1 + 2 * (u - low) / (high - low)
+        value = sum(c * np.cos(k * np.arccos(np.clip(t, -1, 1))) for k, c in enumerate(coefficients[panel]))
+        return 1.7 * (np.sqrt(np.exp(value) * (breaks[-1] - u)) if panel == 3 else np.exp(value))
+
+    logs = np.concatenate([rng.uniform(-30, 0.5, 200), breaks[:-1]])
+    assert table(logs) == pytest.approx([f(u) for u in logs], rel=1e-12)
+    mass = sum(quad(f, low, high, epsabs=1e-12, limit=200)[0] for low, high in pairwise(breaks))
+    assert table.mass() == pytest.approx(mass, rel=1e-7)
+    nodes = np.linspace(-1, 1, 9)
+    assert _deep(-30.0, -6.0, _deep_inverse(-30.0, -6.0, nodes)) == pytest.approx(nodes)
+    assert _deep_inverse(-30.0, -6.0, np.array([-1.0, 1.0])) == pytest.approx([-30.0, -6.0])
+
+
+def test_quantiles_of_a_table_are_those_of_its_distribution_function():
+    rng = np.random.default_rng(7)
+    logs = np.cumsum(rng.uniform(0.1, 2, 12)) - 15
+    masses = np.sort(rng.uniform(0.05, 1, 12))
+    masses[-1] = 1.0
+    table = LogTable(logs, masses)
+    assert table.cdf(logs) == pytest.approx(masses)
+    levels = np.concatenate([np.geomspace(1e-6, 0.05, 7), np.linspace(masses[0], 0.999, 40), [1.0]])
+    assert table.cdf(table.log_quantile(levels)) == pytest.approx(levels, rel=1e-9)
+    assert table.log_quantile(masses[[0, -1]]) == pytest.approx(logs[[0, -1]])
+    assert table.log_quantile(np.zeros(1)).tolist() == [-np.inf]
+    assert table.cdf(logs[-1:] + 1).tolist() == [1.0]
+    # a table that begins flat goes down like x to 0.001
+    flat = LogTable(np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.5, 1.0]))
+    assert flat.cdf(np.array([-100.0])) == pytest.approx([0.5 * np.exp(-0.1)])
+
+
+def test_columns_far_apart_are_taken_together_in_forty_bins():
+    """A bin for each factor of e of the squares, up to forty; what is below 1e-4 of the mean counts as that."""
+    rng = np.random.default_rng(8)
+    # ends of the stretch decide on the number of bins: 3 and a bit is four
+    for span, bins in ((0.99, 1), (1.01, 2), (3.01, 4), (2.99, 3), (17.0, 17)):
+        sizes = np.exp(np.append(rng.uniform(0, span, 4000), [0.0, span]) / 2)
+        assert len(column_atoms(sizes)[0]) == 2 * bins
+    wide = np.exp(np.append(rng.uniform(0, 45, 40_000), [0.0, 45.0]) / 2) / 10**3.9
+    assert len(column_atoms(wide)[0]) == 80
+    squares, shares = column_atoms(np.array([1e-9, 1e-4, 1.0, 1.0]))
+    assert squares == pytest.approx([1e-8, 1.0])
+    assert shares == pytest.approx([0.5, 0.5])
+
+
+def test_cavity_equations_start_from_no_matrix_at_all():
+    """Which is their solution on the negative axis where there is none, to the last digit."""
+    none = np.zeros(0, dtype=int)
+    cavity = Cavity(Graph(none, none, np.zeros(0), np.zeros(5)), 1e-4)
+    start = cavity._start(4.0)
+    assert start.columns == pytest.approx(np.full(5, 1 / 2j))
+    assert cavity._sweep(2j, start).columns == pytest.approx(start.columns)
