@@ -9,6 +9,7 @@ from numpy.polynomial import hermite_e
 from bulkedge.errors import UnresolvedError
 from bulkedge.heads import Channel, resolvent, tabulation
 from bulkedge.heads.features import FAR, LARGEST, Expander, MultiIndices, Tokens, _factor, _hermite, _moments
+from bulkedge.heads.popularity import forms, own_maps
 from bulkedge.heads.resolvent import Equations, _accelerated
 from bulkedge.heads.tabulation import RISE, STEPS, Walk, _ascend, _fill, _moved
 
@@ -18,7 +19,7 @@ def test_forms_of_popularity_by_quadrature():
     rng = np.random.default_rng(0)
     couplings, mean, keys = rng.uniform(0.2, 2.0, 3), rng.standard_normal(3), 2 * rng.standard_normal((7, 3))
     channel = Channel(couplings, mean)
-    found = channel._forms(keys)
+    found = forms(keys, own_maps(channel.couplings, channel.drift))
     u = np.linspace(-14, 14, 4001)
     log = channel.couplings * keys[..., None, :] * u[:, None] - (channel.couplings * u[:, None]) ** 2 / 2
     weight = np.exp(log - (u[:, None] - mean) ** 2 / 2)
