@@ -41,7 +41,7 @@ class Reading:
 
 
 def assembled(
-    readings: Sequence[Reading], probes: Mapping[str, Sequence[Real]] | None, attributes: Mapping[str, object]
+    readings: Sequence[Reading], probes: Mapping[str, Real] | None, attributes: Mapping[str, object]
 ) -> xr.Dataset:
     """One dataset of all texts.
 
@@ -49,8 +49,8 @@ def assembled(
     ----------
     readings : sequence of Reading
         Of the same layers, a text each.
-    probes : mapping of str to sequence of array, optional
-        Scores on repeated random tokens: for every layer of the model, an array over its heads.
+    probes : mapping of str to array of shape (layers, heads), optional
+        Scores on repeated random tokens, of all layers of the model.
     attributes : mapping
         What to remember of the scan.
 
@@ -85,9 +85,8 @@ def assembled(
         data[name] = ((TEXT, "layer_index"), np.array([getattr(each, name) for each in readings]))
     data["picture"] = ((HEAD, "row", "column"), np.concatenate(first.pictures))
     for name in ("induction", "duplicate", "previous"):
-        scores = (
-            [np.full(each, np.nan) for each in counts] if probes is None else [probes[name][i] for i in first.indices]
-        )
+        places = zip(first.indices, counts, strict=True)
+        scores = [np.full(count, np.nan) if probes is None else probes[name][place, :count] for place, count in places]
         data[name] = (HEAD, np.concatenate(scores))
     return _with_kinds(data)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -278,7 +278,11 @@ def _placed(model: nn.Module, device: Any) -> Any:
             model.to(before)
 
 
-def _probed(model: nn.Module, tokenizer: Any, rng: np.random.Generator) -> dict[str, Sequence[Real]] | None:
-    from bulkedge.models.probe import probe
+def _probed(model: nn.Module, tokenizer: Any, rng: np.random.Generator) -> dict[str, Real] | None:
+    from bulkedge.models.probing import ordinary_tokens, probe
 
-    return probe(model, tokenizer=tokenizer, rng=rng)
+    try:
+        return probe(model, vocabulary=None if tokenizer is None else ordinary_tokens(tokenizer), rng=rng)
+    except DomainError as error:
+        warnings.warn(f"no probe on repeated tokens: {error}", RegimeWarning, stacklevel=3)
+        return None
