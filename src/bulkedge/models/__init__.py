@@ -10,6 +10,7 @@ from bulkedge.models.packaged import MODELS, TEXTS, packaged_model, sample_text
 from bulkedge.models.weights import TABLES, embedding_table
 
 if TYPE_CHECKING:
+    from bulkedge.models.ablation import ablate_heads
     from bulkedge.models.layers import Layer, Visit, capture, stream
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "TEXTS",
     "Layer",
     "Visit",
+    "ablate_heads",
     "capture",
     "embedding_table",
     "packaged_model",
@@ -25,7 +27,7 @@ __all__ = [
     "stream",
 ]
 
-LAZY = {"Layer": "layers", "Visit": "layers", "capture": "layers", "stream": "layers"}
+LAZY = {"ablate_heads": "ablation", "Layer": "layers", "Visit": "layers", "capture": "layers", "stream": "layers"}
 """Where names are that need torch."""
 
 if not TYPE_CHECKING:
