@@ -25,6 +25,9 @@ LEVELS = np.linspace(0.0, 1.0, 257)
 """Levels of the quantile function that stands for a spectrum."""
 SINK_SHARE, SINK_TIMES = 0.05, 8.0
 """A sink gets so much of the attention of the rows that see it, and so many times what an even spread would give."""
+SINK_AGREEMENT = 1 / 3
+"""Rows agree on a sink: the squared mean of what they give it is at least this part of the mean square. Where a few
+directions of queries choose keys, some keys get as much from a fraction of the rows."""
 SINK_RATIO, MOST_SINKS = 1 / 3, 4
 """Sinks have at least this share of the strongest one's attention; if more keys than that do, none is singled out."""
 NEAR = 8
@@ -40,7 +43,8 @@ MEASURES = {
     "evenness": "Mean entropy of a row over the logarithm of the number of keys that it sees; 1 is uniform.",
     "largest": "Mean over rows of the largest weight.",
     "sink_mass": "Mean share of a row's attention on sinks: keys that get 5 % of the attention of the rows that see "
-    "them, eight times an even share, and a third of what the strongest gets; more than four such keys are no sinks.",
+    "them, eight times an even share, more or less the same from all, and a third of what the strongest gets; more than "
+    "four such keys are no sinks.",
     "sink_count": "Number of sinks.",
     "sink_position": "Position of the strongest sink, or -1.",
     "offset": "The offset of key minus row whose stripe gets most attention.",
@@ -50,8 +54,8 @@ MEASURES = {
     "same_token_mass": "Attention to other keys with the row's own token, over rows that see such keys, sinks taken "
     "away.",
     "same_token_excess": "The same beyond what the head's own columns would put there.",
-    "column_energy": "Squared cosine between the attention matrix and the best one whose rows all have the same "
-    "preferences, sinks taken away.",
+    "column_energy": "Squared cosine between the attention matrix and the one whose rows all have the head's own "
+    "preferences among keys, sinks taken away.",
     "column_share": "Share of the variance of the attention about an even spread that preferences which all rows share "
     "explain, sinks taken away.",
     "score_rank": "Participation number of the squared singular values of the content scores without their row and "
@@ -92,8 +96,8 @@ def measured(content: Any, bias: Any = None, ids: Any = None) -> dict[str, Real]
     rest = whole if bare else view.softmax(sinks)
     found["beta_without_sink"] = found["beta"] if bare else view.spread(sinks)
     found["score_rank"] = _score_rank(view, sinks)
-    columns = Columns.of(rest, view.seen)
-    found |= _column_facts(view, rest, columns, sinks)
+    columns = Columns.of(rest, view.seen, 1 - sinks)
+    found |= _column_facts(view, rest, columns)
     found |= _stripes(view, rest, columns, ids)
     found |= _same_token(view, rest, columns, sinks, ids)
     values = _singular_values(rest)
@@ -193,7 +197,8 @@ def _sinks(view: _View, whole: Any) -> Any:
         expected = xp.broadcast_to(even[:, :1], share.shape)
     else:
         expected = xp.sum(xp.where(view.seen, even[..., None], 0.0), axis=1) / counts
-    found = (share >= SINK_SHARE) & (share >= SINK_TIMES * expected) & (view.seen_columns >= rows / 4)
+    agreed = share**2 >= SINK_AGREEMENT * xp.sum(whole**2, axis=1) / counts
+    found = (share >= SINK_SHARE) & (share >= SINK_TIMES * expected) & (view.seen_columns >= rows / 4) & agreed
     strongest = xp.max(xp.where(found, share, xp.zeros_like(share)), axis=-1, keepdims=True)
     numbers = xp.astype(found & (share >= SINK_RATIO * strongest), whole.dtype)
     return xp.where(xp.sum(numbers, axis=-1, keepdims=True) > MOST_SINKS, xp.zeros_like(numbers), numbers)
@@ -226,15 +231,13 @@ def _sink_facts(view: _View, whole: Any, sinks: Any) -> dict[str, Any]:
     }
 
 
-def _column_facts(view: _View, rest: Any, columns: Columns, sinks: Any) -> dict[str, Any]:
+def _column_facts(view: _View, rest: Any, columns: Columns) -> dict[str, Any]:
     """How much of the matrix the common preferences are: of all, and of what an even spread leaves."""
     xp = view.xp
     taken = xp.clip(xp.sum(rest, axis=2), None, 1.0)
     product = xp.matmul(rest, columns.x[..., None])[..., 0] / columns.totals
     own, squares = taken * columns.energy(), xp.sum(rest**2, axis=2)
-    kept = (1 - sinks)[..., None]
-    keys = xp.sum(kept, axis=1) if columns.seen is None else xp.matmul(columns.seen, kept)[..., 0]
-    spread = xp.sum((squares - taken / positive(keys)) * view.busy, axis=-1)
+    spread = xp.sum((squares - taken / positive(columns.keys)) * view.busy, axis=-1)
     missed = xp.sum((squares - 2 * product + own) * view.busy, axis=-1)
     uneven = spread > 1e-12 * xp.sum(squares * view.busy, axis=-1)
     share = 1 - missed / xp.where(uneven, spread, xp.ones_like(spread))

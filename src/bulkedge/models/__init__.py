@@ -1,6 +1,6 @@
-"""Trained models: weights that packages carry, and what their heads see.
+"""Trained models: how they are loaded, what their heads see and do, and what a scan says of them.
 
-``capture`` and ``stream`` need torch, and load it when they are first used.
+What needs torch (:data:`LAZY`) loads it when it is first used.
 """
 
 from importlib import import_module
@@ -10,6 +10,7 @@ from bulkedge.models.packaged import MODELS, TEXTS, packaged_model, sample_text
 from bulkedge.models.weights import TABLES, embedding_table
 
 if TYPE_CHECKING:
+    from bulkedge.models.ablation import ablate_heads
     from bulkedge.models.layers import Layer, Visit, capture, stream
     from bulkedge.models.results import Scan, compare_scans, load_scan
     from bulkedge.models.scanning import scan
@@ -21,6 +22,7 @@ __all__ = [
     "Layer",
     "Scan",
     "Visit",
+    "ablate_heads",
     "capture",
     "compare_scans",
     "embedding_table",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 LAZY = {
+    "ablation": ("ablate_heads",),
     "layers": ("Layer", "Visit", "capture", "stream"),
     "results": ("Scan", "compare_scans", "load_scan"),
     "scanning": ("scan",),

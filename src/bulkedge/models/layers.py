@@ -228,7 +228,7 @@ class _Listener:
         with ExitStack() as stack:
             _listeners[key] = self
             stack.callback(_listeners.pop, key)
-            for each in _transformers_models(model):
+            for each in transformers_models(model):
                 stack.enter_context(apply_patch(each, CAPTURED, {"listener": key}))
             for module in model.modules():
                 stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
@@ -270,8 +270,19 @@ class _Listener:
             self.repeating = None
 
 
-def _transformers_models(model: nn.Module) -> Iterator[nn.Module]:
-    """The outermost transformers models in a model, itself if it is one."""
+def transformers_models(model: nn.Module) -> Iterator[nn.Module]:
+    """The outermost transformers models in a model.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any module.
+
+    Yields
+    ------
+    transformers.PreTrainedModel
+        The model itself if it is one, else those inside it that are not inside another.
+    """
     try:
         from transformers import PreTrainedModel
     except ImportError:
@@ -280,7 +291,7 @@ def _transformers_models(model: nn.Module) -> Iterator[nn.Module]:
         yield model
     else:
         for child in model.children():
-            yield from _transformers_models(child)
+            yield from transformers_models(child)
 
 
 def _layer(name: str, frame: _Frame) -> Layer:
