@@ -24,10 +24,12 @@ def centred(scores):
 def common(a, seen):
     """Rows with the head's own preferences, one entry at a time."""
     tokens = len(a)
-    x = np.array([
-        sum(a[i, j] for i in range(tokens)) / sum(1 / seen[i].sum() for i in range(tokens) if seen[i, j])
-        for j in range(tokens)
-    ])
+    x = np.array(
+        [
+            sum(a[i, j] for i in range(tokens)) / sum(1 / seen[i].sum() for i in range(tokens) if seen[i, j])
+            for j in range(tokens)
+        ]
+    )
     return np.array([np.where(row, x, 0.0) / x[row].sum() for row in seen])
 
 

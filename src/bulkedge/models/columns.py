@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from bulkedge.heads.kinds import KINDS as TOLD
 from bulkedge.heads.measures import MEASURES
 
 
@@ -75,6 +76,8 @@ COLUMNS = {
         "The p value of the head corrected for the number of heads (Benjamini–Hochberg): calling all heads with q "
         "below 0.05 lets at most 5 % of those called be false, on average.",
     ),
+    "score_rank": Column("rank of the scores", SPECTRUM, "dimensions", MEASURES["score_rank"]),
+    "column_share": Column("column share", SPECTRUM, "share of the variance", MEASURES["column_share"]),
     "column_energy": Column("column energy", SPECTRUM, "squared cosine", MEASURES["column_energy"]),
     "stable_rank": Column("stable rank", SPECTRUM, "dimensions", MEASURES["stable_rank"]),
     "effective_rank": Column("effective rank", SPECTRUM, "dimensions", MEASURES["effective_rank"]),
@@ -106,6 +109,7 @@ COLUMNS = {
     "offset": Column("offset", POSITIONS, "tokens, negative = earlier", MEASURES["offset"]),
     "offset_mass": Column("offset mass", POSITIONS, MASS, MEASURES["offset_mass"]),
     "near_mass": Column("near mass, in excess", POSITIONS, MASS, MEASURES["near_mass"]),
+    "same_token_excess": Column("same-token excess", POSITIONS, MASS, MEASURES["same_token_excess"]),
     "same_token_mass": Column("same-token mass", POSITIONS, MASS, MEASURES["same_token_mass"]),
     "coupling": Column(
         "largest coupling",
@@ -155,27 +159,20 @@ COLUMNS = {
 }
 """By the name of the variable; ``describe`` also knows the names made from these."""
 
-KINDS = {
-    "collapsed": Kind("collapsed", "Co", "Rows are close to uniform: the head returns nearly the same average to all."),
-    "sink": Kind("sink", "Si", "A large part of every row goes to one or a few keys that carry no content."),
-    "fixed columns": Kind(
-        "fixed columns", "Fi", "Every query reads nearly the same keys, so what the head writes hardly depends on it."
-    ),
-    "offset": Kind("offset", "Of", "Attention goes to a fixed distance from the query, such as the token before."),
-    "local": Kind("local", "Lo", "Attention stays within a few tokens of the query."),
-    "same token": Kind("same token", "St", "Attention goes to other places that hold the query's own token."),
-    "low-rank content": Kind(
-        "low-rank content", "Lr", "A few directions of queries and keys decide where attention goes."
-    ),
-    "content": Kind("content", "Ct", "Attention depends on what queries and keys say, in many directions."),
-    "random spectrum": Kind(
-        "spectrum as random weights",
-        "Rs",
-        "The singular values are those that fresh random weights would give on the same inputs. This does not say "
-        "untrained: singular values do not see order, and heads that follow positions or copy can look like this.",
-    ),
+MARKS = {
+    "collapsed": "Co",
+    "sink": "Si",
+    "fixed columns": "Fi",
+    "offset": "Of",
+    "local": "Lo",
+    "same token": "St",
+    "low-rank content": "Lr",
+    "content": "Ct",
+    "random spectrum": "Rs",
 }
-"""By the name that a scan has, in the order of legends. "Random spectrum" is never to be read as untrained."""
+"""Two letters for each kind, where there is no room for more."""
+KINDS = {each.name: Kind(each.title, MARKS[each.name], each.says) for each in TOLD}
+"""Kinds by the names that a scan has, in the order of precedence."""
 
 
 def kind_of(name: str) -> Kind:

@@ -205,7 +205,7 @@ def load_scan(path: str | Path) -> Scan:
     try:
         data = xr.open_zarr(path, consolidated=False, chunks=None).load()
         texts = [name for name, each in data.variables.items() if each.dtype.kind in "TO"]
-        data = data.assign({name: data[name].astype(str) for name in texts})
+        data = data.assign({name: data[name].copy(data=np.array(data[name].to_numpy().tolist())) for name in texts})
         missing = {"kind", "spectrum", "beta"} - set(data.data_vars) or {"model"} - set(data.attrs)
     except (OSError, KeyError, ValueError) as error:
         raise StoreError(f"{path} is not a scan that Scan.save wrote: {error}") from None
@@ -261,18 +261,20 @@ def compare_scans(a: Scan, b: Scan) -> pd.DataFrame:
     DataFrame
         A row a head: ``NAME`` of the first, ``NAME_after`` of the second for kinds, and ``NAME_change`` for numbers.
     """
+    import pandas as pd
+
     one, other = a.table, b.table
     places = list(PLACE)
     if not one[places].equals(other[places]):
         raise DomainError(f"{a!r} and {b!r} are not scans of the same heads")
-    found = one[places].copy()
+    found = {name: one[name] for name in places}
     for name in one.columns.drop(places):
         found[name] = one[name]
         if one[name].dtype.kind == "f":
             found[f"{name}_change"] = other[name] - one[name]
         else:
             found[f"{name}_after"] = other[name]
-    return found
+    return pd.DataFrame(found)
 
 
 def _where(rows: list[dict[str, Any]], most: int = 6) -> str:

@@ -7,7 +7,7 @@ moments (:mod:`bulkedge.models.predicted`), and held beside fresh heads on the s
 >>> import torch
 >>> from transformers import GPT2Config, GPT2Model
 >>> model = GPT2Model(GPT2Config(n_layer=2, n_head=4, n_embd=32, vocab_size=50)).eval()
->>> found = scan(model, torch.arange(40) % 7, draws=3, probe=False, rng=0)
+>>> found = scan(model, torch.arange(40) % 7, draws=5, probe=False, rng=0)
 >>> len(found.records()), sorted(found.data.sizes)[:3]
 (8, ['column', 'factor', 'item'])
 """
@@ -40,10 +40,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TOKENS, DRAWS = Integers(16, 2**15), Integers(0, 10_000)
+FEWEST_DRAWS = 5
 PICTURE = 48
 """Rows and columns of the picture of an attention matrix."""
-SHORT = 64
-"""Sequences of fewer tokens say little of heads."""
 
 
 def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
@@ -96,9 +95,13 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
         If nothing can be read, or no attention is seen.
     """
     tokens, draws = TOKENS.check("tokens", tokens), DRAWS.check("draws", draws)
+    if 0 < draws < FEWEST_DRAWS:
+        raise DomainError(
+            f"draws = {draws} fresh heads have no spread to speak of: {FEWEST_DRAWS} or more, or 0 for none"
+        )
     rng = np.random.default_rng(rng)
     model, tokenizer, title = _loaded(model, tokenizer)
-    passages = sequences(_given(inputs_or_texts, tokenizer, model), tokenizer, _fitting(model, tokens))
+    passages = _fitting(model, sequences(_given(inputs_or_texts, tokenizer, model), tokenizer, tokens))
     with _placed(model, device) as model:
         reader = _Reader(model, None if layers is None else frozenset(layers), draws, rng)
         readings = [reader.read(passage) for passage in passages]
@@ -153,7 +156,6 @@ class _Reader:
         ids = None if layer.cross else passage.ids(layer.name, layer.key.shape[2])
         ids = ids if ids is None else ids.to(layer.query.device)
         found = _heads(layer, ids)
-        _require_finite(layer.name, found)
         if self.draws:
             fresh = draw_fresh(visit, ids, found[COORDINATE], self.draws, self.generator)
             reading.fresh.append(fresh)
@@ -174,6 +176,10 @@ def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
     parts = []
     for heads in portions(layer):
         content, bias = head_scores(layer, heads)
+        if not bool(content.isfinite().all()):
+            raise DomainError(
+                f"{layer.name}: scores have entries that are not finite; if the model runs in half precision, try float32"
+            )
         found = measured(content, bias, ids)
         parts.append(found | {"picture": _picture(content if bias is None else content + bias)})
     return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
@@ -190,13 +196,6 @@ def _picture(scores: Tensor) -> np.ndarray[Any, Any]:
     spread = [np.arange(PICTURE) * each // PICTURE for each in size]
     found[:] = as_numpy(shades).astype(np.uint8)[:, spread[0]][:, :, spread[1]]
     return found
-
-
-def _require_finite(name: str, found: dict[str, Real]) -> None:
-    if not all(np.isfinite(found[each]).all() for each in ("beta", "entropy", "spectrum")):
-        raise DomainError(
-            f"{name}: attention has entries that are not finite; if the model runs in half precision, try dtype float32"
-        )
 
 
 def _tokens_alike(inputs: Tensor) -> tuple[float, float]:
@@ -238,15 +237,18 @@ def _given(given: Any, tokenizer: Any, model: Any) -> Any:
     return sample_text("alice")
 
 
-def _fitting(model: Any, tokens: int) -> int:
+def _fitting(model: Any, passages: list[Passage]) -> list[Passage]:
     """No more tokens than the model has positions for."""
     places = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    if not isinstance(places, int) or places >= tokens:
-        return tokens
+    long = [each for each in passages if isinstance(places, int) and each.length > places]
+    if not long:
+        return passages
     warnings.warn(
-        f"the model has {places} positions: tokens = {places} instead of {tokens}", RegimeWarning, stacklevel=3
+        f"{len(long)} of {len(passages)} sequences are cut to the model's {places} positions",
+        RegimeWarning,
+        stacklevel=3,
     )
-    return places
+    return [each.cut(places) for each in passages]
 
 
 def _called_with(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from bulkedge.errors import DomainError
 
 LONGEST_TITLE = 60
+TOKENS = ("input_ids", "decoder_input_ids", "token_type_ids", "position_ids")
+"""Inputs with an entry for every token."""
 
 
 class Passage(NamedTuple):
@@ -20,6 +22,27 @@ class Passage(NamedTuple):
 
     title: str
     inputs: dict[str, Any]
+
+    @property
+    def length(self) -> int:
+        """Number of tokens, zero where these are not tokens."""
+        return max((each.shape[-1] for name, each in self.inputs.items() if name in TOKENS), default=0)
+
+    def cut(self, tokens: int) -> Passage:
+        """The first tokens alone.
+
+        Parameters
+        ----------
+        tokens : int
+            How many.
+
+        Returns
+        -------
+        Passage
+            Under the same title.
+        """
+        inputs = {name: each[:, :tokens] if name in TOKENS else each for name, each in self.inputs.items()}
+        return self._replace(inputs=inputs)
 
     def ids(self, layer_name: str, tokens: int) -> Any:
         """Token of every position of a layer, or None where these are not tokens.
