@@ -283,9 +283,9 @@ def _heads(config: Mapping[str, Any], module: str) -> int:
 
 def _key_heads(config: Mapping[str, Any]) -> int | None:
     """Key heads as the configuration has them; None where it does not say."""
-    # Falcon's first models write another number beside multi_query, and it does not count
-    if config.get("multi_query") and not config.get("new_decoder_architecture"):
-        return 1
+    # Falcon's first models and BigCode's have one or all; the number that Falcon writes beside does not count
+    if "multi_query" in config and not config.get("new_decoder_architecture"):
+        return 1 if config["multi_query"] else None
     keys = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
     found = [(key, config[key]) for key in keys if config.get(key) is not None]
     return HEADS.check(*found[0]) if found else None

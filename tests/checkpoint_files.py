@@ -1,0 +1,63 @@
+"""Checkpoints made by hand: the safetensors format, written without the package of that name."""
+
+import json
+
+import numpy as np
+
+TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U8": "u1"}
+
+
+def stored(array, dtype):
+    """The bytes of an array; bfloat16 is the upper half of a float32, cut."""
+    if dtype == "BF16":
+        return (np.ascontiguousarray(array, "<f4").view("<u4") >> 16).astype("<u2").tobytes()
+    return np.ascontiguousarray(array, TYPES[dtype]).tobytes()
+
+
+def write_tensors(path, tensors, dtype="F32"):
+    """A safetensors file."""
+    header, blocks, start = {"__metadata__": {"format": "pt"}}, [], 0
+    for name, array in tensors.items():
+        block = stored(array, dtype)
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [start, start + len(block)]}
+        blocks.append(block)
+        start += len(block)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(blocks))
+
+
+def write_shards(folder, shards, dtype="F32"):
+    """Several files and their index; ``shards`` is an iterable, so that they need not be in memory together."""
+    places, names = {}, []
+    for k, tensors in enumerate(shards):
+        names.append(f"model-{k:05d}.safetensors")
+        write_tensors(folder / names[-1], tensors, dtype)
+        places |= dict.fromkeys(tensors, names[-1])
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+
+
+def write_config(folder, **config):
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+def llama_layer(layer, rng, *, heads=4, key_heads=2, dim=8, width=32, std=0.02):
+    """The attention of one layer as Llama names it, at its initialisation."""
+    shapes = {
+        "q_proj": (heads * dim, width), "k_proj": (key_heads * dim, width),
+        "v_proj": (key_heads * dim, width), "o_proj": (width, heads * dim),
+    }  # fmt: skip
+    return {
+        f"model.layers.{layer}.self_attn.{name}.weight": std * rng.standard_normal(shape)
+        for name, shape in shapes.items()
+    }
+
+
+def write_llama(folder, rng, layers=2, dtype="F32", **sizes):
+    """A checkpoint of one file."""
+    tensors = {name: each for layer in range(layers) for name, each in llama_layer(layer, rng, **sizes).items()}
+    write_config(folder, **LLAMA)
+    write_tensors(folder / "model.safetensors", tensors, dtype)
+    return tensors

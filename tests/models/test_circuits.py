@@ -1,0 +1,388 @@
+"""Circuits of checkpoints: against dense products, against random weights, and with one layer in memory at most."""
+
+import json
+import sys
+import tracemalloc
+import weakref
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoint_files import LLAMA, llama_layer, write_config, write_llama, write_shards, write_tensors
+
+import bulkedge as be
+from bulkedge.errors import DomainError, MissingPackageError
+from bulkedge.models import MODELS, scan_weights
+from bulkedge.models.checkpoints import Checkpoint
+from bulkedge.models.random_heads import LEVEL, RandomHead
+from bulkedge.progress import listening
+
+STEM = "model.layers.0.self_attn."
+MEASURED = (
+    "frobenius", "stable_rank", "largest", "edge", "largest_over_edge", "p_largest", "spikes", "signal_energy",
+    "distance", "bias_norm",
+)  # fmt: skip
+
+
+def dense(tensors, head, group=2, dim=8):
+    """The two products of a head of Llama's layer 0, in full."""
+    own, shared = (slice(k * dim, (k + 1) * dim) for k in (head, head // group))
+    query, key, value, output = (tensors[f"{STEM}{name}_proj.weight"] for name in "qkvo")
+    return {"QK": query[own].T @ key[shared], "OV": value[shared].T @ output[:, own].T}
+
+
+def test_numbers_are_those_of_the_dense_products(tmp_path):
+    """By another route: singular values of the whole product, ``be.compare`` for the edge and what is beyond it."""
+    rng = np.random.default_rng(0)
+    tensors = llama_layer(0, rng)
+    tensors[f"{STEM}q_proj.weight"][3] += 0.1
+    tensors[f"{STEM}k_proj.weight"][3] += 0.1
+    write_config(tmp_path, **LLAMA)
+    write_tensors(tmp_path / "model.safetensors", tensors, "F64")
+    found = scan_weights(tmp_path)
+    records = found.records()
+    assert [(each["head"], each["circuit"]) for each in records] == [(h, c) for c in ("QK", "OV") for h in range(4)]
+    for each in records:
+        matrix = dense(tensors, each["head"])[each["circuit"]]
+        values = np.linalg.svd(matrix, compute_uv=False)[:8]
+        place = 0, each["head"], each["circuit"]
+        beside = be.compare(found.spectrum(*place), found.law(*place), level=LEVEL)
+        beyond = values**2 > beside.finite_edge
+        assert each["key_head"] == each["head"] // 2
+        assert each["spikes"] == len(beside.outliers) == beyond.sum()
+        wanted = {
+            "frobenius": np.linalg.norm(matrix),
+            "stable_rank": np.sum(values**2) / values[0] ** 2,
+            "largest": np.linalg.norm(matrix, 2),
+            "edge": beside.finite_edge**0.5,
+            "largest_over_edge": values[0] / beside.finite_edge**0.5,
+            "p_largest": be.LawNull(found.law(*place), 8).p_value(be.Spectrum.of(values**2, "eigenvalues")).value,
+            "signal_energy": np.sum(values[beyond] ** 2) / np.sum(values**2),
+        }
+        assert {name: each[name] for name in wanted} == pytest.approx(wanted, rel=1e-9)
+        if not each["spikes"]:
+            assert each["distance"] == pytest.approx(beside.ks, rel=1e-9)
+    assert [each["spikes"] for each in records] == [1, 0, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["orthogonal", "invertible"])
+def test_only_the_product_counts(tmp_path, kind):
+    """``Q G`` and ``K inv(G)'`` are the same head; so are ``V G`` and ``O inv(G)'``, and biases that go along."""
+    rng = np.random.default_rng(1)
+    heads, dim = 3, 6
+    tensors = llama_layer(0, rng, heads=heads, key_heads=heads, dim=dim, width=20)
+    tensors |= {f"{STEM}{name}_proj.bias": rng.standard_normal(heads * dim) for name in "qkv"}
+    other = {name: each.copy() for name, each in tensors.items()}
+    for head in range(heads):
+        own = slice(head * dim, (head + 1) * dim)
+        for left, right in ("qk", "vo"):
+            turn = rng.standard_normal((dim, dim))
+            turn = np.linalg.qr(turn)[0] if kind == "orthogonal" else turn + 3 * np.eye(dim)
+            back = np.linalg.inv(turn).T
+            for name in ("weight", "bias"):
+                other[f"{STEM}{left}_proj.{name}"][own] = turn @ tensors[f"{STEM}{left}_proj.{name}"][own]
+            if right == "o":
+                other[f"{STEM}o_proj.weight"][:, own] = tensors[f"{STEM}o_proj.weight"][:, own] @ back.T
+            else:
+                other[f"{STEM}k_proj.weight"][own] = back @ tensors[f"{STEM}k_proj.weight"][own]
+    write_config(tmp_path, **LLAMA | {"num_attention_heads": heads, "num_key_value_heads": heads})
+    found = []
+    for each in (tensors, other):
+        write_tensors(tmp_path / "model.safetensors", each, "F64")
+        found.append(scan_weights(tmp_path).records())
+    for before, after in zip(*found, strict=True):
+        assert {name: after[name] for name in MEASURED} == pytest.approx({n: before[n] for n in MEASURED}, rel=1e-8)
+        assert before["bias_norm"] > 0
+
+
+GPT2 = {"model_type": "gpt2", "n_head": 6}
+BERT = {"model_type": "bert", "num_attention_heads": 6}
+
+
+def gpt2_layer(layer, rng, width=192):
+    """As GPT-2 is initialised: Gaussian, the output smaller."""
+    return {
+        f"h.{layer}.attn.c_attn.weight": 0.02 * rng.standard_normal((width, 3 * width)),
+        f"h.{layer}.attn.c_attn.bias": np.zeros(3 * width),
+        f"h.{layer}.attn.c_proj.weight": 0.004 * rng.standard_normal((width, width)),
+    }
+
+
+def bert_layer(layer, rng, width=192):
+    """Uniform entries, as torch's Linear has them, in BERT's names."""
+    names = ("self.query", "self.key", "self.value", "output.dense")
+    return {
+        f"encoder.layer.{layer}.attention.{name}.weight": rng.uniform(-1, 1, (width, width)) / width**0.5
+        for name in names
+    }
+
+
+def wide_llama_layer(layer, rng):
+    return llama_layer(layer, rng, heads=8, key_heads=2, dim=32, width=256)
+
+
+RANDOM = {"gpt2": (gpt2_layer, GPT2), "bert": (bert_layer, BERT)}
+RANDOM |= {"llama": (wide_llama_layer, LLAMA | {"num_attention_heads": 8})}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_weights_are_not_called_structured(tmp_path, name):
+    """At the level of 0.01, at most 4 % of heads; and distances are those that random weights should have."""
+    make, config = RANDOM[name]
+    rng = np.random.default_rng([7, len(name)])
+    write_config(tmp_path, **config)
+    write_shards(tmp_path, [make(layer, rng) for layer in range(40)], "BF16")
+    records = scan_weights(tmp_path).records()
+    assert len(records) == 40 * 2 * config.get("n_head", config.get("num_attention_heads"))
+    assert np.mean([each["spikes"] > 0 for each in records]) <= 0.04
+    distances = np.median([(each["distance"], each["null_distance"]) for each in records], axis=0)
+    assert distances[0] == pytest.approx(distances[1], rel=0.15)
+
+
+def test_planted_directions_are_counted(tmp_path):
+    """Three directions well beyond the edge: as many spikes, with the energy that was planted."""
+    rng = np.random.default_rng(3)
+    width, dim = 256, 32
+    tensors = llama_layer(0, rng, heads=4, key_heads=4, dim=dim, width=width)
+    for head in range(4):
+        own = slice(head * dim, (head + 1) * dim)
+        inside = np.linalg.qr(rng.standard_normal((dim, 3)))[0]
+        for name in "qk":
+            outside = np.linalg.qr(rng.standard_normal((width, 3)))[0]
+            tensors[f"{STEM}{name}_proj.weight"][own] += 0.8 * inside @ outside.T
+    write_config(tmp_path, **LLAMA | {"num_key_value_heads": 4})
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    found = scan_weights(tmp_path)
+    assert [each["spikes"] for each in found.records()] == [3] * 4 + [0] * 4
+    # each is 0.8**2 plus what the noise of 0.02 adds to its length; the bulk has 29 values of variance about 0.02**4 width**2
+    planted, noise = 3 * (0.8**2 + width * 0.02**2) ** 2, 29 * 0.02**4 * width**2
+    assert [each["signal_energy"] for each in found.records()[:4]] == pytest.approx(
+        [planted / (planted + noise)] * 4, abs=0.05
+    )
+    said = found.summary().splitlines()[1:3]
+    assert ["4 of 4 heads" in said[0], "0 of 4 heads" in said[1]] == [True, True]
+
+
+@pytest.mark.parametrize("shape", [(40, 12, 60), (9, 12, 30), (12, 12, 12), (5, 1, 7)])
+def test_random_heads_are_products_of_gaussian_matrices(shape):
+    """The triangular factors that are drawn have the law of the products themselves."""
+    left, dim, right = shape
+    null, rng = RandomHead.of(*shape), np.random.default_rng(5)
+    drawn = np.stack([null.draw(rng) for _ in range(600)])
+    whole = [rng.standard_normal((left, dim)) @ rng.standard_normal((right, dim)).T for _ in range(600)]
+    whole = np.linalg.svd(np.stack(whole), compute_uv=False)[:, : null.size][:, ::-1]
+    assert drawn.shape == whole.shape
+    error = np.hypot(drawn.std(axis=0), whole.std(axis=0)) / 600**0.5
+    assert np.all(np.abs(drawn.mean(axis=0) - whole.mean(axis=0)) < 4.5 * error)
+    assert (whole**2).mean() == pytest.approx(left * dim * right / null.size, rel=0.05)
+    # the scale comes from the law's mean of singular values, which finite size moves a little
+    assert null.scale(whole).mean() == pytest.approx(left * dim * right / null.size, rel=0.1)
+
+
+def test_a_circuit_of_zeros_has_no_numbers(tmp_path):
+    tensors = write_llama(tmp_path, np.random.default_rng(0), layers=1)
+    tensors[f"{STEM}o_proj.weight"][:, :8] = 0
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    found = scan_weights(tmp_path)
+    empty = next(each for each in found.records() if (each["head"], each["circuit"]) == (0, "OV"))
+    assert {name for name in MEASURED if np.isnan(empty[name])} == {
+        "stable_rank", "largest_over_edge", "p_largest", "signal_energy", "distance",
+    }  # fmt: skip
+    assert (empty["spikes"], empty["frobenius"], empty["edge"]) == (0, 0, 0)
+    assert "0 of 4 heads" in found.summary()
+    assert json.loads(found.to_json())["records"][4]["distance"] is None
+    with pytest.raises(DomainError, match="is zero"):
+        found.law(0, 0, "OV")
+    with pytest.raises(DomainError, match="was not read"):
+        found.spectrum(0, 4, "OV")
+    tensors[f"{STEM}o_proj.weight"][:] = 0
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    assert "OV circuits: all zero." in scan_weights(tmp_path).summary()
+
+
+# -- memory --------------------------------------------------------------------------------------------------------------
+
+LARGE = {"heads": 64, "key_heads": 8, "dim": 4, "width": 256}
+"""A Llama of 70 billion weights, 80 such layers, with 32 times fewer dimensions."""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("large")
+    layers = 80
+    write_config(folder, **LLAMA | {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 4})
+    rng = np.random.default_rng(0)
+    shared = llama_layer(0, rng, **LARGE)
+
+    def shard(first):
+        """Attention and a part of the other weights of ten layers; the numbers may be the same."""
+        names = {name.replace("layers.0", f"layers.{k}"): each for k in range(first, first + 10) for name, each in shared.items()}
+        others = {f"model.layers.{k}.mlp.up_proj.weight": np.zeros((512, 256)) for k in range(first, first + 10)}
+        return names | others
+
+    write_shards(folder, map(shard, range(0, layers, 10)), "BF16")
+    return folder
+
+
+def test_a_large_checkpoint_is_read_one_layer_at_a_time(large, monkeypatch):
+    """Every array that was read of a layer is gone before the next layer is; nothing else is read."""
+    read, alive, most = Checkpoint.read, {}, []
+
+    def counted(self, name, *args, **options):
+        array = read(self, name, *args, **options)
+        layer = name.split(".")[2]
+        alive[id(array)] = layer
+        weakref.finalize(array, alive.pop, id(array))
+        most.append((name, set(alive.values())))
+        return array
+
+    monkeypatch.setattr(Checkpoint, "read", counted)
+    told = []
+    with listening(lambda event: told.append((event.label, event.done, event.total))):
+        found = scan_weights(large)
+    assert len(found.members) == 160
+    assert told[-1] == ("layers", 80, 80)
+    assert all(layers == {name.split(".")[2]} for name, layers in most)
+    assert {name.split(".")[-2] for name, _ in most} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert not alive
+
+
+def test_memory_does_not_grow_with_the_number_of_layers(large):
+    """Peak of all that Python and NumPy allocate, beside what is returned, against the size of one layer."""
+    layer = 8 * 256 * (64 + 8 + 8 + 64) * 4  # bytes of its attention in double precision
+    scan_weights(large, layers=[0])
+    tracemalloc.start()
+    try:
+        found = scan_weights(large)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.records()) == 80 * 64 * 2
+    assert peak - kept < 3 * layer
+
+
+def test_layers_can_be_chosen(tmp_path):
+    write_llama(tmp_path, np.random.default_rng(0), layers=12)
+    every = scan_weights(tmp_path).records()
+    some = scan_weights(tmp_path, layers=[10, 2]).records()
+    assert some == [each for each in every if each["layer"] in {2, 10}]
+    assert {each["module"] for each in some} == {f"model.layers.{k}.self_attn" for k in (2, 10)}
+    for wrong in ([12], [-1], [0.5], []):
+        with pytest.raises(DomainError, match="layers"):
+            scan_weights(tmp_path, layers=wrong)
+
+
+# -- what is refused, and what is said -----------------------------------------------------------------------------------
+
+
+def test_an_unknown_layout_is_refused_with_its_names(tmp_path):
+    write_config(tmp_path, model_type="novel", num_attention_heads=2)
+    tensors = {f"blocks.{k}.mix.query_key_value.weight": np.ones((12, 4)) for k in range(9)}
+    write_tensors(tmp_path / "model.safetensors", tensors | {"blocks.0.mix.dense.weight": np.ones((4, 4))})
+    with pytest.raises(DomainError, match=r"'novel'.*blocks\.\*\.mix\.query_key_value\.weight.*dense"):
+        scan_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"num_attention_heads": 3}, "not those of 3 heads"),
+        ({"num_attention_heads": 4, "num_key_value_heads": 4}, "4 key heads"),
+        ({"num_attention_heads": 4, "head_dim": 16}, "head_dim 16"),
+        ({"num_attention_heads": 64}, "not those of 64 heads"),
+        ({"num_attention_heads": [4, 8]}, "num_attention_heads"),
+        ({"num_attention_heads": -4}, "num_attention_heads"),
+        ({}, "does not say how many heads"),
+    ],
+)
+def test_contradicting_configurations_are_refused(tmp_path, config, says):
+    write_llama(tmp_path, np.random.default_rng(0))
+    write_config(tmp_path, model_type="llama", **config)
+    with pytest.raises(DomainError, match=says):
+        scan_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "says"),
+    [
+        ("v_proj.weight", np.ones((24, 32)), "not those of"),
+        ("o_proj.weight", np.ones((32, 31)), "not those of"),
+        ("k_proj.weight", np.ones((16,)), "not matrices"),
+        ("k_proj.weight", np.ones((0, 32)), "shape"),
+        ("q_proj.bias", np.ones(31), "bias"),
+        ("q_proj.bias", np.full(32, np.inf), "not finite"),
+    ],
+)
+def test_contradicting_tensors_are_refused(tmp_path, name, array, says):
+    tensors = write_llama(tmp_path, np.random.default_rng(0), layers=1)
+    write_tensors(tmp_path / "model.safetensors", tensors | {STEM + name: array})
+    with pytest.raises(DomainError, match=says):
+        scan_weights(tmp_path)
+
+
+def test_torch_attention_is_stacked(tmp_path):
+    """``nn.MultiheadAttention`` has one tensor whose name has no dot before ``weight``."""
+    rng = np.random.default_rng(0)
+    apart = llama_layer(0, rng, key_heads=4)
+    query, key, value, output = apart.values()
+    tensors = {"in_proj_weight": np.concatenate([query, key, value]), "out_proj.weight": output}
+    tensors = {f"layers.0.self_attn.{name}": each for name, each in tensors.items()}
+    tensors["layers.0.self_attn.in_proj_bias"] = np.arange(96.0)
+    write_config(tmp_path, num_heads=4)
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    found = scan_weights(tmp_path)
+    assert [each.module for each in found.members] == ["layers.0.self_attn"] * 2
+    for each in found.records():
+        matrix = dense(apart, each["head"], group=1)[each["circuit"]]
+        assert each["largest"] == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-5)
+        own = slice(each["head"] * 8, each["head"] * 8 + 8)
+        right, bias = (key[own].T, np.arange(32.0)) if each["circuit"] == "QK" else (output[:, own], np.arange(64.0, 96))
+        assert each["bias_norm"] == pytest.approx(np.linalg.norm(right @ bias[own]), rel=1e-5)
+
+
+def test_notes_say_what_the_numbers_leave_out(tmp_path):
+    tensors = write_llama(tmp_path, np.random.default_rng(0), layers=1)
+    assert [note[:20] for note in scan_weights(tmp_path).notes] == ["Positions are rotary"]
+    assert "offset zero" in scan_weights(tmp_path).summary()
+    extra = {f"{STEM}q_norm.weight": np.ones(8), f"{STEM}q_proj.bias": np.ones(32)}
+    extra["model.layers.1.linear_attn.in_proj_qkvz.weight"] = np.ones((4, 4))
+    write_tensors(tmp_path / "model.safetensors", tensors | extra)
+    write_config(tmp_path, model_type="other", num_attention_heads=4, rope_theta=1e4)
+    notes = scan_weights(tmp_path).notes
+    assert ["rotary" in notes[0], "normalised" in notes[1], "biases" in notes[2]] == [True] * 3
+    assert "1 matrices" in notes[3]
+    assert "in_proj_qkvz" in notes[3]
+    write_config(tmp_path, model_type="other", num_attention_heads=4, rope_theta=None, alibi=True)
+    assert not any("rotary" in note for note in scan_weights(tmp_path).notes)
+
+
+def test_results_are_read_by_other_programs(tmp_path, monkeypatch):
+    write_llama(tmp_path, np.random.default_rng(0))
+    found = scan_weights(str(tmp_path))
+    said = json.loads(found.to_json())
+    assert (said["architecture"], said["level"], said["version"]) == ("llama", LEVEL, be.__version__)
+    assert said["records"] == found.records()
+    if "pandas" in sys.modules or pytest.importorskip("pandas"):
+        assert found.table.to_dict("records") == found.records()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingPackageError, match="pip install pandas"):
+        _ = found.table
+
+
+def test_a_trained_encoder_is_beyond_random_weights():
+    """MiniLM: most heads have learned directions in both circuits, and the values of the last layer next to none."""
+    model = MODELS["minilm"]
+    package = find_spec(model.package)
+    if package is None:
+        pytest.skip(f"{model.distribution} is not installed")
+    found = scan_weights(Path(package.submodule_search_locations[0]) / model.folder)
+    share = {
+        (each.circuit, each.layer): float(np.mean(each.numbers()["spikes"] > 0)) for each in found.members
+    }
+    assert len(found.records()) == 2 * 6 * 12
+    assert np.mean([share["QK", layer] for layer in range(6)]) > 0.7
+    assert np.mean([share["OV", layer] for layer in range(5)]) > 0.6
+    assert share["OV", 5] < 0.3
+    distance = np.median([(each["distance"], each["null_distance"]) for each in found.records()], axis=0)
+    assert distance[0] > 2 * distance[1]
