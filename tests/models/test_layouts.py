@@ -1,22 +1,18 @@
 """Every layout splits as the model itself does: circuits against those that come out of the models' own code.
 
 The oracle never touches the weights. Each attention of a model of ``WIDTH`` tokens gets the identity as its input, so
-that the queries, keys and values which arrive at the kernel are the projections themselves; a kernel that passes on the
-values of one head makes the output projection show that head's OV circuit. What a zero input gives, the biases, is taken
-off. Dense products are decomposed.
+that the queries, keys and values which arrive at the kernel are the projections themselves; a kernel that passes on
+the values of one head makes the output projection show that head's OV circuit. What a zero input gives, the biases, is
+taken off. Dense products are decomposed.
 """
-
-import json
 
 import numpy as np
 import pytest
-from checkpoint_files import write_config, write_tensors
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bulkedge.errors import DomainError  # noqa: E402
-from bulkedge.models import Circuits, scan_weights  # noqa: E402
+from bulkedge.models import scan_weights  # noqa: E402
 
 WIDTH, HEADS, DIM = 24, 4, 6
 BASIC = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": 2, "intermediate_size": 16}
@@ -69,7 +65,7 @@ def modernbert():
     return transformers.ModernBertModel(transformers.ModernBertConfig(**TEXT, **NO_TOKENS))
 
 
-def bigcode(multi_query=True):
+def bigcode(*, multi_query=True):
     config = transformers.GPTBigCodeConfig(
         n_layer=2, n_head=HEADS, n_embd=WIDTH, vocab_size=30, n_positions=64, multi_query=multi_query
     )
@@ -108,7 +104,7 @@ def vit():
 
 
 MODELS = (gpt2, llama, gemma, bert, neox, phi3, opt, distilbert, albert, modernbert, bigcode, bigcode_of_many_keys)
-INPUTS = dict.fromkeys(MODELS, {"input_ids": IDS}) | {
+INPUTS = {make: {"input_ids": IDS} for make in MODELS} | {
     t5: TWO_SIDED,
     bart: TWO_SIDED,
     whisper: {"input_features": torch.zeros(1, 4, 2 * WIDTH, dtype=torch.float64), "decoder_input_ids": IDS},

@@ -5,7 +5,7 @@ all that its weights do. Their factors are not unique: ``Q G`` and ``K inv(G)'``
 G. So every number here is one of the product.
 
 With Q of shape (width, dim) the product is width x width and of rank dim. Its singular values are those of the small
-core ``R_Q R_K'`` of the factors' QR decompositions; the large matrix is never formed.
+core ``R_Q R_K'``, with R the triangular factors; the large matrix is never formed.
 
 Random weights are the null, :class:`~bulkedge.models.random_heads.RandomHead`. Their scale, the product of the two
 variances, depends on the gauge that the file has. It is taken in the gauge where the factors are shortest: there the
@@ -42,6 +42,8 @@ KIND = Choice(("QK", "OV"))
 FACTORS: dict[Kind, tuple[Part, Part]] = {"QK": ("query", "key"), "OV": ("value", "output")}
 ENTRIES = 2**22
 """Entries of a factor that are decomposed at a time, 32 MiB in double precision; one group of heads at least."""
+WELL_CONDITIONED = 1e-6
+"""Smallest over largest eigenvalue of a Gram matrix from which on its square root is computed from itself."""
 ROTARY = {"llama", "mistral", "gptj", "gpt_neox", "falcon", "phi", "phi3", "qwen2"}
 """Architectures whose older configurations do not mention their rotary positions."""
 
@@ -359,8 +361,21 @@ def _heads(checkpoint: Checkpoint, attention: Attention, kind: Kind, groups: ran
 
 def _core(checkpoint: Checkpoint, attention: Attention, part: Part, groups: range) -> Real:
     """The triangular factor of each head's matrix, of shape (heads, dim, dim), in double precision."""
-    cores = np.asarray(np.linalg.qr(attention.weights(checkpoint, part, groups).astype(float), mode="r"))
+    cores = _triangular(attention.weights(checkpoint, part, groups).astype(float))
     return cores if part in {"query", "output"} else np.repeat(cores, attention.group, axis=0)
+
+
+def _triangular(matrices: Real) -> Real:
+    """Square roots R of the Gram matrices, ``R'R = A'A``.
+
+    Cholesky's is several times faster than a QR decomposition, and loses as many digits as the condition number of the
+    Gram matrix has: six at most are allowed to go.
+    """
+    gram = matrices.transpose(0, 2, 1) @ matrices
+    values = np.linalg.eigvalsh(gram)
+    if np.all(values[:, 0] > WELL_CONDITIONED * values[:, -1]):
+        return np.linalg.cholesky(gram).transpose(0, 2, 1)
+    return np.asarray(np.linalg.qr(matrices, mode="r"))
 
 
 # -- notes -------------------------------------------------------------------------------------------------------------
