@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoint_files import LLAMA, llama_layer, write_config, write_llama, write_shards, write_tensors
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.errors import DomainError, MissingPackageError
-from bulkedge.models import MODELS, scan_weights
+from bulkedge.errors import BulkedgeError, DomainError, MissingPackageError
+from bulkedge.models import MODELS, circuits, scan_weights
 from bulkedge.models.checkpoints import Checkpoint
 from bulkedge.models.random_heads import LEVEL, RandomHead
 from bulkedge.progress import listening
@@ -269,18 +271,22 @@ def test_a_large_checkpoint_is_read_one_layer_at_a_time(large, monkeypatch):
     assert not alive
 
 
-def test_memory_does_not_grow_with_the_number_of_layers(large):
-    """Peak of all that Python and NumPy allocate, beside what is returned, against the size of one layer."""
+def test_memory_does_not_grow_with_the_number_of_layers(large, monkeypatch):
+    """Peak of all that Python and NumPy allocate, beside what is returned, against the size of one layer.
+
+    As at full size, one group of heads is decomposed at a time.
+    """
+    monkeypatch.setattr(circuits, "ENTRIES", 1)
     layer = 8 * 256 * (64 + 8 + 8 + 64) * 4  # bytes of its attention in double precision
     scan_weights(large, layers=[0])
     tracemalloc.start()
     try:
-        found = scan_weights(large)
+        found = scan_weights(large, layers=range(20))
         kept, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(found.records()) == 80 * 64 * 2
-    assert peak - kept < 3 * layer
+    assert len(found.records()) == 20 * 64 * 2
+    assert peak - kept < layer
 
 
 def test_layers_can_be_chosen(tmp_path):
@@ -340,6 +346,42 @@ def test_contradicting_tensors_are_refused(tmp_path, name, array, says):
     write_tensors(tmp_path / "model.safetensors", tensors | {STEM + name: array})
     with pytest.raises(DomainError, match=says):
         scan_weights(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small")
+    write_llama(folder, np.random.default_rng(0), layers=1)
+    return folder
+
+
+KEYS = (
+    "num_attention_heads", "n_head", "num_key_value_heads", "num_kv_heads", "multi_query", "new_decoder_architecture",
+    "head_dim", "d_kv", "model_type", "alibi", "rope_theta", "position_embedding_type", "text_config", "decoder",
+)  # fmt: skip
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 9) | st.just(10**400) | st.floats() | st.text(max_size=3),
+    lambda inside: st.lists(inside, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inside, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), ANYTHING | st.just(4)))
+def test_any_configuration_gives_an_error_of_ours_or_the_numbers(small, config):
+    write_config(small, **{"num_attention_heads": 4} | config)
+    try:
+        found = scan_weights(small)
+    except BulkedgeError:
+        return
+    assert len(found.records()) == 2 * len(found.members[0].singular) > 0
+    assert found.summary()
+
+
+def test_nested_configurations_do_not_exhaust_the_stack(small):
+    deep = "{" + '"text_config": {' * 900 + "}" * 901
+    (small / "config.json").write_text(deep)
+    with pytest.raises(DomainError, match="how many heads"):
+        scan_weights(small)
 
 
 def test_torch_attention_is_stacked(tmp_path):

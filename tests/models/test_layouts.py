@@ -6,13 +6,16 @@ the values of one head makes the output projection show that head's OV circuit. 
 taken off. Dense products are decomposed.
 """
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bulkedge.models import scan_weights  # noqa: E402
+from bulkedge.models import circuits, scan_weights  # noqa: E402
 
 WIDTH, HEADS, DIM = 24, 4, 6
 BASIC = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": 2, "intermediate_size": 16}
@@ -175,10 +178,14 @@ def built(make):
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # one architecture still calls it when it is imported
 @pytest.mark.parametrize("make", INPUTS, ids=lambda make: make.__name__)
-def test_circuits_are_those_of_the_model(make, tmp_path):
+def test_circuits_are_those_of_the_model(make, tmp_path, monkeypatch):
     model = built(make)
     model.save_pretrained(tmp_path)
     found = scan_weights(tmp_path)
+    monkeypatch.setattr(circuits, "ENTRIES", 1)  # one group of heads at a time
+    for together, apart in zip(found.members, scan_weights(tmp_path).members, strict=True):
+        np.testing.assert_allclose(together.singular, apart.singular, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(together.bias_norm, apart.bias_norm, rtol=1e-9, atol=1e-12)
     wanted = list(Probe(model).circuits(INPUTS[make]))
     assert len(found.members) == 2 * len(wanted) > 0
     for k, (scores, written, added) in enumerate(wanted):
@@ -243,3 +250,13 @@ def test_the_order_of_modules_is_that_of_the_calls(tmp_path):
         *first,
         *(each.replace("block.0", "block.1") for each in first),
     ]
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "circuits.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {})  # noqa: S102 - our own page
+    said = capsys.readouterr().out.splitlines()
+    shown = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1].splitlines()
+    assert said[-1] == shown[-1]
+    assert ("QK circuits: 4 of 16" in said[1], "OV circuits: 0 of 16" in said[2]) == (True, True)

@@ -15,7 +15,7 @@ squared length of both is the sum of the singular values, which depends on the p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bulkedge.arrays import Real
-from bulkedge.domains import Choice, Integers
+from bulkedge.domains import Choice, Integers, shown
 from bulkedge.errors import DomainError, MissingPackageError
 from bulkedge.laws.product import ProductLaw
 from bulkedge.laws.units import Unit
@@ -44,8 +44,6 @@ ENTRIES = 2**22
 """Entries of a factor that are decomposed at a time, 32 MiB in double precision; one group of heads at least."""
 WELL_CONDITIONED = 1e-6
 """Smallest over largest eigenvalue of a Gram matrix from which on its square root is computed from itself."""
-ROTARY = {"llama", "mistral", "gptj", "gpt_neox", "falcon", "phi", "phi3", "qwen2"}
-"""Architectures whose older configurations do not mention their rotary positions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,7 +315,7 @@ def scan_weights(path: str | Path, *, layers: Iterable[int] | None = None) -> Ci
     members: list[LayerCircuits] = []
     for layer in track(chosen, "layers"):
         members += [_circuit(checkpoint, layer, found[layer], kind) for kind in FACTORS]
-    architecture = str(checkpoint.config.get("model_type", "model"))
+    architecture = str(checkpoint.config.get("model_type") or "model")
     return Circuits(tuple(members), architecture, _notes(checkpoint, found, members))
 
 
@@ -382,12 +380,12 @@ def _triangular(matrices: Real) -> Real:
 
 
 def _notes(checkpoint: Checkpoint, found: Sequence[Attention], members: Sequence[LayerCircuits]) -> tuple[str, ...]:
-    configs = [each.config for each in found]
     normed = re.compile(r"(^|\.)(q|k|query|key)_?(layer)?norm\b")
     left = unread(checkpoint, found)
+    named = ", ".join(map(shown, left[:3]))
     notes = {
         "Positions are rotary: QK circuits are those between tokens at the same position (offset zero).": any(
-            _rotary(each) for each in configs
+            each.rotary for each in found
         ),
         "Queries or keys are normalised before the scores: QK circuits are without these norms and their gains.": any(
             normed.search(name) for name in checkpoint.tensors
@@ -395,15 +393,6 @@ def _notes(checkpoint: Checkpoint, found: Sequence[Attention], members: Sequence
         "Projections have biases, which are not part of the circuits; bias_norm is the length of what they add.": any(
             each.biased for each in members
         ),
-        f"{len(left)} matrices whose names speak of attention were not read, as {', '.join(left[:3])}.": bool(left),
+        f"{len(left)} matrices whose names speak of attention were not read, as {named}.": bool(left),
     }
     return tuple(note for note, holds in notes.items() if holds)
-
-
-def _rotary(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration has rotary positions."""
-    if config.get("alibi"):
-        return False
-    said = any(re.match(r"(rope|rotary)(_|$)", key) and value for key, value in config.items())
-    named = config.get("position_embedding_type") in {"rope", "rotary"}
-    return said or named or config.get("model_type") in ROTARY

@@ -122,5 +122,5 @@ def model_types(config: Mapping[str, Any]) -> set[str]:
     set of str
         All of them; models of several towers have one for each.
     """
-    inside = [model_types(each) for each in config.values() if isinstance(each, dict)]
-    return {str(config.get("model_type"))}.union(*inside)
+    parts = (each for each in config.values() if isinstance(each, dict))
+    return {str(each.get("model_type")) for each in (config, *parts)}

@@ -20,6 +20,8 @@ from bulkedge.models.layouts import LAYOUTS, PARTS, Layout, Part, model_types
 HEADS = Integers(1, 2**16)
 SHOWN = 12
 """Names of tensors that an error shows."""
+ROTARY = {"llama", "mistral", "gptj", "gpt_neox", "falcon", "phi", "phi3", "qwen2"}
+"""Architectures whose older configurations do not mention their rotary positions."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,16 @@ class Attention:
     def group(self) -> int:
         """Query heads that share a key head."""
         return self.heads // self.key_heads
+
+    @property
+    def rotary(self) -> bool:
+        """Whether queries and keys are turned by their positions, as far as the configuration tells."""
+        config = self.config
+        if config.get("alibi"):
+            return False
+        said = any(re.match(r"(rope|rotary)(_|$)", key) and value for key, value in config.items())
+        named = str(config.get("position_embedding_type")) in {"rope", "rotary"}
+        return said or named or str(config.get("model_type")) in ROTARY
 
     def weights(self, checkpoint: Checkpoint, part: Part, groups: range) -> Real:
         """The weights of some heads.
@@ -226,10 +238,11 @@ def _attention(checkpoint: Checkpoint, layout: Layout, names: Mapping[str, str])
         key_heads = keys // max(dim, 1)
         fits = (queries, keys, values) == (heads * dim, key_heads * dim, key_heads * value_dim)
     fits &= inner == heads * value_dim > 0 and dim > 0 and key_heads > 0 and heads % max(key_heads, 1) == 0
-    if not fits or said not in {None, key_heads} or config.get("head_dim", config.get("d_kv")) not in {None, dim}:
+    head_dim = config.get("head_dim", config.get("d_kv"))
+    if not fits or said not in {None, key_heads} or not (head_dim is None or head_dim == dim):
         raise DomainError(
             f"the shapes of {module!r} (outputs first), {shapes}, are not those of {heads} heads, {said or 'as many'} "
-            f"key heads and head_dim {config.get('head_dim', config.get('d_kv'))} that its configuration says"
+            f"key heads and head_dim {shown(head_dim)} that its configuration says"
         )
     return Attention(
         module, layout, names, heads, key_heads,
@@ -264,7 +277,7 @@ def config_of(config: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     return config
 
 
-HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
 
 
 def _counted(config: Mapping[str, Any]) -> bool:

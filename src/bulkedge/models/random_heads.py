@@ -5,7 +5,7 @@ With factors of shape (left, dim) and (right, dim) and independent entries, the 
 
 >>> null = RandomHead.of(768, 64, 768)
 >>> round(null.law.edge, 3), round(null.edge, 3)
-(2.058, 2.153)
+(2.037, 2.131)
 >>> values = null.draw(np.random.default_rng(1))
 >>> float(null.distance(values)) < 2 * null.typical_distance()
 True
@@ -55,10 +55,12 @@ class RandomHead:
 
         Parameters
         ----------
-        left, right : int
-            Widths of the factors.
+        left : int
+            Width of the left factor.
         dim : int
             Dimension of the head.
+        right : int
+            Width of the right factor.
 
         Returns
         -------
