@@ -208,17 +208,20 @@ def split_by(module, fused):
     return [each[0].transpose(0, 1).numpy() for each in module._split_heads(fused)]
 
 
-@pytest.mark.parametrize("kind", ["bloom", "falcon", "falcon, many keys", "falcon, new"])
+@pytest.mark.parametrize("kind", ["bloom", "persimmon", "falcon", "falcon, many keys", "falcon, new"])
 def test_fused_projections_are_taken_apart_as_the_model_does(kind, tmp_path):
     """Architectures without transformers' interface: their own split of the fused projection, of the identity."""
     if kind == "bloom":
         config = transformers.BloomConfig(n_layer=1, n_head=HEADS, hidden_size=WIDTH, vocab_size=30)
         model = built(lambda: transformers.BloomModel(config))
+    elif kind == "persimmon":
+        config = transformers.PersimmonConfig(**TEXT | {"num_hidden_layers": 1}, **NO_TOKENS)
+        model = built(lambda: transformers.PersimmonModel(config))
     else:
         options = {"multi_query": kind == "falcon", "new_decoder_architecture": kind.endswith("new"), "num_kv_heads": 2}
         config = transformers.FalconConfig(**BASIC | {"num_hidden_layers": 1, "vocab_size": 30} | options)
         model = built(lambda: transformers.FalconModel(config))
-    module = model.h[0].self_attention
+    module = model.layers[0].self_attn if kind == "persimmon" else model.h[0].self_attention
     model.save_pretrained(tmp_path)
     with torch.no_grad():
         fused = torch.eye(WIDTH).double() @ module.query_key_value.weight.T

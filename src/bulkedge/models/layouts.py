@@ -85,7 +85,7 @@ def _fused(
     return Layout(name, name, name, outputs, order, transposed, of)
 
 
-NEOX = ("gpt_neox", "gpt_neox_japanese", "bloom", "falcon", "RefinedWeb", "RefinedWebModel", "persimmon")
+NEOX = ("gpt_neox", "gpt_neox_japanese", "bloom", "falcon", "persimmon")
 LAYOUTS = (
     # Llama, Mistral, Qwen, Gemma; OPT, BART, Whisper, CLIP, GPT-J, GPT-Neo; Phi-2
     _separate("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "dense"),
