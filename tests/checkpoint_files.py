@@ -43,6 +43,7 @@ def write_config(folder, **config):
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
+STEM = "model.layers.0.self_attn."
 SIZES = {"heads": 4, "key_heads": 2, "dim": 8, "width": 32}
 
 
@@ -65,3 +66,10 @@ def write_llama(folder, rng, layers=2, dtype="F32", **sizes):
     write_config(folder, **LLAMA)
     write_tensors(folder / "model.safetensors", tensors, dtype)
     return tensors
+
+
+def dense(tensors, head, group=2, dim=8):
+    """The two products of a head of Llama's layer 0, in full."""
+    own, shared = (slice(k * dim, (k + 1) * dim) for k in (head, head // group))
+    query, key, value, output = (tensors[f"{STEM}{name}_proj.weight"] for name in "qkvo")
+    return {"QK": query[own].T @ key[shared], "OV": value[shared].T @ output[:, own].T}
