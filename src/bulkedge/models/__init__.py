@@ -11,6 +11,7 @@ from bulkedge.models.weights import TABLES, embedding_table
 
 if TYPE_CHECKING:
     from bulkedge.models.ablation import ablate_heads
+    from bulkedge.models.circuits import Circuits, scan_weights
     from bulkedge.models.layers import Layer, Visit, capture, stream
     from bulkedge.models.results import Scan, compare_scans, load_scan
     from bulkedge.models.scanning import scan
@@ -19,6 +20,7 @@ __all__ = [
     "MODELS",
     "TABLES",
     "TEXTS",
+    "Circuits",
     "Layer",
     "Scan",
     "Visit",
@@ -30,16 +32,18 @@ __all__ = [
     "packaged_model",
     "sample_text",
     "scan",
+    "scan_weights",
     "stream",
 ]
 
 LAZY = {
     "ablation": ("ablate_heads",),
+    "circuits": ("Circuits", "scan_weights"),
     "layers": ("Layer", "Visit", "capture", "stream"),
     "results": ("Scan", "compare_scans", "load_scan"),
     "scanning": ("scan",),
 }
-"""Modules that need torch, and what is public in them."""
+"""Modules that need torch or laws, and what is public in them."""
 
 if not TYPE_CHECKING:
 
