@@ -180,6 +180,7 @@ class Scan:
         # texts of any length are in the specification of Zarr, those of fixed length are not
         texts = [name for name, each in self.data.variables.items() if each.dtype.kind == "U"]
         saved = self.data.assign({name: self.data[name].astype(object) for name in texts})
+        saved.attrs["order"] = list(self.data.data_vars)
         saved.to_zarr(path, zarr_format=3, consolidated=False)
         return path
 
@@ -206,6 +207,7 @@ def load_scan(path: str | Path) -> Scan:
         data = xr.open_zarr(path, consolidated=False, chunks=None).load()
         texts = [name for name, each in data.variables.items() if each.dtype.kind in "TO"]
         data = data.assign({name: data[name].copy(data=np.array(data[name].to_numpy().tolist())) for name in texts})
+        data = data[data.attrs.pop("order")]
         missing = {"kind", "spectrum", "beta"} - set(data.data_vars) or {"model"} - set(data.attrs)
     except (OSError, KeyError, ValueError) as error:
         raise StoreError(f"{path} is not a scan that Scan.save wrote: {error}") from None
