@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from bulkedge.heads.measures import FEWEST, LEVELS, MEASURES, MOST_SINKS, NEAR, measured
+from bulkedge.heads.measures import COMPARED, LEVELS, MEASURES, MOST_SINKS, compared, measured
+from bulkedge.heads.sight import FEWEST, NEAR, Sight
 
 TOKENS = 40
 
@@ -250,3 +251,22 @@ def test_torch_agrees():
     other = measured(*(torch.from_numpy(each) for each in (content, bias, ids)))
     for name, values in plain.items():
         np.testing.assert_allclose(other[name], values, rtol=1e-9, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_what_is_compared_is_what_is_measured(mask):
+    """With a sink in one head: the same numbers from both functions, and the same rank of scores from factors."""
+    rng = np.random.default_rng(8)
+    query, key = rng.standard_normal((2, 2, TOKENS, 5))
+    key[0, 3] += 4 * query[0].mean(axis=0) / np.linalg.norm(query[0].mean(axis=0))
+    query[0] += query[0].mean(axis=0) * 12
+    content, ids = query @ np.swapaxes(key, 1, 2), rng.integers(0, 8, TOKENS)
+    sight = Sight.of(content, bias_of(mask), ids)
+    plain, factored = measured(content, bias_of(mask), ids), measured(content, sight=sight, factors=(query, key))
+    assert plain["sink_count"].max() > 0
+    brief = compared(content, sight)
+    assert set(brief) == {*COMPARED, "spectrum"}
+    for name, values in factored.items():
+        np.testing.assert_allclose(plain[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
+        if name in brief:
+            np.testing.assert_array_equal(brief[name], values, err_msg=name)

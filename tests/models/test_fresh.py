@@ -13,7 +13,8 @@ from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.heads.measures import LEVELS, measured, spread  # noqa: E402
 from bulkedge.models import fresh as room  # noqa: E402
 from bulkedge.models import stream  # noqa: E402
-from bulkedge.models.fresh import FreshHeads, draw_fresh, fresh_weights, head_scores, spectral_distance  # noqa: E402
+from bulkedge.models.fresh import FreshHeads, draw_fresh, fresh_weights, spectral_distance  # noqa: E402
+from bulkedge.models.scores import scores_of  # noqa: E402
 from bulkedge.models.surprise import benjamini_hochberg, beside, p_values  # noqa: E402
 
 
@@ -122,10 +123,10 @@ def random_heads(name, seed, betas=(0.5, 1.0, 2.0, 3.0), tokens=96, draws=19):
     found = []
 
     def visit(each):
-        content, bias = head_scores(each.layer)
+        content, sight, _ = next(scores_of(each.layer, ids))
         targets = torch.tensor(betas, dtype=torch.float64)
-        content = content * (targets / spread(content, bias))[:, None, None]
-        measures = measured(content, bias, ids)
+        content = content * (targets / spread(content, sight))[:, None, None]
+        measures = measured(content, sight=sight)
         fresh = draw_fresh(each, ids, measures["beta_without_sink"], draws, generator(seed))
         found.append(beside(measures, fresh))
 
@@ -154,10 +155,10 @@ def test_a_planted_stripe_is_told():
     found = []
 
     def visit(each):
-        content, bias = head_scores(each.layer)
-        content = content / spread(content, bias)[:, None, None]
+        content, sight, _ = next(scores_of(each.layer, ids))
+        content = content / spread(content, sight)[:, None, None]
         content[1] += 4.0 * torch.eye(60, dtype=torch.float64).roll(-1, 1)
-        measures = measured(content, bias, ids)
+        measures = measured(content, sight=sight)
         found.append(beside(measures, draw_fresh(each, ids, measures["beta_without_sink"], 19, generator(1))))
 
     stream(model, visit, input_ids=ids[None])

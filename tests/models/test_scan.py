@@ -201,5 +201,5 @@ def test_numbers_that_are_not_finite_are_refused():
     model, _ = build("bert")
     with torch.no_grad():
         model.encoder.layer[1].attention.self.query.weight.fill_(float("nan"))
-    with pytest.raises(DomainError, match="not finite"):
+    with pytest.raises(DomainError, match="not all finite"):
         be.scan(model, IDS, draws=0, probe=False)

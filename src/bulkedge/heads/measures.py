@@ -19,7 +19,8 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from bulkedge.arrays import Real, as_numpy
-from bulkedge.heads.columns import Columns, positive
+from bulkedge.heads.columns import Columns
+from bulkedge.heads.sight import NEAR, Sight, positive
 
 LEVELS = np.linspace(0.0, 1.0, 257)
 """Levels of the quantile function that stands for a spectrum."""
@@ -30,10 +31,6 @@ SINK_AGREEMENT = 1 / 3
 directions of queries choose keys, some keys get as much from a fraction of the rows."""
 SINK_RATIO, MOST_SINKS = 1 / 3, 4
 """Sinks have at least this share of the strongest one's attention; if more keys than that do, none is singled out."""
-NEAR = 8
-"""Keys so far from their row are near."""
-FEWEST = 16
-"""Rows that see fewer keys are left out of means over rows, because they have no choice."""
 
 MEASURES = {
     "beta": "Root mean square over rows of the spread of a row's content scores over the keys that it sees.",
@@ -43,8 +40,8 @@ MEASURES = {
     "evenness": "Mean entropy of a row over the logarithm of the number of keys that it sees; 1 is uniform.",
     "largest": "Mean over rows of the largest weight.",
     "sink_mass": "Mean share of a row's attention on sinks: keys that get 5 % of the attention of the rows that see "
-    "them, eight times an even share, more or less the same from all, and a third of what the strongest gets; more than "
-    "four such keys are no sinks.",
+    "them, eight times an even share, more or less the same from all, and a third of what the strongest gets; more "
+    "than four such keys are no sinks.",
     "sink_count": "Number of sinks.",
     "sink_position": "Position of the strongest sink, or -1.",
     "offset": "The offset of key minus row whose stripe gets most attention.",
@@ -66,9 +63,16 @@ MEASURES = {
     "gap": "1 - s2/s1 of the whole attention matrix.",
 }
 """What is measured on every head, and what it means."""
+COMPARED = (
+    *("beta_without_sink", "evenness", "largest", "offset_mass", "near_mass", "same_token_mass"),
+    *("column_energy", "stable_rank", "effective_rank"),
+)
+"""What fresh heads are measured by."""
 
 
-def measured(content: Any, bias: Any = None, ids: Any = None) -> dict[str, Real]:
+def measured(
+    content: Any, bias: Any = None, ids: Any = None, *, sight: Sight | None = None, factors: Any = None
+) -> dict[str, Real]:
     """Measure heads.
 
     Parameters
@@ -80,6 +84,11 @@ def measured(content: Any, bias: Any = None, ids: Any = None) -> dict[str, Real]
     ids : array of shape (tokens,), optional
         Token of every position, where rows and keys are of one sequence. Without it what is about positions and tokens
         is nan.
+    sight : Sight, optional
+        Bias and ids, worked out before for other heads of the layer; in place of both.
+    factors : pair of arrays, optional
+        Queries (heads, rows, dim) and keys (heads, tokens, dim) whose products are the content, where they are at hand:
+        the rank of the scores costs less with them.
 
     Returns
     -------
@@ -88,142 +97,149 @@ def measured(content: Any, bias: Any = None, ids: Any = None) -> dict[str, Real]
         (heads, tokens); and ``"spectrum"``, singular values without sinks at the :data:`LEVELS`, of shape (heads,
         levels), smallest first.
     """
-    view = _View.of(content, bias)
-    whole = view.softmax(view.xp.zeros_like(view.seen_columns))
-    sinks = _sinks(view, whole)
-    found = _rows_of(view, whole) | _sink_facts(view, whole, sinks)
-    bare = not bool(view.xp.any(sinks))
-    rest = whole if bare else view.softmax(sinks)
-    found["beta_without_sink"] = found["beta"] if bare else view.spread(sinks)
-    found["score_rank"] = _score_rank(view, sinks)
-    columns = Columns.of(rest, view.seen, 1 - sinks)
-    found |= _column_facts(view, rest, columns)
-    found |= _stripes(view, rest, columns, ids)
-    found |= _same_token(view, rest, columns, sinks, ids)
-    values = _singular_values(rest)
-    found |= _ranks(values)
-    found["columns"] = view.xp.sum(whole, axis=1) / whole.shape[1]
-    found |= _top_two(whole) if not bare else {"s1": values[:, -1], "gap": 1 - values[:, -2] / values[:, -1]}
+    heads = _Heads.of(content, sight or Sight.of(content, bias, ids))
+    xp, whole, values = heads.xp, heads.whole, _singular_values(heads.rest)
+    found = _compared(heads, values) | _sink_facts(heads)
+    found["beta"] = heads.sight_spread(xp.zeros_like(heads.sinks)) if heads.sunk else found["beta_without_sink"]
+    found["entropy"] = xp.sum(heads.entropy * heads.sight.busy, axis=-1)
+    found["score_rank"] = _score_rank(heads, factors)
+    found["columns"] = xp.sum(whole, axis=1) / whole.shape[1]
+    found |= _top_two(whole) if heads.sunk else {"s1": values[:, -1], "gap": 1 - values[:, -2] / values[:, -1]}
     return {name: as_numpy(each) for name, each in found.items()}
 
 
-def spread(content: Any, bias: Any = None) -> Any:
+def compared(content: Any, sight: Sight) -> dict[str, Real]:
+    """The measures of heads by which they are compared with fresh ones, and nothing else.
+
+    Parameters
+    ----------
+    content : array of shape (heads, rows, tokens)
+        As for :func:`measured`.
+    sight : Sight
+        Who sees whom.
+
+    Returns
+    -------
+    dict of str to array
+        :data:`COMPARED` and ``"spectrum"``.
+    """
+    heads = _Heads.of(content, sight)
+    found = _compared(heads, _singular_values(heads.rest))
+    return {name: as_numpy(found[name]) for name in (*COMPARED, "spectrum")}
+
+
+def spread(content: Any, sight: Sight) -> Any:
     """Inverse temperature of heads: root mean square over rows of the spread of a row's content scores.
 
     Parameters
     ----------
-    content, bias : array
+    content : array of shape (heads, rows, tokens)
         As for :func:`measured`.
+    sight : Sight
+        Who sees whom.
 
     Returns
     -------
     array of shape (heads,)
         In the library of the scores.
     """
-    view = _View.of(content, bias)
-    return view.spread(view.xp.zeros_like(view.seen_columns))
+    return _spread(content, sight, None)
 
 
-class _View(NamedTuple):
-    """Scores, and who sees what: ``seen`` is (heads or 1, rows, tokens) or None for all."""
+def _spread(content: Any, sight: Sight, sinks: Any) -> Any:
+    """The same over keys that are no sinks (heads, tokens)."""
+    xp = sight.xp
+    shown = content if sight.seen is None else content * sight.seen
+    if sinks is None:
+        count, kept = xp.clip(sight.row_counts, 1.0, None), shown
+    else:
+        count, kept = xp.clip(sight.total(1 - sinks), 1.0, None), shown * (1 - sinks)[:, None, :]
+    mean = xp.sum(kept, axis=-1) / count
+    square = xp.sum(kept * shown, axis=-1) / count - mean**2
+    return xp.sqrt(xp.sum(xp.clip(square, 0.0, None) * sight.busy, axis=-1))
 
-    xp: Any
+
+class _Heads(NamedTuple):
+    """Attention matrices, (heads, rows, tokens), whole and without sinks."""
+
+    sight: Sight
     content: Any
-    bias: Any
-    seen: Any
-    seen_rows: Any
-    """Number of keys that each row sees, (heads or 1, rows)."""
-    seen_columns: Any
-    """Number of rows that see each key, (heads, tokens)."""
+    whole: Any
+    entropy: Any
+    """Of the rows of the whole, (heads, rows)."""
+    sinks: Any
+    """Ones for keys that are sinks, (heads, tokens)."""
+    sunk: bool
+    """Whether there is any."""
+    rest: Any
 
     @classmethod
-    def of(cls, content: Any, bias: Any) -> _View:
-        xp = array_namespace(content)
-        heads, rows, tokens = content.shape
-        if bias is None:
-            full = xp.ones((1, 1), dtype=content.dtype, device=device(content))
-            return cls(
-                xp,
-                content,
-                None,
-                None,
-                tokens * xp.broadcast_to(full, (1, rows)),
-                rows * xp.broadcast_to(full, (heads, tokens)),
-            )
-        bias = bias if bias.ndim == 3 else xp.reshape(bias, (1, *bias.shape[-2:]))
-        seen = xp.broadcast_to(bias > -xp.inf, (bias.shape[0], rows, tokens))
-        numbers = xp.astype(seen, content.dtype)
-        columns = xp.broadcast_to(xp.sum(numbers, axis=1), (heads, tokens))
-        return cls(xp, content, bias, seen, xp.sum(numbers, axis=2), columns)
+    def of(cls, content: Any, sight: Sight) -> _Heads:
+        whole, normaliser = _softmax(content, sight, None)
+        scores = sight.xp.sum(whole * content, axis=-1)
+        if sight.positional is not None:
+            scores = scores + sight.xp.sum(whole * sight.positional, axis=-1)
+        entropy = sight.xp.clip(normaliser - scores, 0.0, None)
+        sinks = _sinks(whole, sight)
+        sunk = bool(sight.xp.any(sinks > 0))
+        rest = _softmax(content, sight, sinks)[0] if sunk else whole
+        return cls(sight, content, whole, entropy, sinks, sunk, rest)
 
     @property
-    def busy(self) -> Any:
-        """Weights of rows in means over rows, (heads or 1, rows): those with a choice, and all if none has."""
-        enough = self.seen_rows >= min(FEWEST, self.content.shape[2])
-        some = self.xp.any(enough, axis=-1, keepdims=True)
-        weights = self.xp.astype(enough | ~some, self.content.dtype)
-        return weights / self.xp.sum(weights, axis=-1, keepdims=True)
+    def xp(self) -> Any:
+        return self.sight.xp
 
-    def spread(self, sinks: Any) -> Any:
-        """Root mean square over busy rows of the spread of content scores over keys that are seen and no sinks."""
-        xp = self.xp
-        kept = xp.broadcast_to(1 - sinks[:, None, :], self.content.shape)
-        if self.seen is not None:
-            kept = kept * xp.astype(self.seen, kept.dtype)
-        count = xp.clip(xp.sum(kept, axis=-1), 1.0, None)
-        mean = xp.sum(self.content * kept, axis=-1) / count
-        square = xp.sum(((self.content - mean[..., None]) * kept) ** 2, axis=-1) / count
-        return xp.sqrt(xp.sum(square * self.busy, axis=-1))
-
-    def softmax(self, sinks: Any) -> Any:
-        """Attention over the keys that are no sinks, (heads, rows, tokens); rows that see none of those are zero."""
-        xp = self.xp
-        scores = self.content if self.bias is None else self.content + self.bias
-        if bool(xp.any(sinks > 0)):
-            scores = xp.where(sinks[:, None, :] > 0, -xp.inf, scores)
-        top = xp.max(scores, axis=-1, keepdims=True)
-        weights = xp.exp(scores - xp.where(top > -xp.inf, top, xp.zeros_like(top)))
-        total = xp.sum(weights, axis=-1, keepdims=True)
-        return weights / xp.where(total > 0, total, xp.ones_like(total))
+    def sight_spread(self, sinks: Any) -> Any:
+        return _spread(self.content, self.sight, sinks)
 
 
-def _sinks(view: _View, whole: Any) -> Any:
+def _softmax(content: Any, sight: Sight, sinks: Any) -> tuple[Any, Any]:
+    """Attention over the keys that are no sinks, zero in rows that see none of those; and the log normalisers."""
+    xp = sight.xp
+    scores = content if sight.added is None else content + sight.added
+    if sinks is not None:
+        scores = xp.where(sinks[:, None, :] > 0, -xp.inf, scores)
+    top = xp.max(scores, axis=-1, keepdims=True)
+    top = xp.where(top > -xp.inf, top, xp.zeros_like(top))
+    weights = xp.exp(scores - top)
+    total = positive(xp.sum(weights, axis=-1, keepdims=True))
+    return weights / total, (top + xp.log(total))[..., 0]
+
+
+def _sinks(whole: Any, sight: Sight) -> Any:
     """Ones for keys that are sinks, (heads, tokens); only keys that a quarter of the rows see can be."""
-    xp, rows = view.xp, whole.shape[1]
-    counts = xp.where(view.seen_columns > 0, view.seen_columns, xp.ones_like(view.seen_columns))
+    xp, rows = sight.xp, whole.shape[1]
+    counts = positive(sight.column_counts)
     share = xp.sum(whole, axis=1) / counts
-    even = 1 / xp.where(view.seen_rows > 0, view.seen_rows, xp.ones_like(view.seen_rows))
-    if view.seen is None:
-        expected = xp.broadcast_to(even[:, :1], share.shape)
-    else:
-        expected = xp.sum(xp.where(view.seen, even[..., None], 0.0), axis=1) / counts
     agreed = share**2 >= SINK_AGREEMENT * xp.sum(whole**2, axis=1) / counts
-    found = (share >= SINK_SHARE) & (share >= SINK_TIMES * expected) & (view.seen_columns >= rows / 4) & agreed
+    found = (share >= SINK_SHARE) & (share >= SINK_TIMES * sight.even) & (sight.column_counts >= rows / 4) & agreed
     strongest = xp.max(xp.where(found, share, xp.zeros_like(share)), axis=-1, keepdims=True)
     numbers = xp.astype(found & (share >= SINK_RATIO * strongest), whole.dtype)
     return xp.where(xp.sum(numbers, axis=-1, keepdims=True) > MOST_SINKS, xp.zeros_like(numbers), numbers)
 
 
-def _rows_of(view: _View, whole: Any) -> dict[str, Any]:
-    """What is about single rows of the whole matrix."""
-    xp = view.xp
-    logs = xp.log(xp.where(whole > 0, whole, xp.ones_like(whole)))
-    entropy = -xp.sum(whole * logs, axis=-1)
-    even = xp.log(xp.clip(view.seen_rows, 2.0, None))
+def _compared(heads: _Heads, values: Any) -> dict[str, Any]:
+    """What heads are compared by, with the fit of common preferences under its own name."""
+    xp, sight = heads.xp, heads.sight
+    even = xp.log(xp.clip(sight.row_counts, 2.0, None))
+    columns = Columns.of(heads.rest, sight, 1 - heads.sinks)
     return {
-        "beta": view.spread(xp.zeros_like(view.seen_columns)),
-        "entropy": xp.sum(entropy * view.busy, axis=-1),
-        "evenness": xp.sum(entropy / even * view.busy, axis=-1),
-        "largest": xp.sum(xp.max(whole, axis=-1) * view.busy, axis=-1),
+        "beta_without_sink": heads.sight_spread(heads.sinks if heads.sunk else None),
+        "evenness": xp.sum(heads.entropy / even * sight.busy, axis=-1),
+        "largest": xp.sum(xp.max(heads.whole, axis=-1) * sight.busy, axis=-1),
+        **_column_facts(heads, columns),
+        **_stripes(heads, columns),
+        **_same_token(heads, columns),
+        **_ranks(values),
     }
 
 
-def _sink_facts(view: _View, whole: Any, sinks: Any) -> dict[str, Any]:
-    xp = view.xp
+def _sink_facts(heads: _Heads) -> dict[str, Any]:
+    xp, whole, sinks = heads.xp, heads.whole, heads.sinks
     columns = xp.sum(whole, axis=1) * sinks
     count = xp.sum(sinks, axis=-1)
     strongest = xp.astype(xp.argmax(columns, axis=-1), whole.dtype)
-    mass = xp.sum(xp.matmul(whole, sinks[..., None])[..., 0] * view.busy, axis=-1)
+    mass = xp.sum(xp.matmul(whole, sinks[..., None])[..., 0] * heads.sight.busy, axis=-1)
     return {
         "sink_mass": mass,
         "sink_count": count,
@@ -231,96 +247,78 @@ def _sink_facts(view: _View, whole: Any, sinks: Any) -> dict[str, Any]:
     }
 
 
-def _column_facts(view: _View, rest: Any, columns: Columns) -> dict[str, Any]:
+def _column_facts(heads: _Heads, columns: Columns) -> dict[str, Any]:
     """How much of the matrix the common preferences are: of all, and of what an even spread leaves."""
-    xp = view.xp
+    xp, rest, busy = heads.xp, heads.rest, heads.sight.busy
     taken = xp.clip(xp.sum(rest, axis=2), None, 1.0)
     product = xp.matmul(rest, columns.x[..., None])[..., 0] / columns.totals
     own, squares = taken * columns.energy(), xp.sum(rest**2, axis=2)
-    spread = xp.sum((squares - taken / positive(columns.keys)) * view.busy, axis=-1)
-    missed = xp.sum((squares - 2 * product + own) * view.busy, axis=-1)
-    uneven = spread > 1e-12 * xp.sum(squares * view.busy, axis=-1)
-    share = 1 - missed / xp.where(uneven, spread, xp.ones_like(spread))
+    uneven = xp.sum((squares - taken / positive(columns.keys)) * busy, axis=-1)
+    missed = xp.sum((squares - 2 * product + own) * busy, axis=-1)
+    some = uneven > 1e-12 * xp.sum(squares * busy, axis=-1)
+    share = 1 - missed / xp.where(some, uneven, xp.ones_like(uneven))
     return {
         "column_energy": xp.sum(product, axis=-1) ** 2 / (xp.sum(own, axis=-1) * xp.sum(squares, axis=-1)),
-        "column_share": xp.where(uneven, xp.clip(share, 0.0, None), xp.zeros_like(share)),
+        "column_share": xp.where(some, xp.clip(share, 0.0, None), xp.zeros_like(share)),
     }
 
 
-def _score_rank(view: _View, sinks: Any) -> Any:
-    """Participation number of the content scores over rows that see anything and keys that anyone sees, no sinks."""
-    xp = view.xp
-    keys = xp.astype(view.seen_columns > 0, view.content.dtype) * (1 - sinks)
-    rows = xp.astype(view.seen_rows > 0, view.content.dtype)
-    kept = rows[..., None] * keys[:, None, :]
-    scores = xp.where(kept > 0, view.content, xp.zeros_like(view.content))
-    scores = (scores - (xp.sum(scores, axis=2) / positive(xp.sum(keys, axis=-1, keepdims=True)))[..., None]) * kept
-    scores = (scores - (xp.sum(scores, axis=1) / positive(xp.sum(rows, axis=-1, keepdims=True)))[:, None]) * kept
-    turned = xp.matrix_transpose(scores)
-    gram = xp.matmul(scores, turned) if scores.shape[1] <= scores.shape[2] else xp.matmul(turned, scores)
-    squares = xp.sum(gram**2, axis=(1, 2))
-    return xp.sum(scores**2, axis=(1, 2)) ** 2 / positive(squares)
+def _score_rank(heads: _Heads, factors: Any) -> Any:
+    """Participation number of the content scores over rows that see anything and keys that anyone sees, no sinks.
+
+    With queries Q and keys K, centred, the squared singular values of ``Q K'`` are the eigenvalues of ``Q'Q K'K``.
+    """
+    xp, sight = heads.xp, heads.sight
+    keys = xp.astype(sight.column_counts > 0, heads.content.dtype) * (1 - heads.sinks)
+    rows = xp.broadcast_to(xp.astype(sight.row_counts > 0, heads.content.dtype), (keys.shape[0], sight.shape[0]))
+    if factors is None:
+        factors = heads.content, xp.broadcast_to(sight.new(xp.eye, sight.shape[1]), (1, *2 * sight.shape[1:]))
+    grams = []
+    for vectors, kept in zip(factors, (rows, keys), strict=True):
+        mean = xp.sum(vectors * kept[..., None], axis=1) / positive(xp.sum(kept, axis=-1, keepdims=True))
+        centred = (vectors - mean[:, None, :]) * kept[..., None]
+        grams.append(xp.matmul(xp.matrix_transpose(centred), centred))
+    product = xp.matmul(*grams)
+    total = xp.sum(xp.linalg.diagonal(product), axis=-1)
+    return total**2 / positive(xp.sum(product * xp.matrix_transpose(product), axis=(1, 2)))
 
 
-def _band(xp: Any, rest: Any) -> Any:
-    """Ones where a key is near its row."""
-    ones = xp.ones(rest.shape[1:], dtype=rest.dtype, device=device(rest))
-    return xp.tril(xp.triu(ones, k=-NEAR), k=NEAR)
-
-
-def _stripes(view: _View, rest: Any, columns: Columns, ids: Any) -> dict[str, Any]:
+def _stripes(heads: _Heads, columns: Columns) -> dict[str, Any]:
     """Mean attention along every diagonal that half of the rows have, and the best of them."""
-    xp = view.xp
-    heads, rows, tokens = rest.shape
-    if ids is None or rows != tokens:
-        nothing = xp.full((heads,), xp.nan, dtype=rest.dtype, device=device(rest))
+    xp, sight, rest = heads.xp, heads.sight, heads.rest
+    number, rows, tokens = rest.shape
+    if not sight.ordered:
+        nothing = sight.new(xp.full, (number,), xp.nan)
         return {"offset": nothing, "offset_mass": nothing, "near_mass": nothing}
-    weighted = xp.flip(rest * view.busy[..., None], axis=1)
+    weighted = xp.flip(rest * sight.busy[..., None], axis=1)
     # row r of rows that are one too wide moves by r when they are cut: what was key minus row becomes the column
-    skewed = xp.concat([weighted, xp.zeros((heads, rows, rows), dtype=rest.dtype, device=device(rest))], axis=-1)
-    skewed = xp.reshape(xp.reshape(skewed, (heads, -1))[:, : rows * (tokens + rows - 1)], (heads, rows, -1))
+    skewed = xp.concat([weighted, sight.new(xp.zeros, (number, rows, rows))], axis=-1)
+    skewed = xp.reshape(xp.reshape(skewed, (number, -1))[:, : rows * (tokens + rows - 1)], (number, rows, -1))
     sums = xp.sum(skewed, axis=1)  # offsets from 1 - rows to tokens - 1
     reach = tokens // 2
-    kept = sums[:, rows - 1 - reach : rows + reach]
-    weights = _stripe_weights(view, rows, reach)
-    masses = kept / weights
-    best = xp.argmax(masses, axis=-1)
+    masses = sums[:, rows - 1 - reach : rows + reach] / sight.stripes
     near = xp.sum(sums[:, rows - 1 - NEAR : rows + NEAR], axis=-1)
-    near_expected = xp.sum(columns.on(_band(xp, rest)) * view.busy, axis=-1)
     return {
-        "offset": xp.astype(best, rest.dtype) - reach,
+        "offset": xp.astype(xp.argmax(masses, axis=-1), rest.dtype) - reach,
         "offset_mass": xp.max(masses, axis=-1),
-        "near_mass": near - near_expected,
+        "near_mass": near - xp.sum(columns.on(sight.near) * sight.busy, axis=-1),
     }
 
 
-def _stripe_weights(view: _View, rows: int, reach: int) -> Any:
-    """Share of the busy rows that have a key at each offset, (heads or 1, 2 reach + 1)."""
-    xp = view.xp
-    up = xp.cumulative_sum(view.busy, axis=-1)  # rows up to i
-    down = 1 - up + view.busy  # rows from i on
-    later = xp.flip(up[:, rows - 1 - reach :], axis=-1)  # offset k >= 0: rows up to l - 1 - k
-    earlier = xp.flip(down[:, 1 : reach + 1], axis=-1)  # offset -k: rows from k on
-    return xp.clip(xp.concat([earlier, later], axis=-1), 1e-9, None)
-
-
-def _same_token(view: _View, rest: Any, columns: Columns, sinks: Any, ids: Any) -> dict[str, Any]:
-    xp = view.xp
-    heads, rows, tokens = rest.shape
-    if ids is None or rows != tokens:
-        nothing = xp.full((heads,), xp.nan, dtype=rest.dtype, device=device(rest))
+def _same_token(heads: _Heads, columns: Columns) -> dict[str, Any]:
+    xp, sight = heads.xp, heads.sight
+    if not sight.ordered:
+        nothing = sight.new(xp.full, (heads.rest.shape[0],), xp.nan)
         return {"same_token_mass": nothing, "same_token_excess": nothing}
-    eye = xp.eye(rows, dtype=rest.dtype, device=device(rest))
-    same = xp.astype(ids[:, None] == ids[None, :], rest.dtype) - eye
-    mass = xp.sum(rest * same, axis=-1)
-    there = xp.matmul(same if columns.seen is None else same * columns.seen, (1 - sinks)[..., None])
-    weights = xp.astype(there[..., 0] > 0, rest.dtype)
+    mass = xp.sum(heads.rest * sight.same, axis=-1)
+    there = xp.matmul(sight.same, (1 - heads.sinks)[..., None])[..., 0]
+    weights = xp.astype(there > 0, mass.dtype)
     count = xp.sum(weights, axis=-1)
 
     def mean(values: Any) -> Any:
         return xp.where(count > 0, xp.sum(values * weights, axis=-1) / xp.clip(count, 1.0, None), xp.nan)
 
-    return {"same_token_mass": mean(mass), "same_token_excess": mean(mass - columns.on(same))}
+    return {"same_token_mass": mean(mass), "same_token_excess": mean(mass - columns.on(sight.same))}
 
 
 def _singular_values(rest: Any) -> Any:

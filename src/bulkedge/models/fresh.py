@@ -20,12 +20,13 @@ import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.errors import DomainError
-from bulkedge.heads.measures import LEVELS, measured, spread
+from bulkedge.heads.measures import LEVELS, compared, spread
+from bulkedge.models.scores import scores_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from bulkedge.models.layers import Layer, Visit
+    from bulkedge.models.layers import Visit
 
 COORDINATE = "beta_without_sink"
 """What heads and fresh heads are compared at equal values of."""
@@ -33,8 +34,6 @@ APART = 1.25
 """Least ratio of neighbouring inverse temperatures of fresh heads."""
 COLDEST, HOTTEST = 0.05, 50.0
 """Fresh heads are not tempered beyond."""
-AT_ONCE = 2**24
-"""Scores that are held at a time."""
 TINY = 1e-9
 
 
@@ -58,51 +57,6 @@ TESTED: dict[str, tuple[Callable[[Real], Real], Callable[[Real], Real]]] = {
     "effective_rank": (_log, np.exp),
 }
 """Measures with a null: the map that makes each smooth in the logarithm of the inverse temperature, and its inverse."""
-
-
-def head_scores(layer: Layer, heads: slice = slice(None)) -> tuple[Tensor, Tensor | None]:
-    """Scores of heads of the first sequence of a layer, in the two parts that measures take.
-
-    Parameters
-    ----------
-    layer : Layer
-        A layer.
-    heads : slice, optional
-        Which heads.
-
-    Returns
-    -------
-    content : Tensor of shape (heads, rows, tokens)
-        ``scale q . k``, in double precision.
-    bias : Tensor or None
-        What is added to it, for all heads or for each.
-    """
-    content = layer.scale * (layer.query[0, heads].double() @ layer.key[0, heads].double().mT)
-    bias = layer.bias()
-    if bias is not None and bias.ndim == 4:
-        bias = bias[0] if bias.shape[1] == 1 else bias[0, heads]
-    return content, bias
-
-
-def portions(layer: Layer, limit: int | None = None) -> Iterator[slice]:
-    """Slices of the heads of a layer whose scores fit into memory.
-
-    Parameters
-    ----------
-    layer : Layer
-        A layer.
-    limit : int, optional
-        How many heads at most; all by default.
-
-    Yields
-    ------
-    slice
-        One after another.
-    """
-    count = layer.query.shape[1] if limit is None else min(limit, layer.query.shape[1])
-    step = max(1, AT_ONCE // (layer.query.shape[2] * layer.key.shape[2]))
-    for start in range(0, count, step):
-        yield slice(start, min(start + step, count))
 
 
 @contextmanager
@@ -255,10 +209,9 @@ def draw_fresh(visit: Visit, ids: Any, betas: Real, draws: int, generator: Any) 
                 f"{layer.name}: queries are not made by linear maps inside of the attention module, so there are no "
                 "fresh weights to compare with; use draws=0"
             )
-        for heads in portions(layer, draws - done):
-            content, bias = head_scores(layer, heads)
-            cold = content / spread(content, bias)[:, None, None]
-            found.append(_stacked([measured(beta * cold, bias, ids) for beta in grid]))
+        for content, sight, _ in scores_of(layer, ids, draws - done):
+            cold = content / spread(content, sight)[:, None, None]
+            found.append(_stacked([compared(beta * cold, sight) for beta in grid]))
             done += len(content)
     joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
     coordinates = np.maximum.accumulate(np.log(np.maximum(joined[COORDINATE], TINY)), axis=1)

@@ -28,10 +28,11 @@ from bulkedge.domains import Integers
 from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.heads.measures import measured
 from bulkedge.models.assembly import Reading, assembled
-from bulkedge.models.fresh import COORDINATE, draw_fresh, head_scores, portions
+from bulkedge.models.fresh import COORDINATE, draw_fresh
 from bulkedge.models.layers import Layer, Visit, stream
 from bulkedge.models.predicted import predicted
 from bulkedge.models.results import Scan
+from bulkedge.models.scores import scores_of
 from bulkedge.models.sequences import Passage, sequences
 from bulkedge.models.surprise import beside
 from bulkedge.progress import tell
@@ -172,16 +173,15 @@ class _Reader:
 
 
 def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
-    """Measures and pictures of the heads of a layer, as many at a time as fit into memory."""
+    """Measures and pictures of the heads of a layer."""
     parts = []
-    for heads in portions(layer):
-        content, bias = head_scores(layer, heads)
+    for content, sight, factors in scores_of(layer, ids):
         if not bool(content.isfinite().all()):
             raise DomainError(
-                f"{layer.name}: scores have entries that are not finite; if the model runs in half precision, try float32"
+                f"{layer.name}: scores are not all finite; if the model runs in half precision, try single"
             )
-        found = measured(content, bias, ids)
-        parts.append(found | {"picture": _picture(content if bias is None else content + bias)})
+        found = measured(content, sight=sight, factors=factors)
+        parts.append(found | {"picture": _picture(content if sight.added is None else content + sight.added)})
     return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
 
 
