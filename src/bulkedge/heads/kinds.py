@@ -40,8 +40,8 @@ class Kind(NamedTuple):
     """What a head of this kind does, in a sentence."""
     reads: str
     """The number that tells it, in terms of measures."""
-    reading: Callable[[Measures], Real]
-    """The same, from measures."""
+    reading: Callable[[Measures], Real] | None
+    """The same, from measures; None for what other kinds leave over."""
     threshold: float
     """The line."""
     width: float
@@ -59,7 +59,14 @@ class Kind(NamedTuple):
         -------
         array of shape (heads,)
             Between 0 and 1, one half at the line; nan where the number is.
+
+        Raises
+        ------
+        DomainError
+            For the kind that is what the others leave over: :func:`kinds_of` scores it.
         """
+        if self.reading is None:
+            raise DomainError(f"kind {self.name!r} is scored by what the other kinds leave over; use kinds_of(measures)")
         beyond = (self.reading(measures) - self.threshold) / self.width
         return np.asarray(0.5 + 0.5 * np.tanh(beyond / 2))
 
@@ -101,8 +108,8 @@ KINDS = (
         "Looks at the neighbours of the row, within eight tokens, more than the popularity of keys explains.",
         "near_mass (1 - sink_mass)",
         _of_all("near_mass"),
-        1 / 8,
-        1 / 32,
+        0.135,
+        0.03,
     ),
     Kind(
         "same token",
@@ -155,9 +162,9 @@ KINDS = (
         "content",
         "Chooses keys by what tokens are, in many directions: what no other kind describes.",
         "1 - the largest score of all kinds but spectrum as random weights",
-        lambda measures: np.full_like(measures["sink_mass"], np.nan),
+        None,
         0.5,
-        0.125,
+        0.5,
     ),
 )
 """All kinds, in the order of precedence."""
@@ -206,8 +213,8 @@ def kinds_of(measures: Measures) -> Kinds:
         If a measure is missing.
     """
     measures = _checked(measures)
-    scores = {kind.name: kind.score(measures) for kind in KINDS}
-    others = np.stack([scores[kind.name] for kind in KINDS if kind.name not in (REST, SPECTRAL)])
+    scores = {kind.name: kind.score(measures) for kind in KINDS if kind.reading is not None}
+    others = np.stack([values for name, values in scores.items() if name != SPECTRAL])
     known = ~np.isnan(scores[KINDS[0].name])
     largest = np.max(np.where(np.isnan(others), 0.0, others), axis=0)
     scores[REST] = np.where(known, 1 - largest, np.nan)
@@ -218,7 +225,12 @@ def kinds_of(measures: Measures) -> Kinds:
 
 
 def idle(measures: Measures) -> np.ndarray:
-    """Heads that may do nothing: sinks and fixed columns have most of the attention, and no other kind is told by place.
+    """Heads that tell rows nothing of their own: sinks and fixed columns have most of the attention.
+
+    Such heads give all rows nearly the same. Where rows are what is predicted, as in a decoder, that is next to nothing.
+    Where rows are averaged, as in encoders of sentences, it may be the very thing: the fixed columns of the last layer
+    of all-MiniLM-L6-v2 gather its embeddings, and cost as much as any other head of that layer when they are switched
+    off. So these are candidates, and no more.
 
     Parameters
     ----------
@@ -228,7 +240,8 @@ def idle(measures: Measures) -> np.ndarray:
     Returns
     -------
     array of booleans of shape (heads,)
-        Candidates; whether they are idle is seen by switching them off, :func:`bulkedge.models.ablate_heads`.
+        Candidates, none of them collapsed, offset, local or of the kind same token. Whether they are idle is seen by
+        switching them off, :func:`bulkedge.models.ablate_heads`.
     """
     measures = _checked(measures)
     fixed = measures["sink_mass"] + (1 - measures["sink_mass"]) * measures["column_share"]
