@@ -10,7 +10,12 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
 
-collect_ignore_glob = [] if find_spec("torch") else ["src/bulkedge/nn/*", "src/bulkedge/models/layers.py"]
+READING = ("default", "layers", "loading", "probing")
+"""Modules of ``models`` that need torch."""
+
+collect_ignore_glob = []
+if not find_spec("torch"):
+    collect_ignore_glob += ["src/bulkedge/nn/*", *(f"src/bulkedge/models/{name}.py" for name in READING)]
 if not find_spec("triton"):
     collect_ignore_glob.append("src/bulkedge/nn/kernels.py")
 

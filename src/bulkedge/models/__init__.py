@@ -12,7 +12,10 @@ from bulkedge.models.weights import TABLES, embedding_table
 if TYPE_CHECKING:
     from bulkedge.models.ablation import ablate_heads
     from bulkedge.models.circuits import Circuits, scan_weights
+    from bulkedge.models.default import default_model, held_out_loss
     from bulkedge.models.layers import Layer, Visit, capture, stream
+    from bulkedge.models.loading import load_model
+    from bulkedge.models.probing import ordinary_tokens, probe
     from bulkedge.models.results import Scan, compare_scans, load_scan
     from bulkedge.models.scanning import scan
 
@@ -27,9 +30,14 @@ __all__ = [
     "ablate_heads",
     "capture",
     "compare_scans",
+    "default_model",
     "embedding_table",
+    "held_out_loss",
+    "load_model",
     "load_scan",
+    "ordinary_tokens",
     "packaged_model",
+    "probe",
     "sample_text",
     "scan",
     "scan_weights",
@@ -39,7 +47,10 @@ __all__ = [
 LAZY = {
     "ablation": ("ablate_heads",),
     "circuits": ("Circuits", "scan_weights"),
+    "default": ("default_model", "held_out_loss"),
     "layers": ("Layer", "Visit", "capture", "stream"),
+    "loading": ("load_model",),
+    "probing": ("ordinary_tokens", "probe"),
     "results": ("Scan", "compare_scans", "load_scan"),
     "scanning": ("scan",),
 }
