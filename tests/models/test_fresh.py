@@ -14,7 +14,7 @@ from bulkedge.heads.measures import LEVELS, measured, spread  # noqa: E402
 from bulkedge.models import fresh as room  # noqa: E402
 from bulkedge.models import stream  # noqa: E402
 from bulkedge.models.fresh import FreshHeads, draw_fresh, fresh_weights, spectral_distance  # noqa: E402
-from bulkedge.models.scores import scores_of  # noqa: E402
+from bulkedge.models.scores import for_heads  # noqa: E402
 from bulkedge.models.surprise import benjamini_hochberg, beside, p_values  # noqa: E402
 
 
@@ -123,7 +123,7 @@ def random_heads(name, seed, betas=(0.5, 1.0, 2.0, 3.0), tokens=96, draws=19):
     found = []
 
     def visit(each):
-        content, sight, _ = next(scores_of(each.layer, ids))
+        content, sight, _ = for_heads(lambda scores: scores, each.layer, ids)[0]
         targets = torch.tensor(betas, dtype=torch.float64)
         content = content * (targets / spread(content, sight))[:, None, None]
         measures = measured(content, sight=sight)
@@ -155,7 +155,7 @@ def test_a_planted_stripe_is_told():
     found = []
 
     def visit(each):
-        content, sight, _ = next(scores_of(each.layer, ids))
+        content, sight, _ = for_heads(lambda scores: scores, each.layer, ids)[0]
         content = content / spread(content, sight)[:, None, None]
         content[1] += 4.0 * torch.eye(60, dtype=torch.float64).roll(-1, 1)
         measures = measured(content, sight=sight)

@@ -1,4 +1,4 @@
-"""The command line: ``bulkedge list | reproduce | sweep | law``. Arguments and printing only; the work is elsewhere."""
+"""The command line: ``bulkedge list | reproduce | sweep | law | scan``. Arguments and printing only; the work is elsewhere."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.table import Table
 
 from bulkedge.cli.options import Declared, LawCommand, StudyCommand, families
 from bulkedge.cli.reproduction import reproduce_command
+from bulkedge.cli.scanning import scan_command
 from bulkedge.cli.terminal import err, explained, fit_width, out, shown_progress, unknown
 from bulkedge.domains import Each, Interval, parameters
 from bulkedge.errors import DomainError
@@ -40,6 +41,7 @@ def main() -> None:
 
 
 main.add_command(reproduce_command)
+main.add_command(scan_command)
 
 
 # -- list --------------------------------------------------------------------------------------------------------------

@@ -66,7 +66,9 @@ class Kind(NamedTuple):
             For the kind that is what the others leave over: :func:`kinds_of` scores it.
         """
         if self.reading is None:
-            raise DomainError(f"kind {self.name!r} is scored by what the other kinds leave over; use kinds_of(measures)")
+            raise DomainError(
+                f"kind {self.name!r} is scored by what the other kinds leave over; use kinds_of(measures)"
+            )
         beyond = (self.reading(measures) - self.threshold) / self.width
         return np.asarray(0.5 + 0.5 * np.tanh(beyond / 2))
 

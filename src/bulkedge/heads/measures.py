@@ -322,10 +322,14 @@ def _same_token(heads: _Heads, columns: Columns) -> dict[str, Any]:
 
 
 def _singular_values(rest: Any) -> Any:
-    """All singular values, smallest first, from the smaller Gram matrix: right to 1e-8 of the largest in doubles."""
-    xp = array_namespace(rest)
-    turned = xp.matrix_transpose(rest)
-    gram = xp.matmul(rest, turned) if rest.shape[1] <= rest.shape[2] else xp.matmul(turned, rest)
+    """All singular values, smallest first, from the smaller Gram matrix: right to 1e-8 of the largest in doubles.
+
+    On a processor NumPy solves, whatever the library of the matrices: it lets other threads work on other heads.
+    """
+    matrices = as_numpy(rest) if str(device(rest)) == "cpu" else rest
+    xp = array_namespace(matrices)
+    turned = xp.matrix_transpose(matrices)
+    gram = xp.matmul(matrices, turned) if rest.shape[1] <= rest.shape[2] else xp.matmul(turned, matrices)
     return xp.sqrt(xp.clip(xp.linalg.eigvalsh(gram), 0.0, None))
 
 

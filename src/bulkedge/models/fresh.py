@@ -21,7 +21,7 @@ import numpy as np
 from bulkedge.arrays import Real
 from bulkedge.errors import DomainError
 from bulkedge.heads.measures import LEVELS, compared, spread
-from bulkedge.models.scores import scores_of
+from bulkedge.models.scores import Scores, for_heads
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -209,10 +209,8 @@ def draw_fresh(visit: Visit, ids: Any, betas: Real, draws: int, generator: Any) 
                 f"{layer.name}: queries are not made by linear maps inside of the attention module, so there are no "
                 "fresh weights to compare with; use draws=0"
             )
-        for content, sight, _ in scores_of(layer, ids, draws - done):
-            cold = content / spread(content, sight)[:, None, None]
-            found.append(_stacked([compared(beta * cold, sight) for beta in grid]))
-            done += len(content)
+        found.extend(for_heads(lambda scores: _at_several(scores, grid), layer, ids, draws - done))
+        done = sum(len(each[COORDINATE]) for each in found)
     joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
     coordinates = np.maximum.accumulate(np.log(np.maximum(joined[COORDINATE], TINY)), axis=1)
     coordinates = coordinates + TINY * np.arange(coordinates.shape[1])  # a sink may hide a step
@@ -227,7 +225,10 @@ def _grid(betas: Real) -> Real:
     return np.array([min(low, middle / APART), middle, max(high, middle * APART)])
 
 
-def _stacked(points: list[dict[str, Real]]) -> dict[str, Real]:
+def _at_several(scores: Scores, grid: Real) -> dict[str, Real]:
+    """Numbers of heads at several inverse temperatures, (heads, grid) each."""
+    cold = scores.content / spread(scores.content, scores.sight)[:, None, None]
+    points = [compared(beta * cold, scores.sight) for beta in grid]
     return {name: np.stack([each[name] for each in points], axis=1) for name in points[0]}
 
 

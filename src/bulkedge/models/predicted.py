@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LONGER = (2, 8, 32)
 """How many times as many tokens a scan asks about."""
-RANGE, ROUNDS = 16.0, 48
+RANGE, ROUNDS = 16.0, 26
 """Temperatures are looked for up to so much, by so many bisections."""
 PREDICTED = ("coupling", "effective_dim", "predicted_entropy", "popularity_correlation")
 

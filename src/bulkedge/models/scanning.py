@@ -32,7 +32,7 @@ from bulkedge.models.fresh import COORDINATE, draw_fresh
 from bulkedge.models.layers import Layer, Visit, stream
 from bulkedge.models.predicted import predicted
 from bulkedge.models.results import Scan
-from bulkedge.models.scores import scores_of
+from bulkedge.models.scores import Scores, for_heads
 from bulkedge.models.sequences import Passage, sequences
 from bulkedge.models.surprise import beside
 from bulkedge.progress import tell
@@ -174,14 +174,17 @@ class _Reader:
 
 def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
     """Measures and pictures of the heads of a layer."""
-    parts = []
-    for content, sight, factors in scores_of(layer, ids):
+
+    def read(scores: Scores) -> dict[str, Any]:
+        content, sight, factors = scores
         if not bool(content.isfinite().all()):
             raise DomainError(
                 f"{layer.name}: scores are not all finite; if the model runs in half precision, try single"
             )
         found = measured(content, sight=sight, factors=factors)
-        parts.append(found | {"picture": _picture(content if sight.added is None else content + sight.added)})
+        return found | {"picture": _picture(content if sight.added is None else content + sight.added)}
+
+    parts = for_heads(read, layer, ids)
     return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
 
 
@@ -240,9 +243,9 @@ def _given(given: Any, tokenizer: Any, model: Any) -> Any:
 def _fitting(model: Any, passages: list[Passage]) -> list[Passage]:
     """No more tokens than the model has positions for."""
     places = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    long = [each for each in passages if isinstance(places, int) and each.length > places]
-    if not long:
+    if not isinstance(places, int) or max(each.length for each in passages) <= places:
         return passages
+    long = [each for each in passages if each.length > places]
     warnings.warn(
         f"{len(long)} of {len(passages)} sequences are cut to the model's {places} positions",
         RegimeWarning,

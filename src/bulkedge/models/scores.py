@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from array_api_compat import array_namespace
 
 from bulkedge.heads.sight import Sight
+from bulkedge.threads import one_thread
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bulkedge.models.layers import Layer
 
+T = TypeVar("T")
 AT_ONCE = {"cpu": 2**20, "elsewhere": 2**26}
 """Scores at a time: what a processor's cache holds, or what keeps a GPU busy."""
 
@@ -27,11 +32,13 @@ class Scores(NamedTuple):
     """Queries with the scale, and keys: the content is their products."""
 
 
-def scores_of(layer: Layer, ids: Any = None, limit: int | None = None) -> Iterator[Scores]:
-    """Scores of the heads of a layer, portion by portion.
+def for_heads(work: Callable[[Scores], T], layer: Layer, ids: Any = None, limit: int | None = None) -> list[T]:
+    """Do something with the scores of the heads of a layer; on a processor, with as many at once as torch has threads.
 
     Parameters
     ----------
+    work : callable
+        Takes the :class:`Scores` of some heads.
     layer : Layer
         A layer.
     ids : Tensor of shape (tokens,), optional
@@ -39,24 +46,45 @@ def scores_of(layer: Layer, ids: Any = None, limit: int | None = None) -> Iterat
     limit : int, optional
         How many heads at most; all by default.
 
-    Yields
-    ------
-    Scores
-        Of the next heads.
+    Returns
+    -------
+    list
+        What the work returned, portion by portion, in the order of heads.
     """
-    heads, rows, tokens = layer.query.shape[1], layer.query.shape[2], layer.key.shape[2]
-    count = heads if limit is None else min(limit, heads)
-    step = max(1, AT_ONCE["cpu" if layer.query.device.type == "cpu" else "elsewhere"] // (rows * tokens))
-    bias = layer.bias()
-    bias = bias[0] if bias is not None and bias.ndim == 4 else bias
-    apart = bias is not None and bias.ndim == 3 and bias.shape[0] > 1
-    shared: Sight | None = None
-    for start in range(0, count, step):
-        chosen = slice(start, min(start + step, count))
-        query, key = layer.scale * layer.query[0, chosen].double(), layer.key[0, chosen].double()
+    import torch
+
+    portions = _Portions.of(layer, ids, limit)
+    if layer.query.device.type != "cpu":
+        return [work(portions.scores(each)) for each in portions.slices]
+    workers = torch.get_num_threads()
+    # one thread for each head goes further than all threads for one head after another
+    with one_thread(("torch",)), ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda each: work(portions.scores(each)), portions.slices))
+
+
+class _Portions(NamedTuple):
+    """The heads of a layer, cut into slices."""
+
+    layer: Layer
+    ids: Any
+    bias: Any
+    shared: Sight | None
+    slices: tuple[slice, ...]
+
+    @classmethod
+    def of(cls, layer: Layer, ids: Any, limit: int | None) -> _Portions:
+        heads, rows, tokens = layer.query.shape[1], layer.query.shape[2], layer.key.shape[2]
+        count = heads if limit is None else min(limit, heads)
+        step = max(1, AT_ONCE["cpu" if layer.query.device.type == "cpu" else "elsewhere"] // (rows * tokens))
+        bias = layer.bias()
+        bias = bias[0] if bias is not None and bias.ndim == 4 else bias
+        apart = bias is not None and bias.ndim == 3 and bias.shape[0] > 1
+        like = layer.query[0, :1, :1, :1].double()
+        shared = None if apart else Sight(array_namespace(like), (rows, tokens), bias, ids, like)
+        slices = tuple(slice(start, min(start + step, count)) for start in range(0, count, step))
+        return cls(layer, ids, bias, shared, slices)
+
+    def scores(self, heads: slice) -> Scores:
+        query, key = self.layer.scale * self.layer.query[0, heads].double(), self.layer.key[0, heads].double()
         content = query @ key.mT
-        if apart and bias is not None:
-            sight = Sight.of(content, bias[chosen], ids)
-        else:
-            sight = shared = shared or Sight.of(content, bias, ids)
-        yield Scores(content, sight, (query, key))
+        return Scores(content, self.shared or Sight.of(content, self.bias[heads], self.ids), (query, key))
