@@ -108,9 +108,17 @@ def lobatto(state: Complex, here: Valued, middle: Valued, steps: Real) -> tuple[
         See :class:`Linear`.
     """
     (flow, slope), (flow_middle, slope_middle) = here, middle
-    length, eye = steps[:, None, None], np.eye(state.shape[-1])
+    length = steps[:, None, None]
     misses = state[1:] - state[:-1] - length / 6 * (flow[1:] + 4 * flow_middle + flow[:-1])
-    length = length[..., None]
-    before = -eye - length / 6 * (slope[:-1] + 4 * slope_middle @ (eye / 2 + length / 8 * slope[:-1]))
-    after = eye - length / 6 * (slope[1:] + 4 * slope_middle @ (eye / 2 - length / 8 * slope[1:]))
-    return misses, before, after
+    length, diagonal = length[..., None], np.arange(state.shape[-1])
+    # the state in the middle changes by half of that at either end, and by an eighth of the length times their slopes
+    shared = length / 3 * slope_middle
+    found = []
+    for ends, sign in ((slope[:-1], -1.0), (slope[1:], 1.0)):
+        matrix = slope_middle @ ends
+        matrix *= sign * length**2 / 12
+        matrix -= shared
+        matrix -= length / 6 * ends
+        matrix[..., diagonal, diagonal] += sign
+        found.append(matrix)
+    return misses, found[0], found[1]
