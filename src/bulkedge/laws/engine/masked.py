@@ -207,9 +207,8 @@ class Masked:
         # intervals go in blocks whose matrices stay in the processor's cache
         size = max(1, BLOCK // (len(w) * width**2))
         for start in range(0, count, size):
-            here, inner, mean = self._block(state, w, start, min(start + size, count))
-            part = slice(start, start + size)
-            misses[part], before[part], after[part] = inner
+            part = slice(start, min(start + size, count))
+            here, misses[part], mean = self._block(state, w, part, (before[part], after[part]))
             cauchy += mean
             blocks.append(here)
         k, eye = self.terms, np.eye(width)
@@ -224,21 +223,23 @@ class Masked:
         return Linear(misses, before, after, first, last), cauchy
 
     def _block(
-        self, state: Complex, w: Complex, start: int, stop: int
-    ) -> tuple[Local, tuple[Complex, Complex, Complex], Complex]:
-        """Some of the intervals: what holds at their ends, their equations, and their part of the Cauchy transform.
+        self, state: Complex, w: Complex, part: slice, into: tuple[Complex, Complex]
+    ) -> tuple[Local, Complex, Complex]:
+        """Some of the intervals: what holds at their ends, by how much they miss, their part of the Cauchy transform.
 
-        The stop of an interval counts with the next one, but for the last.
+        Their derivatives are written into two arrays. The stop of an interval counts with the next one, but for the
+        last.
         """
-        within, steps, weights = state[start : stop + 1], self.grid.steps[start:stop], self.grid.weights
+        start, stop, weights = part.start, part.stop, self.grid.weights
+        within, steps = state[start : stop + 1], self.grid.steps[part]
         here = self._local(within, w, slice(2 * start, 2 * stop + 1, 2))
         middle = self._local(lobatto_middle(within, here.flow, steps), w, slice(2 * start + 1, 2 * stop, 2))
         own = weights[2 * start : 2 * stop + 1 : 2].copy()
         own[-1] *= stop == len(self.grid.steps)
         mean = np.tensordot(own, here.mean, 1) + np.tensordot(weights[2 * start + 1 : 2 * stop : 2], middle.mean, 1)
-        inner = lobatto(within, (here.flow, here.slope), (middle.flow, middle.slope), steps)
+        misses = lobatto(within, (here.flow, here.slope), (middle.flow, middle.slope), steps, into)
         # matrices of the whole block are not kept
-        return here._replace(slope=here.slope[:0]), inner, mean
+        return here._replace(slope=here.slope[:0].copy()), misses, mean
 
     def _local(self, state: Complex, w: Complex, which: slice) -> Local:
         """The equations at some of the places; see the module for the letters.
