@@ -67,6 +67,7 @@ HEADS = {
     "FiniteHeadLaw, QK-norm, 16384 tokens": lambda: be.FiniteHeadLaw(1.0, 64, 16384, qk_norm=True),
     "CausalLaw": lambda: be.CausalLaw(1.7),
     "CausalHeadLaw, 2048 tokens": lambda: be.CausalHeadLaw(1.0, 64, 2048),
+    "CausalHeadLaw, 2**20 tokens": lambda: be.CausalHeadLaw(1.0, 64, 2**20),
     "HotHeadLaw, beta 2": lambda: be.HotHeadLaw(2.0, 1024),
     "AttentionLaw, popular columns": lambda: be.AttentionLaw(0.7, 0.5).with_columns(LIKED),
     "FiniteHeadLaw, sphere, popular columns": lambda: be.FiniteHeadLaw(0.7, 64, 999, qk_norm=True).with_columns(LIKED),

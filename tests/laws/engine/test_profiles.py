@@ -7,9 +7,12 @@ import pytest
 
 import bulkedge as be
 from bulkedge.laws.base import Law
+from bulkedge.laws.engine.account import Account
 from bulkedge.laws.engine.fixed_point import descend
 from bulkedge.laws.engine.gaps import bulk_of
+from bulkedge.laws.engine.newton import newton
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum, Sizes
+from bulkedge.laws.engine.survey import Survey
 
 
 class Sum(Law):
@@ -86,3 +89,83 @@ def test_shared_sizes_are_groups_of_their_own():
     x = second.ppf(np.linspace(0.01, 0.99, 20))
     assert np.ravel(first.support) == pytest.approx(np.ravel(second.support), rel=1e-12)
     assert first.pdf(x) == pytest.approx(second.pdf(x), rel=1e-11)
+
+
+HEAD = be.FiniteHeadLaw(0.9, 48, 3000)
+
+
+def states(problem, rng, count=12):
+    """Points of the line, and variables about those of far away, in the upper half-plane."""
+    x = rng.uniform(0.05, 1.0, count) * problem.bounds()[1] / 4
+    far = problem.far(x + 0j)
+    return x, far * np.exp(0.3 * rng.standard_normal(far.shape)) + 0.2j * np.abs(far)
+
+
+@pytest.mark.parametrize("height", [0.0, 0.3])
+def test_both_sides_at_once_are_one_after_the_other(height):
+    """Shift, Jacobian and rounding error, also of sums whose groups have random sizes."""
+    rng = np.random.default_rng(7)
+    sums = [normalised(rng.dirichlet(np.ones(3)), np.exp(rng.uniform(-1, 1, (2, 3)))) for _ in range(2)]
+    for problem in (HEAD.profiled(), ProfiledSum(np.array([1.0, 0.3]), np.array([0.4, np.inf]), *sums)):
+        assert problem._paired is not None
+        x, u = states(problem, rng)
+        for found, wanted in zip(
+            problem.step(u, x + 1j * height), problem._general_step(u, x + 1j * height), strict=True
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13 * np.abs(wanted).max())
+
+
+def test_real_points_stay_real():
+    """In gaps the round is done in real numbers, and is the same."""
+    problem = HEAD.profiled()
+    x, u = states(problem, np.random.default_rng(8))
+    u = u.real + 0j
+    found, wanted = problem.step(u, x + 0j), problem._general_step(u, x + 0j)
+    assert found[0].dtype == found[1].dtype == float
+    for mine, exact in zip(found[:2], wanted[:2], strict=True):
+        np.testing.assert_allclose(mine, exact.real, rtol=1e-9, atol=1e-11 * np.abs(exact).max())
+    # beyond the origin roots are imaginary, and so is all else
+    assert problem.step(u, -x + 0j)[0].dtype == complex
+
+
+def test_points_do_not_know_of_each_other():
+    """Newton's method for many points is that for each of them, whether they converge or not."""
+    problem, rng = HEAD.profiled(), np.random.default_rng(9)
+    x, u = states(problem, rng, 24)
+    z = x + 1j * np.where(np.arange(24) % 2, 0.0, 0.1 * x)
+    found, lost = newton(problem.step, z, u, 12)
+    for k in range(24):
+        one, failed = newton(problem.step, z[k : k + 1], u[:, k : k + 1], 12)
+        assert len(failed) == (k in lost)
+        if not len(failed):
+            np.testing.assert_allclose(found[:, k], one[:, 0], rtol=1e-9)
+    assert 0 < len(lost) < 24
+
+
+def test_proofs_led_from_neighbours_are_those_from_above():
+    """Points all over the line, proved at once: the same side and the same variables as by descent from far above."""
+    problem, rng = HEAD.profiled(), np.random.default_rng(10)
+    x = np.sort(np.exp(rng.uniform(np.log(1e-6), np.log(problem.bounds()[1]), 30)))
+    with np.errstate(all="ignore"):
+        survey = Survey(
+            problem, Account().metered(problem), (), np.zeros(0), np.zeros(0), np.zeros((problem.size, 0)) + 0j
+        )
+        state, decided = survey.prove(x)
+        wanted, sure = descend(problem.step, x, problem.far)
+    assert decided.all()
+    assert sure.all()
+    inside = np.all(state.imag > 0, axis=0)
+    np.testing.assert_array_equal(inside, np.all(wanted.imag > 0, axis=0))
+    assert 5 < inside.sum() < 25
+    np.testing.assert_allclose(state, wanted, rtol=1e-7)
+
+
+def test_the_law_is_that_of_the_general_route(monkeypatch):
+    """Edges and distribution function do not depend on which way a round is computed."""
+    quick = be.FiniteHeadLaw(0.8, 40, 600)
+    edges, x = np.ravel(quick.support), np.linspace(0.01, quick.edge, 30)
+    masses = quick.cdf(x)
+    monkeypatch.setattr(ProfiledSum, "_paired", None)
+    slow = Sum(quick.profiled())
+    np.testing.assert_allclose(np.ravel(slow.support), edges, rtol=1e-12)
+    np.testing.assert_allclose(slow.cdf(x), masses, atol=1e-12)

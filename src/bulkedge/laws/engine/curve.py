@@ -7,14 +7,19 @@ the curve remembers the points it has solved, so that each new one starts from i
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 
 import numpy as np
 
-from bulkedge.arrays import EPS, Complex, Mask, Real
+from bulkedge.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.laws.engine.fixed_point import BranchError, bulk_fixed_point, from_above, spread
 from bulkedge.laws.engine.inversion import Inversion
 from bulkedge.laws.engine.newton import Step
 
+TRIES = 25
+"""Steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap."""
+SMOOTH = 0.1
+"""How far apart, in units of the height, the line and the cubic through known points may be for the cubic to count."""
 Far = Callable[[Complex], Complex]
 Prove = Callable[[Real], tuple[Complex, Mask]]
 
@@ -77,7 +82,7 @@ class Curve:
             If a point has no solution in the upper half-plane: it lies in a gap.
         """
         start = self._start(x)
-        u, proved = bulk_fixed_point(self.step, x, start)
+        u, proved = bulk_fixed_point(self.step, x, start, iterations=60 if self.prove is None else TRIES)
         if not proved.all() and self.inversion is not None:
             left = np.flatnonzero(~proved)
             seen, inverse = self.inversion.seen(self.step), self.inversion.inverse(start[:, left])
@@ -121,7 +126,29 @@ class Curve:
         return np.where(proved, -self.cauchy(u, x).imag / np.pi, np.nan)
 
     def _start(self, x: Real) -> Complex:
-        """Where Newton's method starts: between the known points, and above the axis."""
+        """Where Newton's method starts: between the known points, and above the axis.
+
+        On the line through the two neighbours, or on the cubic through four of them where it is close to that line.
+        """
         order = np.argsort(self.x, kind="stable")
-        start = np.stack([np.interp(x, self.x[order], row[order]) for row in self.u])
+        places = self.x[order]
+        after = np.clip(np.searchsorted(places, x), 1, max(len(places) - 1, 1))
+        index = np.stack([after - 1, np.minimum(after, len(places) - 1)])
+        start = self._between(x, places, order, index)
+        if len(places) >= 4:
+            wide = np.clip(after - 2, 0, len(places) - 4) + np.arange(4)[:, None]
+            better = self._between(x, places, order, wide)
+            near = np.all(np.abs(better - start) < SMOOTH * start.imag, axis=0)
+            start = np.where(near, better, start)
         return np.asarray(start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start)))
+
+    def _between(self, x: Real, places: Real, order: Index, index: Index) -> Complex:
+        """Lagrange's polynomial through the known points ``index``, of shape (k, n), at points between them."""
+        inside = np.clip(x, places[0], places[-1])
+        nodes = places[index]
+        weights = np.ones(index.shape)
+        for one, other in permutations(range(len(index)), 2):
+            apart = nodes[one] - nodes[other]
+            # a point that is known twice counts once
+            weights[one] *= np.divide(inside - nodes[other], apart, out=np.full(len(x), 0.5), where=apart != 0)
+        return np.asarray(np.einsum("kn,dkn->dn", weights, self.u[:, order[index]]))

@@ -17,6 +17,7 @@ of which vanishes in the upper half-plane.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ import numpy as np
 from bulkedge.arrays import Complex, Real
 from bulkedge.laws.engine.two_point import Linear, lobatto, lobatto_middle
 
+BLOCK = 2**17
+"""Entries of the matrices of intervals that are made at once: two megabytes."""
 LAYER = 0.01
 """Width of the layer at the last rows, as a fraction of all, in which nodes are dense: small values live there."""
 
@@ -120,17 +123,16 @@ class Local(NamedTuple):
         Their derivatives by the unknowns.
     mean : array of shape (n, s)
         Mean of h over the columns of a place.
-    sources : pair of arrays of shape (n, s, k)
-        ``E[b_k**2 h]``, and ``omega_k E[a_k**2 g]``.
-    responses : pair of arrays of shape (n, s, k, 2 k)
-        Their derivatives by the unknowns.
+    first, last : pairs of arrays of shape (s, k) and (s, k, 2 k)
+        ``E[b_k**2 h]`` at the first of the places, and ``omega_k E[a_k**2 g]`` at the last, with their derivatives by
+        the unknowns.
     """
 
     flow: Complex
     slope: Complex
     mean: Complex
-    sources: tuple[Complex, Complex]
-    responses: tuple[Complex, Complex]
+    first: tuple[Complex, Complex]
+    last: tuple[Complex, Complex]
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,64 +200,119 @@ class Masked:
         cauchy : complex array of shape (s,)
             The Cauchy transform of the state: the mean of h over all columns.
         """
-        ends, middles = slice(None, None, 2), slice(1, None, 2)
-        here = self._local(state, w, ends)
-        middle = self._local(lobatto_middle(state, here.flow, self.grid.steps), w, middles)
-        weights = self.grid.weights
-        cauchy = np.tensordot(weights[ends], here.mean, 1) + np.tensordot(weights[middles], middle.mean, 1)
-        inner = lobatto(state, (here.flow, here.slope), (middle.flow, middle.slope), self.grid.steps)
-        k, eye = self.terms, np.eye(2 * self.terms)
+        count, width = len(self.grid.steps), 2 * self.terms
+        misses = np.empty((count, len(w), width), dtype=complex)
+        before, after = (np.empty((*misses.shape, width), dtype=complex) for _ in range(2))
+        cauchy, blocks = np.zeros(len(w), dtype=complex), []
+        # intervals go in blocks whose matrices stay in the processor's cache
+        size = max(1, BLOCK // (len(w) * width**2))
+        for start in range(0, count, size):
+            part = slice(start, min(start + size, count))
+            here, misses[part], mean = self._block(state, w, part, (before[part], after[part]))
+            cauchy += mean
+            blocks.append(here)
+        k, eye = self.terms, np.eye(width)
         # one column lies before the first place, and half a row behind the last
-        ratio = here.sources[0][0] * np.exp(-state[0, :, :k])
-        first = 1 - ratio, ratio[..., None] * eye[:k] - here.responses[0][0] * np.exp(-state[0, :, :k, None])
+        source, response = blocks[0].first
+        ratio = source * np.exp(-state[0, :, :k])
+        first = 1 - ratio, ratio[..., None] * eye[:k] - response * np.exp(-state[0, :, :k, None])
+        source, response = blocks[-1].last
         kept = np.exp(-state[-1, :, k:])
-        ratio = (1 - here.sources[1][-1] / 2) * kept
-        last = 1 - ratio, ratio[..., None] * eye[k:] + here.responses[1][-1] / 2 * kept[..., None]
-        return Linear(*inner, first, last), cauchy
+        ratio = (1 - source / 2) * kept
+        last = 1 - ratio, ratio[..., None] * eye[k:] + response / 2 * kept[..., None]
+        return Linear(misses, before, after, first, last), cauchy
+
+    def _block(
+        self, state: Complex, w: Complex, part: slice, into: tuple[Complex, Complex]
+    ) -> tuple[Local, Complex, Complex]:
+        """Some of the intervals: what holds at their ends, by how much they miss, their part of the Cauchy transform.
+
+        Their derivatives are written into two arrays. The stop of an interval counts with the next one, but for the
+        last.
+        """
+        start, stop, weights = part.start, part.stop, self.grid.weights
+        within, steps = state[start : stop + 1], self.grid.steps[part]
+        here = self._local(within, w, slice(2 * start, 2 * stop + 1, 2))
+        middle = self._local(lobatto_middle(within, here.flow, steps), w, slice(2 * start + 1, 2 * stop, 2))
+        own = weights[2 * start : 2 * stop + 1 : 2].copy()
+        own[-1] *= stop == len(self.grid.steps)
+        mean = np.tensordot(own, here.mean, 1) + np.tensordot(weights[2 * start + 1 : 2 * stop : 2], middle.mean, 1)
+        misses = lobatto(within, (here.flow, here.slope), (middle.flow, middle.slope), steps, into)
+        # matrices of the whole block are not kept
+        return here._replace(slope=here.slope[:0].copy()), misses, mean
 
     def _local(self, state: Complex, w: Complex, which: slice) -> Local:
-        """The equations at some of the places; see the module for the letters."""
-        places, omega, k = self.grid.places[which, None, None], self.pulls[which, None, :], self.terms
-        point = w[None, :, None]
-        p, kept = np.exp(state[..., :k]), np.exp(state[..., k:])
-        r, coupling = 1 - kept, self.inverse_ranks * point
+        """The equations at some of the places; see the module for the letters.
+
+        Points are the last axis inside, because terms are few and loops over a last axis of few entries are slow.
+        """
+        places, omega, k = self.grid.places[which, None, None], self.pulls[which, :, None], self.terms
+        unknown = np.exp(np.ascontiguousarray(state.swapaxes(1, 2)))
+        p, kept = unknown[:, :k], unknown[:, k:]
+        r, coupling = 1 - kept, self.inverse_ranks[:, None] * w
         # feedback within a term: p/D and r/D, and their derivatives by both unknowns
         dressed = 1 / (1 - coupling * p * r)
         square = dressed**2
         by_p, by_r = p * square, -kept * square
         gain, back = coupling * p**2, coupling * r**2
-        mean, h, h_out = _side(self.columns.at(which), r * dressed, point)
-        _, g, g_out = _side(self.rows.at(which), omega * p * dressed, point)
-        g, g_out = omega * g, omega[..., None] * g_out * omega[..., None, :]
-        by_h = np.concatenate([h_out * (back * by_p)[..., None, :], h_out * by_r[..., None, :]], axis=-1)
-        by_g = np.concatenate([g_out * by_p[..., None, :], g_out * (gain * by_r)[..., None, :]], axis=-1)
+        mean, h, h_out = _side(self.columns.at(which), self._pairs[1][which], r * dressed, w)
+        _, g, g_out = _side(self.rows.at(which), self._pairs[0][which], omega * p * dressed, w)
+        g, g_out = omega * g, (omega[:, :, None] * omega[:, None]) * g_out
         up, down = places / p, places / kept
-        flow = np.concatenate([up * (h + gain * g), down * (g + back * h)], axis=-1)
-        first, last = by_h + gain[..., None] * by_g, by_g + back[..., None] * by_h
-        slope = np.concatenate([up[..., None] * first, down[..., None] * last], axis=-2)
+        flow = np.concatenate([up * (h + gain * g), down * (g + back * h)], axis=1)
+        # h changes by h_out (back by_p, by_r), g by g_out (by_p, gain by_r), for changes of log p and of log(1 - r)
+        slope = np.empty((len(flow), 2 * k, 2 * k, len(w)), dtype=complex)
+        through = gain[:, :, None] * g_out
+        slope[:, :k, :k] = (h_out * back[:, None] + through) * (up[:, :, None] * by_p[:, None])
+        slope[:, :k, k:] = (h_out + through * gain[:, None]) * (up[:, :, None] * by_r[:, None])
+        through = back[:, :, None] * h_out
+        slope[:, k:, :k] = (g_out + through * back[:, None]) * (down[:, :, None] * by_p[:, None])
+        slope[:, k:, k:] = (g_out * gain[:, None] + through) * (down[:, :, None] * by_r[:, None])
         # p and 1 - r in the equations themselves: those of log p are h/p + gain g/p
         terms = np.arange(k)
-        slope[..., terms, terms] += up * (gain * g - h)
-        slope[..., terms + k, terms + k] -= down * (g + back * h) + 2 * places * coupling * h * r
-        return Local(flow, slope, mean, (h, g), (by_h, by_g))
+        slope[:, terms, terms] += up * (gain * g - h)
+        slope[:, terms + k, terms + k] -= down * (g + back * h) + 2 * places * coupling * h * r
+        first = np.concatenate([h_out[0] * (back * by_p)[0], h_out[0] * by_r[0]], axis=1)
+        last = np.concatenate([g_out[-1] * by_p[-1], g_out[-1] * (gain * by_r)[-1]], axis=1)
+        return Local(
+            np.ascontiguousarray(flow.swapaxes(1, 2)),
+            np.ascontiguousarray(slope.transpose(0, 3, 1, 2)),
+            mean,
+            (h[0].T, first.transpose(2, 0, 1)),
+            (g[-1].T, last.transpose(2, 0, 1)),
+        )
+
+    @cached_property
+    def _pairs(self) -> tuple[Real, Real]:
+        """Products of the squared sizes in two terms, for rows and columns: each of shape (places, k * k, groups)."""
+        rows, columns = (
+            (side.squares[:, :, None] * side.squares[:, None]).reshape(len(side.squares), -1, side.squares.shape[-1])
+            for side in (self.rows, self.columns)
+        )
+        return rows, columns
 
 
-def _side(side: Side, seen: Complex, point: Complex) -> tuple[Complex, Complex, Complex]:
-    """The diagonal of the resolvent on one side, from what it sees of the other; n places, s points, k terms.
+def _side(side: Side, pairs: Real, seen: Complex, w: Complex) -> tuple[Complex, Complex, Complex]:
+    """The diagonal of the resolvent on one side, from what it sees of the other; n places, k terms, s points.
+
+    ``pairs`` are products of squared sizes (n, k * k, groups), ``seen`` has the shape (n, k, s).
 
     Returns
     -------
     mean : array of shape (n, s)
         Mean of ``g = 1/(w (1 - sum_k a_k**2 seen_k))`` over the groups.
-    sources : array of shape (n, s, k)
+    sources : array of shape (n, k, s)
         ``E[a_k**2 g]``.
-    responses : array of shape (n, s, k, k)
+    responses : array of shape (n, k, k, s)
         Their derivatives by what is seen, ``E[a_k**2 a_j**2 w g**2]``.
     """
-    n, k, groups = side.squares.shape
-    g = 1 / (point * (1 - seen @ side.squares))
-    shares = g * side.shares[:, None, :]
-    turned = np.swapaxes(side.squares, 1, 2)
-    pairs = (turned[..., :, None] * turned[..., None, :]).reshape(n, groups, k * k)
-    responses = (point * g * shares @ pairs).reshape(*seen.shape, k)
-    return shares.sum(axis=-1), shares @ turned, responses
+    n, k, _ = side.squares.shape
+    g = 1 / (w * (1 - _product(side.squares.swapaxes(1, 2), seen)))
+    shares = g * side.shares[:, :, None]
+    responses = _product(pairs, w * g * shares).reshape(n, k, k, -1)
+    return shares.sum(axis=1), _product(side.squares, shares), responses
+
+
+def _product(matrices: Real, columns: Complex) -> Complex:
+    """Products of real matrices ``(n, i, j)`` with complex ones ``(n, j, s)``, as products of real matrices."""
+    return np.asarray((matrices @ np.ascontiguousarray(columns).view(float)).view(complex))

@@ -20,14 +20,14 @@ FALLEN = 1e-13
 """The same, below which a point has come down to the axis for good."""
 HIGH = 1e3
 """How many times its rounding error a fixed point has to be above the axis to be certainly above it."""
-PORTION = 2**15
-"""Entries of Jacobians that Newton's method holds at once: half a megabyte."""
 
 
 def newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:
     """Damped Newton, in the upper half-plane.
 
-    Points are independent of each other: many go in portions whose Jacobians stay in the processor's cache.
+    A step is kept if it shortens the hyperbolic distance from u to T(u). Where no damping helps, the plain step to T(u)
+    is taken, which never lengthens it (Schwarz-Pick). Most calls are of few points and cost what calls cost: points
+    that are done leave the arrays, and what happens to few points is looked at only if it happens.
 
     Parameters
     ----------
@@ -46,24 +46,6 @@ def newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Com
         The last points.
     lost : int array
         The indices of those that did not converge.
-    """
-    portion = max(PORTION // len(start) ** 2, 32)
-    if len(z) <= portion:
-        return _newton_portion(step, z, start, iterations)
-    ends, lost = np.empty_like(start), []
-    for first in range(0, len(z), portion):
-        part = slice(first, first + portion)
-        ends[:, part], left = _newton_portion(step, z[part], start[:, part], iterations)
-        lost.append(left + first)
-    return ends, np.concatenate(lost)
-
-
-def _newton_portion(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:
-    """The same for few points.
-
-    A step is kept if it shortens the hyperbolic distance from u to T(u). Where no damping helps, the plain step to T(u)
-    is taken, which never lengthens it (Schwarz-Pick). Most calls are of few points and cost what calls cost: points
-    that are done leave the arrays, and what happens to few points is looked at only if it happens.
     """
     result, trial = np.array(start), np.array(start)
     base, shift, delta = trial, np.zeros_like(trial), np.zeros_like(trial)
@@ -89,16 +71,9 @@ def _newton_portion(step: Step, z: Complex, start: Complex, iterations: int) -> 
                 lost = ~better & (damping < 1e-3)
                 trial = base + np.where(lost, shift, damping * delta)
                 best[lost] = np.inf
-            # the map is analytic in a disc of radius Im u, so Newton's next error is about |delta|**2 / Im u
-            exact = (np.abs(delta) <= 1e-8 * trial.imag) & (damping == 1)
-            settled = (exact | (np.abs(shift) <= 4 * error)).all(axis=0) & better
-            size = np.abs(trial)
-            if settled.any():
-                low = np.flatnonzero(settled & (trial.imag < LOW * size).any(axis=0))
-                if len(low):
-                    settled[low] = _interior(trial[:, low], jacobian[..., low], error[:, low])
+            settled = better & _settled(trial, (shift, delta), damping, (jacobian, error))
             # on the axis, a point so low has a real fixed point: it is lost, and given up
-            fallen = (trial.imag < FALLEN * size).any(axis=0) & ~settled
+            fallen = (trial.imag < FALLEN * np.abs(trial)).any(axis=0) & ~settled
             if not on_axis:
                 fallen &= z.imag == 0
             done = settled | fallen
@@ -111,6 +86,23 @@ def _newton_portion(step: Step, z: Complex, start: Complex, iterations: int) -> 
                     break
     result[:, active] = trial
     return result, np.append(active, given_up)
+
+
+def _settled(u: Complex, moves: tuple[Complex, Complex], damping: Real, at: tuple[Complex, Real]) -> Mask:
+    """Which points u have converged.
+
+    ``moves`` are ``T(u) - u`` and Newton's step at the point before, (d, n) each, and ``at`` the Jacobian there and the
+    rounding error of the first.
+    """
+    (shift, delta), (jacobian, error) = moves, at
+    # the map is analytic in a disc of radius Im u, so Newton's next error is about |delta|**2 / Im u
+    exact = (np.abs(delta) <= 1e-8 * u.imag) & (damping == 1)
+    settled = np.asarray((exact | (np.abs(shift) <= 4 * error)).all(axis=0))
+    if settled.any():
+        low = np.flatnonzero(settled & (u.imag < LOW * np.abs(u)).any(axis=0))
+        if len(low):
+            settled[low] = _interior(u[:, low], jacobian[..., low], error[:, low])
+    return settled
 
 
 def _interior(u: Complex, jacobian: Complex, error: Real) -> Mask:

@@ -88,7 +88,7 @@ def lobatto_middle(state: Complex, flow: Complex, steps: Real) -> Complex:
     return np.asarray((state[1:] + state[:-1]) / 2 - length / 8 * (flow[1:] - flow[:-1]))
 
 
-def lobatto(state: Complex, here: Valued, middle: Valued, steps: Real) -> tuple[Complex, Complex, Complex]:
+def lobatto(state: Complex, here: Valued, middle: Valued, steps: Real, into: tuple[Complex, Complex]) -> Complex:
     """Simpson's rule for the change over each interval: Lobatto's formula of order four, with its derivatives.
 
     Parameters
@@ -101,16 +101,23 @@ def lobatto(state: Complex, here: Valued, middle: Valued, steps: Real) -> tuple[
         The same in the middle of each interval, at the state of :func:`lobatto_middle`.
     steps : array of shape (m,)
         Lengths of the intervals.
+    into : pair of arrays of shape (m, s, 2 u, 2 u)
+        Where ``before`` and ``after`` of :class:`Linear` are written.
 
     Returns
     -------
-    misses, before, after
-        See :class:`Linear`.
+    complex array of shape (m, s, 2 u)
+        ``misses`` of :class:`Linear`.
     """
     (flow, slope), (flow_middle, slope_middle) = here, middle
-    length, eye = steps[:, None, None], np.eye(state.shape[-1])
-    misses = state[1:] - state[:-1] - length / 6 * (flow[1:] + 4 * flow_middle + flow[:-1])
-    length = length[..., None]
-    before = -eye - length / 6 * (slope[:-1] + 4 * slope_middle @ (eye / 2 + length / 8 * slope[:-1]))
-    after = eye - length / 6 * (slope[1:] + 4 * slope_middle @ (eye / 2 - length / 8 * slope[1:]))
-    return misses, before, after
+    length, diagonal = steps[:, None, None, None], np.arange(state.shape[-1])
+    # the state in the middle changes by half of that at either end, and by an eighth of the length times their slopes
+    shared = length / 3 * slope_middle
+    for matrix, ends, sign in zip(into, (slope[:-1], slope[1:]), (-1.0, 1.0), strict=True):
+        np.matmul(slope_middle, ends, out=matrix)
+        np.multiply(matrix, sign * length**2 / 12, out=matrix)
+        np.subtract(matrix, shared, out=matrix)
+        np.subtract(matrix, length / 6 * ends, out=matrix)
+        matrix[..., diagonal, diagonal] += sign
+    length = steps[:, None, None]
+    return np.asarray(state[1:] - state[:-1] - length / 6 * (flow[1:] + 4 * flow_middle + flow[:-1]))
