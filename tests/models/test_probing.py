@@ -1,5 +1,7 @@
 """Scores on repeated tokens: planted heads, heads at random, a head that learnt, and models that have none."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -40,13 +42,14 @@ def test_layers_of_different_width_and_several_prompts(monkeypatch):
     model, _ = build("gpt2")
     prompts = []
 
-    def heard(model, input_ids):
+    def heard(model, visit, input_ids):
         prompts.append(input_ids[0].numpy())
         half = input_ids.shape[1] // 2
         second = [-1] if len(prompts) == 1 else [-half]
-        return planted(half, [1 - half, 0]), planted(half, second)
+        for layer in (planted(half, [1 - half, 0]), planted(half, second)):
+            visit(SimpleNamespace(layer=layer))
 
-    monkeypatch.setattr(probing, "capture", heard)
+    monkeypatch.setattr(probing, "stream", heard)
     scores = probe(model, tokens=20, prompts=2, rng=np.random.default_rng(0))
     np.testing.assert_allclose(scores["induction"], [[1, 0], [0, np.nan]], atol=1e-12)
     np.testing.assert_allclose(scores["previous"], [[0, 0], [0.5, np.nan]], atol=1e-12)
@@ -122,13 +125,13 @@ def test_special_tokens_are_not_drawn(monkeypatch):
     model.config.pad_token_id, model.config.eos_token_id = 0, [3, 4]
     model.config.bos_token_id = 7
     drawn = set()
-    real = probing.capture
+    real = probing.stream
 
-    def heard(model, input_ids):
+    def heard(model, visit, input_ids):
         drawn.update(input_ids.flatten().tolist())
-        return real(model, input_ids=input_ids)
+        return real(model, visit, input_ids=input_ids)
 
-    monkeypatch.setattr(probing, "capture", heard)
+    monkeypatch.setattr(probing, "stream", heard)
     probe(model, tokens=64, prompts=20, rng=np.random.default_rng(0))
     assert drawn == set(range(50)) - {0, 3, 4, 7}
     drawn.clear()
@@ -156,6 +159,10 @@ def test_what_has_no_tokens_is_refused_in_words():
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 30}
     with pytest.raises(DomainError, match="an encoder and a decoder"):
         probe(transformers.BartModel(transformers.BartConfig(**small, **heads)), rng=rng)
+    with pytest.raises(DomainError, match="no configuration"):
+        probe(torch.nn.TransformerEncoderLayer(8, 2), rng=rng)
+    with pytest.raises(DomainError, match="no tokenizer of transformers"):
+        ordinary_tokens(str.split)
     with pytest.raises(DomainError, match="too few"):
         probe(build("bert")[0], vocabulary=[7], rng=rng)
     with pytest.raises(DomainError, match="vocabulary"):

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bulkedge.arrays import Real
-from bulkedge.domains import Integers
+from bulkedge.domains import Integers, shown
 from bulkedge.errors import DomainError
-from bulkedge.models.layers import Layer, capture
+from bulkedge.models.layers import Layer, stream
 from bulkedge.progress import track
 from bulkedge.random import numpy_generator
 
@@ -56,7 +56,7 @@ def probe(
     ----------
     model : transformers.PreTrainedModel
         A model that reads ``input_ids``, encoder or decoder, in evaluation mode; as for
-        :func:`bulkedge.models.capture`.
+        :func:`bulkedge.models.stream`.
     tokens : int
         Tokens of a prompt, both copies together. Where the model reads no more, or the vocabulary has too few to be
         drawn once each, prompts are as long as that allows.
@@ -131,18 +131,30 @@ def ordinary_tokens(tokenizer: Any) -> tuple[int, ...]:
     -------
     tuple of int
         Their ids, for ``vocabulary`` of :func:`probe`.
+
+    Raises
+    ------
+    DomainError
+        If it is another kind of tokenizer, which does not tell its tokens.
     """
+    if not all(hasattr(tokenizer, each) for each in ("all_special_ids", "get_added_vocab", "get_vocab")):
+        raise DomainError(f"{shown(tokenizer)} is no tokenizer of transformers: it does not tell which tokens are text")
     left_out = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
     return tuple(sorted(set(tokenizer.get_vocab().values()) - left_out))
 
 
 def _one_prompt(model: nn.Module, ids: Real) -> list[Real]:
-    """Scores (3, heads) of each attention of the model on a prompt; matrices are made one layer at a time."""
+    """Scores (3, heads) of each attention of the model on a prompt; one layer is held at a time."""
     import torch
 
     device = next(model.parameters()).device
-    layers = capture(model, input_ids=torch.as_tensor(ids, device=device)[None])
-    return [repeated_scores(_square(model, layer, len(ids))) for layer in layers]
+    scores: list[Real] = []
+    stream(
+        model,
+        lambda visit: scores.append(repeated_scores(_square(model, visit.layer, len(ids)))),
+        input_ids=torch.as_tensor(ids, device=device)[None],
+    )
+    return scores
 
 
 def _square(model: nn.Module, layer: Layer, tokens: int) -> Tensor:
@@ -157,9 +169,11 @@ def _square(model: nn.Module, layer: Layer, tokens: int) -> Tensor:
 
 def _check_reads_tokens(model: nn.Module) -> None:
     name = type(model).__name__
+    if not hasattr(getattr(model, "config", None), "get_text_config"):
+        raise DomainError(f"{name} has no configuration of transformers, which tells what tokens it reads")
     if getattr(model, "main_input_name", "input_ids") != "input_ids":
         raise DomainError(f"{name} reads {model.main_input_name}, not tokens: there is nothing to repeat")
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+    if getattr(model.config, "is_encoder_decoder", False):
         raise DomainError(f"{name} has an encoder and a decoder: probe one of them, as model.get_encoder()")
 
 
