@@ -73,7 +73,11 @@ def test_heads_at_random_look_everywhere_alike(name):
 
 
 def test_a_head_that_learnt_induction_is_found():
-    """Two layers of attention and nothing else, on sequences that repeat: from no score to the best in seconds."""
+    """Two layers of attention and nothing else, on sequences that repeat: from no score to the best in seconds.
+
+    The probe is tested, not the training: of the starts 0 to 3, three learnt induction within 200 steps, and start
+    2 did not within 500.
+    """
     letters, tokens, rows = 16, 32, 32
     config = transformers.LlamaConfig(
         num_hidden_layers=2,
@@ -95,12 +99,15 @@ def test_a_head_that_learnt_induction_is_found():
     before = probe(model.eval(), tokens=tokens, prompts=20, rng=np.random.default_rng(2))
     adam = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.99))
     rng = np.random.default_rng(1)
-    for step in range(120):
+    for step in range(500):
         inputs, labels = repeating(rng, rows, tokens, letters)
         adam.param_groups[0]["lr"] = 0.01 * min(1, (step + 1) / 20)
         adam.zero_grad()
-        model(input_ids=inputs, labels=labels).loss.backward()
+        loss = model(input_ids=inputs, labels=labels).loss
+        loss.backward()
         adam.step()
+        if loss < 0.2:
+            break
     after = probe(model, tokens=tokens, prompts=20, rng=np.random.default_rng(2))
     assert before["induction"].max() < 0.1
     assert after["induction"].max() > 0.5

@@ -9,7 +9,8 @@ themselves, so that induction heads (which look for what followed the same lette
 the letters that repeat count in their loss. Mixed with text from the beginning they did not bring forth such heads
 within the minute. With seeds 0 and 1 the loss on held-out text falls from 3.95 and 3.80 to 2.35 and 2.40 nats a letter
 (2.9 is the entropy of single letters), and the best head puts about 0.65 and 0.55 of its attention where induction does
-(:func:`bulkedge.models.probe`), in place of 0.03. Other machines round differently, and differ in the last digits.
+(:func:`bulkedge.models.probe`), in place of 0.03. Other seeds were not tried, and other machines round
+differently: induction comes suddenly, and need not come by the same step.
 
 >>> tokenizer = letters()
 >>> tokenizer("Down, down!")["input_ids"]
