@@ -203,3 +203,30 @@ def test_numbers_that_are_not_finite_are_refused():
         model.encoder.layer[1].attention.self.query.weight.fill_(float("nan"))
     with pytest.raises(DomainError, match="not all finite"):
         be.scan(model, IDS, draws=0, probe=False)
+
+
+def test_heads_are_switched_off_beside_random_ones():
+    """The cost is what the model itself says with zeros in their place; random heads are others of the same layers."""
+    model, _ = build("gpt2")
+    scan = be.scan(model, IDS, draws=0, probe=False)
+    target = hidden(model, {"input_ids": IDS})
+    asked = []
+
+    def loss(each):
+        asked.append(hidden(each, {"input_ids": IDS}))
+        return float((asked[-1] - target).square().mean())
+
+    found = scan.ablate(loss, [(0, 1), (2, 3)], draws=4)
+    assert found.heads == 2
+    assert found.cost > 0
+    assert found.control.error > 0
+    assert len(asked) == 6
+    from bulkedge.models import ablate_heads
+
+    with ablate_heads(model, {"h.0.attn": [1], "h.2.attn": [3]}):
+        assert torch.equal(asked[-1], hidden(model, {"input_ids": IDS}))
+    assert all(not torch.equal(each, asked[-1]) for each in asked[1:-1])
+    with pytest.raises(DomainError, match="model="):
+        type(scan)(scan.data).ablate(loss, [(0, 1)])
+    with pytest.raises(DomainError, match="no idle candidates"):
+        type(scan)(scan.data.assign(idle=scan.data["idle"] & False), model=model).ablate(loss)

@@ -1,4 +1,4 @@
-"""The command line: ``bulkedge list | reproduce | sweep | law | scan``. Arguments and printing only; the work is elsewhere."""
+"""The command line: ``bulkedge list | reproduce | scan | sweep | law``. Arguments and printing; the work is elsewhere."""
 
 from __future__ import annotations
 

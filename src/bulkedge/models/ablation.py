@@ -16,15 +16,19 @@ its layer changes: other heads that share its keys and values keep theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
+import numpy as np
+
 from bulkedge.errors import DomainError
+from bulkedge.estimates import Estimate
 from bulkedge.models.layers import transformers_models
 from bulkedge.nn import Call, apply_patch, transform
+from bulkedge.progress import track
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -74,6 +78,73 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterat
         if through:
             stack.enter_context(_Ablation(model, through).on())
         yield
+
+
+class Ablation(NamedTuple):
+    """What switching heads off costs, beside random heads of the same layers."""
+
+    heads: int
+    """How many are off."""
+    cost: float
+    """The loss without them less the loss with all heads."""
+    control: Estimate
+    """Mean cost of as many random heads of the same layers, over draws."""
+
+    @property
+    def ratio(self) -> float:
+        """Cost of the heads over that of random ones; small for heads that are idle."""
+        return self.cost / self.control.value if self.control.value else float("nan")
+
+
+def ablation(  # noqa: PLR0913 - two lists of heads, what to ask, and how often
+    model: nn.Module,
+    loss: Callable[[Any], float],
+    heads: Sequence[tuple[str, int]],
+    members: Mapping[str, Sequence[int]],
+    *,
+    draws: int,
+    rng: np.random.Generator,
+) -> Ablation:
+    """Cost of switching heads off together, and of as many random heads of the same layers.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As for :func:`ablate_heads`.
+    loss : callable
+        Takes the model and returns a number that is larger where the model is worse.
+    heads : sequence of (str, int)
+        Module and number of each head.
+    members : mapping of str to sequence of int
+        All heads of these modules.
+    draws : int
+        How often random heads are drawn: others than the given ones, where a module has enough of them.
+    rng : numpy.random.Generator
+        Draws them.
+
+    Returns
+    -------
+    Ablation
+        Both costs.
+    """
+    grouped: dict[str, list[int]] = {}
+    for name, head in heads:
+        grouped.setdefault(name, []).append(head)
+    whole = float(loss(model))
+
+    def cost(off: Mapping[str, Sequence[int]]) -> float:
+        with ablate_heads(model, off):
+            return float(loss(model)) - whole
+
+    controls = []
+    for _ in track(range(draws), "ablations"):
+        drawn = {}
+        for name, those in grouped.items():
+            others = [each for each in members[name] if each not in those]
+            pool = others if len(others) >= len(those) else list(members[name])
+            drawn[name] = rng.choice(pool, len(those), replace=False).tolist()
+        controls.append(cost(drawn))
+    return Ablation(len(heads), cost(grouped), Estimate.of(np.array(controls)))
 
 
 @dataclass(eq=False)

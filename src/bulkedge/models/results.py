@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,21 +11,19 @@ import numpy as np
 import xarray as xr
 
 from bulkedge.arrays import Real
+from bulkedge.domains import Integers
 from bulkedge.errors import DomainError, StoreError
 from bulkedge.files import replace_text
-from bulkedge.heads.kinds import KINDS
+from bulkedge.models.ablation import Ablation, ablation
 from bulkedge.models.assembly import HEAD, TEXT, over_texts
 from bulkedge.models.fresh import FreshHeads
+from bulkedge.models.words import alarms, sentences
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEVEL = 0.05
-"""False discovery rate at which a head is told from random weights."""
-FROZEN_WORDS = "rows are frozen: nearly all weight is on one key"
+DRAWS = Integers(2, 10_000)
 PLACE = ("layer", "head", "module")
-ALIKE = 0.95
-"""Mean cosine of tokens beyond which a layer's tokens are said to be alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +36,13 @@ class Scan:
         Everything, by text and head; :mod:`bulkedge.models.columns` says what the variables mean.
     fresh : tuple of FreshHeads
         Of the first text, a null for every layer that was read; empty without draws, and for a loaded scan.
+    model : torch.nn.Module or None
+        What was read; a loaded scan has none.
     """
 
     data: xr.Dataset
     fresh: tuple[FreshHeads, ...] = field(default=(), repr=False)
+    model: Any = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         """What was read."""
@@ -121,7 +121,7 @@ class Scan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to look at, in words."""
-        return tuple(json.loads(self.data.attrs.get("warnings", "[]"))) + tuple(_alarms(self))
+        return tuple(alarms(self.data, self.records()))
 
     def summary(self) -> str:
         """What the model's heads are, in a few lines.
@@ -131,7 +131,49 @@ class Scan:
         str
             Plain English.
         """
-        return "\n".join(_sentences(self))
+        return "\n".join(sentences(self.data, self.records()))
+
+    def ablate(
+        self,
+        loss: Callable[[Any], float],
+        heads: Iterable[tuple[int, int]] | None = None,
+        *,
+        draws: int = 10,
+        model: Any = None,
+        rng: Any = 0,
+    ) -> Ablation:
+        """Switch heads off together, and as many random heads of the same layers, and ask what that costs.
+
+        Parameters
+        ----------
+        loss : callable
+            Takes the model and returns a number that is larger where the model is worse.
+        heads : iterable of (layer, head), optional
+            Which; the idle candidates by default.
+        draws : int, optional
+            How often random heads are drawn, as many as the heads in each of their layers, none of these among them
+            where the layer has enough others.
+        model : torch.nn.Module, optional
+            The model, for a loaded scan.
+        rng : int or numpy.random.Generator, optional
+            Draws the random heads.
+
+        Returns
+        -------
+        Ablation
+            Cost of the heads, and of random ones with its standard error.
+        """
+        model = self.model if model is None else model
+        if model is None:
+            raise DomainError("a loaded scan has no model: ablate(loss, model=...)")
+        rows = self.records()
+        chosen = [(row["layer"], row["head"]) for row in rows if row["idle"]] if heads is None else list(heads)
+        if not chosen:
+            raise DomainError("there is no head to switch off: this scan has no idle candidates; name some by heads=")
+        places = [(self.head(*each).numbers["module"], each[1]) for each in chosen]
+        members = {name: [row["head"] for row in rows if row["module"] == name] for name, _ in places}
+        draws, rng = DRAWS.check("draws", draws), np.random.default_rng(rng)
+        return ablation(model, loss, places, members, draws=draws, rng=rng)
 
     def to_html(self, path: str | Path, before: Scan | None = None) -> Path:
         """Write one page that needs nothing else.
@@ -153,7 +195,7 @@ class Scan:
         page = scan_page(
             self.data,
             title=str(self.data.attrs["model"]),
-            summary=_sentences(self),
+            summary=sentences(self.data, self.records()),
             warnings=self.warnings,
             before=None if before is None else before.data,
         )
@@ -277,59 +319,3 @@ def compare_scans(a: Scan, b: Scan) -> pd.DataFrame:
         else:
             found[f"{name}_after"] = other[name]
     return pd.DataFrame(found)
-
-
-def _where(rows: list[dict[str, Any]], most: int = 6) -> str:
-    """Heads as people name them."""
-    names = [f"{each['layer']}.{each['head']}" for each in rows[:most]]
-    return ", ".join(names) + (f" and {len(rows) - most} more" if len(rows) > most else "")
-
-
-def _sentences(scan: Scan) -> list[str]:
-    data, rows = scan.data, scan.records()
-    layers = len(np.unique(data.layer.to_numpy()))
-    texts = data.sizes[TEXT]
-    read = f"{texts} text{'s' * (texts > 1)} of up to {data.attrs['tokens']} tokens"
-    found = [f"{data.attrs['model']}: {len(rows)} heads in {layers} layers, read on {read}."]
-    counted = Counter(each["kind"] for each in rows)
-    titles = {each.name: each.title for each in KINDS}
-    found.append("Kinds: " + ", ".join(f"{count} {titles[kind]}" for kind, count in counted.most_common()) + ".")
-    if texts > 1:
-        found.append(f"On average {np.mean([each['agreement'] for each in rows]):.0%} of the texts agree on the kind.")
-    if data.attrs["draws"]:
-        told = sum(each["q"] <= LEVEL for each in rows)
-        distances = np.median([(each["distance"], each["null_distance"]) for each in rows], axis=0)
-        found.append(
-            f"{told} of {len(rows)} heads are told from random weights on their own inputs (false discovery rate "
-            f"{LEVEL:.0%}); the spectra are {distances[0]:.3f} from random ones, which are {distances[1]:.3f} apart."
-        )
-    candidates = [each for each in rows if each["idle"]]
-    if candidates:
-        found.append(f"Idle candidates, to be checked by ablation: {_where(candidates)}.")
-    for name, words in (("induction", "induction"), ("previous", "previous-token")):
-        best = max(rows, key=lambda each: np.nan_to_num(each[name], nan=-1.0))
-        if best[name] > 0.3:
-            found.append(f"Strongest {words} head: {_where([best])}, score {best[name]:.2f}.")
-    return found
-
-
-def _alarms(scan: Scan) -> list[str]:
-    data, rows = scan.data, scan.records()
-    found = []
-    frozen = [each for each in rows if each["largest"] > 0.9]
-    if frozen:
-        found.append(f"In {len(frozen)} heads {FROZEN_WORDS} ({_where(frozen)}).")
-    collapsed = [each for each in rows if each["kind"] == "collapsed"]
-    if collapsed:
-        found.append(
-            f"{len(collapsed)} heads are all but uniform ({_where(collapsed)}): they average the values, whatever the "
-            "query."
-        )
-    cosine = data.token_cosine.median(TEXT).to_numpy()
-    if np.any(cosine > ALIKE):
-        names = data.module_name.to_numpy()[cosine > ALIKE].tolist()
-        found.append(
-            f"Tokens are nearly alike (mean cosine {cosine.max():.2f}) where they enter {', '.join(names[:3])}"
-            f"{' and others' if len(names) > 3 else ''}: rank has collapsed there."
-        )
-    return found

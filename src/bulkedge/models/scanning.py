@@ -113,7 +113,7 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
         "tokens": max(reading.tokens for reading in readings),
         "draws": draws,
     }
-    return Scan(assembled(readings, probes, attributes), tuple(readings[0].fresh))
+    return Scan(assembled(readings, probes, attributes), tuple(readings[0].fresh), model)
 
 
 class _Reader:
