@@ -1,4 +1,4 @@
-"""The command line: ``bulkedge list | reproduce | scan | sweep | law``. Arguments and printing; the work is elsewhere."""
+"""The command line: ``bulkedge list | reproduce | scan | sweep | law``; arguments and printing, and no work."""
 
 from __future__ import annotations
 

@@ -68,6 +68,7 @@ def packaged_model(name: str) -> tuple[Any, Any]:
     logging.disable_progress_bar()  # a file of this machine takes no time
     try:
         found = AutoModel.from_pretrained(folder, local_files_only=True)
+        found.config.name_or_path = model.distribution  # and not the folder of this machine
         return found.eval(), AutoTokenizer.from_pretrained(folder, local_files_only=True)
     finally:
         if shown:
