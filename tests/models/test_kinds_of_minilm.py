@@ -1,4 +1,4 @@
-"""Kinds of the heads of a trained encoder: the same on two books, neither line of the kinds set on the second."""
+"""Kinds of the heads of a trained encoder: the same on two books; no line was set on the second."""
 
 import numpy as np
 import pytest

@@ -1,8 +1,8 @@
 """What kinds of heads there are: scores from measures, and labels from scores.
 
 :data:`KINDS` is the one table: what each kind means, which number tells it, and where the line is. The number is read
-off :func:`~bulkedge.heads.measures.measured`; where it is a share, it is a share of all of the head's attention, so what
-a head does beside a strong sink counts for little. A score is a logistic function of the number, one half at the line.
+off :func:`~bulkedge.heads.measures.measured`; where it is a share, it is a share of all of the head's attention: what a
+head does beside a strong sink counts for little. A score is a logistic function of the number, one half at the line.
 A head has the labels of all kinds whose score is above one half, in the order of the table, and the first is its kind.
 
 Lines were set on seeds 1000 and 2000 of planted heads, and on all-MiniLM-L6-v2 reading the opening of *Alice* and two
