@@ -74,7 +74,7 @@ def offset(rng, heads, tokens, mask):
     target = np.zeros((heads, tokens, tokens))
     for head in target:
         steps = rng.choice([*range(11), 20])
-        head += np.eye(tokens, k=-steps if mask == "causal" or rng.random() < 0.5 else steps)
+        head[:] = np.eye(tokens, k=-steps if mask == "causal" or rng.random() < 0.5 else steps)
     return mixed(random_head(rng, heads, tokens), mask, target, rng.uniform(0.5, 0.95, (heads, 1, 1)))
 
 

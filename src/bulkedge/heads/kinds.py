@@ -1,9 +1,9 @@
 """What kinds of heads there are: scores from measures, and labels from scores.
 
-:data:`KINDS` is the one table: what each kind means, which number tells it, and where the line is. The number is read off
-:func:`~bulkedge.heads.measures.measured`; where it is a share, it is a share of all of the head's attention, so what a
-head does beside a strong sink counts for little. A score is a logistic function of the number, one half at the line. A
-head has the labels of all kinds whose score is above one half, in the order of the table, and the first is its kind.
+:data:`KINDS` is the one table: what each kind means, which number tells it, and where the line is. The number is read
+off :func:`~bulkedge.heads.measures.measured`; where it is a share, it is a share of all of the head's attention: what a
+head does beside a strong sink counts for little. A score is a logistic function of the number, one half at the line.
+A head has the labels of all kinds whose score is above one half, in the order of the table, and the first is its kind.
 
 Lines were set on seeds 1000 and 2000 of planted heads, and on all-MiniLM-L6-v2 reading the opening of *Alice* and two
 software licences, 256 and 512 tokens each: between planted heads of different kinds, and where few of the model's heads
@@ -110,8 +110,8 @@ KINDS = (
         "Looks at the neighbours of the row, within eight tokens, more than the popularity of keys explains.",
         "near_mass (1 - sink_mass)",
         _of_all("near_mass"),
-        0.135,
-        0.03,
+        1 / 8,
+        1 / 32,
     ),
     Kind(
         "same token",
@@ -152,8 +152,8 @@ KINDS = (
     Kind(
         "random spectrum",
         "spectrum as random weights",
-        "Singular values are like those of fresh random weights on the same inputs. They do not see the order of tokens: "
-        "this says nothing about training, and such a head may do anything else as well.",
+        "Singular values are like those of fresh random weights on the same inputs. They do not see the order of "
+        "tokens: this says nothing about training, and such a head may do anything else as well.",
         "p_spectrum",
         lambda measures: measures.get("p_spectrum", np.full_like(measures["sink_mass"], np.nan)),
         0.05,
@@ -229,10 +229,10 @@ def kinds_of(measures: Measures) -> Kinds:
 def idle(measures: Measures) -> np.ndarray:
     """Heads that tell rows nothing of their own: sinks and fixed columns have most of the attention.
 
-    Such heads give all rows nearly the same. Where rows are what is predicted, as in a decoder, that is next to nothing.
-    Where rows are averaged, as in encoders of sentences, it may be the very thing: the fixed columns of the last layer
-    of all-MiniLM-L6-v2 gather its embeddings, and cost as much as any other head of that layer when they are switched
-    off. So these are candidates, and no more.
+    Such heads give all rows nearly the same. Where rows are told apart later on, as in a decoder, that may be next to
+    nothing. Where rows are averaged, as in encoders of sentences, it may be the very thing: the fixed columns of the
+    last layer of all-MiniLM-L6-v2 gather its embeddings, and cost as much as other heads of that layer when they are
+    switched off. So these are candidates, and no more.
 
     Parameters
     ----------
