@@ -104,8 +104,8 @@ def test_what_does_not_apply_is_not_labelled(some):
 
 
 def test_missing_measures_are_named(some):
-    with pytest.raises(DomainError, match="score_rank"):
-        kinds_of({name: values for name, values in some.items() if name != "score_rank"})
+    with pytest.raises(DomainError, match="content_rank"):
+        kinds_of({name: values for name, values in some.items() if name != "content_rank"})
 
 
 def test_beside_a_strong_sink_the_rest_counts_for_little():

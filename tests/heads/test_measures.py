@@ -80,7 +80,7 @@ def by_loops(content, bias, ids):
         "column_energy": np.sum(a * fitted) ** 2 / (np.sum(a**2) * np.sum(fitted**2)),
         "near_mass": sum(a[i, j] - fitted[i, j] for i in rows for j in range(tokens) if abs(i - j) <= NEAR) / len(rows),
         "column_share": max(1 - missed / spread, 0.0),
-        "score_rank": squares.sum() ** 2 / (squares**2).sum(),
+        "content_rank": squares.sum() ** 2 / (squares**2).sum(),
         "stable_rank": np.sum(values**2) / values[0] ** 2,
         "effective_rank": math.exp(-sum(p * math.log(p) for p in shares if p > 0)),
         "s1": values[0],
@@ -224,13 +224,13 @@ def test_the_rank_of_scores_counts_directions():
     rng = np.random.default_rng(10)
     left, right = (np.linalg.qr(x - x.mean(axis=0))[0] for x in rng.standard_normal((2, TOKENS, 3)))
     content = 9 * left @ right.T + 5 * rng.standard_normal(TOKENS)[:, None] + 0.3 * rng.standard_normal(TOKENS)
-    assert measured(content[None])["score_rank"][0] == pytest.approx(3.0, rel=1e-9)
+    assert measured(content[None])["content_rank"][0] == pytest.approx(3.0, rel=1e-9)
     wide = np.full((1, TOKENS + 9, TOKENS + 9), 50.0) * rng.standard_normal(TOKENS + 9)[:, None]
     wide[:, :, TOKENS:] *= rng.standard_normal(9)
     wide[0, :TOKENS, :TOKENS] = content
     bias = np.where(np.arange(TOKENS + 9) < TOKENS, 0.0, -np.inf) + np.zeros((TOKENS + 9, 1))
     bias[TOKENS:] = -np.inf
-    assert measured(wide, bias)["score_rank"][0] == pytest.approx(3.0, rel=1e-9)
+    assert measured(wide, bias)["content_rank"][0] == pytest.approx(3.0, rel=1e-9)
 
 
 def test_rectangles_have_no_positions():

@@ -144,16 +144,16 @@ KINDS = (
         "low-rank content",
         "low-rank content",
         "Chooses keys by a few directions of queries and keys.",
-        "score_rank",
-        lambda measures: measures["score_rank"],
+        "content_rank",
+        lambda measures: measures["content_rank"],
         4.0,
         -0.5,
     ),
     Kind(
         "random spectrum",
         "spectrum as random weights",
-        "Singular values are like those of fresh random weights on the same inputs. They do not see the order of "
-        "tokens: this says nothing about training, and such a head may do anything else as well.",
+        "Singular values are like those of fresh random weights on the same inputs. This does not say untrained: they "
+        "do not see the order of tokens, and a head that follows positions or copies can have them.",
         "p_spectrum",
         lambda measures: measures.get("p_spectrum", np.full_like(measures["sink_mass"], np.nan)),
         0.05,
@@ -176,7 +176,7 @@ IDLE = 0.5
 """Heads that have so much of their attention on sinks and fixed columns are candidates for being idle."""
 NEEDED = (
     *("entropy", "evenness", "sink_mass", "offset_mass", "near_mass"),
-    *("same_token_excess", "column_share", "score_rank"),
+    *("same_token_excess", "column_share", "content_rank"),
 )
 """Measures without which kinds are not told."""
 

@@ -55,7 +55,7 @@ MEASURES = {
     "preferences among keys, sinks taken away.",
     "column_share": "Share of the variance of the attention about an even spread that preferences which all rows share "
     "explain, sinks taken away.",
-    "score_rank": "Participation number of the squared singular values of the content scores without their row and "
+    "content_rank": "Participation number of the squared singular values of the content scores without their row and "
     "column means, sinks taken away: how many directions of queries and keys tell keys apart.",
     "stable_rank": "Sum of the squared singular values over the largest of them, sinks taken away.",
     "effective_rank": "Exponential of the entropy of the squared singular values, sinks taken away.",
@@ -102,7 +102,7 @@ def measured(
     found = _compared(heads, values) | _sink_facts(heads)
     found["beta"] = heads.sight_spread(xp.zeros_like(heads.sinks)) if heads.sunk else found["beta_without_sink"]
     found["entropy"] = xp.sum(heads.entropy * heads.sight.busy, axis=-1)
-    found["score_rank"] = _score_rank(heads, factors)
+    found["content_rank"] = _content_rank(heads, factors)
     found["columns"] = xp.sum(whole, axis=1) / whole.shape[1]
     found |= _top_two(whole) if heads.sunk else {"s1": values[:, -1], "gap": 1 - values[:, -2] / values[:, -1]}
     return {name: as_numpy(each) for name, each in found.items()}
@@ -263,7 +263,7 @@ def _column_facts(heads: _Heads, columns: Columns) -> dict[str, Any]:
     }
 
 
-def _score_rank(heads: _Heads, factors: Any) -> Any:
+def _content_rank(heads: _Heads, factors: Any) -> Any:
     """Participation number of the content scores over rows that see anything and keys that anyone sees, no sinks.
 
     With queries Q and keys K, centred, the squared singular values of ``Q K'`` are the eigenvalues of ``Q'Q K'K``.

@@ -76,7 +76,7 @@ COLUMNS = {
         "The p value of the head corrected for the number of heads (Benjamini–Hochberg): calling all heads with q "
         "below 0.05 lets at most 5 % of those called be false, on average.",
     ),
-    "score_rank": Column("rank of the scores", SPECTRUM, "dimensions", MEASURES["score_rank"]),
+    "content_rank": Column("rank of the scores", SPECTRUM, "dimensions", MEASURES["content_rank"]),
     "column_share": Column("column share", SPECTRUM, "share of the variance", MEASURES["column_share"]),
     "column_energy": Column("column energy", SPECTRUM, "squared cosine", MEASURES["column_energy"]),
     "stable_rank": Column("stable rank", SPECTRUM, "dimensions", MEASURES["stable_rank"]),
