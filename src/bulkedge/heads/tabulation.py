@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import warnings
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.errors import AccuracyWarning
-from bulkedge.heads.features import Expander, Tokens
-from bulkedge.heads.resolvent import Equations
+from bulkedge.heads.features import Expander, Expansion, Tokens
+from bulkedge.heads.resolvent import Equations, Own
 from bulkedge.laws.log_table import LogTable
 
 TERMS = 3, 500, 6000
@@ -39,6 +39,15 @@ FLOOR = 1e-26
 """Squares this small beside the largest are rounding errors."""
 
 
+class _State(NamedTuple):
+    """Equations, their state at one point, the weights that their functions are orthogonal for, and the trace."""
+
+    equations: Equations
+    state: Any
+    weights: tuple[Real, Real]
+    trace: float
+
+
 class Walk:
     """The mass at or below one point after another.
 
@@ -55,15 +64,18 @@ class Walk:
         Number of tokens l.
     sampled : bool
         Whether the tokens are a sample that stands for l others.
+    paired : bool
+        Whether row i and column i are the same token.
     """
 
-    def __init__(self, queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool) -> None:
-        self._tokens = tokens
-        self._size = len(queries.vectors), len(keys.vectors)
+    def __init__(self, queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, paired: bool) -> None:
+        self._tokens, self._paired = tokens, paired
+        self._size = len(queries.counts), len(keys.counts)
         per_value, least, most = TERMS
         values = tokens if sampled else min(self._size)
         self._expand = Expander(queries, keys, int(np.clip(per_value * values, least, most)))
         self._counts = queries.counts, keys.counts
+        self._unweighted: Equations | None = None
         self._weights: dict[float, tuple[Real, Real]] = {}
         self._traces: dict[float, float] = {}
         self._total = self._size[0] if sampled else tokens
@@ -103,7 +115,7 @@ class Walk:
         float or None
             None if the weights that it leads to are no better.
         """
-        equations, state, weights, trace = self._settled(np.sqrt(x), self._weights[other])
+        equations, state, weights, trace = self._fitted(np.sqrt(x), self._weights[other])
         if trace < self._traces[x] * (1 + BETTER):
             return None
         self._weights[x], self._traces[x] = weights, trace
@@ -113,45 +125,67 @@ class Walk:
         """The share at or below x, from the resolvent on the half-circle."""
         nodes, weights = np.polynomial.legendre.leggauss(ANGLES)
         z = np.sqrt(x * np.exp(0.5j * np.pi * (nodes + 1)))
-        start = state * (1j * np.sqrt(x) / z)
-        start = np.where(start.imag < 0, start, start.real - 1e-3j * np.abs(start))
+        start = equations.turned(state, 1j * np.sqrt(x) / z)
         found = equations.solve(z, start, TOLERANCE)[: self._size[0]]
         rows = float(np.sum(weights / 2 * np.sum(z * found, axis=0).real))
         # rows beyond the number of columns are zeros, which the atom counts
         least = min(self._size)
         return (rows - (self._size[0] - least)) / least
 
-    def _settled(self, root: float, weights: tuple[Real, Real]) -> tuple[Equations, Any, tuple[Real, Real], float]:
+    def _settled(self, root: float, weights: tuple[Real, Real]) -> _State:
+        """The better of two choices of functions: for the weights of the resolvent, and for the tokens as they are."""
+        found = [self._fitted(root, weights), self._plain(root)]
+        return max(found, key=lambda each: each.trace)
+
+    def _plain(self, root: float) -> _State:
+        """The resolvent at ``-root**2`` with functions that are orthogonal for all tokens alike."""
+        if self._unweighted is None:
+            self._unweighted = self._equations(self._expand(*self._counts))
+        equations, state = self._reached(self._unweighted, root, None)
+        return _State(equations, state, self._counts, self._trace(state))
+
+    def _fitted(self, root: float, weights: tuple[Real, Real]) -> _State:
         """Functions that are orthogonal for the weights of the resolvent at ``-root**2``, and that resolvent."""
-        point = np.array([1j * root])
-        state = np.full((sum(self._size), 1), 1 / point[0])
-        before, power = np.inf, 1.0
-        best: Any = np.inf, None, state, weights
+        before, power, state = np.inf, 1.0, None
+        best: Any = np.inf, None
+        left, right = self._counts
         for _ in range(ROUNDS):
-            products, rows, columns, rest = self._expand(*weights)
-            left, right = self._counts
-            equations = Equations(
-                products[1:] ** 2,
-                rows[1:] ** 2 * left,
-                columns[1:] ** 2 * right,
-                rest**2 * left[:, None] * right,
-                self._tokens,
-                self._total,
-            )
-            state = equations.approach(point, state, ROUGH, STRIDE)
-            sizes = -state[:, 0].imag
-            new = left * rows[0] ** 2 * sizes[: len(left)], right * columns[0] ** 2 * sizes[len(left) :]
+            expansion = self._expand(*weights)
+            equations, state = self._reached(self._equations(expansion), root, state)
+            sizes = -state[: sum(self._size), 0].imag
+            factors = left * expansion.rows[0] ** 2, right * expansion.columns[0] ** 2
             used = weights
-            change, weights = _moved(weights, new, power)
+            change, weights = _moved(weights, (factors[0] * sizes[: len(left)], factors[1] * sizes[len(left) :]), power)
             if change <= best[0]:
-                best = change, equations, state, used
+                best = change, _State(equations, state, used, self._trace(state))
             if change < SETTLED:
                 break
             # steps that grow swing between two states; those that shrink slowly may be longer
             power = power / 2 if change > before else min(1.3 * power, 1.7)
             before = change
-        _, equations, state, weights = best
-        return equations, state, weights, float(-np.sum(state[: self._size[0]].imag))
+        found: _State = best[1]
+        return found
+
+    def _equations(self, expansion: Expansion) -> Equations:
+        """The equations of an expansion, repeats counted."""
+        left, right = self._counts
+        products, rows, columns = (each[1:] for each in expansion[:3])
+        noise, own = expansion.rest**2 * left[:, None] * right, None
+        if self._paired:
+            np.fill_diagonal(noise, 0.0)
+            own = Own(rows * columns * left, np.diag(expansion.rest) * left / np.sqrt(self._tokens))
+        sizes = rows**2 * left, columns**2 * right
+        return Equations(products**2, *sizes, noise, self._tokens, self._total, own)
+
+    def _reached(self, equations: Equations, root: float, state: Any) -> tuple[Equations, Any]:
+        """Towards the resolvent at ``-root**2``: first as if all entries were small, then with the heavy ones as edges."""
+        point = np.array([1j * root])
+        state = equations.start(point) if state is None else equations.without_edges(state)
+        found = equations.with_edges(equations.approach(point, state, ROUGH, STRIDE))
+        return found[0], found[0].approach(point, found[1], ROUGH, STRIDE)
+
+    def _trace(self, state: Any) -> float:
+        return float(-np.sum(state[: self._size[0]].imag))
 
 
 def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tuple[float, tuple[Real, Real]]:
@@ -165,7 +199,7 @@ def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tupl
     return change, (found[0], found[1])
 
 
-def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool) -> LogTable:
+def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, paired: bool) -> LogTable:
     """The table of a head: from the middle of the spectrum to its smallest values, then up, then between.
 
     Parameters
@@ -176,13 +210,15 @@ def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool) -> L
         Number of tokens l.
     sampled : bool
         Whether the tokens are a sample that stands for l others.
+    paired : bool
+        Whether row i and column i are the same token.
 
     Returns
     -------
     LogTable
         Of the values that repeats do not make vanish.
     """
-    walk = Walk(queries, keys, tokens, sampled=sampled)
+    walk = Walk(queries, keys, tokens, sampled=sampled, paired=paired)
     top = float(np.log(walk.largest))
     points: dict[float, float] = {}
     log = top - 9.0
