@@ -27,8 +27,8 @@ TOLERANCE, ROUGH = 1e-5, 3e-3
 ROUNDS, SETTLED, STRIDE = 16, 0.01, 60
 """Rounds in which functions and weights are fitted to each other, the change of all weights that ends them, and the
 most steps towards the resolvent in a round. Errors of the weights enter the distribution function squared."""
-BETTER = 0.03
-"""What the trace of the resolvent has to gain for other weights to be taken."""
+POWERS = 0.0, 0.5, 1.0
+"""Weights that are tried beside those of the resolvent: these powers of how often tokens are repeated."""
 RISE = 0.07
 """What the distribution function rises by between points of its table, about."""
 STEPS = 0.4, 3.0
@@ -75,9 +75,9 @@ class Walk:
         values = tokens if sampled else min(self._size)
         self._expand = Expander(queries, keys, int(np.clip(per_value * values, least, most)))
         self._counts = queries.counts, keys.counts
-        self._unweighted: Equations | None = None
+        self._unweighted: dict[float, Equations] = {}
+        self._powers = POWERS if max(each.max() for each in self._counts) > 1 else POWERS[:1]
         self._weights: dict[float, tuple[Real, Real]] = {}
-        self._traces: dict[float, float] = {}
         self._total = self._size[0] if sampled else tokens
         rest = self._expand.matrix - self._counts[0] @ self._expand.matrix / self._counts[0].sum()
         squares = np.sum(self._counts[0][:, None] * rest**2 * self._counts[1])
@@ -99,27 +99,9 @@ class Walk:
         """
         below = [each for each in self._weights if each < x]
         weights = self._weights[max(below)] if below else self._counts
-        equations, state, self._weights[x], self._traces[x] = self._settled(np.sqrt(x), weights)
-        return self._around(x, equations, state)
-
-    def retried(self, x: float, other: float) -> float | None:
-        """The mass at or below x again, from the weights of another point.
-
-        Parameters
-        ----------
-        x, other : float
-            Points that :meth:`mass` was called for.
-
-        Returns
-        -------
-        float or None
-            None if the weights that it leads to are no better.
-        """
-        equations, state, weights, trace = self._fitted(np.sqrt(x), self._weights[other])
-        if trace < self._traces[x] * (1 + BETTER):
-            return None
-        self._weights[x], self._traces[x] = weights, trace
-        return self._around(x, equations, state)
+        found = self._settled(np.sqrt(x), weights)
+        self._weights[x] = found.weights
+        return self._around(x, found.equations, found.state)
 
     def _around(self, x: float, equations: Equations, state: Any) -> float:
         """The share at or below x, from the resolvent on the half-circle."""
@@ -133,16 +115,17 @@ class Walk:
         return (rows - (self._size[0] - least)) / least
 
     def _settled(self, root: float, weights: tuple[Real, Real]) -> _State:
-        """The better of two choices of functions: for the weights of the resolvent, and for the tokens as they are."""
-        found = [self._fitted(root, weights), self._plain(root)]
+        """The best choice of functions: for the weights of the resolvent, or for the tokens as they are."""
+        found = [self._fitted(root, weights), *(self._plain(root, power) for power in self._powers)]
         return max(found, key=lambda each: each.trace)
 
-    def _plain(self, root: float) -> _State:
-        """The resolvent at ``-root**2`` with functions that are orthogonal for all tokens alike."""
-        if self._unweighted is None:
-            self._unweighted = self._equations(self._expand(*self._counts))
-        equations, state = self._reached(self._unweighted, root, None)
-        return _State(equations, state, self._counts, self._trace(state))
+    def _plain(self, root: float, power: float) -> _State:
+        """The resolvent at ``-root**2`` with functions that are orthogonal for powers of the numbers of repeats."""
+        weights = self._counts[0] ** power, self._counts[1] ** power
+        if power not in self._unweighted:
+            self._unweighted[power] = self._equations(self._expand(*weights))
+        equations, state = self._reached(self._unweighted[power], root, None)
+        return _State(equations, state, weights, self._trace(state))
 
     def _fitted(self, root: float, weights: tuple[Real, Real]) -> _State:
         """Functions that are orthogonal for the weights of the resolvent at ``-root**2``, and that resolvent."""
@@ -255,13 +238,9 @@ def _ascend(points: dict[float, float], walk: Walk, top: float, enough: float) -
 
 
 def _fill(points: dict[float, float], walk: Walk) -> None:
-    """Points between those that are too far apart; then all again, from the weights of their neighbours."""
+    """Points between those that are too far apart."""
     for low, high in pairwise(sorted(points)):
         parts = min(int(np.ceil((points[high] - points[low]) / (2 * RISE))), int((high - low) / STEPS[0]))
         for k in range(1, parts):
             log = low + (high - low) * k / parts
             points[log] = walk.mass(float(np.exp(log)))
-    known = sorted(points)
-    for here, there in [*pairwise(known[::-1]), *pairwise(known)]:  # to each from its neighbour above, then below
-        found = walk.retried(float(np.exp(there)), float(np.exp(here)))
-        points[there] = points[there] if found is None else found
