@@ -8,21 +8,22 @@ with ``F**2``, ``G**2`` and V known and signs random. Over rows and columns, the
     h_j = 1/(z - sum_n s_n**2 G_jn**2 g_n/d_n - mean_i V_ij g_i),       g_n = mean_i F_in**2 g_i,
 
 with ``d_n = 1 - l s_n**2 g_n h_n`` (docs/theory/anisotropic.md). Two things are more than sizes. Row i and column i may
-be the same token, whose query and key are not independent: then the signs of ``F_in G_in`` are kept, and each token has
-a 2 x 2 resolvent. And an entry of the noise may be so large that a row or column consists of little else: then it is an
-edge, with the resolvents of its ends *without it* (the cavity equations of sparse matrices). All is solved off the axis.
+be the same token, whose query and key are not independent: then the signs of ``F_in G_in`` are kept, and each token
+has a 2 x 2 resolvent. And an entry of the noise may be so large that a row or column consists of little else: then it
+is an edge, with the resolvents of its ends *without it* (the cavity equations of sparse matrices). All is solved off
+the axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from bulkedge.arrays import Complex, Index, Mask, Real
-from bulkedge.errors import UnresolvedError
+from bulkedge.errors import AccuracyWarning, UnresolvedError
 
 MEMORY = 6
 """Steps that Anderson's acceleration looks back on."""
@@ -30,7 +31,7 @@ RESTART = 40
 """It forgets them after so many, in case they lead nowhere."""
 MOST = 4000
 SLACK = 100.0
-"""After so many steps a point is taken whose change is within this factor of the tolerance."""
+"""After so many steps a point whose change is within this factor of the tolerance is taken, with a warning."""
 HEAVY = 0.05
 """An entry whose variance times ``|g h|`` is larger is an edge: at most twenty are in a row, since ``|g|`` times the
 whole sum is below one; each of the others is wrong by the square of that."""
@@ -215,8 +216,19 @@ class Equations:
         at = np.concatenate([self.edges.rows, r + self.edges.columns])
         return np.concatenate([found, 1 / (1 / found[at] + towards), cross])
 
-    def _outside(self, state: Complex) -> Mask:
-        """At which points a state is none of a resolvent, whose imaginary part is negative."""
+    def outside(self, state: Complex) -> Mask:
+        """Where a state is none of a resolvent, whose imaginary part is negative.
+
+        Parameters
+        ----------
+        state : array of shape (states, p)
+            State at each of p points.
+
+        Returns
+        -------
+        array of bool of shape (p,)
+            True at such points.
+        """
         ends = len(state) - (0 if self.own is None else len(self.own.rest))
         wrong: Mask = np.any(state[:ends].imag >= 0, axis=0) | ~np.all(np.isfinite(state), axis=0)
         if self.own is not None:
@@ -244,14 +256,20 @@ class Equations:
         Raises
         ------
         UnresolvedError
-            If some point was not solved.
+            If some point was not solved; within a hundred times the tolerance there is an ``AccuracyWarning``.
         """
-        found, missed = self._accelerated(z, start, tolerance, MOST)
-        left = np.max(np.abs(self.image(found[:, missed], z[missed]) - found[:, missed]), axis=0) * np.abs(z[missed])
-        missed = missed[left > SLACK * tolerance]
+        found, missed = _accelerated(self, z, start, tolerance, MOST)
         if len(missed):
-            raise UnresolvedError(f"the equations of a head were not solved at |z| = {np.abs(z[missed])[:3]}")
+            self._told(found[:, missed], z[missed], tolerance)
         return found
+
+    def _told(self, state: Complex, z: Complex, tolerance: float) -> None:
+        """Warn of points that were nearly solved, and refuse others."""
+        left = np.max(np.abs(self.image(state, z) - state), axis=0) * np.abs(z)
+        where = f"at |z| = {np.abs(z[np.argmax(left)]):.2g} the equations of a head were"
+        if not np.max(left) <= SLACK * tolerance:
+            raise UnresolvedError(f"{where} not solved: they change the state by {np.max(left):.2g}")
+        warnings.warn(f"{where} solved to {np.max(left):.1g} only", AccuracyWarning, stacklevel=3)
 
     def approach(self, z: Complex, start: Complex, tolerance: float, steps: int) -> Complex:
         """As :meth:`solve`, but only so many steps: what was reached by then is returned.
@@ -272,12 +290,7 @@ class Equations:
         array of shape (states, p)
             The state, nearly.
         """
-        return self._accelerated(z, start, tolerance, steps)[0]
-
-    def _accelerated(self, z: Complex, start: Complex, tolerance: float, steps: int) -> tuple[Complex, Index]:
-        return _accelerated(
-            lambda state, which: self.image(state, z[which]), self._outside, start, np.abs(z), tolerance, steps
-        )
+        return _accelerated(self, z, start, tolerance, steps)[0]
 
 
 def _times(matrix: Real, state: Complex) -> Complex:
@@ -287,18 +300,12 @@ def _times(matrix: Real, state: Complex) -> Complex:
 
 
 def _accelerated(
-    image: Callable[[Complex, Index], Complex],
-    outside: Callable[[Complex], Mask],
-    start: Complex,
-    sizes: Real,
-    tolerance: float,
-    most: int,
+    equations: Equations, z: Complex, start: Complex, tolerance: float, most: int
 ) -> tuple[Complex, Index]:
-    """Fixed points of ``image``, one for each column, by Anderson's acceleration of the averaged iteration.
+    """Fixed points of the equations, one for each column, by Anderson's acceleration of the averaged iteration.
 
-    ``image`` also takes the numbers of the columns that it is given. A step to a state that is ``outside``, where the
-    equations never lead, is replaced by an average of the last state and its image. Also returned are the numbers of the
-    columns that were not solved within so many steps.
+    A step to what is no state of a resolvent, where the equations never lead, is replaced by an average of the last
+    state and its image. Also returned are the numbers of the columns that were not solved within so many steps.
     """
     result, active, state = start.copy(), np.arange(start.shape[1]), start
     images: list[Complex] = []
@@ -306,9 +313,9 @@ def _accelerated(
     for step in range(most):
         if step % RESTART == 0:
             images, changes = [], []
-        mapped = image(state, active)
+        mapped = equations.image(state, z[active])
         change = mapped - state
-        done = np.max(np.abs(change), axis=0) * sizes[active] < tolerance
+        done = np.max(np.abs(change), axis=0) * np.abs(z[active]) < tolerance
         if done.any():
             result[:, active[done]] = mapped[:, done]
             active, mapped, change, state = active[~done], mapped[:, ~done], change[:, ~done], state[:, ~done]
@@ -319,7 +326,7 @@ def _accelerated(
         images, changes = [*images[-MEMORY:], mapped], [*changes[-MEMORY:], change]
         state = _mixed(images, changes) if len(images) > 1 else mean
         # a late start is for what does not converge: averages alone always do, however slowly
-        wrong = outside(state) | (step > MOST // 2)
+        wrong = equations.outside(state) | (step > MOST // 2)
         state[:, wrong] = mean[:, wrong]
     result[:, active] = state
     return result, active

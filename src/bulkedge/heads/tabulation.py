@@ -161,7 +161,7 @@ class Walk:
         return Equations(products**2, *sizes, noise, self._tokens, self._total, own)
 
     def _reached(self, equations: Equations, root: float, state: Any) -> tuple[Equations, Any]:
-        """Towards the resolvent at ``-root**2``: first as if all entries were small, then with the heavy ones as edges."""
+        """Towards the resolvent at ``-root**2``: as if all entries were small, then with heavy ones as edges."""
         point = np.array([1j * root])
         state = equations.start(point) if state is None else equations.without_edges(state)
         found = equations.with_edges(equations.approach(point, state, ROUGH, STRIDE))
