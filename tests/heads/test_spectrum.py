@@ -171,7 +171,7 @@ def test_heavy_entries_are_found_and_nothing_is_lost():
     assert abs(np.mean(dense) / drawn_mean - 1) > 0.1
 
 
-@pytest.mark.parametrize(("steps", "what"), [(8, "solved to"), (2, "not solved")])
+@pytest.mark.parametrize(("steps", "what"), [(9, "solved to"), (2, "not solved")])
 def test_points_that_are_not_solved_are_told_of(steps, what, monkeypatch):
     rng = np.random.default_rng(5)
     sizes = rng.lognormal(0, 1, (2, 40, 30))

@@ -3,8 +3,9 @@
 A head is expanded in products of functions of its queries and of its keys (:mod:`bulkedge.heads.features`), and only
 the sizes of these functions at the tokens enter the equations of its resolvent (:mod:`bulkedge.heads.resolvent`). Which
 functions, is decided at each point of the spectrum: those that are orthogonal for the weights that the resolvent itself
-gives the tokens there. Repeated tokens come once, with multiplicities, and the values that they leave at zero are an
-atom. docs/theory/channel.md derives it, docs/laws/channel.md shows it.
+gives the tokens there, or for all tokens alike, whichever says the same with fewer values. Repeated tokens come once,
+with multiplicities, and the values that they leave at zero are an atom. docs/theory/anisotropic.md derives it,
+docs/laws/channel.md shows it.
 
 >>> from bulkedge.heads import Channel
 >>> law = Channel([0.4, 0.3, 0.3, 0.2, 0.2, 0.1]).law(tokens=300)
@@ -89,11 +90,13 @@ class ChannelLaw(Distribution):
         scale : float, optional
             What scores ``q . k`` are multiplied by; ``1/sqrt(d)`` by default.
         labels : array_like of shape (tokens,), optional
-            Tokens of the same label, as of the same word, are taken as repeats of one, at the mean of their queries and
-            keys. By default only exact repeats are.
+            Tokens of the same label, as of the same word, are taken as repeats of one: the law is then that of the
+            attention *between labels*, ``P A P`` with P the projection onto what is equal for equal labels, each token
+            in its place. By default only exact repeats are repeats, and the law is that of A.
         popularity : array_like of shape (tokens,), optional
-            Measured share of all attention that each key gets, for heads that are more than a softmax of ``q . k``;
-            by default that of the softmax.
+            Measured share of all attention that each key gets, for heads that are more than a softmax of ``q . k``:
+            columns are given factors for it, and rows normalised. By default it is that of the softmax of all tokens
+            in their places, as any head of such a softmax measures it.
 
         Returns
         -------
@@ -105,6 +108,8 @@ class ChannelLaw(Distribution):
         DomainError
             If the shapes do not fit, an entry is not finite, all queries or all keys are equal, or there are fewer
             than 16 tokens.
+        UnresolvedError
+            If no factors were found that give the columns their popularity.
         """
         queries, keys = (FINITE.check(name, as_numpy(each)) for name, each in (("q", q), ("k", k)))
         if queries.ndim != 2 or queries.shape != keys.shape:

@@ -2,7 +2,7 @@
 
 At each point x of the spectrum the functions of the expansion are those that are orthogonal for the weights that the
 resolvent at ``-x`` gives the tokens; with them, the mass up to x is the mean of ``Re z G(z)`` over ``|z| = x``
-(docs/theory/channel.md).
+(docs/theory/anisotropic.md).
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ class _State(NamedTuple):
 class Walk:
     """The mass at or below one point after another.
 
-    Where sinks or hot directions hold a head, weights that agree with their own functions may be two: one lets the few
-    large tokens shape the functions, the other the many small ones. The better one says the same with fewer values: its
-    trace of the resolvent is larger. Each point starts from the weights of the nearest one below, or from equal ones,
-    and is tried again from those of its neighbours.
+    Weights that agree with their own functions may be several where sinks or hot directions hold a head, and none of
+    them is good where tokens fall into groups. What the exact resolvent is does not depend on functions, and forgetting
+    how they go together makes values that are not there: so the better functions are those of the larger trace of the
+    resolvent, that say the same with fewer values. Tried are weights that agree, started from those of the nearest
+    point below or from equal ones, and powers of the numbers of repeats.
 
     Parameters
     ----------
