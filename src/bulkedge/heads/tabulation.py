@@ -55,7 +55,7 @@ class Walk:
     them is good where tokens fall into groups. What the exact resolvent is does not depend on functions, and forgetting
     how they go together makes values that are not there: so the better functions are those of the larger trace of the
     resolvent, that say the same with fewer values. Tried are weights that agree, started from those of the nearest
-    point below or from equal ones, and powers of the numbers of repeats.
+    point below or from equal ones, powers of the numbers of repeats, and no functions at all.
 
     Parameters
     ----------
@@ -80,8 +80,8 @@ class Walk:
         self._powers = POWERS if max(each.max() for each in self._counts) > 1 else POWERS[:1]
         self._weights: dict[float, tuple[Real, Real]] = {}
         self._total = self._size[0] if sampled else tokens
-        rest = self._expand.matrix - self._counts[0] @ self._expand.matrix / self._counts[0].sum()
-        squares = np.sum(self._counts[0][:, None] * rest**2 * self._counts[1])
+        self._centred = self._expand.matrix - self._counts[0] @ self._expand.matrix / self._counts[0].sum()
+        squares = np.sum(self._counts[0][:, None] * self._centred**2 * self._counts[1])
         self.largest = float(squares) * tokens / self._total**2
         """No squared singular value is larger than their sum."""
 
@@ -117,8 +117,17 @@ class Walk:
 
     def _settled(self, root: float, weights: tuple[Real, Real]) -> _State:
         """The best choice of functions: for the weights of the resolvent, or for the tokens as they are."""
-        found = [self._fitted(root, weights), *(self._plain(root, power) for power in self._powers)]
+        found = [self._bare(root), *(self._plain(root, power) for power in self._powers)]
+        fitted = self._fitted(root, weights)
+        found = [each for each in (*found, fitted) if each is not None and np.all(np.isfinite(each.state))]
         return max(found, key=lambda each: each.trace)
+
+    def _bare(self, root: float) -> _State:
+        """The resolvent at ``-root**2`` without functions: for rows that are nearly one-hot, and sums of nothing."""
+        rows, columns = (np.zeros((2, size)) for size in self._size)
+        none = Expansion(np.zeros(2), rows, columns, self._centred)
+        equations, state = self._reached(self._equations(none), root, None)
+        return _State(equations, state, self._counts, self._trace(state))
 
     def _plain(self, root: float, power: float) -> _State:
         """The resolvent at ``-root**2`` with functions that are orthogonal for powers of the numbers of repeats."""
@@ -128,18 +137,25 @@ class Walk:
         equations, state = self._reached(self._unweighted[power], root, None)
         return _State(equations, state, weights, self._trace(state))
 
-    def _fitted(self, root: float, weights: tuple[Real, Real]) -> _State:
-        """Functions that are orthogonal for the weights of the resolvent at ``-root**2``, and that resolvent."""
+    def _fitted(self, root: float, weights: tuple[Real, Real]) -> _State | None:
+        """Functions that are orthogonal for the weights of the resolvent at ``-root**2``, and that resolvent.
+
+        None if the functions were too large for any weights on the way.
+        """
         before, power, state = np.inf, 1.0, None
         best: Any = np.inf, None
         left, right = self._counts
         for _ in range(ROUNDS):
             expansion = self._expand(*weights)
             equations, state = self._reached(self._equations(expansion), root, state)
+            if not np.all(np.isfinite(state)):
+                break
             sizes = -state[: sum(self._size), 0].imag
             factors = left * expansion.rows[0] ** 2, right * expansion.columns[0] ** 2
             used = weights
             change, weights = _moved(weights, (factors[0] * sizes[: len(left)], factors[1] * sizes[len(left) :]), power)
+            if not np.isfinite(change):
+                break
             if change <= best[0]:
                 best = change, _State(equations, state, used, self._trace(state))
             if change < SETTLED:
@@ -147,7 +163,7 @@ class Walk:
             # steps that grow swing between two states; those that shrink slowly may be longer
             power = power / 2 if change > before else min(1.3 * power, 1.7)
             before = change
-        found: _State = best[1]
+        found: _State | None = best[1]
         return found
 
     def _equations(self, expansion: Expansion) -> Equations:
