@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from bulkedge.arrays import Mask, Real
+from bulkedge.arrays import Index, Mask, Real
 
 RANK = 1e-10
 """Eigenvalues of a covariance below this share of the largest are directions that the tokens do not have."""
@@ -111,19 +111,44 @@ class MultiIndices(NamedTuple):
 class Tokens:
     """Distinct tokens of a head, c of them, as queries or as keys.
 
+    A distinct token may have several places, with a vector each: a word that a text repeats. It is then the mean of its
+    places, that of any function of them included.
+
     Attributes
     ----------
-    vectors : array of shape (c, d)
-        Their queries, scale included, or their keys.
+    vectors : array of shape (t, d)
+        Their queries, scale included, or their keys, at all places: those of one token after those of another.
     counts : array of shape (c,)
-        How often each is repeated.
-    logs : array of shape (c,)
+        How often each token is repeated.
+    logs : array of shape (t,)
         Logarithm of what each row, or column, of ``exp(scores)`` is multiplied by to be ``tokens * A``.
+    places : array of int of shape (c,), optional
+        Number of places of each token; one by default.
     """
 
     vectors: Real
     counts: Real
     logs: Real
+    places: Index | None = None
+
+    def mean(self, values: Real) -> Real:
+        """Means over the places of each token.
+
+        Parameters
+        ----------
+        values : array of shape (..., t)
+            Values at all places.
+
+        Returns
+        -------
+        array of shape (..., c)
+            One for each token.
+        """
+        if self.places is None:
+            return values
+        starts = np.cumsum(self.places) - self.places
+        means: Real = np.add.reduceat(values, starts, axis=-1) / self.places
+        return means
 
 
 class Expansion(NamedTuple):
@@ -151,7 +176,9 @@ class Expander:
 
     def __init__(self, queries: Tokens, keys: Tokens, count: int) -> None:
         self.queries, self.keys, self._count = queries, keys, count
-        self.matrix = np.exp(queries.logs[:, None] + queries.vectors @ keys.vectors.T + keys.logs)
+        entries = np.exp(queries.logs[:, None] + queries.vectors @ keys.vectors.T + keys.logs)
+        self.matrix = queries.mean(keys.mean(entries).T).T
+        self._centres = tuple(each.mean(each.vectors.T).T for each in (queries, keys))
         self._ratios: Real = np.zeros(0)
         self._indices = MultiIndices.largest(self._ratios, 1)
 
@@ -166,9 +193,9 @@ class Expander:
         Returns
         -------
         Expansion
-            Exact: the rest is what the terms leave out of ``tokens * A``.
+            Exact: the rest is what the terms leave out of ``tokens * A``, meant over places.
         """
-        query, key = _moments(self.queries.vectors, row_weights), _moments(self.keys.vectors, column_weights)
+        query, key = _moments(self._centres[0], row_weights), _moments(self._centres[1], column_weights)
         turn, couplings, back = np.linalg.svd(query.root @ key.root)
         left = (self.queries.vectors - query.mean) @ query.inverse @ turn
         right = (self.keys.vectors - key.mean) @ key.inverse @ back.T
@@ -181,8 +208,9 @@ class Expander:
         # a constant moves between the two, so that neither overflows
         shift = (_largest(rows, near[0]) - _largest(columns, near[1])) / 2
         products = self._powers(ratios)
-        queries = self._indices.features(np.clip(left, -FAR, FAR), _factor(rows - shift, near[0]))
-        keys = self._indices.features(np.clip(right, -FAR, FAR), _factor(columns + shift, near[1]))
+        # the mean of a product over places of a row and places of a column is the product of the means
+        queries = self.queries.mean(self._indices.features(np.clip(left, -FAR, FAR), _factor(rows - shift, near[0])))
+        keys = self.keys.mean(self._indices.features(np.clip(right, -FAR, FAR), _factor(columns + shift, near[1])))
         return Expansion(products, queries, keys, self.matrix - (queries.T * products) @ keys)
 
     def _choose(self, ratios: Real) -> None:

@@ -1,4 +1,4 @@
-"""The resolvent of a sum of products of sizes alone: signs forgotten, rows and columns with weights of their own.
+"""The resolvent of a sum of products of sizes: signs forgotten, rows and columns with weights of their own.
 
 Row i and column j of an l x l matrix are joined by ``sum_n s_n F_in G_jn/sqrt(l)`` and noise of variance ``V_ij/l``,
 with ``F**2``, ``G**2`` and V known and signs random. Over rows and columns, the diagonals g and h of its resolvent at
@@ -7,31 +7,69 @@ with ``F**2``, ``G**2`` and V known and signs random. Over rows and columns, the
     g_i = 1/(z - sum_n s_n**2 F_in**2 h_n/d_n - mean_j V_ij h_j),       h_n = mean_j G_jn**2 h_j,
     h_j = 1/(z - sum_n s_n**2 G_jn**2 g_n/d_n - mean_i V_ij g_i),       g_n = mean_i F_in**2 g_i,
 
-with ``d_n = 1 - l s_n**2 g_n h_n`` (docs/theory/channel.md). They are solved off the axis.
+with ``d_n = 1 - l s_n**2 g_n h_n`` (docs/theory/anisotropic.md). Two things are more than sizes. Row i and column i may
+be the same token, whose query and key are not independent: then the signs of ``F_in G_in`` are kept, and each token
+has a 2 x 2 resolvent. And an entry of the noise may be so large that a row or column consists of little else: then it
+is an edge, with the resolvents of its ends *without it* (the cavity equations of sparse matrices). All is solved off
+the axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from bulkedge.arrays import Complex, Index, Real
-from bulkedge.errors import UnresolvedError
+from bulkedge.arrays import Complex, Index, Mask, Real
+from bulkedge.errors import AccuracyWarning, UnresolvedError
 
 MEMORY = 6
 """Steps that Anderson's acceleration looks back on."""
 RESTART = 40
 """It forgets them after so many, in case they lead nowhere."""
 MOST = 4000
-SLACK = 100.0
-"""After so many steps a point is taken whose change is within this factor of the tolerance."""
+SLACK = 10.0
+"""After so many steps a point is taken, with a warning, if the change of ``|z| g`` and ``|z| h`` is in the mean within
+this factor of the tolerance: what is read off is a mean, and single tokens may be slow."""
+HEAVY = 0.05
+"""An entry whose variance times ``|g h|`` is larger is an edge: at most twenty are in a row, since ``|g|`` times the
+whole sum is below one; each of the others is wrong by the square of that."""
+
+
+class Own(NamedTuple):
+    """What tokens are to themselves: row i and column i are of token i.
+
+    Attributes
+    ----------
+    products : array of shape (n, c)
+        ``F_in G_in``, with its sign, times how often token i is repeated.
+    rest : array of shape (c,)
+        What the terms leave of the entries (i, i) of the matrix, ``sqrt(l)`` and the number of repeats included.
+    """
+
+    products: Real
+    rest: Real
+
+
+class Edges(NamedTuple):
+    """Entries that are taken one by one: their rows and columns, and their variances with all factors."""
+
+    rows: Index
+    columns: Index
+    variances: Real
+
+
+NO_EDGES = Edges(np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.zeros(0))
 
 
 @dataclass(frozen=True)
 class Equations:
     """The equations of one head, and one image under them.
+
+    A state is g over h, then, if there are any, the resolvents of the edges' rows without their edge, those of the
+    edges' columns, and the elements of the tokens' own resolvents that join row i and column i.
 
     Attributes
     ----------
@@ -47,6 +85,10 @@ class Equations:
         Number of tokens l.
     total : int
         What sums over rows or columns are divided by to be means: l, or the number of sampled tokens.
+    own : Own, optional
+        Given if row i and column i are the same token.
+    edges : Edges
+        Entries that are not in ``noise``.
     """
 
     squares: Real
@@ -55,30 +97,145 @@ class Equations:
     noise: Real
     tokens: int
     total: int
+    own: Own | None = None
+    edges: Edges = NO_EDGES
+
+    def start(self, z: Complex) -> Complex:
+        """The state of a matrix of zeros.
+
+        Parameters
+        ----------
+        z : array of shape (p,)
+            Points.
+
+        Returns
+        -------
+        array of shape (states, p)
+            ``1/z``, and zero between row and column.
+        """
+        ends = sum(self.noise.shape) + 2 * len(self.edges.variances)
+        between = 0 if self.own is None else len(self.own.rest)
+        return np.concatenate([np.ones((ends, len(z))) / z, np.zeros((between, len(z)), dtype=complex)])
+
+    def without_edges(self, state: Complex) -> Complex:
+        """A state of these equations, which have no edges, from one of equations of the same size with edges.
+
+        Parameters
+        ----------
+        state : array of shape (states, p)
+            A state with any number of edges.
+
+        Returns
+        -------
+        array of shape (states, p)
+            The same without its edges.
+        """
+        ends, between = sum(self.noise.shape), 0 if self.own is None else len(self.own.rest)
+        return np.concatenate([state[:ends], state[len(state) - between :]])
+
+    def turned(self, state: Complex, turns: Complex) -> Complex:
+        """States at points off the imaginary axis, guessed from one on it.
+
+        Parameters
+        ----------
+        state : array of shape (states, 1)
+            The state at ``z = i y``.
+        turns : array of shape (p,)
+            ``i y`` over each of the points.
+
+        Returns
+        -------
+        array of shape (states, p)
+            Guesses: the state as that of a matrix of zeros would be turned, kept inside the lower half-plane.
+        """
+        ends = len(state) - (0 if self.own is None else len(self.own.rest))
+        start = state[:ends] * turns
+        start = np.where(start.imag < 0, start, start.real - 1e-3j * np.abs(start))
+        # real on the axis: kept, it is inside whatever g and h are
+        return np.concatenate([start, np.repeat(state[ends:].real, len(turns), axis=1).astype(complex)])
+
+    def with_edges(self, state: Complex) -> tuple[Equations, Complex]:
+        """The same head with its heavy entries taken one by one.
+
+        Parameters
+        ----------
+        state : array of shape (states, 1)
+            State of these equations, which have no edges, at one point on the imaginary axis.
+
+        Returns
+        -------
+        Equations
+            With edges.
+        array of shape (states, 1)
+            A first guess of their state.
+        """
+        r, c = self.noise.shape
+        sizes = np.abs(state[:, 0])
+        rows, columns = np.nonzero(self.noise / self.total * np.outer(sizes[:r], sizes[r : r + c]) > HEAVY)
+        rest = self.noise.copy()
+        rest[rows, columns] = 0.0
+        edges = Edges(rows, columns, self.noise[rows, columns] / self.total)
+        guess = np.concatenate([state[: r + c], state[rows], state[r + columns], state[r + c :]])
+        return replace(self, noise=rest, edges=edges), guess
 
     def image(self, state: Complex, z: Complex) -> Complex:
         """Right-hand sides of the equations.
 
         Parameters
         ----------
-        state : array of shape (r + c, p)
-            g over h, at each of p points.
+        state : array of shape (states, p)
+            State at each of p points.
         z : array of shape (p,)
             The points.
 
         Returns
         -------
-        array of shape (r + c, p)
-            What the equations make of them.
+        array of shape (states, p)
+            What the equations make of it.
         """
-        count = self.rows.shape[1]
-        g, h = state[:count], state[count:]
-        squares = self.squares[:, None]
-        rows, columns = _times(self.rows, g) / self.total, _times(self.columns, h) / self.total
-        dressed = squares / (1 - self.tokens * squares * rows * columns)
-        pull = _times(self.rows.T, dressed * columns) + _times(self.noise, h) / self.total
-        push = _times(self.columns.T, dressed * rows) + _times(self.noise.T, g) / self.total
-        return 1 / (z - np.concatenate([pull, push]))
+        r, c = self.noise.shape
+        g, h, ends, between = np.split(state, [r, r + c, r + c + 2 * len(self.edges.variances)])
+        strengths = np.sqrt(self.squares / self.tokens)[:, None]
+        rows, columns = (_times(*each) * (self.tokens / self.total) for each in ((self.rows, g), (self.columns, h)))
+        lead = 1.0 if self.own is None else 1 - strengths * _times(self.own.products, between)
+        dressed = strengths / (lead**2 - strengths**2 * rows * columns)
+        pull = _times(self.rows.T, strengths * dressed * columns) + _times(self.noise, h) / self.total
+        push = _times(self.columns.T, strengths * dressed * rows) + _times(self.noise.T, g) / self.total
+        towards = np.concatenate([self.edges.variances, self.edges.variances])[:, None] * np.roll(
+            ends, len(ends) // 2, 0
+        )
+        np.add.at(pull, self.edges.rows, towards[: len(ends) // 2])
+        np.add.at(push, self.edges.columns, towards[len(ends) // 2 :])
+        left, right = z - pull, z - push
+        if self.own is None:
+            found = np.concatenate([1 / left, 1 / right])
+            cross = between
+        else:
+            joined = _times(self.own.products.T, dressed * lead) + self.own.rest[:, None]
+            determinant = left * right - joined**2
+            found, cross = np.concatenate([right / determinant, left / determinant]), joined / determinant
+        at = np.concatenate([self.edges.rows, r + self.edges.columns])
+        return np.concatenate([found, 1 / (1 / found[at] + towards), cross])
+
+    def outside(self, state: Complex) -> Mask:
+        """Where a state is none of a resolvent, whose imaginary part is negative.
+
+        Parameters
+        ----------
+        state : array of shape (states, p)
+            State at each of p points.
+
+        Returns
+        -------
+        array of bool of shape (p,)
+            True at such points.
+        """
+        ends = len(state) - (0 if self.own is None else len(self.own.rest))
+        wrong: Mask = np.any(state[:ends].imag >= 0, axis=0) | ~np.all(np.isfinite(state), axis=0)
+        if self.own is not None:
+            g, h = np.split(state[: sum(self.noise.shape)].imag, 2)
+            wrong |= np.any(state[ends:].imag ** 2 >= g * h, axis=0)
+        return wrong
 
     def solve(self, z: Complex, start: Complex, tolerance: float) -> Complex:
         """The solution at points off the axis.
@@ -87,29 +244,34 @@ class Equations:
         ----------
         z : array of shape (p,)
             Points with positive real and imaginary part, or on the imaginary axis.
-        start : array of shape (r + c, p)
-            First guess: g over h, with negative imaginary parts.
+        start : array of shape (states, p)
+            First guess: a state of a resolvent.
         tolerance : float
             Largest change of any ``|z| g`` or ``|z| h`` under the equations that counts as solved.
 
         Returns
         -------
-        array of shape (r + c, p)
-            g over h.
+        array of shape (states, p)
+            The state.
 
         Raises
         ------
         UnresolvedError
-            If some point was not solved.
+            If some point was not solved; where it nearly was there is an ``AccuracyWarning``.
         """
-        found, missed = _accelerated(
-            lambda state, which: self.image(state, z[which]), start, np.abs(z), tolerance, MOST
-        )
-        left = np.max(np.abs(self.image(found[:, missed], z[missed]) - found[:, missed]), axis=0) * np.abs(z[missed])
-        missed = missed[left > SLACK * tolerance]
+        found, missed = _accelerated(self, z, start, tolerance, MOST)
         if len(missed):
-            raise UnresolvedError(f"the equations of a head were not solved at |z| = {np.abs(z[missed])[:3]}")
+            self._told(found[:, missed], z[missed], tolerance)
         return found
+
+    def _told(self, state: Complex, z: Complex, tolerance: float) -> None:
+        """Warn of points that were nearly solved, and refuse others."""
+        ends = sum(self.noise.shape)
+        left = np.mean(np.abs(self.image(state, z) - state)[:ends], axis=0) * np.abs(z)
+        where = f"at |z| = {np.abs(z[np.argmax(left)]):.2g} the equations of a head were"
+        if not np.max(left) <= SLACK * tolerance:
+            raise UnresolvedError(f"{where} not solved: they change the state by {np.max(left):.2g} in the mean")
+        warnings.warn(f"{where} solved to {np.max(left):.1g} in the mean only", AccuracyWarning, stacklevel=3)
 
     def approach(self, z: Complex, start: Complex, tolerance: float, steps: int) -> Complex:
         """As :meth:`solve`, but only so many steps: what was reached by then is returned.
@@ -118,7 +280,7 @@ class Equations:
         ----------
         z : array of shape (p,)
             Points, as for :meth:`solve`.
-        start : array of shape (r + c, p)
+        start : array of shape (states, p)
             First guess.
         tolerance : float
             As for :meth:`solve`.
@@ -127,10 +289,10 @@ class Equations:
 
         Returns
         -------
-        array of shape (r + c, p)
-            g over h, nearly.
+        array of shape (states, p)
+            The state, nearly.
         """
-        return _accelerated(lambda state, which: self.image(state, z[which]), start, np.abs(z), tolerance, steps)[0]
+        return _accelerated(self, z, start, tolerance, steps)[0]
 
 
 def _times(matrix: Real, state: Complex) -> Complex:
@@ -140,13 +302,12 @@ def _times(matrix: Real, state: Complex) -> Complex:
 
 
 def _accelerated(
-    image: Callable[[Complex, Index], Complex], start: Complex, sizes: Real, tolerance: float, most: int
+    equations: Equations, z: Complex, start: Complex, tolerance: float, most: int
 ) -> tuple[Complex, Index]:
-    """Fixed points of ``image``, one for each column, by Anderson's acceleration of the averaged iteration.
+    """Fixed points of the equations, one for each column, by Anderson's acceleration of the averaged iteration.
 
-    ``image`` also takes the numbers of the columns that it is given. A step that leaves the lower half-plane, which the
-    equations never do, is replaced by an average of the last state and its image. Also returned are the numbers of the
-    columns that were not solved within so many steps.
+    A step to what is no state of a resolvent, where the equations never lead, is replaced by an average of the last
+    state and its image. Also returned are the numbers of the columns that were not solved within so many steps.
     """
     result, active, state = start.copy(), np.arange(start.shape[1]), start
     images: list[Complex] = []
@@ -154,9 +315,9 @@ def _accelerated(
     for step in range(most):
         if step % RESTART == 0:
             images, changes = [], []
-        mapped = image(state, active)
+        mapped = equations.image(state, z[active])
         change = mapped - state
-        done = np.max(np.abs(change), axis=0) * sizes[active] < tolerance
+        done = np.max(np.abs(change), axis=0) * np.abs(z[active]) < tolerance
         if done.any():
             result[:, active[done]] = mapped[:, done]
             active, mapped, change, state = active[~done], mapped[:, ~done], change[:, ~done], state[:, ~done]
@@ -167,7 +328,7 @@ def _accelerated(
         images, changes = [*images[-MEMORY:], mapped], [*changes[-MEMORY:], change]
         state = _mixed(images, changes) if len(images) > 1 else mean
         # a late start is for what does not converge: averages alone always do, however slowly
-        wrong = np.any(state.imag >= 0, axis=0) | ~np.all(np.isfinite(state), axis=0) | (step > MOST // 2)
+        wrong = equations.outside(state) | (step > MOST // 2)
         state[:, wrong] = mean[:, wrong]
     result[:, active] = state
     return result, active

@@ -3,8 +3,9 @@
 A head is expanded in products of functions of its queries and of its keys (:mod:`bulkedge.heads.features`), and only
 the sizes of these functions at the tokens enter the equations of its resolvent (:mod:`bulkedge.heads.resolvent`). Which
 functions, is decided at each point of the spectrum: those that are orthogonal for the weights that the resolvent itself
-gives the tokens there. Repeated tokens come once, with multiplicities, and the values that they leave at zero are an
-atom. docs/theory/channel.md derives it, docs/laws/channel.md shows it.
+gives the tokens there, or for all tokens alike, whichever says the same with fewer values. Repeated tokens come once,
+with multiplicities, and the values that they leave at zero are an atom. docs/theory/anisotropic.md derives it,
+docs/laws/channel.md shows it.
 
 >>> from bulkedge.heads import Channel
 >>> law = Channel([0.4, 0.3, 0.3, 0.2, 0.2, 0.1]).law(tokens=300)
@@ -23,9 +24,9 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtri
 from scipy.stats import qmc
 
-from bulkedge.arrays import Real, as_numpy
+from bulkedge.arrays import Index, Real, as_numpy
 from bulkedge.domains import FINITE, REAL, Integers
-from bulkedge.errors import DomainError
+from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.heads.features import Tokens
 from bulkedge.heads.tabulation import tabulated
 from bulkedge.laws.distribution import Atoms, Distribution
@@ -35,6 +36,9 @@ from bulkedge.laws.units import Unit
 TOKENS = Integers(16, 4096)
 SAMPLES = 256, 1024
 """Fewest and most tokens that stand for those of a channel without tokens of its own."""
+
+SINKHORN = 2000
+"""Rounds in which rows and columns are given their sums in turn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +57,15 @@ class ChannelLaw(Distribution):
         Number of tokens l.
     sampled : bool
         Whether the tokens are a sample that stands for l others.
+    paired : bool
+        Whether row i and column i are the same token.
     """
 
     queries: Tokens = field(repr=False)
     keys: Tokens = field(repr=False)
     tokens: int
     sampled: bool = False
+    paired: bool = False
 
     unit = Unit.SQUARED
     matrix = "sqrt(l) (A - 1 pi'), A attention and pi its mean row"
@@ -83,11 +90,13 @@ class ChannelLaw(Distribution):
         scale : float, optional
             What scores ``q . k`` are multiplied by; ``1/sqrt(d)`` by default.
         labels : array_like of shape (tokens,), optional
-            Tokens of the same label, as of the same word, are taken as repeats of one, at the mean of their queries and
-            keys. By default only exact repeats are.
+            Tokens of the same label, as of the same word, are taken as repeats of one: the law is then that of the
+            attention *between labels*, ``P A P`` with P the projection onto what is equal for equal labels, each token
+            in its place. By default only exact repeats are repeats, and the law is that of A.
         popularity : array_like of shape (tokens,), optional
-            Measured share of all attention that each key gets, for heads that are more than a softmax of ``q . k``;
-            by default that of the softmax.
+            Measured share of all attention that each key gets, for heads that are more than a softmax of ``q . k``:
+            columns are given factors for it, and rows normalised. By default it is that of the softmax of all tokens
+            in their places, as any head of such a softmax measures it.
 
         Returns
         -------
@@ -99,6 +108,8 @@ class ChannelLaw(Distribution):
         DomainError
             If the shapes do not fit, an entry is not finite, all queries or all keys are equal, or there are fewer
             than 16 tokens.
+        UnresolvedError
+            If no factors were found that give the columns their popularity.
         """
         queries, keys = (FINITE.check(name, as_numpy(each)) for name, each in (("q", q), ("k", k)))
         if queries.ndim != 2 or queries.shape != keys.shape:
@@ -108,16 +119,12 @@ class ChannelLaw(Distribution):
         given = None if labels is None else np.asarray(labels)
         if given is not None and given.shape != (tokens,):
             raise DomainError(f"labels has shape {given.shape}; one for each of {tokens} tokens")
-        rows, columns = _distinct(factor * queries, given), _distinct(keys, given)
-        if min(len(rows.vectors), len(columns.vectors)) < 3:
+        rows, columns, paired = _sides(factor * queries, keys, given)
+        if min(len(rows.counts), len(columns.counts)) < 3:
             raise DomainError("fewer than three distinct queries or keys: there is nothing but an atom at zero")
-        column_logs = np.zeros(len(columns.vectors))
-        row_logs = _normaliser(rows, columns, column_logs, tokens)
-        if popularity is not None:
-            wanted = _shares(popularity, columns.members)
-            mean = logsumexp(row_logs[:, None] + rows.vectors @ columns.vectors.T, axis=0, b=rows.counts[:, None])
-            column_logs = np.log(wanted) - (mean - np.log(tokens))
-        return cls(rows.tokens(row_logs), columns.tokens(column_logs), tokens)
+        wanted = None if popularity is None else _shares(popularity, columns)
+        row_logs, column_logs = _normalisers(rows, columns, wanted)
+        return cls(rows.tokens(row_logs), columns.tokens(column_logs), tokens, paired=paired)
 
     @classmethod
     def from_channel(cls, couplings: ArrayLike, mean: ArrayLike, tokens: int) -> Self:
@@ -143,9 +150,9 @@ class ChannelLaw(Distribution):
         strengths, centre = strengths[kept], centre[kept]
         count = int(np.clip(tokens, *SAMPLES))
         queries, keys = (_gaussian(count, len(strengths), seed) for seed in (1, 2))
-        rows, columns = _distinct(strengths * (queries + centre), None), _distinct(keys, None)
-        zero = np.zeros(count)
-        return cls(rows.tokens(_normaliser(rows, columns, zero, count)), columns.tokens(zero), tokens, sampled=True)
+        rows, columns = _distinct(strengths * (queries + centre)), _distinct(keys)
+        row_logs, column_logs = _normalisers(rows, columns, None)
+        return cls(rows.tokens(row_logs), columns.tokens(column_logs), tokens, sampled=True)
 
     # -- the distribution ----------------------------------------------------------------------------------------------
 
@@ -180,49 +187,83 @@ class ChannelLaw(Distribution):
 
     @property
     def _vanishing(self) -> float:
-        distinct = self.tokens if self.sampled else min(len(self.queries.vectors), len(self.keys.vectors))
+        distinct = self.tokens if self.sampled else min(len(self.queries.counts), len(self.keys.counts))
         return 1 - (distinct - 1) / self.tokens
 
     @cached_property
     def _table(self) -> LogTable:
-        return tabulated(self.queries, self.keys, self.tokens, sampled=self.sampled)
+        return tabulated(self.queries, self.keys, self.tokens, sampled=self.sampled, paired=self.paired)
 
 
 class _Distinct(NamedTuple):
-    """Distinct vectors, how often each comes, and which of them every token is."""
+    """Vectors at all places, how often each token comes, the number of its places, and where the given tokens went.
+
+    ``members[t]`` is the number among ``vectors`` of the t-th given token, ``repeats`` how many given ones each is.
+    """
 
     vectors: Real
     counts: Real
-    members: Real
+    places: Index | None
+    members: Index
+    repeats: Real
 
     def tokens(self, logs: Real) -> Tokens:
-        return Tokens(self.vectors, self.counts, logs)
+        return Tokens(self.vectors, self.counts, logs, self.places)
 
 
-def _distinct(vectors: Real, labels: Any) -> _Distinct:
+def _distinct(vectors: Real) -> _Distinct:
+    """Tokens of which only exact repeats are the same."""
     options: Any = {"return_inverse": True, "return_counts": True}
-    if labels is None:
-        found, members, counts = np.unique(vectors, axis=0, **options)
-        return _Distinct(found, counts.astype(float), members.ravel())
-    _, members, counts = np.unique(labels, **options)
-    sums = np.zeros((len(counts), vectors.shape[1]))
-    np.add.at(sums, members, vectors)
-    return _Distinct(sums / counts[:, None], counts.astype(float), members)
+    found, members, counts = np.unique(vectors, axis=0, **options)
+    return _Distinct(found, counts.astype(float), None, members.ravel(), counts.astype(float))
 
 
-def _shares(popularity: ArrayLike, members: Real) -> Real:
-    """Mean popularity over the repeats of each distinct key, times the number of tokens."""
+def _labelled(vectors: Real, labels: Any) -> _Distinct:
+    """Tokens of which those of the same label are places of one."""
+    order = np.argsort(labels, kind="stable")
+    counts = np.unique(labels, return_counts=True)[1]
+    members = np.empty(len(order), dtype=int)
+    members[order] = np.arange(len(order))
+    return _Distinct(vectors[order], counts.astype(float), counts, members, np.ones(len(order)))
+
+
+def _sides(queries: Real, keys: Real, labels: Any) -> tuple[_Distinct, _Distinct, bool]:
+    """Both sides of a head, and whether row i and column i are the same token."""
+    if labels is not None:
+        return _labelled(queries, labels), _labelled(keys, labels), True
+    rows, columns, both = _distinct(queries), _distinct(keys), _distinct(np.hstack([queries, keys]))
+    if not len(rows.counts) == len(columns.counts) == len(both.counts):
+        return rows, columns, False
+    left, right = np.hsplit(both.vectors, 2)
+    return both._replace(vectors=left), both._replace(vectors=right), True
+
+
+def _shares(popularity: ArrayLike, columns: _Distinct) -> Real:
+    """Mean popularity over the exact repeats of each key, times the number of tokens."""
     given = FINITE.check("popularity", popularity)
-    if given.shape != members.shape or np.any(given <= 0):
-        raise DomainError(f"popularity has shape {given.shape}; a positive share for each of {len(members)} tokens")
+    if given.shape != columns.members.shape or np.any(given <= 0):
+        count = len(columns.members)
+        raise DomainError(f"popularity has shape {given.shape}; a positive share for each of {count} tokens")
     shares = given / given.sum() * len(given)
-    return np.bincount(members, weights=shares) / np.bincount(members)
+    return np.bincount(columns.members, weights=shares) / columns.repeats
 
 
-def _normaliser(rows: _Distinct, columns: _Distinct, column_logs: Real, tokens: int) -> Real:
-    """Logarithms of the factors that make the mean over all keys of ``exp(scores)`` one in each row."""
-    scores = rows.vectors @ columns.vectors.T + column_logs
-    return np.log(tokens) - np.asarray(logsumexp(scores, axis=1, b=columns.counts))
+def _normalisers(rows: _Distinct, columns: _Distinct, wanted: Real | None) -> tuple[Real, Real]:
+    """Logarithms of the factors that make the mean over all keys of ``exp(scores)`` one in each row.
+
+    With ``wanted``, factors of columns too, that make the mean over all queries that (Sinkhorn's iteration).
+    """
+    scores, column_logs = rows.vectors @ columns.vectors.T, np.zeros(len(columns.vectors))
+    tokens = np.log(columns.repeats.sum())
+    for _ in range(SINKHORN):
+        row_logs = tokens - np.asarray(logsumexp(scores + column_logs, axis=1, b=columns.repeats))
+        if wanted is None:
+            return row_logs, column_logs
+        mean = np.asarray(logsumexp(row_logs[:, None] + scores, axis=0, b=rows.repeats[:, None])) - tokens
+        before, column_logs = column_logs, np.log(wanted) - mean
+        if np.max(np.abs(column_logs - before)) < 1e-9:
+            return row_logs, column_logs
+    raise UnresolvedError(f"no attention with these scores and this popularity was found in {SINKHORN} rounds")
 
 
 def _gaussian(count: int, dim: int, seed: int) -> Real:

@@ -2,21 +2,21 @@
 
 At each point x of the spectrum the functions of the expansion are those that are orthogonal for the weights that the
 resolvent at ``-x`` gives the tokens; with them, the mass up to x is the mean of ``Re z G(z)`` over ``|z| = x``
-(docs/theory/channel.md).
+(docs/theory/anisotropic.md).
 """
 
 from __future__ import annotations
 
 import warnings
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.errors import AccuracyWarning
-from bulkedge.heads.features import Expander, Tokens
-from bulkedge.heads.resolvent import Equations
+from bulkedge.heads.features import Expander, Expansion, Tokens
+from bulkedge.heads.resolvent import Equations, Own
 from bulkedge.laws.log_table import LogTable
 
 TERMS = 3, 500, 6000
@@ -27,8 +27,8 @@ TOLERANCE, ROUGH = 1e-5, 3e-3
 ROUNDS, SETTLED, STRIDE = 16, 0.01, 60
 """Rounds in which functions and weights are fitted to each other, the change of all weights that ends them, and the
 most steps towards the resolvent in a round. Errors of the weights enter the distribution function squared."""
-BETTER = 0.03
-"""What the trace of the resolvent has to gain for other weights to be taken."""
+POWERS = 0.0, 0.5, 1.0
+"""Weights that are tried beside those of the resolvent: these powers of how often tokens are repeated."""
 RISE = 0.07
 """What the distribution function rises by between points of its table, about."""
 STEPS = 0.4, 3.0
@@ -39,13 +39,23 @@ FLOOR = 1e-26
 """Squares this small beside the largest are rounding errors."""
 
 
+class _State(NamedTuple):
+    """Equations, their state at one point, the weights that their functions are orthogonal for, and the trace."""
+
+    equations: Equations
+    state: Any
+    weights: tuple[Real, Real]
+    trace: float
+
+
 class Walk:
     """The mass at or below one point after another.
 
-    Where sinks or hot directions hold a head, weights that agree with their own functions may be two: one lets the few
-    large tokens shape the functions, the other the many small ones. The better one says the same with fewer values: its
-    trace of the resolvent is larger. Each point starts from the weights of the nearest one below, or from equal ones,
-    and is tried again from those of its neighbours.
+    Weights that agree with their own functions may be several where sinks or hot directions hold a head, and none of
+    them is good where tokens fall into groups. What the exact resolvent is does not depend on functions, and forgetting
+    how they go together makes values that are not there: so the better functions are those of the larger trace of the
+    resolvent, that say the same with fewer values. Tried are weights that agree, started from those of the nearest
+    point below or from equal ones, powers of the numbers of repeats, and no functions at all.
 
     Parameters
     ----------
@@ -55,20 +65,23 @@ class Walk:
         Number of tokens l.
     sampled : bool
         Whether the tokens are a sample that stands for l others.
+    paired : bool
+        Whether row i and column i are the same token.
     """
 
-    def __init__(self, queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool) -> None:
-        self._tokens = tokens
-        self._size = len(queries.vectors), len(keys.vectors)
+    def __init__(self, queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, paired: bool) -> None:
+        self._tokens, self._paired = tokens, paired
+        self._size = len(queries.counts), len(keys.counts)
         per_value, least, most = TERMS
         values = tokens if sampled else min(self._size)
         self._expand = Expander(queries, keys, int(np.clip(per_value * values, least, most)))
         self._counts = queries.counts, keys.counts
+        self._unweighted: dict[float, Equations] = {}
+        self._powers = POWERS if max(each.max() for each in self._counts) > 1 else POWERS[:1]
         self._weights: dict[float, tuple[Real, Real]] = {}
-        self._traces: dict[float, float] = {}
         self._total = self._size[0] if sampled else tokens
-        rest = self._expand.matrix - self._counts[0] @ self._expand.matrix / self._counts[0].sum()
-        squares = np.sum(self._counts[0][:, None] * rest**2 * self._counts[1])
+        self._centred = self._expand.matrix - self._counts[0] @ self._expand.matrix / self._counts[0].sum()
+        squares = np.sum(self._counts[0][:, None] * self._centred**2 * self._counts[1])
         self.largest = float(squares) * tokens / self._total**2
         """No squared singular value is larger than their sum."""
 
@@ -87,71 +100,92 @@ class Walk:
         """
         below = [each for each in self._weights if each < x]
         weights = self._weights[max(below)] if below else self._counts
-        equations, state, self._weights[x], self._traces[x] = self._settled(np.sqrt(x), weights)
-        return self._around(x, equations, state)
-
-    def retried(self, x: float, other: float) -> float | None:
-        """The mass at or below x again, from the weights of another point.
-
-        Parameters
-        ----------
-        x, other : float
-            Points that :meth:`mass` was called for.
-
-        Returns
-        -------
-        float or None
-            None if the weights that it leads to are no better.
-        """
-        equations, state, weights, trace = self._settled(np.sqrt(x), self._weights[other])
-        if trace < self._traces[x] * (1 + BETTER):
-            return None
-        self._weights[x], self._traces[x] = weights, trace
-        return self._around(x, equations, state)
+        found = self._settled(np.sqrt(x), weights)
+        self._weights[x] = found.weights
+        return self._around(x, found.equations, found.state)
 
     def _around(self, x: float, equations: Equations, state: Any) -> float:
         """The share at or below x, from the resolvent on the half-circle."""
         nodes, weights = np.polynomial.legendre.leggauss(ANGLES)
         z = np.sqrt(x * np.exp(0.5j * np.pi * (nodes + 1)))
-        start = state * (1j * np.sqrt(x) / z)
-        start = np.where(start.imag < 0, start, start.real - 1e-3j * np.abs(start))
+        start = equations.turned(state, 1j * np.sqrt(x) / z)
         found = equations.solve(z, start, TOLERANCE)[: self._size[0]]
         rows = float(np.sum(weights / 2 * np.sum(z * found, axis=0).real))
         # rows beyond the number of columns are zeros, which the atom counts
         least = min(self._size)
         return (rows - (self._size[0] - least)) / least
 
-    def _settled(self, root: float, weights: tuple[Real, Real]) -> tuple[Equations, Any, tuple[Real, Real], float]:
-        """Functions that are orthogonal for the weights of the resolvent at ``-root**2``, and that resolvent."""
-        point = np.array([1j * root])
-        state = np.full((sum(self._size), 1), 1 / point[0])
-        before, power = np.inf, 1.0
-        best: Any = np.inf, None, state, weights
+    def _settled(self, root: float, weights: tuple[Real, Real]) -> _State:
+        """The best choice of functions: for the weights of the resolvent, or for the tokens as they are."""
+        found = [self._bare(root), *(self._plain(root, power) for power in self._powers)]
+        fitted = self._fitted(root, weights)
+        found = [each for each in (*found, fitted) if each is not None and np.all(np.isfinite(each.state))]
+        return max(found, key=lambda each: each.trace)
+
+    def _bare(self, root: float) -> _State:
+        """The resolvent at ``-root**2`` without functions: for rows that are nearly one-hot, and sums of nothing."""
+        rows, columns = (np.zeros((2, size)) for size in self._size)
+        none = Expansion(np.zeros(2), rows, columns, self._centred)
+        equations, state = self._reached(self._equations(none), root, None)
+        return _State(equations, state, self._counts, self._trace(state))
+
+    def _plain(self, root: float, power: float) -> _State:
+        """The resolvent at ``-root**2`` with functions that are orthogonal for powers of the numbers of repeats."""
+        weights = self._counts[0] ** power, self._counts[1] ** power
+        if power not in self._unweighted:
+            self._unweighted[power] = self._equations(self._expand(*weights))
+        equations, state = self._reached(self._unweighted[power], root, None)
+        return _State(equations, state, weights, self._trace(state))
+
+    def _fitted(self, root: float, weights: tuple[Real, Real]) -> _State | None:
+        """Functions that are orthogonal for the weights of the resolvent at ``-root**2``, and that resolvent.
+
+        None if the functions were too large for any weights on the way.
+        """
+        before, power, state = np.inf, 1.0, None
+        best: Any = np.inf, None
+        left, right = self._counts
         for _ in range(ROUNDS):
-            products, rows, columns, rest = self._expand(*weights)
-            left, right = self._counts
-            equations = Equations(
-                products[1:] ** 2,
-                rows[1:] ** 2 * left,
-                columns[1:] ** 2 * right,
-                rest**2 * left[:, None] * right,
-                self._tokens,
-                self._total,
-            )
-            state = equations.approach(point, state, ROUGH, STRIDE)
-            sizes = -state[:, 0].imag
-            new = left * rows[0] ** 2 * sizes[: len(left)], right * columns[0] ** 2 * sizes[len(left) :]
+            expansion = self._expand(*weights)
+            equations, state = self._reached(self._equations(expansion), root, state)
+            if not np.all(np.isfinite(state)):
+                break
+            sizes = -state[: sum(self._size), 0].imag
+            factors = left * expansion.rows[0] ** 2, right * expansion.columns[0] ** 2
             used = weights
-            change, weights = _moved(weights, new, power)
+            change, weights = _moved(weights, (factors[0] * sizes[: len(left)], factors[1] * sizes[len(left) :]), power)
+            if not np.isfinite(change):
+                break
             if change <= best[0]:
-                best = change, equations, state, used
+                best = change, _State(equations, state, used, self._trace(state))
             if change < SETTLED:
                 break
             # steps that grow swing between two states; those that shrink slowly may be longer
             power = power / 2 if change > before else min(1.3 * power, 1.7)
             before = change
-        _, equations, state, weights = best
-        return equations, state, weights, float(-np.sum(state[: self._size[0]].imag))
+        found: _State | None = best[1]
+        return found
+
+    def _equations(self, expansion: Expansion) -> Equations:
+        """The equations of an expansion, repeats counted."""
+        left, right = self._counts
+        products, rows, columns = (each[1:] for each in expansion[:3])
+        noise, own = expansion.rest**2 * left[:, None] * right, None
+        if self._paired:
+            np.fill_diagonal(noise, 0.0)
+            own = Own(rows * columns * left, np.diag(expansion.rest) * left / np.sqrt(self._tokens))
+        sizes = rows**2 * left, columns**2 * right
+        return Equations(products**2, *sizes, noise, self._tokens, self._total, own)
+
+    def _reached(self, equations: Equations, root: float, state: Any) -> tuple[Equations, Any]:
+        """Towards the resolvent at ``-root**2``: as if all entries were small, then with heavy ones as edges."""
+        point = np.array([1j * root])
+        state = equations.start(point) if state is None else equations.without_edges(state)
+        found = equations.with_edges(equations.approach(point, state, ROUGH, STRIDE))
+        return found[0], found[0].approach(point, found[1], ROUGH, STRIDE)
+
+    def _trace(self, state: Any) -> float:
+        return float(-np.sum(state[: self._size[0]].imag))
 
 
 def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tuple[float, tuple[Real, Real]]:
@@ -165,7 +199,7 @@ def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tupl
     return change, (found[0], found[1])
 
 
-def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool) -> LogTable:
+def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, paired: bool) -> LogTable:
     """The table of a head: from the middle of the spectrum to its smallest values, then up, then between.
 
     Parameters
@@ -176,13 +210,15 @@ def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool) -> L
         Number of tokens l.
     sampled : bool
         Whether the tokens are a sample that stands for l others.
+    paired : bool
+        Whether row i and column i are the same token.
 
     Returns
     -------
     LogTable
         Of the values that repeats do not make vanish.
     """
-    walk = Walk(queries, keys, tokens, sampled=sampled)
+    walk = Walk(queries, keys, tokens, sampled=sampled, paired=paired)
     top = float(np.log(walk.largest))
     points: dict[float, float] = {}
     log = top - 9.0
@@ -219,13 +255,9 @@ def _ascend(points: dict[float, float], walk: Walk, top: float, enough: float) -
 
 
 def _fill(points: dict[float, float], walk: Walk) -> None:
-    """Points between those that are too far apart; then all again, from the weights of their neighbours."""
+    """Points between those that are too far apart."""
     for low, high in pairwise(sorted(points)):
         parts = min(int(np.ceil((points[high] - points[low]) / (2 * RISE))), int((high - low) / STEPS[0]))
         for k in range(1, parts):
             log = low + (high - low) * k / parts
             points[log] = walk.mass(float(np.exp(log)))
-    known = sorted(points)
-    for here, there in [*pairwise(known[::-1]), *pairwise(known)]:  # to each from its neighbour above, then below
-        found = walk.retried(float(np.exp(there)), float(np.exp(here)))
-        points[there] = points[there] if found is None else found

