@@ -40,7 +40,7 @@ def predicted(layer: Layer, columns: Real) -> dict[str, Real]:
         :data:`PREDICTED`, of shape (heads,), ``longer_entropy`` and ``temperature``, of shape (heads,
         :data:`LONGER`); nan where a mask or positional bias is in the way.
     """
-    query, key = layer.query[0].double(), layer.key[0].double()
+    query, key = layer.query[0].float(), layer.key[0].float()  # predictions are not worth double precision
     heads, rows, tokens = columns.shape[0], query.shape[1], key.shape[1]
     channel = Channel.from_qk(query, key, layer.scale)
     found = {name: np.full(heads, np.nan) for name in PREDICTED}

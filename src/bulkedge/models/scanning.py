@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 TOKENS, DRAWS = Integers(16, 2**15), Integers(0, 10_000)
 FEWEST_DRAWS = 5
+COUNTED = 8
+"""Tokens that are enough to count layers."""
 PICTURE = 48
 """Rows and columns of the picture of an attention matrix."""
 
@@ -130,7 +132,7 @@ class _Reader:
         """One forward pass, and what its layers show."""
         inputs = _called_with(self.model, passage.inputs)
         if self.total is None:
-            self.total = self._count(inputs)
+            self.total = self._count(_called_with(self.model, passage.cut(COUNTED).inputs))
         reading, place = Reading(passage.title), 0
         label = f"layers of {passage.title!r}"
         tell(label, 0, self.total)
@@ -148,6 +150,7 @@ class _Reader:
         return reading
 
     def _count(self, inputs: dict[str, Any]) -> int:
+        """Number of layers that will be read, from a pass over a few tokens."""
         seen: list[str] = []
         stream(self.model, lambda visit: seen.append(visit.layer.name), **inputs)
         return len(seen) if self.wanted is None else len(self.wanted & set(range(len(seen))))
