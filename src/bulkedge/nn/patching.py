@@ -191,7 +191,7 @@ def _check(model: nn.Module) -> None:
         if not inside._can_set_attn_implementation() or CHOSEN in vars(type(inside.config)):
             raise DomainError(f"{name} computes its attention by itself, past transformers' AttentionInterface")
         if not inside._supports_sdpa:
-            raise DomainError(f"{name} does not run on torch's fused attention (sdpa), which the repair needs")
+            raise DomainError(f"{name} does not run on torch's fused attention (sdpa), which patched models go through")
 
 
 def _configurations(model: nn.Module) -> Iterator[Any]:
