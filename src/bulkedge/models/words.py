@@ -25,6 +25,10 @@ def _where(rows: list[dict[str, Any]], most: int = 6) -> str:
     return ", ".join(names) + (f" and {len(rows) - most} more" if len(rows) > most else "")
 
 
+def _counted(rows: list[dict[str, Any]]) -> str:
+    return "one head" if len(rows) == 1 else f"{len(rows)} heads"
+
+
 def sentences(data: xr.Dataset, rows: list[dict[str, Any]]) -> list[str]:
     """What the model's heads are, a sentence each.
 
@@ -84,12 +88,11 @@ def alarms(data: xr.Dataset, rows: list[dict[str, Any]]) -> list[str]:
     found = []
     frozen = [each for each in rows if each["largest"] > FROZEN]
     if frozen:
-        found.append(f"In {len(frozen)} heads rows are frozen, nearly all weight on one key ({_where(frozen)}).")
+        found.append(f"In {_counted(frozen)} rows are frozen, nearly all weight on one key ({_where(frozen)}).")
     collapsed = [each for each in rows if each["kind"] == "collapsed"]
     if collapsed:
         found.append(
-            f"{len(collapsed)} heads are all but uniform ({_where(collapsed)}): they average the values, whatever the "
-            "query."
+            f"All but uniform, averages of the values whatever the query: {_counted(collapsed)} ({_where(collapsed)})."
         )
     cosine = data.token_cosine.median(TEXT).to_numpy()
     if np.any(cosine > ALIKE):
