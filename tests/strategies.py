@@ -5,7 +5,7 @@ import math
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from bulkedge.domains import Choice, Each, Integers, Interval, parameters
+from bulkedge.domains import UNWRITTEN, Choice, Each, Integers, Interval, Text, parameters
 
 
 def costly(examples):
@@ -22,6 +22,8 @@ def members(domain, length=None):
         return st.integers(domain.low, domain.high)
     if isinstance(domain, Choice):
         return st.sampled_from(domain.options)
+    if isinstance(domain, Text):
+        return st.text(st.characters(exclude_categories=UNWRITTEN), max_size=domain.most)
     if isinstance(domain, Each):
         size = length or 3
         return st.lists(members(domain.member), min_size=size, max_size=size).map(tuple)

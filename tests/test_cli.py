@@ -12,7 +12,7 @@ from commands import bulkedge
 import bulkedge as be
 from bulkedge.cli.options import families
 from bulkedge.cli.terminal import PlainProgress, about, duration
-from bulkedge.domains import Choice, Each, Integers, parameters
+from bulkedge.domains import Choice, Each, Integers, Text, parameters
 from bulkedge.laws import AttentionLaw
 from bulkedge.studies.base import studies
 
@@ -120,6 +120,8 @@ def refused(domain):
         return ["", *refused(domain.member), f"{good(domain.member)},", "1;2,x"]
     if isinstance(domain, Choice):
         return ["", "no such option"]
+    if isinstance(domain, Text):
+        return ["two\nlines", "x" * (domain.most + 1)]
     outside = [repr(domain.low - 1), "-inf", "nan", "", "x"]
     if isinstance(domain, Integers):
         return [*outside, "inf", "1.5", repr(domain.high + 1)]
@@ -130,6 +132,8 @@ def good(domain):
     """A text that is inside."""
     if isinstance(domain, Each):
         return good(domain.member)
+    if isinstance(domain, Text):
+        return "a name"
     return str(domain.options[0] if isinstance(domain, Choice) else domain.high)
 
 

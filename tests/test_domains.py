@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bulkedge as be
-from bulkedge.domains import POSITIVE, Choice, Each, Integers, Interval, Parametric, parameter
+from bulkedge.domains import POSITIVE, Choice, Each, Integers, Interval, Parametric, Text, parameter
 
 BAD = [
     (be.Semicircle, {"variance": 0}, r"variance = 0 is outside its domain \[1e-60, 1e\+60\]"),
@@ -89,6 +89,7 @@ def test_domains_describe_themselves():
     assert str(Interval(1, 2, infinity=True)) == "[1, 2] or infinity"
     assert str(Integers(1, 3)) == "{1, ..., 3}"
     assert str(Choice((1, 2))) == "{1, 2}"
+    assert str(Text(9)) == "texts of one line and up to 9 characters"
     assert str(Each(Integers(1, 3), most=2)) == "tuples of 1 to 2 members in {1, ..., 3}"
 
 
@@ -154,6 +155,7 @@ def test_declarations_are_as_written_down():
         (Interval(0, 1, infinity=True), (0, 1, float("inf")), (2, float("-inf"))),
         (Integers(2, 5), (2, 5, 3.0), (1, 6, 2.5, float("nan"), float("inf"))),
         (Choice(("a", 2)), ("a", 2), ("b", 3)),
+        (Text(3), ("", "abc", "a b", "β/"), ("abcd", "a\nb", "a\x00", "\udc80", "\u2028", b"abc", 3, None)),
         (Each(Interval(0, 1), most=2), ((0,), (0, 1)), ((), (0, 0, 0), (0, 2), (0, float("nan")))),
     ],
 )

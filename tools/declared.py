@@ -22,7 +22,7 @@ from bulkedge.domains import Parametric, parameters
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "declared.json"
-DOMAINS = {"Interval", "Integers", "Choice", "Each", "Numbers", "Instance", "SymmetricMatrix"}
+DOMAINS = {"Interval", "Integers", "Choice", "Each", "Numbers", "Instance", "SymmetricMatrix", "Text"}
 Record = dict[str, dict[str, Any]]
 
 

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, Protocol
+from unicodedata import category
 
 import numpy as np
 
@@ -200,6 +201,30 @@ class Choice:
 
     def __str__(self) -> str:
         return "{" + ", ".join(repr(option) for option in self.options) + "}"
+
+
+UNWRITTEN = {"Cc", "Cs", "Zl", "Zp"}
+"""Unicode's categories of control characters, halves of characters, and what ends lines and paragraphs."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Names and paths: one line of characters that can be written, the empty one included."""
+
+    most: int = 1000
+
+    def check(self, name: str, value: Any) -> str:
+        """Return the text, or raise."""
+        if not isinstance(value, str) or len(value) > self.most or any(category(each) in UNWRITTEN for each in value):
+            raise refused(name, value, self)
+        return str(value)
+
+    def parse(self, name: str, text: str) -> str:
+        """A text is what is written."""
+        return self.check(name, text)
+
+    def __str__(self) -> str:
+        return f"texts of one line and up to {self.most} characters"
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ SMALL = {
     "heads/popularity": {"tokens": 256},
     "heads/initialised": {"tokens": 256},
     "heads/long-context": {"tokens": 512, "draws": 6},
+    "heads/scan": {"tokens": 48, "steps": 5, "starts": 3},
     "heads/shrinkage": {"size": 160, "strengths": 3, "draws": 16},
     "heads/trained": {"tokens": 192, "heads": 12},
     "laws/bulk": {"size": 100, "draws": 6},

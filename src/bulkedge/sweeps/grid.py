@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.domains import Domain, Each, Integers, parameters
+from bulkedge.domains import Domain, Each, Integers, Text, parameters
 from bulkedge.errors import DomainError
 from bulkedge.studies.base import Study
 from bulkedge.version import __version__
@@ -168,6 +168,8 @@ def _checked(study: type[Study], name: str, values: Sequence[Any]) -> tuple[Any,
 def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
     """Read ``first:last:step`` (the last included, if it is reached) or values separated by commas.
 
+    Texts have no ranges: a colon is part of one.
+
     Parameters
     ----------
     study : type
@@ -194,7 +196,7 @@ def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
     ((100, 200, 300), (64, 128))
     """
     domain = _domain(study, name)
-    if ":" not in text:
+    if ":" not in text or isinstance(domain, Text):
         return _checked(study, name, [domain.parse(name, part.strip()) for part in text.split(",")])
     try:
         first, last, step = (Decimal(part) for part in text.split(":"))

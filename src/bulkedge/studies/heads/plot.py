@@ -6,7 +6,8 @@ from bulkedge.studies.heads.figures.hot import hot
 from bulkedge.studies.heads.figures.initialised import initialised
 from bulkedge.studies.heads.figures.long_context import long_context
 from bulkedge.studies.heads.figures.popularity import popularity
+from bulkedge.studies.heads.figures.scan import scan
 from bulkedge.studies.heads.figures.shrinkage import shrinkage
 from bulkedge.studies.heads.figures.trained import trained
 
-__all__ = ["causal", "gap", "hot", "initialised", "long_context", "popularity", "shrinkage", "trained"]
+__all__ = ["causal", "gap", "hot", "initialised", "long_context", "popularity", "scan", "shrinkage", "trained"]

@@ -1,0 +1,187 @@
+"""A scan as a study: the heads of any model, and those of the default decoder before and after its training (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Choice, Integers, Text, parameter
+from bulkedge.estimates import Estimate
+from bulkedge.heads.kinds import KINDS
+from bulkedge.models import TEXTS, sample_text
+from bulkedge.models.columns import describe
+from bulkedge.progress import track
+from bulkedge.studies.base import Study
+from bulkedge.studies.claims import Claim, Rival
+
+if TYPE_CHECKING:
+    from bulkedge.models.results import Scan
+
+STATES = ("before training", "as it is")
+SPECTRA = ("spectrum", "null_low", "null_middle", "null_high")
+LEVEL = 0.05
+LEARNT = 400
+"""Steps from which on the default decoder is asked whether it has learnt induction; half of its own."""
+PROMPTS = 16
+LONGEST = 256
+"""Tokens of a prompt, at most."""
+
+
+@dataclass(frozen=True)
+class Scanned(Study):
+    """A scan takes heads with random weights for what they are, and tells trained heads from them.
+
+    The p-values of heads with random weights are spread evenly, and those of the default decoder after training are
+    not. For a model of your own there is nothing before training: ``starts`` and ``steps`` do not count, and the one
+    claim is how far its heads are from random weights. A sweep over ``model`` reads many models, or the checkpoints of
+    one, into one store; cells are known by the names of models, so a folder whose contents change needs a new store.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+
+    model: str = parameter(Text(), "folder, file, hub id or name of a model; the default decoder if empty", "", ours="")
+    text: str = parameter(Choice(tuple(TEXTS)), "what it reads", "alice", ours="alice")
+    tokens: int = parameter(Integers(16, 2**15), "tokens that are read at most", 128, ours=256)
+    draws: int = parameter(Integers(5, 10_000), "fresh random heads a layer", 13, ours=33)
+    steps: int = parameter(Integers(1, 100_000), "steps of the default decoder's training", 400, ours=800)
+    starts: int = parameter(Integers(1, 10_000), "default decoders that are read before training", 12, ours=100)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Numbers of all heads, medians over nothing: there is one text; kinds are numbered."""
+        from bulkedge.models import load_model
+
+        if not self.model:
+            return self._default(rng)
+        model, tokenizer, _ = load_model(self.model)
+        scan = self._read(model, tokenizer, rng)
+        count = len(scan.records())
+        nothing = {name: (("start", "item"), np.full((self.starts, count), np.nan)) for name in ("p_start", "least_p")}
+        data = _as_dataset([None, scan])
+        return data.assign({**nothing, "prompt_induction": ("prompt", np.full(PROMPTS, np.nan)), "chance": np.nan})
+
+    def _default(self, rng: np.random.Generator) -> xr.Dataset:
+        """The default decoder: many starts, and the first of them after training."""
+        from bulkedge.models import default_model
+
+        seeds = rng.integers(2**31, size=self.starts).tolist()
+        before = []
+        for seed in track(seeds, "starts"):
+            start, tokenizer = default_model(seed, trained=False)
+            before.append(self._read(start, tokenizer, rng, probe=seed == seeds[0]))
+        model, tokenizer = default_model(seeds[0], steps=self.steps)
+        after = self._read(model, tokenizer, rng)
+        best = int(np.argmax(after.data.induction.to_numpy()))
+        place = tuple(int(after.data[name][best]) for name in ("layer", "head"))
+        scores, chance = _prompts(model, tokenizer, place, rng)
+        data = _as_dataset([before[0], after])
+        return data.assign(
+            p_start=(("start", "item"), np.array([each.data.p.to_numpy()[0] for each in before])),
+            least_p=(("start", "item"), np.array([_least(each) for each in before])),
+            prompt_induction=("prompt", scores, {"long_name": "induction score of the best head, on fresh prompts"}),
+            chance=((), chance, {"long_name": "the same without preference: mean of one over the keys seen"}),
+        )
+
+    def _read(self, model: Any, tokenizer: Any, rng: np.random.Generator, *, probe: bool = True) -> Scan:
+        from bulkedge.models import scan
+
+        options: dict[str, Any] = {"tokens": self.tokens, "draws": self.draws, "probe": probe}
+        return scan(model, sample_text(self.text), tokenizer=tokenizer, rng=rng, **options)
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """What p-values of random heads are, how far trained ones are from them, and the best induction head."""
+        ratio = np.log(data.distance / data.null_distance).sel(state=STATES[1]).to_numpy()
+        told = Claim(
+            statement="logarithm of the distance to random weights over that between them, mean of all heads",
+            place="ours",
+            measured=Estimate.of(ratio[np.isfinite(ratio)]),
+            predicted=0.0,
+            rival=Rival("heads with random weights", 0.0),
+            relation=">=",
+        )
+        if self.model:
+            return [told]
+        return [*self._calibration(data), told, *self._induction(data)]
+
+    def _calibration(self, data: xr.Dataset) -> list[Claim]:
+        """Before training p-values are ranks of heads among fresh ones, whose mean and scatter are known."""
+        heads, fresh = data.sizes["item"], self.draws * len(np.unique(data.layer))
+        scatter = np.sqrt((1 / heads + 1 / fresh) / self.starts)  # Mann and Whitney's, but for a term 1/(heads fresh)
+        own, least = data.p_start, data.least_p
+        smallest = "the smallest of nine p-values"
+        return [
+            Claim(
+                statement="mean p-value of heads before training",
+                place="ours",
+                measured=Estimate(float(own.mean()), scatter / np.sqrt(12)),
+                predicted=(fresh + 2) / (2 * fresh + 2),
+                rival=Rival(smallest, float(least.mean())),
+            ),
+            Claim(
+                statement=f"share of heads before training with p up to {LEVEL}",
+                place="ours",
+                measured=Estimate(float((own <= LEVEL).mean()), scatter * np.sqrt(LEVEL * (1 - LEVEL))),
+                predicted=LEVEL,
+                rival=Rival(smallest, float((least <= LEVEL).mean())),
+                finite_size=1 / (fresh + 1),
+                reason="p-values come in steps of one over the fresh heads and one",
+            ),
+        ]
+
+    def _induction(self, data: xr.Dataset) -> list[Claim]:
+        if self.steps < LEARNT:
+            return []  # a training that was cut short says nothing of what training does
+        return [
+            Claim(
+                statement="induction score of the best head after training",
+                place="ours",
+                measured=Estimate.of(data.prompt_induction.to_numpy()),
+                predicted=float(data.chance),
+                rival=Rival("no preference", float(data.chance)),
+                relation=">=",
+            )
+        ]
+
+
+def _as_dataset(scans: list[Scan | None]) -> xr.Dataset:
+    """Numbers by state and head; what is not there is nan, pictures and words are left out."""
+    records = {state: each.records() for state, each in zip(STATES, scans, strict=True) if each is not None}
+    rows = next(iter(records.values()))
+    nan = [np.nan] * len(rows)
+    data = xr.Dataset(coords={"state": list(STATES)})
+    for name, value in rows[0].items():
+        if name in ("layer", "head"):
+            data[name] = ("item", [row[name] for row in rows])
+        elif not isinstance(value, str):
+            found = [[float(row[name]) for row in records[state]] if state in records else nan for state in STATES]
+            data[name] = (("state", "item"), found, {"long_name": describe(name).title})
+    names = [kind.name for kind in KINDS]
+    kinds = [[names.index(row["kind"]) for row in records[state]] if state in records else nan for state in STATES]
+    data["kind"] = (("state", "item"), kinds, {"long_name": "kind", "flag_meanings": ", ".join(names)})
+    present = next(each for each in scans if each is not None)
+    for name in SPECTRA:
+        shape = present.data[name].shape[1:]
+        curves = [np.full(shape, np.nan) if each is None else each.data[name].to_numpy()[0] for each in scans]
+        data[name] = (("state", "item", "level"), np.array(curves), {"long_name": f"singular values: {name}"})
+    return data.assign_coords(level=present.data.level.to_numpy())
+
+
+def _least(scan: Scan) -> Real:
+    """The smallest p-value of each head, as if it were the only one."""
+    from bulkedge.models.fresh import TESTED
+
+    return np.min([scan.data[f"p_{name}"].to_numpy()[0] for name in (*TESTED, "spectrum")], axis=0)
+
+
+def _prompts(model: Any, tokenizer: Any, place: tuple[int, ...], rng: np.random.Generator) -> tuple[Real, float]:
+    """Induction scores of one head on prompts that did not choose it, and the score of a head without preference."""
+    from bulkedge.models import ordinary_tokens, probe
+
+    vocabulary = ordinary_tokens(tokenizer)
+    half = min(LONGEST // 2, len(vocabulary))
+    options: dict[str, Any] = {"tokens": LONGEST, "prompts": 1, "vocabulary": vocabulary, "rng": rng}
+    scores = [probe(model, **options)["induction"][place] for _ in range(PROMPTS)]
+    return np.array(scores), float(np.mean(1 / np.arange(half + 1, 2 * half + 1)))
