@@ -53,7 +53,12 @@ SEED ?= 1
 mutants: $(VENV)/.$(EXTRAS)  ## change the source at sixty random places and count what the tests notice (hours); SEED=7
 	$(BIN)/python tools/mutants.py --seed $(SEED)
 
-demo: $(VENV)/.base  ## run every study at its quick size, check its claims, and say where the page is
+# the scan comes first, because the page of the studies links what is there
+demo: $(VENV)/.base  ## scan the default model (with torch), run every study at its quick size, say where the page is
+	@mkdir -p out/demo
+	@if $(BIN)/python -c 'import torch, transformers' 2>/dev/null; \
+	then echo '$(BIN)/bulkedge scan --html out/demo/scan.html'; $(BIN)/bulkedge scan --html out/demo/scan.html; \
+	else echo "left out the scan of a model: not without torch and transformers ($(BIN)/pip install -e '.[torch]')"; fi
 	$(BIN)/bulkedge reproduce --out out/demo
 
 lint: $(VENV)/.$(EXTRAS)  ## check style and types

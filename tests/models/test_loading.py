@@ -276,7 +276,7 @@ def test_names_and_nothing(monkeypatch):
     monkeypatch.setattr(loading, "default_model", lambda: (model, "letters"))
     assert load_model("minilm") == (model, "minilm", "minilm")
     for nothing in (None, ""):
-        assert load_model(nothing)[1:] == ("letters", loading.TITLE)
+        assert load_model(nothing)[1:] == ("letters", "the default decoder")
 
 
 def without(monkeypatch, *packages):

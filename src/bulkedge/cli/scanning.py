@@ -117,7 +117,8 @@ def scan_command(model: str, *, weights: bool, as_json: bool, **given: Any) -> N
     if as_json:
         click.echo(written(found.records()))
         return
-    shown = SHOWN if found.data.sizes["text"] > 1 else {name: each for name, each in SHOWN.items() if name != "agreement"}
+    alone = found.data.sizes["text"] == 1
+    shown = {name: each for name, each in SHOWN.items() if not (alone and name == "agreement")}
     out.print(heads_table(found.records(), shown))
     for sentence in (*found.summary().splitlines(), *found.warnings):
         click.echo(sentence)

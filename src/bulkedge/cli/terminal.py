@@ -126,7 +126,7 @@ def about(seconds: float) -> str:
 
 
 @contextmanager
-def explained(after_ctrl_c: str = "run the command again for the rest") -> Iterator[None]:
+def explained(after_ctrl_c: str = "run the command again for the rest", *, kept: bool = True) -> Iterator[None]:
     """Errors that a user can mend, without a traceback; Ctrl-C says what is kept, and how to go on.
 
     An exception that is not the package's own, nor the machine's, is a fault of the package, and keeps its traceback.
@@ -135,6 +135,8 @@ def explained(after_ctrl_c: str = "run the command again for the rest") -> Itera
     ----------
     after_ctrl_c : str
         How to go on after Ctrl-C; the end of the sentence that is then printed.
+    kept : bool
+        Whether what was finished is on disk; otherwise nothing is said of it.
 
     Yields
     ------
@@ -148,14 +150,14 @@ def explained(after_ctrl_c: str = "run the command again for the rest") -> Itera
     except BulkedgeError as error:
         raise click.ClickException(noted(error)) from error
     except OSError as error:
-        raise click.ClickException(f"{error}; what was finished before is kept") from error
+        raise click.ClickException(f"{error}; what was finished before is kept" if kept else str(error)) from error
     except BrokenExecutor as error:
         raise click.ClickException(
             f"a worker or the scheduler is gone, perhaps for want of memory ({error}); what was finished is kept: "
             "run the same command again, with fewer --workers"
         ) from error
     except KeyboardInterrupt:
-        err.print(f"stopped; what was finished is kept: {after_ctrl_c}")
+        err.print(f"stopped; what was finished is kept: {after_ctrl_c}" if kept else "stopped; nothing was written")
         sys.exit(INTERRUPTED)
 
 

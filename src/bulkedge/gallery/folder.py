@@ -26,6 +26,8 @@ from bulkedge.gallery.record import Reproduction
 from bulkedge.records import written
 
 RECORD, IMAGE, DOCUMENT, DATA = "record.json", "figure.png", "figure.pdf", "data.zarr"
+SCAN = "scan.html"
+"""The page of ``bulkedge scan``, which the gallery's page links where it lies in the folder."""
 DRAFT = ".bulkedge-draft"
 """How the names of folders end that are still being written."""
 
@@ -110,7 +112,8 @@ class Gallery:
             each.name: base64.b64encode((self.root / each.name / IMAGE).read_bytes()).decode() for each in results
         }
         replace_text(self.root / "papers.html", papers.page(results))
-        replace_text(self.root / "index.html", index(results, images))
+        scan = SCAN if (self.root / SCAN).is_file() else ""
+        replace_text(self.root / "index.html", index(results, images, scan=scan))
 
 
 def read(folder: Path, name: str) -> Reproduction:

@@ -75,7 +75,7 @@ def in_order(results: Iterable[Reproduction]) -> list[Reproduction]:
     return sorted(results, key=lambda each: (place.get(each.paper, len(place)), each.name))
 
 
-def index(results: Sequence[Reproduction], images: Mapping[str, str]) -> str:
+def index(results: Sequence[Reproduction], images: Mapping[str, str], *, scan: str = "") -> str:
     """The page.
 
     Parameters
@@ -84,6 +84,8 @@ def index(results: Sequence[Reproduction], images: Mapping[str, str]) -> str:
         In the order of the page.
     images : mapping of str to str
         From the name of each study to its figure, a PNG in base 64.
+    scan : str
+        The page of a model's scan beside this one, to be linked, if there is one.
 
     Returns
     -------
@@ -98,6 +100,7 @@ def index(results: Sequence[Reproduction], images: Mapping[str, str]) -> str:
         "images": images,
         "values": words.values,
         "states": VERDICTS,
+        "scan": scan,
     }
     return environment().get_template("gallery.html").render(head(results) | own)
 

@@ -39,6 +39,9 @@ class Phase(NamedTuple):
     repeating: float
 
 
+NAME = "the default decoder"
+START = f"{NAME} before training"
+"""What the model is called."""
 ALPHABET = "_ abcdefghijklmnopqrstuvwxyz.,'?"
 """The tokens in their order: capitals are read as small letters, all else as the first."""
 LAYERS, HEADS, HEAD_DIM, WIDTH, CONTEXT = 3, 4, 32, 64, 256
@@ -98,6 +101,7 @@ def default_model(seed: int = 0, steps: int = STEPS, *, trained: bool = True) ->
     if trained:
         with one_thread(("torch",)):
             _train(model, _codes(tokenizer)[0], steps, seed)
+    model.config.name_or_path = NAME if trained else START
     return model.eval(), tokenizer
 
 

@@ -18,17 +18,16 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bulkedge.domains import Choice, shown
 from bulkedge.errors import DomainError, MissingPackageError, StoreError
-from bulkedge.models.default import default_model
+from bulkedge.models.default import NAME, default_model
 from bulkedge.models.packaged import MODELS, packaged_model
 
-TITLE = "default decoder, trained on the spot"
-"""What the default model is called."""
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 SAFE, PICKLED, GGUF = (".safetensors",), (".bin", ".pt", ".pth", ".ckpt"), (".gguf",)
@@ -93,7 +92,7 @@ def load_model(
     text = "" if name is None else os.fspath(name)
     if text == "":
         model, tokenizer = default_model()
-        return _placed(model, placing), tokenizer, TITLE
+        return _placed(model, placing), tokenizer, NAME
     if text in MODELS:
         model, tokenizer = packaged_model(text)
         return _placed(model, placing), tokenizer, text
@@ -106,9 +105,10 @@ def load_model(
             return (*_from_file(path, loading, placing), path.stem)
         if HUB_ID.fullmatch(text) and path.suffix not in SAFE + PICKLED + GGUF:
             return (*_from_hub(text, loading, placing), text)
+    near = "".join(f"; did you mean {each}?" for each in get_close_matches(text, MODELS, 1))
     raise DomainError(
         f"model = {shown(text)} is neither a file or folder here, nor a name of {sorted(MODELS)}, nor a hub id,"
-        " which has the form organisation/name"
+        f" which has the form organisation/name{near}"
     )
 
 

