@@ -135,6 +135,15 @@ def test_results_of_other_code_say_so_on_the_page(tmp_path, monkeypatch):
     assert "outdated" not in (tmp_path / "index.html").read_text().split("</style>")[1]
 
 
+def test_the_page_links_a_scan_that_lies_beside_it(tmp_path):
+    reproduce([First()], tmp_path)
+    assert "scan.html" not in (tmp_path / "index.html").read_text()
+    (tmp_path / "scan.html").write_text("a page")
+    reproduce([First()], tmp_path)  # which is kept
+    assert '<a href="scan.html">' in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "scan.html").read_text() == "a page"
+
+
 def test_the_page_names_all_seeds(tmp_path):
     reproduce([First()], tmp_path, seed=3)
     assert "seed 3." in (tmp_path / "index.html").read_text()

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import Toy
 
+from bulkedge.studies.base import studies
 from bulkedge.sweeps import Sweep, parse_axis
 
 
@@ -21,6 +22,13 @@ from bulkedge.sweeps import Sweep, parse_axis
 )
 def test_axes(name, text, values):
     assert parse_axis(Toy, name, text) == values
+
+
+def test_texts_are_separated_by_commas_and_may_have_colons():
+    family = studies()["heads/scan"]
+    assert parse_axis(family, "model", "C:\\runs\\1, a:b:c,") == ("C:\\runs\\1", "a:b:c", "")
+    with pytest.raises(ValueError, match="equal values"):
+        parse_axis(family, "model", "minilm, minilm")
 
 
 @pytest.mark.parametrize(

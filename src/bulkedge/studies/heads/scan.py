@@ -37,9 +37,9 @@ class Scanned(Study):
     """A scan takes heads with random weights for what they are, and tells trained heads from them.
 
     The p-values of heads with random weights are spread evenly, and those of the default decoder after training are
-    not. For a model of your own there is nothing before training: ``starts`` and ``steps`` do not count, and the one
-    claim is how far its heads are from random weights. A sweep over ``model`` reads many models, or the checkpoints of
-    one, into one store; cells are known by the names of models, so a folder whose contents change needs a new store.
+    not. For a model of your own there is nothing before training: ``starts`` and ``steps`` do not count, and the claims
+    are how far its heads are from random weights. A sweep over ``model`` reads many models, or the checkpoints of one,
+    into one store; cells are known by the names of models, so a folder whose contents change needs a new store.
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
@@ -48,7 +48,7 @@ class Scanned(Study):
     text: str = parameter(Choice(tuple(TEXTS)), "what it reads", "alice", ours="alice")
     tokens: int = parameter(Integers(16, 2**15), "tokens that are read at most", 128, ours=256)
     draws: int = parameter(Integers(5, 10_000), "fresh random heads a layer", 13, ours=33)
-    steps: int = parameter(Integers(1, 100_000), "steps of the default decoder's training", 200, ours=800)
+    steps: int = parameter(Integers(1, 100_000), "steps of the default decoder's training", 300, ours=800)
     starts: int = parameter(Integers(1, 10_000), "default decoders that are read before training", 12, ours=100)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -94,24 +94,46 @@ class Scanned(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """What p-values of random heads are, how far trained ones are from them, and the best induction head."""
-        ratio = np.log(data.distance / data.null_distance).sel(state=STATES[1]).to_numpy()
+        trained = self._told(data)
+        return trained if self.model else [*self._calibration(data), *trained, *self._induction(data)]
+
+    def _told(self, data: xr.Dataset) -> list[Claim]:
+        """Heads of the model as it is, against heads with random weights."""
+        final = data.sel(state=STATES[1])
+        far = np.log(final.distance / final.null_distance).to_numpy()
         random = 0.0 if self.model else float(data.far_start.mean())
-        told = Claim(
-            statement="logarithm of the distance to random weights over that between them, mean of all heads",
-            place="ours",
-            measured=Estimate.of(ratio[np.isfinite(ratio)]),
-            predicted=random,
-            rival=Rival("heads with random weights", random),
-            relation=">=",
-        )
-        if self.model:
-            return [told]
-        return [*self._calibration(data), told, *self._induction(data)]
+        middle, scatter = self._ranks(data)
+        return [
+            Claim(
+                statement="logarithm of the distance to random weights over that between them, mean of all heads",
+                place="ours",
+                measured=Estimate.of(far[np.isfinite(far)]),
+                predicted=random,
+                rival=Rival("heads with random weights", random),
+                relation=">=",
+            ),
+            Claim(
+                statement="mean p-value of the heads of the model as it is",
+                place="ours",
+                measured=Estimate(float(final.p.mean()), scatter / np.sqrt(12)),
+                predicted=middle,
+                rival=Rival("heads with random weights", middle),
+                relation="<=",
+            ),
+        ]
+
+    def _ranks(self, data: xr.Dataset) -> tuple[float, float]:
+        """Mean of the p-values of one random model, and the scatter of shares of its heads over that of one head.
+
+        P-values are ranks of heads among fresh ones: the scatter is Mann and Whitney's, but for a term of second order.
+        """
+        heads, fresh = data.sizes["item"], self.draws * len(np.unique(data.layer))
+        return (fresh + 2) / (2 * fresh + 2), float(np.sqrt(1 / heads + 1 / fresh))
 
     def _calibration(self, data: xr.Dataset) -> list[Claim]:
         """Before training p-values are ranks of heads among fresh ones, whose mean and scatter are known."""
-        heads, fresh = data.sizes["item"], self.draws * len(np.unique(data.layer))
-        scatter = np.sqrt((1 / heads + 1 / fresh) / self.starts)  # Mann and Whitney's, but for a term 1/(heads fresh)
+        middle, scatter = self._ranks(data)
+        scatter /= np.sqrt(self.starts)
         own, least = data.p_start, data.least_p_start
         smallest = "the smallest of nine p-values"
         return [
@@ -119,7 +141,7 @@ class Scanned(Study):
                 statement="mean p-value of heads before training",
                 place="ours",
                 measured=Estimate(float(own.mean()), scatter / np.sqrt(12)),
-                predicted=(fresh + 2) / (2 * fresh + 2),
+                predicted=middle,
                 rival=Rival(smallest, float(least.mean())),
             ),
             Claim(
@@ -128,7 +150,7 @@ class Scanned(Study):
                 measured=Estimate(float((own <= LEVEL).mean()), scatter * np.sqrt(LEVEL * (1 - LEVEL))),
                 predicted=LEVEL,
                 rival=Rival(smallest, float((least <= LEVEL).mean())),
-                finite_size=1 / (fresh + 1),
+                finite_size=1 / (self.draws * len(np.unique(data.layer)) + 1),
                 reason="p-values come in steps of one over the fresh heads and one",
             ),
         ]
