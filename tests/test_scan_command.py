@@ -86,7 +86,6 @@ def test_everything_at_once(gpt2, tmp_path):
     assert "tiny-gpt2" in page
     loaded = be.load_scan(tmp_path / "x.zarr")
     assert json.dumps([row["beta"] for row in loaded.records()]) == json.dumps([row["beta"] for row in records])
-    assert bulkedge(*command).stdout == result.stdout
 
 
 def test_several_texts_agree(bert, tmp_path):
@@ -255,10 +254,11 @@ def test_a_sweep_over_models_of_any_shape(bert, gpt2, tmp_path):
     direct = be.scan(str(bert), tokens=24, draws=0, probe=False)
     found = data.beta.sel(model=str(bert)).to_numpy()
     assert np.allclose(found[:6], direct.data.beta.to_numpy()[0], rtol=1e-6)
-    record = studies()["heads/scan"](model=str(gpt2), tokens=24, draws=5)
-    simulated = record.simulate(0)
-    assert [claim.verdict for claim in record.claims(simulated)] == ["undecided"] * 2
-    assert len(record.plot(simulated).axes) == 2
+    # claims and figure of one of them, which has nothing before training
+    study = studies()["heads/scan"](model=str(gpt2), tokens=24, draws=5)
+    alone = open_sweep(tmp_path / "runs").sel(model=str(gpt2), repetition=0).isel(item=slice(4))
+    assert [claim.verdict for claim in study.claims(alone)] == ["undecided"] * 2
+    assert len(study.plot(alone.assign_attrs(parameters=json.dumps(study.parameters()))).axes) == 2
 
 
 # -- make demo ---------------------------------------------------------------------------------------------------------
