@@ -1,4 +1,4 @@
-"""Fresh heads: what is random and what stays, interpolation, and p-values that are uniform for random heads."""
+"""Fresh heads: what is random and what stays, interpolation, and p-values."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,9 @@ from small_models import build, hidden  # noqa: E402
 from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.heads.measures import LEVELS, measured, spread  # noqa: E402
 from bulkedge.models import fresh as room  # noqa: E402
+from bulkedge.models import scores as portions  # noqa: E402
 from bulkedge.models import stream  # noqa: E402
-from bulkedge.models.fresh import FreshHeads, draw_fresh, fresh_weights, spectral_distance  # noqa: E402
+from bulkedge.models.fresh import FreshHeads, draw_fresh, fresh_weights, interpolated, spectral_distance  # noqa: E402
 from bulkedge.models.scores import for_heads  # noqa: E402
 from bulkedge.models.surprise import benjamini_hochberg, beside, p_values  # noqa: E402
 
@@ -86,15 +87,76 @@ def test_queries_that_come_from_elsewhere_are_refused(monkeypatch):
         stream(model, lambda each: draw_fresh(each, None, np.ones(4), 2, generator()), **inputs)
 
 
-def test_parabolas_are_interpolated_exactly():
-    nodes = np.log(np.array([[0.5, 1.0, 2.5], [0.6, 0.9, 3.0]]))
-    value = 0.3 + 0.2 * nodes - 0.7 * nodes**2
-    fresh = FreshHeads(nodes, dict.fromkeys(room.TESTED, value), np.stack([value] * len(LEVELS), axis=-1))
-    for beta in (0.55, 1.3, 2.8):
+def spaced(draws, low=0.5, high=3.0):
+    """Nodes of draws between two inverse temperatures, as they are chosen."""
+    return np.log1p(room._grid(np.array([low, high]), draws))
+
+
+@pytest.mark.parametrize(("draws", "degree"), [(5, 2), (8, 3), (19, 5), (99, 5)])
+def test_lines_of_their_own_and_a_common_curve_are_interpolated_exactly(draws, degree):
+    """Between the nodes and a little beyond, whatever is behind the first two axes."""
+    rng = np.random.default_rng(draws)
+    common, lines = rng.standard_normal(degree + 1), rng.standard_normal((draws, 2))
+
+    def curve(x):
+        return np.polynomial.polynomial.polyval(x, common) + lines[:, :1] + lines[:, 1:] * x
+
+    nodes = spaced(draws)
+    for place in (0.3, 0.41, 0.7, 1.0, 1.38, 1.5):
+        found = interpolated(nodes, np.stack([curve(nodes)] * 2, axis=-1), np.full(draws, place))
+        np.testing.assert_allclose(found, np.stack([curve(np.full((draws, 1), place))[:, 0]] * 2, axis=-1), atol=1e-9)
+
+
+def test_values_at_the_nodes_are_those_that_were_given():
+    rng = np.random.default_rng(3)
+    nodes = spaced(19)
+    values = rng.standard_normal((19, 3))
+    for place in range(3):
+        np.testing.assert_allclose(interpolated(nodes, values, nodes[:, place]), values[:, place], atol=1e-9)
+
+
+@pytest.mark.parametrize("hidden_step", [0, 1])
+def test_a_step_that_a_sink_hides_magnifies_nothing(hidden_step):
+    """Of one draw two nodes are next to each other with different values; no draw goes far beyond its values."""
+    rng = np.random.default_rng(4)
+    nodes, values = spaced(19), rng.random((19, 3))
+    nodes[7, hidden_step + 1] = nodes[7, hidden_step] + 1e-9
+    nodes[7, 2] = max(nodes[7, 2], nodes[7, 1] + 1e-9)
+    for place in np.linspace(nodes[:, 0].min() - 0.2, nodes[:, 2].max() + 0.2, 25):
+        assert np.abs(interpolated(nodes, values, np.full(19, place))).max() < 50
+
+
+def test_fresh_heads_are_read_at_a_temperature():
+    betas = np.expm1(spaced(7))
+    value = 0.3 + 0.2 * np.log1p(betas)
+    fresh = FreshHeads(betas, dict.fromkeys(room.TESTED, value), np.stack([value] * len(LEVELS), axis=-1))
+    for beta, read in ((0.1, 0.4), (1.3, 1.3), (20.0, 3.75)):
         numbers, spectra = fresh.at(beta)
-        x = np.clip(np.log(beta), nodes[:, 0] - np.log(room.APART), nodes[:, -1] + np.log(room.APART))
-        np.testing.assert_allclose(numbers["largest"], 0.3 + 0.2 * x - 0.7 * x**2)
-        np.testing.assert_allclose(spectra[:, 5], 0.3 + 0.2 * x - 0.7 * x**2)
+        np.testing.assert_allclose(numbers["largest"], 0.3 + 0.2 * np.log1p(read))
+        np.testing.assert_allclose(spectra[:, 5], 0.3 + 0.2 * np.log1p(read))
+
+
+@pytest.mark.parametrize("betas", [[1.0, 1.0], [0.2, 9.0], [1e-4, 1e4]])
+def test_every_draw_has_a_middle_of_its_own(betas):
+    low, middle, high = room._grid(np.array(betas), 19).T
+    assert np.ptp(low) == np.ptp(high) == 0
+    assert (np.diff(middle) > 0).all()
+    assert (low < middle).all()
+    assert (middle < high).all()
+    assert low[0] <= np.clip(min(betas), room.COLDEST, None)
+    assert high[0] >= np.clip(max(betas), None, room.HOTTEST)
+
+
+@pytest.mark.parametrize("at_once", [1, 2**20])
+def test_draws_are_tempered_to_their_own_grid(at_once, monkeypatch):
+    """However heads are cut into portions, and over several runs of the module."""
+    monkeypatch.setitem(portions.AT_ONCE, "cpu", at_once)
+    model, inputs = build("bert")
+    ids = inputs["input_ids"][0]
+    betas, grid = np.array([0.2, 0.9]), room._grid(np.array([0.2, 0.9]), 7)
+    found = []
+    stream(model, lambda each: found.append(draw_fresh(each, ids, betas, 7, generator()).betas), **inputs)
+    np.testing.assert_allclose(np.stack(found), np.stack([grid] * 3), rtol=1e-6)
 
 
 def test_spectral_distance_is_kolmogorovs():
@@ -108,44 +170,6 @@ def test_spectral_distance_is_kolmogorovs():
 def test_benjamini_hochberg_against_scipy():
     p = np.random.default_rng(1).random(40) ** 2
     np.testing.assert_allclose(benjamini_hochberg(p), stats.false_discovery_control(p))
-
-
-def random_heads(name, seed, betas=(0.5, 1.0, 2.0, 3.0), tokens=96, draws=19):
-    """P-values of the heads of a random model, tempered to several inverse temperatures."""
-    torch.manual_seed(seed)
-    small = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 64}
-    if name == "bert":
-        model = transformers.BertModel(transformers.BertConfig(**small, vocab_size=200))
-    else:
-        config = transformers.LlamaConfig(**small, num_key_value_heads=2, vocab_size=200)
-        model = transformers.LlamaModel(config)
-    ids = torch.from_numpy((200 * np.random.default_rng(seed).random(tokens) ** 3).astype(int))
-    found = []
-
-    def visit(each):
-        content, sight, _ = for_heads(lambda scores: scores, each.layer, ids)[0]
-        targets = torch.tensor(betas, dtype=torch.float64)
-        content = content * (targets / spread(content, sight))[:, None, None]
-        measures = measured(content, sight=sight)
-        fresh = draw_fresh(each, ids, measures["beta_without_sink"], draws, generator(seed))
-        found.append(beside(measures, fresh))
-
-    stream(model.eval(), visit, input_ids=ids[None])
-    return p_values(found)
-
-
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_random_heads_are_not_told_from_fresh_ones(name):
-    """Eight models of eight heads: p-values below 5 % as often as chance allows, and none after the correction.
-
-    The heads of a layer share their draws, so the number of small p-values scatters more than independent ones would:
-    an upper bound of a fifth is 3 standard deviations of what 16 independent layers would show.
-    """
-    found = [random_heads(name, seed) for seed in range(8)]
-    small = np.mean([each["p"] <= 0.05 for each in found])
-    assert small <= 0.2
-    assert np.mean([each["q"] <= 0.05 for each in found]) <= 0.05
-    assert min(each["p"].min() for each in found) >= 1 / (2 * 19 + 1)
 
 
 def test_a_planted_stripe_is_told():

@@ -5,8 +5,10 @@ positions, norms, shared keys and positional biases stay the model's own. What i
 directions; how hot the head is does not count as structure, so fresh heads are tempered to several inverse
 temperatures, and their numbers interpolated to that of the head.
 
-A layer has one null for all its heads. Numbers are interpolated for each draw by itself, as parabolas in the logarithm
-of the inverse temperature, after a map (:data:`TESTED`) that makes them smooth in it.
+A layer has one null for all its heads. Every fresh head is measured at three inverse temperatures beta: those of the
+layer's coldest and hottest head, and one between them that differs from draw to draw. Numbers are interpolated in
+``log(1 + beta)``, in which they are smooth after a map (:data:`TESTED`): a parabola for each draw, and higher powers
+that all draws share (:func:`interpolated`). Parabolas alone err by more than fresh heads differ where these are alike.
 """
 
 from __future__ import annotations
@@ -34,6 +36,14 @@ APART = 1.25
 """Least ratio of neighbouring inverse temperatures of fresh heads."""
 COLDEST, HOTTEST = 0.05, 50.0
 """Fresh heads are not tempered beyond."""
+POWERS = np.arange(2, 6)
+"""Powers of the curve that fresh heads share, from the lowest on; constants and slopes are their own."""
+DRAWS_A_POWER = 4
+"""So many fresh heads are needed for each of them."""
+MARGIN = 0.1
+"""Least distance of middle inverse temperatures to the outer ones, as a part of the range."""
+FARTHEST = 3.0
+"""Most by which a fresh head's own bend is magnified; between the outer nodes a margin of 0.1 magnifies by 2.8."""
 TINY = 1e-9
 
 
@@ -56,7 +66,7 @@ TESTED: dict[str, tuple[Callable[[Real], Real], Callable[[Real], Real]]] = {
     "stable_rank": (lambda x: _log(x - 1), lambda y: 1 + np.exp(y)),
     "effective_rank": (_log, np.exp),
 }
-"""Measures with a null: the map that makes each smooth in the logarithm of the inverse temperature, and its inverse."""
+"""Measures with a null: the map that makes each smooth in the inverse temperature, and its inverse."""
 
 
 @contextmanager
@@ -122,22 +132,22 @@ class FreshHeads:
 
     Attributes
     ----------
-    coordinates : array of shape (draws, grid)
-        Logarithm of the inverse temperature of each fresh head, sinks taken away, increasing along the grid.
-    numbers : dict of str to array of shape (draws, grid)
+    betas : array of shape (draws, 3)
+        Inverse temperatures of each fresh head, sinks taken away, increasing along each row.
+    numbers : dict of str to array of shape (draws, 3)
         The :data:`TESTED` measures, mapped.
-    spectra : array of shape (draws, grid, levels)
+    spectra : array of shape (draws, 3, levels)
         Logarithms of the singular values at the :data:`~bulkedge.heads.measures.LEVELS`.
     """
 
-    coordinates: Real
+    betas: Real
     numbers: dict[str, Real]
     spectra: Real
 
     @property
     def draws(self) -> int:
         """Number of fresh heads."""
-        return len(self.coordinates)
+        return len(self.betas)
 
     def at(self, beta: float) -> tuple[dict[str, Real], Real]:
         """Numbers of the fresh heads at an inverse temperature.
@@ -154,22 +164,54 @@ class FreshHeads:
         spectra : array of shape (draws, levels)
             Logarithms of quantiles of singular values.
         """
-        margin = np.log(APART)
-        low, high = self.coordinates[:, 0] - margin, self.coordinates[:, -1] + margin
-        place = np.clip(np.log(max(beta, TINY)), low, high)
-        weights = _lagrange(self.coordinates, place)
-        numbers = {name: np.sum(weights * each, axis=1) for name, each in self.numbers.items()}
-        return numbers, np.sum(weights[..., None] * self.spectra, axis=1)
+        place = np.log1p(np.clip(beta, self.betas[:, 0] / APART, self.betas[:, 2] * APART))
+        nodes = np.log1p(self.betas)
+        numbers = {name: interpolated(nodes, each, place) for name, each in self.numbers.items()}
+        return numbers, interpolated(nodes, self.spectra, place)
 
 
-def _lagrange(nodes: Real, place: Real) -> Real:
-    """Weights of the polynomial through the nodes of each row, at the place of that row."""
-    weights = np.ones_like(nodes)
-    for i in range(nodes.shape[1]):
-        for j in range(nodes.shape[1]):
-            if i != j:
-                weights[:, i] *= (place - nodes[:, j]) / (nodes[:, i] - nodes[:, j])
-    return weights
+def interpolated(nodes: Real, values: Real, place: Real) -> Real:
+    """Values of draws between their nodes: a parabola for each draw, and higher powers that all draws share.
+
+    How far the value at a middle node is from the chord between the outer ones tells of one draw how it bends, and of
+    many draws, whose middle nodes differ, how the bend changes along the way. The common curve is fitted to that by
+    least squares; what is left of a draw's bend is its own, a parabola that vanishes at the outer nodes.
+
+    Parameters
+    ----------
+    nodes : array of shape (draws, 3)
+        Where values are known, increasing along each row; the middle ones should differ.
+    values : array of shape (draws, 3, ...)
+        The values there.
+    place : array of shape (draws,)
+        Where values are wanted.
+
+    Returns
+    -------
+    array of shape (draws, ...)
+        Those values: exact for parabolas that differ by straight lines, and with enough draws for polynomials of the
+        degree of the last of the :data:`POWERS`.
+    """
+    low, middle, high = nodes.T
+    centre, exponents = nodes.mean(), POWERS[: max(1, len(nodes) // DRAWS_A_POWER)]
+    powers = (nodes - centre)[..., None] ** exponents
+    bend = np.array([0.0, 1.0, 0.0]) - _chord(nodes, middle)
+    share = (place - low) * (place - high) / ((middle - low) * (middle - high))
+    own = _chord(nodes, place) + np.clip(share, -FARTHEST, FARTHEST)[:, None] * bend
+    missed = (place - centre)[:, None] ** exponents - _sums(own, powers)
+    common = np.linalg.pinv(_sums(bend, powers)) @ _sums(bend, values)
+    return _sums(own, values) + missed @ common
+
+
+def _chord(nodes: Real, place: Real) -> Real:
+    """Weights of the nodes in the straight line through the outer ones; beyond these, for no more than its length."""
+    part = np.clip((place - nodes[:, 0]) / (nodes[:, 2] - nodes[:, 0]), -1.0, 2.0)
+    return np.stack([1 - part, np.zeros_like(part), part], axis=1)
+
+
+def _sums(weights: Real, values: Real) -> Real:
+    """Weighted sums over the nodes of each draw."""
+    return np.einsum("dn,dn...->d...", weights, values)
 
 
 def draw_fresh(visit: Visit, ids: Any, betas: Real, draws: int, generator: Any) -> FreshHeads:
@@ -198,7 +240,7 @@ def draw_fresh(visit: Visit, ids: Any, betas: Real, draws: int, generator: Any) 
     DomainError
         If queries and keys did not come from linear maps inside of the module.
     """
-    grid = _grid(betas)
+    grid = _grid(betas, draws)
     found: list[dict[str, Real]] = []
     done = 0
     while done < draws:
@@ -209,26 +251,29 @@ def draw_fresh(visit: Visit, ids: Any, betas: Real, draws: int, generator: Any) 
                 f"{layer.name}: queries are not made by linear maps inside of the attention module, so there are no "
                 "fresh weights to compare with; use draws=0"
             )
-        found.extend(for_heads(lambda scores: _at_several(scores, grid), layer, ids, draws - done))
+        found.extend(for_heads(_at_several, layer, ids, grid[done:]))
         done = sum(len(each[COORDINATE]) for each in found)
     joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
-    coordinates = np.maximum.accumulate(np.log(np.maximum(joined[COORDINATE], TINY)), axis=1)
-    coordinates = coordinates + TINY * np.arange(coordinates.shape[1])  # a sink may hide a step
+    # a sink may hide a step
+    increasing = np.maximum.accumulate(joined[COORDINATE], axis=1) + TINY * np.arange(grid.shape[1])
     numbers = {name: forward(joined[name]) for name, (forward, _) in TESTED.items()}
-    return FreshHeads(coordinates, numbers, _log(joined["spectrum"]))
+    return FreshHeads(increasing, numbers, _log(joined["spectrum"]))
 
 
-def _grid(betas: Real) -> Real:
-    """Three inverse temperatures, from the coldest to the hottest head."""
+def _grid(betas: Real, draws: int) -> Real:
+    """Three inverse temperatures a draw: of the coldest head, of the hottest, and between, evenly over the draws."""
     low, high = (float(np.clip(each, COLDEST, HOTTEST)) for each in (np.min(betas), np.max(betas)))
     middle = np.sqrt(low * high)
-    return np.array([min(low, middle / APART), middle, max(high, middle * APART)])
+    low, high = min(low, middle / APART), max(high, middle * APART)
+    between = np.expm1(np.interp(np.linspace(MARGIN, 1 - MARGIN, draws), [0, 1], np.log1p([low, high])))
+    return np.stack([np.full(draws, low), between, np.full(draws, high)], axis=1)
 
 
 def _at_several(scores: Scores, grid: Real) -> dict[str, Real]:
-    """Numbers of heads at several inverse temperatures, (heads, grid) each."""
+    """Numbers of heads at several inverse temperatures each, (heads, grid)."""
     cold = scores.content / spread(scores.content, scores.sight)[:, None, None]
-    points = [compared(beta * cold, scores.sight) for beta in grid]
+    factors = cold.new_tensor(grid)[:, :, None, None]
+    points = [compared(factors[:, place] * cold, scores.sight) for place in range(grid.shape[1])]
     return {name: np.stack([each[name] for each in points], axis=1) for name in points[0]}
 
 

@@ -32,19 +32,19 @@ class Scores(NamedTuple):
     """Queries with the scale, and keys: the content is their products."""
 
 
-def for_heads(work: Callable[[Scores], T], layer: Layer, ids: Any = None, limit: int | None = None) -> list[T]:
+def for_heads(work: Callable[..., T], layer: Layer, ids: Any = None, along: Any = None) -> list[T]:
     """Do something with the scores of the heads of a layer; on a processor, with as many at once as torch has threads.
 
     Parameters
     ----------
     work : callable
-        Takes the :class:`Scores` of some heads.
+        Takes the :class:`Scores` of some heads, and the rows of ``along`` that are theirs where it is given.
     layer : Layer
         A layer.
     ids : Tensor of shape (tokens,), optional
         Token of every position, where rows and keys are of one sequence.
-    limit : int, optional
-        How many heads at most; all by default.
+    along : array, optional
+        A row for every head, from the first on; heads that have none are left out.
 
     Returns
     -------
@@ -53,13 +53,18 @@ def for_heads(work: Callable[[Scores], T], layer: Layer, ids: Any = None, limit:
     """
     import torch
 
-    portions = _Portions.of(layer, ids, limit)
+    portions = _Portions.of(layer, ids, None if along is None else len(along))
+
+    def portion(heads: slice) -> T:
+        scores = portions.scores(heads)
+        return work(scores) if along is None else work(scores, along[heads])
+
     if layer.query.device.type != "cpu":
-        return [work(portions.scores(each)) for each in portions.slices]
+        return [portion(each) for each in portions.slices]
     workers = torch.get_num_threads()
     # one thread for each head goes further than all threads for one head after another
     with one_thread(("torch",)), ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda each: work(portions.scores(each)), portions.slices))
+        return list(pool.map(portion, portions.slices))
 
 
 class _Portions(NamedTuple):
