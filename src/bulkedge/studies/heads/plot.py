@@ -8,5 +8,6 @@ from bulkedge.studies.heads.figures.long_context import long_context
 from bulkedge.studies.heads.figures.popularity import popularity
 from bulkedge.studies.heads.figures.shrinkage import shrinkage
 from bulkedge.studies.heads.figures.trained import trained
+from bulkedge.studies.heads.figures.watch import watch
 
-__all__ = ["causal", "gap", "hot", "initialised", "long_context", "popularity", "shrinkage", "trained"]
+__all__ = ["causal", "gap", "hot", "initialised", "long_context", "popularity", "shrinkage", "trained", "watch"]
