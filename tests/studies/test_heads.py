@@ -51,33 +51,55 @@ def test_the_loss_of_an_estimate_is_the_norm_of_its_error(loss, order):
         assert found == pytest.approx(np.linalg.norm(error, order), rel=1e-12)
 
 
-def test_words_at_the_mean_of_their_places_are_the_whole_text(monkeypatch):
-    """Where every place of a word has the same query and key, its places are its mean, and both are the text.
+def squares_of(query, key, ids):
+    """Squared singular values of attention between words, by projecting the whole text: all but the zeros."""
+    weights = np.exp(query @ key.T)
+    weights /= weights.sum(axis=1, keepdims=True)
+    same = (ids == ids[:, None]) / np.sum(ids == ids[:, None], axis=0)
+    values = np.linalg.svd(np.sqrt(len(ids)) * same @ (weights - weights.mean(axis=0)) @ same, compute_uv=False) ** 2
+    return np.sort(values)[-(len(np.unique(ids)) - 1) :]
 
-    The values between words are then those of the whole attention matrix, which repeats only fill up with zeros.
+
+@pytest.mark.parametrize("apart", [0.0, 0.3])
+def test_values_of_a_trained_head_are_those_between_words_in_their_places(apart, monkeypatch):
+    """Held against laws of words in their places and at the means of them, here of fixed ones.
+
+    Where every place of a word has the same query and key, the values are those of the whole attention matrix, which
+    repeats only fill up with zeros, and both laws are asked for the same.
     """
-    rng, words, law = np.random.default_rng(3), 30, MarchenkoPastur(1.0)
-    monkeypatch.setattr(trained.ChannelLaw, "from_qk", lambda *_, **__: law)  # what the values are held against
-    query, key = rng.standard_normal((2, words, 5)) * np.array([[[0.5]], [[1.0]]])
+    rng, words, laws, asked = np.random.default_rng(3), 30, [MarchenkoPastur(each) for each in (1.0, 0.5, 0.8)], []
+
+    def from_qk(query, key, scale, labels):
+        asked.append((query, key, scale, labels))
+        return laws[len(asked) - 1]
+
+    monkeypatch.setattr(trained.ChannelLaw, "from_qk", from_qk)
+    monkeypatch.setattr(trained, "FiniteHeadLaw", lambda *given: laws[2] if given == (0.5, 5, words) else None)
     ids = rng.permutation(np.concatenate([np.arange(words), rng.integers(0, words, 25)]))
-    found = trained._measured(trained.Head("text", 1, 2, query[ids], key[ids], ids, 1.0, 0.5, 0.1))
-    weights = np.exp(query[ids] @ key[ids].T)
-    weights /= weights.sum(axis=1, keepdims=True)
-    values = np.linalg.svd(np.sqrt(len(ids)) * (weights - weights.mean(axis=0)), compute_uv=False) ** 2
-    kept = np.sort(values)[-(words - 1) :]
-    assert found["value"] == pytest.approx(np.quantile(kept, trained.LEVELS), rel=1e-11)
+    query, key = (rng.standard_normal((2, words, 5)) * np.array([[[0.5]], [[1.0]]]))[:, ids]
+    query, key = query + apart * rng.standard_normal(query.shape), key + apart * rng.standard_normal(key.shape)
+    head = trained.Head("text", 1, 2, query, key, ids, np.nextafter(trained.COOL, 0), 0.5, 0.1)
+    found = trained._measured(head)
+    values = squares_of(query, key, ids)
+    if not apart:
+        weights = np.exp(query @ key.T)
+        weights /= weights.sum(axis=1, keepdims=True)
+        whole = np.linalg.svd(np.sqrt(len(ids)) * (weights - weights.mean(axis=0)), compute_uv=False) ** 2
+        assert values == pytest.approx(np.sort(whole)[-(words - 1) :], rel=1e-10)
+    assert found["value"] == pytest.approx(np.quantile(values, trained.LEVELS), rel=1e-11)
     steps = np.arange(words) / (words - 1)
-    expected = max(np.abs(law.cdf(kept) - steps[1:]).max(), np.abs(law.cdf(kept) - steps[:-1]).max())
-    (places, none), (mean, _) = found["distance"]
-    assert (places, mean) == pytest.approx((expected, expected), abs=1e-11)
-    assert np.isnan(none), "of a hot head the finite-head law is not asked"
-    assert found["predicted"][0] == pytest.approx(law.cdf(found["value"]))
-    # with places apart, words are sums of their places over the roots of their numbers
-    apart = query[ids] + 0.3 * rng.standard_normal((len(ids), 5))
-    found = trained._measured(trained.Head("text", 1, 2, apart, key[ids], ids, 1.0, 0.5, 0.1))
-    middle = np.stack([apart[ids == word].mean(axis=0) for word in ids])
-    weights = np.exp(middle @ key[ids].T)
-    weights /= weights.sum(axis=1, keepdims=True)
-    values = np.linalg.svd(np.sqrt(len(ids)) * (weights - weights.mean(axis=0)), compute_uv=False) ** 2
-    assert found["value"] == pytest.approx(np.quantile(np.sort(values)[-(words - 1) :], trained.LEVELS), rel=1e-11)
-    assert abs(found["distance"][0][0] - found["distance"][1][0]) > 1e-4
+    for law, distance, predicted in zip(laws, found["distance"], found["predicted"], strict=True):
+        expected = max(np.abs(law.cdf(values) - steps[1:]).max(), np.abs(law.cdf(values) - steps[:-1]).max())
+        assert distance == pytest.approx(expected, abs=1e-11)
+        assert predicted == pytest.approx(law.cdf(found["value"]))
+    (here, there), means = asked, [np.stack([each[ids == word].mean(axis=0) for word in ids]) for each in (query, key)]
+    assert np.array_equal(here[0], query)
+    assert np.array_equal(here[1], key)
+    assert there[0] == pytest.approx(means[0])
+    assert there[1] == pytest.approx(means[1])
+    assert all(each[2] == 1.0 and np.array_equal(each[3], ids) for each in asked)
+    asked.clear()
+    hot = trained._measured(head._replace(coupling=trained.COOL))
+    assert np.isnan(hot["distance"][2]), "of a hot head the finite-head law is not asked"
+    assert np.isnan(hot["predicted"][2]).all()
+    assert hot["distance"][:2] == found["distance"][:2]

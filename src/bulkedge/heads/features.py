@@ -27,7 +27,6 @@ from bulkedge.arrays import Index, Mask, Real
 RANK = 1e-10
 """Eigenvalues of a covariance below this share of the largest are directions that the tokens do not have."""
 
-
 FAR, LARGEST = 60.0, 100.0
 """A token so many standard deviations out, or whose factor has this logarithm, has no functions."""
 
@@ -50,9 +49,9 @@ class MultiIndices(NamedTuple):
     """
 
     products: Real
-    base: Real
-    direction: Real
-    degree: Real
+    base: Index
+    direction: Index
+    degree: Index
 
     @classmethod
     def largest(cls, ratios: Real, count: int) -> Self:
@@ -111,8 +110,8 @@ class MultiIndices(NamedTuple):
 class Tokens:
     """Distinct tokens of a head, c of them, as queries or as keys.
 
-    A distinct token may have several places, with a vector each: a word that a text repeats. It is then the mean of its
-    places, that of any function of them included.
+    A distinct token may have several places, with a vector each: a word that a text repeats. Any function of it is then
+    the mean of the function over its places.
 
     Attributes
     ----------
@@ -154,6 +153,7 @@ class Tokens:
 class Expansion(NamedTuple):
     """``tokens * A`` as the sum over n of ``products[n] rows[n, i] columns[n, j]``, plus ``rest[i, j]``.
 
+    Rows i and columns j are distinct tokens; between those at several places, ``tokens * A`` is its mean over them.
     Number 0 is the product of a row's and a column's factor, ``rows[0]`` and ``columns[0]``.
     """
 
@@ -178,6 +178,7 @@ class Expander:
         self.queries, self.keys, self._count = queries, keys, count
         entries = np.exp(queries.logs[:, None] + queries.vectors @ keys.vectors.T + keys.logs)
         self.matrix = queries.mean(keys.mean(entries).T).T
+        # a token is weighted as one, at the mean of its places
         self._centres = tuple(each.mean(each.vectors.T).T for each in (queries, keys))
         self._ratios: Real = np.zeros(0)
         self._indices = MultiIndices.largest(self._ratios, 1)
@@ -193,7 +194,7 @@ class Expander:
         Returns
         -------
         Expansion
-            Exact: the rest is what the terms leave out of ``tokens * A``, meant over places.
+            Exact: the rest is what the terms leave out of ``tokens * A``, averaged over places.
         """
         query, key = _moments(self._centres[0], row_weights), _moments(self._centres[1], column_weights)
         turn, couplings, back = np.linalg.svd(query.root @ key.root)

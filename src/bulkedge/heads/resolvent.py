@@ -30,9 +30,10 @@ MEMORY = 6
 RESTART = 40
 """It forgets them after so many, in case they lead nowhere."""
 MOST = 4000
+"""Steps after which a point is given up; only averages are taken in the second half of them."""
 SLACK = 10.0
-"""After so many steps a point is taken, with a warning, if the change of ``|z| g`` and ``|z| h`` is in the mean within
-this factor of the tolerance: what is read off is a mean, and single tokens may be slow."""
+"""A point that is given up is taken all the same, with a warning, if the change of ``|z| g`` and ``|z| h`` is in the
+mean within this factor of the tolerance: what is read off is a mean, and single tokens may be slow."""
 HEAVY = 0.05
 """An entry whose variance times ``|g h|`` is larger is an edge: at most twenty are in a row, since ``|g|`` times the
 whole sum is below one; each of the others is wrong by the square of that."""
@@ -68,8 +69,9 @@ NO_EDGES = Edges(np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.zeros(0))
 class Equations:
     """The equations of one head, and one image under them.
 
-    A state is g over h, then, if there are any, the resolvents of the edges' rows without their edge, those of the
-    edges' columns, and the elements of the tokens' own resolvents that join row i and column i.
+    A state has one column for each point z. Its rows are g, then h; then the cavities, which are the resolvents of the
+    edges' rows without their edge, and those of the edges' columns; then, if row i and column i are the same token, the
+    elements between them of the tokens' own 2 x 2 resolvents.
 
     Attributes
     ----------
@@ -113,9 +115,18 @@ class Equations:
         array of shape (states, p)
             ``1/z``, and zero between row and column.
         """
-        ends = sum(self.noise.shape) + 2 * len(self.edges.variances)
-        between = 0 if self.own is None else len(self.own.rest)
-        return np.concatenate([np.ones((ends, len(z))) / z, np.zeros((between, len(z)), dtype=complex)])
+        diagonal = sum(self.noise.shape) + 2 * len(self.edges.variances)
+        return np.concatenate([np.ones((diagonal, len(z))) / z, np.zeros((self._pairs, len(z)), dtype=complex)])
+
+    @property
+    def _pairs(self) -> int:
+        """How many rows are the same token as a column: all or none."""
+        return 0 if self.own is None else len(self.own.rest)
+
+    def _parts(self, state: Complex) -> list[Complex]:
+        """What a state with any number of edges consists of: g, h, cavities, elements between row and column."""
+        rows, columns = self.noise.shape
+        return np.split(state, [rows, rows + columns, len(state) - self._pairs])
 
     def without_edges(self, state: Complex) -> Complex:
         """A state of these equations, which have no edges, from one of equations of the same size with edges.
@@ -130,8 +141,8 @@ class Equations:
         array of shape (states, p)
             The same without its edges.
         """
-        ends, between = sum(self.noise.shape), 0 if self.own is None else len(self.own.rest)
-        return np.concatenate([state[:ends], state[len(state) - between :]])
+        g, h, _, between = self._parts(state)
+        return np.concatenate([g, h, between])
 
     def turned(self, state: Complex, turns: Complex) -> Complex:
         """States at points off the imaginary axis, guessed from one on it.
@@ -148,11 +159,11 @@ class Equations:
         array of shape (states, p)
             Guesses: the state as that of a matrix of zeros would be turned, kept inside the lower half-plane.
         """
-        ends = len(state) - (0 if self.own is None else len(self.own.rest))
-        start = state[:ends] * turns
+        diagonal, between = np.split(state, [len(state) - self._pairs])
+        start = diagonal * turns
         start = np.where(start.imag < 0, start, start.real - 1e-3j * np.abs(start))
-        # real on the axis: kept, it is inside whatever g and h are
-        return np.concatenate([start, np.repeat(state[ends:].real, len(turns), axis=1).astype(complex)])
+        # elements between row and column are real on the axis; kept so, they are possible whatever g and h are
+        return np.concatenate([start, np.repeat(between.real, len(turns), axis=1).astype(complex)])
 
     def with_edges(self, state: Complex) -> tuple[Equations, Complex]:
         """The same head with its heavy entries taken one by one.
@@ -169,13 +180,13 @@ class Equations:
         array of shape (states, 1)
             A first guess of their state.
         """
-        r, c = self.noise.shape
-        sizes = np.abs(state[:, 0])
-        rows, columns = np.nonzero(self.noise / self.total * np.outer(sizes[:r], sizes[r : r + c]) > HEAVY)
+        g, h, _, between = self._parts(state)
+        sizes = np.abs(g), np.abs(h)
+        rows, columns = np.nonzero(self.noise / self.total * (sizes[0] * sizes[1].T) > HEAVY)
         rest = self.noise.copy()
         rest[rows, columns] = 0.0
         edges = Edges(rows, columns, self.noise[rows, columns] / self.total)
-        guess = np.concatenate([state[: r + c], state[rows], state[r + columns], state[r + c :]])
+        guess = np.concatenate([g, h, g[rows], h[columns], between])
         return replace(self, noise=rest, edges=edges), guess
 
     def image(self, state: Complex, z: Complex) -> Complex:
@@ -193,29 +204,27 @@ class Equations:
         array of shape (states, p)
             What the equations make of it.
         """
-        r, c = self.noise.shape
-        g, h, ends, between = np.split(state, [r, r + c, r + c + 2 * len(self.edges.variances)])
+        g, h, cavities, between = self._parts(state)
         strengths = np.sqrt(self.squares / self.tokens)[:, None]
         rows, columns = (_times(*each) * (self.tokens / self.total) for each in ((self.rows, g), (self.columns, h)))
         lead = 1.0 if self.own is None else 1 - strengths * _times(self.own.products, between)
         dressed = strengths / (lead**2 - strengths**2 * rows * columns)
         pull = _times(self.rows.T, strengths * dressed * columns) + _times(self.noise, h) / self.total
         push = _times(self.columns.T, strengths * dressed * rows) + _times(self.noise.T, g) / self.total
-        towards = np.concatenate([self.edges.variances, self.edges.variances])[:, None] * np.roll(
-            ends, len(ends) // 2, 0
-        )
-        np.add.at(pull, self.edges.rows, towards[: len(ends) // 2])
-        np.add.at(push, self.edges.columns, towards[len(ends) // 2 :])
+        # each end of an edge is pulled at by the cavity of the other end
+        edges, (at_rows, at_columns) = self.edges, np.split(cavities, 2)
+        by_columns, by_rows = (edges.variances[:, None] * each for each in (at_columns, at_rows))
+        np.add.at(pull, edges.rows, by_columns)
+        np.add.at(push, edges.columns, by_rows)
         left, right = z - pull, z - push
         if self.own is None:
-            found = np.concatenate([1 / left, 1 / right])
-            cross = between
+            g, h = 1 / left, 1 / right
         else:
             joined = _times(self.own.products.T, dressed * lead) + self.own.rest[:, None]
             determinant = left * right - joined**2
-            found, cross = np.concatenate([right / determinant, left / determinant]), joined / determinant
-        at = np.concatenate([self.edges.rows, r + self.edges.columns])
-        return np.concatenate([found, 1 / (1 / found[at] + towards), cross])
+            g, h, between = right / determinant, left / determinant, joined / determinant
+        without = 1 / (1 / g[edges.rows] + by_columns), 1 / (1 / h[edges.columns] + by_rows)
+        return np.concatenate([g, h, *without, between])
 
     def outside(self, state: Complex) -> Mask:
         """Where a state is none of a resolvent, whose imaginary part is negative.
@@ -230,11 +239,12 @@ class Equations:
         array of bool of shape (p,)
             True at such points.
         """
-        ends = len(state) - (0 if self.own is None else len(self.own.rest))
-        wrong: Mask = np.any(state[:ends].imag >= 0, axis=0) | ~np.all(np.isfinite(state), axis=0)
-        if self.own is not None:
-            g, h = np.split(state[: sum(self.noise.shape)].imag, 2)
-            wrong |= np.any(state[ends:].imag ** 2 >= g * h, axis=0)
+        g, h, cavities, between = (each.imag for each in self._parts(state))
+        wrong: Mask = ~np.all(np.isfinite(state), axis=0)
+        for each in (g, h, cavities):
+            wrong |= np.any(each >= 0, axis=0)
+        if self.own is not None:  # the imaginary part of a 2 x 2 resolvent is negative definite
+            wrong |= np.any(between**2 >= g * h, axis=0)
         return wrong
 
     def solve(self, z: Complex, start: Complex, tolerance: float) -> Complex:
@@ -247,7 +257,7 @@ class Equations:
         start : array of shape (states, p)
             First guess: a state of a resolvent.
         tolerance : float
-            Largest change of any ``|z| g`` or ``|z| h`` under the equations that counts as solved.
+            A state is solved for if the equations change no element of it, times ``|z|``, by as much.
 
         Returns
         -------
@@ -266,8 +276,8 @@ class Equations:
 
     def _told(self, state: Complex, z: Complex, tolerance: float) -> None:
         """Warn of points that were nearly solved, and refuse others."""
-        ends = sum(self.noise.shape)
-        left = np.mean(np.abs(self.image(state, z) - state)[:ends], axis=0) * np.abs(z)
+        g, h, _, _ = self._parts(np.abs(self.image(state, z) - state))
+        left = np.mean(np.concatenate([g, h]), axis=0) * np.abs(z)
         where = f"at |z| = {np.abs(z[np.argmax(left)]):.2g} the equations of a head were"
         if not np.max(left) <= SLACK * tolerance:
             raise UnresolvedError(f"{where} not solved: they change the state by {np.max(left):.2g} in the mean")
@@ -327,7 +337,7 @@ def _accelerated(
         mean = (mapped + state) / 2
         images, changes = [*images[-MEMORY:], mapped], [*changes[-MEMORY:], change]
         state = _mixed(images, changes) if len(images) > 1 else mean
-        # a late start is for what does not converge: averages alone always do, however slowly
+        # averages alone always converge, however slowly: the last resort for what did not when accelerated
         wrong = equations.outside(state) | (step > MOST // 2)
         state[:, wrong] = mean[:, wrong]
     result[:, active] = state

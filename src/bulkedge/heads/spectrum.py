@@ -3,9 +3,9 @@
 A head is expanded in products of functions of its queries and of its keys (:mod:`bulkedge.heads.features`), and only
 the sizes of these functions at the tokens enter the equations of its resolvent (:mod:`bulkedge.heads.resolvent`). Which
 functions, is decided at each point of the spectrum: those that are orthogonal for the weights that the resolvent itself
-gives the tokens there, or for all tokens alike, whichever says the same with fewer values. Repeated tokens come once,
-with multiplicities, and the values that they leave at zero are an atom. docs/theory/anisotropic.md derives it,
-docs/laws/channel.md shows it.
+gives the tokens there, or for all tokens alike, or none, whichever says the same with fewer values. Repeated tokens
+come once, with multiplicities, and the values that they leave at zero are an atom. docs/theory/anisotropic.md derives
+it, docs/laws/channel.md shows it.
 
 >>> from bulkedge.heads import Channel
 >>> law = Channel([0.4, 0.3, 0.3, 0.2, 0.2, 0.1]).law(tokens=300)
@@ -106,8 +106,8 @@ class ChannelLaw(Distribution):
         Raises
         ------
         DomainError
-            If the shapes do not fit, an entry is not finite, all queries or all keys are equal, or there are fewer
-            than 16 tokens.
+            If the shapes do not fit, an entry is not finite, or there are fewer than 16 tokens, three distinct queries,
+            three distinct keys or three labels.
         UnresolvedError
             If no factors were found that give the columns their popularity.
         """
@@ -166,6 +166,8 @@ class ChannelLaw(Distribution):
 
         Raises
         ------
+        DomainError
+            If all rows of the attention are equal.
         UnresolvedError
             If the equations were not solved.
         """
@@ -196,9 +198,20 @@ class ChannelLaw(Distribution):
 
 
 class _Distinct(NamedTuple):
-    """Vectors at all places, how often each token comes, the number of its places, and where the given tokens went.
+    """The tokens that were given, t of them, as c distinct ones at p places: those of one token after those of another.
 
-    ``members[t]`` is the number among ``vectors`` of the t-th given token, ``repeats`` how many given ones each is.
+    Attributes
+    ----------
+    vectors : array of shape (p, d)
+        Queries or keys at the places.
+    counts : array of shape (c,)
+        How many of the given tokens each distinct one is.
+    places : array of int of shape (c,), optional
+        Number of places of each distinct token; one by default.
+    members : array of int of shape (t,)
+        The place of each given token.
+    repeats : array of shape (p,)
+        How many of the given tokens are at each place.
     """
 
     vectors: Real
@@ -212,14 +225,14 @@ class _Distinct(NamedTuple):
 
 
 def _distinct(vectors: Real) -> _Distinct:
-    """Tokens of which only exact repeats are the same."""
+    """Tokens of which only exact repeats are the same, at one place."""
     options: Any = {"return_inverse": True, "return_counts": True}
     found, members, counts = np.unique(vectors, axis=0, **options)
     return _Distinct(found, counts.astype(float), None, members.ravel(), counts.astype(float))
 
 
 def _labelled(vectors: Real, labels: Any) -> _Distinct:
-    """Tokens of which those of the same label are places of one."""
+    """Tokens of which those of the same label are one, at as many places."""
     order = np.argsort(labels, kind="stable")
     counts = np.unique(labels, return_counts=True)[1]
     members = np.empty(len(order), dtype=int)

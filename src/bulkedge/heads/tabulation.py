@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import warnings
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bulkedge.arrays import Real
-from bulkedge.errors import AccuracyWarning
+from bulkedge.arrays import Complex, Real
+from bulkedge.errors import AccuracyWarning, DomainError
 from bulkedge.heads.features import Expander, Expansion, Tokens
 from bulkedge.heads.resolvent import Equations, Own
 from bulkedge.laws.log_table import LogTable
@@ -24,6 +24,7 @@ TERMS = 3, 500, 6000
 ANGLES = 6
 """Gauss nodes on the half-circle: twice as many change the distribution function by less than 0.001."""
 TOLERANCE, ROUGH = 1e-5, 3e-3
+"""To what the resolvent is solved for the distribution function, and for the choice of functions."""
 ROUNDS, SETTLED, STRIDE = 16, 0.01, 60
 """Rounds in which functions and weights are fitted to each other, the change of all weights that ends them, and the
 most steps towards the resolvent in a round. Errors of the weights enter the distribution function squared."""
@@ -36,14 +37,14 @@ STEPS = 0.4, 3.0
 FALL = 0.02
 """Functions of neighbouring points differ, so that a distribution function may fall a little; more is warned of."""
 FLOOR = 1e-26
-"""Squares this small beside the largest are rounding errors."""
+"""Squares this small beside the largest are rounding errors, and so are all values if they are beside those of A."""
 
 
-class _State(NamedTuple):
-    """Equations, their state at one point, the weights that their functions are orthogonal for, and the trace."""
+class _Choice(NamedTuple):
+    """Functions at one point, as their equations: the state, the weights they are orthogonal for, and the trace."""
 
     equations: Equations
-    state: Any
+    state: Complex
     weights: tuple[Real, Real]
     trace: float
 
@@ -54,8 +55,8 @@ class Walk:
     Weights that agree with their own functions may be several where sinks or hot directions hold a head, and none of
     them is good where tokens fall into groups. What the exact resolvent is does not depend on functions, and forgetting
     how they go together makes values that are not there: so the better functions are those of the larger trace of the
-    resolvent, that say the same with fewer values. Tried are weights that agree, started from those of the nearest
-    point below or from equal ones, powers of the numbers of repeats, and no functions at all.
+    resolvent, which say the same with fewer values. Tried are functions for weights that agree, started from those of
+    the nearest point below or from the numbers of repeats; functions for powers of these numbers; and none at all.
 
     Parameters
     ----------
@@ -76,14 +77,20 @@ class Walk:
         values = tokens if sampled else min(self._size)
         self._expand = Expander(queries, keys, int(np.clip(per_value * values, least, most)))
         self._counts = queries.counts, keys.counts
-        self._unweighted: dict[float, Equations] = {}
+        self._plain_equations: dict[float, Equations] = {}
         self._powers = POWERS if max(each.max() for each in self._counts) > 1 else POWERS[:1]
         self._weights: dict[float, tuple[Real, Real]] = {}
         self._total = self._size[0] if sampled else tokens
         self._centred = self._expand.matrix - self._counts[0] @ self._expand.matrix / self._counts[0].sum()
-        squares = np.sum(self._counts[0][:, None] * self._centred**2 * self._counts[1])
-        self.largest = float(squares) * tokens / self._total**2
+        self.largest = self._squares(self._centred)
         """No squared singular value is larger than their sum."""
+        self.uniform = self.largest <= FLOOR * self._squares(self._expand.matrix)
+        """Whether all rows of the attention are equal, but for rounding."""
+
+    def _squares(self, matrix: Real) -> float:
+        """Sum of the squared singular values, for ``tokens * A`` between distinct tokens."""
+        squares = np.sum(self._counts[0][:, None] * matrix**2 * self._counts[1])
+        return float(squares) * self._tokens / self._total**2
 
     def mass(self, x: float) -> float:
         """Share of the values at or below x, those left aside that repeats make vanish.
@@ -104,7 +111,7 @@ class Walk:
         self._weights[x] = found.weights
         return self._around(x, found.equations, found.state)
 
-    def _around(self, x: float, equations: Equations, state: Any) -> float:
+    def _around(self, x: float, equations: Equations, state: Complex) -> float:
         """The share at or below x, from the resolvent on the half-circle."""
         nodes, weights = np.polynomial.legendre.leggauss(ANGLES)
         z = np.sqrt(x * np.exp(0.5j * np.pi * (nodes + 1)))
@@ -115,56 +122,61 @@ class Walk:
         least = min(self._size)
         return (rows - (self._size[0] - least)) / least
 
-    def _settled(self, root: float, weights: tuple[Real, Real]) -> _State:
-        """The best choice of functions: for the weights of the resolvent, or for the tokens as they are."""
-        found = [self._bare(root), *(self._plain(root, power) for power in self._powers)]
-        fitted = self._fitted(root, weights)
-        found = [each for each in (*found, fitted) if each is not None and np.all(np.isfinite(each.state))]
-        return max(found, key=lambda each: each.trace)
+    def _settled(self, root: float, weights: tuple[Real, Real]) -> _Choice:
+        """The choice of functions with the largest trace at ``-root**2``, weights that agree started from those given.
 
-    def _bare(self, root: float) -> _State:
-        """The resolvent at ``-root**2`` without functions: for rows that are nearly one-hot, and sums of nothing."""
+        Functions may be too large for the equations, which then are not finite anywhere; those without any always are.
+        """
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            tried = [self._bare(root), *(self._plain(root, power) for power in self._powers)]
+            fitted = self._fitted(root, weights)
+        tried = tried if fitted is None else [*tried, fitted]
+        return max((each for each in tried if np.all(np.isfinite(each.state))), key=lambda each: each.trace)
+
+    def _bare(self, root: float) -> _Choice:
+        """No functions, all entries as noise or edges: for rows that are nearly one-hot."""
         rows, columns = (np.zeros((2, size)) for size in self._size)
         none = Expansion(np.zeros(2), rows, columns, self._centred)
-        equations, state = self._reached(self._equations(none), root, None)
-        return _State(equations, state, self._counts, self._trace(state))
+        return self._reached(self._equations(none), root, self._counts)
 
-    def _plain(self, root: float, power: float) -> _State:
-        """The resolvent at ``-root**2`` with functions that are orthogonal for powers of the numbers of repeats."""
+    def _plain(self, root: float, power: float) -> _Choice:
+        """Functions that are orthogonal for a power of the numbers of repeats."""
         weights = self._counts[0] ** power, self._counts[1] ** power
-        if power not in self._unweighted:
-            self._unweighted[power] = self._equations(self._expand(*weights))
-        equations, state = self._reached(self._unweighted[power], root, None)
-        return _State(equations, state, weights, self._trace(state))
+        if power not in self._plain_equations:
+            self._plain_equations[power] = self._equations(self._expand(*weights))
+        return self._reached(self._plain_equations[power], root, weights)
 
-    def _fitted(self, root: float, weights: tuple[Real, Real]) -> _State | None:
-        """Functions that are orthogonal for the weights of the resolvent at ``-root**2``, and that resolvent.
+    def _fitted(self, root: float, weights: tuple[Real, Real]) -> _Choice | None:
+        """Functions that are orthogonal for the weights of their own resolvent, or nearly.
 
-        None if the functions were too large for any weights on the way.
+        None if those for the first weights were already too large for the equations.
         """
-        before, power, state = np.inf, 1.0, None
-        best: Any = np.inf, None
-        left, right = self._counts
+        before, least, power = np.inf, np.inf, 1.0
+        state: Complex | None = None
+        best: _Choice | None = None
         for _ in range(ROUNDS):
             expansion = self._expand(*weights)
-            equations, state = self._reached(self._equations(expansion), root, state)
+            found = self._reached(self._equations(expansion), root, weights, state)
+            state = found.state
             if not np.all(np.isfinite(state)):
                 break
-            sizes = -state[: sum(self._size), 0].imag
-            factors = left * expansion.rows[0] ** 2, right * expansion.columns[0] ** 2
-            used = weights
-            change, weights = _moved(weights, (factors[0] * sizes[: len(left)], factors[1] * sizes[len(left) :]), power)
+            change, weights = _moved(weights, self._weighed(expansion, state), power)
             if not np.isfinite(change):
                 break
-            if change <= best[0]:
-                best = change, _State(equations, state, used, self._trace(state))
+            if change <= least:
+                least, best = change, found
             if change < SETTLED:
                 break
             # steps that grow swing between two states; those that shrink slowly may be longer
             power = power / 2 if change > before else min(1.3 * power, 1.7)
             before = change
-        found: _State | None = best[1]
-        return found
+        return best
+
+    def _weighed(self, expansion: Expansion, state: Complex) -> tuple[Real, Real]:
+        """The weights that a resolvent on the imaginary axis gives the tokens."""
+        rows, columns = np.split(-state[: sum(self._size), 0].imag, [self._size[0]])
+        left, right = self._counts
+        return left * expansion.rows[0] ** 2 * rows, right * expansion.columns[0] ** 2 * columns
 
     def _equations(self, expansion: Expansion) -> Equations:
         """The equations of an expansion, repeats counted."""
@@ -177,15 +189,18 @@ class Walk:
         sizes = rows**2 * left, columns**2 * right
         return Equations(products**2, *sizes, noise, self._tokens, self._total, own)
 
-    def _reached(self, equations: Equations, root: float, state: Any) -> tuple[Equations, Any]:
-        """Towards the resolvent at ``-root**2``: as if all entries were small, then with heavy ones as edges."""
-        point = np.array([1j * root])
-        state = equations.start(point) if state is None else equations.without_edges(state)
-        found = equations.with_edges(equations.approach(point, state, ROUGH, STRIDE))
-        return found[0], found[0].approach(point, found[1], ROUGH, STRIDE)
+    def _reached(
+        self, equations: Equations, root: float, weights: tuple[Real, Real], state: Complex | None = None
+    ) -> _Choice:
+        """Towards the resolvent at ``-root**2``: as if all entries were small, then with heavy ones as edges.
 
-    def _trace(self, state: Any) -> float:
-        return float(-np.sum(state[: self._size[0]].imag))
+        The start is a state of the last round, which may have had other edges, or that of a matrix of zeros.
+        """
+        point = np.array([1j * root])
+        start = equations.start(point) if state is None else equations.without_edges(state)
+        with_edges, guess = equations.with_edges(equations.approach(point, start, ROUGH, STRIDE))
+        found = with_edges.approach(point, guess, ROUGH, STRIDE)
+        return _Choice(with_edges, found, weights, float(-np.sum(found[: self._size[0]].imag)))
 
 
 def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tuple[float, tuple[Real, Real]]:
@@ -217,8 +232,17 @@ def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, pair
     -------
     LogTable
         Of the values that repeats do not make vanish.
+
+    Raises
+    ------
+    DomainError
+        If all rows of the attention are equal.
+    UnresolvedError
+        If the equations were not solved at some point.
     """
     walk = Walk(queries, keys, tokens, sampled=sampled, paired=paired)
+    if walk.uniform:
+        raise DomainError("all rows of this attention are equal: there is nothing but an atom at zero")
     top = float(np.log(walk.largest))
     points: dict[float, float] = {}
     log = top - 9.0

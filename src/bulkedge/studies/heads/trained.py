@@ -124,7 +124,7 @@ def _heads(tokens: int) -> list[Head]:
             sizes = zip(channel.couplings.max(axis=-1), channel.interaction, strict=True)
             for number, (largest, spread) in enumerate(sizes):
                 query, key = queries[number], keys[number]
-                near = _neighbours(_softmax(query @ key.T, np.ones(len(ids))))
+                near = _neighbours(_softmax(query @ key.T))
                 found.append(Head(text, layer, number, query, key, ids, float(largest), float(spread), near))
     return found
 
@@ -145,7 +145,7 @@ def _measured(head: Head) -> dict[str, Any]:
     _, members, counts = np.unique(head.ids, return_inverse=True, return_counts=True)
     words = np.zeros((len(counts), tokens))
     words[members, np.arange(tokens)] = 1 / np.sqrt(counts[members])
-    attention = _softmax(head.query @ head.key.T, np.ones(tokens))
+    attention = _softmax(head.query @ head.key.T)
     between = words @ (attention - attention.mean(axis=0)) @ words.T
     values = np.linalg.svd(np.sqrt(tokens) * between, compute_uv=False)[:-1] ** 2
     # each word at the mean of its places: exact repeats
@@ -175,9 +175,9 @@ def _law(query: Real, key: Real, ids: Real) -> ChannelLaw:
     return law
 
 
-def _softmax(scores: Real, counts: Any) -> Real:
+def _softmax(scores: Real) -> Real:
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares: Real = weights / (weights @ counts)[:, None]
+    shares: Real = weights / weights.sum(axis=1, keepdims=True)
     return shares
 
 
