@@ -142,21 +142,55 @@ def test_heads_of_a_layer_may_be_far_apart_in_temperature():
     assert np.mean(shares(found)) <= 0.2
 
 
+def lower_bound(found):
+    """Of the share of models with a head that is called, at 95 %: the heads of a model share their draws.
+
+    The share of heads that are called is below it.
+    """
+    return stats.binomtest(called(found), len(found)).proportion_ci(0.9).low
+
+
+def low_rates(found):
+    """Lower 95 % bounds of the rate of p <= 0.05 at every temperature, from the scatter of models."""
+    rates = shares(found)
+    return rates.mean(axis=0) - 1.645 * rates.std(axis=0, ddof=1) / np.sqrt(len(rates))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_rates_in_every_architecture(name):
-    """Sixty models with the usual number of draws, at the temperatures together and one by one."""
+    """Sixty models with the usual number of draws.
+
+    Measured rates of p <= 0.05, in per cent, all and at each temperature: GPT-2 4.6 (4.2, 4.2, 5.8, 4.2), Llama 4.8
+    (4.2, 4.2, 5.0, 5.8), BERT 2.1 (1.7, 0, 0.8, 5.8), ViT 3.3 (0, 0.8, 6.7, 5.8), Whisper 3.8 (3.9, 2.2, 4.4, 4.4), T5
+    2.9 (1.1, 1.7, 5.0, 3.9), each of the latter to two. No head was called.
+    """
     found = [tempered(name, seed) for seed in range(1000, 1060)]
-    rates = shares(found)
-    error = rates.std(axis=0, ddof=1) / np.sqrt(len(rates))
-    assert (rates.mean(axis=0) - 1.645 * error <= 0.05).all()
-    assert stats.binomtest(called(found), len(found)).proportion_ci(0.9).low <= 0.05
+    assert (low_rates(found) <= 0.05).all()
+    assert lower_bound(found) <= 0.05
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("betas", [BETAS, FAR_APART])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_head_alone_can_be_called_and_is_not(name, betas):
-    """With 99 draws one head of a model can be called, with 19 it takes more than all heads of a layer."""
-    found = [tempered(name, seed, betas, draws=99) for seed in range(2000, 2030)]
-    assert stats.binomtest(called(found), len(found)).proportion_ci(0.9).low <= 0.05
+def test_rates_of_heads_far_apart_in_temperature(name):
+    """Twenty models of layers as wide as trained ones.
+
+    Measured rates of p <= 0.05, in per cent: GPT-2 1.2, Llama 0.6, BERT 0.6, ViT 0, Whisper 0.4, T5 0.8. No head was
+    called. Fresh heads seem to differ by more than they do here: that is safe, and costs power.
+    """
+    found = [tempered(name, seed, FAR_APART) for seed in range(3000, 3020)]
+    assert (low_rates(found) <= 0.05).all()
+    assert lower_bound(found) <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_rates_where_a_head_alone_can_be_called(name):
+    """With 99 draws one head of a model can be called; with 19 it takes more heads than a layer has.
+
+    Measured rates of p <= 0.05, in per cent, to two: GPT-2 1.2, Llama 3.1, BERT 3.1, ViT 6.9, Whisper 5; no head was
+    called.
+    """
+    found = [tempered(name, seed, draws=99) for seed in range(2000, 2020)]
+    assert (low_rates(found) <= 0.05).all()
+    assert lower_bound(found) <= 0.05
