@@ -84,7 +84,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         rectangular_add,
     )
     from bulkedge.masks import Mask
-    from bulkedge.models import Scan, compare_scans, load_scan, scan
+    from bulkedge.models import Alarm, Scan, Watch, compare_scans, load_scan, scan, watch
     from bulkedge.nulls import LawNull, Null, PValue, SimulatedNull, null_of
     from bulkedge.spectra import (
         Spectra,
@@ -180,6 +180,9 @@ __all__ = [
     "Scan",
     "load_scan",
     "compare_scans",
+    "watch",
+    "Watch",
+    "Alarm",
     "__version__",
 ]
 

@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from bulkedge.models.probing import ordinary_tokens, probe
     from bulkedge.models.results import Scan, compare_scans, load_scan
     from bulkedge.models.scanning import scan
+    from bulkedge.models.alarms import Alarm
+    from bulkedge.models.watching import Watch, watch
 
 __all__ = [
     "MODELS",
     "TABLES",
     "TEXTS",
+    "Alarm",
     "Circuits",
     "Layer",
     "Scan",
     "Visit",
+    "Watch",
     "ablate_heads",
     "capture",
     "compare_scans",
@@ -42,10 +46,12 @@ __all__ = [
     "scan",
     "scan_weights",
     "stream",
+    "watch",
 ]
 
 LAZY = {
     "ablation": ("ablate_heads",),
+    "alarms": ("Alarm",),
     "circuits": ("Circuits", "scan_weights"),
     "default": ("default_model", "held_out_loss"),
     "layers": ("Layer", "Visit", "capture", "stream"),
@@ -53,6 +59,7 @@ LAZY = {
     "probing": ("ordinary_tokens", "probe"),
     "results": ("Scan", "compare_scans", "load_scan"),
     "scanning": ("scan",),
+    "watching": ("Watch", "watch"),
 }
 """Modules that need torch or laws, and what is public in them."""
 

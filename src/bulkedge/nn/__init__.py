@@ -14,7 +14,7 @@ except ImportError as error:
 
 from bulkedge.nn.attention import gap_free_attention, shaped_attention
 from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std
-from bulkedge.nn.interface import Call, Record, install, transform
+from bulkedge.nn.interface import Call, Record, install, transform, transformed
 from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.patch import remove_gap, restore_gap
 from bulkedge.nn.patching import Patch, apply_patch, patches, restore
@@ -40,5 +40,6 @@ __all__ = [
     "shaped_attention",
     "skip_weights",
     "transform",
+    "transformed",
     "value_std",
 ]

@@ -244,7 +244,7 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
         attention_mask = create_position_bias_mask(wanted["position_bias"], attention_mask, causal, query, key)
         causal = False
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    call = _transformed(Call(module, query, key, value, attention_mask, causal, scale))
+    call = transformed(Call(module, query, key, value, attention_mask, causal, scale))
     query, key, value, mask = call.query, call.key, call.value, call.mask
     shared = query.shape[1] > key.shape[1]
     if shared and mask is not None:  # no fused kernel takes both
@@ -254,8 +254,24 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
     return output.transpose(1, 2).contiguous(), None
 
 
-def _transformed(call: Call) -> Call:
-    """The call after all patches of its model."""
+def transformed(call: Call) -> Call:
+    """What the patches of a model make of a call, in their order.
+
+    Parameters
+    ----------
+    call : Call
+        What an attention module of a patched model asks.
+
+    Returns
+    -------
+    Call
+        What is computed.
+
+    Raises
+    ------
+    DomainError
+        If the model has no patch.
+    """
     records = records_of(call.module.config)
     if not records:
         raise DomainError(
