@@ -5,12 +5,13 @@ on a few keys, whatever the values (the random energy model). A spread (``beta``
 
 * ``hot`` (a note) beyond half of it: entropies begin to fall faster than ``beta**2/2``;
 * ``frozen`` (a warning) beyond it: rows read single keys, and gradients of scores are nearly zero for all others;
-* ``runaway`` (an alarm) where it is beyond :data:`BEYOND` times freezing, and still grows: no gradient of the softmax
-  holds it back any more.
+* ``runaway`` (an alarm) where half of the heads of a layer are beyond :data:`BEYOND` times freezing, and the median
+  grew from each of the last three readings to the next: no gradient of the softmax holds them back any more.
 
 The residual, measured less predicted entropy, is what is not Gaussian in a head: sinks, copies, order. It *drifts* (an
-alarm) where it changes between two readings by more than its changes before explain. These are taken as Gaussian of
-unknown variance: the change over their root mean square is then Student's t, and the k-th test of each of n heads gets
+alarm) where it changes between two readings by more than all changes before explain: those of the head, or of all heads
+if these were larger, because a head that wakes up while others learn is no fault. They are taken as Gaussian of unknown
+variance: the change over their root mean square is then at most Student's t, and the k-th test of each of n heads gets
 the level ``rate * 6/(pi k)**2 / n``, which adds up to ``rate`` for a run of whatever length (Bonferroni).
 
 Each kind is reported once for a head.
@@ -18,6 +19,7 @@ Each kind is reported once for a head.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -142,18 +144,22 @@ def _heat(data: xr.Dataset) -> Iterator[Alarm]:
 
 
 def _runaway(data: xr.Dataset) -> Iterator[Alarm]:
+    """Said of a layer: single heads that read single keys are at home in healthy runs."""
     beta, freezing = _numbers(data, "beta"), _freezing(data)
-    here = np.zeros_like(beta, dtype=bool)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a layer that was not called is nan
+        typical, limits = np.nanmedian(beta, axis=2), np.nanmax(freezing, axis=2)
+    here = np.zeros((*typical.shape, 1), dtype=bool)
     # growth over the last two intervals, so that one noisy reading is none
-    here[2:] = (beta[2:] >= BEYOND * freezing[2:]) & (beta[2:] > beta[1:-1]) & (beta[1:-1] > beta[:-2])
-    for n, layer, head in _first(here):
-        own, limit, before = beta[n, layer, head], freezing[n, layer, head], beta[n - 2, layer, head]
+    here[2:, :, 0] = (typical[2:] >= BEYOND * limits[2:]) & (typical[2:] > typical[1:-1]) & (typical[1:-1] > typical[:-2])
+    for n, layer, _ in _first(here):
+        own, limit, before = typical[n, layer], limits[n, layer], typical[n - 2, layer]
         words = (
-            f"scores of a row spread by {own:.3g}, {own / limit:.2g} times as much as freezes it ({limit:.3g}), after "
-            f"{before:.3g} two readings before."
+            f"scores in half of its heads spread by {own:.3g} and more, {own / limit:.2g} times what freezes a row "
+            f"({limit:.3g}), after {before:.3g} two readings before."
         )
-        numbers = {"beta": own, "freezing": limit, "before": before}
-        yield _alarm(data, n, layer, head, "runaway", "alarm", numbers, words)
+        numbers = {"beta": own, "freezing": limit, "before": before, "beta_max": float(np.nanmax(beta[n, layer]))}
+        yield _alarm(data, n, layer, None, "runaway", "alarm", numbers, words)
 
 
 def _collapsed(data: xr.Dataset) -> Iterator[Alarm]:
@@ -204,7 +210,8 @@ def _drift(data: xr.Dataset) -> Iterator[Alarm]:
     heads, rate = residual[0].size, float(data.attrs.get("rate", RATE))
     here, scores = np.zeros_like(residual, dtype=bool), np.zeros_like(residual)
     for n in range(FIRST, len(changes)):
-        scale = np.sqrt(np.mean(changes[:n] ** 2, axis=0))
+        own = np.sqrt(np.mean(changes[:n] ** 2, axis=0))
+        scale = np.fmax(own, np.sqrt(np.nanmean(changes[:n] ** 2)))
         with np.errstate(divide="ignore", invalid="ignore"):
             scores[n + 1] = np.abs(changes[n]) / scale
         limit = stats.t.isf(drift_level(n - FIRST + 1, heads, rate) / 2, n)

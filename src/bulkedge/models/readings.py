@@ -293,7 +293,7 @@ def gaussian_entropy(spread: Tensor, count: Tensor) -> Tensor:
 
 def _cubic(place: Tensor, nodes: int) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
     """First of the four nodes around each place, and Lagrange's weights of the four; near an end they are the last."""
-    first = place.floor().clamp(1, nodes - 3).long() - 1
+    first = place.nan_to_num(nan=1.0).floor().clamp(1, nodes - 3).long() - 1  # what is not a number stays none
     t = place - first - 1
     weights = (
         -t * (t - 1) * (t - 2) / 6,

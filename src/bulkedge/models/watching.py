@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -24,10 +23,11 @@ import numpy as np
 import xarray as xr
 
 from bulkedge.domains import Integers, Numbers
-from bulkedge.errors import DomainError
+from bulkedge.errors import DomainError, StoreError
 from bulkedge.models.alarms import RATE, Alarm, find_alarms
 from bulkedge.models.listening import Heard, Listener
 from bulkedge.models.readings import NAMES, readings
+from bulkedge.records import written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -259,14 +259,24 @@ class Watch:
 
         return plot_watch(self.data, self.alarms)
 
-    def save(self, path: str | Path) -> None:
-        """Write readings and alarms to a Zarr store.
+    def save(self, path: str | Path) -> Path:
+        """Save readings and alarms as a Zarr store, which ``xarray.open_zarr(path)`` reads.
 
         Parameters
         ----------
         path : str or Path
-            A folder to be made or replaced, a Zarr store: ``xarray.open_zarr(path)`` reads it. Alarms are its attribute
-            ``alarms``, as JSON.
+            A folder that is not there yet. Alarms are the attribute ``alarms`` of the store, as JSON.
+
+        Returns
+        -------
+        Path
+            The folder.
         """
-        alarms = json.dumps([asdict(each) for each in self.alarms])
-        self.data.assign_attrs(alarms=alarms).to_zarr(path, mode="w", consolidated=False)
+        path = Path(path)
+        if path.exists():
+            raise StoreError(f"{path} is there already; choose another name, or remove it")
+        data = self.data.assign_attrs(alarms=written([asdict(each) for each in self.alarms]))
+        # texts of any length are in the specification of Zarr, those of fixed length are not
+        data = data.assign_coords(module=data.module.astype(object))
+        data.to_zarr(path, zarr_format=3, consolidated=False)
+        return path

@@ -6,6 +6,7 @@
 from bulkedge.plots.heads import plot_head, plot_kinds
 from bulkedge.plots.spectra import axis_of, comparison, cumulative, density, histogram, quantiles
 from bulkedge.plots.style import line, marks, panels, styled
+from bulkedge.plots.watch import plot_watch
 
 __all__ = [
     "axis_of",
@@ -18,6 +19,7 @@ __all__ = [
     "panels",
     "plot_head",
     "plot_kinds",
+    "plot_watch",
     "quantiles",
     "styled",
 ]

@@ -9,5 +9,17 @@ from bulkedge.studies.heads.figures.popularity import popularity
 from bulkedge.studies.heads.figures.scan import scan
 from bulkedge.studies.heads.figures.shrinkage import shrinkage
 from bulkedge.studies.heads.figures.trained import trained
+from bulkedge.studies.heads.figures.watch import watch
 
-__all__ = ["causal", "gap", "hot", "initialised", "long_context", "popularity", "scan", "shrinkage", "trained"]
+__all__ = [
+    "causal",
+    "gap",
+    "hot",
+    "initialised",
+    "long_context",
+    "popularity",
+    "scan",
+    "shrinkage",
+    "trained",
+    "watch",
+]

@@ -1,0 +1,209 @@
+"""Runs that fail without a jump of their loss, and what their scores said in the first fifth (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Integers, Interval, parameter
+from bulkedge.estimates import Estimate
+from bulkedge.models import TEXTS, sample_text
+from bulkedge.progress import track
+from bulkedge.propagation.trainability import freezing_beta
+from bulkedge.studies.base import Study
+from bulkedge.studies.claims import Claim, Rival
+from bulkedge.threads import one_thread
+
+LAYERS, HEADS, WIDTH = 3, 4, 96
+BEYOND = 3.0
+"""Times freezing, where a spread that grows is called a runaway."""
+EARLY = 0.2
+"""Part of a run in which a warning is early."""
+WAYS = ("low", "middle", "high", "high, QK-norm")
+
+
+@dataclass(frozen=True)
+class Watch(Study):
+    """Runs at a rate that is too high end worse, though their loss never jumps: their scores ran away early.
+
+    A decoder of three layers and four heads learns letters, with Adam at three rates and without QK-norm, and at the
+    highest rate with it. Spreads of scores are read by :func:`bulkedge.watch`. Its alarm of a runaway is raised when
+    half of the heads of a layer are beyond three times the spread that freezes rows, and still grow.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+
+    seeds: int = parameter(Integers(2, 40), "runs at each rate", 6, ours=6)
+    steps: int = parameter(Integers(10, 2000), "steps of Adam", 80, ours=400)
+    tokens: int = parameter(Integers(16, 512), "letters of a sequence", 64, ours=128)
+    batch: int = parameter(Integers(1, 64), "sequences of a step", 2, ours=4)
+    every: int = parameter(Integers(1, 100), "steps from one reading to the next", 4, ours=10)
+    low: float = parameter(Interval(1e-5, 1.0), "learning rate of Adam", 0.003, ours=0.003)
+    middle: float = parameter(Interval(1e-5, 1.0), "a higher rate", 0.01, ours=0.01)
+    high: float = parameter(Interval(1e-5, 1.0), "a rate that is too high", 0.03, ours=0.03)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Train and watch all runs."""
+        seeds = [int(each) for each in rng.integers(2**62, size=self.seeds)]
+        plan = [(seed, way) for seed in seeds for way in range(len(WAYS))]
+        with one_thread(("torch",)):
+            found = [self._trained(seed, way) for seed, way in track(plan, "runs")]
+        shape = (self.seeds, len(WAYS))
+        names = {"loss": "step", "beta": "reading", "typical": "reading", "end": None, "alarm": None}
+        data = {}
+        for name, axis in names.items():
+            values = np.array([each[name] for each in found])
+            data[name] = (("seed", "way", *([axis] if axis else [])), values.reshape(*shape, *values.shape[1:]))
+        coords = {"way": list(WAYS), "step": np.arange(self.steps), "reading": np.arange(0, self.steps, self.every)}
+        rates = ("way", [self.low, self.middle, self.high, self.high])
+        freezing = {"freezing": freezing_beta(self.tokens)}
+        return xr.Dataset(data, coords | {"rate": rates}, attrs=freezing)
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """How spreads grow with the rate, that the alarm is early and not false, and what the remedy wins back."""
+        line = np.log(data.typical.clip(min=1e-6) / (BEYOND * data.attrs["freezing"]))
+        early = line.sel(way="high", reading=slice(0, EARLY * self.steps)).max("reading")
+        healthy = line.sel(way="low").max("reading")
+        first = data.beta.sel(reading=data.reading[data.reading <= self.steps / 8][-1])
+        powers = np.log(first.sel(way="high") / first.sel(way="low")) / np.log(self.high / self.low)
+        ends = data.end.sel(way=["low", "high", "high, QK-norm"]).transpose("seed", "way").values
+        return [
+            Claim(
+                statement="power of the rate with which the largest spread grows, at an eighth of the run",
+                place="ours",
+                measured=Estimate.of(powers),
+                predicted=1.0,
+                rival=Rival("in proportion, as if queries or keys alone moved", 1.0),
+                relation=">=",
+            ),
+            Claim(
+                statement="runs at the high rate are past the line of a runaway in their first fifth: logarithm of the "
+                "spread of half of a layer's heads over three times freezing",
+                place="ours",
+                measured=Estimate.of(early),
+                predicted=0.0,
+                rival=Rival("not past it", 0.0),
+                relation=">=",
+            ),
+            Claim(
+                statement="runs at the low rate never are: the same logarithm, largest of the run",
+                place="ours",
+                measured=Estimate.of(healthy),
+                predicted=0.0,
+                rival=Rival("they come there too", 0.0),
+                relation="<=",
+            ),
+            Claim(
+                statement="what the high rate adds to the loss on text that was not learnt, in nats",
+                place="ours",
+                measured=Estimate.of(ends[:, 1] - ends[:, 0]),
+                predicted=0.0,
+                rival=Rival("nothing", 0.0),
+                relation=">=",
+            ),
+            Claim(
+                statement="part of this that QK-norm wins back",
+                place="ours",
+                measured=Estimate.jackknife(_won_back, ends),
+                predicted=0.5,
+                rival=Rival("not even half", 0.5),
+                relation=">=",
+            ),
+        ]
+
+    def _trained(self, seed: int, way: int) -> dict[str, Any]:
+        """One run: its losses, spreads, alarm and end."""
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        from bulkedge.models import watch
+
+        learnt, held_out = _texts()
+        model, generator = _decoder(seed, self.tokens), torch.Generator().manual_seed(seed)
+        if way == len(WAYS) - 1:
+            _normalised(model)
+        adam = torch.optim.Adam(model.parameters(), lr=(self.low, self.middle, self.high, self.high)[way])
+
+        def loss_of(windows: Any) -> Any:
+            logits = model(input_ids=windows).logits
+            return cross_entropy(logits[:, :-1].flatten(0, 1), windows[:, 1:].flatten())
+
+        losses = []
+        with watch(model.train(), every=self.every) as watched:
+            for _ in range(self.steps):
+                adam.zero_grad()
+                loss = loss_of(_batch(learnt, self.batch, self.tokens, generator))
+                loss.backward()
+                adam.step()
+                losses.append(loss.detach())
+        with torch.no_grad():
+            end = [float(loss_of(text[: len(text) // self.tokens * self.tokens].view(-1, self.tokens))) for text in held_out]
+        beta = watched.data.beta
+        runaway = [each.step for each in watched.alarms if each.kind == "runaway"]
+        return {
+            "loss": torch.stack(losses).numpy(),
+            "beta": beta.max(("layer", "head")).values,
+            "typical": beta.median("head").max("layer").values,
+            "end": np.mean(end),
+            "alarm": min(runaway, default=np.nan),
+        }
+
+
+def _won_back(ends: Real) -> float:
+    """Part of the difference between the second and the first column that the third lacks."""
+    low, high, remedied = ends.mean(axis=0)
+    return float((high - remedied) / (high - low))
+
+
+def _texts() -> tuple[list[Any], list[Any]]:
+    """Letters that are learnt of each text, and those that are not."""
+    import torch
+
+    from bulkedge.models.default import HELD_OUT, letters
+
+    codes = [torch.tensor(letters()(sample_text(name), verbose=False)["input_ids"]) for name in TEXTS]
+    cuts = [int(len(each) * (1 - HELD_OUT)) for each in codes]
+    parts = list(zip(codes, cuts, strict=True))
+    return [each[:cut] for each, cut in parts], [each[cut:] for each, cut in parts]
+
+
+def _batch(texts: list[Any], sequences: int, tokens: int, generator: Any) -> Any:
+    """Windows of the texts in turn, from random places."""
+    import torch
+
+    chosen = [texts[row % len(texts)] for row in range(sequences)]
+    starts = [int(torch.randint(len(text) - tokens + 1, (), generator=generator)) for text in chosen]
+    return torch.stack([text[start : start + tokens] for text, start in zip(chosen, starts, strict=True)])
+
+
+def _decoder(seed: int, tokens: int) -> Any:
+    """A decoder at its start, without dropout; torch's own random numbers go on as if it had drawn none."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from bulkedge.models.default import ALPHABET
+
+    decoder: Any = GPT2LMHeadModel
+    shape = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": tokens, "vocab_size": len(ALPHABET)}
+    none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return decoder(GPT2Config(**shape, **none, bos_token_id=None, eos_token_id=None))
+
+
+def _normalised(model: Any) -> None:
+    """Queries and keys of a model at length one for each dimension, in the mean square (QK-norm without weights)."""
+    from bulkedge.nn import apply_patch, transform
+
+    def unit(rows: Any) -> Any:
+        return rows * (rows.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+    @transform("qk_norm")
+    def _(call: Any, parameters: Any) -> Any:  # noqa: ARG001 - it has none
+        return call._replace(query=unit(call.query), key=unit(call.key))
+
+    apply_patch(model, "qk_norm")
