@@ -1,6 +1,7 @@
 """Attention watched in training: right numbers, nothing changed, nothing waited for."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def by_hand(layer, rows):
     count = seen.sum(-1)
     weights, rows_all = (scores + bias).softmax(-1), scores.shape[-2]
     entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1)
-    own = seen.any(-2) if layer.mask is not None else torch.ones(scores.shape[:2] + (rows_all,)).bool()
+    own = seen.any(-2) if layer.mask is not None else torch.ones((*scores.shape[:2], rows_all)).bool()
     real = (count >= 2) & own
     some = (2 * torch.arange(min(rows, rows_all)) + 1) * rows_all // (2 * min(rows, rows_all))
     chosen = real[..., some]
@@ -63,7 +64,7 @@ def by_hand(layer, rows):
     blocks = min(BLOCKS, rows_all) if varies else 1
     ends = [rows_all * each // blocks for each in range(blocks + 1)]
     variance = torch.empty(scores.shape[:-1]).double()
-    for low, high in zip(ends[:-1], ends[1:], strict=True):
+    for low, high in pairwise(ends):
         among = seen[..., low:high, :].any(-2, keepdim=True).double()
         centre = (scores[..., low:high, :] * among).sum(-1, keepdim=True) / among.sum(-1, keepdim=True)
         variance[..., low:high] = ((scores[..., low:high, :] - centre) ** 2 * among).sum(-1) / among.sum(-1)
@@ -113,7 +114,7 @@ def test_implementations_agree_and_stay(name, implementation):
         np.testing.assert_allclose(found[reading], expected[reading], rtol=1e-3, atol=1e-4, err_msg=reading)
 
 
-def gradients(model, inputs, checkpointing=False, bfloat=False):
+def gradients(model, inputs, *, checkpointing, bfloat):
     model.zero_grad()
     if checkpointing:
         model.gradient_checkpointing_enable()
@@ -130,9 +131,9 @@ def gradients(model, inputs, checkpointing=False, bfloat=False):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 def test_outputs_and_gradients_are_bit_for_bit_the_same(name, checkpointing, bfloat):
     model, inputs = training(name)
-    before = gradients(model, inputs, checkpointing, bfloat)
+    before = gradients(model, inputs, checkpointing=checkpointing, bfloat=bfloat)
     with be.watch(model, every=1) as watched:
-        found = gradients(model, inputs, checkpointing, bfloat)
+        found = gradients(model, inputs, checkpointing=checkpointing, bfloat=bfloat)
     assert len(before) == len(found)
     assert all(torch.equal(one, other) for one, other in zip(before, found, strict=True))
     assert watched.data.sizes == {"step": 1, "layer": 3, "head": 4}  # the second pass of checkpointing is not heard
@@ -152,7 +153,17 @@ def test_the_host_waits_for_nothing(monkeypatch):
 
         def strict(*arguments):
             with monkeypatch.context() as patch:
-                for name in ("item", "__bool__", "__float__", "__int__", "__index__", "cpu", "numpy", "tolist", "nonzero"):
+                for name in (
+                    "item",
+                    "__bool__",
+                    "__float__",
+                    "__int__",
+                    "__index__",
+                    "cpu",
+                    "numpy",
+                    "tolist",
+                    "nonzero",
+                ):
                     patch.setattr(torch.Tensor, name, refuse)
                 shown.append(plain(*arguments))
             return shown[-1]
@@ -196,8 +207,8 @@ def test_windows_that_only_the_kernel_knows(window):
     query, key = torch.randn(2, 4, 24, 8), torch.randn(2, 2, 24, 8)
     place = torch.arange(24)
     written = (place <= place[:, None]) & (place > place[:, None] - window)
-    found = readings(query, key, 0.5, Sight(None, True, window, 24, 24), 24)
-    expected = readings(query, key, 0.5, Sight(written[None, None], False, None, 24, 24), 24)
+    found = readings(query, key, 0.5, Sight(None, causal=True, window=window, rows=24, keys=24), 24)
+    expected = readings(query, key, 0.5, Sight(written[None, None], causal=False, window=None, rows=24, keys=24), 24)
     torch.testing.assert_close(found, expected)
 
 
@@ -249,7 +260,8 @@ def test_a_watch_that_sees_nothing_says_so():
     other, inputs = build("bert")
     with pytest.raises(DomainError, match="training mode"), be.watch(other):
         other(**inputs)
-    with pytest.raises(DomainError, match="compiled"), be.watch(torch.compile(model)):
+    model._compiled_call_impl = model.forward  # what model.compile() sets, without the import of the compiler
+    with pytest.raises(DomainError, match="compiled"), be.watch(model):
         pass
     with pytest.raises(DomainError, match="every"):
         be.watch(model, every=0)
@@ -259,9 +271,9 @@ def test_the_model_is_left_as_it_was_found():
     model, inputs = training("llama")
     interface = transformers.AttentionInterface.get_interface
     hooks = [(len(each._forward_hooks), len(each._forward_pre_hooks)) for each in model.modules()]
-    with pytest.raises(ZeroDivisionError), be.watch(model, every=1):
+    with pytest.raises(DomainError, match="later"), be.watch(model, every=1):  # noqa: PT012 - after a pass
         model(**inputs)
-        raise ZeroDivisionError
+        raise DomainError("later")
     with pytest.raises(ValueError, match="input_ids"), be.watch(model, every=1), be.watch(model, every=1):
         model()
     assert transformers.AttentionInterface.get_interface is interface
@@ -304,7 +316,9 @@ def test_residuals_that_move_at_random_raise_no_alarm():
     rng = np.random.default_rng(3)
     # 40 runs of 12 heads and 120 readings, changes as large as are notable: 0.4 false alarms expected at the most
     found = [find_alarms(run(np.cumsum(0.3 * rng.standard_normal((120, 3, 4)), axis=0))) for _ in range(40)]
-    assert sum(len(each) > 0 for each in found) <= 3
+    # a chance of 0.01 each: four and more of forty have a probability of 1e-3
+    drifts = [[each for each in one if each.kind == "drift"] for one in found]
+    assert sum(len(each) > 0 for each in drifts) <= 3
     assert sum(drift_level(k, 12, 0.01) * 12 for k in range(1, 100_000)) == pytest.approx(0.01, rel=1e-4)
 
 

@@ -1,9 +1,9 @@
 """Entropy of rows of Gaussian scores as a table in spread and number of keys, for arrays on any device.
 
-The mean entropy of a row whose ``n`` scores are Gaussian with standard deviation ``beta`` is smooth in ``log(1 + beta)``
-and in ``log n``, from uniform rows through freezing (``beta = sqrt(2 log n)``) to rows on one key. It is tabulated once,
-by the integrals of :func:`bulkedge.propagation.trainability.gibbs_of_gaussians`, and interpolated by cubics, so that
-every row may have a spread and a number of keys of its own and nothing leaves the device that it is on.
+The mean entropy of a row whose ``n`` scores are Gaussian with standard deviation ``beta`` is smooth in
+``log(1 + beta)`` and in ``log n``, from uniform rows through freezing (``beta = sqrt(2 log n)``) to rows on one key. It
+is tabulated once, by the integrals of :func:`bulkedge.propagation.trainability.gibbs_of_gaussians`, and interpolated by
+cubics, so that every row may have a spread and a number of keys of its own and nothing leaves the device that it is on.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from bulkedge.models.weights import TABLES, embedding_table
 
 if TYPE_CHECKING:
     from bulkedge.models.ablation import ablate_heads
+    from bulkedge.models.alarms import Alarm
     from bulkedge.models.circuits import Circuits, scan_weights
     from bulkedge.models.default import default_model, held_out_loss
     from bulkedge.models.layers import Layer, Visit, capture, stream
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from bulkedge.models.probing import ordinary_tokens, probe
     from bulkedge.models.results import Scan, compare_scans, load_scan
     from bulkedge.models.scanning import scan
-    from bulkedge.models.alarms import Alarm
     from bulkedge.models.watching import Watch, watch
 
 __all__ = [

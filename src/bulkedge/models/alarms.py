@@ -47,7 +47,7 @@ STILL, EVEN = 0.05, 1.5
 Grade = Literal["note", "warning", "alarm"]
 REMEDIES = {
     "hot": "watch it; nothing to do while the spread stands still",
-    "frozen": "lower the learning rate or the weight scale of queries and keys; bulkedge.nn.temper cools a trained head",
+    "frozen": "lower the learning rate, or the scale of the weights of queries and keys",
     "runaway": "QK-norm, or a smaller learning rate of queries and keys, from the start of the run",
     "collapse": "QK-norm, a smaller learning rate, or a longer warm-up",
     "dead": "a larger initial scale of queries and keys; prune the head if the loss does not mind",
@@ -127,7 +127,14 @@ def _first(here: Any) -> Iterator[tuple[int, int, int]]:
 
 
 def _alarm(  # noqa: PLR0913, PLR0917 - its fields
-    data: xr.Dataset, n: int, layer: int, head: int | None, kind: str, grade: Grade, numbers: dict[str, float], words: str
+    data: xr.Dataset,
+    n: int,
+    layer: int,
+    head: int | None,
+    kind: str,
+    grade: Grade,
+    numbers: dict[str, float],
+    words: str,
 ) -> Alarm:
     rounded = {name: float(value) for name, value in numbers.items()}
     return Alarm(int(data.step[n]), layer, head, kind, grade, rounded, words, REMEDIES[kind])
@@ -151,7 +158,9 @@ def _runaway(data: xr.Dataset) -> Iterator[Alarm]:
         typical, limits = np.nanmedian(beta, axis=2), np.nanmax(freezing, axis=2)
     here = np.zeros((*typical.shape, 1), dtype=bool)
     # growth over the last two intervals, so that one noisy reading is none
-    here[2:, :, 0] = (typical[2:] >= BEYOND * limits[2:]) & (typical[2:] > typical[1:-1]) & (typical[1:-1] > typical[:-2])
+    here[2:, :, 0] = (
+        (typical[2:] >= BEYOND * limits[2:]) & (typical[2:] > typical[1:-1]) & (typical[1:-1] > typical[:-2])
+    )
     for n, layer, _ in _first(here):
         own, limit, before = typical[n, layer], limits[n, layer], typical[n - 2, layer]
         words = (

@@ -24,7 +24,7 @@ from torch import Tensor
 from bulkedge.errors import DomainError
 from bulkedge.models.multihead import multihead_call
 from bulkedge.models.readings import Sight
-from bulkedge.nn import Call, transformed
+from bulkedge.nn import Call, records_of, transformed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,9 +79,7 @@ class Listener:
         None
             Nothing.
         """
-        if isinstance(model, torch._dynamo.OptimizedModule) or any(
-            getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()
-        ):
+        if any(_compiled(module) for module in model.modules()):
             raise DomainError(
                 f"{type(model).__name__} is compiled: what its attentions are asked is inside compiled code. Watch the "
                 "model before torch.compile, or for the steps that are to be read"
@@ -127,14 +125,16 @@ class Listener:
             return
         mask = call.mask
         if mask is not None and not isinstance(mask, Tensor):
-            raise DomainError(f"{type(call.module).__name__} has a mask of type {type(mask).__name__}; use sdpa or flash")
+            raise DomainError(
+                f"{type(call.module).__name__} has a mask of type {type(mask).__name__}; use sdpa or flash"
+            )
         if mask is not None and mask.ndim == 2:  # padding, as flash attention takes it
             mask = mask[:, None, None, -call.key.shape[2] :].bool()
         elif implementation == "eager" or mask is not None:  # that mask is all there is
             call, window = call._replace(causal=False), None
         call = call._replace(mask=mask, causal=call.causal and call.query.shape[2] > 1)
         with torch.no_grad():
-            if patches_of(call.module):
+            if _patched(call.module):
                 call = transformed(call)
             self._show(call, window)
 
@@ -148,10 +148,13 @@ class Listener:
         self.hear(Heard(self.names[id(call.module)], call.query, call.key, call.scale, sight))
 
 
-def patches_of(module: nn.Module) -> bool:
-    """Whether the model of an attention module has patches of :mod:`bulkedge.nn`."""
-    from bulkedge.nn.interface import records_of
+def _compiled(module: nn.Module) -> bool:
+    """Whether torch.compile returned a module, or it was compiled in place; asked without the import of the compiler."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
+
+def _patched(module: nn.Module) -> bool:
+    """Whether the model of an attention module has patches of :mod:`bulkedge.nn`."""
     return bool(records_of(module.config))
 
 
@@ -161,7 +164,7 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def _interface(listener: Listener) -> Iterator[None]:
-    """Transformers' interface, as long as somebody listens, asks who is reading; without transformers there is none."""
+    """As long as somebody listens, transformers' interface asks who is reading; without transformers there is none."""
     try:
         from transformers import AttentionInterface
     except ImportError:

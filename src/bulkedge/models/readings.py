@@ -9,6 +9,7 @@ all rows is formed. With queries that include the scale, the scores of row ``i``
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ NAMES = {
     "beta_mean": "spread of a row's scores, mean over rows",
     "keys": "keys that the longest row sees",
     "expected_entropy": "mean entropy of all rows, from their spreads (nats)",
-    "expected_logit": "how far the largest score of a row should be above their mean: beta sqrt(2 log keys), rows' mean",
+    "expected_logit": "how far the largest score of a row should be above its mean: beta sqrt(2 log keys), rows' mean",
     "logit_bound": "largest product of the lengths of a query and a key, with the scale",
     "dimension": "effective dimension: (sum of squared couplings)**2 over the sum of their fourth powers",
     "entropy": "mean entropy of the rows that are read exactly (nats)",
@@ -61,7 +62,7 @@ class Sight(NamedTuple):
         alike = mask is None or mask.shape[-2] == 1 or mask.stride(-2) == 0
         count = 1 if alike and not self.causal and self.window is None else min(BLOCKS, self.rows)
         ends = [self.rows * each // count for each in range(count + 1)]
-        return list(zip(ends[:-1], ends[1:], strict=True))
+        return list(pairwise(ends))
 
     def bias(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """What is added to the scores of some rows, and which keys these see.

@@ -199,7 +199,7 @@ class Watch:
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
-        """What there is to say of the run so far, in the order of steps; :mod:`bulkedge.models.alarms` has the rules."""
+        """What there is to say of the run so far, by steps; :mod:`bulkedge.models.alarms` has the rules."""
         return find_alarms(self.data)
 
     def metrics(self) -> dict[str, float]:
@@ -213,7 +213,7 @@ class Watch:
         """
         last = self.data.isel(step=-1)
         found = {}
-        for layer in last.layer.values.tolist():
+        for layer in last.layer.to_numpy().tolist():
             for name, (reading, taken) in SHOWN.items():
                 values = last[reading].sel(layer=layer).to_numpy()
                 values = values[np.isfinite(values)]

@@ -14,7 +14,7 @@ except ImportError as error:
 
 from bulkedge.nn.attention import gap_free_attention, shaped_attention
 from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std
-from bulkedge.nn.interface import Call, Record, install, transform, transformed
+from bulkedge.nn.interface import Call, Record, install, records_of, transform, transformed
 from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.patch import remove_gap, restore_gap
 from bulkedge.nn.patching import Patch, apply_patch, patches, restore
@@ -34,6 +34,7 @@ __all__ = [
     "initialise",
     "patches",
     "query_key_std",
+    "records_of",
     "remove_gap",
     "restore",
     "restore_gap",

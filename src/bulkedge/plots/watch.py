@@ -64,11 +64,11 @@ def _mark(axes: Any, data: xr.Dataset, alarms: Sequence[Any]) -> None:
     for kind in dict.fromkeys(each.kind for each in alarms if each.grade != "note"):
         places = [each for each in alarms if each.kind == kind]
         spreads = data.beta.max("head") if places[0].head is None else data.beta
-        found = [
-            (each.step, float(spreads.sel(step=each.step, layer=each.layer, **_head(each)))) for each in places
-        ]
+        found = [(each.step, float(spreads.sel(step=each.step, layer=each.layer, **_head(each)))) for each in places]
         known = [(step, value) for step, value in found if np.isfinite(value)]
-        axes.plot(*zip(*known or [(np.nan, np.nan)], strict=True), MARKERS[kind], color="0.2", ms=4, mfc="none", label=kind)
+        axes.plot(
+            *zip(*known or [(np.nan, np.nan)], strict=True), MARKERS[kind], color="0.2", ms=4, mfc="none", label=kind
+        )
 
 
 def _head(alarm: Any) -> dict[str, int]:

@@ -28,7 +28,11 @@ def watch(data: xr.Dataset) -> Figure:
             mean = mine.mean("seed") if axis is loss else np.exp(np.log(mine).mean("seed"))
             axis.plot(data[x], mean, color=COLOURS[n], lw=1.6, label=rate)
         alarms = data.alarm.sel(way=way).values
-        alarmed = [(step, float(data.beta.sel(way=way).isel(seed=k).sel(reading=step))) for k, step in enumerate(alarms) if np.isfinite(step)]
+        alarmed = [
+            (step, float(data.beta.sel(way=way).isel(seed=k).sel(reading=step)))
+            for k, step in enumerate(alarms)
+            if np.isfinite(step)
+        ]
         if alarmed:
             heat.plot(*zip(*alarmed, strict=True), "^", color=COLOURS[n], mec="black", mew=0.5, ms=5, zorder=4)
     heat.plot([], [], "^", color="white", mec="black", mew=0.5, ms=5, label="runaway alarm")
@@ -44,6 +48,8 @@ def watch(data: xr.Dataset) -> Figure:
     loss.legend(loc="upper right")
     heat.legend(loc="lower right", handles=heat.get_legend_handles_labels()[0][-3:])
     made = json.loads(data.attrs["parameters"]) if "parameters" in data.attrs else {}
-    shown = ", ".join(f"{made[each]} {words}" for each, words in (("seeds", "runs a rate"), ("tokens", "letters")) if made)
+    shown = ", ".join(
+        f"{made[each]} {words}" for each, words in (("seeds", "runs a rate"), ("tokens", "letters")) if made
+    )
     figure.suptitle(f"A decoder of three layers, width 96, Adam: {shown}".rstrip(": "), fontsize=8)
     return figure

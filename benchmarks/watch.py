@@ -1,0 +1,153 @@
+"""What it costs to watch attention in training: a step of a decoder with and without :func:`bulkedge.watch`.
+
+A step is a forward and a backward pass of a decoder on torch's fused attention. ``watched`` is a step in which all
+heads are read, ``exact`` one in which the same numbers are made of whole matrices of scores, a head and a block of rows
+at a time, and ``every 50`` the mean over fifty steps of which one is watched. Medians of steps in turn, in one run.
+Run it as ``python -m benchmarks.watch`` on the machine that is to be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import bulkedge as be
+from benchmarks.harness import Table, seconds
+from bulkedge.models import listening, readings
+
+TITLE = "The cost of watching attention"
+GPU = torch.cuda.is_available()
+EVERY = 50
+SIZES = {
+    "gpu": {"tokens": (2048, 8192, 32768), "layers": 8, "heads": 16, "width": 2048, "repeats": 9},
+    "cpu": {"tokens": (512, 2048), "layers": 2, "heads": 8, "width": 512, "repeats": 5},
+}
+BLOCK = 256
+"""Rows of scores that the exact statistics hold at a time."""
+
+
+def decoder(tokens: int, layers: int, heads: int, width: int) -> Any:
+    """A decoder at random, on the device and in the type of its training."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=1024,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 4,
+        max_position_embeddings=tokens,
+    )
+    model = LlamaForCausalLM(config).train()
+    return model.to("cuda", torch.bfloat16) if GPU else model
+
+
+def exact(heard: listening.Heard) -> Any:
+    """Entropy, largest score and mass on the first key of all rows, from all scores: what l**2 costs."""
+    key = heard.key.detach().repeat_interleave(heard.query.shape[1] // heard.key.shape[1], dim=1)
+    found = []
+    with torch.no_grad():
+        for start in range(0, heard.sight.rows, BLOCK):
+            index = torch.arange(start, min(start + BLOCK, heard.sight.rows), device=key.device)
+            bias, seen = heard.sight.bias(index)
+            scores = heard.scale * (heard.query.detach()[:, :, index] @ key.mT).float() + bias
+            hidden = scores.masked_fill(~seen, -torch.inf)
+            weights = hidden.softmax(-1)
+            entropy = hidden.logsumexp(-1) - (weights * scores).sum(-1)
+            found.append(torch.stack([entropy.sum(-1), hidden.amax((-2, -1)), weights[..., 0].sum(-1)]))
+    return torch.stack(found)
+
+
+def clock(step: Callable[[], Any]) -> float:
+    """Seconds of one step, the device's work included."""
+    if GPU:
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    step()
+    if GPU:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def measured(tokens: int, layers: int, heads: int, width: int, repeats: int) -> dict[str, float]:
+    """Median seconds of a plain, a watched and an exactly read step; steps of the three kinds take turns."""
+    model = decoder(tokens, layers, heads, width)
+    inputs = torch.randint(1024, (1, tokens), device=model.device)
+
+    def step() -> None:
+        model.zero_grad()
+        model.model(input_ids=inputs).last_hidden_state.float().square().mean().backward()
+
+    def watched() -> None:
+        with be.watch(model, every=1):
+            step()
+
+    def exactly() -> None:
+        with listening.Listener(lambda: True, exact).on(model):
+            step()
+
+    kinds = {"plain": step, "watched": watched, "exact": exactly}
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    for repeat in range(repeats + 1):
+        for name, function in kinds.items():
+            took = clock(function)
+            if repeat:  # the first warms up
+                times[name].append(took)
+    # another plain step in each turn would tell the spread of the machine; its quartiles do
+    low, _, high = statistics.quantiles(times["plain"], n=4)
+    return {name: statistics.median(each) for name, each in times.items()} | {"spread": (high - low) / 2}
+
+
+def measurements() -> dict[str, Any]:
+    """Numbers of all lengths, and where they come from."""
+    readings.gaussian_entropy(torch.ones(1), torch.ones(1))  # the table is made once
+    sizes: dict[str, Any] = dict(SIZES["gpu" if GPU else "cpu"])
+    lengths = sizes.pop("tokens")
+    device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
+    shape = f"{sizes['layers']} layers of {sizes['heads']} heads, width {sizes['width']}"
+    about = f"one {device}, torch {torch.__version__}, {shape}"
+    return {"about": about, "lengths": {str(tokens): measured(tokens, **sizes) for tokens in lengths}}
+
+
+def tables(numbers: dict[str, Any] | None = None) -> list[Table]:
+    """A row for each length."""
+    numbers = measurements() if numbers is None else numbers
+    note = f"Measured on {numbers['about']}; one sequence a step. Parts are of a plain step."
+    headings = [
+        "tokens",
+        "plain step",
+        "half its quartiles' distance",
+        "watched adds",
+        "exact adds",
+        f"every {EVERY} adds",
+    ]
+    result = Table(TITLE, headings, note)
+    for tokens, each in numbers["lengths"].items():
+        plain = each["plain"]
+        parts = [each[name] / plain - 1 for name in ("watched", "exact")]
+        shown = [f"{part:+.1%}" for part in (each["spread"] / plain, *parts)]
+        result.add(tokens, seconds(plain), *shown, f"{parts[0] / EVERY:+.2%}")
+    return [result]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=TITLE)
+    parser.add_argument("--json", type=Path, help="where to write the numbers")
+    chosen = parser.parse_args()
+    numbers = measurements()
+    if chosen.json:
+        chosen.json.write_text(json.dumps(numbers, indent=1))
+    print(tables(numbers)[0].text())
+
+
+if __name__ == "__main__":
+    main()
