@@ -340,3 +340,37 @@ def test_alarms_of_planted_faults():
     assert {(each.layer, each.head, each.kind) for each in find_alarms(run(quiet, **flat))} == {
         (layer, None, "collapse") for layer in range(3)
     }
+
+
+def test_a_planted_sink_is_an_alarm():
+    @transform("sink")
+    def sink(call, parameters):
+        # the first key, turned to the mean query and made long: all rows look there
+        mean = call.query.mean(-2, keepdim=True)
+        return call._replace(key=torch.cat([60 * mean / mean.norm(dim=-1, keepdim=True), call.key[..., 1:, :]], dim=-2))
+
+    model, _ = training("bert")
+    generator = torch.Generator().manual_seed(5)
+
+    def passes(count):
+        for _ in range(count):
+            model(input_ids=torch.randint(0, 50, (8, 64), generator=generator))
+
+    with be.watch(model, every=1) as watched, torch.no_grad():
+        passes(15)
+        assert [each for each in watched.alarms if each.kind == "drift"] == []
+        with apply_patch(model, "sink"):
+            passes(1)
+    alarms = [each for each in watched.alarms if each.kind == "drift"]
+    assert {each.step for each in alarms} == {15}
+    assert len(alarms) >= 6  # of twelve heads, in some of which queries have no common direction
+    assert all(watched.data.first_mass.sel(step=15).values[each.layer, each.head] > 0.3 for each in alarms)
+
+
+@pytest.mark.slow
+def test_three_hundred_healthy_steps_are_silent():
+    from bulkedge.studies.heads.watch import Watch
+
+    data = Watch(seeds=2, steps=300, tokens=64, every=10).run(np.random.default_rng(6)).sel(way="low")
+    assert data.alarm.isnull().all()
+    assert data.alarms.sum() == 0

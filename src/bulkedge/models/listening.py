@@ -149,7 +149,7 @@ class Listener:
 
 
 def _compiled(module: nn.Module) -> bool:
-    """Whether torch.compile returned a module, or it was compiled in place; asked without the import of the compiler."""
+    """Whether a module is what torch.compile returned, or was compiled in place; asked without the compiler."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 

@@ -50,7 +50,7 @@ class Watch(Study):
         with one_thread(("torch",)):
             found = [self._trained(seed, way) for seed, way in track(plan, "runs")]
         shape = (self.seeds, len(WAYS))
-        names = {"loss": "step", "beta": "reading", "typical": "reading", "end": None, "alarm": None}
+        names = {"loss": "step", "beta": "reading", "typical": "reading", "end": None, "alarm": None, "alarms": None}
         data = {}
         for name, axis in names.items():
             values = np.array([each[name] for each in found])
@@ -138,11 +138,12 @@ class Watch(Study):
             "typical": beta.median("head").max("layer").values,
             "end": np.mean(end),
             "alarm": min(runaway, default=np.nan),
+            "alarms": sum(each.grade == "alarm" for each in watched.alarms),
         }
 
 
 def _frequency(happened: Any) -> Estimate:
-    """Share of independent runs, with the error of a binomial at the mean of Jeffreys' posterior, which is never zero."""
+    """Share of independent runs; its error is that at the mean of Jeffreys' posterior, which is never zero."""
     count, runs = int(np.sum(happened)), len(happened)
     chance = (count + 0.5) / (runs + 1)
     return Estimate(count / runs, float(np.sqrt(chance * (1 - chance) / runs)))
