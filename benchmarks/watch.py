@@ -36,7 +36,7 @@ BLOCK = 256
 
 def decoder(tokens: int, layers: int, heads: int, width: int) -> Any:
     """A decoder at random, on the device and in the type of its training."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaModel
 
     config = LlamaConfig(
         vocab_size=1024,
@@ -47,7 +47,7 @@ def decoder(tokens: int, layers: int, heads: int, width: int) -> Any:
         num_key_value_heads=heads // 4,
         max_position_embeddings=tokens,
     )
-    model = LlamaForCausalLM(config).train()
+    model = LlamaModel(config).train()
     return model.to("cuda", torch.bfloat16) if GPU else model
 
 
@@ -85,7 +85,7 @@ def measured(tokens: int, layers: int, heads: int, width: int, repeats: int) -> 
 
     def step() -> None:
         model.zero_grad()
-        model.model(input_ids=inputs).last_hidden_state.float().square().mean().backward()
+        model(input_ids=inputs).last_hidden_state.float().square().mean().backward()
 
     def watched() -> None:
         with be.watch(model, every=1):

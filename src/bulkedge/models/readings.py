@@ -120,7 +120,7 @@ def readings(query: Tensor, key: Tensor, scale: float, sight: Sight, rows: int) 
         query, key = query.detach().float() * scale, key.detach().float()
         if sight.mask is not None and sight.mask.ndim == 4 and sight.mask.shape[1] > 1:  # keys by the head
             key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-        grouped = query.unflatten(1, (key.shape[1], -1))
+        grouped = query.reshape(query.shape[0], key.shape[1], -1, *query.shape[2:])
         every = _moments(grouped, key, sight)
         some = _exact(grouped[:SEQUENCES], key[:SEQUENCES], sight, rows)
         return torch.stack([(every | some)[name] for name in NAMES])
@@ -130,7 +130,7 @@ class _Rows(NamedTuple):
     """Of all rows: spreads, keys seen, and whether they count; (batch, key heads, group, rows) or broadcast to it."""
 
     spread: Tensor
-    count: Tensor
+    counts: Tensor
     real: Tensor
 
 
@@ -150,12 +150,12 @@ def _moments(query: Tensor, key: Tensor, sight: Sight) -> dict[str, Tensor]:
     product = queries @ covariance.mean(0)[:, None]
     trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)
     lengths = (query.norm(dim=-1) * weight).amax((0, 3)), (key.norm(dim=-1) * real).amax((0, 2))
-    logs = (2 * found.count.clamp(min=1).log()).sqrt()
+    logs = (2 * found.counts.clamp(min=1).log()).sqrt()
     return {
         "beta": mean(spread**2).sqrt(),
         "beta_mean": mean(spread),
-        "keys": found.count.expand_as(spread).amax((0, 3)).flatten(),
-        "expected_entropy": mean(gaussian_entropy(spread, found.count)),
+        "keys": found.counts.expand_as(spread).amax((0, 3)).flatten(),
+        "expected_entropy": mean(gaussian_entropy(spread, found.counts)),
         "expected_logit": mean(spread * logs),
         "logit_bound": (lengths[0] * lengths[1][:, None]).flatten(),
         "dimension": (trace**2 / (product * product.mT).sum((-2, -1))).flatten(),
@@ -165,7 +165,7 @@ def _moments(query: Tensor, key: Tensor, sight: Sight) -> dict[str, Tensor]:
 def _spreads(query: Tensor, key: Tensor, sight: Sight) -> tuple[_Rows, Tensor, Tensor]:
     """Spreads of all rows, the covariance of all keys (batch, key heads, dim, dim), and which keys anybody sees."""
     seen, counts = zip(*_seen(sight, query.device), strict=True)
-    real = torch.stack([each.expand(torch.broadcast_shapes(*(one.shape for one in seen))) for each in seen]).any(0)
+    real = torch.stack(torch.broadcast_tensors(*seen)).any(0)
     centred = key - key.mean(-2, keepdim=True)
     spreads = []
     covariance = centred.new_zeros(())
@@ -245,7 +245,7 @@ def _exact(query: Tensor, key: Tensor, sight: Sight, rows: int) -> dict[str, Ten
 
 def _by_group(each: Tensor, scores: Tensor) -> Tensor:
     """Of (batch, heads, rows, keys), heads split as those of the scores."""
-    return each[:, :, None] if each.shape[1] == 1 else each.unflatten(1, scores.shape[1:3])
+    return each[:, :, None] if each.shape[1] == 1 else each.reshape(each.shape[0], *scores.shape[1:3], *each.shape[2:])
 
 
 def _own_seen(seen: Tensor, index: Tensor, sight: Sight) -> Tensor:

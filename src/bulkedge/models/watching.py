@@ -155,7 +155,7 @@ class Watch:
         why = (
             "neither transformers' AttentionInterface nor torch.nn.MultiheadAttention was called"
             if self._passes
-            else "it made no forward pass in training mode, uncompiled; model.train() sets it"
+            else "it was not called in training mode, uncompiled; if a part of it is called by itself, watch that"
         )
         raise DomainError(f"no attention of {type(self._model).__name__} was seen: {why}")
 
