@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         UnresolvedError,
     )
     from bulkedge.estimates import Estimate
+    from bulkedge.heads import temperature
     from bulkedge.laws import (
         AttentionLaw,
         CausalHeadLaw,
@@ -176,6 +177,7 @@ __all__ = [
     "programs",
     # heads of real models
     "heads",
+    "temperature",
     "scan",
     "Scan",
     "load_scan",
@@ -183,7 +185,10 @@ __all__ = [
     "__version__",
 ]
 
-HOMES = ("errors", "estimates", "masks", "laws", "spectra", "comparison", "denoising", "ensembles", "nulls", "models")
+HOMES = (
+    *("errors", "estimates", "masks", "laws", "spectra", "comparison", "denoising"),
+    *("ensembles", "nulls", "heads", "models"),
+)
 """Where the names of the façade are defined, from the bottom of the package up: looking for a name in this order
 imports nothing that its own home does not import."""
 
