@@ -23,7 +23,7 @@ from bulkedge.heads.roots import crossing
 POINTS, WIDE = 16, 5.0
 """Levels of popularity that stand for all keys, and the standard deviations on which they lie."""
 NEAREST, CLOSE = 30.0, 1e-7
-"""Least distance of a slope from the singularity and the error of that, as (minus) logarithms of shares of the whole."""
+"""Least distance of a slope from the singularity, as minus the logarithm of its share of the whole; error of that."""
 STEPS = 12
 """Newton's steps for the normaliser, at most; three to six are usual."""
 
@@ -115,7 +115,7 @@ def _log_tail(slope: Real, legendre: Real, deviation: Real) -> Real:
 
 
 def _slope(rho: Real, linear: Real, largest: Real, log_tail: float) -> Real:
-    """Slope at which the tail is the given one, for each head, by the logarithm of the distance from the singularity."""
+    """Slope at which the tail is the given one, for each head; by the logarithm of its distance to the singularity."""
 
     def slope_of(position: Real) -> Real:
         return -np.expm1(-position) / largest

@@ -152,8 +152,8 @@ def _share_kept(channel: Channel, tokens: int, new_tokens: int) -> Any:
     # the first step past the wanted share, and the one before it
     past = (spread_out(logs, new_tokens) < wanted) == (new_tokens > tokens)
     step = np.maximum(np.argmax(past, axis=0), 1)
-    ends = np.sort([away[step - 1], away[step]], axis=0)
-    return _plain(np.exp(crossing(lambda at: spread_out(at, new_tokens) - wanted, *ends, CLOSE)))
+    low, high = np.minimum(away[step - 1], away[step]), np.maximum(away[step - 1], away[step])
+    return _plain(np.exp(crossing(lambda at: spread_out(at, new_tokens) - wanted, low, high, CLOSE)))
 
 
 def published_rules(tokens: float, new_tokens: float) -> dict[str, float]:

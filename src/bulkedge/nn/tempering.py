@@ -29,15 +29,15 @@ TEMPERED = "tempered"
 INTERFACE = "ALL_ATTENTION_FUNCTIONS.get_interface("
 """What the forward pass of a module says that comes to transformers' interface."""
 Factors: TypeAlias = Any
-"""A number, an array over heads or over layers and heads, or a mapping from paths of modules to any of the first two."""
+"""A number, an array over heads or over layers and heads, or a mapping from paths of modules to the first or second."""
 
 
 def temper(model: nn.Module, factors: Factors) -> Patch:
     """Multiply the scores of a transformers model by factors, such as :func:`bulkedge.temperature` finds.
 
     Queries are multiplied (or the scale, by a factor that all heads of a layer share), so that every kernel works and
-    weights stay as they are. What is added to scores, masks and positional biases, is not multiplied. Factors of several
-    such patches multiply. They are saved and loaded with the model; the end of a ``with`` block, or
+    weights stay as they are. What is added to scores, masks and positional biases, is not multiplied. Factors of
+    several such patches multiply. They are saved and loaded with the model; the end of a ``with`` block, or
     :func:`bulkedge.nn.restore`, takes them off, and outputs are then bit for bit what they were.
 
     Parameters
@@ -115,7 +115,7 @@ def _paths(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 @cache
-def _attends(kind: type[nn.Module]) -> bool:
+def _attends(kind: Any) -> bool:
     """Whether modules of a class come to transformers' interface; transformers looks at sources for that, too."""
     try:
         return INTERFACE in inspect.getsource(kind.forward)

@@ -8,6 +8,18 @@ from bulkedge.studies.heads.figures.long_context import long_context
 from bulkedge.studies.heads.figures.popularity import popularity
 from bulkedge.studies.heads.figures.scan import scan
 from bulkedge.studies.heads.figures.shrinkage import shrinkage
+from bulkedge.studies.heads.figures.temperature import temperature
 from bulkedge.studies.heads.figures.trained import trained
 
-__all__ = ["causal", "gap", "hot", "initialised", "long_context", "popularity", "scan", "shrinkage", "trained"]
+__all__ = [
+    "causal",
+    "gap",
+    "hot",
+    "initialised",
+    "long_context",
+    "popularity",
+    "scan",
+    "shrinkage",
+    "temperature",
+    "trained",
+]
