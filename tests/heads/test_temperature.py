@@ -102,20 +102,24 @@ def test_tables_and_what_is_beyond_them(tokens, of, monkeypatch):
     np.testing.assert_allclose((found - one)[~inside], (np.array(exact) - one)[~inside], rtol=4e-3)
 
 
+CHANNEL = Channel([[0.9, 0.5, 0.3], [2.0, 1.0, 0.2]], [[0.0, 0.5, 0.0], [1.0, 0.0, 0.0]])
+
+
 @pytest.mark.parametrize("keep", ROWS)
 def test_rows_of_a_channel_are_averaged_before_they_are_kept(keep):
-    """At the factor the average over rows of different spread is what it was; each row by itself is not."""
-    channel = Channel([[0.9, 0.5, 0.3], [2.0, 1.0, 0.2]], [[0.0, 0.5, 0.0], [1.0, 0.0, 0.0]])
-    factor = temperature(channel, 200, 3000, keep)
-    beta, weights = spreads(*channel.spread_moments)
+    """At the factor the mean over rows of drawn queries is what it was, to the error of the rule over the rows."""
+    factor = temperature(CHANNEL, 200, 3000, keep)
+    queries = CHANNEL.mean[:, None] + np.random.default_rng(8).standard_normal((2, 20_000, 3))
+    beta = np.sqrt(np.sum((CHANNEL.couplings[:, None] * queries) ** 2, axis=-1))
 
     def kept(scale, tokens):
-        of = OF.get(keep, "keys")
-        mean = np.sum(weights * rows_of(scale * beta, tokens, of), axis=-1)
+        mean = rows_of(scale * beta, tokens, OF.get(keep, "keys")).mean(axis=-1)
         return mean / np.log(tokens) if keep == "relative entropy" else mean
 
-    np.testing.assert_allclose(kept(factor[:, None], 3000), kept(1.0, 200), rtol=1e-9)
-    assert np.all(np.abs(factor / temperature(channel.beta, 200, 3000, keep) - 1) > 1e-3)
+    # rows that look at many keys are few, and count most: 2048 queries have a mean number of keys to 6 %, these to 2 %
+    close = 0.2 if keep == "mean participation" else 0.01
+    np.testing.assert_allclose(kept(factor[:, None], 3000), kept(1.0, 200), rtol=close)
+    assert np.all(np.abs(factor / temperature(CHANNEL.beta, 200, 3000, keep) - 1) > 1e-3)
 
 
 @settings(max_examples=25, deadline=None)

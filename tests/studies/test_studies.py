@@ -48,7 +48,7 @@ SMALL = {
     "heads/long-context": {"tokens": 512, "draws": 6},
     "heads/scan": {"tokens": 48, "steps": 5, "starts": 3},
     "heads/shrinkage": {"size": 160, "strengths": 3, "draws": 16},
-    "heads/temperature": {"tokens": 128, "rows": 500, "steps": 6, "seeds": 2},
+    "heads/temperature": {"tokens": 128, "rows": 500, "context": 32, "steps": 4, "seeds": 2},
     "heads/trained": {"tokens": 192, "heads": 12},
     "laws/bulk": {"size": 100, "draws": 6},
     "laws/edge": {"size": 50, "draws": 500},

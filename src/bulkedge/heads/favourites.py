@@ -108,7 +108,7 @@ def _log_tail(slope: Real, legendre: Real, deviation: Real) -> Real:
     with np.errstate(divide="ignore", invalid="ignore"):
         correction = np.where(near, 0.0, 1 / v - 1 / w)
     # the tail over the density at w, where the first is small; where it is not, the density itself may be nothing
-    mills = np.exp(special.log_ndtr(-np.abs(w)) + w**2 / 2) * SQRT
+    mills = special.erfcx(np.abs(w) / np.sqrt(2)) * SQRT / 2
     right = -(w**2) / 2 - log(SQRT) + np.log(np.maximum(mills + correction, TINY))
     left = np.log(np.maximum(special.ndtr(-w) + np.exp(-(w**2) / 2) / SQRT * correction, TINY))
     return np.where(w > 0, right, np.minimum(left, 0.0))

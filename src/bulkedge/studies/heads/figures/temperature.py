@@ -13,6 +13,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from bulkedge.plots.style import COLOURS, line, marks, panels
 
 RULES = {"YaRN": "--", "LongRoPE": "-.", "Llama 4": ":"}
+KEPT = {"entropy": "entropy", "participation": "$\\sum_j A_{ij}^2$", "mean participation": "$1/\\sum_j A_{ij}^2$"}
 NAMED = {"LongRoPE": "LongRoPE, log length, SSMax"}
 
 
@@ -29,9 +30,10 @@ def temperature(data: xr.Dataset) -> Figure:
     for name, style in RULES.items():
         line(rules, lengths, data.rule.sel(published=name), label=NAMED.get(name, name), color="0.45", ls=style, lw=1)
     rules.set(ylabel="factor on the scores", yscale="log", title="lines: keeps participation; dotted: entropy")
-    _plain_ticks(rules, lengths[::2], [1, 1.5, 2, 3])
+    _plain_ticks(rules, lengths[::2], [1, 1.5, 2, 3, 4])
     rules.set_xlabel(f"keys of a row, from {made_by['tokens']}")
-    rules.legend(loc="upper left", fontsize=6)
+    rules.set_ylim(0.95, 2.2 * float(data.factor.max()))
+    rules.legend(loc="upper left", fontsize=6, ncols=2)
     _kept(kept, data, made_by)
     for number, (reading, colour) in enumerate(zip(data.reading.values, COLOURS, strict=False)):
         values = data.loss.sel(reading=reading)
@@ -55,7 +57,7 @@ def _kept(axes: Axes, data: xr.Dataset, made_by: dict[str, int]) -> None:
         where = data.beta.values + 0.12 * (number - 1)
         ratio = data.drawn.sel(keep=keep) / data.exact.sel(keep=keep, length="old")
         error = ratio.std("draw", ddof=1) / np.sqrt(data.sizes["draw"])
-        marks(axes, where, ratio.mean("draw"), error, label=str(keep), color=COLOURS[number])
+        marks(axes, where, ratio.mean("draw"), error, label=KEPT[str(keep)], color=COLOURS[number])
         axes.plot(where, exact.sel(keep=keep, length="new"), "x", ms=4, color=COLOURS[number], zorder=2)
     axes.axhline(1, color="0.6", lw=0.8, zorder=1)
     axes.set(xlabel="β", ylabel="at the new length, over the old", yscale="log", ylim=(0.02, 30), xlim=(0.6, 3.4))
