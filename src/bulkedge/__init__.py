@@ -195,13 +195,13 @@ imports nothing that its own home does not import."""
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if not name.startswith("_") and find_spec(f"bulkedge.{name}"):
+            return import_module(f"bulkedge.{name}")
         homes = (import_module(f"bulkedge.{home}") for home in HOMES if name in __all__)
         for home in homes:
             if name in vars(home) or name in vars(home).get("__all__", ()):
                 globals()[name] = getattr(home, name)  # the next use finds it without coming here
                 return globals()[name]
-        if not name.startswith("_") and find_spec(f"bulkedge.{name}"):
-            return import_module(f"bulkedge.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -227,7 +227,7 @@ def mean_keys(beta: float, tokens: int) -> float:
     Examples
     --------
     >>> round(mean_keys(1.0, 1000), 1), mean_keys(0.0, 1000)
-    (374.6, 1000.0)
+    (377.6, 1000.0)
     """
     if beta == 0 or tokens == 1:
         return float(tokens)

@@ -3,7 +3,7 @@
 More keys dilute a row of attention. A factor on the scores sharpens it again; which one depends on what is to be kept
 and on the spread of the head's scores: cool heads need large factors, hot ones, whose rows are frozen, small ones.
 
->>> float(temperature(2.0, 4096, 131072, keep="entropy").round(3))
+>>> round(temperature(2.0, 4096, 131072, keep="entropy"), 3)
 1.7
 >>> temperature([1.0, 2.0, 3.0], 4096, 131072, keep="participation").round(2)
 array([2.13, 1.44, 1.31])

@@ -110,7 +110,8 @@ def _paths(model: nn.Module) -> Iterator[tuple[str, str]]:
     """Paths of the attention modules in the model, and their names without the part of a head on top of the model."""
     prefix = getattr(model, "base_model_prefix", "") + "."
     for path, module in model.named_modules():
-        if _attends(type(module)):
+        kind: Any = type(module)
+        if _attends(kind):
             yield path, path.removeprefix(prefix)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -13,7 +14,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from bulkedge.plots.style import COLOURS, line, marks, panels
 
 RULES = {"YaRN": "--", "LongRoPE": "-.", "Llama 4": ":"}
-KEPT = {"entropy": "entropy", "participation": "$\\sum_j A_{ij}^2$", "mean participation": "$1/\\sum_j A_{ij}^2$"}
+KEPT = {"entropy": "entropy", "participation": "Σ A²", "mean participation": "1/Σ A²"}
 NAMED = {"LongRoPE": "LongRoPE, log length, SSMax"}
 
 
@@ -36,17 +37,17 @@ def temperature(data: xr.Dataset) -> Figure:
     rules.legend(loc="upper left", fontsize=6, ncols=2)
     _kept(kept, data, made_by)
     for number, (reading, colour) in enumerate(zip(data.reading.values, COLOURS, strict=False)):
-        values = data.loss.sel(reading=reading)
-        error = values.std("draw_of_decoder", ddof=1) / values.sizes["draw_of_decoder"] ** 0.5
+        values = data.loss.sel(reading=reading).mean("sequence")
+        error = values.std("decoder", ddof=1) / values.sizes["decoder"] ** 0.5
         shifted = data.context.values * 1.04 ** (number - 1.5)
-        marks(loss, shifted, values.mean("draw_of_decoder"), error, label=str(reading), color=colour, fmt="o-", lw=0.8)
+        marks(loss, shifted, values.mean("decoder"), error, label=str(reading), color=colour, fmt="o-", lw=0.8)
     loss.set(xlabel=f"tokens read, by decoders of {made_by['context']}", ylabel="loss of the last letters, nats")
     loss.set_title(f"{made_by['seeds']} decoders, {made_by['steps']} steps")
     loss.set_xscale("log")
     loss.xaxis.set_major_locator(FixedLocator(list(data.context.values)))
     loss.xaxis.set_minor_locator(NullLocator())
     loss.xaxis.set_major_formatter(ScalarFormatter())
-    loss.legend(loc="lower right", fontsize=6)
+    loss.legend(loc="upper left", fontsize=6)
     return figure
 
 
@@ -70,7 +71,7 @@ def _kept(axes: Axes, data: xr.Dataset, made_by: dict[str, int]) -> None:
 
 def _plain_ticks(axes: Axes, x: np.ndarray | None, y: list[float]) -> None:
     """Ticks at round numbers, written as such."""
-    chosen = [(axes.yaxis, y)]
+    chosen: list[tuple[Any, list[float]]] = [(axes.yaxis, y)]
     if x is not None:
         axes.set_xscale("log")
         chosen.append((axes.xaxis, list(x)))
