@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         UnresolvedError,
     )
     from bulkedge.estimates import Estimate
+    from bulkedge.heads import temperature
     from bulkedge.laws import (
         AttentionLaw,
         CausalHeadLaw,
@@ -176,6 +177,7 @@ __all__ = [
     "programs",
     # heads of real models
     "heads",
+    "temperature",
     "scan",
     "Scan",
     "load_scan",
@@ -186,20 +188,23 @@ __all__ = [
     "__version__",
 ]
 
-HOMES = ("errors", "estimates", "masks", "laws", "spectra", "comparison", "denoising", "ensembles", "nulls", "models")
+HOMES = (
+    *("errors", "estimates", "masks", "laws", "spectra", "comparison", "denoising"),
+    *("ensembles", "nulls", "heads", "models"),
+)
 """Where the names of the façade are defined, from the bottom of the package up: looking for a name in this order
 imports nothing that its own home does not import."""
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if not name.startswith("_") and find_spec(f"bulkedge.{name}"):
+            return import_module(f"bulkedge.{name}")
         homes = (import_module(f"bulkedge.{home}") for home in HOMES if name in __all__)
         for home in homes:
             if name in vars(home) or name in vars(home).get("__all__", ()):
                 globals()[name] = getattr(home, name)  # the next use finds it without coming here
                 return globals()[name]
-        if not name.startswith("_") and find_spec(f"bulkedge.{name}"):
-            return import_module(f"bulkedge.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -338,10 +338,10 @@ def test_means_of_the_logistic_function(deviation):
     mean = np.array([-6.0, -2.0, -0.5, 0.5, 3.0, 9.0])
     density = np.exp(-(((g - mean[:, None]) / deviation) ** 2) / 2)
     exact = np.sum(density / (1 + np.exp(g)), axis=1) / density.sum(axis=1)
-    log, slope = popularity._left(np, mean, np.full(6, deviation))
+    log, slope = popularity.left_over(np, mean, np.full(6, deviation))
     np.testing.assert_allclose(np.exp(log), exact, rtol=0.05)
     step = 1e-5
-    above, below = (popularity._left(np, mean + each, np.full(6, deviation))[0] for each in (step, -step))
+    above, below = (popularity.left_over(np, mean + each, np.full(6, deviation))[0] for each in (step, -step))
     np.testing.assert_allclose((above - below) / (2 * step), slope, atol=1e-6)
 
 

@@ -71,7 +71,7 @@ def test_sequences_repeat_or_are_text():
 
 def test_all_phases_are_reached():
     assert sum(phase.share for phase in default.PHASES) == pytest.approx(1)
-    found = {default._phase((step + 0.5) / default.STEPS) for step in range(default.STEPS)}
+    found = {default._phase(default.PHASES, (step + 0.5) / default.STEPS) for step in range(default.STEPS)}
     assert found == set(default.PHASES)
 
 

@@ -48,6 +48,7 @@ SMALL = {
     "heads/long-context": {"tokens": 512, "draws": 6},
     "heads/scan": {"tokens": 48, "steps": 5, "starts": 3},
     "heads/shrinkage": {"size": 160, "strengths": 3, "draws": 16},
+    "heads/temperature": {"tokens": 128, "rows": 500, "context": 32, "steps": 4, "seeds": 2},
     "heads/trained": {"tokens": 192, "heads": 12},
     "heads/watch": {"seeds": 6, "steps": 20, "tokens": 32, "every": 2, "high": 0.1},
     "laws/bulk": {"size": 100, "draws": 6},

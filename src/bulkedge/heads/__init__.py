@@ -4,5 +4,17 @@ from bulkedge.heads.causal import CausalChannel
 from bulkedge.heads.channel import Channel
 from bulkedge.heads.kinds import KINDS, Kind, Kinds, idle, kinds_of
 from bulkedge.heads.spectrum import ChannelLaw
+from bulkedge.heads.temperature import published_rules, temperature
 
-__all__ = ["KINDS", "CausalChannel", "Channel", "ChannelLaw", "Kind", "Kinds", "idle", "kinds_of"]
+__all__ = [
+    "KINDS",
+    "CausalChannel",
+    "Channel",
+    "ChannelLaw",
+    "Kind",
+    "Kinds",
+    "idle",
+    "kinds_of",
+    "published_rules",
+    "temperature",
+]

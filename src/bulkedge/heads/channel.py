@@ -204,6 +204,12 @@ class Channel:
         crowding = np.asarray(self._sizes.crowding)
         return _plain(np.divide(1.0, crowding, out=np.zeros_like(crowding), where=crowding > 0))
 
+    @property
+    def spread_moments(self) -> tuple[Real, Real]:
+        """Mean and variance over rows of the variance ``sum a_i**2 u_i**2`` of a row's scores."""
+        squares, drifts, crowding, mixed = self._sizes
+        return np.asarray(squares + drifts), np.asarray(2 * squares**2 * crowding + 4 * mixed)
+
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def rows(self, tokens: int) -> Softmax:
@@ -226,8 +232,7 @@ class Channel:
             Arrays over the heads, or numbers for a single one.
         """
         tokens = TOKENS.check("tokens", tokens)
-        squares, drifts, crowding, mixed = self._sizes
-        entropy, participation = mean_rows(squares + drifts, 2 * squares**2 * crowding + 4 * mixed, tokens)
+        entropy, participation = mean_rows(*self.spread_moments, tokens)
         return Softmax(_plain(entropy), _plain(participation))
 
     # -- columns -------------------------------------------------------------------------------------------------------

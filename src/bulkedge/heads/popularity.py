@@ -162,7 +162,7 @@ def saturated(xp: Any, log: Any, level: Any, variance: Any) -> Any:
     deviation = xp.sqrt(xp.clip(xp.where(reach > REACH, variance, whole), 1e-6, None))
     shift = xp.zeros_like(log[..., :1])
     for _ in range(STEPS):
-        kept, steep = _left(xp, level + shift, deviation)
+        kept, steep = left_over(xp, level + shift, deviation)
         found = log + shift + kept
         top = xp.max(found, axis=-1, keepdims=True)
         shares = xp.exp(found - top)
@@ -176,11 +176,23 @@ def saturated(xp: Any, log: Any, level: Any, variance: Any) -> Any:
     raise UnresolvedError("no normaliser of the rows makes these shares sum to one; the limit of many tokens has none")
 
 
-def _left(xp: Any, mean: Any, deviation: Any) -> tuple[Any, Any]:
+def left_over(xp: Any, mean: Any, deviation: Any) -> tuple[Any, Any]:
     """Logarithm of the mean of ``1/(1 + e**g)`` over a Gaussian g, and its slope in the mean of g.
 
     The function is one less half an exponential to the left of zero, and the difference of two to the right, to 5 %
     everywhere: ``1 - exp(LEFT g)/2``, ``exp(-g) - exp(-RIGHT g)/2``. Their means are normal distribution functions.
+
+    Parameters
+    ----------
+    xp : module
+        Namespace of the array library.
+    mean, deviation : array
+        Mean and standard deviation of g, of any shape.
+
+    Returns
+    -------
+    log, slope : array
+        Of that shape.
     """
     log_ndtr = _log_ndtr(mean)
     ratio = mean / deviation

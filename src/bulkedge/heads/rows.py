@@ -1,14 +1,14 @@
-"""Entropy and participation of rows whose scores are Gaussian, averaged over the spread of a row's scores."""
+"""Entropy, participation and number of keys of rows of Gaussian scores, averaged over the spread of a row's scores."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.polynomial.chebyshev import Chebyshev, chebpts2
 
-from bulkedge.arrays import Real
+from bulkedge.arrays import EPS, Real
 from bulkedge.propagation.trainability import gibbs_of_gaussians, softmax_of_gaussians
 
 NODES = 12
@@ -18,7 +18,14 @@ PIECES = ((0.0, 12.0, 49), (12.0, 48.0, 25))
 ``2e-7`` nats and participations to ``2e-4`` of themselves at any number of tokens (``2e-8``, ``4e-6`` at thousands)."""
 HOTTEST = PIECES[-1][1]
 """Largest spread of a row's scores in the table. Hotter rows are frozen: what they lack to one key for all is the gap
-between their largest scores, so that entropy and one less participation fall as one over the spread, to 1 %."""
+between their largest scores, and falls as one over the spread (:func:`_frozen`, to 0.4 %)."""
+COLDER = np.array([1.0, 1.5, 2.0])
+"""Where the series of hotter rows is fitted: :data:`HOTTEST` over these."""
+STEP = 0.5
+"""Largest spacing of the trapezoidal rule in ``log s`` for the number of keys, whose error is ``exp(-pi**2/STEP)``."""
+REACH = 10.0
+"""Standard deviations up to which scores are looked at."""
+Of = Literal["entropy", "participation", "keys"]
 
 
 def mean_rows(mean: Real, variance: Real, tokens: int) -> tuple[Any, Any]:
@@ -38,15 +45,80 @@ def mean_rows(mean: Real, variance: Real, tokens: int) -> tuple[Any, Any]:
     entropy, participation : array
         In nats, and the sum of the squared weights; of the shape of ``mean``.
     """
+    beta, weights = spreads(mean, variance)
+    entropy, participation = (rows_of(beta, tokens, of) for of in ("entropy", "participation"))
+    return np.sum(weights * entropy, axis=-1), np.sum(weights * participation, axis=-1)
+
+
+def spreads(mean: Real, variance: Real) -> tuple[Real, Real]:
+    """Spreads of a few rows, with weights, that stand for all rows of heads: a Gauss rule.
+
+    Parameters
+    ----------
+    mean, variance : array
+        Mean and variance over rows of the variance of a row's scores, of any shape (the heads).
+
+    Returns
+    -------
+    beta, weights : array of shape (..., :data:`NODES`)
+        Standard deviations of a row's scores, and the shares of such rows. Both scale with the scores: a head whose
+        scores are multiplied by c has c times these standard deviations, at the same weights.
+    """
     nodes, weights = _gamma_rule(np.where(variance > 0, mean**2 / np.where(variance > 0, variance, 1.0), 1.0))
     scale = np.divide(variance, mean, out=np.zeros_like(mean), where=mean > 0)
     # a rule of shape one and scale zero is the point zero: rows that all have the same spread need their own
     spread = np.where((variance > 0)[..., None], scale[..., None] * nodes, mean[..., None])
-    beta = np.sqrt(spread)
-    entropy, participation = _rows_of(np.minimum(beta, HOTTEST), tokens)
-    frozen = HOTTEST / np.maximum(beta, HOTTEST)
-    entropy, participation = frozen * entropy, 1 - frozen * (1 - participation)
-    return np.sum(weights * entropy, axis=-1), np.sum(weights * participation, axis=-1)
+    return np.sqrt(spread), weights
+
+
+def rows_of(beta: Real, tokens: int, of: Of) -> Real:
+    """What rows of independent Gaussian scores have in the mean, at any spread and number of tokens, from tables.
+
+    Parameters
+    ----------
+    beta : array
+        Standard deviation of a row's scores, of any shape.
+    tokens : int
+        Number of keys in a row.
+    of : {"entropy", "participation", "keys"}
+        The mean over rows of the entropy in nats, of the sum of the squared weights, or of one over that sum.
+
+    Returns
+    -------
+    array
+        Of the shape of ``beta``.
+    """
+    values = _tabulated(np.minimum(beta, HOTTEST), tokens, of)
+    hot = beta > HOTTEST
+    if np.any(hot):
+        values[hot] = _frozen(HOTTEST / beta[hot], _tabulated(HOTTEST / COLDER, tokens, of), of)
+    return values
+
+
+def _tabulated(beta: Real, tokens: int, of: Of) -> Real:
+    """What :func:`rows_of` returns, for spreads in the tables."""
+    found = np.empty(beta.shape)
+    for low, high, points in PIECES:
+        # hot rows cost ten times as much as others: their table is made only if there are any
+        here = (beta >= low) & ((beta <= high) if high == HOTTEST else (beta < high))
+        if np.any(here):
+            if of == "keys":
+                found[here] = np.exp(_keys_table(low, high, points, tokens)(beta[here]))
+            else:
+                entropy, log_participation = _table(low, high, points, tokens)
+                found[here] = entropy(beta[here]) if of == "entropy" else np.exp(log_participation(beta[here]))
+    return found
+
+
+def _frozen(cold: Real, known: Real, of: Of) -> Real:
+    """Hotter rows than the tables have, at the share ``cold`` of one over :data:`HOTTEST`.
+
+    What they lack to one key for all is a series in one over the spread; three terms, from the values ``known`` at
+    :data:`HOTTEST` over :data:`COLDER`.
+    """
+    one = 0.0 if of == "entropy" else 1.0
+    terms = np.linalg.solve(COLDER[:, None] ** (1, 2, 3), known - one)
+    return one + cold[..., None] ** (1, 2, 3) @ terms
 
 
 def log_mean_exponential(xp: Any, deviation: Any, count: int) -> tuple[Any, Any]:
@@ -98,6 +170,7 @@ def _clenshaw(coefficients: tuple[float, ...], position: Any) -> Any:
 def forget() -> None:
     """Drop all tables that were made, so that the next call makes its own: for measurements of its time."""
     _table.cache_clear()
+    _keys_table.cache_clear()
     _logs.cache_clear()
     softmax_of_gaussians.cache_clear()
 
@@ -112,19 +185,6 @@ def _gamma_rule(shape: Real) -> tuple[Real, Real]:
     return np.maximum(nodes, 0.0), vectors[..., 0, :] ** 2
 
 
-def _rows_of(beta: Real, tokens: int) -> tuple[Real, Real]:
-    """Entropy and participation of rows with these spreads of their scores."""
-    found = np.empty((2, *beta.shape))
-    for low, high, points in PIECES:
-        # hot rows cost ten times as much as others: their table is made only if there are any
-        here = (beta >= low) & ((beta <= high) if high == HOTTEST else (beta < high))
-        if np.any(here):
-            entropy, log_participation = _table(low, high, points, tokens)
-            found[0][here] = entropy(beta[here])
-            found[1][here] = np.exp(log_participation(beta[here]))
-    return found[0], found[1]
-
-
 @lru_cache(maxsize=32)
 def _table(low: float, high: float, points: int, tokens: int) -> tuple[Chebyshev, Chebyshev]:
     """Interpolants in the spread of the entropy, and of the logarithm of the participation, which spans decades."""
@@ -135,3 +195,53 @@ def _table(low: float, high: float, points: int, tokens: int) -> tuple[Chebyshev
         Chebyshev.fit(beta, entropy, degree, domain=ends),
         Chebyshev.fit(beta, np.log(participation), degree, domain=ends),
     )
+
+
+@lru_cache(maxsize=32)
+def _keys_table(low: float, high: float, points: int, tokens: int) -> Chebyshev:
+    """Interpolant in the spread of the logarithm of :func:`mean_keys`."""
+    beta = low + (high - low) * (chebpts2(points) + 1) / 2
+    logs = [np.log(mean_keys(float(each), tokens)) for each in beta]
+    return Chebyshev.fit(beta, logs, points - 1, domain=[low, high])
+
+
+def mean_keys(beta: float, tokens: int) -> float:
+    """``E[1/sum_j A_j**2]``, the mean number of keys that share a row of independent Gaussian scores.
+
+    With ``w = exp(beta z)`` it is ``E[(sum w)**2/sum w**2]``, and ``1/y = int e**(-s y) ds`` makes that of integrals
+    over one score: with ``x = s w**2``, ``T int E[x e**-x] phi**(T-1) + (T-1) E[x**(1/2) e**-x]**2 phi**(T-2) ds/s``,
+    ``phi = E e**-x``.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    tokens : int
+        Number T of scores in the row.
+
+    Returns
+    -------
+    float
+        Between one, for rows that look at one key, and ``tokens``.
+
+    Examples
+    --------
+    >>> round(mean_keys(1.0, 1000), 1), mean_keys(0.0, 1000)
+    (377.6, 1000.0)
+    """
+    if beta == 0 or tokens == 1:
+        return float(tokens)
+    double = 2 * beta
+    step = min(STEP, STEP * double)  # nodes of a score are those of log s, at most half a standard deviation apart
+    first = -np.log(tokens) - REACH * double - 40
+    count = int(np.ceil(REACH * double / step))
+    mass = np.exp(-((step / double * np.arange(-count, count + 1)) ** 2) / 2)
+    mass /= mass.sum()
+    nodes = int(np.ceil((REACH * double + 6 - first) / step))
+    x = np.exp(np.minimum(first + step * np.arange(-count, nodes + count), 7.0))  # e**-x is zero there, and stays so
+    falling = np.exp(-x)
+    means = (np.convolve(each, mass, "valid") for each in (np.sqrt(x) * falling, x * falling, -np.expm1(-x)))
+    root, whole, lost = means
+    log_phi = np.log1p(-np.minimum(lost, 1 - EPS / 2))
+    one, two = whole * np.exp((tokens - 1) * log_phi), (tokens - 1) * root**2 * np.exp((tokens - 2) * log_phi)
+    return float(tokens * step * np.sum(one + two))

@@ -21,6 +21,7 @@ differently: induction comes suddenly, and need not come by the same step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -66,7 +67,9 @@ HELD_OUT = 0.15
 SEEDS = Integers(0, 2**63 - 1)
 
 
-def default_model(seed: int = 0, steps: int = STEPS, *, trained: bool = True) -> tuple[Any, Any]:
+def default_model(
+    seed: int = 0, steps: int = STEPS, *, trained: bool = True, phases: Sequence[Phase] = PHASES
+) -> tuple[Any, Any]:
     """A decoder of three layers of four heads, as it begins or after its training.
 
     The same seed gives the same start, trained or not, and on one machine the same weights: it computes with one
@@ -81,6 +84,8 @@ def default_model(seed: int = 0, steps: int = STEPS, *, trained: bool = True) ->
         Steps of Adam, of 1024 tokens each.
     trained : bool
         Whether to train it; ``False`` gives the start.
+    phases : sequence of Phase
+        Parts of the training, whose shares sum to one.
 
     Returns
     -------
@@ -100,7 +105,7 @@ def default_model(seed: int = 0, steps: int = STEPS, *, trained: bool = True) ->
     model = _start(seed)
     if trained:
         with one_thread(("torch",)):
-            _train(model, _codes(tokenizer)[0], steps, seed)
+            _train(model, _codes(tokenizer)[0], steps, seed, tuple(phases))
     model.config.name_or_path = NAME if trained else START
     return model.eval(), tokenizer
 
@@ -199,7 +204,7 @@ def _start(seed: int) -> Any:
         return decoder(config)
 
 
-def _train(model: Any, texts: list[Any], steps: int, seed: int) -> None:
+def _train(model: Any, texts: list[Any], steps: int, seed: int, phases: Sequence[Phase]) -> None:
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -209,20 +214,20 @@ def _train(model: Any, texts: list[Any], steps: int, seed: int) -> None:
         rate = RATE * min(1, (step + 1) / WARM_UP, (steps - step) / (COOL_DOWN * steps))
         for group in adam.param_groups:
             group["lr"] = rate
-        inputs, labels = _batch(texts, _phase((step + 0.5) / steps), generator)
+        inputs, labels = _batch(texts, _phase(phases, (step + 0.5) / steps), generator)
         adam.zero_grad()
         model(input_ids=inputs, labels=labels).loss.backward()
         adam.step()
 
 
-def _phase(time: float) -> Phase:
+def _phase(phases: Sequence[Phase], time: float) -> Phase:
     """The phase at a time between zero and one."""
     until = 0.0
-    for phase in PHASES:
+    for phase in phases:
         until += phase.share
         if time < until:
             return phase
-    return PHASES[-1]
+    return phases[-1]
 
 
 def _batch(texts: list[Any], phase: Phase, generator: Any) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bulkedge.arrays import Real, as_numpy
-from bulkedge.heads import CausalChannel, Channel
+from bulkedge.heads import CausalChannel, Channel, temperature
 from bulkedge.heads.rows import mean_rows
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 LONGER = (2, 8, 32)
 """How many times as many tokens a scan asks about."""
-RANGE, ROUNDS = 16.0, 26
-"""Temperatures are looked for up to so much, by so many bisections."""
+LARGEST = 16.0
+"""Largest factor on the scores that is told: what needs more is uniform but for noise."""
 PREDICTED = ("coupling", "effective_dim", "predicted_entropy", "popularity_correlation")
 
 
@@ -81,17 +81,8 @@ def longer(channel: Channel, tokens: int) -> dict[str, Real]:
     dict of str to array of shape (heads, :data:`LONGER`)
         ``longer_entropy``, in nats, and ``temperature``, nan where no factor up to 16 keeps it.
     """
-    squares, drifts = as_numpy(channel.couplings) ** 2, as_numpy(channel.drift) ** 2
-    mean = np.sum(squares + drifts, axis=-1)
-    variance = np.sum(2 * squares * (squares + 2 * drifts), axis=-1)
-    wanted = mean_rows(mean, variance, tokens)[0]
-    entropies, factors = [], []
-    for times in LONGER:
-        entropies.append(mean_rows(mean, variance, times * tokens)[0])
-        low, high = np.ones_like(mean), np.full_like(mean, RANGE)
-        for _ in range(ROUNDS):
-            middle = np.sqrt(low * high)
-            warm = mean_rows(mean * middle**2, variance * middle**4, times * tokens)[0] > wanted
-            low, high = np.where(warm, middle, low), np.where(warm, high, middle)
-        factors.append(np.where(high < 0.999 * RANGE, high, np.nan))
+    moments = channel.spread_moments
+    entropies = [mean_rows(*moments, times * tokens)[0] for times in LONGER]
+    factors = [temperature(channel, tokens, times * tokens) for times in LONGER]
+    factors = [np.where(each < LARGEST, each, np.nan) for each in factors]
     return {"longer_entropy": np.stack(entropies, axis=-1), "temperature": np.stack(factors, axis=-1)}

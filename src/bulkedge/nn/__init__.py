@@ -1,4 +1,4 @@
-"""Attention without its spectral gap for torch, which the extra ``torch`` installs.
+"""Attention without its spectral gap, or at other temperatures, for torch, which the extra ``torch`` installs.
 
 >>> import bulkedge as be
 >>> be.nn.gap_free_attention.__name__
@@ -19,6 +19,7 @@ from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.patch import remove_gap, restore_gap
 from bulkedge.nn.patching import Patch, apply_patch, patches, restore
 from bulkedge.nn.power import attended_power
+from bulkedge.nn.tempering import temper
 
 install()  # so that patched models that were saved or pickled come back as they were
 
@@ -40,6 +41,7 @@ __all__ = [
     "restore_gap",
     "shaped_attention",
     "skip_weights",
+    "temper",
     "transform",
     "transformed",
     "value_std",

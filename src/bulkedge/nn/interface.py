@@ -10,6 +10,7 @@ without records is the model before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor, nn
@@ -25,6 +26,8 @@ REQUESTED = "attn_implementation"
 """The key in a saved configuration by which transformers chooses the attention of the model that it builds."""
 CHOSEN = "_attn_implementation"
 """The property of configurations by which models choose their attention."""
+NAMES = "bulkedge_names"
+"""Of a module of a patched model: its paths in the models that it is in, for patches that tell layers apart."""
 UNSUPPORTED = ("softcap", "s_aux", "cache")
 """What some models ask of their attention and torch's fused kernels have not: capped scores, sinks, paged caches."""
 
@@ -189,12 +192,43 @@ class _Registered:
 
 
 def register() -> None:
-    """Make the attention and its masks known; without the mask, decoders would see the future."""
-    from transformers import AttentionInterface, AttentionMaskInterface
+    """Make the attention and its masks known; without the mask, decoders would see the future.
+
+    From then on a model that is built on a configuration with records tells its modules their names.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _mask)
+    plain = PreTrainedModel.post_init
+
+    @wraps(plain)
+    def post_init(model: Any) -> None:
+        plain(model)
+        if records_of(model.config):
+            name_modules(model)
+
+    PreTrainedModel.post_init = post_init  # type: ignore[method-assign]
     _Registered.yet = True
+
+
+def name_modules(model: nn.Module) -> None:
+    """Tell all modules of a model their paths in it, beside those that they have in a model inside or around it.
+
+    The part of the path that a head on top of a model adds is left out (``base_model_prefix``), so that names are the
+    same with and without it.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        The model.
+    """
+    prefix = f"{model.base_model_prefix}."
+    for path, module in model.named_modules():
+        known = vars(module).get(NAMES, ())
+        name = path.removeprefix(prefix)
+        if name not in known:
+            setattr(module, NAMES, (name, *known))
 
 
 def _get(configuration: Any) -> Patched:

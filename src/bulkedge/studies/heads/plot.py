@@ -8,6 +8,7 @@ from bulkedge.studies.heads.figures.long_context import long_context
 from bulkedge.studies.heads.figures.popularity import popularity
 from bulkedge.studies.heads.figures.scan import scan
 from bulkedge.studies.heads.figures.shrinkage import shrinkage
+from bulkedge.studies.heads.figures.temperature import temperature
 from bulkedge.studies.heads.figures.trained import trained
 from bulkedge.studies.heads.figures.watch import watch
 
@@ -20,6 +21,7 @@ __all__ = [
     "popularity",
     "scan",
     "shrinkage",
+    "temperature",
     "trained",
     "watch",
 ]
