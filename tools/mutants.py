@@ -44,7 +44,7 @@ NEAR = {
     "studies": ["tests/studies/test_claims.py"],
     "heads": ["tests/heads"],
     "gallery": ["tests/test_report.py", "tests/test_page.py"],
-    "cli": ["tests/test_cli.py", "tests/test_reproduction.py", "tests/test_report.py"],
+    "cli": ["tests/test_cli.py", "tests/test_reproduction.py", "tests/test_scan_command.py", "tests/test_report.py"],
     "sweeps": ["tests/sweeps", "tests/test_cli.py"],
     "models": ["tests/models", "tests/recovery", "tests/studies/test_embeddings.py"],
 }
