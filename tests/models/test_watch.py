@@ -263,8 +263,9 @@ def test_a_watch_that_sees_nothing_says_so():
     model._compiled_call_impl = model.forward  # what model.compile() sets, without the import of the compiler
     with pytest.raises(DomainError, match="compiled"), be.watch(model):
         pass
-    with pytest.raises(DomainError, match="every"):
-        be.watch(model, every=0)
+    for wrong in ({"every": 0}, {"rows": 0}, {"rate": 0.9}):
+        with pytest.raises(DomainError, match=next(iter(wrong))):
+            be.watch(model, **wrong)
 
 
 def test_the_model_is_left_as_it_was_found():

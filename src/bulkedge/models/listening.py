@@ -166,12 +166,13 @@ _listeners: list[Listener] = []
 def _interface(listener: Listener) -> Iterator[None]:
     """As long as somebody listens, transformers' interface asks who is reading; without transformers there is none."""
     try:
-        from transformers import AttentionInterface
+        import transformers
     except ImportError:
         yield
         return
+    interface_type: Any = transformers.AttentionInterface
     if not _listeners:
-        plain = AttentionInterface.get_interface
+        plain = interface_type.get_interface
 
         def get_interface(interface: Any, implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
             function = plain(interface, implementation, default)
@@ -179,14 +180,14 @@ def _interface(listener: Listener) -> Iterator[None]:
             return partial(_shown, function, implementation, readers) if readers else function
 
         get_interface.plain = plain  # type: ignore[attr-defined]
-        AttentionInterface.get_interface = get_interface
+        interface_type.get_interface = get_interface
     _listeners.append(listener)
     try:
         yield
     finally:
         _listeners.remove(listener)
         if not _listeners:
-            AttentionInterface.get_interface = AttentionInterface.get_interface.plain
+            interface_type.get_interface = interface_type.get_interface.plain
 
 
 def _shown(  # noqa: PLR0913, PLR0917 - what comes before the arguments of the interface

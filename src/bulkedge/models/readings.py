@@ -165,7 +165,7 @@ def _moments(query: Tensor, key: Tensor, sight: Sight) -> dict[str, Tensor]:
 def _spreads(query: Tensor, key: Tensor, sight: Sight) -> tuple[_Rows, Tensor, Tensor]:
     """Spreads of all rows, the covariance of all keys (batch, key heads, dim, dim), and which keys anybody sees."""
     seen, counts = zip(*_seen(sight, query.device), strict=True)
-    real = torch.stack(torch.broadcast_tensors(*seen)).any(0)
+    real = torch.as_tensor(sum(each.long() for each in seen)) > 0
     centred = key - key.mean(-2, keepdim=True)
     spreads = []
     covariance = centred.new_zeros(())

@@ -28,7 +28,9 @@ def callback(watched: Watch) -> Any:
     except ImportError as error:
         raise MissingPackageError("the callback needs transformers: pip install 'bulkedge[torch]'") from error
 
-    class Attention(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    base: Any = TrainerCallback
+
+    class Attention(base):  # type: ignore[misc]
         """Adds keys at logging, and nothing else."""
 
         def on_step_begin(self, _arguments: Any, state: Any, _control: Any, **_: Any) -> None:

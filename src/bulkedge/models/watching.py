@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import xarray as xr
 
-from bulkedge.domains import Integers, Numbers
+from bulkedge.domains import Integers, Interval
 from bulkedge.errors import DomainError, StoreError
 from bulkedge.models.alarms import RATE, Alarm, find_alarms
 from bulkedge.models.listening import Heard, Listener
@@ -80,7 +80,7 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
         seen.
     """
     every, rows = Integers(1, 10**9).check("every", every), Integers(1, 4096).check("rows", rows)
-    return Watch(model, every, rows, Numbers(1e-12, 0.5).check("rate", rate))
+    return Watch(model, every, rows, Interval(1e-12, 0.5).check("rate", rate))
 
 
 class Watch:

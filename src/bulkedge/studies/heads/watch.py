@@ -183,11 +183,12 @@ def _decoder(seed: int, tokens: int) -> Any:
     from bulkedge.models.default import ALPHABET
 
     decoder: Any = GPT2LMHeadModel
+    configuration: Any = GPT2Config
     shape = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": tokens, "vocab_size": len(ALPHABET)}
     none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return decoder(GPT2Config(**shape, **none, bos_token_id=None, eos_token_id=None))
+        return decoder(configuration(**shape, **none, bos_token_id=None, eos_token_id=None))
 
 
 def _normalised(model: Any) -> None:
