@@ -50,7 +50,7 @@ SMALL = {
     "heads/shrinkage": {"size": 160, "strengths": 3, "draws": 16},
     "heads/temperature": {"tokens": 128, "rows": 500, "context": 32, "steps": 4, "seeds": 2},
     "heads/trained": {"tokens": 192, "heads": 12},
-    "heads/watch": {"seeds": 6, "steps": 20, "tokens": 32, "every": 2, "high": 0.1},
+    "heads/watch": {"seeds": 6, "steps": 10, "tokens": 32, "every": 1, "high": 0.3},
     "laws/bulk": {"size": 100, "draws": 6},
     "laws/edge": {"size": 50, "draws": 500},
     "laws/transition": {"size": 100, "draws": 4},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -154,13 +155,15 @@ def _frequency(happened: Any) -> Estimate:
     return Estimate(count / runs, float(np.sqrt(chance * (1 - chance) / runs)))
 
 
+@cache
 def _texts() -> tuple[list[Any], list[Any]]:
     """Letters that are learnt of each text, and those that are not."""
     import torch
 
     from bulkedge.models.default import HELD_OUT, letters
 
-    codes = [torch.tensor(letters()(sample_text(name), verbose=False)["input_ids"]) for name in TEXTS]
+    tokenizer = letters()
+    codes = [torch.tensor(tokenizer(sample_text(name), verbose=False)["input_ids"]) for name in TEXTS]
     cuts = [int(len(each) * (1 - HELD_OUT)) for each in codes]
     parts = list(zip(codes, cuts, strict=True))
     return [each[:cut] for each, cut in parts], [each[cut:] for each, cut in parts]
