@@ -10,7 +10,7 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 (True, ())
 
 The papers' theory has rooms of its own: ``be.recovery``, ``be.propagation``, ``be.programs``; ``be.heads`` reads heads
-of real models, and ``be.nn`` needs torch.
+of real models; ``be.scan``, ``be.watch`` and ``be.nn`` need torch.
 Everything is imported when it is first used, so that ``import bulkedge`` itself costs a few milliseconds.
 """
 
@@ -85,7 +85,11 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         rectangular_add,
     )
     from bulkedge.masks import Mask
-    from bulkedge.models import Alarm, Scan, Watch, compare_scans, load_scan, scan, watch
+    from bulkedge.models import Scan as Scan
+    from bulkedge.models import compare_scans as compare_scans
+    from bulkedge.models import load_scan as load_scan
+    from bulkedge.models import scan as scan
+    from bulkedge.models import watch as watch
     from bulkedge.nulls import LawNull, Null, PValue, SimulatedNull, null_of
     from bulkedge.spectra import (
         Spectra,
@@ -178,16 +182,11 @@ __all__ = [
     # heads of real models
     "heads",
     "temperature",
-    "scan",
-    "Scan",
-    "load_scan",
-    "compare_scans",
-    "watch",
-    "Watch",
-    "Alarm",
     "__version__",
 ]
 
+NEED_TORCH = ("scan", "Scan", "load_scan", "compare_scans", "watch")
+"""Names of the façade that ``from bulkedge import *`` leaves out, because their modules need torch."""
 HOMES = (
     *("errors", "estimates", "masks", "laws", "spectra", "comparison", "denoising"),
     *("ensembles", "nulls", "heads", "models"),
@@ -200,7 +199,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         if not name.startswith("_") and find_spec(f"bulkedge.{name}"):
             return import_module(f"bulkedge.{name}")
-        homes = (import_module(f"bulkedge.{home}") for home in HOMES if name in __all__)
+        homes = (import_module(f"bulkedge.{home}") for home in HOMES if name in __all__ or name in NEED_TORCH)
         for home in homes:
             if name in vars(home) or name in vars(home).get("__all__", ()):
                 globals()[name] = getattr(home, name)  # the next use finds it without coming here
@@ -209,4 +208,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *(module.name for module in iter_modules(__path__))})
+    return sorted({*globals(), *__all__, *NEED_TORCH, *(module.name for module in iter_modules(__path__))})

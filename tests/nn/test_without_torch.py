@@ -22,3 +22,11 @@ def test_nn_says_what_to_install():
 
 def test_other_names_are_unknown():
     assert "module 'bulkedge' has no attribute 'mm'" in python(HIDE + "be.mm").stderr
+
+
+def test_everything_else_is_there():
+    """A star import, and every name that it brings; what needs torch says so when it is asked for."""
+    done = python(HIDE + "exec('from bulkedge import *'); print(all(hasattr(be, name) for name in be.__all__))")
+    assert done.stdout == "True\n", done.stderr
+    for name in ("scan", "watch"):
+        assert "MissingPackageError: bulkedge.nn needs torch" in python(HIDE + f"be.{name}").stderr
