@@ -55,7 +55,14 @@ def static_names():
 
 def test_type_checkers_are_shown_what_is_there():
     shown = static_names()
-    assert set(be.__all__) - {"__version__"} == shown.keys() - {"models", "nn", "plots", "studies", "sweeps", *be.NEED_TORCH}
+    assert set(be.__all__) - {"__version__"} == shown.keys() - {
+        "models",
+        "nn",
+        "plots",
+        "studies",
+        "sweeps",
+        *be.NEED_TORCH,
+    }
 
 
 @pytest.mark.parametrize("name", sorted(set(be.__all__) - {"__version__"}))
