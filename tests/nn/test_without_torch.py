@@ -10,7 +10,7 @@ import bulkedge as be
 class Hidden:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(name)
+            raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Hidden())
 """
@@ -41,4 +41,6 @@ def test_everything_else_is_there():
     done = python(NOT_FOUND + "exec('from bulkedge import *'); print(all(hasattr(be, name) for name in be.__all__))")
     assert done.stdout == "True\n", done.stderr
     for name in ("scan", "watch"):
-        assert "MissingPackageError: bulkedge.nn needs torch" in python(NOT_FOUND + f"be.{name}").stderr
+        said = python(NOT_FOUND + f"be.{name}").stderr.splitlines()[-1]
+        assert "MissingPackageError" in said
+        assert "pip install 'bulkedge[torch]'" in said

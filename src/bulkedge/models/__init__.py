@@ -6,6 +6,7 @@ What needs torch (:data:`LAZY`) loads it when it is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bulkedge.errors import MissingPackageError
 from bulkedge.models.packaged import MODELS, TEXTS, packaged_model, sample_text
 from bulkedge.models.weights import TABLES, embedding_table
 
@@ -68,5 +69,9 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         for home, names in LAZY.items():
             if name in names:
-                return getattr(import_module(f"bulkedge.models.{home}"), name)
+                try:
+                    return getattr(import_module(f"bulkedge.models.{home}"), name)
+                except ModuleNotFoundError as error:
+                    words = f"bulkedge.models.{name} needs torch and transformers: pip install 'bulkedge[torch]'"
+                    raise MissingPackageError(words) from error
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
