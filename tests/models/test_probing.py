@@ -113,6 +113,9 @@ def test_a_head_that_learnt_induction_is_found():
     assert after["induction"].max() > 0.5
     assert after["previous"].max() > 0.3  # the head in the layer below, that induction is made with
     assert after["induction"].argmax() // 4 == 1
+    single = [probe(model, tokens=tokens, prompts=1, rng=np.random.default_rng(each)) for each in range(100, 200)]
+    found = [each["induction"].max() > 0.5 and each["induction"].argmax() // 4 == 1 for each in single]
+    assert sum(found) >= 99
 
 
 def repeating(rng, rows, tokens, letters):
