@@ -161,6 +161,7 @@ class _Loop:
                     self._flush()
         finally:
             busy = [future for future in self.flying if not (future.cancel() or future.done())]
+            self._salvage()
             try:
                 self._flush()
             finally:
@@ -201,6 +202,12 @@ class _Loop:
             results = _all_failed(cells, error) if error else future.result()
             self.finished.extend(results)
             self.pace = 0.7 * self.pace + 0.3 * max(sum(each.seconds for each in results) / len(results), 1e-6)
+
+    def _salvage(self) -> None:
+        """Take what landed beside a batch that broke the executor: nobody has looked at it yet."""
+        for future in self.flying:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self.finished.extend(future.result())
 
     def _flush(self) -> None:
         """Store what is finished; if that fails it is kept, to be tried once more at the end."""
