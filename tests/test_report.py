@@ -280,66 +280,72 @@ def test_a_damaged_result_is_reported_left_out_and_run_again(tmp_path, how):
 
 # -- interruptions -----------------------------------------------------------------------------------------------------
 
-STEPS = [
-    (Path, "rename"),
-    (Path, "write_bytes"),
-    (Path, "write_text"),
-    (os, "replace"),
-    (shutil, "rmtree"),
-    (xr.Dataset, "to_zarr"),
-]
+STEPS = """
+import os, shutil, sys
+from pathlib import Path
+import xarray as xr
+from exhibits import First, Second
+from bulkedge.report import reproduce
 
+STEPS = [(Path, "rename"), (Path, "write_bytes"), (Path, "write_text"), (os, "replace"), (shutil, "rmtree"),
+         (xr.Dataset, "to_zarr")]
 
-class Stopped(BaseException):
-    """Ends a process where it stands."""
-
-
-def stop_after(monkeypatch, steps):
-    """Let so many steps on the disk happen, and no more."""
-    left = steps
-
-    def guarded(original):
-        def step(*arguments, **options):
+def stop_after(left):
+    for owner, name in STEPS:
+        def step(*arguments, original=getattr(owner, name), **options):
             nonlocal left
             if left == 0:
-                raise Stopped
+                os._exit(1)
             left -= 1
             return original(*arguments, **options)
+        setattr(owner, name, step)
 
-        return step
+for line in sys.stdin:
+    steps, folder = line.split(maxsplit=1)
+    child = os.fork()
+    if not child:
+        stop_after(int(steps))
+        reproduce([First(), Second()], folder.strip())
+        os._exit(0)
+    print("stopped" if os.waitpid(child, 0)[1] else "finished", flush=True)
+"""
+"""Reproduces two studies in a process of its own for each folder it is told, and ends it after so many steps on disk.
 
-    for owner, name in STEPS:
-        monkeypatch.setattr(owner, name, guarded(getattr(owner, name)))
+The process must end: whoever only raises an exception leaves the threads behind on which Zarr writes.
+"""
 
 
-def test_stopped_at_any_step_a_run_loses_no_result_that_was_there_and_goes_on(tmp_path, monkeypatch):
+@pytest.mark.processes
+def test_stopped_at_any_step_a_run_loses_no_result_that_was_there_and_goes_on(tmp_path):
     """After each number of steps: the old result or the new one, never neither, and the next run mends the rest."""
-    finished, steps = False, 0
     wanted = [First(), Second()]
     template, undisturbed = tmp_path / "template", tmp_path / "undisturbed"
     old = reproduce([First()], template, seed=9)[0]
     expected = [each.claims for each in reproduce(wanted, undisturbed)]
-    while not finished:
-        folder = tmp_path / f"after-{steps}"
-        shutil.copytree(template, folder)
-        with monkeypatch.context() as patch:
-            stop_after(patch, steps)
-            try:
-                reproduce(wanted, folder)
-                finished = True
-            except Stopped:
-                pass
-        found = Gallery.opened(folder)
-        assert found.damaged == {}
-        assert found.results["exhibits/first"].claims in (old.claims, expected[0])
-        new = {name for name, result in found.results.items() if result.origin.seed == 0}
-        ran, results, listener = runs(*wanted, folder=folder)
-        assert ran == [int(study.name() not in new) for study in wanted]
-        assert [each.claims for each in results] == expected
-        assert listener.complaints == []
-        assert on_the_page(folder)[0] == ["exhibits/first", "exhibits/second"]
-        assert [path for path in folder.rglob(".*") if path.name != ".lock"] == []
-        steps += 1
+    with subprocess.Popen(
+        [sys.executable, "-c", STEPS], cwd=TESTS, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        for steps in range(100):
+            folder = tmp_path / f"after-{steps}"
+            shutil.copytree(template, folder)
+            process.stdin.write(f"{steps} {folder}\n")
+            process.stdin.flush()
+            end = process.stdout.readline().strip()
+            assert end in ("stopped", "finished")
+            found = Gallery.opened(folder)
+            assert found.damaged == {}
+            assert found.results["exhibits/first"].claims in (old.claims, expected[0])
+            new = {name for name, result in found.results.items() if result.origin.seed == 0}
+            ran, results, listener = runs(*wanted, folder=folder)
+            assert ran == [int(study.name() not in new) for study in wanted]
+            assert [each.claims for each in results] == expected
+            assert listener.complaints == []
+            assert on_the_page(folder)[0] == ["exhibits/first", "exhibits/second"]
+            assert [path for path in folder.rglob(".*") if path.name != ".lock"] == []
+            if end == "finished":
+                break
+        process.stdin.close()
+    assert end == "finished"
     assert steps > 20
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +15,8 @@ from filelock import FileLock, Timeout
 from bulkedge.errors import StoreError
 
 LOCK = ".lock"
+PATIENCE = 5.0
+"""Seconds in which a call that was interrupted, whose threads still write, has let go of a folder."""
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -29,6 +34,33 @@ def replace_text(path: Path, text: str) -> None:
     with draft.open("x", encoding="utf-8") as file:  # "x" makes a new file, and follows no symbolic link
         file.write(text)
     os.replace(draft, path)  # noqa: PTH105  # the point is the name: atomic
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder and all that is in it.
+
+    Zarr writes on threads: after a Ctrl-C in a notebook they finish the files they had begun, and these come and go
+    while the next call tidies up.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder; one that is not there is no fault.
+
+    Raises
+    ------
+    OSError
+        If it cannot be removed, or is written to for longer than ``PATIENCE``.
+    """
+    last = time.monotonic() + PATIENCE
+    while folder.exists():
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            moved = isinstance(error, FileNotFoundError) or error.errno == errno.ENOTEMPTY
+            if not moved or time.monotonic() > last:
+                raise
+            time.sleep(0.01)
 
 
 @contextmanager

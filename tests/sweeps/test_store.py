@@ -129,7 +129,7 @@ def test_a_process_killed_while_an_array_moves_loses_nothing(tmp_path, moment):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(tmp_path), "rename", lambda *each: die() if next(steps) == moment else rename(*each))
-        patch.setattr("bulkedge.sweeps.files.rmtree", die)
+        patch.setattr("bulkedge.sweeps.files.remove_folder", die)
         patch.setattr(Store, "admit", lambda *each: die() if dead else admit(*each))  # the dead do not try again
         with pytest.raises(KilledError):
             run(GROWING, tmp_path / "killed", SerialExecutor())

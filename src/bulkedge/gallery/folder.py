@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -19,7 +18,7 @@ from typing import Self
 import xarray as xr
 
 from bulkedge.errors import StoreError
-from bulkedge.files import replace_text
+from bulkedge.files import remove_folder, replace_text
 from bulkedge.gallery import papers
 from bulkedge.gallery.page import in_order, index
 from bulkedge.gallery.record import Reproduction
@@ -85,7 +84,7 @@ class Gallery:
         """
         folder = self.root / result.name
         draft = folder.with_name(f".{folder.name}{DRAFT}")
-        shutil.rmtree(draft, ignore_errors=True)
+        remove_folder(draft)
         draft.mkdir(parents=True)
         (draft / IMAGE).write_bytes(image)
         (draft / DOCUMENT).write_bytes(document)
@@ -175,7 +174,7 @@ def _put(draft: Path, folder: Path) -> None:
         for path in folder.iterdir():
             if path.name not in (RECORD, IMAGE, DOCUMENT, DATA):
                 path.rename(draft / path.name)
-        shutil.rmtree(folder)
+        remove_folder(folder)
     draft.rename(folder)
 
 
@@ -185,4 +184,4 @@ def _tidy(root: Path) -> None:
         if (draft / RECORD).exists():
             _put(draft, draft.with_name(draft.name.removeprefix(".").removesuffix(DRAFT)))
         else:
-            shutil.rmtree(draft)
+            remove_folder(draft)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree
 
 from bulkedge.errors import StoreError
+from bulkedge.files import remove_folder
 
 RESULTS, FAILURES, DRAFTS = "results.zarr", "failures.json", "drafts"
 MANIFEST = "zarr.json"
@@ -37,7 +37,7 @@ def _finish_replacements(folder: Path) -> None:
             new = drafts / f"{name}{NEW}"
             if not (results / name).exists():  # the old one is moved away only when the new one is complete
                 (new if new.exists() else old).rename(results / name)
-        rmtree(drafts)
+        remove_folder(drafts)
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def replacement(folder: Path, name: str) -> Iterator[Path]:
     yield new
     place.rename(old)
     new.rename(place)
-    rmtree(drafts)
+    remove_folder(drafts)
 
 
 def require_manifest(folder: Path) -> bool:
