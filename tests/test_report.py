@@ -52,6 +52,13 @@ def test_a_single_study_joins_those_that_are_there(tmp_path):
     assert verdicts == ["holds"] * 10 + ["fails"] * 2 + ["holds"] * 3
 
 
+def test_the_page_is_named_after_its_study_or_after_all_of_them(tmp_path):
+    reproduce([First()], tmp_path)
+    assert "<title>bulkedge: exhibits/first</title>" in (tmp_path / "index.html").read_text()
+    reproduce([Second()], tmp_path)
+    assert "<title>bulkedge: reproduced claims</title>" in (tmp_path / "index.html").read_text()
+
+
 def test_the_order_on_the_page_is_that_of_the_names_not_of_the_runs(tmp_path):
     for study in (Third(), First(), Second()):
         reproduce([study], tmp_path)

@@ -10,6 +10,7 @@ from bulkedge.propagation.gradients import estimated_gradient_norms
 from bulkedge.propagation.isometry import tradeoff
 from bulkedge.propagation.moments import finite_moments
 from bulkedge.studies.propagation.key_query import distance
+from bulkedge.studies.propagation.plateau import _crossing
 from bulkedge.studies.propagation.rank_collapse import fitted_slope
 from bulkedge.studies.propagation.setting import gap_free_stack, mean_with_gap, rigidity
 from bulkedge.studies.propagation.spectrum import edge_at, finite_share
@@ -202,3 +203,17 @@ def test_a_fitted_slope_finds_the_power_behind_a_correction():
     assert found.value == pytest.approx(-3.0, abs=1e-9)
     assert 0 < found.error < 0.05
     assert 11 < found.freedom < 190
+
+
+@pytest.mark.parametrize(
+    ("height", "steps"),
+    [
+        ([3.0, 2.0, 1.0], 2),  # never below zero: all steps
+        ([3.0, 1.0, -1.0, -2.0], 1.5),
+        ([3.0, 1.0, -3.0, 5.0, -1.0], 1.25),  # the first time counts
+        ([1.0, -9.0], 1),  # a plateau is not shorter than a step
+        ([-1.0, -2.0], 1),
+    ],
+)
+def test_a_plateau_ends_where_the_curve_first_crosses_zero(height, steps):
+    assert _crossing(np.array(height)) == pytest.approx(steps, rel=1e-15)

@@ -178,3 +178,10 @@ def test_kernels_that_are_not_random_add_nothing():
     scaled = fixed * rng.gamma(5.0, 0.2, (500, 1, 1))
     assert gap(RELU, scaled).value == pytest.approx(0, abs=1e-12)  # ReLU's moments are linear in the scale
     assert gap(CLIP, scaled).value < 0
+
+
+def test_the_joint_limit_is_claimed_at_the_widest_layer():
+    study = Sequence(draws=100, widths=(8, 12, 16))
+    *_, last = study.claims(study.run(np.random.default_rng(0)))
+    assert "16 inputs at width 16" in last.statement
+    assert float(last.predicted) == scaled_kernel(study.score_variance, 16)
