@@ -17,7 +17,7 @@ from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.models import capture  # noqa: E402
 from bulkedge.models.alarms import FIRST, drift_level, find_alarms  # noqa: E402
 from bulkedge.models.listening import _listeners  # noqa: E402
-from bulkedge.models.readings import BLOCKS, NAMES, Sight, gaussian_entropy, readings  # noqa: E402
+from bulkedge.models.readings import BLOCKS, NAMES, Visible, gaussian_entropy, readings  # noqa: E402
 from bulkedge.nn import apply_patch, patches, transform  # noqa: E402
 from bulkedge.propagation.trainability import softmax_of_gaussians  # noqa: E402
 
@@ -207,8 +207,8 @@ def test_windows_that_only_the_kernel_knows(window):
     query, key = torch.randn(2, 4, 24, 8), torch.randn(2, 2, 24, 8)
     place = torch.arange(24)
     written = (place <= place[:, None]) & (place > place[:, None] - window)
-    found = readings(query, key, 0.5, Sight(None, causal=True, window=window, rows=24, keys=24), 24)
-    expected = readings(query, key, 0.5, Sight(written[None, None], causal=False, window=None, rows=24, keys=24), 24)
+    found = readings(query, key, 0.5, Visible(None, causal=True, window=window, rows=24, keys=24), 24)
+    expected = readings(query, key, 0.5, Visible(written[None, None], causal=False, window=None, rows=24, keys=24), 24)
     torch.testing.assert_close(found, expected)
 
 
@@ -217,7 +217,7 @@ def test_windows_that_only_the_kernel_knows(window):
 def test_predicted_entropy_of_gaussian_heads(beta, causal):
     generator = torch.Generator().manual_seed(2)
     query, key = torch.randn(2, 2, 4, 512, 64, generator=generator)
-    sight = Sight(None, causal, None, 512, 512)
+    sight = Visible(None, causal, None, 512, 512)
     found = dict(zip(NAMES, readings(query, key, beta / 8, sight, 512).double(), strict=True))
     assert found["beta"].numpy() == pytest.approx(beta, rel=0.05)
     # 4096 rows, whose entropies differ by less than a nat from each other; keys that rows share leave some 0.01

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bulkedge.errors import DomainError
 from bulkedge.models.multihead import multihead_call
-from bulkedge.models.readings import Sight
+from bulkedge.models.readings import Visible
 from bulkedge.nn import Call, records_of, transformed
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Heard(NamedTuple):
     query: Tensor
     key: Tensor
     scale: float
-    sight: Sight
+    sight: Visible
 
 
 @dataclass(eq=False)
@@ -144,7 +144,7 @@ class Listener:
         mask = call.mask
         if mask is not None and mask.ndim < 4:
             mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
-        sight = Sight(mask, call.causal, window, rows, keys)
+        sight = Visible(mask, call.causal, window, rows, keys)
         self.hear(Heard(self.names[id(call.module)], call.query, call.key, call.scale, sight))
 
 

@@ -44,7 +44,7 @@ SEQUENCES = 8
 """Most sequences of a batch of which rows are read exactly."""
 
 
-class Sight(NamedTuple):
+class Visible(NamedTuple):
     """Who may look at whom: what the mask hides, the future if it is causal, and what is outside of the window."""
 
     mask: Tensor | None
@@ -95,7 +95,7 @@ class Sight(NamedTuple):
         return bias, seen
 
 
-def readings(query: Tensor, key: Tensor, scale: float, sight: Sight, rows: int) -> Tensor:
+def readings(query: Tensor, key: Tensor, scale: float, sight: Visible, rows: int) -> Tensor:
     """Read the heads of an attention.
 
     Parameters
@@ -106,7 +106,7 @@ def readings(query: Tensor, key: Tensor, scale: float, sight: Sight, rows: int) 
         Keys, which several heads may share.
     scale : float
         Factor of the scores.
-    sight : Sight
+    sight : Visible
         Who may look at whom.
     rows : int
         Rows of a sequence that are read exactly, evenly spaced; all, if there are fewer.
@@ -134,7 +134,7 @@ class _Rows(NamedTuple):
     real: Tensor
 
 
-def _moments(query: Tensor, key: Tensor, sight: Sight) -> dict[str, Tensor]:
+def _moments(query: Tensor, key: Tensor, sight: Visible) -> dict[str, Tensor]:
     """What the moments of the keys say of all rows; ``query`` is (batch, key heads, group, rows, dim)."""
     found, covariance, real = _spreads(query, key, sight)
     spread, weight = found.spread, found.real.expand_as(found.spread).float()
@@ -162,7 +162,7 @@ def _moments(query: Tensor, key: Tensor, sight: Sight) -> dict[str, Tensor]:
     }
 
 
-def _spreads(query: Tensor, key: Tensor, sight: Sight) -> tuple[_Rows, Tensor, Tensor]:
+def _spreads(query: Tensor, key: Tensor, sight: Visible) -> tuple[_Rows, Tensor, Tensor]:
     """Spreads of all rows, the covariance of all keys (batch, key heads, dim, dim), and which keys anybody sees."""
     seen, counts = zip(*_seen(sight, query.device), strict=True)
     real = torch.as_tensor(sum(each.long() for each in seen)) > 0
@@ -182,7 +182,7 @@ def _spreads(query: Tensor, key: Tensor, sight: Sight) -> tuple[_Rows, Tensor, T
     return _Rows(torch.cat(spreads, dim=-1), count.float(), counted), covariance, real
 
 
-def _seen(sight: Sight, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+def _seen(sight: Visible, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """For each block which keys any of its rows sees, (batch, heads, keys), and how many each row sees."""
     for low, high in sight.blocks:
         if sight.mask is None and sight.window is None:
@@ -204,7 +204,7 @@ def _covariance(centred: Tensor, weight: Tensor) -> Tensor:
     return weighted.mT @ centred / total - mean.mT * mean
 
 
-def _exact(query: Tensor, key: Tensor, sight: Sight, rows: int) -> dict[str, Tensor]:
+def _exact(query: Tensor, key: Tensor, sight: Visible, rows: int) -> dict[str, Tensor]:
     """Some rows as they are; arrays are (batch, key heads, group, some rows, keys)."""
     number = min(rows, sight.rows)
     index = (2 * torch.arange(number, device=query.device) + 1) * sight.rows // (2 * number)
@@ -248,7 +248,7 @@ def _by_group(each: Tensor, scores: Tensor) -> Tensor:
     return each[:, :, None] if each.shape[1] == 1 else each.reshape(each.shape[0], *scores.shape[1:3], *each.shape[2:])
 
 
-def _own_seen(seen: Tensor, index: Tensor, sight: Sight) -> Tensor:
+def _own_seen(seen: Tensor, index: Tensor, sight: Visible) -> Tensor:
     """Whether the token of a row is seen by any of the rows that are read after it: if not, it is padding."""
     if sight.mask is None or sight.rows != sight.keys:
         return torch.ones((), dtype=torch.bool, device=seen.device)
