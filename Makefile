@@ -17,7 +17,7 @@ $(VENV)/.base: pyproject.toml
 	$(PIP) --editable .
 	touch $@
 
-$(VENV)/.$(EXTRAS) $(VENV)/.docs: $(VENV)/.%: $(VENV)/.base
+$(sort $(VENV)/.$(EXTRAS) $(VENV)/.torch $(VENV)/.docs): $(VENV)/.%: $(VENV)/.base
 	$(PIP) --editable '.[$*]'
 	touch $@
 
@@ -54,11 +54,9 @@ mutants: $(VENV)/.$(EXTRAS)  ## change the source at sixty random places and cou
 	$(BIN)/python tools/mutants.py --seed $(SEED)
 
 # the scan comes first, because the page of the studies links what is there
-demo: $(VENV)/.base  ## scan the default model (with torch), run every study at its quick size, say where the page is
+demo: $(VENV)/.torch  ## scan the default model, run every study at its quick size, say where the page is
 	@mkdir -p out/demo
-	@if $(BIN)/python -c 'import torch, transformers' 2>/dev/null; \
-	then echo '$(BIN)/bulkedge scan --html out/demo/scan.html'; $(BIN)/bulkedge scan --html out/demo/scan.html; \
-	else echo "left out the scan of a model: not without torch and transformers ($(BIN)/pip install -e '.[torch]')"; fi
+	$(BIN)/bulkedge scan --html out/demo/scan.html
 	$(BIN)/bulkedge reproduce --out out/demo
 
 lint: $(VENV)/.$(EXTRAS)  ## check style and types

@@ -265,23 +265,26 @@ def test_a_sweep_over_models_of_any_shape(bert, gpt2, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-@pytest.mark.parametrize("with_torch", [True, False])
-def test_the_demo_scans_where_it_can(tmp_path, with_torch):
+@pytest.mark.parametrize("extras", ["test", "torch"])
+def test_the_demo_installs_torch_and_scans_first(tmp_path, extras):
     """With programs that say how they were called in place of Python and bulkedge."""
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
     (tmp_path / "pyproject.toml").touch()
     binaries = tmp_path / ".venv" / "bin"
     binaries.mkdir(parents=True)
-    for name, line in (("python", f"exit {int(not with_torch)}"), ("bulkedge", 'echo "called: $@"')):
-        (binaries / name).write_text(f"#!/bin/sh\n{line}\n")
+    for name in ("python", "bulkedge"):
+        (binaries / name).write_text('#!/bin/sh\necho "called: $@"\n')
         (binaries / name).chmod(0o755)
-    (tmp_path / ".venv" / ".base").touch()
-    done = subprocess.run([shutil.which("make"), "demo"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    called = [line for line in done.stdout.splitlines() if line.startswith(("called: ", "left out"))]
-    assert called[-1] == "called: reproduce --out out/demo"
-    if with_torch:
-        assert called[:-1] == ["called: scan --html out/demo/scan.html"]
-    else:
-        (sentence,) = called[:-1]
-        assert "not without torch and transformers (.venv/bin/pip install -e '.[torch]')" in sentence
+    make = [shutil.which("make"), "demo", f"EXTRAS={extras}"]
+
+    def called():
+        done = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert not done.stderr
+        return [line.removeprefix("called: ") for line in done.stdout.splitlines() if line.startswith("called: ")]
+
+    runs = ["scan --html out/demo/scan.html", "reproduce --out out/demo"]
+    *installs, scan, reproduce = called()
+    assert [line.rpartition(" ")[2] for line in installs] == [".", ".[torch]"]
+    assert [scan, reproduce] == runs
+    assert called() == runs  # a second time nothing is installed
     assert (tmp_path / "out" / "demo").is_dir()
