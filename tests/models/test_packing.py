@@ -13,8 +13,8 @@ from scans import LEVELS, made_up_scan
 
 from bulkedge.errors import DomainError
 from bulkedge.heads.measures import MEASURES
-from bulkedge.models.columns import COLUMNS, GROUPS, KINDS, canonical, describe, kind_of
 from bulkedge.models.fresh import TESTED
+from bulkedge.models.glossary import COLUMNS, GROUPS, KINDS, canonical, describe, kind_of
 from bulkedge.models.packing import alike, checked, digits, embedded, kinds, numbers, over_texts, packed, pictures
 from bulkedge.models.predicted import PREDICTED
 

@@ -19,7 +19,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from bulkedge.arrays import Real, as_numpy
-from bulkedge.heads.columns import Columns
+from bulkedge.heads.preferences import Preferences
 from bulkedge.heads.sight import NEAR, Sight, positive
 
 LEVELS = np.linspace(0.0, 1.0, 257)
@@ -222,14 +222,14 @@ def _compared(heads: _Heads, values: Any) -> dict[str, Any]:
     """What heads are compared by, with the fit of common preferences under its own name."""
     xp, sight = heads.xp, heads.sight
     even = xp.log(xp.clip(sight.row_counts, 2.0, None))
-    columns = Columns.of(heads.rest, sight, 1 - heads.sinks)
+    preferences = Preferences.of(heads.rest, sight, 1 - heads.sinks)
     return {
         "beta_without_sink": heads.sight_spread(heads.sinks if heads.sunk else None),
         "evenness": xp.sum(heads.entropy / even * sight.busy, axis=-1),
         "largest": xp.sum(xp.max(heads.whole, axis=-1) * sight.busy, axis=-1),
-        **_column_facts(heads, columns),
-        **_stripes(heads, columns),
-        **_same_token(heads, columns),
+        **_column_facts(heads, preferences),
+        **_stripes(heads, preferences),
+        **_same_token(heads, preferences),
         **_ranks(values),
     }
 
@@ -247,13 +247,13 @@ def _sink_facts(heads: _Heads) -> dict[str, Any]:
     }
 
 
-def _column_facts(heads: _Heads, columns: Columns) -> dict[str, Any]:
+def _column_facts(heads: _Heads, preferences: Preferences) -> dict[str, Any]:
     """How much of the matrix the common preferences are: of all, and of what an even spread leaves."""
     xp, rest, busy = heads.xp, heads.rest, heads.sight.busy
     taken = xp.clip(xp.sum(rest, axis=2), None, 1.0)
-    product = xp.matmul(rest, columns.x[..., None])[..., 0] / columns.totals
-    own, squares = taken * columns.energy(), xp.sum(rest**2, axis=2)
-    uneven = xp.sum((squares - taken / positive(columns.keys)) * busy, axis=-1)
+    product = xp.matmul(rest, preferences.x[..., None])[..., 0] / preferences.totals
+    own, squares = taken * preferences.energy(), xp.sum(rest**2, axis=2)
+    uneven = xp.sum((squares - taken / positive(preferences.keys)) * busy, axis=-1)
     missed = xp.sum((squares - 2 * product + own) * busy, axis=-1)
     some = uneven > 1e-12 * xp.sum(squares * busy, axis=-1)
     share = 1 - missed / xp.where(some, uneven, xp.ones_like(uneven))
@@ -283,7 +283,7 @@ def _content_rank(heads: _Heads, factors: Any) -> Any:
     return total**2 / positive(xp.sum(product * xp.matrix_transpose(product), axis=(1, 2)))
 
 
-def _stripes(heads: _Heads, columns: Columns) -> dict[str, Any]:
+def _stripes(heads: _Heads, preferences: Preferences) -> dict[str, Any]:
     """Mean attention along every diagonal that half of the rows have, and the best of them."""
     xp, sight, rest = heads.xp, heads.sight, heads.rest
     number, rows, tokens = rest.shape
@@ -301,11 +301,11 @@ def _stripes(heads: _Heads, columns: Columns) -> dict[str, Any]:
     return {
         "offset": xp.astype(xp.argmax(masses, axis=-1), rest.dtype) - reach,
         "offset_mass": xp.max(masses, axis=-1),
-        "near_mass": near - xp.sum(columns.on(sight.near) * sight.busy, axis=-1),
+        "near_mass": near - xp.sum(preferences.on(sight.near) * sight.busy, axis=-1),
     }
 
 
-def _same_token(heads: _Heads, columns: Columns) -> dict[str, Any]:
+def _same_token(heads: _Heads, preferences: Preferences) -> dict[str, Any]:
     xp, sight = heads.xp, heads.sight
     if not sight.ordered:
         nothing = sight.new(xp.full, (heads.rest.shape[0],), xp.nan)
@@ -318,7 +318,7 @@ def _same_token(heads: _Heads, columns: Columns) -> dict[str, Any]:
     def mean(values: Any) -> Any:
         return xp.where(count > 0, xp.sum(values * weights, axis=-1) / xp.clip(count, 1.0, None), xp.nan)
 
-    return {"same_token_mass": mean(mass), "same_token_excess": mean(mass - columns.on(sight.same))}
+    return {"same_token_mass": mean(mass), "same_token_excess": mean(mass - preferences.on(sight.same))}
 
 
 def _singular_values(rest: Any) -> Any:

@@ -57,7 +57,7 @@ def assembled(
     Returns
     -------
     Dataset
-        Its variables are described in :mod:`bulkedge.models.columns`.
+        Its variables are described in :mod:`bulkedge.models.glossary`.
     """
     first = readings[0]
     counts = [len(each["beta"]) for each in first.measures]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bulkedge.arrays import Real
 from bulkedge.errors import DomainError
 from bulkedge.models.assembly import over_texts
-from bulkedge.models.columns import GROUPS, KINDS, describe, kind_of
+from bulkedge.models.glossary import GROUPS, KINDS, describe, kind_of
 
 BANDS = ("spectrum", "null_low", "null_middle", "null_high")
 STRIPS = ("token_stable_rank", "token_cosine")

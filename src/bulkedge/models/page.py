@@ -17,7 +17,7 @@ import xarray as xr
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from bulkedge.models.columns import COLUMNS, GROUPS, canonical, describe
+from bulkedge.models.glossary import COLUMNS, GROUPS, canonical, describe
 from bulkedge.models.packing import STRIPS, alike, checked, digits, embedded, legend, packed
 from bulkedge.version import __version__
 

@@ -33,7 +33,7 @@ class Scan:
     Attributes
     ----------
     data : xarray.Dataset
-        Everything, by text and head; :mod:`bulkedge.models.columns` says what the variables mean.
+        Everything, by text and head; :mod:`bulkedge.models.glossary` says what the variables mean.
     fresh : tuple of FreshHeads
         Of the first text, a null for every layer that was read; empty without draws, and for a loaded scan.
     model : torch.nn.Module or None

@@ -14,7 +14,7 @@ from bulkedge.domains import Choice, Integers, Text, parameter
 from bulkedge.estimates import Estimate
 from bulkedge.heads.kinds import KINDS
 from bulkedge.models import TEXTS, sample_text
-from bulkedge.models.columns import describe
+from bulkedge.models.glossary import describe
 from bulkedge.progress import track
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival

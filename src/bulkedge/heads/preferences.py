@@ -8,8 +8,8 @@ which is something else.
 
 >>> rng = np.random.default_rng(0)
 >>> attention = rng.dirichlet(np.ones(20), size=(1, 20))
->>> columns = Columns.of(attention, Sight.of(attention))
->>> bool(abs(columns.x / 20 - attention.mean(axis=1)).max() < 1e-12)
+>>> preferences = Preferences.of(attention, Sight.of(attention))
+>>> bool(abs(preferences.x / 20 - attention.mean(axis=1)).max() < 1e-12)
 True
 """
 
@@ -23,7 +23,7 @@ from array_api_compat import array_namespace
 from bulkedge.heads.sight import Sight, positive
 
 
-class Columns(NamedTuple):
+class Preferences(NamedTuple):
     """Preferences that the rows of heads share, and the matrices whose rows have no others."""
 
     x: Any
@@ -35,7 +35,7 @@ class Columns(NamedTuple):
     sight: Sight
 
     @classmethod
-    def of(cls, attention: Any, sight: Sight, kept: Any = None) -> Columns:
+    def of(cls, attention: Any, sight: Sight, kept: Any = None) -> Preferences:
         """Read common preferences off attention matrices.
 
         Parameters
@@ -49,7 +49,7 @@ class Columns(NamedTuple):
 
         Returns
         -------
-        Columns
+        Preferences
             The preferences.
         """
         xp = array_namespace(attention)
