@@ -100,7 +100,7 @@ def measured(
     heads = _Heads.of(content, sight or Sight.of(content, bias, ids))
     xp, whole, values = heads.xp, heads.whole, _singular_values(heads.rest)
     found = _compared(heads, values) | _sink_facts(heads)
-    found["beta"] = heads.sight_spread(xp.zeros_like(heads.sinks)) if heads.sunk else found["beta_without_sink"]
+    found["beta"] = spread(content, heads.sight) if heads.sunk else found["beta_without_sink"]
     found["entropy"] = xp.sum(heads.entropy * heads.sight.busy, axis=-1)
     found["content_rank"] = _content_rank(heads, factors)
     found["columns"] = xp.sum(whole, axis=1) / whole.shape[1]
@@ -147,7 +147,7 @@ def spread(content: Any, sight: Sight) -> Any:
 
 
 def _spread(content: Any, sight: Sight, sinks: Any) -> Any:
-    """The same over keys that are no sinks (heads, tokens)."""
+    """The same over keys that are no sinks: ``sinks`` has ones for those, (heads, tokens), or is None without any."""
     xp = sight.xp
     shown = content if sight.seen is None else content * sight.seen
     if sinks is None:
@@ -172,6 +172,7 @@ class _Heads(NamedTuple):
     sunk: bool
     """Whether there is any."""
     rest: Any
+    """The softmax over the keys that are no sinks; the whole where there are none."""
 
     @classmethod
     def of(cls, content: Any, sight: Sight) -> _Heads:
@@ -188,9 +189,6 @@ class _Heads(NamedTuple):
     @property
     def xp(self) -> Any:
         return self.sight.xp
-
-    def sight_spread(self, sinks: Any) -> Any:
-        return _spread(self.content, self.sight, sinks)
 
 
 def _softmax(content: Any, sight: Sight, sinks: Any) -> tuple[Any, Any]:
@@ -219,12 +217,12 @@ def _sinks(whole: Any, sight: Sight) -> Any:
 
 
 def _compared(heads: _Heads, values: Any) -> dict[str, Any]:
-    """What heads are compared by, with the fit of common preferences under its own name."""
+    """The :data:`COMPARED` measures and the spectrum, with what is found on the way to them, from singular values."""
     xp, sight = heads.xp, heads.sight
     even = xp.log(xp.clip(sight.row_counts, 2.0, None))
     preferences = Preferences.of(heads.rest, sight, 1 - heads.sinks)
     return {
-        "beta_without_sink": heads.sight_spread(heads.sinks if heads.sunk else None),
+        "beta_without_sink": _spread(heads.content, sight, heads.sinks if heads.sunk else None),
         "evenness": xp.sum(heads.entropy / even * sight.busy, axis=-1),
         "largest": xp.sum(xp.max(heads.whole, axis=-1) * sight.busy, axis=-1),
         **_column_facts(heads, preferences),
@@ -235,6 +233,7 @@ def _compared(heads: _Heads, values: Any) -> dict[str, Any]:
 
 
 def _sink_facts(heads: _Heads) -> dict[str, Any]:
+    """How much attention sinks get, how many there are, and where the strongest is."""
     xp, whole, sinks = heads.xp, heads.whole, heads.sinks
     columns = xp.sum(whole, axis=1) * sinks
     count = xp.sum(sinks, axis=-1)
@@ -306,6 +305,7 @@ def _stripes(heads: _Heads, preferences: Preferences) -> dict[str, Any]:
 
 
 def _same_token(heads: _Heads, preferences: Preferences) -> dict[str, Any]:
+    """Attention to other places of a row's token, of which some are no sinks, and its excess over the preferences."""
     xp, sight = heads.xp, heads.sight
     if not sight.ordered:
         nothing = sight.new(xp.full, (heads.rest.shape[0],), xp.nan)
@@ -334,6 +334,7 @@ def _singular_values(rest: Any) -> Any:
 
 
 def _ranks(values: Any) -> dict[str, Any]:
+    """Ranks, and the quantile function, of singular values (heads, values), smallest first."""
     xp = array_namespace(values)
     squares = values**2
     total = xp.sum(squares, axis=-1, keepdims=True)
