@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bulkedge.plots.style import COLOURS, SIMULATION, THEORY, line, panels
+from bulkedge.studies.heads.trained import COOL, NEAR
 
-COOL, NEAR = 0.62, 0.1
 EXAMPLES = 3
 
 
