@@ -28,6 +28,28 @@ def vit():
     return transformers.ViTModel(config), {"pixel_values": torch.randn(2, 3, 16, 16)}
 
 
+def gemma2():
+    """Caps its scores, so low that it matters, and sees every other layer through a window."""
+    config = transformers.Gemma2Config(
+        **SMALL, num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=8, vocab_size=50, max_position_embeddings=64,
+        sliding_window=8, attn_logit_softcapping=0.5,
+    )  # fmt: skip
+    return transformers.Gemma2Model(config), tokens()
+
+
+def gpt_oss():
+    """Has a sink outside of its keys, of a few units, and windows."""
+    config = transformers.GptOssConfig(
+        **SMALL, num_key_value_heads=2, head_dim=8, vocab_size=50, max_position_embeddings=64, sliding_window=8,
+        num_local_experts=2, num_experts_per_tok=1,
+    )  # fmt: skip
+    model = transformers.GptOssModel(config)
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.self_attn.sinks.normal_(std=2.0)
+    return model, tokens()
+
+
 def tokens():
     return {"input_ids": torch.randint(0, 50, (3, 20))}
 
@@ -39,12 +61,14 @@ def padded(inputs, side):
 
 
 MODELS = {each.__name__: each for each in (gpt2, llama, bert, vit)}
+UNFUSED = {each.__name__: each for each in (gemma2, gpt_oss)}
+"""Models that attend by more than torch's fused kernels compute."""
 
 
 def build(name, factor=4, seed=0):
     """A model at random, its matrices larger than usual: else attention is uniform, and small beside the skips."""
     torch.manual_seed(seed)
-    model, inputs = MODELS[name]()
+    model, inputs = (MODELS | UNFUSED)[name]()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() == 2:

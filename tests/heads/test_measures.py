@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from bulkedge.heads.measures import COMPARED, LEVELS, MEASURES, MOST_SINKS, compared, measured
 from bulkedge.heads.sight import FEWEST, NEAR, Sight
@@ -270,3 +271,27 @@ def test_what_is_compared_is_what_is_measured(mask):
         np.testing.assert_allclose(plain[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
         if name in brief:
             np.testing.assert_array_equal(brief[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("sunk", [False, True])
+@pytest.mark.parametrize("score", [-800.0, 0.0, 4.0, 800.0])
+def test_a_sink_outside_of_the_keys(score, sunk):
+    """It takes its share of every row, which the matrix with one column more shows; the rest is as without it."""
+    rng = np.random.default_rng(5)
+    content = rng.standard_normal((2, 40, 40))
+    content[:, :, 3] += 5.0 * sunk
+    bias = np.where(np.tri(40) > 0, 0.0, -np.inf)
+    ids = rng.integers(0, 9, 40)
+    found = measured(content, bias, ids, sink_scores=np.full(2, score))
+    plain = measured(content, bias, ids)
+    whole = softmax(np.concatenate([content + bias, np.full((2, 40, 1), score)], axis=-1), axis=-1)
+    attention = whole[..., :-1]
+    values = np.linalg.svd(attention, compute_uv=False)
+    np.testing.assert_allclose(found["s1"], values[:, 0], rtol=1e-7, atol=1e-200)
+    if score < 100:
+        np.testing.assert_allclose(found["gap"], 1 - values[:, 1] / values[:, 0], rtol=1e-6)
+    busy = np.arange(40) >= FEWEST - 1
+    share = whole[..., -1] + attention[..., 3] * sunk
+    np.testing.assert_allclose(found["sink_mass"], share[:, busy].mean(axis=1), rtol=1e-10, atol=1e-12)
+    for name in set(plain) - {"s1", "gap", "sink_mass"}:
+        np.testing.assert_array_equal(found[name], plain[name], err_msg=name)

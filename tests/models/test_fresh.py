@@ -159,6 +159,44 @@ def test_draws_are_tempered_to_their_own_grid(at_once, monkeypatch):
     np.testing.assert_allclose(np.stack(found), np.stack([grid] * 3), rtol=1e-6)
 
 
+@pytest.mark.parametrize("cap", [2.0, 0.5])
+def test_fresh_heads_are_capped_as_the_head_is(cap, monkeypatch):
+    """Heated before the cap, to the temperature that is wanted after it, or to what the cap allows."""
+    model, inputs = build("gemma2")
+    for each in model.layers:
+        each.self_attn.attn_logit_softcapping = cap
+    inputs = {"input_ids": inputs["input_ids"][:1]}
+    largest, found, compared = [], [], room.compared
+
+    def noted(content, sight):
+        largest.append(float(content.abs().max()))
+        return compared(content, sight)
+
+    monkeypatch.setattr(room, "compared", noted)
+    wanted = np.array([0.02, 0.3]) * cap  # at the second, a tenth of the spread is lost to the cap
+    stream(model, lambda each: found.append(draw_fresh(each, None, wanted, 6, generator())), **inputs)
+    assert 0.5 * cap < max(largest) <= cap
+    for each in found:
+        np.testing.assert_allclose(each.betas[:, 0], room._grid(wanted, 6)[:, 0], rtol=1e-2)
+        np.testing.assert_allclose(each.betas[:, 2], room._grid(wanted, 6)[:, 2], rtol=1e-2)
+
+
+def test_fresh_heads_do_not_depend_on_sinks_outside_of_the_keys():
+    """Nor does what they are compared by: that share is told and taken away."""
+    model, inputs = build("gpt_oss")
+    inputs = {"input_ids": inputs["input_ids"][:1]}
+
+    def numbers():
+        found = []
+        stream(model, lambda each: found.append(draw_fresh(each, None, np.array([0.5, 1.0]), 6, generator())), **inputs)
+        return [each.numbers["evenness"] for each in found[:1]]
+
+    before = numbers()
+    with torch.no_grad():
+        model.layers[0].self_attn.sinks += 3
+    np.testing.assert_array_equal(numbers(), before)
+
+
 def test_spectral_distance_is_kolmogorovs():
     rng = np.random.default_rng(0)
     one, other = np.sort(rng.random(len(LEVELS))), np.sort(rng.random(len(LEVELS)) ** 1.5)
@@ -179,7 +217,7 @@ def test_a_planted_stripe_is_told():
     found = []
 
     def visit(each):
-        content, sight, _ = for_heads(lambda scores: scores, each.layer, ids)[0]
+        content, sight = for_heads(lambda scores: (scores.content, scores.sight), each.layer, ids)[0]
         content = content / spread(content, sight)[:, None, None]
         content[1] += 4.0 * torch.eye(60, dtype=torch.float64).roll(-1, 1)
         measures = measured(content, sight=sight)

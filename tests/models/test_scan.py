@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from small_models import MODELS, build, hidden  # noqa: E402
+from small_models import MODELS, UNFUSED, build, hidden  # noqa: E402
 
 import bulkedge as be  # noqa: E402
 from bulkedge.errors import DomainError, RegimeWarning, StoreError  # noqa: E402
@@ -27,7 +27,7 @@ def found():
     return be.scan(model, [IDS, (IDS * 5 + 1) % 17], draws=5, probe=False, rng=0)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(MODELS | UNFUSED))
 def test_every_architecture_is_read_and_left_alone(name):
     model, inputs = build(name)
     one = {key: each[:1] for key, each in inputs.items()}
@@ -50,6 +50,28 @@ def test_numbers_are_those_of_the_attention(found):
             heads = found.data.isel(text=text, item=slice(4 * place, 4 * place + 4))
             for name in MEASURES:
                 np.testing.assert_allclose(heads[name], expected[name], rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("name", sorted(UNFUSED))
+def test_caps_and_sinks_are_in_the_numbers(name):
+    """Against the weights that the model itself returns."""
+    model, _ = build(name)
+    scan = be.scan(model, IDS, draws=0, probe=name == "gemma2").data.isel(text=0)
+    with torch.no_grad():
+        weights = model(input_ids=IDS, output_attentions=True).attentions
+    for place, each in enumerate(weights):
+        heads, own = scan.isel(item=slice(4 * place, 4 * place + 4)), each[0].double()
+        among = own / own.sum(-1, keepdim=True)
+        entropy = -torch.xlogy(among, among).sum(-1)
+        busy = (own > 0).sum(-1)[0] >= 16
+        busy = busy | ~busy.any()  # behind a window of eight, all rows
+        np.testing.assert_allclose(heads["entropy"], entropy[:, busy].mean(-1), rtol=1e-5)
+        np.testing.assert_allclose(heads["s1"], torch.linalg.matrix_norm(own, 2), rtol=1e-5)
+        beyond = 1 - own.sum(-1)[:, busy].mean(-1).numpy()
+        no_key = heads["sink_count"].to_numpy() == 0
+        assert no_key.any()
+        np.testing.assert_allclose(heads["sink_mass"].to_numpy()[no_key], beyond[no_key], rtol=1e-5, atol=1e-6)
+    assert np.isnan(scan["predicted_entropy"]).all() == (name == "gemma2")  # moments know nothing of caps
 
 
 def test_the_same_seed_gives_the_same_scan(found):

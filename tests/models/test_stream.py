@@ -32,9 +32,10 @@ def t5():
 
 
 def names_of(model):
-    """Number of hooks of every module, and its patches."""
+    """Number of hooks of every module, its patches, and what hands out attentions."""
     hooks = [(len(each._forward_hooks), len(each._forward_pre_hooks)) for each in model.modules()]
-    return hooks, patches(model) if isinstance(model, transformers.PreTrainedModel) else ()
+    own = patches(model) if isinstance(model, transformers.PreTrainedModel) else ()
+    return hooks, own, transformers.AttentionInterface.get_interface
 
 
 @pytest.mark.parametrize("make", [whisper, t5])
@@ -120,6 +121,16 @@ def test_a_module_runs_again_on_what_it_was_given():
     assert same == [True, True, True]
     assert names_of(model) == trace
     assert torch.equal(hidden(model, inputs), before)
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="torch is too old to leave compiled code")
+def test_compiled_models_are_read_uncompiled():
+    model, inputs = build("bert")
+    expected = capture(model, **inputs)
+    found = capture(torch.compile(model, backend="eager"), **inputs)
+    assert [each.name for each in found] == [f"_orig_mod.{each.name}" for each in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.query, other.query)
 
 
 def test_an_exception_of_the_visitor_leaves_nothing_behind():

@@ -3,7 +3,8 @@
 Scores come in two parts: the *content* ``scale q . k``, and the *bias* that is added to it, positional terms and minus
 infinity where a row does not see a key. Keys that get a large share of everyone's attention are *sinks*; they are told
 first and then taken away: the other numbers are of the softmax over the keys that are left, because next to a sink all
-else looks alike. :data:`MEASURES` says what each number is.
+else looks alike. Some heads have a sink that is none of their keys: a learned score in the softmax, whose weight
+nothing gets. It is taken away first of all. :data:`MEASURES` says what each number is.
 
 >>> rng = np.random.default_rng(0)
 >>> found = measured(rng.standard_normal((2, 64, 64)))
@@ -31,6 +32,8 @@ SINK_AGREEMENT = 1 / 3
 directions of queries choose keys, some keys get as much from a fraction of the rows."""
 SINK_RATIO, MOST_SINKS = 1 / 3, 4
 """Sinks have at least this share of the strongest one's attention; if more keys than that do, none is singled out."""
+LARGEST = 600.0
+"""Scores beyond have all of the attention; exponentials of larger ones overflow."""
 
 MEASURES = {
     "beta": "Root mean square over rows of the spread of a row's content scores over the keys that it sees.",
@@ -41,8 +44,8 @@ MEASURES = {
     "largest": "Mean over rows of the largest weight.",
     "sink_mass": "Mean share of a row's attention on sinks: keys that get 5 % of the attention of the rows that see "
     "them, eight times an even share, more or less the same from all, and a third of what the strongest gets; more "
-    "than four such keys are no sinks.",
-    "sink_count": "Number of sinks.",
+    "than four such keys are no sinks. With it the share of a sink that is none of the keys, where the head has one.",
+    "sink_count": "Number of keys that are sinks.",
     "sink_position": "Position of the strongest sink, or -1.",
     "offset": "The offset of key minus row whose stripe gets most attention.",
     "offset_mass": "Mean attention along that stripe, sinks taken away.",
@@ -70,8 +73,14 @@ COMPARED = (
 """What fresh heads are measured by."""
 
 
-def measured(
-    content: Any, bias: Any = None, ids: Any = None, *, sight: Sight | None = None, factors: Any = None
+def measured(  # noqa: PLR0913 - scores in their parts, and what was worked out before
+    content: Any,
+    bias: Any = None,
+    ids: Any = None,
+    *,
+    sight: Sight | None = None,
+    factors: Any = None,
+    sink_scores: Any = None,
 ) -> dict[str, Real]:
     """Measure heads.
 
@@ -89,6 +98,9 @@ def measured(
     factors : pair of arrays, optional
         Queries (heads, rows, dim) and keys (heads, tokens, dim) whose products are the content, where they are at hand:
         the rank of the scores costs less with them.
+    sink_scores : array of shape (heads,), optional
+        Scores of a sink that is none of the keys, the same for all rows of a head. All numbers but ``sink_mass``,
+        ``s1`` and ``gap`` are of the softmax over the keys.
 
     Returns
     -------
@@ -104,7 +116,9 @@ def measured(
     found["entropy"] = xp.sum(heads.entropy * heads.sight.busy, axis=-1)
     found["content_rank"] = _content_rank(heads, factors)
     found["columns"] = xp.sum(whole, axis=1) / whole.shape[1]
-    found |= _top_two(whole) if heads.sunk else {"s1": values[:, -1], "gap": 1 - values[:, -2] / values[:, -1]}
+    found |= _top_two(whole) if heads.sunk else _first_two(values)
+    if sink_scores is not None:
+        found |= _beside_sink(heads, sink_scores)
     return {name: as_numpy(each) for name, each in found.items()}
 
 
@@ -165,6 +179,8 @@ class _Heads(NamedTuple):
     sight: Sight
     content: Any
     whole: Any
+    normaliser: Any
+    """Logarithms of the sums of exponentials of the rows of scores, (heads, rows)."""
     entropy: Any
     """Of the rows of the whole, (heads, rows)."""
     sinks: Any
@@ -184,7 +200,7 @@ class _Heads(NamedTuple):
         sinks = _sinks(whole, sight)
         sunk = bool(sight.xp.any(sinks > 0))
         rest = _softmax(content, sight, sinks)[0] if sunk else whole
-        return cls(sight, content, whole, entropy, sinks, sunk, rest)
+        return cls(sight, content, whole, normaliser, entropy, sinks, sunk, rest)
 
     @property
     def xp(self) -> Any:
@@ -244,6 +260,15 @@ def _sink_facts(heads: _Heads) -> dict[str, Any]:
         "sink_count": count,
         "sink_position": xp.where(count > 0, strongest, -xp.ones_like(strongest)),
     }
+
+
+def _beside_sink(heads: _Heads, scores: Any) -> dict[str, Any]:
+    """What a sink that is none of the keys changes: it takes its share of every row, and leaves the rest as it is."""
+    xp = heads.xp
+    left = 1 / (1 + xp.exp(xp.clip(scores[:, None] - heads.normaliser, None, LARGEST)))
+    kept = xp.matmul(heads.whole, heads.sinks[..., None])[..., 0]
+    values = _singular_values(heads.whole * left[..., None])
+    return {"sink_mass": xp.sum((1 - left * (1 - kept)) * heads.sight.busy, axis=-1)} | _first_two(values)
 
 
 def _column_facts(heads: _Heads, preferences: Preferences) -> dict[str, Any]:
@@ -351,6 +376,11 @@ def _ranks(values: Any) -> dict[str, Any]:
     }
 
 
+def _first_two(values: Any) -> dict[str, Any]:
+    """Largest singular value and relative gap, of values smallest first."""
+    return {"s1": values[:, -1], "gap": 1 - values[:, -2] / positive(values[:, -1])}
+
+
 def _top_two(whole: Any, rounds: int = 12, width: int = 6) -> dict[str, Any]:
     """Largest singular value and relative gap of matrices next to low rank, by subspace iteration."""
     xp = array_namespace(whole)
@@ -364,5 +394,4 @@ def _top_two(whole: Any, rounds: int = 12, width: int = 6) -> dict[str, Any]:
         block = xp.linalg.qr(block)[0]
     image = xp.matmul(whole, block)
     squares = xp.linalg.eigvalsh(xp.matmul(xp.matrix_transpose(image), image))
-    values = xp.sqrt(xp.clip(squares, 0.0, None))
-    return {"s1": values[:, -1], "gap": 1 - values[:, -2] / values[:, -1]}
+    return _first_two(xp.sqrt(xp.clip(squares, 0.0, None)))

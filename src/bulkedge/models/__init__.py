@@ -13,9 +13,10 @@ from bulkedge.models.weights import TABLES, embedding_table
 if TYPE_CHECKING:
     from bulkedge.models.ablation import ablate_heads
     from bulkedge.models.alarms import Alarm
+    from bulkedge.models.attending import Layer
     from bulkedge.models.circuits import Circuits, scan_weights
     from bulkedge.models.default import default_model, held_out_loss
-    from bulkedge.models.layers import Layer, Visit, capture, stream
+    from bulkedge.models.layers import Visit, capture, stream
     from bulkedge.models.loading import load_model
     from bulkedge.models.probing import ordinary_tokens, probe
     from bulkedge.models.results import Scan, compare_scans, load_scan
@@ -55,7 +56,8 @@ LAZY = {
     "alarms": ("Alarm",),
     "circuits": ("Circuits", "scan_weights"),
     "default": ("default_model", "held_out_loss"),
-    "layers": ("Layer", "Visit", "capture", "stream"),
+    "attending": ("Layer",),
+    "layers": ("Visit", "capture", "stream"),
     "loading": ("load_model",),
     "probing": ("ordinary_tokens", "probe"),
     "results": ("Scan", "compare_scans", "load_scan"),

@@ -44,6 +44,8 @@ MARGIN = 0.1
 """Least distance of middle inverse temperatures to the outer ones, as a part of the range."""
 FARTHEST = 3.0
 """Most by which a fresh head's own bend is magnified; between the outer nodes a margin of 0.1 magnifies by 2.8."""
+HEATINGS = 8
+"""How often fresh heads under a cap are heated to come nearer to the inverse temperature that is wanted."""
 TINY = 1e-9
 
 
@@ -271,10 +273,24 @@ def _grid(betas: Real, draws: int) -> Real:
 
 def _at_several(scores: Scores, grid: Real) -> dict[str, Real]:
     """Numbers of heads at several inverse temperatures each, (heads, grid)."""
-    cold = scores.content / spread(scores.content, scores.sight)[:, None, None]
-    factors = cold.new_tensor(grid)[:, :, None, None]
-    points = [compared(factors[:, place] * cold, scores.sight) for place in range(grid.shape[1])]
+    cold = scores.products / spread(scores.products, scores.sight)[:, None, None]
+    betas = cold.new_tensor(grid)
+    points = [compared(_tempered(cold, betas[:, place], scores), scores.sight) for place in range(grid.shape[1])]
     return {name: np.stack([each[name] for each in points], axis=1) for name in points[0]}
+
+
+def _tempered(cold: Tensor, betas: Tensor, scores: Scores) -> Tensor:
+    """Scores of heads at an inverse temperature each, from those at one, (heads, rows, tokens).
+
+    The layer caps what comes out of queries and keys, so these are heated until the capped scores are as hot as wanted,
+    or as the cap allows.
+    """
+    factors = betas
+    if scores.layer.softcap is not None:
+        for _ in range(HEATINGS):
+            reached = spread(scores.layer.capped(factors[:, None, None] * cold), scores.sight)
+            factors = factors * (betas / reached).clamp(max=APART**2)
+    return scores.layer.capped(factors[:, None, None] * cold)
 
 
 def spectral_distance(spectrum: Real, reference: Real) -> Real:

@@ -1,10 +1,10 @@
 """Queries and keys of every attention of a model, as its scores see them, from one forward pass.
 
-A transformers model is patched for that pass (:mod:`bulkedge.nn.patching`), so whatever goes through transformers'
-``AttentionInterface`` is seen as it comes there: after rotary positions and norms, with the mask, the positional bias
-and the scale of the scores. ``torch.nn.MultiheadAttention`` is read by hooks, in any model. Nothing is computed twice,
-and no attention matrix is formed unless it is asked for. :func:`stream` holds one layer at a time; :func:`capture`
-keeps them all.
+Whatever goes through transformers' ``AttentionInterface`` is heard as it comes there, and computed by the model's own
+kernel (:mod:`bulkedge.models.listening`): after rotary positions and norms, with the mask, the positional bias, the
+scale and the cap of the scores, and the sinks outside of the keys. ``torch.nn.MultiheadAttention`` is read by hooks, in
+any model. Nothing is computed twice, and no attention matrix is formed unless it is asked for. :func:`stream` holds one
+layer at a time; :func:`capture` keeps them all.
 
 >>> from transformers import GPT2Config, GPT2Model
 >>> import torch
@@ -16,92 +16,21 @@ keeps them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from bulkedge.errors import DomainError
-from bulkedge.models.multihead import multihead_call
-from bulkedge.nn import Call, apply_patch, transform
+from bulkedge.models.attending import Layer, check_weights, layer_of
+from bulkedge.models.listening import Asked, hearing, is_compiled
+from bulkedge.nn import check_interface
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-CAPTURED = "captured"
-"""The kind of the patch."""
-OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states")
-"""Arguments by which attention modules are given the sequence that they look at, where it is not their own."""
 CACHES = ("past_key_values", "past_key_value", "layer_past")
 """Arguments by which attention modules are given keys of tokens before."""
-_listeners: dict[str, _Listener] = {}
-"""Those that listen now, by the name that the patch of each has."""
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """The heads of one attention module.
-
-    Attributes
-    ----------
-    name : str
-        Path of the module in the model.
-    query : Tensor of shape (batch, heads, rows, dim)
-        Queries, without the scale.
-    key : Tensor of shape (batch, heads, tokens, dim)
-        Keys; those that several heads share are repeated.
-    mask : Tensor or None
-        Of booleans, who may look at whom, or of numbers that are added to the scores; it broadcasts to (batch, heads,
-        rows, tokens).
-    causal : bool
-        Whether a row sees what comes before it and itself; there is no mask then.
-    scale : float
-        Factor of the scores.
-    cross : bool
-        Whether keys are of another sequence than queries.
-    """
-
-    name: str
-    query: Tensor
-    key: Tensor
-    mask: Tensor | None
-    causal: bool
-    scale: float
-    cross: bool = False
-
-    def bias(self) -> Tensor | None:
-        """What is added to the scores: positional terms, and minus infinity for keys that a row does not see.
-
-        Returns
-        -------
-        Tensor or None
-            In double precision; it broadcasts to (batch, heads, rows, tokens). None where nothing is added.
-        """
-        if self.causal:
-            rows, tokens = self.query.shape[-2], self.key.shape[-2]
-            unseen = self.query.new_ones(rows, tokens).bool().tril(tokens - rows).logical_not()
-            return self.query.new_zeros(rows, tokens).double().masked_fill(unseen, -float("inf"))
-        if self.mask is None:
-            return None
-        if not self.mask.is_floating_point():
-            return self.query.new_zeros(()).double().masked_fill(self.mask.bool().logical_not(), -float("inf"))
-        import torch
-
-        lowest = torch.finfo(self.mask.dtype).min / 2  # what transformers writes where nothing may be seen
-        return self.mask.double().masked_fill(self.mask <= lowest, -float("inf"))
-
-    def attention(self) -> Tensor:
-        """The attention matrices, in double precision.
-
-        Returns
-        -------
-        Tensor of shape (batch, heads, rows, tokens)
-            Rows sum to one. Weights of keys that a row does not see are zero.
-        """
-        scores = self.scale * (self.query.double() @ self.key.double().mT)
-        bias = self.bias()
-        return (scores if bias is None else scores + bias).softmax(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +96,9 @@ def stream(model: nn.Module, visit: Callable[[Visit], object], **inputs: Any) ->
     Parameters
     ----------
     model : torch.nn.Module
-        A transformers model whose attention goes through the interface (as for :func:`bulkedge.nn.apply_patch`), or any
-        module with ``torch.nn.MultiheadAttention`` inside; in evaluation mode, if its attention has dropout. Patches
-        that it has are seen: what they make of queries and keys is what is shown.
+        A transformers model whose attention goes through the interface, or any module with
+        ``torch.nn.MultiheadAttention`` inside; in evaluation mode, if its attention has dropout. Patches that it has
+        are seen: what they make of queries and keys is what is shown.
     visit : callable
         Called with a :class:`Visit` after each attention module.
     **inputs : object
@@ -184,11 +113,12 @@ def stream(model: nn.Module, visit: Callable[[Visit], object], **inputs: Any) ->
     Raises
     ------
     DomainError
-        If no attention was seen, or the model computes it past transformers' interface.
+        If no attention was seen, or the model computes it past transformers' interface, or what it computes is not
+        what was heard.
     """
     import torch
 
-    listener = _Listener({id(module): name for name, module in model.named_modules()}, visit)
+    listener = _Listener(visit)
     with torch.no_grad(), listener.on(model):
         answer = model(inputs.pop("input"), **inputs) if "input" in inputs else model(**inputs)
     if not listener.seen:
@@ -206,14 +136,13 @@ class _Frame:
     module: nn.Module
     arguments: tuple[Any, ...]
     named: dict[str, Any]
-    call: Call | None = None
+    asked: Asked | None = None
 
 
 @dataclass
 class _Listener:
     """Follows a forward pass through the modules of a model."""
 
-    names: dict[int, str]
     visit: Callable[[Visit], object]
     frames: list[_Frame] = field(default_factory=list)
     repeating: list[Layer] | None = None
@@ -221,40 +150,43 @@ class _Listener:
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
-        """Hooks on every module, and a patch on the transformers models; all come off in the end."""
+        """Hooks on every module, and an ear at the interface; all come off in the end."""
         import torch
 
-        key = uuid4().hex
+        for each in transformers_models(model):
+            check_interface(each)
         with ExitStack() as stack:
-            _listeners[key] = self
-            stack.callback(_listeners.pop, key)
-            for each in transformers_models(model):
-                stack.enter_context(apply_patch(each, CAPTURED, {"listener": key}))
+            # what is inside compiled code is not heard
+            if is_compiled(model) and hasattr(torch.compiler, "set_stance"):
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             for module in model.modules():
                 stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(self._leave, with_kwargs=True).remove)
+            stack.enter_context(hearing(model, self._hear))
             fast = torch.backends.mha.get_fastpath_enabled()  # which goes past the modules
             stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
             torch.backends.mha.set_fastpath_enabled(False)
             yield
 
     def _enter(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self.frames.append(_Frame(module, arguments, named, multihead_call(module, arguments, named)))
+        self.frames.append(_Frame(module, arguments, named))
 
-    def hear(self, call: Call) -> None:
+    def _hear(self, asked: Asked) -> None:
         """Remember what the running module asks of its attention."""
-        running = [frame for frame in self.frames if frame.module is call.module]
+        running = [frame for frame in self.frames if frame.module is asked.call.module]
         if running:
-            running[-1].call = call
+            running[-1].asked = asked
 
     def _leave(self, *_: Any) -> None:
         frame = self.frames.pop()
-        if frame.call is None:
+        if frame.asked is None:
             return
-        layer = _layer(self.names[id(frame.module)], frame)
+        layer = layer_of(frame.asked, frame.named)
         if self.repeating is not None:
             self.repeating.append(layer)
             return
+        check_weights(layer, frame.asked)
+        frame.asked = None  # the model's own weights are not to be held while the layer is read
         self.seen += 1
         given = next(each for each in (*frame.arguments, *frame.named.values()) if hasattr(each, "shape"))
         self.visit(Visit(layer, frame.module, given, lambda: self._again(frame)))
@@ -292,23 +224,3 @@ def transformers_models(model: nn.Module) -> Iterator[nn.Module]:
     else:
         for child in model.children():
             yield from transformers_models(child)
-
-
-def _layer(name: str, frame: _Frame) -> Layer:
-    call = frame.call
-    assert call is not None  # noqa: S101 - for the type checker: frames without a call make no layer
-    groups = call.query.shape[1] // call.key.shape[1]
-    cross = any(frame.named.get(each) is not None for each in OTHER_SEQUENCE)
-    cross = cross or call.query.shape[2] != call.key.shape[2]
-    key = call.key.repeat_interleave(groups, dim=1)
-    return Layer(name, call.query, key, call.mask, call.causal, call.scale, cross)
-
-
-@transform(CAPTURED)
-def _captured(call: Call, parameters: Mapping[str, Any]) -> Call:
-    """Show the call, and leave it as it is."""
-    listener = _listeners.get(parameters["listener"])
-    if listener is None:
-        raise DomainError("this model was copied while its queries and keys were read; restore it: bulkedge.nn.restore")
-    listener.hear(call)
-    return call

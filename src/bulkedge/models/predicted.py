@@ -15,7 +15,7 @@ from bulkedge.heads import CausalChannel, Channel, temperature
 from bulkedge.heads.rows import mean_rows
 
 if TYPE_CHECKING:
-    from bulkedge.models.layers import Layer
+    from bulkedge.models.attending import Layer
 
 LONGER = (2, 8, 32)
 """How many times as many tokens a scan asks about."""
@@ -38,7 +38,7 @@ def predicted(layer: Layer, columns: Real) -> dict[str, Real]:
     -------
     dict of str to array
         :data:`PREDICTED`, of shape (heads,), ``longer_entropy`` and ``temperature``, of shape (heads,
-        :data:`LONGER`); nan where a mask or positional bias is in the way.
+        :data:`LONGER`); nan where a mask, a positional bias or a cap on the scores is in the way.
     """
     query, key = layer.query[0].float(), layer.key[0].float()  # predictions are not worth double precision
     heads, rows, tokens = columns.shape[0], query.shape[1], key.shape[1]
@@ -46,11 +46,11 @@ def predicted(layer: Layer, columns: Real) -> dict[str, Real]:
     found = {name: np.full(heads, np.nan) for name in PREDICTED}
     found["coupling"] = as_numpy(channel.couplings).max(axis=-1) ** 2
     found["effective_dim"] = as_numpy(channel.effective_dim)
-    if layer.causal and rows == tokens:
+    if layer.causal and rows == tokens and layer.softcap is None:
         causal = CausalChannel.from_qk(query, key, layer.scale)
         found["predicted_entropy"] = as_numpy(causal.entropy)[:, min(16, tokens - 1) :].mean(axis=-1)
         popularity = as_numpy(causal.popularity)
-    elif layer.mask is None and not layer.causal:
+    elif layer.mask is None and not layer.causal and layer.softcap is None:
         found["predicted_entropy"] = as_numpy(channel.rows(tokens).entropy)
         popularity = as_numpy(channel.popularity(key))
     else:

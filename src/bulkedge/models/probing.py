@@ -30,7 +30,8 @@ import numpy as np
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, shown
 from bulkedge.errors import DomainError
-from bulkedge.models.layers import Layer, stream
+from bulkedge.models.attending import Layer
+from bulkedge.models.layers import stream
 from bulkedge.progress import track
 from bulkedge.random import numpy_generator
 

@@ -28,8 +28,9 @@ from bulkedge.domains import Integers
 from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.heads.measures import measured
 from bulkedge.models.assembly import Reading, assembled
+from bulkedge.models.attending import Layer, with_sinks
 from bulkedge.models.fresh import COORDINATE, draw_fresh
-from bulkedge.models.layers import Layer, Visit, stream
+from bulkedge.models.layers import Visit, stream
 from bulkedge.models.predicted import predicted
 from bulkedge.models.results import Scan
 from bulkedge.models.scores import Scores, for_heads
@@ -207,26 +208,28 @@ def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
     """Measures and pictures of the heads of a layer."""
 
     def read(scores: Scores) -> dict[str, Any]:
-        content, sight, factors = scores
+        content, sight = scores.content, scores.sight
         if not bool(content.isfinite().all()):
             raise DomainError(
                 f"{layer.name}: scores are not all finite; if the model runs in half precision, try single"
             )
-        found = measured(content, sight=sight, factors=factors)
-        return found | {"picture": _picture(content if sight.added is None else content + sight.added)}
+        factors = scores.factors if layer.softcap is None else None  # capped scores are no products
+        found = measured(content, sight=sight, factors=factors, sink_scores=scores.sinks)
+        added = content if sight.added is None else content + sight.added
+        return found | {"picture": _picture(with_sinks(added, scores.sinks))}
 
     parts = for_heads(read, layer, ids)
     return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
 
 
-def _picture(scores: Tensor) -> np.ndarray[Any, Any]:
+def _picture(attention: Tensor) -> np.ndarray[Any, Any]:
     """Small pictures of attention matrices: means over blocks, on a square-root scale, 255 for the largest."""
     from torch.nn.functional import adaptive_avg_pool2d
 
-    size = (min(PICTURE, scores.shape[1]), min(PICTURE, scores.shape[2]))
-    means = adaptive_avg_pool2d(scores.softmax(-1)[:, None], size)[:, 0]
+    size = (min(PICTURE, attention.shape[1]), min(PICTURE, attention.shape[2]))
+    means = adaptive_avg_pool2d(attention[:, None], size)[:, 0]
     shades = (means / means.amax(dim=(1, 2), keepdim=True)).sqrt().mul(255).round()
-    found = np.zeros((len(scores), PICTURE, PICTURE), dtype=np.uint8)
+    found = np.zeros((len(attention), PICTURE, PICTURE), dtype=np.uint8)
     spread = [np.arange(PICTURE) * each // PICTURE for each in size]
     found[:] = as_numpy(shades).astype(np.uint8)[:, spread[0]][:, :, spread[1]]
     return found

@@ -14,7 +14,7 @@ from bulkedge.threads import one_thread
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bulkedge.models.layers import Layer
+    from bulkedge.models.attending import Layer
 
 T = TypeVar("T")
 AT_ONCE = {"cpu": 2**20, "elsewhere": 2**26}
@@ -24,12 +24,21 @@ AT_ONCE = {"cpu": 2**20, "elsewhere": 2**26}
 class Scores(NamedTuple):
     """Heads of the first sequence of a layer."""
 
-    content: Tensor
+    products: Tensor
     """``scale q . k`` in double precision, (heads, rows, tokens)."""
     sight: Sight
     """Who sees whom, and what is added to the scores."""
     factors: tuple[Tensor, Tensor]
-    """Queries with the scale, and keys: the content is their products."""
+    """Queries with the scale, and keys: their products are those."""
+    layer: Layer
+    """Of which these are some heads."""
+    sinks: Tensor | None
+    """Scores of sinks outside of the keys, one a head, or None."""
+
+    @property
+    def content(self) -> Tensor:
+        """The products, under the cap of the layer if it has one."""
+        return self.layer.capped(self.products)
 
 
 def for_heads(work: Callable[..., T], layer: Layer, ids: Any = None, along: Any = None) -> list[T]:
@@ -91,5 +100,7 @@ class _Portions(NamedTuple):
 
     def scores(self, heads: slice) -> Scores:
         query, key = self.layer.scale * self.layer.query[0, heads].double(), self.layer.key[0, heads].double()
-        content = query @ key.mT
-        return Scores(content, self.shared or Sight.of(content, self.bias[heads], self.ids), (query, key))
+        products = query @ key.mT
+        sight = self.shared or Sight.of(products, self.bias[heads], self.ids)
+        sinks = None if self.layer.sinks is None else self.layer.sinks[heads].double()
+        return Scores(products, sight, (query, key), self.layer, sinks)

@@ -17,7 +17,7 @@ from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip
 from bulkedge.nn.interface import Call, Record, install, records_of, transform, transformed
 from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.patch import remove_gap, restore_gap
-from bulkedge.nn.patching import Patch, apply_patch, patches, restore
+from bulkedge.nn.patching import Patch, apply_patch, check_interface, patches, restore
 from bulkedge.nn.power import attended_power
 from bulkedge.nn.tempering import temper
 
@@ -31,6 +31,7 @@ __all__ = [
     "apply_patch",
     "attended_power",
     "attention_variance",
+    "check_interface",
     "gap_free_attention",
     "initialise",
     "patches",

@@ -184,14 +184,35 @@ def _models(model: nn.Module) -> Iterator[Any]:
     return (inside for inside in model.modules() if isinstance(inside, PreTrainedModel))
 
 
-def _check(model: nn.Module) -> None:
-    """Refuse models that do not come to the interface."""
+def check_interface(model: nn.Module) -> None:
+    """Refuse models that do not come to transformers' ``AttentionInterface``, as far as their classes tell.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A model.
+
+    Raises
+    ------
+    DomainError
+        If the model, or a model inside it, computes its attention by itself.
+    """
     for inside in _models(model):
-        name = type(inside).__name__
         if not inside._can_set_attn_implementation() or CHOSEN in vars(type(inside.config)):
-            raise DomainError(f"{name} computes its attention by itself, past transformers' AttentionInterface")
+            raise DomainError(
+                f"{type(inside).__name__} computes its attention by itself, past transformers' AttentionInterface"
+            )
+
+
+def _check(model: nn.Module) -> None:
+    """Refuse models that cannot be patched."""
+    check_interface(model)
+    for inside in _models(model):
         if not inside._supports_sdpa:
-            raise DomainError(f"{name} does not run on torch's fused attention (sdpa), which patched models go through")
+            raise DomainError(
+                f"{type(inside).__name__} does not run on torch's fused attention (sdpa), which patched models go "
+                "through"
+            )
 
 
 def _configurations(model: nn.Module) -> Iterator[Any]:
