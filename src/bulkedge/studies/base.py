@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from abc import ABC, abstractmethod
 from dataclasses import MISSING
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Literal, Self
@@ -33,8 +34,7 @@ Preset = Literal["quick", "paper"]
 class Study(Parametric, ABC):
     """A named experiment.
 
-    One that needs an optional package names it in ``requires``, as the extra of bulkedge and the module are called, and
-    imports it when it runs.
+    One that needs an optional package names it in ``requires``, as its module is called, and imports it when it runs.
     """
 
     requires: ClassVar[tuple[str, ...]] = ()
@@ -229,6 +229,30 @@ def find(name: str) -> list[type[Study]]:
     return chosen
 
 
+def to_install(missing: tuple[str, ...]) -> str:
+    """What to tell pip for optional packages.
+
+    Parameters
+    ----------
+    missing : tuple of str
+        Names of modules.
+
+    Returns
+    -------
+    str
+        The extras of bulkedge that bring them, and the names of those that none brings.
+    """
+    try:
+        lines = metadata.requires("bulkedge") or []
+    except metadata.PackageNotFoundError:  # run from its source
+        lines = []
+    found = (re.match(r"([\w.-]+).*extra == ['\"](?!test)([\w-]+)['\"]", line) for line in lines)
+    extra_of = {each[1].replace("-", "_").lower(): each[2] for each in found if each}
+    extras = sorted({extra_of[each] for each in missing if each in extra_of})
+    others = [each for each in missing if each not in extra_of]
+    return " ".join([f"'bulkedge[{','.join(extras)}]'"] * bool(extras) + others)
+
+
 def ready(name: str) -> tuple[list[type[Study]], list[str]]:
     """The studies of that name that can run here, and sentences about those that cannot.
 
@@ -258,7 +282,7 @@ def ready(name: str) -> tuple[list[type[Study]], list[str]]:
         else:
             chosen.append(study)
     sentences = [
-        f"{', '.join(names)}: not without {' and '.join(missing)} (pip install 'bulkedge[{','.join(missing)}]')"
+        f"{', '.join(names)}: not without {' and '.join(missing)} (pip install {to_install(missing)})"
         for missing, names in lacking.items()
     ]
     if not chosen:
