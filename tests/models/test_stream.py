@@ -8,7 +8,7 @@ transformers = pytest.importorskip("transformers")
 from small_models import SMALL, build, hidden  # noqa: E402
 
 from bulkedge.errors import DomainError  # noqa: E402
-from bulkedge.models import capture, stream  # noqa: E402
+from bulkedge.models import capture, stream, watch  # noqa: E402
 from bulkedge.nn import patches  # noqa: E402
 
 IDS = torch.arange(20)[None] % 11
@@ -131,6 +131,27 @@ def test_compiled_models_are_read_uncompiled():
     assert [each.name for each in found] == [f"_orig_mod.{each.name}" for each in expected]
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.query, other.query)
+
+
+def test_two_who_listen():
+    """A model is read while it is watched: both hear it, and the one who leaves takes nothing along."""
+    model, inputs = build("llama")
+    plain = transformers.AttentionInterface.get_interface
+    with watch(model.train(), every=1) as watched:
+        names = [each.name for each in capture(model, **inputs)]
+        model(**inputs)
+    assert watched.data.sizes["step"] == 2
+    assert list(watched.data.module.to_numpy()) == names
+    assert transformers.AttentionInterface.get_interface is plain
+
+
+@pytest.mark.parametrize(("name", "words"), [("gemma2", "caps its scores"), ("gpt_oss", "has a sink outside")])
+def test_a_watch_refuses_what_it_does_not_read(name, words):
+    model, inputs = build(name)
+    trace = names_of(model)
+    with pytest.raises(DomainError, match=f"{words}.*a watch does not read yet"), watch(model.train(), every=1):
+        model(**inputs)
+    assert names_of(model) == trace
 
 
 def test_an_exception_of_the_visitor_leaves_nothing_behind():
