@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,7 +14,7 @@ from torch.nn.attention.flex_attention import create_block_mask  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 
 from bulkedge.errors import DomainError  # noqa: E402
-from bulkedge.models import capture, stream  # noqa: E402
+from bulkedge.models import capture, stream, watch  # noqa: E402
 from bulkedge.nn import apply_patch, patches, remove_gap, transform  # noqa: E402
 
 
@@ -134,9 +135,19 @@ def test_masks_in_other_shapes(monkeypatch, kernel, padding):
     model = transformers.MistralModel(config).eval()
     inputs = {"input_ids": torch.randint(0, 50, (3, 20))}
     inputs = inputs if padding is None else padded(inputs, padding)
-    expected = eager(model, inputs)
+    expected, watched = eager(model, inputs), readings(model, inputs)
     model.set_attn_implementation(kernel)
     assert_own(capture(model, **inputs), expected, blind=padding is not None)
+    for name, values in readings(model, inputs).items():
+        np.testing.assert_allclose(values, watched[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def readings(model, inputs):
+    """What a watch reads of one pass of training."""
+    with watch(model.train(), every=1, rows=20) as watched:
+        model(**inputs)
+    model.eval()
+    return watched.data.drop_vars("module")
 
 
 def test_a_kernel_that_computes_something_else_is_noticed(monkeypatch):
