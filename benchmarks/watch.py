@@ -3,7 +3,9 @@
 A step is a forward and a backward pass of a decoder on torch's fused attention. ``watched`` is a step in which all
 heads are read, ``exact`` one in which the same numbers are made of whole matrices of scores, a head and a block of rows
 at a time, and ``every 50`` the mean over fifty steps of which one is watched. Medians of steps in turn, in one run.
-Run it as ``python -m benchmarks.watch`` on the machine that is to be measured.
+``launches`` are operations of torch, but for views, that a watched step has more than a plain one: what costs on a GPU
+where tokens are few. Multiplications and bytes are those that the readings need at least, counted by hand.
+Run it as ``python -m benchmarks.watch`` on the machine that is to be measured; a GPU is used where there is one.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import bulkedge as be
 from benchmarks.harness import Table, seconds
-from bulkedge.models import listening, readings
+from bulkedge.heads.entropies import entropy_table
+from bulkedge.models import blocks, listening, visible
 
 TITLE = "The cost of watching attention"
 GPU = torch.cuda.is_available()
@@ -32,6 +36,41 @@ SIZES = {
 }
 BLOCK = 256
 """Rows of scores that the exact statistics hold at a time."""
+VIEWS = {
+    *("view", "_unsafe_view", "expand", "transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice"),
+    *("detach", "alias", "unfold", "as_strided", "split", "split_with_sizes", "diagonal", "unbind", "lift_fresh"),
+}
+"""Operations that touch no number."""
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations, but for views."""
+
+    number = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count one, and do it."""
+        del types
+        self.number += function._schema.name.split("::")[1] not in VIEWS
+        return function(*args, **(kwargs or {}))
+
+
+def launched(step: Callable[[], Any]) -> int:
+    """Operations of a step."""
+    with Launches() as found:
+        step()
+    return found.number
+
+
+def work(tokens: int, layers: int, heads: int, width: int) -> dict[str, float]:
+    """Multiplications and bytes of the readings: products of queries, and passes over arrays of their size."""
+    dim = width // heads
+    columns = visible.BLOCKS + blocks.SINGLE + 2 * visible.NEAR
+    queries, keys = layers * heads * tokens * dim, layers * heads // 4 * tokens * dim
+    # moments of queries, and what right-hand sides of dim + columns make of them; moments of a quarter as many keys
+    products = queries * (2 * dim + columns) + keys * (dim + visible.BLOCKS)
+    # queries are read or written some eight times in single precision, and the columns of scores ten times
+    return {"multiplications": products, "bytes": 4.0 * (8 * queries + 10 * queries / dim * columns + 8 * keys)}
 
 
 def decoder(tokens: int, layers: int, heads: int, width: int) -> Any:
@@ -59,7 +98,8 @@ def exact(heard: listening.Heard) -> Any:
         for start in range(0, heard.sight.rows, BLOCK):
             index = torch.arange(start, min(start + BLOCK, heard.sight.rows), device=key.device)
             bias, seen = heard.sight.bias(index)
-            scores = heard.scale * (heard.query.detach()[:, :, index] @ key.mT).float() + bias
+            scores = heard.scale * (heard.query.detach()[:, :, index] @ key.mT).float()
+            scores = scores if bias is None else scores + bias
             hidden = scores.masked_fill(~seen, -torch.inf)
             weights = hidden.softmax(-1)
             entropy = hidden.logsumexp(-1) - (weights * scores).sum(-1)
@@ -68,13 +108,15 @@ def exact(heard: listening.Heard) -> Any:
 
 
 def clock(step: Callable[[], Any]) -> float:
-    """Seconds of one step, the device's work included."""
-    if GPU:
-        torch.cuda.synchronize()
+    """Seconds of one step: the device's work included, or those of the processor, whoever else is at work on it."""
+    if not GPU:
+        began = time.process_time()
+        step()
+        return time.process_time() - began
+    torch.cuda.synchronize()
     began = time.perf_counter()
     step()
-    if GPU:
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
     return time.perf_counter() - began
 
 
@@ -102,14 +144,16 @@ def measured(tokens: int, layers: int, heads: int, width: int, repeats: int) -> 
             took = clock(function)
             if repeat:  # the first warms up
                 times[name].append(took)
+    launches = launched(watched) - launched(step)
     # another plain step in each turn would tell the spread of the machine; its quartiles do
     low, _, high = statistics.quantiles(times["plain"], n=4)
-    return {name: statistics.median(each) for name, each in times.items()} | {"spread": (high - low) / 2}
+    found = {name: statistics.median(each) for name, each in times.items()}
+    return found | {"spread": (high - low) / 2, "launches": launches} | work(tokens, layers, heads, width)
 
 
 def measurements() -> dict[str, Any]:
     """Numbers of all lengths, and where they come from."""
-    readings.gaussian_entropy(torch.ones(1), torch.ones(1))  # the table is made once
+    entropy_table()  # it is made once
     sizes: dict[str, Any] = dict(SIZES["gpu" if GPU else "cpu"])
     lengths = sizes.pop("tokens")
     device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
@@ -129,13 +173,17 @@ def tables(numbers: dict[str, Any] | None = None) -> list[Table]:
         "watched adds",
         "exact adds",
         f"every {EVERY} adds",
+        "launches",
+        "multiplications",
+        "bytes",
     ]
     result = Table(TITLE, headings, note)
     for tokens, each in numbers["lengths"].items():
         plain = each["plain"]
         parts = [each[name] / plain - 1 for name in ("watched", "exact")]
         shown = [f"{part:+.1%}" for part in (each["spread"] / plain, *parts)]
-        result.add(tokens, seconds(plain), *shown, f"{parts[0] / EVERY:+.2%}")
+        sizes = [f"{each[name]:.2g}" for name in ("multiplications", "bytes")]
+        result.add(tokens, seconds(plain), *shown, f"{parts[0] / EVERY:+.2%}", str(int(each["launches"])), *sizes)
     return [result]
 
 

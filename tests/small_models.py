@@ -79,3 +79,15 @@ def build(name, factor=4, seed=0):
 def hidden(model, inputs):
     with torch.no_grad():
         return model(**inputs).last_hidden_state
+
+
+def training(name, **wanted):
+    """A model in training mode without dropout, and its inputs."""
+    model, inputs = build(name, **wanted)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    for key, value in vars(model.config).items():
+        if key.endswith(("pdrop", "dropout_prob", "dropout")) and isinstance(value, float):
+            setattr(model.config, key, 0.0)
+    return model.train(), inputs

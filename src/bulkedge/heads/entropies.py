@@ -1,9 +1,10 @@
-"""Entropy of rows of Gaussian scores as a table in spread and number of keys, for arrays on any device.
+"""Rows of Gaussian scores as tables in spread and number of keys, for arrays on any device.
 
 The mean entropy of a row whose ``n`` scores are Gaussian with standard deviation ``beta`` is smooth in
 ``log(1 + beta)`` and in ``log n``, from uniform rows through freezing (``beta = sqrt(2 log n)``) to rows on one key. It
-is tabulated once, by the integrals of :func:`bulkedge.propagation.trainability.gibbs_of_gaussians`, and interpolated by
-cubics, so that every row may have a spread and a number of keys of its own and nothing leaves the device that it is on.
+is tabulated once, by the integrals of :func:`bulkedge.propagation.trainability.gibbs_of_gaussians`, and refined by
+cubics to a grid on which straight lines do, so that every row may have a spread and a number of keys of its own and
+nothing leaves the device that it is on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+from scipy.interpolate import RectBivariateSpline
 
 from bulkedge.arrays import Real
 from bulkedge.propagation.trainability import gibbs_of_gaussians
@@ -19,29 +21,38 @@ HOTTEST, FAR = 12.0, 24.0
 """Largest spread in the table, and the one from which hotter rows follow. Frozen rows have the entropy
 ``c/beta + d/beta**2``, since what they lack to one key for all is the gap between their largest scores."""
 SPREADS, COUNTS = 41, 21
-"""Nodes, evenly in ``log(1 + beta)`` up to :data:`HOTTEST`, and at powers of two of the number of keys."""
-SPREAD_STEP, COUNT_STEP = float(np.log1p(HOTTEST)) / (SPREADS - 1), float(np.log(2.0))
+"""Nodes of the integrals, evenly in ``log(1 + beta)`` up to :data:`HOTTEST`, and at powers of two of the keys."""
+FINER = 12
+"""How many times finer the table is than these."""
+LAST_SPREAD, LAST_COUNT = float(np.log1p(HOTTEST)), float((COUNTS - 1) * np.log(2.0))
+"""Ends of the table, in ``log(1 + beta)`` and ``log n``; it begins at zero in both."""
 
 
 @cache
 def entropy_table() -> Real:
-    """Mean entropies of rows of Gaussian scores.
+    """Mean entropies of rows of Gaussian scores, and what else their weights are made of, on a fine grid.
 
     Returns
     -------
-    array of shape (SPREADS + 1, COUNTS)
-        In nats; spreads ``exp(i SPREAD_STEP) - 1`` and ``2**j`` keys, one to a million. The last row has the constants
-        ``c`` of the frozen rows beyond the table; their ``d`` follows, as the entropy is continuous.
+    array of shape (3, (SPREADS - 1) * FINER + 1, (COUNTS - 1) * FINER + 1)
+        For spreads evenly in ``log(1 + beta)`` and keys evenly in ``log n``, one to a million: first entropies in nats;
+        then the mean score of a row, by its own weights, over the spread (the logarithm of the sum of ``exp(score)`` is
+        the entropy and ``beta`` times that); then, the same for all spreads, the constants ``c`` of the frozen rows
+        beyond the table; their ``d`` follows, as the entropy is continuous.
     """
-    spreads = [*np.expm1(SPREAD_STEP * np.arange(SPREADS)), FAR]
-    table = np.array([[_entropy(float(spread), 2**j) for j in range(COUNTS)] for spread in spreads])
+    spreads = np.expm1(np.linspace(0.0, LAST_SPREAD, SPREADS))
+    table = np.array([[_row(float(spread), 2**j) for j in range(COUNTS)] for spread in [*spreads, FAR]])
     table[:, 0] = 0.0  # a row of one key, of which rounding leaves a trace
-    last, far = HOTTEST * table[-2], FAR * table[-1]
-    table[-1] = (FAR * far - HOTTEST * last) / (FAR - HOTTEST)
-    table.flags.writeable = False
-    return table
+    places = np.arange(SPREADS), np.arange(COUNTS)
+    fine = [np.linspace(0.0, each[-1], each[-1] * FINER + 1) for each in places]
+    entropies, scores = (np.maximum(RectBivariateSpline(*places, table[:-1, :, k])(*fine), 0.0) for k in (0, 1))
+    last, far = HOTTEST * entropies[-1], FAR * np.interp(fine[1], places[1], table[-1, :, 0])
+    frozen = (FAR * far - HOTTEST * last) / (FAR - HOTTEST)
+    found: Real = np.stack([entropies, scores, np.broadcast_to(frozen, entropies.shape)])
+    found.flags.writeable = False
+    return found
 
 
-def _entropy(spread: float, count: int) -> float:
+def _row(spread: float, count: int) -> tuple[float, float]:
     sums = gibbs_of_gaussians(spread, count)
-    return sums.log_sum - spread * sums.score
+    return sums.log_sum - spread * sums.score, sums.score

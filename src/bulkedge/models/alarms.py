@@ -4,17 +4,18 @@ Let ``freezing = sqrt(2 log l)``, with ``l`` keys: rows of Gaussian scores that 
 on a few keys, whatever the values (the random energy model). A spread (``beta``) is
 
 * ``hot`` (a note) beyond half of it: entropies begin to fall faster than ``beta**2/2``;
+* ``growing`` (a note) where it grew from each of the last five readings to the next, and at the pace of these would
+  freeze rows before the run is twice as long;
 * ``frozen`` (a warning) beyond it: rows read single keys, and gradients of scores are nearly zero for all others;
-* ``runaway`` (an alarm) where half of the heads of a layer are beyond :data:`BEYOND` times freezing, and the median
-  grew from each of the last three readings to the next: no gradient of the softmax holds them back any more.
+* ``runaway`` (an alarm) where half of the heads of a layer are beyond :data:`BEYOND` times freezing, the median grew
+  from each of the last three readings to the next, and it is at least twice what it was when the run was half as long:
+  no gradient of the softmax holds them back any more.
 
-The residual, measured less predicted entropy, is what is not Gaussian in a head: sinks, copies, order. It *drifts* (an
-alarm) where it changes between two readings by more than all changes before explain: those of the head, or of all heads
-if these were larger, because a head that wakes up while others learn is no fault. They are taken as Gaussian of unknown
-variance: the change over their root mean square is then at most Student's t, and the k-th test of each of n heads gets
-the level ``rate * 6/(pi k)**2 / n``, which adds up to ``rate`` for a run of whatever length (Bonferroni).
+Three readings are tested for jumps (:mod:`bulkedge.models.jumps` has the null and its rate, a third of it for each):
+the residual, measured less predicted entropy, which is what is not Gaussian in a head (``drift``); the log-odds of the
+mass on the most popular key (``sink``); and the share of a layer's values that all tokens have in common (``copies``).
 
-Each kind is reported once for a head.
+Each kind is reported once for a head, or for a layer.
 """
 
 from __future__ import annotations
@@ -26,32 +27,39 @@ from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
-from scipy import stats
 
 from bulkedge.arrays import Real
+from bulkedge.models.jumps import FIRST, RATE, find_jumps
 from bulkedge.propagation.trainability import freezing_beta
 
-RATE = 0.01
-"""Chance of a false alarm of a drift in a run."""
 BEYOND = 3.0
 """Multiples of freezing beyond which growth is called a runaway."""
-FIRST = 8
-"""Changes of a residual that are needed before one is tested, and readings after which a head may be called dead."""
-NOTABLE = 0.1
-"""Nats; smaller changes of a residual are no alarm, however surely they are there."""
+GROWING = 5
+"""Readings in a row from which a growth is extrapolated."""
 COLLAPSED = 0.1
 """Share of the uniform entropy below which all heads of a layer are when its entropy has collapsed."""
 STILL, EVEN = 0.05, 1.5
 """Spread below which, and popularity over the uniform one up to which, a head is dead: it averages its values."""
+CLOSING = 0.5
+"""Squared coupling at which the second singular value of a long head comes up to the first."""
+ALIKE = 0.9
+"""Share of the values' power in their mean beyond which the tokens of a layer are one."""
+NOTABLE = {"drift": 0.1, "sink": 0.5, "copies": 0.05}
+"""Changes that are no jump, however surely they are there: of the residual in nats, of log-odds, of a share."""
 
 Grade = Literal["note", "warning", "alarm"]
 REMEDIES = {
     "hot": "watch it; nothing to do while the spread stands still",
-    "frozen": "lower the learning rate, or the scale of the weights of queries and keys",
+    "growing": "QK-norm or a smaller learning rate of queries and keys, before that step",
+    "frozen": "lower the learning rate, or the scale of the weights of queries and keys; nn.temper for a trained model",
     "runaway": "QK-norm, or a smaller learning rate of queries and keys, from the start of the run",
     "collapse": "QK-norm, a smaller learning rate, or a longer warm-up",
+    "gap": "nothing by itself, half of the heads of trained encoders are there; nn.remove_gap if tokens become alike",
+    "alike": "larger skips or smaller attention outputs at the start; nn.remove_gap takes out what all tokens share",
     "dead": "a larger initial scale of queries and keys; prune the head if the loss does not mind",
-    "drift": "look at first_mass and popular_mass: a sink is the usual reason, copied or repeated tokens the next",
+    "drift": "look at first_mass, popular_mass and the batch: sinks and repeated tokens are the usual reasons",
+    "sink": "look at expected_position: a first token or a separator is usual, any other is worth a look at the data",
+    "copies": "look at the batch: repeated or padded tokens that the mask does not hide",
     "not finite": "stop: lower the learning rate, clip gradients, or compute the scores in a wider type",
 }
 
@@ -100,14 +108,15 @@ def find_alarms(data: xr.Dataset) -> tuple[Alarm, ...]:
     ----------
     data : xarray.Dataset
         Readings by step, layer and head, as :attr:`bulkedge.models.watching.Watch.data` has them; its attribute
-        ``rate`` is the chance of a false drift.
+        ``rate`` is the chance of a false jump in a hundred readings.
 
     Returns
     -------
     tuple of Alarm
         In the order of steps. What is said of a step depends on no later one.
     """
-    found = [*_heat(data), *_runaway(data), *_collapsed(data), *_dead(data), *_drift(data), *_broken(data)]
+    rules = (_heat, _growing, _runaway, _collapsed, _gap, _alike, _dead, _jumped, _broken)
+    found = [each for rule in rules for each in rule(data)]
     return tuple(sorted(found, key=lambda each: (each.step, each.layer, each.head is not None, each.head or 0)))
 
 
@@ -153,14 +162,12 @@ def _heat(data: xr.Dataset) -> Iterator[Alarm]:
 def _runaway(data: xr.Dataset) -> Iterator[Alarm]:
     """Said of a layer: single heads that read single keys are at home in healthy runs."""
     beta, freezing = _numbers(data, "beta"), _freezing(data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a layer that was not called is nan
-        typical, limits = np.nanmedian(beta, axis=2), np.nanmax(freezing, axis=2)
+    typical, limits = _median(beta), np.max(freezing, axis=2)
     here = np.zeros((*typical.shape, 1), dtype=bool)
     # growth over the last two intervals, so that one noisy reading is none
-    here[2:, :, 0] = (
-        (typical[2:] >= BEYOND * limits[2:]) & (typical[2:] > typical[1:-1]) & (typical[1:-1] > typical[:-2])
-    )
+    grew = (typical[2:] > typical[1:-1]) & (typical[1:-1] > typical[:-2])
+    doubled = typical[2:] >= 2 * typical[np.arange(2, len(typical)) // 2]  # slow growth late in a run is learning
+    here[2:, :, 0] = (typical[2:] >= BEYOND * limits[2:]) & grew & doubled
     for n, layer, _ in _first(here):
         own, limit, before = typical[n, layer], limits[n, layer], typical[n - 2, layer]
         words = (
@@ -181,58 +188,93 @@ def _collapsed(data: xr.Dataset) -> Iterator[Alarm]:
         yield _alarm(data, n, layer, None, "collapse", "alarm", {"share": own}, words)
 
 
+def _growing(data: xr.Dataset) -> Iterator[Alarm]:
+    """Spreads that grow at a pace which will freeze rows."""
+    beta, freezing, steps = _numbers(data, "beta"), _freezing(data), data.step.to_numpy().astype(float)
+    ends = np.full(beta.shape, np.nan)
+    for n in range(GROWING, len(beta)):
+        recent = beta[n - GROWING : n + 1]
+        pace = (recent[-1] - recent[0]) / (steps[n] - steps[n - GROWING])
+        grows = (np.diff(recent, axis=0) > 0).all(axis=0) & (recent[-1] < freezing[n])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            end = steps[n] + (freezing[n] - recent[-1]) / pace
+        ends[n] = np.where(grows & (end <= 2 * steps[n]), end, np.nan)
+    for n, layer, head in _first(np.isfinite(ends)):
+        own, limit, end = beta[n, layer, head], freezing[n, layer, head], ends[n, layer, head]
+        words = f"scores of a row spread by {own:.3g}; at the pace of their growth rows freeze at step {end:.0f}."
+        numbers = {"beta": own, "freezing": limit, "step": end}
+        yield _alarm(data, n, layer, head, "growing", "note", numbers, words)
+
+
+def _gap(data: xr.Dataset) -> Iterator[Alarm]:
+    coupling = _numbers(data, "coupling")
+    for n, layer, head in _first(coupling > CLOSING):
+        own = coupling[n, layer, head]
+        words = f"its largest squared coupling is {own:.3g}, beyond {CLOSING:g}: the gap of long sequences closes."
+        yield _alarm(data, n, layer, head, "gap", "note", {"coupling": own}, words)
+
+
+def _alike(data: xr.Dataset) -> Iterator[Alarm]:
+    """Said of a layer where the mean of all tokens is nearly all there is in most of its heads, and stays so."""
+    typical = _median(_numbers(data, "likeness"))
+    here = np.zeros((*typical.shape, 1), dtype=bool)
+    for n in range(FIRST, len(typical)):  # many runs pass through such a state while they learn frequencies of tokens
+        here[n, :, 0] = (typical[n - FIRST : n + 1] > ALIKE).all(axis=0)
+    for n, layer, _ in _first(here):
+        own = typical[n, layer]
+        words = (
+            f"{own:.1%} of the power of its values is the same for all tokens since {FIRST} readings: rank collapse."
+        )
+        yield _alarm(data, n, layer, None, "alike", "warning", {"likeness": own}, words)
+
+
 def _dead(data: xr.Dataset) -> Iterator[Alarm]:
+    """Heads that are uniform for long, though they were not before, or though most others are not."""
     beta, popular, uniform = (_numbers(data, name) for name in ("beta", "popular_mass", "popular_uniform"))
     still = (beta < STILL) & (popular < EVEN * uniform)
+    awake = np.isfinite(beta) & ~still
     here = np.zeros_like(still)
     for n in range(FIRST, len(still)):  # at the start all heads are like that
-        here[n] = still[n - FIRST : n + 1].all(axis=0)
+        most = awake[n - FIRST : n + 1].all(axis=0).sum() > np.isfinite(beta[n]).sum() / 2
+        once = awake[: n - FIRST + 1].any(axis=0)
+        here[n] = still[n - FIRST : n + 1].all(axis=0) & (most | once)
     for n, layer, head in _first(here):
         own = beta[n, layer, head]
         words = f"its rows are uniform since {FIRST} readings (spread {own:.2g}): it averages the values."
         yield _alarm(data, n, layer, head, "dead", "warning", {"beta": own}, words)
 
 
-def drift_level(test: int, heads: int, rate: float) -> float:
-    """Level of the k-th test of a residual's change, of all tests that are made.
-
-    Parameters
-    ----------
-    test : int
-        k, from one on.
-    heads : int
-        Heads of the model.
-    rate : float
-        Chance of a false alarm in a whole run.
-
-    Returns
-    -------
-    float
-        ``rate * 6/(pi k)**2 / heads``, whose sum over k and heads is the rate.
-    """
-    return rate * 6 / (np.pi * test) ** 2 / heads
+def _median(values: Real) -> Real:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a layer that was not called is nan
+        found: Real = np.nanmedian(values, axis=2)
+    return found
 
 
-def _drift(data: xr.Dataset) -> Iterator[Alarm]:
-    residual = _numbers(data, "residual")
-    changes = np.diff(residual, axis=0)
-    heads, rate = residual[0].size, float(data.attrs.get("rate", RATE))
-    here, scores = np.zeros_like(residual, dtype=bool), np.zeros_like(residual)
-    for n in range(FIRST, len(changes)):
-        own = np.sqrt(np.mean(changes[:n] ** 2, axis=0))
-        scale = np.fmax(own, np.sqrt(np.nanmean(changes[:n] ** 2)))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scores[n + 1] = np.abs(changes[n]) / scale
-        limit = stats.t.isf(drift_level(n - FIRST + 1, heads, rate) / 2, n)
-        here[n + 1] = (scores[n + 1] > limit) & (np.abs(changes[n]) > NOTABLE)
-    for n, layer, head in _first(here):
-        own, before, score = residual[n, layer, head], residual[n - 1, layer, head], scores[n, layer, head]
-        words = (
-            f"its entropy is {own:+.2f} nats from what the spread of its scores predicts, {before:+.2f} one reading "
-            f"before: {score:.2g} times the usual change."
-        )
-        numbers = {"residual": own, "before": before, "score": score}
-        yield _alarm(data, n, layer, head, "drift", "alarm", numbers, words)
+def _jumped(data: xr.Dataset) -> Iterator[Alarm]:
+    rate = float(data.attrs.get("rate", RATE)) / len(NOTABLE)
+    popular = np.clip(_numbers(data, "popular_mass"), 1e-6, 1 - 1e-6)
+    alike = _median(_numbers(data, "likeness"))[..., None]
+    series = {"drift": _numbers(data, "residual"), "sink": np.log(popular / (1 - popular)), "copies": alike}
+    for kind, values in series.items():
+        jumps = find_jumps(values, rate, NOTABLE[kind])
+        for n, layer, head in _first(jumps.here):
+            own, before, score = values[n, layer, head], values[n - 1, layer, head], jumps.score[n, layer, head]
+            if kind == "sink":
+                own, before = popular[n, layer, head], popular[n - 1, layer, head]
+            words = JUMPED[kind].format(own=own, before=before, score=score)
+            numbers = {"now": own, "before": before, "score": score}
+            yield _alarm(data, n, layer, None if kind == "copies" else head, kind, "alarm", numbers, words)
+
+
+JUMPED = {
+    "drift": "its entropy is {own:+.2f} nats from what the spread of its scores predicts, {before:+.2f} one reading "
+    "before: {score:.2g} times the largest change so far.",
+    "sink": "its most popular key takes {own:.0%} of the attention, {before:.0%} one reading before: {score:.2g} times "
+    "the largest change so far.",
+    "copies": "{own:.0%} of the power of its values is the same for all tokens, {before:.0%} one reading before: "
+    "{score:.2g} times the largest change so far.",
+}
 
 
 def _broken(data: xr.Dataset) -> Iterator[Alarm]:

@@ -8,14 +8,15 @@ on the model but hooks, which come off in the end.
 
 :func:`hearing` is the mechanism; a scan uses it for one pass (:mod:`bulkedge.models.layers`). :class:`Listener` is
 for training: it hears the passes in training mode that are wanted. What runs outside of one is not heard: evaluation,
-and the second forward pass of gradient checkpointing.
+and the second forward pass of gradient checkpointing. Inside of compiled code nobody is asked, so that a pass of a
+compiled model that is to be read runs without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from bulkedge.errors import DomainError
 from bulkedge.models.multihead import multihead_call
-from bulkedge.models.readings import Visible
+from bulkedge.models.visible import Visible
 from bulkedge.nn import Call, records_of, transformed
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class Heard(NamedTuple):
     key: Tensor
     scale: float
     sight: Visible
+    value: Tensor | None = None
+    """None where values are not known: ``torch.nn.MultiheadAttention`` makes them inside."""
 
 
 @dataclass(eq=False)
@@ -126,11 +129,16 @@ class Listener:
         Called at the beginning of each pass in training mode; whether this one is to be read.
     hear : callable
         Called with each attention of a pass that is read.
+    ended : callable
+        Called at the end of such a pass, whatever became of it.
     """
 
     wanted: Callable[[], bool]
     hear: Callable[[Heard], object]
+    ended: Callable[[], object] = lambda: None
     reading: bool = False
+    compiled: bool = False
+    eager: ExitStack = field(default_factory=ExitStack)
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
@@ -146,23 +154,45 @@ class Listener:
         None
             Nothing.
         """
-        if is_compiled(model):
-            raise DomainError(
-                f"{type(model).__name__} is compiled: what its attentions are asked is inside compiled code. Watch the "
-                "model before torch.compile, or for the steps that are to be read"
-            )
+        self.compiled = is_compiled(model)
         with ExitStack() as stack:
             stack.enter_context(hearing(model, self._show, lambda: self.reading))
-            stack.callback(model.register_forward_pre_hook(self._begin).remove)
-            stack.callback(model.register_forward_hook(self._end, always_call=True).remove)
+            if getattr(model, "_compiled_call_impl", None) is None:
+                stack.callback(model.register_forward_pre_hook(self._begin).remove)
+                stack.callback(model.register_forward_hook(self._end, always_call=True).remove)
+            else:
+                stack.enter_context(self._around(model))
             stack.callback(self._end)
             yield
 
+    @contextmanager
+    def _around(self, model: Any) -> Iterator[None]:
+        """Begin and end passes of a model that ``model.compile()`` compiled: its hooks are inside of compiled code."""
+        plain = model._compiled_call_impl
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._begin(model)
+            try:
+                return plain(*arguments, **named)
+            finally:
+                self._end()
+
+        model._compiled_call_impl = call
+        try:
+            yield
+        finally:
+            model._compiled_call_impl = plain
+
     def _begin(self, model: nn.Module, *_: Any) -> None:
         self.reading = model.training and not torch.compiler.is_compiling() and self.wanted()
+        if self.reading and self.compiled:
+            self.eager.enter_context(torch.compiler.set_stance("force_eager"))
 
     def _end(self, *_: Any) -> None:
-        self.reading = False
+        if self.reading:
+            self.reading = False
+            self.eager.close()
+            self.ended()
 
     def _show(self, asked: Asked) -> None:
         call = asked.call
@@ -175,7 +205,9 @@ class Listener:
         if mask is not None and mask.ndim < 4:
             mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
         sight = Visible(mask, call.causal, window, rows, keys)
-        self.hear(Heard(asked.name, call.query, call.key, call.scale, sight))
+        value = None if isinstance(call.module, torch.nn.MultiheadAttention) else call.value
+        name = asked.name.replace("_orig_mod.", "")
+        self.hear(Heard(name, call.query, call.key, call.scale, sight, value))
 
 
 @dataclass(eq=False)
@@ -185,6 +217,8 @@ class _Ear:
     names: dict[int, str]
     hear: Callable[[Asked], object]
     reading: Callable[[], bool]
+    padding: tuple[Any, int, Any] = (None, 0, None)
+    """The last mask of padding, how often it was changed in place, and the same as booleans."""
 
     def multihead(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """An attention of torch is called."""
@@ -201,7 +235,9 @@ class _Ear:
         if id(call.module) not in self.names:
             return
         if mask is not None and mask.ndim == 2:  # padding, as flash attention takes it
-            mask = mask[:, None, None, -call.key.shape[2] :].bool()
+            if self.padding[0] is not mask or self.padding[1] != mask._version:
+                self.padding = (mask, mask._version, mask.bool())
+            mask = self.padding[2][:, None, None, -call.key.shape[2] :]
         elif implementation == "eager" or mask is not None:  # that mask is all there is
             call, window = call._replace(causal=False), None
         call = call._replace(mask=mask, causal=call.causal and call.query.shape[2] > 1)

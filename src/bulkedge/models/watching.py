@@ -24,9 +24,10 @@ import xarray as xr
 
 from bulkedge.domains import Integers, Interval
 from bulkedge.errors import DomainError, StoreError
-from bulkedge.models.alarms import RATE, Alarm, find_alarms
+from bulkedge.models.alarms import Alarm, find_alarms
+from bulkedge.models.jumps import RATE
 from bulkedge.models.listening import Heard, Listener
-from bulkedge.models.readings import NAMES, readings
+from bulkedge.models.readings import NAMES, TOGETHER, Inputs, readings
 from bulkedge.records import written
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 RESIDUAL = "measured less predicted entropy of the rows that are read exactly (nats)"
 SHOWN = {
     "entropy": ("entropy", "mean"),
+    "expected_entropy": ("expected_entropy", "mean"),
     "predicted_entropy": ("predicted_entropy", "mean"),
     "residual": ("residual", "mean"),
     "beta": ("beta", "mean"),
@@ -43,8 +45,11 @@ SHOWN = {
     "logit_max": ("logit", "max"),
     "logit_bound": ("logit_bound", "max"),
     "dimension": ("dimension", "mean"),
+    "coupling_max": ("coupling", "max"),
+    "likeness": ("likeness", "mean"),
     "first_mass_max": ("first_mass", "max"),
     "popular_mass_max": ("popular_mass", "max"),
+    "expected_popular_max": ("expected_popular", "max"),
 }
 """Metrics of a layer: what they are called, of which reading they are, and what is taken over its heads."""
 
@@ -54,19 +59,22 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
 
     Use it as a context manager around the training loop. In every ``every``-th forward pass in training mode, the
     first included, all attentions are read; outputs, gradients and kernels are those of the model, bit for bit, and
-    the host waits for nothing until a result is asked for.
+    the host waits for nothing until a result is asked for. (Passes of compiled models that are read run uncompiled,
+    which rounds differently.)
 
     Parameters
     ----------
     model : torch.nn.Module
         A transformers model whose attention goes through the ``AttentionInterface`` (eager, sdpa or flash), any module
-        around one, or one with ``torch.nn.MultiheadAttention`` inside; not compiled.
+        around one, or one with ``torch.nn.MultiheadAttention`` inside. Of a compiled model give what is called:
+        what ``torch.compile`` returned, not what it was given.
     every : int
         Steps from one reading to the next.
     rows : int
         Rows of each of up to eight sequences of the batch that are read exactly, evenly spaced.
     rate : float
-        Chance of a false alarm of a drifting residual in the whole run, if residuals change at random as they did.
+        Chance of a false alarm of a reading that jumps, in a hundred readings of all heads, if changes are as they were
+        (:mod:`bulkedge.models.jumps`).
 
     Returns
     -------
@@ -76,8 +84,7 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     Raises
     ------
     DomainError
-        If the model is compiled; in a forward pass, if an attention is none that can be read; at the end, if none was
-        seen.
+        In a forward pass, if an attention is none that can be read; at the end, if none was seen.
     """
     every, rows = Integers(1, 10**9).check("every", every), Integers(1, 4096).check("rows", rows)
     return Watch(model, every, rows, Interval(1e-12, 0.5).check("rate", rate))
@@ -100,7 +107,8 @@ class Watch:
         self._stack = ExitStack()
         self._counting, self._last, self._passes = True, -1, 0
         self._calls: list[str] = []
-        self._pending: list[tuple[int, str, Tensor]] = []
+        self._queue: list[tuple[str, Inputs, list[int]]] = []
+        self._pending: list[tuple[int, list[str], Tensor]] = []
         self._read: dict[tuple[int, str], Any] = {}
 
     def __repr__(self) -> str:
@@ -110,7 +118,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         """Begin to listen."""
-        self._stack.enter_context(Listener(self._wanted, self._hear).on(self._model))
+        self._stack.enter_context(Listener(self._wanted, self._hear, self._flush).on(self._model))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -118,6 +126,11 @@ class Watch:
         self._stack.close()
         if kind is None:
             self._check()
+
+    @property
+    def seen(self) -> bool:
+        """Whether anything was read so far."""
+        return bool(self._read or self._pending)
 
     def at(self, step: int) -> None:
         """Say which step of the training comes next, and stop counting forward passes.
@@ -143,26 +156,44 @@ class Watch:
         self._calls.append(heard.name)
         again = self._calls.count(heard.name)
         name = heard.name if again == 1 else f"{heard.name}#{again}"
-        found = readings(heard.query, heard.key, heard.scale, heard.sight, self._rows)
-        self._pending.append((self._last, name, found))
+        query, key, value = (None if x is None else x.detach() for x in (heard.query, heard.key, heard.value))
+        assert query is not None and key is not None  # noqa: PT018, S101 - for the checker of types
+        asked = Inputs(query, key, value, heard.scale, heard.sight)
+        waiting = sum(each.entries for _, each, _ in self._queue)
+        if self._queue and (waiting + asked.entries > TOGETHER or not asked.fits(self._queue[0][1])):
+            self._flush()
+        self._queue.append((name, asked, _versions(asked)))
+
+    def _flush(self) -> None:
+        """Read the layers that wait for it; their queries and keys are let go."""
+        queue, self._queue = self._queue, []
+        if not queue:
+            return
+        for name, asked, versions in queue:
+            if versions != _versions(asked):
+                raise DomainError(f"queries or keys of {name} were changed in place before they could be read")
+        found = readings([asked for _, asked, _ in queue], self._rows)
+        self._pending.append((self._last, [name for name, _, _ in queue], found))
 
     def _keys(self) -> list[tuple[int, str]]:
-        return [*self._read, *((step, name) for step, name, _ in self._pending)]
+        return [*self._read, *((step, name) for step, names, _ in self._pending for name in names)]
 
     def _check(self) -> None:
-        if self._read or self._pending:
+        if self.seen:
             return
         why = (
             "neither transformers' AttentionInterface nor torch.nn.MultiheadAttention was called"
             if self._passes
-            else "it was not called in training mode, uncompiled; if a part of it is called by itself, watch that"
+            else "it was not called in training mode; if a part of it, or what torch.compile made of it, is called by "
+            "itself, watch that"
         )
         raise DomainError(f"no attention of {type(self._model).__name__} was seen: {why}")
 
     def _fetch(self) -> None:
         """Bring to the host what was read since the last time; the only place that waits for the device."""
-        for step, name, found in self._pending:
-            self._read[step, name] = found.cpu().double().numpy()
+        for step, names, found in self._pending:
+            numbers = found.cpu().double().numpy()
+            self._read |= {(step, name): numbers[:, n] for n, name in enumerate(names)}
         self._pending.clear()
 
     @property
@@ -237,6 +268,20 @@ class Watch:
 
         return callback(self)
 
+    def lightning(self) -> Any:
+        """A callback for Lightning's Trainer that logs :meth:`metrics` as often as that logs.
+
+        It tells the watch the Trainer's steps, so that batches that accumulate gradients count once.
+
+        Returns
+        -------
+        lightning.pytorch.Callback
+            For ``Trainer(callbacks=[...])``.
+        """
+        from bulkedge.models.trainer import lightning_callback
+
+        return lightning_callback(self)
+
     def attach(self, trainer: Any) -> None:
         """Add the callback to a Trainer, before those that report to trackers.
 
@@ -280,3 +325,9 @@ class Watch:
         data = data.assign_coords(module=data.module.astype(object))
         data.to_zarr(path, zarr_format=3, consolidated=False)
         return path
+
+
+def _versions(asked: Inputs) -> list[int]:
+    """How often queries, keys and values were changed in place; in inference mode nobody counts."""
+    arrays = [each for each in asked[:3] if each is not None]
+    return [0 if each.is_inference() else each._version for each in arrays]

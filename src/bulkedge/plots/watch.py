@@ -12,7 +12,20 @@ from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator, NullFormatte
 
 from bulkedge.plots.style import COLOURS, panels, styled
 
-MARKERS = {"hot": ".", "frozen": "s", "runaway": "^", "collapse": "v", "dead": "x", "drift": "D", "not finite": "P"}
+MARKERS = {
+    "hot": ".",
+    "growing": ".",
+    "frozen": "s",
+    "runaway": "^",
+    "collapse": "v",
+    "gap": ".",
+    "alike": "h",
+    "dead": "x",
+    "drift": "D",
+    "sink": "p",
+    "copies": "*",
+    "not finite": "P",
+}
 
 
 def plot_watch(data: xr.Dataset, alarms: Sequence[Any] = ()) -> Figure:

@@ -109,31 +109,26 @@ class Watch(Study):
     def _trained(self, seed: int, way: int) -> dict[str, Any]:
         """One run: its losses, spreads, alarm and end."""
         import torch
-        from torch.nn.functional import cross_entropy
 
         from bulkedge.models import watch
 
-        learnt, held_out = _texts()
-        model, generator = _decoder(seed, self.tokens), torch.Generator().manual_seed(seed)
+        learnt, held_out = texts()
+        model, generator = decoder(seed, self.tokens), torch.Generator().manual_seed(seed)
         if way == len(WAYS) - 1:
             _normalised(model)
         adam = torch.optim.Adam(model.parameters(), lr=(self.low, self.middle, self.high, self.high)[way])
-
-        def loss_of(windows: Any) -> Any:
-            logits = model(input_ids=windows).logits
-            return cross_entropy(logits[:, :-1].flatten(0, 1), windows[:, 1:].flatten())
 
         losses = []
         with watch(model.train(), every=self.every) as watched:
             for _ in range(self.steps):
                 adam.zero_grad()
-                loss = loss_of(_batch(learnt, self.batch, self.tokens, generator))
+                loss = loss_of(model, batch_of(learnt, self.batch, self.tokens, generator))
                 loss.backward()
                 adam.step()
                 losses.append(loss.detach())
         with torch.no_grad():
             end = [
-                float(loss_of(text[: len(text) // self.tokens * self.tokens].view(-1, self.tokens)))
+                float(loss_of(model, text[: len(text) // self.tokens * self.tokens].view(-1, self.tokens)))
                 for text in held_out
             ]
         beta = watched.data.beta
@@ -155,9 +150,36 @@ def _frequency(happened: Any) -> Estimate:
     return Estimate(count / runs, float(np.sqrt(chance * (1 - chance) / runs)))
 
 
+def loss_of(model: Any, windows: Any) -> Any:
+    """Mean loss of a model that reads windows of letters.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A decoder.
+    windows : Tensor of shape (sequences, tokens)
+        Letters.
+
+    Returns
+    -------
+    Tensor
+        In nats a letter.
+    """
+    from torch.nn.functional import cross_entropy
+
+    logits = model(input_ids=windows).logits
+    return cross_entropy(logits[:, :-1].flatten(0, 1), windows[:, 1:].flatten())
+
+
 @cache
-def _texts() -> tuple[list[Any], list[Any]]:
-    """Letters that are learnt of each text, and those that are not."""
+def texts() -> tuple[list[Any], list[Any]]:
+    """Letters of the texts of the package.
+
+    Returns
+    -------
+    learnt, held_out : list of Tensor
+        Those that are learnt of each text, and those that are not.
+    """
     import torch
 
     from bulkedge.models.default import HELD_OUT, letters
@@ -169,8 +191,23 @@ def _texts() -> tuple[list[Any], list[Any]]:
     return [each[:cut] for each, cut in parts], [each[cut:] for each, cut in parts]
 
 
-def _batch(texts: list[Any], sequences: int, tokens: int, generator: Any) -> Any:
-    """Windows of the texts in turn, from random places."""
+def batch_of(texts: list[Any], sequences: int, tokens: int, generator: Any) -> Any:
+    """Windows of the texts in turn, from random places.
+
+    Parameters
+    ----------
+    texts : list of Tensor
+        Letters.
+    sequences, tokens : int
+        How many windows, and of how many letters.
+    generator : torch.Generator
+        Draws the places.
+
+    Returns
+    -------
+    Tensor of shape (sequences, tokens)
+        Letters.
+    """
     import torch
 
     chosen = [texts[row % len(texts)] for row in range(sequences)]
@@ -178,20 +215,33 @@ def _batch(texts: list[Any], sequences: int, tokens: int, generator: Any) -> Any
     return torch.stack([text[start : start + tokens] for text, start in zip(chosen, starts, strict=True)])
 
 
-def _decoder(seed: int, tokens: int) -> Any:
-    """A decoder at its start, without dropout; torch's own random numbers go on as if it had drawn none."""
+def decoder(seed: int, tokens: int) -> Any:
+    """A decoder at its start, without dropout; torch's own random numbers go on as if it had drawn none.
+
+    Parameters
+    ----------
+    seed : int
+        Of its weights.
+    tokens : int
+        Most letters that it reads.
+
+    Returns
+    -------
+    transformers.GPT2LMHeadModel
+        On the CPU.
+    """
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from bulkedge.models.default import ALPHABET
 
-    decoder: Any = GPT2LMHeadModel
+    made: Any = GPT2LMHeadModel
     configuration: Any = GPT2Config
     shape = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": tokens, "vocab_size": len(ALPHABET)}
     none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return decoder(configuration(**shape, **none, bos_token_id=None, eos_token_id=None))
+        return made(configuration(**shape, **none, bos_token_id=None, eos_token_id=None))
 
 
 def _normalised(model: Any) -> None:

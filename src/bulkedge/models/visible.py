@@ -1,0 +1,212 @@
+"""Who may look at whom in an attention, and what follows from it alone: the same for all layers that share a mask."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BLOCKS, SHORTEST = 16, 4
+"""Blocks of neighbouring keys that have a mean of their own, and the fewest keys of one."""
+NEAR = 16
+"""Rows are taken in chunks of so many; keys of the chunk of a row, and of those beside it, are near."""
+HIDDEN = -1e30
+"""Logarithm of a weight that is none; finite, so that a product with zero is zero."""
+SOME = 2**26
+"""Entries of a mask that are taken at a time."""
+
+
+class Visible(NamedTuple):
+    """Who may look at whom: what the mask hides, the future if it is causal, and what is outside of the window."""
+
+    mask: Tensor | None
+    """Booleans, or numbers that are added to the scores; broadcasts to (batch, heads, rows, keys)."""
+    causal: bool
+    window: int | None
+    """Number of keys before and with its own that a row sees; None for all."""
+    rows: int
+    keys: int
+
+    @property
+    def alike(self) -> bool:
+        """Whether all rows see the same keys."""
+        return self.masks_alike and not self.causal and self.window is None
+
+    @property
+    def masks_alike(self) -> bool:
+        """Whether the mask, if there is one, has the same row for all."""
+        return self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0
+
+    def bias(self, rows: Tensor) -> tuple[Tensor | None, Tensor]:
+        """What is added to the scores of some rows, and which keys these see.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (some,)
+            Numbers of rows.
+
+        Returns
+        -------
+        bias : Tensor or None
+            Numbers, zero where a key is hidden; None if nothing is added.
+        seen : Tensor
+            Booleans; both broadcast to (batch, heads, some, keys).
+        """
+        other = torch.arange(self.keys, device=rows.device)
+        seen = self._near(rows[:, None], other)[None, None]
+        if self.mask is None:
+            return None, seen
+        mask = self.mask if self.mask.shape[-2] == 1 else self.mask.index_select(-2, rows)
+        if not mask.is_floating_point():
+            return None, seen & mask.bool()
+        shown = mask > torch.finfo(mask.dtype).min / 2  # transformers writes the least number
+        return torch.where(shown, mask.float(), 0.0), seen & shown
+
+    def sees(self, keys: Tensor, start: int, rows: int) -> Tensor:
+        """Which of some rows see some keys.
+
+        Parameters
+        ----------
+        keys : Tensor of shape (layers, batch, heads, some)
+            Numbers of keys, none of which is hidden from all rows.
+        start, rows : int
+            The first row, and how many there are.
+
+        Returns
+        -------
+        Tensor of shape (layers, batch, heads, rows, some)
+            Booleans.
+        """
+        place = torch.arange(start, start + rows, device=keys.device)[:, None]
+        seen = self._near(place, keys[..., None, :])
+        if self.mask is None or self.masks_alike:
+            return seen
+        shape = *keys.shape[:3], rows
+        mask = self.mask.narrow(-2, start, rows).expand(*shape, self.keys)
+        mask = mask.gather(-1, keys[..., None, :].expand(*shape, keys.shape[-1]))
+        if mask.is_floating_point():
+            return seen & (mask > torch.finfo(mask.dtype).min / 2)
+        return seen & mask.bool()
+
+    def _near(self, rows: Tensor, keys: Tensor) -> Tensor:
+        """Whether keys are neither in the future nor outside of the window of rows; all are, where there is neither."""
+        place = rows + (self.keys - self.rows)
+        seen = keys <= place if self.causal else (keys >= 0) | (place < 0)
+        return seen if self.window is None else seen & (keys > place - self.window)
+
+
+class Seen(NamedTuple):
+    """What rows see of each block of keys. Axes ``b`` and ``h`` are batch and heads, or one for all of them."""
+
+    member: Tensor
+    """(blocks, keys): one where a key is in a block, zero elsewhere."""
+    real: Tensor | None
+    """(b, h, keys): one for keys that any row sees, zero for others; None if there are no others."""
+    part: Tensor
+    """(b, h, rows, blocks), or one in place of the rows: logarithm of the part of a block's real keys that a row sees,
+    without those that are near."""
+    near: Tensor | None
+    """(b, h, rows, width): zero for near keys that a row sees, :data:`HIDDEN` for others; None if rows are not those of
+    the keys. The keys are ``width`` ones from the chunk before that of the row on."""
+    counts: Tensor
+    """(b, h, rows), or one in place of the rows: keys that a row sees."""
+    rows: Tensor | None
+    """(b, h, rows): one for rows that see two keys and are no padding, zero for others; None if there are no others."""
+
+    @classmethod
+    def of(cls, visible: Visible, device: torch.device) -> Seen:
+        """What the rows of an attention see.
+
+        Parameters
+        ----------
+        visible : Visible
+            Who may look at whom.
+        device : torch.device
+            Where the numbers are to be.
+
+        Returns
+        -------
+        Seen
+            Without a look at the device by the host.
+        """
+        if visible.mask is None:
+            return _unmasked(visible, device)
+        return _masked(visible, device)
+
+
+def near_width(visible: Visible) -> int:
+    """How many keys are near a row: its chunk and the one before, and the one after unless that is the future.
+
+    Parameters
+    ----------
+    visible : Visible
+        Who may look at whom.
+
+    Returns
+    -------
+    int
+        Zero if rows are not those of the keys.
+    """
+    return 0 if visible.rows != visible.keys else (2 if visible.causal else 3) * NEAR
+
+
+def _member(keys: int, device: torch.device) -> Tensor:
+    blocks = max(1, min(BLOCKS, keys // SHORTEST))
+    place = torch.arange(keys, device=device) * blocks // keys
+    return (torch.arange(blocks, device=device)[:, None] == place).float()
+
+
+@lru_cache(maxsize=32)
+def _unmasked(visible: Visible, device: torch.device) -> Seen:
+    """Without a mask rows see a stretch of keys, of which arithmetic knows the parts in each block."""
+    member, width = _member(visible.keys, device), near_width(visible)
+    size = member.sum(-1)
+    start = size.cumsum(0) - size
+    rows = torch.arange(visible.rows, device=device)[:, None]
+    place = rows + (visible.keys - visible.rows)
+    last = place + 1 if visible.causal else torch.full_like(place, visible.keys)
+    first = torch.zeros_like(place) if visible.window is None else (place + 1 - visible.window).clamp(min=0)
+
+    def inside(low: Tensor, high: Tensor) -> Tensor:
+        return (torch.minimum(high, start + size) - torch.maximum(low, start)).clamp(min=0)
+
+    parts, near = inside(first, last), None
+    if width:
+        begin = rows // NEAR * NEAR - NEAR
+        parts = parts - inside(torch.maximum(first, begin), torch.minimum(last, begin + width))
+        keys = begin + torch.arange(width, device=device)
+        near = torch.where((keys >= first) & (keys < last), 0.0, HIDDEN)[None, None]
+    counts = (last - first)[None, None, :, 0].float()
+    real = (counts >= 2).float()
+    return Seen(member, None, _log(parts / size)[None, None], near, counts, None if visible.alike else real)
+
+
+def _masked(visible: Visible, device: torch.device) -> Seen:
+    member, width = _member(visible.keys, device), near_width(visible)
+    batch, heads = (1, 1) if visible.mask is None else visible.mask.shape[:2]
+    step = max(1, SOME // (batch * heads * visible.keys))
+    found, real = [], torch.zeros((batch, heads, visible.keys), dtype=torch.bool, device=device)
+    keys = torch.arange(visible.keys, device=device)
+    for start in range(0, visible.rows, step):
+        rows = torch.arange(start, min(start + step, visible.rows), device=device)[:, None]
+        seen = visible.bias(rows[:, 0])[1].expand(batch, heads, len(rows), -1)
+        begin = rows // NEAR * NEAR - NEAR
+        far = seen & ((keys < begin) | (keys >= begin + width))
+        place = begin + torch.arange(width, device=device)
+        inside = place.clamp(0, visible.keys - 1).expand(batch, heads, -1, -1)
+        near = seen.gather(-1, inside) & (place >= 0) & (place < visible.keys)
+        found.append((far.float() @ member.T, near, seen.sum(-1)))
+        real = real | seen.any(-2)
+    (inside, near, counts), known = (torch.cat(each, dim=2) for each in zip(*found, strict=True)), real.float()
+    good = counts >= 2
+    if visible.rows == visible.keys:  # the row of a token that nobody sees is padding
+        good = good & real
+    part = _log(inside / (known @ member.T)[:, :, None].clamp(min=1))
+    hidden = torch.where(near, 0.0, HIDDEN) if width else None
+    return Seen(member, known, part, hidden, counts.float(), good.float())
+
+
+def _log(parts: Tensor) -> Tensor:
+    return torch.where(parts > 0, parts.log(), HIDDEN)

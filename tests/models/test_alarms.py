@@ -1,0 +1,202 @@
+"""Alarms of runs: silent where nothing is wrong, and early where something is."""
+
+import copy
+from contextlib import ExitStack
+from functools import partial
+
+import numpy as np
+import pytest
+import xarray as xr
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from small_models import training  # noqa: E402
+
+import bulkedge as be  # noqa: E402
+from bulkedge.models.alarms import find_alarms  # noqa: E402
+from bulkedge.models.jumps import FIRST, find_jumps, record_factor  # noqa: E402
+from bulkedge.models.readings import NAMES  # noqa: E402
+from bulkedge.nn import apply_patch, transform  # noqa: E402
+
+
+def run(residual, beta=1.0, **changes):
+    """Readings as a run of 12 heads has them, of this residual and spread."""
+    residual = np.asarray(residual)
+    shape = residual.shape
+    values = {name: np.ones(shape) for name in NAMES} | {"keys": np.full(shape, 128.0), "residual": residual}
+    values |= {"beta": np.broadcast_to(beta, shape), "popular_mass": np.full(shape, 0.3)}
+    values |= {
+        "popular_uniform": np.full(shape, 1.0 if "popular_mass" in changes else 0.1),
+        "likeness": np.full(shape, 0.2),
+        "coupling": np.zeros(shape),
+    }
+    values |= changes
+    data = {name: (("step", "layer", "head"), each) for name, each in values.items()}
+    return xr.Dataset(data, {"step": 10 * np.arange(len(residual))}, attrs={"rate": 0.01})
+
+
+def kinds(data, *wanted):
+    """Step, layer, head and kind of the alarms above notes, or of those of the kinds that are asked for."""
+    found = find_alarms(data)
+    return [
+        (each.step, each.layer, each.head, each.kind)
+        for each in found
+        if (each.kind in wanted if wanted else each.grade != "note")
+    ]
+
+
+def test_changes_of_the_heaviest_tails_keep_the_rate():
+    rng = np.random.default_rng(3)
+    assert record_factor(10, 1 / 11) == pytest.approx(1.0)
+    # 300 runs of one head and 100 readings; the rate is raised so that there is something to count
+    signs = rng.choice((-1, 1), (300, 100, 1, 1))
+    runs = np.cumsum(signs * rng.pareto(4.0, signs.shape) + signs, axis=1)
+    false = [find_jumps(each, 0.5, 0.0).here.any() for each in runs]
+    # 91 tests at a level of 0.005: 0.37 of the runs at the most, with a standard error of 0.03
+    assert 0.2 < np.mean(false) < 0.46
+    gaussian = np.cumsum(rng.standard_normal((300, 100, 3, 4)), axis=1)
+    assert not any(find_jumps(each, 0.5, 0.0).here.any() for each in gaussian)
+
+
+def test_alarms_of_planted_faults():
+    rng = np.random.default_rng(4)
+    quiet = 0.02 * rng.standard_normal((40, 3, 4))
+    assert kinds(run(quiet)) == []
+    drift = quiet.copy()
+    drift[30:, 1, 2] -= 1.0
+    assert kinds(run(drift)) == [(300, 1, 2, "drift")]
+    (alarm,) = (each for each in find_alarms(run(drift)) if each.kind == "drift")
+    assert alarm.numbers["now"] == pytest.approx(drift[30, 1, 2])
+    assert "first_mass" in alarm.remedy
+    popular = np.full(quiet.shape, 0.05) + 0.02 * quiet
+    popular[20:, 0, 1] = 0.6
+    assert kinds(run(quiet, popular_mass=popular)) == [(200, 0, 1, "sink")]
+    likeness = np.full(quiet.shape, 0.2) + 0.1 * quiet
+    likeness[25:, 2] = 0.6
+    assert kinds(run(quiet, likeness=likeness)) == [(250, 2, None, "copies")]
+    assert kinds(run(quiet, likeness=np.full(quiet.shape, 0.95))) == [
+        (10 * FIRST, layer, None, "alike") for layer in range(3)
+    ]
+    broken = np.ones((40, 3, 4))
+    broken[5, 2, 3] = np.nan
+    assert kinds(run(quiet, broken)) == [(50, 2, 3, "not finite")]
+    flat = {"entropy": np.full(quiet.shape, 0.05)}
+    assert kinds(run(quiet, **flat)) == [(0, layer, None, "collapse") for layer in range(3)]
+
+
+def test_dead_heads_are_those_that_others_leave_behind():
+    quiet = np.zeros((40, 3, 4))
+    even = {"popular_mass": np.ones(quiet.shape)}
+    assert kinds(run(quiet, 0.0, **even)) == []  # all sleep, as at the start
+    beta = np.ones(quiet.shape)
+    beta[:, 0, 0] = 0.0
+    assert kinds(run(quiet, beta, **even)) == [(10 * FIRST, 0, 0, "dead")]
+    beta = np.zeros(quiet.shape)
+    beta[:12, 1, 1] = 1.0
+    assert kinds(run(quiet, beta, **even)) == [(10 * (12 + FIRST), 1, 1, "dead")]
+
+
+def test_notes_of_growth_and_gaps():
+    quiet = np.zeros((40, 1, 2))
+    beta = np.ones(quiet.shape)
+    beta[:, 0, 1] = 0.05 * np.arange(40)
+    beta[3, 0, 1] = 0.3
+    (note,) = (each for each in find_alarms(run(quiet, beta)) if each.kind == "growing")
+    assert (note.head, note.grade, note.step % 10) == (1, "note", 0)
+    freezing = np.sqrt(2 * np.log(128))
+    assert note.numbers["step"] == pytest.approx(10 * freezing / 0.05)  # where the line meets freezing
+    assert note.step == 10 * np.ceil(freezing / 0.05 / 2)  # it was said when half of the way was gone
+    assert f"step {freezing / 0.005:.0f}" in note.words
+    coupling = np.full(quiet.shape, 0.2)
+    coupling[8:, 0, 0] = 0.7
+    assert kinds(run(quiet, coupling=coupling), "gap") == [(80, 0, 0, "gap")]
+
+
+def test_planted_sinks_and_copies_are_alarms():
+    @transform("sink")
+    def sink(call, parameters):
+        # the first key, turned to the mean query and made long: all rows look there
+        mean = call.query.mean(-2, keepdim=True)
+        return call._replace(key=torch.cat([60 * mean / mean.norm(dim=-1, keepdim=True), call.key[..., 1:, :]], dim=-2))
+
+    model, _ = training("bert")
+    generator = torch.Generator().manual_seed(5)
+
+    def one_pass(copies=1):
+        ids = torch.randint(0, 50, (8, 64 // copies), generator=generator)
+        model(input_ids=ids.repeat(1, copies))
+
+    def alarms(watched):
+        return [each for each in watched.alarms if each.kind in {"drift", "sink", "copies"}]
+
+    for fault, expected in (("sink", {"drift", "sink"}), ("copies", {"copies"})):
+        with be.watch(model, every=1) as watched, torch.no_grad():
+            for _ in range(15):
+                one_pass()
+            assert alarms(watched) == []
+            if fault == "sink":
+                with apply_patch(model, "sink"):
+                    one_pass()
+            else:
+                one_pass(copies=32)
+        found = alarms(watched)
+        assert {each.step for each in found} == {15}
+        assert expected <= {each.kind for each in found}
+        if fault == "sink":  # of twelve heads, in some of which queries have no common direction
+            sunk = [each for each in found if each.kind == "sink"]
+            assert len(sunk) >= 6
+            assert all(watched.data.first_mass.sel(step=15).values[each.layer, each.head] > 0.3 for each in sunk)
+
+
+def trained(model, windows, rate, every, steps, fault=None):  # noqa: PLR0913, PLR0917 - as a script has them
+    """Alarms above notes of a run of Adam, without those of frozen heads; ``fault`` is put in for two readings more."""
+    from bulkedge.studies.heads.watch import loss_of
+
+    adam = torch.optim.Adam(model.parameters(), lr=rate)
+    with be.watch(model.train(), every=every) as watched, ExitStack() as stack:
+        for step in range(steps + (2 * every if fault else 0)):
+            ids = windows()
+            if step >= steps and fault == "copies":
+                ids = ids[:, :8].repeat(1, ids.shape[1] // 8)
+            if step == steps and fault == "sink":
+                stack.enter_context(apply_patch(model, "sink of a head"))
+            adam.zero_grad()
+            loss_of(model, ids).backward()
+            adam.step()
+    return [each for each in watched.alarms if each.grade != "note" and each.kind != "frozen"]
+
+
+@pytest.mark.parametrize("steps", [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_healthy_steps_are_silent(steps):
+    from bulkedge.studies.heads import watch as study
+
+    tokens, batch = (128, 4) if steps > 100 else (48, 2)
+    for seed in range(30, 33 if steps > 100 else 31):
+        generator = torch.Generator().manual_seed(seed)
+        model = study.decoder(seed, tokens)
+        windows = partial(study.batch_of, study.texts()[0], batch, tokens, generator)
+        assert trained(model, windows, 0.001, 10 if steps > 100 else 2, steps) == []
+
+
+@pytest.mark.slow
+def test_faults_in_the_training_of_a_trained_decoder_are_found():
+    from bulkedge.models import default_model
+    from bulkedge.studies.heads import watch as study
+
+    @transform("sink of a head")
+    def sink(call, parameters):
+        group = call.query.shape[1] // call.key.shape[1]
+        mean = call.query[:, :group].mean((1, 2))
+        length, key = mean.norm(dim=-1, keepdim=True), call.key.clone()
+        key[:, 0, 0] = key[:, 0].mean(-2) + 8 * mean / (call.scale * length.square())  # a mean score of eight
+        return call._replace(key=key)
+
+    weights = default_model(0)[0]
+    for fault in (None, "sink", "copies"):
+        model, generator = copy.deepcopy(weights), torch.Generator().manual_seed(7)
+        windows = partial(study.batch_of, study.texts()[0], 8, 128, generator)
+        found = trained(model, windows, 3e-4, 4, 120, fault)
+        assert {each.step for each in found} == ({120} if fault else set()), found
+        if fault:
+            assert fault in {each.kind for each in found}
