@@ -89,7 +89,7 @@ def test_two_keys_are_a_single_integral():
 @pytest.mark.parametrize("tokens", [2, 64, 4096])
 @pytest.mark.parametrize("of", ["entropy", "participation", "keys"])
 def test_tables_and_what_is_beyond_them(tokens, of, monkeypatch):
-    monkeypatch.setattr("bulkedge.propagation.trainability.BETA", be.domains.Interval(0, 1000))
+    monkeypatch.setattr("bulkedge.propagation.softmax.BETA", be.domains.Interval(0, 1000))
     beta = np.array([0.02, 0.7, 4.0, 11.99, 12.01, 40.0, 60.0, 200.0])
     with np.errstate(over="ignore"):  # beyond its domain
         exact = [

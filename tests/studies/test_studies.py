@@ -46,6 +46,7 @@ SMALL = {
     "heads/popularity": {"tokens": 256},
     "heads/initialised": {"tokens": 256},
     "heads/long-context": {"tokens": 512, "draws": 6},
+    "heads/longer": {"context": 16, "steps": 40, "rate": 0.01, "decoders": 2, "sequences": 16},
     "heads/scan": {"tokens": 48, "steps": 5, "starts": 3},
     "heads/shrinkage": {"size": 160, "strengths": 3, "draws": 16},
     "heads/temperature": {"tokens": 128, "rows": 500, "context": 32, "steps": 4, "seeds": 2},

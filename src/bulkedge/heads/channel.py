@@ -30,7 +30,7 @@ from bulkedge.heads.moments import Coupled, Moments, coupled, moments, together,
 from bulkedge.heads.popularity import Maps, forms, own_maps, saturated
 from bulkedge.heads.rows import mean_rows
 from bulkedge.heads.spectrum import ChannelLaw
-from bulkedge.propagation.trainability import Softmax
+from bulkedge.propagation.softmax import Softmax
 
 COUNT, TOKENS = Integers(1, 100_000), Integers(1, 10**12)
 

@@ -2,7 +2,7 @@
 
 The mean entropy of a row whose ``n`` scores are Gaussian with standard deviation ``beta`` is smooth in
 ``log(1 + beta)`` and in ``log n``, from uniform rows through freezing (``beta = sqrt(2 log n)``) to rows on one key. It
-is tabulated once, by the integrals of :func:`bulkedge.propagation.trainability.gibbs_of_gaussians`, and refined by
+is tabulated once, by the integrals of :func:`bulkedge.propagation.softmax.gibbs_of_gaussians`, and refined by
 cubics to a grid on which straight lines do, so that every row may have a spread and a number of keys of its own and
 nothing leaves the device that it is on.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from scipy.interpolate import RectBivariateSpline
 
 from bulkedge.arrays import Real
-from bulkedge.propagation.trainability import gibbs_of_gaussians
+from bulkedge.propagation.softmax import transforms
 
 HOTTEST, FAR = 12.0, 24.0
 """Largest spread in the table, and the one from which hotter rows follow. Frozen rows have the entropy
@@ -41,7 +41,7 @@ def entropy_table() -> Real:
         beyond the table; their ``d`` follows, as the entropy is continuous.
     """
     spreads = np.expm1(np.linspace(0.0, LAST_SPREAD, SPREADS))
-    table = np.array([[_row(float(spread), 2**j) for j in range(COUNTS)] for spread in [*spreads, FAR]])
+    table = np.array([_rows(float(spread)) for spread in [*spreads, FAR]])
     table[:, 0] = 0.0  # a row of one key, of which rounding leaves a trace
     places = np.arange(SPREADS), np.arange(COUNTS)
     fine = [np.linspace(0.0, each[-1], each[-1] * FINER + 1) for each in places]
@@ -53,6 +53,8 @@ def entropy_table() -> Real:
     return found
 
 
-def _row(spread: float, count: int) -> tuple[float, float]:
-    sums = gibbs_of_gaussians(spread, count)
-    return sums.log_sum - spread * sums.score, sums.score
+def _rows(spread: float) -> list[tuple[float, float]]:
+    """Entropy and mean score of rows of all numbers of keys, which share what depends on the spread."""
+    shared = transforms(spread, 2 ** (COUNTS - 1))
+    sums = [shared.sums(2**j) for j in range(COUNTS)]
+    return [(each.log_sum - spread * each.score, each.score) for each in sums]

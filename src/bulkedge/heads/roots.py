@@ -12,13 +12,17 @@ import numpy as np
 
 from bulkedge.arrays import Real
 
-ROUNDS = 60
-"""Steps at most; six to ten are usual."""
-TINY = float(np.finfo(float).tiny)
+ROUNDS = 80
+"""Steps at most; five to ten are usual."""
 
 
-def crossing(falling: Callable[[Real], Real], low: Real, high: Real, close: float = 1e-12) -> Real:
-    """Ridders' method: an exponential through the ends and the middle of an interval, which at least halves each step.
+def crossing(
+    falling: Callable[[Real], Real], low: Real, high: Real, close: float = 1e-12, ends: tuple[Real, Real] | None = None
+) -> Real:
+    """Chandrupatla's method: the inverse parabola through three points where it can be trusted, and halves elsewhere.
+
+    One evaluation a step. A parabola is trusted if it is monotone over the interval, which needs no memory of how the
+    steps before went (Chandrupatla 1997).
 
     Parameters
     ----------
@@ -27,28 +31,43 @@ def crossing(falling: Callable[[Real], Real], low: Real, high: Real, close: floa
     low, high : array
         Ends of the intervals.
     close : float
-        How far the last step may have moved a point.
+        Half the width of an interval in which a crossing is known.
+    ends : tuple of array, optional
+        Values at the ends, where they are known.
 
     Returns
     -------
     array
         Nan where the values at the ends have no different signs.
     """
-    below, above = falling(low), falling(high)
+    below, above = (falling(low), falling(high)) if ends is None else ends
     found = (below >= 0) & (above <= 0)
-    guess = np.where(found, (low + high) / 2, low)
-    low, high = np.where(found, low, guess), np.where(found, high, guess)
+    one, at_one, two, at_two = high, above, low, below  # the newest point and the one across the zero from it
+    best, done = np.where(above == 0, high, low), ~found | (above == 0) | (below == 0)
+    share = np.full(np.shape(found), 0.5)
     for _ in range(ROUNDS):
-        middle = (low + high) / 2
-        value = falling(middle)
-        root = np.sqrt(np.maximum(value**2 - below * above, TINY))
-        before, guess = guess, np.clip(middle + (high - low) / 2 * value / root, low, high)
-        for point, at in ((middle, value), (guess, falling(guess))):
-            # a point outside of what the one before it has left of the interval says nothing new
-            rises = (at >= 0) & (point >= low)
-            falls = (at <= 0) & (point <= high)
-            low, below = np.where(rises, point, low), np.where(rises, at, below)
-            high, above = np.where(falls, point, high), np.where(falls, at, above)
-        if np.all(np.abs(guess - before) <= close):
+        if np.all(done):
             break
-    return np.where(found, guess, np.nan)
+        point = np.where(done, best, one + share * (two - one))
+        value = np.where(done, 0.0, falling(point))
+        same = np.sign(value) == np.sign(at_one)
+        three, at_three = np.where(same, one, two), np.where(same, at_one, at_two)
+        two, at_two = np.where(same, two, one), np.where(same, at_two, at_one)
+        one, at_one = point, value
+        best = np.where(done, best, np.where(np.abs(at_one) < np.abs(at_two), one, two))
+        width = np.maximum(np.abs(two - one), 2 * close)
+        done |= (width <= 2 * close) | (value == 0)
+        share = np.clip(_parabola((one, two, three), (at_one, at_two, at_three)), close / width, 1 - close / width)
+    return np.where(found, best, np.nan)
+
+
+def _parabola(points: tuple[Real, Real, Real], values: tuple[Real, Real, Real]) -> Real:
+    """Where from the first to the second point the inverse parabola of all three is zero; a half if it is not trusted."""
+    (one, two, three), (at_one, at_two, at_three) = points, values
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        place, level = (one - two) / (three - two), (at_one - at_two) / (at_three - at_two)
+        trusted = (level**2 < place) & ((1 - level) ** 2 < 1 - place)
+        first = at_one / (at_two - at_one) * at_three / (at_two - at_three)
+        second = (three - one) / (two - one) * at_one / (at_three - at_one) * at_two / (at_three - at_two)
+    found = first + second
+    return np.where(trusted & np.isfinite(found), found, 0.5)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, Literal
+from functools import cache, lru_cache
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.polynomial.chebyshev import Chebyshev, chebpts2
 
 from bulkedge.arrays import EPS, Real
-from bulkedge.propagation.trainability import gibbs_of_gaussians, softmax_of_gaussians
+from bulkedge.propagation.softmax import Transforms, transforms
 
 NODES = 12
 """Nodes of the rule over the spread of rows."""
@@ -25,6 +25,8 @@ STEP = 0.5
 """Largest spacing of the trapezoidal rule in ``log s`` for the number of keys, whose error is ``exp(-pi**2/STEP)``."""
 REACH = 10.0
 """Standard deviations up to which scores are looked at."""
+MOST = 10**12
+"""Largest number of keys in a row."""
 Of = Literal["entropy", "participation", "keys"]
 
 
@@ -151,8 +153,8 @@ def log_mean_exponential(xp: Any, deviation: Any, count: int) -> tuple[Any, Any]
 @lru_cache(maxsize=64)
 def _logs(low: float, high: float, points: int, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Chebyshev coefficients in the deviation of the logarithm, and of the mean z under the weights."""
-    beta = low + (high - low) * (chebpts2(points) + 1) / 2
-    sums = [gibbs_of_gaussians(float(each), count) for each in beta]
+    beta = _points(low, high, points)
+    sums = [each.sums(count) for each in _shared(low, high, points)]
     log, score = [each.log_sum - np.log(count) for each in sums], [each.score for each in sums]
     fits = (Chebyshev.fit(beta, each, points - 1, domain=[low, high]) for each in (log, score))
     first, second = (tuple(float(each) for each in fit.coef) for fit in fits)
@@ -169,10 +171,8 @@ def _clenshaw(coefficients: tuple[float, ...], position: Any) -> Any:
 
 def forget() -> None:
     """Drop all tables that were made, so that the next call makes its own: for measurements of its time."""
-    _table.cache_clear()
-    _keys_table.cache_clear()
-    _logs.cache_clear()
-    softmax_of_gaussians.cache_clear()
+    for each in (_table, _keys_table, _logs, _shared, _shared_keys):
+        each.cache_clear()
 
 
 def _gamma_rule(shape: Real) -> tuple[Real, Real]:
@@ -185,11 +185,29 @@ def _gamma_rule(shape: Real) -> tuple[Real, Real]:
     return np.maximum(nodes, 0.0), vectors[..., 0, :] ** 2
 
 
+@cache
+def _shared(low: float, high: float, points: int) -> list[Transforms]:
+    """What tables of all numbers of keys share, at the points of interpolation: nearly all of their time."""
+    return [transforms(float(each), MOST) for each in _points(low, high, points)]
+
+
+@cache
+def _shared_keys(low: float, high: float, points: int) -> list[_Keys]:
+    """The same for the mean number of keys."""
+    return [_Keys.of(float(each), MOST) for each in _points(low, high, points)]
+
+
+def _points(low: float, high: float, points: int) -> Real:
+    return low + (high - low) * (chebpts2(points) + 1) / 2
+
+
 @lru_cache(maxsize=32)
 def _table(low: float, high: float, points: int, tokens: int) -> tuple[Chebyshev, Chebyshev]:
     """Interpolants in the spread of the entropy, and of the logarithm of the participation, which spans decades."""
-    beta = low + (high - low) * (chebpts2(points) + 1) / 2
-    entropy, participation = np.transpose([softmax_of_gaussians(float(each), tokens) for each in beta])
+    beta = _points(low, high, points)
+    sums = [each.sums(tokens) for each in _shared(low, high, points)]
+    entropy = [each.log_sum - spread * each.score for each, spread in zip(sums, beta, strict=True)]
+    participation = [each.participation for each in sums]
     degree, ends = points - 1, [low, high]
     return (
         Chebyshev.fit(beta, entropy, degree, domain=ends),
@@ -200,8 +218,8 @@ def _table(low: float, high: float, points: int, tokens: int) -> tuple[Chebyshev
 @lru_cache(maxsize=32)
 def _keys_table(low: float, high: float, points: int, tokens: int) -> Chebyshev:
     """Interpolant in the spread of the logarithm of :func:`mean_keys`."""
-    beta = low + (high - low) * (chebpts2(points) + 1) / 2
-    logs = [np.log(mean_keys(float(each), tokens)) for each in beta]
+    beta = _points(low, high, points)
+    logs = [np.log(each.mean(tokens)) for each in _shared_keys(low, high, points)]
     return Chebyshev.fit(beta, logs, points - 1, domain=[low, high])
 
 
@@ -229,19 +247,40 @@ def mean_keys(beta: float, tokens: int) -> float:
     >>> round(mean_keys(1.0, 1000), 1), mean_keys(0.0, 1000)
     (377.6, 1000.0)
     """
-    if beta == 0 or tokens == 1:
-        return float(tokens)
-    double = 2 * beta
-    step = min(STEP, STEP * double)  # nodes of a score are those of log s, at most half a standard deviation apart
-    first = -np.log(tokens) - REACH * double - 40
-    count = int(np.ceil(REACH * double / step))
-    mass = np.exp(-((step / double * np.arange(-count, count + 1)) ** 2) / 2)
-    mass /= mass.sum()
-    nodes = int(np.ceil((REACH * double + 6 - first) / step))
-    x = np.exp(np.minimum(first + step * np.arange(-count, nodes + count), 7.0))  # e**-x is zero there, and stays so
-    falling = np.exp(-x)
-    means = (np.convolve(each, mass, "valid") for each in (np.sqrt(x) * falling, x * falling, -np.expm1(-x)))
-    root, whole, lost = means
-    log_phi = np.log1p(-np.minimum(lost, 1 - EPS / 2))
-    one, two = whole * np.exp((tokens - 1) * log_phi), (tokens - 1) * root**2 * np.exp((tokens - 2) * log_phi)
-    return float(tokens * step * np.sum(one + two))
+    return _Keys.of(beta, tokens).mean(tokens)
+
+
+class _Keys(NamedTuple):
+    """What :func:`mean_keys` of one spread share, over nodes of ``log s``; no nodes where all weights are alike."""
+
+    step: float
+    root: Real
+    whole: Real
+    log_phi: Real
+
+    @classmethod
+    def of(cls, beta: float, most: float) -> Self:
+        """For numbers of keys up to ``most``."""
+        if beta == 0:
+            return cls(0.0, *np.empty((3, 0)))
+        double = 2 * beta
+        step = min(STEP, STEP * double)  # nodes of a score are those of log s, at most half a standard deviation apart
+        first = -np.log(most) - REACH * double - 40
+        count = int(np.ceil(REACH * double / step))
+        mass = np.exp(-((step / double * np.arange(-count, count + 1)) ** 2) / 2)
+        mass /= mass.sum()
+        nodes = int(np.ceil((REACH * double + 6 - first) / step))
+        # e**-x is zero from there on, and stays so
+        x = np.exp(np.minimum(first + step * np.arange(-count, nodes + count), 7.0))
+        falling = np.exp(-x)
+        means = (np.convolve(each, mass, "valid") for each in (np.sqrt(x) * falling, x * falling, -np.expm1(-x)))
+        root, whole, lost = means
+        return cls(step, root, whole, np.log1p(-np.minimum(lost, 1 - EPS / 2)))
+
+    def mean(self, tokens: int) -> float:
+        """The mean number of keys that share a row of so many."""
+        if not self.root.size or tokens == 1:
+            return float(tokens)
+        one = self.whole * np.exp((tokens - 1) * self.log_phi)
+        two = (tokens - 1) * self.root**2 * np.exp((tokens - 2) * self.log_phi)
+        return float(tokens * self.step * np.sum(one + two))

@@ -7,7 +7,8 @@ from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_no
 from bulkedge.propagation.isometry import Isometry, deepest, tradeoff
 from bulkedge.propagation.moments import Moments, finite_moments
 from bulkedge.propagation.overlap import Overlaps, overlaps, participation_variance, softmax_overlap
-from bulkedge.propagation.trainability import Trainability, freezing_beta, softmax_of_gaussians
+from bulkedge.propagation.softmax import softmax_of_gaussians
+from bulkedge.propagation.trainability import Trainability, freezing_beta
 
 __all__ = [
     "Isometry",

@@ -30,133 +30,19 @@ True
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from scipy.optimize import brentq
 
-from bulkedge.arrays import EPS, Real
+from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.errors import DomainError
 from bulkedge.propagation.overlap import Overlaps, overlaps
+from bulkedge.propagation.softmax import BETA, softmax_of_gaussians
 
-BETA, TOKENS = Interval(0, 48), Interval(1, 1e300)
-STEP = 0.25
-"""Spacing of the trapezoidal rule in ``log s``, and of that in ``beta z``: the integrands are analytic in a strip of
-half width ``pi/2`` and decay, so that the error of the rules is about ``exp(-pi**2/STEP)``, or ``1e-17``."""
-COARSEST = 0.5
-"""Largest spacing of the nodes of a Gaussian score, whose rule has an error of ``exp(-2 pi**2/COARSEST**2)``."""
-REACH = 10.0
-"""Standard deviations up to which scores are looked at: beyond are ``1e-23`` of them."""
+TOKENS = Interval(1, 1e300)
 Verdict = Literal["inside", "rank collapse", "entropy collapse"]
-
-
-class Softmax(NamedTuple):
-    """Means over T Gaussian scores at inverse temperature beta: entropy of the weights, and sum of their squares."""
-
-    entropy: float
-    participation: float
-
-
-class Gibbs(NamedTuple):
-    """Means over T Gaussian scores ``beta z``: of the log of the sum of their exponentials, and under the weights of z.
-
-    ``score``, the mean z under the softmax weights, is the derivative of ``log_sum`` in beta; ``participation`` is the
-    sum of the squared weights.
-    """
-
-    log_sum: float
-    score: float
-    participation: float
-
-
-@lru_cache(maxsize=4096)
-def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
-    """Entropy and participation of a row of attention with independent scores, for any T and beta.
-
-    With ``phi(s) = E exp(-s w)``, ``w = exp(beta z)``: ``E sum p_j**2 = T int s E[w**2 e**(-s w)] phi**(T-1) ds`` and
-    ``E sum p_j z_j = T int E[z w e**(-s w)] phi**(T-1) ds``; ``E log Z`` is the integral of the latter over beta, which
-    by parts is ``int (e**(-s) - phi**T) ds/s``. The entropy is ``log Z - beta sum p_j z_j``.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number T of scores in the row.
-
-    Returns
-    -------
-    Softmax
-        Means over the scores of the entropy, in nats, and of the sum of the squared weights.
-
-    Examples
-    --------
-    >>> row = softmax_of_gaussians(1.0, 1000)
-    >>> round(row.entropy, 3), round(row.participation, 5)
-    (6.41, 0.0027)
-    """
-    sums = gibbs_of_gaussians(beta, tokens)
-    return Softmax(sums.log_sum - beta * sums.score, sums.participation)
-
-
-def gibbs_of_gaussians(beta: float, tokens: int) -> Gibbs:
-    """What :func:`softmax_of_gaussians` is made of, by the same integrals.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number T of scores in the row.
-
-    Returns
-    -------
-    Gibbs
-        Means over the scores.
-
-    Examples
-    --------
-    >>> sums = gibbs_of_gaussians(1.0, 10**6)
-    >>> round(float(sums.log_sum - np.log(10**6)), 4), round(sums.score, 4)
-    (0.5, 1.0)
-    """
-    beta = BETA.check("beta", beta)
-    # nodes of log s: Z lies between its largest weight, at least e**(-8 beta), and T times e**(8 beta)
-    first = -np.log(tokens) - REACH * beta - 40
-    log_s = first + STEP * np.arange(np.ceil((REACH * beta + 6 - first) / STEP))
-    lost, square, tilted = _smoothed(beta, log_s)
-    # log(1 - lost) keeps the digits of a small loss, which counts T times
-    log_phi = np.log1p(-np.minimum(lost, 1 - EPS / 2))
-    others = np.exp((tokens - 1) * log_phi)
-    participation = tokens * STEP * np.sum(square * others)
-    energy = tokens * STEP * np.sum(tilted * others)
-    log_sum = STEP * np.sum(np.exp(-np.exp(log_s)) - np.exp(tokens * log_phi))
-    return Gibbs(float(log_sum), float(energy), float(participation))
-
-
-def _smoothed(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
-    """``E[1 - e**-x]``, ``E[x**2 e**-x]`` and ``E[z x e**-x]`` over a Gaussian z, ``x = s exp(beta z)``, for each s.
-
-    All are sums of positive terms (but for the sign of z), so that small ones keep their relative accuracy. The nodes
-    of ``beta z`` are those of ``log s``, which makes the sums convolutions; where beta is so small that this would
-    leave the Gaussian too few nodes, they are its own.
-    """
-    shared = beta * COARSEST > STEP
-    step = STEP / beta if shared else COARSEST
-    count = int(np.ceil(REACH / step))
-    z = step * np.arange(-count, count + 1)
-    mass = np.exp(-(z**2) / 2)
-    mass /= mass.sum()
-    log_x = log_s[0] + STEP * np.arange(-count, len(log_s) + count) if shared else log_s[:, None] + beta * z
-    x = np.exp(np.minimum(log_x, 7.0))  # e**-x is zero there, and stays so
-    density = x * np.exp(-x)
-
-    def mean(values: Real, weights: Real) -> Real:
-        return np.convolve(values, weights[::-1], "valid") if shared else values @ weights
-
-    return mean(-np.expm1(-x), mass), mean(x * density, mass), mean(density, mass * z)
 
 
 def freezing_beta(tokens: float) -> float:

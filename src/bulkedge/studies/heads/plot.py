@@ -5,6 +5,7 @@ from bulkedge.studies.heads.figures.gap import gap
 from bulkedge.studies.heads.figures.hot import hot
 from bulkedge.studies.heads.figures.initialised import initialised
 from bulkedge.studies.heads.figures.long_context import long_context
+from bulkedge.studies.heads.figures.longer import longer
 from bulkedge.studies.heads.figures.popularity import popularity
 from bulkedge.studies.heads.figures.scan import scan
 from bulkedge.studies.heads.figures.shrinkage import shrinkage
@@ -18,6 +19,7 @@ __all__ = [
     "hot",
     "initialised",
     "long_context",
+    "longer",
     "popularity",
     "scan",
     "shrinkage",

@@ -13,7 +13,7 @@ from scipy.special import roots_genlaguerre
 from bulkedge.domains import Each, Integers, Interval, parameter
 from bulkedge.estimates import Estimate
 from bulkedge.progress import track
-from bulkedge.propagation.trainability import softmax_of_gaussians
+from bulkedge.propagation.softmax import softmax_of_gaussians
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival
 from bulkedge.studies.propagation.networks import (

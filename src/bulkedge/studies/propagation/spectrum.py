@@ -14,7 +14,7 @@ from bulkedge.ensembles.markov import Entries, RandomMarkov, without_gap
 from bulkedge.estimates import Estimate
 from bulkedge.laws import FussCatalan, QuarterCircle, TracyWidom
 from bulkedge.progress import track
-from bulkedge.propagation.trainability import softmax_of_gaussians
+from bulkedge.propagation.softmax import softmax_of_gaussians
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival, average

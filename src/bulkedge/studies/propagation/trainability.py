@@ -17,6 +17,7 @@ from bulkedge.masks import softmax
 from bulkedge.progress import track
 from bulkedge.propagation import trainability as theory
 from bulkedge.propagation.overlap import participation_variance
+from bulkedge.propagation.softmax import softmax_of_gaussians
 from bulkedge.studies.base import Study
 from bulkedge.studies.claims import Claim, Rival, share
 
@@ -61,7 +62,7 @@ class Trainability(Study):
             for j, beta in enumerate(self.betas):
                 key_query[i, j] = self._key_query(skip, beta, rng)
         dims = ("skip", "beta", "depth")
-        rows = [theory.softmax_of_gaussians(beta, self.tokens).entropy for beta in self.betas]
+        rows = [softmax_of_gaussians(beta, self.tokens).entropy for beta in self.betas]
         fine = {"fine_beta": grid_over(self.betas), "fine_skip": grid_over(self.skips)}
         curve = fine["fine_beta"][::2]
         return xr.Dataset(
@@ -77,7 +78,7 @@ class Trainability(Study):
                 "fine": (("fine_skip", "fine_beta", "depth"), self._fine(fine["fine_skip"], fine["fine_beta"])),
                 "fine_entropy": (
                     "fine_beta",
-                    [theory.softmax_of_gaussians(beta, self.tokens).entropy for beta in fine["fine_beta"]],
+                    [softmax_of_gaussians(beta, self.tokens).entropy for beta in fine["fine_beta"]],
                 ),
                 "apart": ((*dims, "draw"), apart, {"long_name": "power that tokens do not have in common, a token"}),
                 "power": ((*dims, "draw"), total, {"long_name": "power of the signal, a token"}),
