@@ -62,7 +62,7 @@ def crossing(
 
 
 def _parabola(points: tuple[Real, Real, Real], values: tuple[Real, Real, Real]) -> Real:
-    """Where from the first to the second point the inverse parabola of all three is zero; a half if it is not trusted."""
+    """Where from the first to the second point the inverse parabola is zero; a half if it is not to be trusted."""
     (one, two, three), (at_one, at_two, at_three) = points, values
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         place, level = (one - two) / (three - two), (at_one - at_two) / (at_three - at_two)

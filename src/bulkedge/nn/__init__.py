@@ -19,6 +19,8 @@ from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.patch import remove_gap, restore_gap
 from bulkedge.nn.patching import Patch, apply_patch, check_interface, patches, restore
 from bulkedge.nn.power import attended_power
+from bulkedge.nn.scales import Scales, initial_scales
+from bulkedge.nn.stacks import initialise_stack
 from bulkedge.nn.tempering import temper
 
 install()  # so that patched models that were saved or pickled come back as they were
@@ -28,12 +30,15 @@ __all__ = [
     "GapFreeAttention",
     "Patch",
     "Record",
+    "Scales",
     "apply_patch",
     "attended_power",
     "attention_variance",
     "check_interface",
     "gap_free_attention",
+    "initial_scales",
     "initialise",
+    "initialise_stack",
     "patches",
     "query_key_std",
     "records_of",

@@ -22,8 +22,9 @@ from torch import nn
 from bulkedge.domains import Integers, Interval
 from bulkedge.errors import DomainError
 from bulkedge.masks import Mask
-from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.power import attended_power
+from bulkedge.nn.scales import Scales
+from bulkedge.nn.stacks import has_gap, initialise_stack
 
 POSITIVE = Interval(0, math.inf, "()")
 SIZE = Integers(1, 10**9)
@@ -155,46 +156,58 @@ def skip_weights(skip: float) -> tuple[float, float]:
 
 
 def initialise(  # noqa: PLR0913 - a setting of attention, and what to draw with
-    module: nn.MultiheadAttention,
-    beta: float,
-    tokens: int,
-    rng: torch.Generator,
+    module: nn.Module,
+    beta: float | Scales,
+    tokens: int | None = None,
+    rng: torch.Generator | None = None,
     *,
     mask: str | Mask = "full",
     similarity: float = 0.0,
 ) -> None:
-    """Draw the weights of an attention module for scores of standard deviation `beta`, and outputs as large as inputs.
+    """Draw the weights of attention: of one module for a score scale, or of a whole stack for its scales.
 
-    Outputs have the power of the inputs in the mean over tokens and draws, with or without the gap, as the module has
-    it. That holds exactly (:func:`attended_power`) for a context of `tokens` whose norm is ``sqrt(width)`` and whose
-    directions are uniform and independent; layer normalisation, which takes one dimension away, changes it by
-    ``1/width``. Tokens of a trained or a deep model are not independent: give their mean cosine as `similarity`, which
-    is right if that comes from one direction common to all. For other correlations nothing is promised; of orthogonal
-    tokens less is left, because attention then cannot lean towards its query (:func:`value_std` is for those).
+    With a number, outputs of the module have the power of its inputs in the mean over tokens and draws, with or without
+    the gap, as the module has it. That holds exactly (:func:`attended_power`) for a context of `tokens` whose norm is
+    ``sqrt(width)`` and whose directions are uniform and independent; layer normalisation, which takes one dimension
+    away, changes it by ``1/width``. Tokens of a trained or a deep model are not independent: give their mean cosine as
+    `similarity`, which is right if that comes from one direction common to all. For other correlations nothing is
+    promised; of orthogonal tokens less is left, because attention then cannot lean towards its query
+    (:func:`value_std` is for those). The output projection becomes the identity and biases vanish.
 
-    The output projection becomes the identity and biases vanish.
+    With :class:`Scales`, which :func:`bulkedge.nn.initial_scales` chooses and which say what they predict, all
+    attention of a model is drawn (:func:`bulkedge.nn.initialise_stack`).
 
     Parameters
     ----------
-    module : torch.nn.MultiheadAttention
-        Also :class:`bulkedge.nn.GapFreeAttention`, with its gap or without; keys and values as wide as queries.
-    beta : float
-        As for :func:`query_key_std`.
-    tokens : int
-        Length of the context.
+    module : torch.nn.Module
+        A :class:`torch.nn.MultiheadAttention` or :class:`bulkedge.nn.GapFreeAttention`, with its gap or without, keys
+        and values as wide as queries; with scales, any model of such layers, or a decoder of transformers.
+    beta : float or Scales
+        As for :func:`query_key_std`, or the scales of a stack.
+    tokens : int, optional
+        Length of the context, for a number; scales have their own.
     rng : torch.Generator
         What to draw with. Weights are drawn on its device and in single precision: one seed, one module.
     mask : str or Mask
-        ``"full"``, ``"causal"`` or any other.
+        ``"full"``, ``"causal"`` or any other, for a number.
     similarity : float
-        Cosine between different tokens.
+        Cosine between different tokens, for a number.
     """
-    if module.in_proj_weight is None:
-        raise DomainError("module has keys or values of another width than its queries, for which there is no theory")
     if not isinstance(rng, torch.Generator):
         raise DomainError(f"rng = {rng!r} is no torch.Generator; use torch.Generator().manual_seed(0)")
+    if isinstance(beta, Scales):
+        initialise_stack(module, beta, rng)
+        return
+    if not isinstance(module, nn.MultiheadAttention):
+        raise DomainError(
+            f"module is {type(module).__name__}, no attention; a whole model needs Scales in place of beta"
+        )
+    if tokens is None:
+        raise DomainError("tokens are needed: how long a context the module is drawn for")
+    if module.in_proj_weight is None:
+        raise DomainError("module has keys or values of another width than its queries, for which there is no theory")
     width = module.embed_dim
-    power = attended_power(beta, tokens, width, module.head_dim, gap=_has_gap(module), mask=mask, similarity=similarity)
+    power = attended_power(beta, tokens, width, module.head_dim, gap=has_gap(module), mask=mask, similarity=similarity)
     scores, size = query_key_std(beta, width, tokens), 1 / math.sqrt(width * power)
     with torch.no_grad():
         for weight, std in zip(module.in_proj_weight.chunk(3), (scores, scores, size), strict=True):
@@ -204,18 +217,3 @@ def initialise(  # noqa: PLR0913 - a setting of attention, and what to draw with
         for bias in biases:
             if bias is not None:
                 bias.zero_()
-
-
-def _has_gap(module: nn.MultiheadAttention) -> bool:
-    """Whether a module attends by ``A`` or by ``A - C``; others are refused."""
-    if not isinstance(module, GapFreeAttention):
-        return True
-    names = ("alpha", "beta", "gamma")
-    found = tuple(set(torch.as_tensor(getattr(module, name)).detach().flatten().tolist()) for name in names)
-    for gap in (True, False):
-        if found == ({0.0}, {1.0}, {0.0 if gap else 1.0}):
-            return gap
-    raise DomainError(
-        f"module has coefficients {dict(zip(names, map(sorted, found), strict=True))}; scales are known for "
-        "alpha = 0, beta = 1 and gamma = 0 or 1"
-    )

@@ -186,10 +186,17 @@ def _row_power(norm: float, counts: Real, width: int, *, gap: bool) -> Real:
     return power - 2 * (1 + pairs * (two_left @ (leans * means))) / counts + 1 / counts
 
 
+@lru_cache(maxsize=16)
+def _legendre(points: int) -> tuple[Real, Real]:
+    """A Gauss rule, kept: to make it takes ten times as long as to use it."""
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    return nodes, weights
+
+
 def _component(norm: float, most: float, width: int) -> tuple[Real, Real]:
     """Gauss-Legendre points and weights for a component ``sqrt(width) sin(angle)`` of a point on the sphere."""
     reach = math.sqrt(2 * math.log(most) + DECAY)  # beyond it none of the tokens is found
-    nodes, weights = np.polynomial.legendre.leggauss(POINTS + POINTS // 4 * math.ceil(norm))
+    nodes, weights = _legendre(POINTS + POINTS // 4 * math.ceil(norm))
     angle = math.asin(min(1.0, reach / math.sqrt(width))) * nodes
     density = weights * np.exp((width - 2) * np.log(np.cos(angle)))
     return math.sqrt(width) * np.sin(angle), density / density.sum()

@@ -107,12 +107,27 @@ def _numbers(name: str, factors: Any, most: int) -> Any:
 
 
 def _paths(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Paths of the attention modules in the model, and their names without the part of a head on top of the model."""
+    return ((path, name) for path, name, _ in attention_modules(model))
+
+
+def attention_modules(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
+    """Attention modules of a transformers model, in its order.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model of transformers, or one that contains such.
+
+    Yields
+    ------
+    tuple of str, str and torch.nn.Module
+        Path in the model, the same without the part of a head on top of the model, and the module.
+    """
     prefix = getattr(model, "base_model_prefix", "") + "."
     for path, module in model.named_modules():
         kind: Any = type(module)
         if _attends(kind):
-            yield path, path.removeprefix(prefix)
+            yield path, path.removeprefix(prefix), module
 
 
 @cache

@@ -13,6 +13,7 @@ few dozen microseconds away, so that tables over numbers of scores share it.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import factorial
 from typing import NamedTuple
 
 import numpy as np
@@ -185,3 +186,41 @@ def _smoothed(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
         return np.convolve(values, weights[::-1], "valid") if shared else values @ weights
 
     return mean(-np.expm1(-x), mass), mean(x * density, mass), mean(density, mass * z)
+
+
+def moments_of_weights(beta: float, tokens: int, powers: tuple[int, ...] = (2, 3, 4)) -> tuple[float, ...]:
+    """``E sum_j p_j**k`` of the softmax of T Gaussian scores, for each power k.
+
+    By ``1/Z**k = int s**(k-1) e**(-s Z) ds/(k-1)!``: ``T int E[x**k e**-x] phi**(T-1) ds/s`` over ``(k-1)!``, with
+    ``x = s exp(beta z)``.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    tokens : int
+        Number T of scores in the row.
+    powers : tuple of int
+        Powers, each two or more.
+
+    Returns
+    -------
+    tuple of float
+        One for each power; the second is the participation.
+
+    Examples
+    --------
+    >>> row = moments_of_weights(1.0, 1000)
+    >>> bool(abs(row[0] / softmax_of_gaussians(1.0, 1000).participation - 1) < 1e-9)
+    True
+    """
+    shared = transforms(BETA.check("beta", beta), tokens)
+    step = min(COARSEST, STEP / max(beta, STEP))
+    z = step * np.arange(-np.ceil(REACH / step), np.ceil(REACH / step) + 1)
+    mass = np.exp(-(z**2) / 2)
+    mass /= mass.sum()
+    x = np.exp(np.minimum(shared.log_s[:, None] + beta * z, 7.0))  # e**-x is zero there, and stays so
+    others, falling = np.exp((tokens - 1) * shared.log_phi), np.exp(-x)
+    return tuple(
+        float(tokens * STEP * np.sum(((x**power * falling) @ mass) * others) / factorial(power - 1)) for power in powers
+    )
