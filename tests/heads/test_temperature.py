@@ -12,6 +12,7 @@ from bulkedge.heads import Channel, published_rules, temperature
 from bulkedge.heads.favourites import top_share
 from bulkedge.heads.roots import crossing
 from bulkedge.heads.rows import HOTTEST, mean_keys, mean_rows, rows_of, spreads
+from bulkedge.heads.temperature import LLAMA_FLOOR, LLAMA_SCALE
 from bulkedge.propagation import softmax_of_gaussians
 
 ROWS = ("entropy", "relative entropy", "participation", "mean participation")
@@ -260,3 +261,97 @@ def test_mean_rows_are_the_means_of_the_rule():
     entropy, participation = mean_rows(mean, variance, 100)
     assert entropy[1] == pytest.approx(softmax_of_gaussians(5**0.5, 100).entropy, rel=1e-7)
     assert participation[1] == pytest.approx(softmax_of_gaussians(5**0.5, 100).participation, rel=1e-5)
+
+
+COUPLINGS, MEAN = np.tile([0.7, 0.5, 0.3], 4), 0.2
+
+
+def causal_rows(rng, tokens, factor, draws):
+    """Entropies and sums of squares of simulated causal heads: (draws, tokens) each."""
+    found = []
+    for _ in range(draws):
+        queries, keys = rng.standard_normal((2, tokens, COUPLINGS.size))
+        scores = np.where(np.tri(tokens) > 0, (factor * COUPLINGS * (MEAN + queries)) @ keys.T, -np.inf)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        found.append((-np.sum(weights * np.log(np.maximum(weights, 1e-300)), axis=1), np.sum(weights**2, axis=1)))
+    return np.swapaxes(found, 0, 1)
+
+
+def causal_kept(keep, entropy, squares):
+    """Means over positions, with an error from the draws; numbers of keys are averaged over stretches of 1/32 first."""
+    tokens = entropy.shape[1]
+    if keep == "entropy":
+        values = entropy.mean(axis=1)
+    elif keep == "relative entropy":
+        values = entropy.mean(axis=1) / np.log(np.arange(1, tokens + 1)).mean()
+    else:
+        each = squares if keep == "participation" else 1 / squares
+        values = np.log(each.reshape(len(each), 32, -1).mean(axis=2)).mean(axis=1)
+    return values.mean(), values.std(ddof=1) / len(values) ** 0.5
+
+
+@pytest.mark.parametrize("keep", ROWS)
+def test_causal_heads_keep_it_in_the_mean_over_positions(keep):
+    """The channel of one head of 512 tokens, and others drawn alike: its own spreads are known to 1 %.
+
+    That, and the scatter of one draw's keys, is 0.05 nats of an entropy and 0.07 of a logarithm.
+    """
+    rng = np.random.default_rng(12)
+    queries, keys = rng.standard_normal((2, 512, COUPLINGS.size))
+    channel = be.heads.CausalChannel.from_qk(COUPLINGS * (MEAN + queries), keys, 1.0)
+    factor = temperature(channel, 128, 1024, keep)
+    before, after, plain = (
+        causal_kept(keep, *causal_rows(rng, tokens, scale, draws))
+        for tokens, scale, draws in ((128, 1.0, 60), (1024, factor, 5), (1024, 1.0, 5))
+    )
+    known = {"entropy": 0.05, "relative entropy": 0.01}.get(keep, 0.07)
+    assert abs(after[0] - before[0]) < known + 4 * np.hypot(before[1], after[1])
+    assert abs(plain[0] - before[0]) > 2 * (known + 4 * np.hypot(before[1], after[1]))  # the rival: no factor
+
+
+def test_spreads_of_causal_rows_are_those_of_their_scores():
+    queries, keys = np.random.default_rng(13).standard_normal((2, 2, 75, 6))
+    channel = be.heads.CausalChannel.from_qk(queries, 3.0 + keys, 0.4, block=16)
+    scores = 0.4 * queries @ (3.0 + keys).transpose(0, 2, 1)
+    exact = [[head[row, : row + 1].std(ddof=1) if row else 0.0 for row in range(75)] for head in scores]
+    np.testing.assert_allclose(channel.spread, exact, atol=1e-12)
+    assert temperature(channel, 75, 150).shape == (2,)
+    with pytest.raises(be.DomainError, match="not known for causal heads"):
+        temperature(channel, 75, 150, "popularity")
+
+
+def test_popularity_factors_are_those_of_a_finer_search():
+    """The first factor past one at which the share is the old one, to 0.1 %, wherever steps find it."""
+    rng = np.random.default_rng(14)
+    channel = Channel(rng.gamma(1, 1, (12, 8)) * rng.uniform(0.1, 0.4, (12, 1)), 0.5 * rng.standard_normal((12, 8)))
+    found = temperature(channel, 300, 2400, "popularity")
+    assert np.isfinite(found).sum() > 6
+    for head in np.flatnonzero(np.isfinite(found)):
+        couplings, drift = channel.couplings[head], channel.drift[head]
+        new = [top_share(factor * couplings, factor * drift, 2400) for factor in found[head] * np.array([0.999, 1.001])]
+        assert min(new) <= top_share(couplings, drift, 300) <= max(new)
+
+
+@pytest.mark.parametrize(("kind", "rule"), [("yarn", "YaRN"), ("longrope", "LongRoPE")])
+def test_published_rules_are_those_of_transformers(kind, rule):
+    """Transformers multiplies cosines and sines of queries and keys by its factor: scores by its square."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 32.0, "original_max_position_embeddings": 4096}
+    rope |= {"short_factor": [1.0] * 8, "long_factor": [1.0] * 8} if kind == "longrope" else {}
+    config = LlamaConfig(hidden_size=64, num_attention_heads=4, max_position_embeddings=131072, rope_parameters=rope)
+    _, factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+    assert published_rules(4096, 131072)[rule] == pytest.approx(factor**2)
+
+
+def test_the_numbers_of_llama_4_are_those_of_its_configuration():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from transformers import Llama4TextConfig
+
+    config = Llama4TextConfig()
+    assert (config.attn_scale, config.floor_scale) == (LLAMA_SCALE, LLAMA_FLOOR)

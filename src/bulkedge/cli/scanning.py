@@ -37,8 +37,10 @@ SHOWN = {
     "distance": "distance",
     "null_distance": "null",
     "q": "q",
+    "temperature_8": "8×",
 }
-"""Columns of the terminal's table, and what stands above them; how far texts agree is told of several only."""
+"""Columns of the terminal's table, and what stands above them; how far texts agree is told of several only. The last is
+the factor on the scores that keeps the entropy of rows at eight times the tokens."""
 OF_WEIGHTS = {
     "layer": "layer",
     "head": "head",

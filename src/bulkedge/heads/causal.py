@@ -52,6 +52,9 @@ class CausalChannel:
         predicted apart, so what it differs from one tells how far to trust the popularity.
     explicit : array of shape (..., explicit)
         Positions of the keys whose columns are exact, the most popular first.
+    spread : array of shape (..., tokens)
+        Standard deviation of the scores that each row sees, of which the first has none: zero. That of a sample, so
+        that rows of few keys have no smaller ones.
     """
 
     log_normaliser: Any
@@ -59,6 +62,7 @@ class CausalChannel:
     popularity: Any
     total: Any
     explicit: Any
+    spread: Any
 
     @classmethod
     def from_qk(cls, q: Any, k: Any, scale: float | None = None, block: int = 32, explicit: int = 8) -> Self:
@@ -106,7 +110,8 @@ class CausalChannel:
         columns = _columns(xp, heads, chosen, rows.log_sum)[:, :tokens]
         log_total = _log_sum(xp, columns, -1)
         found = (*(each[:, :tokens] for each in rows), xp.exp(columns - log_total[:, None]), xp.exp(log_total) / tokens)
-        return cls(*(xp.reshape(each, (*shape[:-2], *each.shape[1:])) for each in (*found, chosen)))
+        spread = _spread(xp, heads)[:, :tokens]
+        return cls(*(xp.reshape(each, (*shape[:-2], *each.shape[1:])) for each in (*found, chosen, spread)))
 
 
 class _Heads(NamedTuple):
@@ -196,6 +201,27 @@ def _rows(xp: Any, heads: _Heads, chosen: Any) -> _Rows:
     shares = xp.exp(logs - log_sum)
     entropy = log_sum - xp.sum(xp.where(shares > 0, shares * means, xp.zeros_like(means)), axis=0)
     return _Rows(log_sum, entropy)
+
+
+def _spread(xp: Any, heads: _Heads) -> Any:
+    """Standard deviations of the scores of every row, from the same triangles and rectangles: (heads, size)."""
+    shape, size = heads.queries.shape[:2], heads.block
+    scores, seen = _triangles(xp, heads)
+    inside = xp.where(seen, scores, xp.zeros_like(scores))
+    total, squares = (xp.reshape(xp.sum(each, axis=-1), shape) for each in (inside, inside**2))
+    while size < shape[1]:
+        keys, queries = _halves(xp, heads.keys, size)[0], _halves(xp, heads.queries, size)[1]
+        mean, covariance = _weighted(xp, keys, xp.full_like(keys[..., 0], 1 / size))
+        level = xp.matmul(queries, mean[..., None])[..., 0]
+        variance = xp.sum(xp.matmul(queries, covariance) * queries, axis=-1)
+        parts = [xp.stack([xp.zeros_like(each), each], axis=2) for each in (level, variance + level**2)]
+        total, squares = (
+            sums + size * xp.reshape(part, shape) for sums, part in zip((total, squares), parts, strict=True)
+        )
+        size *= 2
+    count = xp.arange(1, shape[1] + 1, dtype=total.dtype, device=device(total))
+    rest = squares / count - (total / count) ** 2
+    return xp.sqrt(xp.clip(rest, 0.0, None) * count / xp.clip(count - 1, 1.0, None))
 
 
 def _columns(xp: Any, heads: _Heads, chosen: Any, log_sum: Any) -> Any:

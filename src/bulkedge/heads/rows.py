@@ -201,7 +201,7 @@ def _points(low: float, high: float, points: int) -> Real:
     return low + (high - low) * (chebpts2(points) + 1) / 2
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def _table(low: float, high: float, points: int, tokens: int) -> tuple[Chebyshev, Chebyshev]:
     """Interpolants in the spread of the entropy, and of the logarithm of the participation, which spans decades."""
     beta = _points(low, high, points)
@@ -215,7 +215,7 @@ def _table(low: float, high: float, points: int, tokens: int) -> tuple[Chebyshev
     )
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def _keys_table(low: float, high: float, points: int, tokens: int) -> Chebyshev:
     """Interpolant in the spread of the logarithm of :func:`mean_keys`."""
     beta = _points(low, high, points)

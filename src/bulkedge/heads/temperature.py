@@ -24,6 +24,7 @@ from scipy import special
 from bulkedge.arrays import Real, as_numpy
 from bulkedge.domains import FINITE, Choice, Integers
 from bulkedge.errors import DomainError
+from bulkedge.heads.causal import CausalChannel
 from bulkedge.heads.channel import Channel
 from bulkedge.heads.favourites import top_share
 from bulkedge.heads.roots import crossing
@@ -34,6 +35,10 @@ KEEP = Choice(("entropy", "relative entropy", "participation", "mean participati
 TOKENS = Integers(2, 10**12)
 Kept: TypeAlias = Callable[[Real, int], Real]
 """What is kept, for factors on the scores of all heads and a number of keys: a number that falls with the factor."""
+OWN_CLASSES = 24
+"""Classes of rows of a causal head, by the spread of their scores."""
+PLACES, SHARES = (np.polynomial.legendre.leggauss(8)[0] + 1) / 2, np.polynomial.legendre.leggauss(8)[1] / 2
+"""Relative positions in a causal context that stand for all, and their weights."""
 QUERIES = 2048
 """Queries that stand for all."""
 CLASSES = np.round(QUERIES * np.linspace(0, 1, 49) ** 2).astype(int)
@@ -76,12 +81,17 @@ def temperature(channel_or_beta: Any, tokens: int, new_tokens: int, keep: Keep =
         The share is an approximation, to some 20 % for heads whose rows do not freeze. Beyond it is too small, hardly
         depends on the factor, and there often is none: nan. Takes some two milliseconds a head.
 
+    Rows of a :class:`CausalChannel` see different numbers of keys, from one to all: what is kept is then the mean over
+    positions in the context, of the entropy or of the logarithm of a number of keys, where rows of the same relative
+    position have the same spreads. The spreads are those of the head's own rows, but for the first eighth of them. The
+    first two need no more than that; gap and popularity are not known for it.
+
     Parameters
     ----------
-    channel_or_beta : Channel, float or array
+    channel_or_beta : Channel, CausalChannel, float or array
         The heads: their channel, or the standard deviation of a row's scores, the same for all rows of a head.
     tokens, new_tokens : int
-        Number of keys in a row, now and then.
+        Number of keys in a row, now and then; in the last row, if it is causal.
     keep : str
         What to keep.
 
@@ -98,6 +108,11 @@ def temperature(channel_or_beta: Any, tokens: int, new_tokens: int, keep: Keep =
     """
     keep = KEEP.check("keep", keep)
     tokens, new_tokens = TOKENS.check("tokens", tokens), TOKENS.check("new_tokens", new_tokens)
+    if isinstance(channel_or_beta, CausalChannel):
+        if keep in {"gap", "popularity"}:
+            raise DomainError(f"keep = {keep!r} is not known for causal heads; give the Channel of all their tokens")
+        spread, weights = _own_spreads(channel_or_beta)
+        return _rows_kept(_of_positions(spread, weights, keep), spread.shape[:-1], tokens, new_tokens)
     if isinstance(channel_or_beta, Channel):
         channel = channel_or_beta
         if keep == "gap":
@@ -130,6 +145,15 @@ def _spreads(channel: Channel) -> tuple[Real, Real]:
     return means.reshape(*couplings.shape[:-1], counts.size), counts / QUERIES
 
 
+def _own_spreads(channel: CausalChannel) -> tuple[Real, Real]:
+    """Spreads of the rows of causal heads in classes of equal shares, and these: (heads, classes) and (classes,)."""
+    spread = np.sort(as_numpy(channel.spread).astype(float)[..., as_numpy(channel.spread).shape[-1] // 8 :], axis=-1)
+    edges = np.unique(np.round(np.linspace(0, spread.shape[-1], OWN_CLASSES + 1)).astype(int))
+    counts = np.diff(edges)
+    # the root mean square: entropies fall with the square of the spread
+    return np.sqrt(np.add.reduceat(spread**2, edges[:-1], axis=-1) / counts), counts / counts.sum()
+
+
 def _flat(array: Real) -> Real:
     return array.reshape(-1, array.shape[-1])
 
@@ -159,6 +183,24 @@ def _of_rows(beta: Real, weights: Real, keep: str) -> Kept:
         return lambda factor, tokens: np.log(mean("keys", factor, tokens))
     relative = keep == "relative entropy"
     return lambda factor, tokens: mean("entropy", factor, tokens) / (log(tokens) if relative else 1.0)
+
+
+def _of_positions(beta: Real, weights: Real, keep: str) -> Kept:
+    """The same for causal rows: means over Gauss points of the position in the context."""
+    of: Of = {"participation": "participation", "mean participation": "keys"}.get(keep, "entropy")  # type: ignore[assignment]
+
+    def kept(factor: Real, tokens: int) -> Real:
+        rows = [np.sum(weights * rows_of(factor[..., None] * beta, each, of), axis=-1) for each in _keys_at(tokens)]
+        if of == "entropy":
+            return np.tensordot(SHARES, rows, 1) / (SHARES @ np.log(_keys_at(tokens)) if keep != "entropy" else 1.0)
+        return (1.0 if of == "keys" else -1.0) * np.tensordot(SHARES, np.log(rows), 1)
+
+    return kept
+
+
+def _keys_at(tokens: int) -> list[int]:
+    """Keys of the rows at the Gauss points."""
+    return [max(1, round(each * tokens)) for each in PLACES]
 
 
 def _rows_kept(kept: Kept, shape: tuple[int, ...], tokens: int, new_tokens: int) -> Any:

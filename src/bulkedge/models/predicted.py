@@ -46,6 +46,7 @@ def predicted(layer: Layer, columns: Real) -> dict[str, Real]:
     found = {name: np.full(heads, np.nan) for name in PREDICTED}
     found["coupling"] = as_numpy(channel.couplings).max(axis=-1) ** 2
     found["effective_dim"] = as_numpy(channel.effective_dim)
+    causal = None
     if layer.causal and rows == tokens and layer.softcap is None:
         causal = CausalChannel.from_qk(query, key, layer.scale)
         found["predicted_entropy"] = as_numpy(causal.entropy)[:, min(16, tokens - 1) :].mean(axis=-1)
@@ -56,7 +57,7 @@ def predicted(layer: Layer, columns: Real) -> dict[str, Real]:
     else:
         return found | {name: np.full((heads, len(LONGER)), np.nan) for name in ("longer_entropy", "temperature")}
     found["popularity_correlation"] = _log_correlation(popularity, columns)
-    return found | longer(channel, tokens)
+    return found | longer(channel, tokens, causal)
 
 
 def _log_correlation(one: Real, other: Real) -> Real:
@@ -66,7 +67,7 @@ def _log_correlation(one: Real, other: Real) -> Real:
     return np.divide(np.sum(logs[0] * logs[1], axis=-1), norms, out=np.full(len(norms), np.nan), where=norms > 0)
 
 
-def longer(channel: Channel, tokens: int) -> dict[str, Real]:
+def longer(channel: Channel, tokens: int, causal: CausalChannel | None = None) -> dict[str, Real]:
     """Entropy of rows of longer contexts, and the factor on the scores that keeps it where it is.
 
     Parameters
@@ -75,6 +76,8 @@ def longer(channel: Channel, tokens: int) -> dict[str, Real]:
         Of the heads.
     tokens : int
         Number of keys that a row sees now.
+    causal : CausalChannel, optional
+        Of the same heads, if they are causal: the factor then keeps the mean over rows of all numbers of keys.
 
     Returns
     -------
@@ -83,6 +86,7 @@ def longer(channel: Channel, tokens: int) -> dict[str, Real]:
     """
     moments = channel.spread_moments
     entropies = [mean_rows(*moments, times * tokens)[0] for times in LONGER]
-    factors = [temperature(channel, tokens, times * tokens) for times in LONGER]
+    heads = channel if causal is None else causal
+    factors = [temperature(heads, tokens, times * tokens) for times in LONGER]
     factors = [np.where(each < LARGEST, each, np.nan) for each in factors]
     return {"longer_entropy": np.stack(entropies, axis=-1), "temperature": np.stack(factors, axis=-1)}

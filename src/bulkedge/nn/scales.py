@@ -37,7 +37,7 @@ DEPTH, TOKENS, WIDTH, HEAD_DIM = Integers(1, 10_000), Integers(4, 10**6), Intege
 SIMILARITY = Interval(0, 1, "[)")
 BETAS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Score scales to choose from, as far as rows do not freeze: hotter ones let gradients grow and gain little rank."""
-LEAST_WITHOUT = 0.75
+LEAST_WITHOUT = 1.0
 """The smallest of them without the gap: small scores then leave next to nothing of the tokens, and values that make up
 for it make more of what tokens have in common by chance than the prediction knows."""
 FREE = 0.8

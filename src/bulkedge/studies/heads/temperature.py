@@ -25,6 +25,8 @@ WORDS = {
     "participation": "sum of squared weights",
     "mean participation": "one over the sum of squared weights",
 }
+REFERENCE = 4096
+"""Keys from which factors are compared with the published rules, up to 32 times as many: the lengths of the recipes."""
 BATCH = 50
 """Rows that are drawn at once."""
 LENGTHS = 1, 2, 4, 8
@@ -64,8 +66,8 @@ class Temperature(Study):
                 factor = temperature(beta, self.tokens, new, keep)
                 drawn[number, column] = _rows(factor * beta, new, self.rows, rng)[of]
                 exact[number, column] = [rows_of(np.array(beta), each, of) for each in (self.tokens, new)]
-        rules = [published_rules(self.tokens, int(each) * self.tokens) for each in times]
-        factors = [[temperature(BETAS, self.tokens, int(each) * self.tokens, keep) for each in times] for keep in KEPT]
+        rules = [published_rules(REFERENCE, int(each) * REFERENCE) for each in times]
+        factors = [[temperature(BETAS, REFERENCE, int(each) * REFERENCE, keep) for each in times] for keep in KEPT]
         losses, betas = zip(*(self._decoder(rng) for _ in track(range(self.seeds), "decoders")), strict=True)
         return xr.Dataset(
             {
@@ -81,6 +83,7 @@ class Temperature(Study):
                 "beta": list(BETAS),
                 "length": ["old", "new"],
                 "times": times,
+                "keys": ("times", times * REFERENCE, {"long_name": f"keys of a row, from {REFERENCE}"}),
                 "published": list(rules[0]),
                 "reading": list(READINGS),
                 "context": [each * self.context for each in LENGTHS],

@@ -23,18 +23,21 @@ def temperature(data: xr.Dataset) -> Figure:
     figure, (axes,) = panels(1, 3, width=3.1, height=2.9)
     made_by = json.loads(data.attrs["parameters"])
     rules, kept, loss = axes
-    lengths = data.times.values * made_by["tokens"]
+    lengths = data["keys"].values
     for beta, colour in zip(data.beta.values, COLOURS, strict=False):
         for keep, style in (("participation", "-"), ("entropy", (0, (1, 1)))):
-            label = f"β = {beta:g}" if keep == "participation" else ""
+            ends = [float(data.factor.sel(keep=each, beta=beta)[-1]) for each in ("participation", "entropy")]
+            label = f"β = {beta:g}: {ends[0]:.2f}, {ends[1]:.2f}" if keep == "participation" else ""
             line(rules, lengths, data.factor.sel(keep=keep, beta=beta), label=label, color=colour, ls=style, lw=1.1)
     for name, style in RULES.items():
-        line(rules, lengths, data.rule.sel(published=name), label=NAMED.get(name, name), color="0.45", ls=style, lw=1)
+        values = data.rule.sel(published=name)
+        label = f"{NAMED.get(name, name)}: {float(values[-1]):.2f}"
+        line(rules, lengths, values, label=label, color="0.45", ls=style, lw=1)
     rules.set(ylabel="factor on the scores", yscale="log", title="lines: keeps participation; dotted: entropy")
     _plain_ticks(rules, lengths[::2], [1, 1.5, 2, 3, 4])
-    rules.set_xlabel(f"keys of a row, from {made_by['tokens']}")
-    rules.set_ylim(0.95, 2.2 * float(data.factor.max()))
-    rules.legend(loc="upper left", fontsize=6, ncols=2)
+    rules.set_xlabel(data["keys"].attrs["long_name"])
+    rules.set_ylim(0.95, 2.4 * float(data.factor.max()))
+    rules.legend(loc="upper left", fontsize=6, title="factor at the last length", title_fontsize=6)
     _kept(kept, data, made_by)
     for number, (reading, colour) in enumerate(zip(data.reading.values, COLOURS, strict=False)):
         values = data.loss.sel(reading=reading).mean("sequence")
