@@ -21,7 +21,7 @@ def longer(data: xr.Dataset) -> Figure:
     for panel, question in zip(axes, data.question.values, strict=False):
         _losses(panel, data.loss.sel(question=question), made_by["context"])
         panel.set_title(TITLES[str(question)], fontsize=8)
-    axes[0].legend(loc="upper left", fontsize=6)
+    axes[0].legend(loc="upper left", fontsize=6, frameon=True, framealpha=1, edgecolor="none")
     axes[0].set_ylim(0, 1.35 * float(data.loss.sel(question="told").mean(["decoder", "sequence"]).max()))
     heads = axes[2]
     for number, reading in enumerate(data.reading.values):
