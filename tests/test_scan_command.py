@@ -1,6 +1,7 @@
 """``bulkedge scan`` as people call it: what it prints and writes, and what it says of input that it cannot read."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,13 @@ def test_a_folder_for_people(bert):
     assert "agree" not in lines[0]
     assert [line.split()[:2] for line in lines[1:7]] == [[str(k), str(h)] for k in range(3) for h in range(2)]
     assert "tiny-bert: 6 heads in 3 layers, read on 1 text of up to 24 tokens." in result.output
+    assert "8×" not in lines[0]  # for which there is no room
+    assert re.search(r"At 8× the tokens heads keep their entropy with scores times [\d.]+ to [\d.]+", words(result))
+
+
+def test_a_wide_terminal_has_room_for_factors(bert, monkeypatch):
+    monkeypatch.setattr("bulkedge.cli.scanning.WIDE", 10)
+    assert bulkedge("scan", bert, *QUICK).output.splitlines()[0].split()[-1] == "8×"
 
 
 def test_everything_at_once(gpt2, tmp_path):

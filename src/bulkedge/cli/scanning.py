@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,9 @@ SHOWN = {
     "temperature_8": "8×",
 }
 """Columns of the terminal's table, and what stands above them; how far texts agree is told of several only. The last is
-the factor on the scores that keeps the entropy of rows at eight times the tokens."""
+the factor on the scores that keeps the entropy of rows at eight times the tokens, where there is room for it."""
+WIDE = 150
+"""Letters of a line from which on there is."""
 OF_WEIGHTS = {
     "layer": "layer",
     "head": "head",
@@ -120,12 +123,25 @@ def scan_command(model: str, *, weights: bool, as_json: bool, **given: Any) -> N
         click.echo(written(found.records()))
         return
     alone = found.data.sizes["text"] == 1
-    shown = {name: each for name, each in SHOWN.items() if not (alone and name == "agreement")}
-    out.print(heads_table(found.records(), shown))
-    for sentence in (*found.summary().splitlines(), *found.warnings):
+    left_out = {"agreement"} if alone else set()
+    left_out |= {"temperature_8"} if out.width < WIDE else set()
+    records = found.records()
+    out.print(heads_table(records, {name: each for name, each in SHOWN.items() if name not in left_out}))
+    for sentence in (*found.summary().splitlines(), *_longer(records), *found.warnings):
         click.echo(sentence)
     if page is not None:
         click.echo(f"the page is {page}")
+
+
+def _longer(records: list[dict[str, Any]]) -> Iterator[str]:
+    """Which factors keep the entropy of rows at longer contexts, over all heads that have some."""
+    for times in (2, 8, 32):
+        factors = sorted(row[f"temperature_{times}"] for row in records if isfinite(row[f"temperature_{times}"]))
+        if factors:
+            yield (
+                f"At {times}× the tokens heads keep their entropy with scores times {factors[0]:.3g} to "
+                f"{factors[-1]:.3g}, {factors[len(factors) // 2]:.3g} in the median."
+            )
 
 
 def _tell_weights(model: str, given: Mapping[str, Any], *, as_json: bool) -> None:
