@@ -1,7 +1,6 @@
 """``bulkedge scan`` as people call it: what it prints and writes, and what it says of input that it cannot read."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import bulkedge as be  # noqa: E402
+from bulkedge.cli.scanning import longer_contexts  # noqa: E402
 from bulkedge.models import default_model, loading, scanning  # noqa: E402
 from bulkedge.models.default import ALPHABET, letters  # noqa: E402
 from bulkedge.studies.base import studies  # noqa: E402
@@ -74,7 +74,16 @@ def test_a_folder_for_people(bert):
     assert [line.split()[:2] for line in lines[1:7]] == [[str(k), str(h)] for k in range(3) for h in range(2)]
     assert "tiny-bert: 6 heads in 3 layers, read on 1 text of up to 24 tokens." in result.output
     assert "8×" not in lines[0]  # for which there is no room
-    assert re.search(r"At 8× the tokens heads keep their entropy with scores times [\d.]+ to [\d.]+", words(result))
+
+
+def test_factors_of_longer_contexts_in_words():
+    heads = [
+        {"temperature_2": 1.5, "temperature_8": each, "temperature_32": np.nan} for each in (3.0, np.nan, 1.25, 2.0)
+    ]
+    assert list(longer_contexts(heads)) == [
+        "At 2× the tokens heads keep their entropy with scores times 1.5 to 1.5, 1.5 in the median.",
+        "At 8× the tokens heads keep their entropy with scores times 1.25 to 3, 2 in the median.",
+    ]
 
 
 def test_a_wide_terminal_has_room_for_factors(bert, monkeypatch):

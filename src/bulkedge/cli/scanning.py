@@ -127,14 +127,25 @@ def scan_command(model: str, *, weights: bool, as_json: bool, **given: Any) -> N
     left_out |= {"temperature_8"} if out.width < WIDE else set()
     records = found.records()
     out.print(heads_table(records, {name: each for name, each in SHOWN.items() if name not in left_out}))
-    for sentence in (*found.summary().splitlines(), *_longer(records), *found.warnings):
+    for sentence in (*found.summary().splitlines(), *longer_contexts(records), *found.warnings):
         click.echo(sentence)
     if page is not None:
         click.echo(f"the page is {page}")
 
 
-def _longer(records: list[dict[str, Any]]) -> Iterator[str]:
-    """Which factors keep the entropy of rows at longer contexts, over all heads that have some."""
+def longer_contexts(records: list[dict[str, Any]]) -> Iterator[str]:
+    """Which factors keep the entropy of rows at longer contexts, over all heads that have some.
+
+    Parameters
+    ----------
+    records : list of dict
+        A head each.
+
+    Yields
+    ------
+    str
+        A sentence for each of the contexts that some head has a factor for.
+    """
     for times in (2, 8, 32):
         factors = sorted(row[f"temperature_{times}"] for row in records if isfinite(row[f"temperature_{times}"]))
         if factors:
