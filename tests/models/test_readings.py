@@ -15,7 +15,7 @@ from bulkedge.models import default_model, packaged_model, sample_text  # noqa: 
 from bulkedge.models.readings import NAMES, Inputs, readings  # noqa: E402
 from bulkedge.models.tabulated import gaussian_rows  # noqa: E402
 from bulkedge.models.visible import BLOCKS, NEAR, SHORTEST, Visible  # noqa: E402
-from bulkedge.propagation.trainability import gibbs_of_gaussians, softmax_of_gaussians  # noqa: E402
+from bulkedge.propagation.softmax import gibbs_of_gaussians, softmax_of_gaussians  # noqa: E402
 
 
 class Counter(TorchDispatchMode):
