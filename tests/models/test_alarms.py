@@ -172,11 +172,9 @@ def test_healthy_steps_are_silent(steps):
     from bulkedge.studies.heads import watch as study
 
     tokens, batch = (128, 4) if steps > 100 else (48, 2)
-    for seed in range(30, 33 if steps > 100 else 31):
-        generator = torch.Generator().manual_seed(seed)
-        model = study.decoder(seed, tokens)
-        windows = partial(study.batch_of, study.texts()[0], batch, tokens, generator)
-        assert trained(model, windows, 0.001, 10 if steps > 100 else 2, steps) == []
+    generator = torch.Generator().manual_seed(30)
+    windows = partial(study.batch_of, study.texts()[0], batch, tokens, generator)
+    assert trained(study.decoder(30, tokens), windows, 0.001, 10 if steps > 100 else 2, steps) == []
 
 
 @pytest.mark.slow
