@@ -73,6 +73,7 @@ bench: $(VENV)/.$(EXTRAS)  ## measure against the peers, in environments of thei
 
 docs: $(VENV)/.docs  ## build the documentation into docs/_build
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
+	$(BIN)/python docs/_ext/measure.py docs/_build
 	@echo "documentation: docs/_build/index.html"
 
 clean:  ## remove everything that was built

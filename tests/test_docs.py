@@ -113,3 +113,73 @@ def test_the_tree_of_the_design_names_every_module():
 def test_the_table_of_the_engine_names_every_module():
     named = [name for row in re.findall(r"^\| (`\w+\.py`.*?) \|", DESIGN, re.MULTILINE) for name in row.split(", ")]
     assert sorted(named) == sorted(f"`{name}`" for name in modules_in(PACKAGE / "laws/engine"))
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+DOCS = ROOT / "docs"
+SITE = sorted(path for path in DOCS.rglob("*.md") if not {"_build", "figures"} & set(path.parts))
+COLUMNS = 100
+"""Columns of code that a page has room for at 1400 px: ``docs/_static/pages.css``, and ``docs/_ext/measure.py``."""
+WIDER = {"design.md", "scan.md"}
+"""Pages with trees and commands that are longer: a browser wraps these."""
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def fences(page):
+    """Lines of a page inside of code, with their numbers."""
+    fence = ""
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        mark = re.match(r"`{3,}|:{3,}", line)
+        if mark and not fence:
+            fence = mark[0]
+        elif mark and line.startswith(fence):
+            fence = ""
+        elif fence:
+            yield number, line
+
+
+def running_text(page):
+    """A page without its code."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^(`{3,}).*?^\1", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
+
+
+def anchors(page):
+    """What a link into a page may name: its labels, and its headings in lower case with hyphens."""
+    text = re.sub(r"^(`{3,}).*?^\1", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).replace(" ", "-") for heading in headings}
+    return set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE)) | slugs
+
+
+def drawn(target):
+    """Whether a file is one that a build makes: a figure of a study or law, or of a page that runs, or its notebook."""
+    return "figures" in Path(target).parts
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_links_of_a_page_lead_somewhere(page):
+    labels = set().union(*(re.findall(r"^\(([\w-]+)\)=$", each.read_text(), re.MULTILINE) for each in SITE))
+    for link in LINK.findall(running_text(page)):
+        if link.startswith(("http:", "https:")):
+            continue
+        target, _, anchor = link.partition("#")
+        path = DOCS / target.lstrip("/") if target.startswith("/") else page.parent / target
+        assert not target or path.exists() or drawn(target), f"{page.name} links {link}"
+        if anchor:
+            assert anchor in (anchors(path) if target else anchors(page) | labels), f"{page.name} links {link}"
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_code_fits_beside_both_side_bars(page):
+    if page.name not in WIDER:
+        assert [f"{page.name}:{number}" for number, line in fences(page) if len(line) > COLUMNS] == []
+
+
+def test_every_page_is_in_the_contents():
+    listed = set()
+    for page in SITE:
+        for block in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            names = [line for line in block.splitlines() if line and not line.startswith(":")]
+            listed |= {(page.parent / f"{name}.md").resolve() for name in names}
+    assert {page.resolve() for page in SITE} == listed | {DOCS / "index.md"}

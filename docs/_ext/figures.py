@@ -1,0 +1,45 @@
+"""The figures of the documentation: those of the studies at their quick sizes, drawn when it is built."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from bulkedge.plots.style import panels, styled
+from bulkedge.studies.base import Study
+from bulkedge.studies.equivalence.causal import Causal
+from bulkedge.studies.equivalence.finite_head import FiniteHead
+from bulkedge.studies.heads.hot import Hot
+from bulkedge.studies.laws.bulk import Bulk
+from bulkedge.studies.laws.edge import Edge
+from bulkedge.studies.laws.plot import law_panel
+from bulkedge.studies.laws.transition import Transition
+from bulkedge.studies.propagation.rank_collapse import RankCollapse
+from bulkedge.studies.recovery.alignment import Alignment
+from bulkedge.studies.recovery.finite_table import FiniteTable
+from bulkedge.studies.width.depth import Depth
+from bulkedge.studies.width.distribution import Distribution
+
+STUDIES: tuple[Callable[[], Study], ...] = (
+    Edge, Transition, FiniteHead, Hot, Causal, Alignment, FiniteTable, Distribution, Depth, RankCollapse
+)  # fmt: skip
+"""Studies whose figure stands on a page, in a file named after the class."""
+
+
+def draw(folder: Path) -> None:
+    """Draw all of them into a folder: a panel for each law, and the figures of the studies."""
+    bulks = Bulk(size=1000, draws=2).simulate(seed=0)
+    with styled():
+        for name in bulks.law.values.tolist():
+            figure, axes = panels(1, 1, width=4.6, height=2.8)
+            law_panel(axes[0, 0], bulks.sel(law=name))
+            axes[0, 0].legend()
+            save(figure, folder / f"{name}.svg")
+    for kind in STUDIES:
+        study = kind()
+        save(study.plot(study.simulate(seed=0)), folder / f"{kind.__name__.lower()}.svg")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure, on no background and without a date, so that it fits both themes and is the same every time."""
+    figure.savefig(path, metadata={"Date": None}, transparent=True)

@@ -1,0 +1,106 @@
+"""What a build makes before it reads the pages: figures of the studies, and the outputs of pages that run.
+
+Both are kept in ``docs/figures`` with a digest of the package and of what made them, so that a second build makes only
+what has changed. Pages run in processes of their own, two at a time.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import bulkedge
+import cells
+import figures
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.util import logging
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent
+FIGURES = DOCS / "figures"
+CELLS = FIGURES / "cells"
+PROCESSES = 2
+SAYS = logging.getLogger(__name__)
+
+
+def digest(*texts: str) -> str:
+    """A fingerprint of the package's sources and of further texts."""
+    found = hashlib.sha256()
+    for path in sorted(Path(bulkedge.__file__).parent.rglob("*.py")):
+        found.update(path.read_bytes())
+    for text in texts:
+        found.update(text.encode())
+    return found.hexdigest()
+
+
+def draw_figures(_: Sphinx) -> None:
+    """Draw the figures, unless they are those of this very package."""
+    mark, made_by = FIGURES / "made_by.txt", digest((HERE / "figures.py").read_text())
+    if not mark.exists() or mark.read_text() != made_by:
+        FIGURES.mkdir(exist_ok=True)
+        figures.draw(FIGURES)
+        mark.write_text(made_by)
+
+
+def running() -> Iterator[tuple[str, Path]]:
+    """Pages with cells: their names in Sphinx, and their files."""
+    for path in sorted(DOCS.rglob("*.md")):
+        if "_build" not in path.parts and cells.CELL.search(path.read_text()):
+            yield path.relative_to(DOCS).with_suffix("").as_posix(), path
+
+
+def run_pages(_: Sphinx) -> None:
+    """Run the pages that have changed, and write their figures and notebooks."""
+    CELLS.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        faults = list(filter(None, pool.map(prepare, (path for _, path in running()))))
+    if faults:
+        raise ExtensionError("\n".join(faults))
+
+
+def prepare(path: Path) -> str:
+    """Run a page, or read what it gave before; what went wrong, in words."""
+    text, name = path.read_text(), path.stem
+    kept = path.parent / "cached" / f"{name}.json"
+    if "cached" not in cells.front(text):
+        kept, mark = CELLS / f"{name}.json", CELLS / f"{name}.txt"
+        made_by = digest(text, (HERE / "cells.py").read_text())
+        if not (kept.exists() and mark.exists() and mark.read_text() == made_by):
+            command = [sys.executable, HERE / "cells.py", path, kept]
+            done = subprocess.run(command, cwd=CELLS, text=True, capture_output=True)
+            if done.returncode:
+                return done.stderr
+            mark.write_text(made_by)
+    found = json.loads(kept.read_text())
+    if found["codes"] != cells.codes(text):
+        return f"{path}: its outputs are those of other code; run it again, as docs/_ext/cells.py says"
+    drawn = [each["svg"] for outputs in found["outputs"] for each in outputs if "svg" in each]
+    for number, svg in enumerate(drawn, 1):
+        (CELLS / f"{name}-{number}.svg").write_text(svg)
+    (CELLS / f"{name}.ipynb").write_text(json.dumps(cells.notebook(text, found["outputs"]), ensure_ascii=False))
+    return ""
+
+
+def read(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the outputs into a page that runs, and a line about it under its title."""
+    path = Path(app.srcdir) / f"{page}.md"
+    if not path.exists() or not cells.CELL.search(source[0]):
+        return
+    when = cells.front(source[0]).get("cached")
+    kept = path.parent / "cached" / f"{path.stem}.json" if when else CELLS / f"{path.stem}.json"
+    outputs = json.loads(kept.read_text())["outputs"]
+    told = f"Outputs are of {when}." if when else "Outputs are those of this build."
+    title, _, rest = cells.markdown(source[0], outputs, path.stem).lstrip().partition("\n")
+    source[0] = f"{title}\n\n*{told} The page [as a notebook](/figures/cells/{path.stem}.ipynb).*\n{rest}"
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Tell Sphinx of all this."""
+    app.connect("builder-inited", draw_figures)
+    app.connect("builder-inited", run_pages)
+    app.connect("source-read", read)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,107 @@
+"""Pages that run: what cells show, in the page and in the notebook, and what a build refuses."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+sys.path.insert(0, str(DOCS / "_ext"))
+import cells  # noqa: E402  # a module of the documentation, which is no package
+
+SOURCES = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
+PAGES = [page for page in SOURCES if cells.CELL.search(page.read_text())]
+PAGE = """---
+cached: 2026-01-01
+---
+# A page
+
+See [](laws/overview.md) and [the law](laws/sum.md).
+
+```{code-cell}
+x = 2
+print("twice:")
+2 * x
+```
+
+```{code-cell}
+:figure: a line
+import matplotlib.pyplot as plt
+plt.plot([1, 2]);
+```
+
+```{code-cell}
+:raises: ZeroDivisionError
+x / 0
+```
+
+```{code-cell}
+!echo from the shell
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    return cells.run(PAGE)
+
+
+def test_a_cell_shows_what_it_prints_its_value_its_figures_and_its_error(outputs):
+    printed, drawn, raised, shell = outputs
+    assert printed == [{"text": "twice:\n"}, {"text": "4"}]
+    assert [sorted(each) for each in drawn] == [["alt", "svg"]]
+    assert drawn[0]["alt"] == "a line"
+    assert raised == [{"text": "ZeroDivisionError: division by zero\n"}]
+    assert shell == [{"text": "from the shell\n"}]
+
+
+def test_the_page_has_code_and_outputs_in_order(outputs):
+    page = cells.markdown(PAGE, outputs, "name")
+    places = [page.index(each) for each in ("# A page", "x = 2", "twice:", "\n4\n", "name-1.svg", "division by zero")]
+    assert places == sorted(places)
+    assert "cached" not in page
+    assert "```sh\necho from the shell\n```" in page
+
+
+def test_the_notebook_is_one(outputs):
+    book = json.loads(json.dumps(cells.notebook(PAGE, outputs)))
+    assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+    assert [cell["cell_type"] for cell in book["cells"]] == ["markdown", "code", "code", "code", "code"]
+    assert [cell["source"] for cell in book["cells"][1:]] == cells.codes(PAGE)
+    assert len({cell["id"] for cell in book["cells"]}) == 5
+    assert book["cells"][0]["source"] == "# A page\n\nSee `laws/overview.md` and the law."
+    assert list(book["cells"][2]["outputs"][0]["data"]) == ["image/svg+xml"]
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ("```{code-cell}\n1 / 0\n```\n", "ZeroDivisionError"),
+        ("```{code-cell}\n:raises: ValueError\n1 + 1\n```\n", "did not raise ValueError"),
+        ("```{code-cell}\n:raises: ValueError\n1 / 0\n```\n", "ZeroDivisionError"),
+        ("```{code-cell}\n!exit 3\n```\n", "ended with 3"),
+        ("```{code-cell}\nprint('x' * 5000)\n```\n", "more than"),
+    ],
+)
+def test_a_page_that_does_otherwise_than_it_says_is_refused(block, says):
+    with pytest.raises(cells.CellError, match=says):
+        cells.run(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_cells_are_python_and_cached_outputs_are_those_of_the_page(page):
+    text = page.read_text()
+    for source in cells.codes(text):
+        if not source.startswith("!"):
+            compile(source, page.name, "exec")
+    if "cached" in cells.front(text):
+        assert json.loads((page.parent / "cached" / f"{page.stem}.json").read_text())["codes"] == cells.codes(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_run(page, tmp_path, monkeypatch):
+    if "cached" not in cells.front(page.read_text()):
+        monkeypatch.chdir(tmp_path)
+        cells.run(page.read_text())
