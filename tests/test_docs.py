@@ -127,7 +127,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def fences(page):
-    """Lines of a page inside of code, with their numbers."""
+    """Lines of a page inside of code, with their numbers; options on top of a block are not code."""
     fence = ""
     for number, line in enumerate(page.read_text().splitlines(), 1):
         mark = re.match(r"`{3,}|:{3,}", line)
@@ -135,7 +135,7 @@ def fences(page):
             fence = mark[0]
         elif mark and line.startswith(fence):
             fence = ""
-        elif fence:
+        elif fence and not re.match(r":\w+:", line):
             yield number, line
 
 
@@ -183,3 +183,12 @@ def test_every_page_is_in_the_contents():
             names = [line for line in block.splitlines() if line and not line.startswith(":")]
             listed |= {(page.parent / f"{name}.md").resolve() for name in names}
     assert {page.resolve() for page in SITE} == listed | {DOCS / "index.md"}
+
+
+def test_a_letter_has_one_meaning():
+    layers = {"glossary.md", "programs.md", "propagation.md", "papers.md"}
+    for page in SITE:
+        if page.parent.name != "theory" and page.name not in layers:
+            assert not re.search(r"\\ell\b|ℓ", page.read_text()), f"{page}: ℓ counts layers; tokens are T"
+        if page.name != "index.md":
+            assert "d_{qk}" not in page.read_text(), f"{page}: the dimension of queries and keys is d"
