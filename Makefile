@@ -71,7 +71,8 @@ format: $(VENV)/.$(EXTRAS)  ## let ruff format and mend what it can
 bench: $(VENV)/.$(EXTRAS)  ## measure against the peers, in environments of their own, and write docs/benchmarks
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.docs  ## build the documentation into docs/_build
+docs: $(VENV)/.docs  ## reproduce the figures, run the tutorials and build the documentation into docs/_build (eight minutes, then two)
+	$(BIN)/bulkedge reproduce --out docs/figures/reproduced > /dev/null || test -f docs/figures/reproduced/index.html
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
 	$(BIN)/python docs/_ext/measure.py docs/_build
 	@echo "documentation: docs/_build/index.html"

@@ -1,6 +1,7 @@
 """Configuration of the documentation; figures and pages that run are made when it is built: ``_ext/pages.py``."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import bulkedge
@@ -8,6 +9,8 @@ import bulkedge
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
+# where torch is not installed, the pages of what needs it are made all the same
+autodoc_mock_imports = [] if find_spec("torch") else ["torch", "transformers", "triton"]
 project = "bulkedge"
 author = "The bulkedge developers"
 copyright = "2026, the bulkedge developers"
@@ -20,7 +23,7 @@ html_theme = "furo"
 html_title = "bulkedge"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "figures"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_google_docstring = False

@@ -15,6 +15,7 @@ import ast
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +27,9 @@ CELL = re.compile(r"^```\{code-cell\}[ \w]*\n((?::\w+:[^\n]*\n)*)(.*?)^```$", re
 FRONT = re.compile(r"\A---\n(.*?)^---\n", re.MULTILINE | re.DOTALL)
 LONGEST = 4000
 """Characters of output that a cell may have: a page is to be read."""
+
+COLUMNS = 96
+"""Width of what commands print."""
 
 Outputs = list[dict[str, str]]
 
@@ -108,11 +112,14 @@ def _execute(source: str, namespace: dict[str, Any], number: int) -> Any:
 
 
 def _shell(source: str) -> None:
+    """Run commands, with the programs of this very Python first, and tables as wide as a page."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = os.environ | {"PATH": path, "COLUMNS": str(COLUMNS)}
     for line in source.splitlines():
-        done = subprocess.run(line[1:], shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(line[1:], shell=True, text=True, capture_output=True, env=environment)
         print(done.stdout, end="")
         if done.returncode:
-            raise CellError(f"{line} ended with {done.returncode}:\n{done.stdout}")
+            raise CellError(f"{line} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
 def _draws(value: Any) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 import bulkedge
 import cells
 import figures
+import generated
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util import logging
@@ -86,7 +87,8 @@ def prepare(path: Path) -> str:
 
 
 def read(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put the outputs into a page that runs, and a line about it under its title."""
+    """Put the outputs into a page that runs, with a line about it under its title; write what is generated."""
+    source[0] = generated.filled(source[0])
     path = Path(app.srcdir) / f"{page}.md"
     if not path.exists() or not cells.CELL.search(source[0]):
         return

@@ -1,0 +1,87 @@
+"""Pages, or parts of pages, that are written from the package when the documentation is built: parameters, gallery.
+
+A page has a line ``<!-- parameters -->`` or ``<!-- gallery -->`` where the part goes.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING
+from pathlib import Path
+
+import bulkedge
+from bulkedge.domains import Parametric, parameters
+from bulkedge.studies.base import Study, studies
+
+REPRODUCED = Path(__file__).parents[1] / "figures" / "reproduced"
+"""Where ``make docs`` has the studies reproduced, at their quick sizes."""
+PAPERS = {
+    "laws": "What every paper stands on",
+    "equivalence": "Gaussian equivalence",
+    "recovery": "Signal recovery",
+    "width": "Infinite width",
+    "propagation": "Rank collapse",
+    "heads": "Real heads (ours)",
+}
+
+
+def parameter_tables() -> str:
+    """A table of the parameters of every public class that declares some, in the order of the façade."""
+    found = []
+    for name in bulkedge.__all__:
+        cls = getattr(bulkedge, name)
+        if inspect.isclass(cls) and issubclass(cls, Parametric):
+            rows = [
+                f"| `{each.name}` | {each.doc} | {_cell(each.domain)} | {_default(each.default)} |"
+                for each in parameters(cls)
+            ]
+            summary = (inspect.getdoc(cls) or "").splitlines()[0].replace("``", "`")
+            found += [
+                f"## {name}",
+                "",
+                summary,
+                "",
+                "| name | meaning | domain | default |",
+                "|---|---|---|---|",
+                *rows,
+                "",
+            ]
+    return "\n".join(found)
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|")
+
+
+def _default(value: object) -> str:
+    return "required" if value is MISSING else f"`{value!r}`" if not callable(value) else ""
+
+
+def gallery() -> str:
+    """A figure for each study that was reproduced, under the paper that it is of; the others are named."""
+    found = []
+    for paper, title in PAPERS.items():
+        known = {name: study for name, study in studies().items() if name.split("/")[0] == paper}
+        there = [name for name in known if (REPRODUCED / name / "figure.png").exists()]
+        found += [f"## {title}", ""]
+        if there:
+            found += [":::::{container} gallery", *(_thumbnail(name, known[name]) for name in there), ":::::", ""]
+        if left := sorted(set(known) - set(there)):
+            found += [f"Not drawn in this build: {', '.join(f'`{name}`' for name in left)}.", ""]
+    return "\n".join(found)
+
+
+def _thumbnail(name: str, study: type[Study]) -> str:
+    shows = (inspect.getdoc(study) or "").splitlines()[0].replace("``", "`")
+    picture = f"/figures/reproduced/{name}/figure.png"
+    return f"::::{{figure}} {picture}\n:alt: {shows.replace('`', '')}\n\n`{name}`: {shows}\n::::\n"
+
+
+PARTS: dict[str, Callable[[], str]] = {"<!-- parameters -->": parameter_tables, "<!-- gallery -->": gallery}
+
+
+def filled(text: str) -> str:
+    """A page with its parts written."""
+    for mark, part in PARTS.items():
+        if mark in text:
+            text = text.replace(mark, part())
+    return text
