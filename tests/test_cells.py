@@ -105,3 +105,17 @@ def test_pages_run(page, tmp_path, monkeypatch):
     if "cached" not in cells.front(page.read_text()):
         monkeypatch.chdir(tmp_path)
         cells.run(page.read_text())
+
+
+def test_what_is_cut_off_is_found(browser, tmp_path):
+    from measure import faults
+
+    page, long = tmp_path / "page.html", "x" * 400
+    page.write_text(f"<img src='gone.png'><pre style='overflow: auto'>{long}</pre>")
+    found = [fault.split(": ")[:2] for fault in faults([page], browser)]
+    wide, narrow = "page.html, 1400 px", "page.html, 390 px"
+    assert found == [[wide, "code cut off"], [wide, "no picture"], [narrow, "no picture"]]
+    page.write_text(f"<pre style='overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere'>{long}</pre>")
+    assert faults([page], browser) == []
+    page.write_text(f"<table><td>{long}</table>")
+    assert faults([page], browser) == [f"{wide}: wider than the window", f"{narrow}: wider than the window"]
