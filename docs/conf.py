@@ -1,7 +1,6 @@
 """Configuration of the documentation; figures and pages that run are made when it is built: ``_ext/pages.py``."""
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import bulkedge
@@ -9,8 +8,6 @@ import bulkedge
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-# where torch is not installed, the pages of what needs it are made all the same
-autodoc_mock_imports = [] if find_spec("torch") else ["torch", "transformers", "triton"]
 project = "bulkedge"
 author = "The bulkedge developers"
 copyright = "2026, the bulkedge developers"

@@ -69,6 +69,7 @@ def test_the_notebook_is_one(outputs):
     assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
     assert [cell["cell_type"] for cell in book["cells"]] == ["markdown", "code", "code", "code", "code"]
     assert [cell["source"] for cell in book["cells"][1:]] == cells.codes(PAGE)
+    assert [cell["metadata"] for cell in book["cells"]] == [{}, {}, {}, {"tags": ["raises-exception"]}, {}]
     assert len({cell["id"] for cell in book["cells"]}) == 5
     assert book["cells"][0]["source"] == "# A page\n\nSee `laws/overview.md` and the law."
     assert list(book["cells"][2]["outputs"][0]["data"]) == ["image/svg+xml"]

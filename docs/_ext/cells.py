@@ -173,7 +173,7 @@ def markdown(text: str, outputs: list[Outputs], name: str) -> str:
 def notebook(text: str, outputs: list[Outputs]) -> dict[str, Any]:
     """The page as a notebook (nbformat 4.5) with its outputs."""
     given, cells = iter(outputs), []
-    for index, (kind, _, source) in enumerate(parts(text)):
+    for index, (kind, options, source) in enumerate(parts(text)):
         cell: dict[str, Any] = {"id": f"cell-{index}", "metadata": {}}
         if kind == "text":
             if not source.strip():
@@ -181,6 +181,8 @@ def notebook(text: str, outputs: list[Outputs]) -> dict[str, Any]:
             cell |= {"cell_type": "markdown", "source": _plain(source).strip()}
         else:
             shown = [_shown(each) for each in next(given)]
+            if "raises" in options:
+                cell["metadata"] = {"tags": ["raises-exception"]}  # so that "run all" goes on
             cell |= {"cell_type": "code", "execution_count": None, "source": source, "outputs": shown}
         cells.append(cell)
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
