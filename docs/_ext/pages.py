@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import bulkedge
 import cells
@@ -18,14 +19,12 @@ import figures
 import generated
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
-from sphinx.util import logging
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent
 FIGURES = DOCS / "figures"
 CELLS = FIGURES / "cells"
 PROCESSES = 2
-SAYS = logging.getLogger(__name__)
 
 
 def digest(*texts: str) -> str:
@@ -72,7 +71,8 @@ def prepare(path: Path) -> str:
         made_by = digest(text, (HERE / "cells.py").read_text())
         if not (kept.exists() and mark.exists() and mark.read_text() == made_by):
             command = [sys.executable, HERE / "cells.py", path, kept]
-            done = subprocess.run(command, cwd=CELLS, text=True, capture_output=True)
+            with TemporaryDirectory() as folder:  # for what a page writes
+                done = subprocess.run(command, cwd=folder, text=True, capture_output=True)
             if done.returncode:
                 return done.stderr
             mark.write_text(made_by)
@@ -100,9 +100,16 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = f"{title}\n\n*{told} The page [as a notebook](/figures/cells/{path.stem}.ipynb).*\n{rest}"
 
 
+def outdated(*_: object) -> list[str]:
+    """Pages that Sphinx has to read again although their files are the same: their content comes from elsewhere."""
+    parts = [path for path in DOCS.glob("*.md") if any(mark in path.read_text() for mark in generated.PARTS)]
+    return [name for name, _ in running()] + [path.stem for path in parts]
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Tell Sphinx of all this."""
     app.connect("builder-inited", draw_figures)
     app.connect("builder-inited", run_pages)
+    app.connect("env-get-outdated", outdated)
     app.connect("source-read", read)
     return {"parallel_read_safe": True}
