@@ -15,9 +15,13 @@ READING = ("default", "layers", "loading", "probing")
 
 collect_ignore_glob = []
 if not find_spec("torch"):
-    collect_ignore_glob += ["src/bulkedge/nn/*", *(f"src/bulkedge/models/{name}.py" for name in READING)]
+    collect_ignore_glob += [
+        "src/bulkedge/nn/*",
+        *(f"src/bulkedge/spectra/operators/{name}.py" for name in ("fused", "tiles")),
+        *(f"src/bulkedge/models/{name}.py" for name in READING),
+    ]
 if not find_spec("triton"):
-    collect_ignore_glob.append("src/bulkedge/nn/kernels.py")
+    collect_ignore_glob += ["src/bulkedge/nn/kernels.py", "src/bulkedge/spectra/operators/kernels.py"]
 
 
 def pytest_collect_file(file_path: Path) -> None:

@@ -92,13 +92,19 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
     from bulkedge.models import watch as watch
     from bulkedge.nulls import LawNull, Null, PValue, SimulatedNull, null_of
     from bulkedge.spectra import (
+        AttentionOperator,
+        Operator,
         Spectra,
         Spectrum,
+        TopSingular,
         attention_spectrum,
         cosine_similarity,
         effective_rank,
+        schatten_norm,
         spectrum,
         stable_rank,
+        top_singular,
+        trace_moments,
     )
 
 __all__ = [
@@ -149,6 +155,12 @@ __all__ = [
     "Spectra",
     "spectrum",
     "attention_spectrum",
+    "Operator",
+    "AttentionOperator",
+    "TopSingular",
+    "top_singular",
+    "schatten_norm",
+    "trace_moments",
     "stable_rank",
     "effective_rank",
     "cosine_similarity",

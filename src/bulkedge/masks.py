@@ -258,7 +258,9 @@ def _beside(matrix: Any, like: Any) -> Any:
     if like is None or isinstance(like, np.ndarray):
         return matrix
     dtype = None if matrix.dtype == bool else like.dtype
-    return array_namespace(like).asarray(matrix, dtype=dtype, device=like.device)
+    # torch warns of arrays that may not be written to, as masks keep theirs
+    own = matrix if matrix.flags.writeable else matrix.copy()
+    return array_namespace(like).asarray(own, dtype=dtype, device=like.device)
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ class Spectra:
         return self._mapped(lambda each: each.scaled(factor))
 
     def _mapped(self, change: Any) -> Self:
-        return type(self)(_filled(self.shape, [change(each) for each in self.members.ravel()]))
+        return type(self)(filled(self.shape, [change(each) for each in self.members.ravel()]))
 
     def __getitem__(self, index: Any) -> Any:
         found = self.members[index]
@@ -254,29 +254,56 @@ class Spectra:
         return f"Spectra(shape={self.shape}, each like {self.members.flat[0]!r})"
 
 
-def _filled(shape: tuple[int, ...], items: list[Any]) -> Any:
-    """An array of objects."""
+def filled(shape: tuple[int, ...], items: list[Any]) -> Any:
+    """An array of objects.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Its shape.
+    items : list
+        What it holds, in order.
+
+    Returns
+    -------
+    array of objects
+        Of that shape.
+    """
     array = np.empty(len(items), dtype=object)
     array[:] = items
     return array.reshape(shape)
 
 
-def spectrum(matrix: Any, kind: Kind = "singular") -> Any:
-    """All singular values of a matrix, or all eigenvalues of a symmetric one.
+def spectrum(
+    matrix: Any, kind: Kind = "singular", *, tolerance: float = 0.01, confidence: float = 0.9, rng: Any = None
+) -> Any:
+    """All singular values of a matrix, or all eigenvalues of a symmetric one; of an operator their distribution.
 
     Parameters
     ----------
-    matrix : array of shape (..., m, n)
+    matrix : array of shape (..., m, n) or Operator
         Anything NumPy can read, or an array of the array API standard (torch included), which is computed where it
         lives. Integers, half precision and tensors that require gradients are taken as they come; half precision is
-        computed in single.
+        computed in single. Of an :class:`~bulkedge.AttentionOperator` or another operator the distribution of the
+        singular values is estimated from products alone; see :func:`~bulkedge.spectra.matrix_free.operator_spectrum`.
     kind : {"singular", "eigen"}
         What to compute; eigenvalues need a symmetric (Hermitian) matrix.
+    tolerance : float
+        For an operator: Kolmogorov distance within which the distribution is wanted.
+    confidence : float
+        For an operator: probability with which it is.
+    rng : numpy.random.Generator or torch.Generator, optional
+        For an operator: draws the probes; the same numbers every time by default.
 
     Returns
     -------
     Spectrum or Spectra
         The values of the matrix; a batch of them where there are leading axes.
+
+    Warns
+    -----
+    AccuracyWarning
+        For an operator whose distribution is not known as well as was asked for.
 
     Examples
     --------
@@ -287,6 +314,14 @@ def spectrum(matrix: Any, kind: Kind = "singular") -> Any:
     array([0., 0., 4.])
     """
     kind = Choice(("singular", "eigen")).check("kind", kind)
+    from bulkedge.spectra.operators.base import Operator
+
+    if isinstance(matrix, Operator):
+        from bulkedge.spectra.matrix_free import operator_spectrum
+
+        if kind == "eigen":
+            raise DomainError("of an operator only singular values are estimated: those of Gram(op) are eigenvalues too")
+        return operator_spectrum(matrix, tolerance, confidence, rng)
     dense = floating("matrix", matrix)
     if dense.ndim < 2 or 0 in dense.shape:
         raise DomainError(f"matrix must have two dimensions or more, none of them empty; got {tuple(dense.shape)}")
@@ -302,7 +337,7 @@ def spectrum(matrix: Any, kind: Kind = "singular") -> Any:
     kernel = abs(int(dense.shape[-1]) - int(dense.shape[-2]))
     rows = as_numpy(values).astype(float)
     found = [_measured(row, UNITS[kind], unit, kernel) for row in rows.reshape(-1, rows.shape[-1])]
-    return found[0] if rows.ndim == 1 else Spectra(_filled(rows.shape[:-1], found))
+    return found[0] if rows.ndim == 1 else Spectra(filled(rows.shape[:-1], found))
 
 
 def _measured(values: Real, unit: Unit, epsilon: float, kernel: int) -> Spectrum:

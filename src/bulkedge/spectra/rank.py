@@ -20,20 +20,23 @@ from bulkedge.arrays import Real
 from bulkedge.domains import FINITE
 from bulkedge.errors import DomainError
 from bulkedge.spectra.dense import Spectrum, spectrum
+from bulkedge.spectra.operators import Operator
+from bulkedge.spectra.traces import estimated_stable_rank
 
 
-def stable_rank(matrix: Any) -> float:
+def stable_rank(matrix: Any) -> Any:
     """``|M|_F**2/|M|**2``, between one and the rank (*propagation*, equation 4).
 
     Parameters
     ----------
-    matrix : array of shape (rows, columns)
+    matrix : array of shape (rows, columns) or Operator
         One matrix, of NumPy or torch, with an entry that is not zero.
 
     Returns
     -------
-    float
-        Sum of the squared singular values over the largest of them.
+    float or Estimate
+        Sum of the squared singular values over the largest of them; of an operator with a standard error, see
+        :func:`~bulkedge.spectra.traces.estimated_stable_rank`.
 
     Examples
     --------
@@ -41,6 +44,8 @@ def stable_rank(matrix: Any) -> float:
     >>> stable_rank(np.diag([1.0, 1.0, 0.0])), stable_rank(np.ones((5, 3)))
     (2.0, 1.0)
     """
+    if isinstance(matrix, Operator):
+        return estimated_stable_rank(matrix)
     return 1 + stable_rank_excess(_values(matrix))
 
 

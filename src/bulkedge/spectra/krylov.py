@@ -1,0 +1,186 @@
+"""Block Golub-Kahan bidiagonalisation: the recurrence, and nothing about densities.
+
+Started from an orthonormal block ``V_1`` it builds orthonormal bases V and U with ``M V = U B`` and ``M' U = V B' +
+V_next S E'``, where B is block upper bidiagonal and E picks the last block of U. Singular values of B approximate those
+of M: the ends of the spectrum first, and up to a block's width of equal ones at a time.
+
+Both bases are orthogonalised against all their blocks, twice, because a basis that is only orthogonal to its neighbours
+finds large values again and again. Where memory matters more, ``two_sided=False`` keeps V alone: U is then orthogonal
+through the recurrence as far as B is well conditioned (Simon and Zha 2000).
+
+A block that has lost rank is narrowed to its rank, so that clusters, zeros and exhausted spaces end the recurrence
+instead of dividing by zero.
+
+>>> import numpy as np
+>>> from bulkedge.spectra.operators import MatrixOperator
+>>> run = GolubKahan(MatrixOperator(np.diag([3.0, 2.0, 2.0, 0.0])), np.full((4, 1), 0.5))
+>>> while not run.exhausted:
+...     run.step()
+>>> run.steps, np.linalg.svd(run.projection().matrix, compute_uv=False).round(12).tolist()   # three different values
+(3, [3.0, 2.0, 0.0])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from bulkedge.arrays import Real, as_numpy
+from bulkedge.errors import DomainError
+from bulkedge.spectra.operators.base import Operator
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What a run knows of the matrix: ``B = U' M V``, and how far V is from being mapped into itself.
+
+    Attributes
+    ----------
+    matrix : array of shape (rows, columns)
+        B, in double precision.
+    coupling : array of shape (next, last)
+        S: what leaves the bases, from the last block of U to the next block of V; empty where the bases are invariant.
+    probes : int
+        Columns of the first block, which come first in B.
+    steps : int
+        Blocks of V.
+    rounding : float
+        Largest value of B times the rounding unit of the operator: smaller values are noise.
+    """
+
+    matrix: Real
+    coupling: Real
+    probes: int
+    steps: int
+    rounding: float
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the bases are invariant: then the values of B are values of M."""
+        return self.coupling.shape[0] == 0
+
+
+NEGLIGIBLE = 10.0
+"""Rounding units of the largest value: smaller columns have no direction."""
+POOR = 1e-2
+"""Size of a column, beside the largest value, below which its direction is cleaned of rounding again."""
+
+
+class GolubKahan:
+    """A run of the recurrence, one step at a time.
+
+    Parameters
+    ----------
+    operator : Operator
+        M, a single matrix.
+    block : array of shape (columns, probes)
+        The first block, of orthonormal columns, on the operator's backend.
+    two_sided : bool
+        Whether to keep the left basis and orthogonalise against all of it.
+    """
+
+    def __init__(self, operator: Operator, block: Any, *, two_sided: bool = True) -> None:
+        xp = array_namespace(block)
+        self._unit = float(xp.finfo(block.dtype).eps) * max(operator.shape[-2:]) ** 0.5
+        overlap = as_numpy(xp.matrix_transpose(block) @ block).astype(float)
+        off = float(np.abs(overlap - np.eye(len(overlap))).max())
+        if not off < 100 * self._unit:
+            raise DomainError(f"the first block must have orthonormal columns; they differ from it by {off:.3g}")
+        self.operator, self.two_sided = operator, two_sided
+        self.right: list[Any] = [block]
+        self.left: list[Any] = []
+        self._diagonal: list[Real] = []
+        self._coupling: list[Real] = []
+        self._scale = 0.0
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made."""
+        return len(self._diagonal)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether a step more would find nothing new."""
+        return bool(self._coupling) and self._coupling[-1].shape[0] == 0
+
+    def step(self) -> None:
+        """Extend both bases by a block: one product with M and one with its transpose.
+
+        Raises
+        ------
+        DomainError
+            If a product is not finite.
+        """
+        if self.exhausted:
+            return
+        block = self.right[-1]
+        image = self.operator._forward(block)
+        if self.left:
+            image = image - self.left[-1] @ self._like(self._coupling[-1].T)
+        left, diagonal = self._orthonormal(image, self.left)
+        self._diagonal.append(diagonal)
+        self.left = [*self.left, left] if self.two_sided else [left]
+        if not left.shape[1]:
+            self._coupling.append(np.zeros((0, 0)))
+            return
+        back = self.operator._backward(left) - block @ self._like(diagonal.T)
+        following, coupling = self._orthonormal(back, self.right)
+        self._coupling.append(coupling)
+        if following.shape[1]:
+            self.right.append(following)
+
+    def projection(self, steps: int | None = None) -> Projection:
+        """B after all steps, or after the first few: what the run would have known then.
+
+        Parameters
+        ----------
+        steps : int, optional
+            How many steps, at least one; all by default.
+
+        Returns
+        -------
+        Projection
+            The matrix, and what leaves it.
+        """
+        steps = self.steps if steps is None else min(steps, self.steps)
+        rows, columns = (np.cumsum([0, *(each.shape[axis] for each in self._diagonal[:steps])]) for axis in (0, 1))
+        matrix = np.zeros((rows[-1], columns[-1]))
+        for j in range(steps):
+            matrix[rows[j] : rows[j + 1], columns[j] : columns[j + 1]] = self._diagonal[j]
+            if j + 1 < steps:
+                matrix[rows[j] : rows[j + 1], columns[j + 1] : columns[j + 2]] = self._coupling[j].T
+        return Projection(matrix, self._coupling[steps - 1], self.right[0].shape[1], steps, self._scale * self._unit)
+
+    def _orthonormal(self, block: Any, known: list[Any]) -> tuple[Any, Real]:
+        """An orthonormal basis Q of what a block adds to a list of blocks, and R with block = Q R up to rounding."""
+        xp = array_namespace(block)
+        basis, triangle = xp.linalg.qr(_cleaned(_cleaned(block, known), known))
+        factor = as_numpy(triangle).astype(float)
+        if not np.all(np.isfinite(factor)):
+            raise DomainError("a product with the operator is not finite")
+        rotation, sizes, right = np.linalg.svd(factor)
+        self._scale = max(self._scale, float(sizes[0]))
+        rank = int(np.sum(sizes > NEGLIGIBLE * self._unit * self._scale))
+        if rank < len(sizes):
+            basis, factor = basis @ self._like(rotation[:, :rank]), sizes[:rank, None] * right[:rank]
+        if rank and sizes[rank - 1] < POOR * self._scale:
+            # rounding is large beside what is left of these columns: take it off once more
+            basis, triangle = xp.linalg.qr(_cleaned(basis, known))
+            factor = as_numpy(triangle).astype(float) @ factor
+        return basis, factor
+
+    def _like(self, matrix: Real) -> Any:
+        """A small matrix on the backend of the operator."""
+        first = self.right[0]
+        return array_namespace(first).asarray(np.ascontiguousarray(matrix), dtype=first.dtype, device=first.device)
+
+
+def _cleaned(block: Any, known: list[Any]) -> Any:
+    """A block less its components along blocks of orthonormal columns."""
+    for each in known:
+        if each.shape[1]:
+            block = block - each @ (array_namespace(block).matrix_transpose(each) @ block)
+    return block

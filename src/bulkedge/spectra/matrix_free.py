@@ -1,0 +1,216 @@
+"""Spectra of operators: the distribution of all singular values from a few dozen products, with its error.
+
+>>> import numpy as np
+>>> from bulkedge.spectra.operators import MatrixOperator
+>>> matrix = np.random.default_rng(0).standard_normal((1500, 1000)) / np.sqrt(1500)
+>>> found = operator_spectrum(MatrixOperator(matrix), tolerance=0.02)
+>>> found.size, found.error <= 0.02, abs(np.median(np.linalg.svd(matrix)[1]) - found.distribution().ppf(0.5)) < 0.02
+(1000, True, True)
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_torch_array
+
+from bulkedge.domains import Interval
+from bulkedge.errors import AccuracyWarning
+from bulkedge.laws.units import Unit
+from bulkedge.random import normal
+from bulkedge.spectra.dense import Spectra, Spectrum, filled
+from bulkedge.spectra.krylov import GolubKahan
+from bulkedge.spectra.operators.base import Operator
+from bulkedge.spectra.quadrature import Density, density, simulated_errors
+from bulkedge.spectra.stopping import ACCURACY, Checkpoint, MostSteps, Reached, Rule
+
+CONFIDENCE = Interval(0.5, 0.999)
+LEAST_PROBES, MOST_PROBES = 16, 256
+FIRST_STEPS, GROWTH, MOST_STEPS = 8, 1.25, 160
+"""Steps before the first checkpoint, the factor to the next one, and the most that are made."""
+DRAWS = 200
+"""Simulated frames for the sampling error: its quantile of 0.9 is then right to a twentieth of itself."""
+QUANTILES = 4000
+"""Values that stand for the continuous part of an estimated spectrum."""
+TWO_SIDED = 2**30
+"""Numbers in both bases up to which the left one is kept too."""
+KOLMOGOROV = 1.3
+"""About the quantile 0.9 of the largest deviation of a Brownian bridge, by which the number of probes is chosen."""
+
+
+def operator_spectrum(
+    operator: Operator,
+    tolerance: float = 0.01,
+    confidence: float = 0.9,
+    rng: Any = None,
+    stop: Rule | None = None,
+) -> Any:
+    """The distribution of the singular values of an operator, by block Golub-Kahan quadrature.
+
+    Random probes are orthonormal, and as many as the tolerance needs: their sampling error is that of a random frame of
+    the space, known without looking at the matrix. Steps are made until the error is reached at two checkpoints.
+
+    Parameters
+    ----------
+    operator : Operator
+        One matrix or a batch; the members of a batch are done one by one.
+    tolerance : float
+        Kolmogorov distance wanted between the estimated distribution function and the true one.
+    confidence : float
+        Probability with which it is wanted.
+    rng : numpy.random.Generator or torch.Generator, optional
+        Draws the probes. By default a generator of a fixed seed on the operator's device: the same numbers every time.
+    stop : Rule, optional
+        When to stop; by default at the tolerance or after 160 steps.
+
+    Returns
+    -------
+    Spectrum or Spectra
+        Values with weights that stand for the distribution. ``error`` is the stated Kolmogorov distance, and of values
+        below ``rounding`` only the number is known.
+
+    Warns
+    -----
+    AccuracyWarning
+        If the iteration stopped at an error above the tolerance, or if values close to zero are not told apart.
+    """
+    tolerance, confidence = ACCURACY.check("tolerance", tolerance), CONFIDENCE.check("confidence", confidence)
+    if operator.batch:
+        members = [
+            operator_spectrum(operator[index], tolerance, confidence, rng, stop) for index in np.ndindex(operator.batch)
+        ]
+        return Spectra(filled(operator.batch, members))
+    if operator.shape[-1] > operator.shape[-2]:
+        operator = operator.T
+    found = _iterated(operator, tolerance, confidence, rng, stop or (Reached(tolerance) | MostSteps(MOST_STEPS)))
+    found.warn(tolerance)
+    values, weights = found.density.quantiles(QUANTILES)
+    return Spectrum(
+        values,
+        weights,
+        operator.shape[-1],
+        Unit.SINGULAR,
+        rounding=found.floor,
+        error=found.error,
+        kernel=operator.shape[-2] - operator.shape[-1],
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A density, its error, and the value below which only the number of values is known."""
+
+    density: Density
+    error: float
+    floor: float
+    lumped: bool
+
+    def warn(self, tolerance: float) -> None:
+        """Say what was not reached."""
+        if self.error > tolerance:
+            warnings.warn(
+                f"the distribution is known to {self.error:.2g}, not to {tolerance:g}: allow more steps, or a larger "
+                "tolerance",
+                AccuracyWarning,
+                stacklevel=4,
+            )
+        elif self.lumped:
+            below = float(self.density.cdf(np.array([self.floor]))[0])
+            warnings.warn(
+                f"{below:.1%} of the values are below {self.floor:.3g}, and are not told apart: the spectrum comes too "
+                "close to zero for products alone",
+                AccuracyWarning,
+                stacklevel=4,
+            )
+
+
+def frame(operator: Operator, probes: int, rng: Any = None) -> Any:
+    """Random orthonormal probes for the domain of an operator.
+
+    Parameters
+    ----------
+    operator : Operator
+        A single matrix.
+    probes : int
+        How many; at most its columns.
+    rng : numpy.random.Generator or torch.Generator, optional
+        Draws them; by default a generator of a fixed seed, on the operator's device.
+
+    Returns
+    -------
+    array of shape (columns, probes)
+        On the operator's backend, uniformly distributed.
+    """
+    like, xp = operator.like, array_namespace(operator.like)
+    if rng is None and is_torch_array(like):
+        import torch
+
+        rng = torch.Generator(device=like.device).manual_seed(0)
+    drawn = normal(np.random.default_rng(0) if rng is None else rng, (operator.shape[-1], probes))
+    return xp.linalg.qr(xp.asarray(drawn, dtype=like.dtype, device=device(like)))[0]
+
+
+def _iterated(operator: Operator, tolerance: float, confidence: float, rng: Any, rule: Rule) -> _Found:
+    """Steps until the rule says stop."""
+    size, start = operator.shape[-1], time.perf_counter()
+    probes = _probes(size, tolerance)
+    two_sided = probes * 64 * sum(operator.shape) <= TWO_SIDED
+    run = GolubKahan(operator, frame(operator, probes, rng), two_sided=two_sided)
+    errors: tuple[float, ...] = ()
+    target = float(FIRST_STEPS)
+    while True:
+        while run.steps < target and not run.exhausted:
+            run.step()
+        found = _assessed(run, size, tolerance, confidence)
+        errors = (*errors, found.error)
+        checkpoint = Checkpoint(run.steps, 2 * probes * run.steps, time.perf_counter() - start, errors)
+        if run.exhausted or rule(checkpoint):
+            return found
+        target = max(run.steps + 2, round(GROWTH * run.steps))
+
+
+def _probes(size: int, tolerance: float) -> int:
+    """Enough for a sampling error of three quarters of the tolerance, which leaves some for the number of steps."""
+    needed = int(np.ceil(2 / size * (KOLMOGOROV / (0.75 * tolerance)) ** 2))
+    return min(size, MOST_PROBES, max(LEAST_PROBES, -(-needed // 8) * 8))
+
+
+def _assessed(run: GolubKahan, size: int, tolerance: float, confidence: float) -> _Found:
+    """The density after all steps, beside that of three quarters of them, and beside simulated frames."""
+    projection = run.projection()
+    found, noise = density(projection, size), projection.rounding
+    if not found.nodes.size:
+        return _Found(found, 0.0, noise, lumped=False)
+    unresolved, floor = 0.0, 0.0
+    if not projection.exhausted:
+        unresolved, floor = _unresolved(found, density(run.projection(max(1, 3 * run.steps // 4)), size), tolerance)
+    if unresolved > 2 * tolerance:  # there is more to do, whatever the sampling error
+        return _Found(found, unresolved, max(floor, noise), lumped=floor > noise)
+    drawn = simulated_errors(found, projection.probes, run.steps, DRAWS, np.random.default_rng(run.steps))
+    # a curve does not follow the steps of a finite spectrum
+    steps = 0.0 if found.points.all() else 1 / size
+    error = float(np.hypot(np.quantile(drawn, confidence), unresolved)) + steps
+    return _Found(found, error, max(floor, noise), lumped=floor > noise)
+
+
+def _unresolved(found: Density, before: Density, tolerance: float) -> tuple[float, float]:
+    """How far the two distribution functions are apart, and the value above which that is so.
+
+    Close to zero polynomials see the number of values and not where they are. If the two agree everywhere but there,
+    this is said instead of one large error.
+    """
+    top = max(found.top, before.top, *found.locked, *before.locked)
+    knots = np.concatenate([found.nodes, before.nodes])
+    x = np.unique(np.concatenate([np.linspace(0, top, 4000), knots * (1 - 1e-6), knots * (1 + 1e-6)]))
+    apart = np.abs(found.cdf(x) - before.cdf(x))
+    worst = float(apart.max())
+    near = found.nodes[min(2, len(found.nodes) - 1)] if found.nodes.size else 0.0
+    beyond = float(apart[x > near].max(initial=0.0))
+    if worst <= tolerance or beyond > tolerance:
+        return worst, 0.0
+    floor = float(x[np.flatnonzero(apart > tolerance / 2)[-1]])
+    return float(apart[x > floor].max(initial=0.0)), floor

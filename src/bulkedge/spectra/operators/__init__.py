@@ -1,0 +1,7 @@
+"""Matrices that are never written out: what can be multiplied from both sides, and nothing else."""
+
+from bulkedge.spectra.operators.algebra import Gram, Hermitised, Product
+from bulkedge.spectra.operators.attention import AttentionOperator
+from bulkedge.spectra.operators.base import MapOperator, MatrixOperator, Operator
+
+__all__ = ["AttentionOperator", "Gram", "Hermitised", "MapOperator", "MatrixOperator", "Operator", "Product"]

@@ -1,0 +1,303 @@
+"""What an operator is: a matrix known by its products with blocks of vectors, from either side.
+
+An operator supplies :meth:`Operator._forward` and :meth:`Operator._backward`, products of the matrix and of its
+transpose with blocks of columns; checks, transposes, multiples and differences are written here once.
+
+>>> import numpy as np
+>>> op = MatrixOperator(np.diag([3.0, 1.0, 2.0])[:, :2])
+>>> op @ np.ones(2), op.T @ np.ones(3), (2 * op).dense()[0]
+(array([3., 1., 0.]), array([3., 1.]), array([6., 0.]))
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from array_api_compat import array_namespace, device
+
+from bulkedge.domains import Interval, shown
+from bulkedge.errors import DomainError
+
+FACTOR = Interval(-1e300, 1e300)
+MOST_DENSE = 20_000
+"""Rows or columns up to which an operator is written out."""
+
+
+class Operator(ABC):
+    """A matrix of shape (rows, columns), or a batch of them, known by its products.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (..., rows, columns); leading axes are those of a batch.
+    like : array
+        An array of the backend, the device and the floating type in which the operator computes.
+    """
+
+    shape: tuple[int, ...]
+    like: Any
+
+    # -- what an operator supplies -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _forward(self, block: Any) -> Any:
+        """``M V`` for a block of shape (..., columns, k)."""
+
+    @abstractmethod
+    def _backward(self, block: Any) -> Any:
+        """``M' U`` for a block of shape (..., rows, k)."""
+
+    # -- what follows --------------------------------------------------------------------------------------------------
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Leading axes; empty for a single matrix."""
+        return self.shape[:-2]
+
+    @property
+    def T(self) -> Operator:  # noqa: N802  # as arrays name it
+        """The transpose, which shares all memory with the operator."""
+        return Transposed(self)
+
+    def __matmul__(self, block: Any) -> Any:
+        """``M V`` for a vector of length (columns,) or a block of columns (..., columns, k) of the same backend."""
+        vector = getattr(block, "ndim", 0) == 1
+        columns = self._beside(block[:, None] if vector else block)
+        if columns.ndim < 2 or columns.shape[-2] != self.shape[-1]:
+            raise DomainError(
+                f"an operator of shape {self.shape} multiplies blocks of shape (..., {self.shape[-1]}, k); "
+                f"got {tuple(block.shape)}"
+            )
+        product = self._forward(columns)
+        return product[..., 0] if vector else product
+
+    def __mul__(self, factor: float) -> Operator:
+        return Scaled(self, FACTOR.check("factor", factor))
+
+    __rmul__ = __mul__
+
+    def __sub__(self, other: Operator) -> Operator:
+        if not isinstance(other, Operator) or other.shape[-2:] != self.shape[-2:]:
+            raise DomainError(f"other = {shown(other)} is no operator of shape {self.shape}: only such are subtracted")
+        return Difference(self, other)
+
+    def less(self, left: Any, right: Any) -> Operator:
+        """The operator less a matrix of low rank, ``M - L R'``.
+
+        Parameters
+        ----------
+        left : array of shape (..., rows, k)
+            Columns L.
+        right : array of shape (..., columns, k)
+            Columns R, as many.
+
+        Returns
+        -------
+        Operator
+            Of the same shape; nothing of it is written out.
+        """
+        return Difference(self, LowRank(self._beside(left), self._beside(right)))
+
+    def without(self, directions: Any) -> Operator:
+        """The operator with directions of its domain projected away, ``M (I - Q Q')``.
+
+        Parameters
+        ----------
+        directions : array of shape (columns, k)
+            Vectors, independent of each other; Q is an orthonormal basis of what they span.
+
+        Returns
+        -------
+        Operator
+            Of the same shape. If the directions are right singular vectors, their singular values become zero and the
+            others stay what they are.
+        """
+        vectors = self._beside(directions)
+        if vectors.ndim != 2 or vectors.shape[0] != self.shape[-1] or vectors.shape[1] > vectors.shape[0]:
+            raise DomainError(
+                f"directions must have shape ({self.shape[-1]}, k), k independent columns; got {tuple(vectors.shape)}"
+            )
+        return Projected(self, array_namespace(vectors).linalg.qr(vectors)[0])
+
+    def dense(self) -> Any:
+        """The matrix itself, of shape (..., rows, columns): for small operators, and for tests."""
+        rows, columns = self.shape[-2:]
+        if max(rows, columns) > MOST_DENSE:
+            raise DomainError(f"an operator of shape {self.shape} is not written out: at most {MOST_DENSE} each way")
+        xp = array_namespace(self.like)
+        return self._forward(xp.eye(columns, dtype=self.like.dtype, device=device(self.like)))
+
+    def __getitem__(self, index: Any) -> Operator:
+        """One matrix of a batch."""
+        raise DomainError(f"an operator of shape {self.shape} has no members to choose from: index = {shown(index)}")
+
+    def _beside(self, block: Any) -> Any:
+        """A block on the backend of the operator: arrays of another library are refused, types are converted."""
+        try:
+            same = array_namespace(block) is array_namespace(self.like)
+        except TypeError:
+            same = False
+        if not same:
+            raise DomainError(f"{shown(block)} is no array of {array_namespace(self.like).__name__.rsplit('.')[-1]}")
+        if hasattr(block, "detach"):
+            return block.detach().to(device=self.like.device, dtype=self.like.dtype)
+        return block.astype(self.like.dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, {self.like.dtype})"
+
+
+class MatrixOperator(Operator):
+    """A matrix, or a batch of them, that is written out.
+
+    Parameters
+    ----------
+    matrix : array of shape (..., rows, columns)
+        Of NumPy or torch, real, in single or double precision.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        if getattr(matrix, "ndim", 0) < 2 or 0 in matrix.shape:
+            raise DomainError(f"matrix must have two axes or more, none of them empty; got {shown(matrix)}")
+        if not bool(array_namespace(matrix).all(array_namespace(matrix).isfinite(matrix))):
+            raise DomainError("matrix contains NaN or infinite entries")
+        self.matrix = matrix.detach() if hasattr(matrix, "detach") else matrix
+        self.like, self.shape = self.matrix, tuple(matrix.shape)
+
+    def _forward(self, block: Any) -> Any:
+        return self.matrix @ block
+
+    def _backward(self, block: Any) -> Any:
+        return array_namespace(block).matrix_transpose(self.matrix) @ block
+
+    def __getitem__(self, index: Any) -> Operator:
+        return MatrixOperator(self.matrix[index])
+
+
+class MapOperator(Operator):
+    """A linear map given by two functions: a Jacobian by its products, a chain of layers, a structured matrix.
+
+    Parameters
+    ----------
+    forward : callable
+        Takes a block of shape (columns, k) to ``M V``.
+    backward : callable
+        Takes a block of shape (rows, k) to ``M' U``. That it is the transpose of the other is for the caller to know;
+        :func:`bulkedge.testing.adjointness` measures it.
+    shape : tuple of int
+        (rows, columns).
+    like : array
+        An array of the backend, device and floating type that both functions take.
+    """
+
+    def __init__(
+        self, forward: Callable[[Any], Any], backward: Callable[[Any], Any], shape: tuple[int, int], like: Any
+    ) -> None:
+        self.forward, self.backward, self.shape, self.like = forward, backward, tuple(shape), like
+
+    def _forward(self, block: Any) -> Any:
+        return self.forward(block)
+
+    def _backward(self, block: Any) -> Any:
+        return self.backward(block)
+
+
+class Transposed(Operator):
+    """``M'``."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator, self.like = operator, operator.like
+        *batch, rows, columns = operator.shape
+        self.shape = (*batch, columns, rows)
+
+    @property
+    def T(self) -> Operator:  # noqa: N802
+        """The operator itself."""
+        return self.operator
+
+    def _forward(self, block: Any) -> Any:
+        return self.operator._backward(block)
+
+    def _backward(self, block: Any) -> Any:
+        return self.operator._forward(block)
+
+    def __getitem__(self, index: Any) -> Operator:
+        return self.operator[index].T
+
+
+class Scaled(Operator):
+    """``c M`` for a number c."""
+
+    def __init__(self, operator: Operator, factor: float) -> None:
+        self.operator, self.factor = operator, factor
+        self.shape, self.like = operator.shape, operator.like
+
+    def _forward(self, block: Any) -> Any:
+        return self.factor * self.operator._forward(block)
+
+    def _backward(self, block: Any) -> Any:
+        return self.factor * self.operator._backward(block)
+
+    def __getitem__(self, index: Any) -> Operator:
+        return Scaled(self.operator[index], self.factor)
+
+
+class Difference(Operator):
+    """``M - N``; N may be one matrix that is taken off every member of a batch."""
+
+    def __init__(self, operator: Operator, other: Operator) -> None:
+        self.operator, self.other = operator, other
+        self.shape, self.like = operator.shape, operator.like
+
+    def _forward(self, block: Any) -> Any:
+        return self.operator._forward(block) - self.other._forward(block)
+
+    def _backward(self, block: Any) -> Any:
+        return self.operator._backward(block) - self.other._backward(block)
+
+    def __getitem__(self, index: Any) -> Operator:
+        return Difference(self.operator[index], self.other[index] if self.other.batch else self.other)
+
+
+class LowRank(Operator):
+    """``L R'`` with few columns."""
+
+    def __init__(self, left: Any, right: Any) -> None:
+        if left.ndim < 2 or right.ndim < 2 or left.shape[-1] != right.shape[-1]:
+            raise DomainError(
+                f"left and right must have shapes (..., rows, k) and (..., columns, k); got {tuple(left.shape)} and "
+                f"{tuple(right.shape)}"
+            )
+        self.left, self.right, self.like = left, right, left
+        self.shape = (*left.shape[:-1], right.shape[-2])
+
+    def _forward(self, block: Any) -> Any:
+        return self.left @ (array_namespace(block).matrix_transpose(self.right) @ block)
+
+    def _backward(self, block: Any) -> Any:
+        return self.right @ (array_namespace(block).matrix_transpose(self.left) @ block)
+
+    def __getitem__(self, index: Any) -> Operator:
+        return LowRank(self.left[index], self.right[index])
+
+
+class Projected(Operator):
+    """``M (I - Q Q')`` with Q of orthonormal columns."""
+
+    def __init__(self, operator: Operator, basis: Any) -> None:
+        self.operator, self.basis = operator, basis
+        self.shape, self.like = operator.shape, operator.like
+
+    def _forward(self, block: Any) -> Any:
+        return self.operator._forward(self._cleaned(block))
+
+    def _backward(self, block: Any) -> Any:
+        return self._cleaned(self.operator._backward(block))
+
+    def _cleaned(self, block: Any) -> Any:
+        return block - self.basis @ (array_namespace(block).matrix_transpose(self.basis) @ block)
+
+    def __getitem__(self, index: Any) -> Operator:
+        return Projected(self.operator[index], self.basis)

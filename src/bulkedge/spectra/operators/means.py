@@ -1,0 +1,115 @@
+"""The mean matrix of a mask as an operator, and what a few rows of a mask see: no mask is written out whole.
+
+>>> import numpy as np
+>>> from bulkedge.masks import Mask
+>>> (MaskMean(Mask.causal(4), np.ones(1)) @ np.array([4.0, 0.0, 2.0, 2.0])).tolist()
+[4.0, 2.0, 2.0, 2.0]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from bulkedge.masks import FullMask, Mask, WindowMask
+from bulkedge.spectra.operators.base import Operator
+
+BLOCK = 1024
+"""Rows of a mask without structure that are multiplied at a time."""
+
+
+def seen(mask: Mask, start: int, stop: int, like: Any) -> tuple[slice, Any]:
+    """What the rows from ``start`` to before ``stop`` see.
+
+    Parameters
+    ----------
+    mask : Mask
+        Any mask; of full and window masks nothing else is computed, others are sliced.
+    start, stop : int
+        First row, and the one after the last.
+    like : array
+        Whose backend and device to use.
+
+    Returns
+    -------
+    columns : slice
+        Keys outside of these are seen by none of the rows.
+    visible : array of bool of shape (stop - start, columns) or None
+        Which of them each row sees; None if all rows see all of them.
+    """
+    if isinstance(mask, FullMask):
+        return slice(0, mask.keys), None
+    xp = array_namespace(like)
+    if isinstance(mask, WindowMask):
+        columns = slice(max(0, start - mask.width + 1), stop)
+        row = xp.arange(start, stop, device=device(like))[:, None]
+        distance = row - xp.arange(columns.start, columns.stop, device=device(like))[None, :]
+        return columns, (distance >= 0) & (distance < mask.width)
+    return slice(0, mask.keys), xp.asarray(mask.visible()[start:stop].copy(), device=device(like))
+
+
+class MaskMean(Operator):
+    """The uniform mean matrix C of a mask, row i constant on what query i sees; full and window masks by sums.
+
+    Parameters
+    ----------
+    mask : Mask
+        The mask.
+    like : array
+        An array of the backend, device and floating type to compute in; sums are taken in double precision.
+    """
+
+    def __init__(self, mask: Mask, like: Any) -> None:
+        self.mask, self.like, self.shape = mask, like, mask.shape
+        xp = array_namespace(like)
+        self._share = xp.asarray(1.0 / np.asarray(mask.counts()), dtype=xp.float64, device=device(like))[:, None]
+
+    def _forward(self, block: Any) -> Any:
+        if isinstance(self.mask, FullMask):
+            mean = array_namespace(block).mean(block, axis=-2, keepdims=True)
+            return array_namespace(block).broadcast_to(mean, (*block.shape[:-2], self.shape[0], block.shape[-1]))
+        if isinstance(self.mask, WindowMask):
+            return self._rounded(self._share * self._window_sums(self._double(block), self.mask.width, ahead=False))
+        return self._rounded(self._share * self._by_rows(self._double(block), adjoint=False))
+
+    def _backward(self, block: Any) -> Any:
+        weighted = self._share * self._double(block)
+        if isinstance(self.mask, FullMask):
+            total = array_namespace(block).sum(weighted, axis=-2, keepdims=True)
+            shape = (*block.shape[:-2], self.shape[1], block.shape[-1])
+            return array_namespace(block).broadcast_to(self._rounded(total), shape)
+        if isinstance(self.mask, WindowMask):
+            return self._rounded(self._window_sums(weighted, self.mask.width, ahead=True))
+        return self._rounded(self._by_rows(weighted, adjoint=True))
+
+    @staticmethod
+    def _window_sums(block: Any, width: int, *, ahead: bool) -> Any:
+        """Sums of ``width`` rows up to each row, or from each row on: differences of running sums."""
+        xp, rows = array_namespace(block), block.shape[-2]
+        sums = xp.cumulative_sum(block, axis=-2, include_initial=True)
+        place = xp.arange(rows, device=device(block))
+        first, last = (
+            (place, xp.clip(place + width, max=rows)) if ahead else (xp.clip(place + 1 - width, min=0), place + 1)
+        )
+        return xp.take(sums, last, axis=-2) - xp.take(sums, first, axis=-2)
+
+    def _by_rows(self, block: Any, *, adjoint: bool) -> Any:
+        """Products with the boolean matrix, a few rows at a time."""
+        xp, parts, total = array_namespace(block), [], 0.0
+        for start in range(0, self.shape[0], BLOCK):
+            stop = min(start + BLOCK, self.shape[0])
+            visible = xp.astype(seen(self.mask, start, stop, block)[1], block.dtype)
+            if adjoint:
+                total = total + xp.matrix_transpose(visible) @ block[..., start:stop, :]
+            else:
+                parts.append(visible @ block)
+        return total if adjoint else xp.concat(parts, axis=-2)
+
+    def _double(self, block: Any) -> Any:
+        xp = array_namespace(block)
+        return xp.astype(block, xp.float64)
+
+    def _rounded(self, block: Any) -> Any:
+        return array_namespace(block).astype(block, self.like.dtype)

@@ -1,0 +1,176 @@
+"""Launches the kernels for products with attention on a GPU; :mod:`bulkedge.spectra.operators.kernels` has them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from importlib.util import find_spec
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bulkedge.masks import FullMask, Mask, WindowMask
+
+TRITON = find_spec("triton") is not None
+"""Whether kernels can be compiled."""
+OWN, OTHER, WARPS, STAGES = 128, 64, 8, 2
+"""Tokens of a program, tokens that it meets at a time, its warps, and loads that are under way at a time."""
+COLUMNS = 64
+"""Vectors that are multiplied at a time."""
+SMALL_SCORES = 64.0
+"""Largest product of the lengths of a query and a key up to which scores in two parts are accurate to 1e-4."""
+
+
+def takes(query: Tensor, key: Tensor, mask: Mask) -> bool:
+    """Whether the kernels are for such tensors.
+
+    Parameters
+    ----------
+    query, key : Tensor
+        Queries times the scale of the scores, and keys.
+    mask : Mask
+        Who sees whom.
+
+    Returns
+    -------
+    bool
+        True for single precision on a GPU that has bfloat16, dimensions up to 256, and full, causal and window masks.
+    """
+    return (
+        TRITON
+        and query.is_cuda
+        and key.device == query.device
+        and query.dtype == torch.float32
+        and query.shape[-1] <= 256
+        and isinstance(mask, FullMask | WindowMask)
+        and torch.cuda.get_device_properties(query.device).major >= 8
+    )
+
+
+def split(tensor: Tensor, parts: int) -> Tensor:
+    """A tensor as a sum of bfloat16 ones, the leading digits first.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        In single precision.
+    parts : int
+        How many.
+
+    Returns
+    -------
+    Tensor of shape (parts, *shape)
+        In bfloat16, contiguous.
+    """
+    found = torch.empty((parts, *tensor.shape), dtype=torch.bfloat16, device=tensor.device)
+    for part in found:
+        part.copy_(tensor)
+        tensor = tensor - part
+    return found
+
+
+class Tiles:
+    """Products of ``softmax(q k')`` behind a mask, and of its transpose, by Triton's kernels.
+
+    Parameters
+    ----------
+    query : Tensor of shape (..., queries, d)
+        Queries times the scale of the scores, in single precision.
+    key : Tensor of shape (..., keys, d)
+        Keys.
+    mask : Mask
+        Full, causal or window.
+    parts : int, optional
+        Numbers in bfloat16 that stand for one in single precision, in scores and in products with them: 1 is plain
+        bfloat16, 2 has relative errors of about 1e-5, 3 of 1e-7. By default 2, and 3 for scores if they are large.
+    """
+
+    name = "triton"
+
+    def __init__(self, query: Tensor, key: Tensor, mask: Mask, parts: int | None = None) -> None:
+        self._batch, self.mask = query.shape[:-2], mask
+        query, key = (each.reshape(prod(self._batch), *each.shape[-2:]) for each in (query, key))
+        longest = float(query.norm(dim=-1).max()) * float(key.norm(dim=-1).max())
+        self._parts = parts or (2 if longest <= SMALL_SCORES else 3)
+        self._vector_parts = parts or 2
+        self._query, self._key = split(query, self._parts), split(key, self._parts)
+        self.log_normaliser = query.new_empty(query.shape[:-1])
+        self._normalise()
+
+    def forward(self, block: Tensor) -> Tensor:
+        """``A V``.
+
+        Parameters
+        ----------
+        block : Tensor of shape (..., keys, k)
+            V.
+
+        Returns
+        -------
+        Tensor of shape (..., queries, k)
+            The product.
+        """
+        return self._multiplied(self._query, self._key, block, transposed=False)
+
+    def backward(self, block: Tensor) -> Tensor:
+        """``A' U``.
+
+        Parameters
+        ----------
+        block : Tensor of shape (..., queries, k)
+            U.
+
+        Returns
+        -------
+        Tensor of shape (..., keys, k)
+            The product.
+        """
+        return self._multiplied(self._key, self._query, block, transposed=True)
+
+    @property
+    def _window(self) -> tuple[int, bool]:
+        """The width of the window, and whether there is one."""
+        return (self.mask.width, True) if isinstance(self.mask, WindowMask) else (0, False)
+
+    def _normalise(self) -> None:
+        from bulkedge.spectra.operators import kernels
+
+        _, heads, queries, dim = self._query.shape
+        width, window = self._window
+        with self._device():
+            kernels.normalise[-(-queries // OWN), heads](
+                *(self._query, self._key, self.log_normaliser, heads, queries, self._key.shape[2], dim, width),
+                *(window, self._parts, not self._query.is_cuda, _power(dim), OWN, OTHER),
+                num_warps=WARPS,
+                num_stages=STAGES,
+            )
+
+    def _multiplied(self, own: Tensor, other: Tensor, block: Tensor, *, transposed: bool) -> Tensor:
+        from bulkedge.spectra.operators import kernels
+
+        (_, heads, owns, dim), others, (width, window) = own.shape, other.shape[2], self._window
+        whole = block.expand(*self._batch, *block.shape[-2:]).reshape(heads, *block.shape[-2:])
+        found = []
+        for cut in whole.split(COLUMNS, -1):
+            vectors, columns = split(cut, self._vector_parts), cut.shape[-1]
+            result = block.new_empty((heads, owns, columns))
+            with self._device():
+                kernels.multiply[-(-owns // OWN), heads](
+                    *(own, other, self.log_normaliser, vectors, result, heads, owns, others, dim, columns, width),
+                    *(transposed, window, self._parts, self._vector_parts, not own.is_cuda),
+                    *(_power(dim), _power(columns), OWN, OTHER),
+                    num_warps=WARPS,
+                    num_stages=STAGES,
+                )
+            found.append(result)
+        return torch.cat(found, -1).reshape(*self._batch, owns, -1)
+
+    def _device(self) -> Any:
+        """Triton launches on the current device; the interpreter has none."""
+        return torch.cuda.device(self._query.device) if self._query.is_cuda else nullcontext()
+
+
+def _power(size: int) -> int:
+    """The next power of two, of which products of matrices need sixteen."""
+    return max(16, 1 << (size - 1).bit_length())

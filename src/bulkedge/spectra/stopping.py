@@ -1,0 +1,119 @@
+"""When an iteration stops: rules that are joined with ``|`` (either) and ``&`` (both).
+
+>>> rule = Reached(0.01) | MostSteps(200)
+>>> rule(Checkpoint(steps=24, columns=768, seconds=1.0, errors=(0.02, 0.004)))     # once is luck
+False
+>>> rule(Checkpoint(steps=30, columns=960, seconds=1.3, errors=(0.02, 0.004, 0.003)))
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bulkedge.domains import Integers, Interval
+
+ACCURACY = Interval(1e-6, 1, "[)")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where an iteration stands.
+
+    Attributes
+    ----------
+    steps : int
+        Steps made.
+    columns : int
+        Vectors that were multiplied, by the operator and by its transpose.
+    seconds : float
+        Time since the start.
+    errors : tuple of float
+        Stated error at this checkpoint and those before it, the last one last.
+    """
+
+    steps: int
+    columns: int
+    seconds: float
+    errors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A function of a :class:`Checkpoint` that says whether to stop.
+
+    Parameters
+    ----------
+    holds : callable
+        Takes the checkpoint, returns whether to stop.
+    """
+
+    holds: Callable[[Checkpoint], bool] = field(repr=False)
+
+    def __call__(self, checkpoint: Checkpoint) -> bool:
+        """Whether to stop."""
+        return self.holds(checkpoint)
+
+    def __or__(self, other: Rule) -> Rule:
+        return Rule(lambda checkpoint: self(checkpoint) or other(checkpoint))
+
+    def __and__(self, other: Rule) -> Rule:
+        return Rule(lambda checkpoint: self(checkpoint) and other(checkpoint))
+
+
+def Reached(tolerance: float, times: int = 2) -> Rule:  # noqa: N802  # a rule is named as a thing
+    """Stop when the stated error was at most ``tolerance`` at several checkpoints in a row: one may be luck.
+
+    Parameters
+    ----------
+    tolerance : float
+        The error.
+    times : int
+        At how many checkpoints.
+
+    Returns
+    -------
+    Rule
+        The rule.
+    """
+    tolerance, times = ACCURACY.check("tolerance", tolerance), Integers(1, 100).check("times", times)
+    return Rule(
+        lambda checkpoint: (
+            len(checkpoint.errors) >= times and all(error <= tolerance for error in checkpoint.errors[-times:])
+        )
+    )
+
+
+def MostSteps(steps: int) -> Rule:  # noqa: N802
+    """Stop after so many steps.
+
+    Parameters
+    ----------
+    steps : int
+        The number.
+
+    Returns
+    -------
+    Rule
+        The rule.
+    """
+    steps = Integers(1, 10**6).check("steps", steps)
+    return Rule(lambda checkpoint: checkpoint.steps >= steps)
+
+
+def MostSeconds(seconds: float) -> Rule:  # noqa: N802
+    """Stop at the first checkpoint after so long a time; results then depend on the machine.
+
+    Parameters
+    ----------
+    seconds : float
+        The time.
+
+    Returns
+    -------
+    Rule
+        The rule.
+    """
+    seconds = Interval(0, 1e9).check("seconds", seconds)
+    return Rule(lambda checkpoint: checkpoint.seconds >= seconds)

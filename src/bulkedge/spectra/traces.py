@@ -1,0 +1,164 @@
+"""Sums over all singular values of an operator, with error bars: Schatten norms, moments, the stable rank.
+
+Large values that have converged are summed one by one; the rest is estimated from each probe on its own, so that the
+scatter of the probes is the error.
+
+>>> import numpy as np
+>>> from bulkedge.spectra.operators import MatrixOperator
+>>> matrix = np.random.default_rng(0).standard_normal((600, 500)) / np.sqrt(600)
+>>> found = schatten_norm(MatrixOperator(matrix), order=1)
+>>> bool(abs(found.value - np.linalg.svd(matrix)[1].sum()) < 4 * found.error), bool(found.error < 0.01 * found.value)
+(True, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bulkedge.arrays import Real
+from bulkedge.domains import Integers, Interval
+from bulkedge.errors import DomainError
+from bulkedge.estimates import Estimate
+from bulkedge.spectra.krylov import GolubKahan, Projection
+from bulkedge.spectra.matrix_free import frame
+from bulkedge.spectra.operators.base import MatrixOperator, Operator
+from bulkedge.spectra.quadrature import converged, ritz
+
+PROBES, STEPS = Integers(2, 10**6), Integers(1, 10**6)
+ORDER = Interval(0, 1e3, "(]")
+
+
+def trace_of(
+    function: Callable[[Real], Real], operator: Any, probes: int = 16, steps: int = 24, rng: Any = None
+) -> Estimate:
+    """``sum_i f(s_i)`` over all singular values, by stochastic Golub-Kahan quadrature.
+
+    Parameters
+    ----------
+    function : callable
+        f, of an array of singular values. Polynomials in ``s**2`` of degree below ``2 * steps`` have no error but that
+        of sampling; of others the quadrature adds its own, which is not in the error bar, and more steps remove it.
+    operator : Operator or array of shape (rows, columns)
+        One matrix; the sum is over the smaller of its dimensions.
+    probes : int
+        Random orthonormal vectors.
+    steps : int
+        Golub-Kahan steps.
+    rng : numpy.random.Generator or torch.Generator, optional
+        Draws the probes; by default a generator of a fixed seed.
+
+    Returns
+    -------
+    Estimate
+        The sum, its standard error from the scatter of the probes, and their number less one as its freedom. The error
+        is zero where all values were found.
+    """
+    projection, size = _projected(operator, probes, steps, rng)
+    return _trace(function, projection, size)
+
+
+def schatten_norm(operator: Any, order: float = 1, probes: int = 16, steps: int = 24, rng: Any = None) -> Estimate:
+    """``(sum_i s_i**order)**(1/order)``: the nuclear norm for 1, the Frobenius norm for 2.
+
+    Parameters
+    ----------
+    operator : Operator or array of shape (rows, columns)
+        One matrix.
+    order : float
+        Above zero; below one it is no norm, and the sum is the same.
+    probes, steps : int
+        As for :func:`trace_of`.
+    rng : numpy.random.Generator or torch.Generator, optional
+        Draws the probes.
+
+    Returns
+    -------
+    Estimate
+        The norm, with the error of the sum carried through the root.
+    """
+    order = ORDER.check("order", order)
+    total = trace_of(lambda values: values**order, operator, probes, steps, rng)
+    if not total.value > 0:
+        return Estimate(0.0, 0.0)
+    norm = total.value ** (1 / order)
+    return Estimate(norm, norm * total.error / (order * total.value), total.freedom)
+
+
+def trace_moments(operator: Any, powers: Any, probes: int = 16, steps: int = 24, rng: Any = None) -> list[Estimate]:
+    """Means of ``s**(2 k)`` over all singular values: moments of the distribution of the squares.
+
+    Parameters
+    ----------
+    operator : Operator or array of shape (rows, columns)
+        One matrix.
+    powers : sequence of int
+        The k, one or more each.
+    probes, steps : int
+        As for :func:`trace_of`; all moments share one run.
+    rng : numpy.random.Generator or torch.Generator, optional
+        Draws the probes.
+
+    Returns
+    -------
+    list of Estimate
+        One for each power.
+    """
+    powers = [Integers(1, 1000).check("powers", each) for each in powers]
+    projection, size = _projected(operator, probes, steps, rng)
+    sums = [_trace(lambda values, k=power: values ** (2 * k), projection, size) for power in powers]  # type: ignore[misc]
+    return [Estimate(each.value / size, each.error / size, each.freedom) for each in sums]
+
+
+def estimated_stable_rank(operator: Any, probes: int = 16, steps: int = 24, rng: Any = None) -> Estimate:
+    """``|M|_F**2/|M|**2`` of an operator.
+
+    Parameters
+    ----------
+    operator : Operator or array of shape (rows, columns)
+        One matrix that is not zero.
+    probes, steps : int
+        As for :func:`trace_of`.
+    rng : numpy.random.Generator or torch.Generator, optional
+        Draws the probes.
+
+    Returns
+    -------
+    Estimate
+        The rank. The largest value is that of the run, which converges long before the sum is known.
+    """
+    projection, size = _projected(operator, probes, steps, rng)
+    largest = float(np.linalg.norm(projection.matrix, 2)) if projection.matrix.size else 0.0
+    if not largest > 0:
+        raise DomainError("the rank of a matrix of zeros is not defined: matrix must have an entry that is not zero")
+    total = _trace(lambda values: (values / largest) ** 2, projection, size)
+    return Estimate(max(total.value, 1.0), total.error, total.freedom)
+
+
+def _projected(operator: Any, probes: int, steps: int, rng: Any) -> tuple[Projection, int]:
+    operator = operator if isinstance(operator, Operator) else MatrixOperator(operator)
+    if operator.batch:
+        raise DomainError(f"operator has shape {operator.shape}, a batch: take its members one at a time")
+    operator = operator.T if operator.shape[-1] > operator.shape[-2] else operator
+    probes, steps = PROBES.check("probes", probes), STEPS.check("steps", steps)
+    run = GolubKahan(operator, frame(operator, min(probes, operator.shape[-1]), rng))
+    while run.steps < steps and not run.exhausted:
+        run.step()
+    return run.projection(), operator.shape[-1]
+
+
+def _trace(function: Callable[[Real], Real], projection: Projection, size: int) -> Estimate:
+    values, weights, residuals = ritz(projection)
+    if projection.exhausted and len(values) >= size:
+        return Estimate(float(np.sum(function(values[:size]))))
+    locked = converged(values, weights, residuals + 10 * projection.rounding, size)
+    rest = weights[locked:]
+    each = function(values[locked:]) @ (rest / np.maximum(rest.sum(axis=0), np.finfo(float).tiny))
+    mean = Estimate.of(each) if len(each) > 1 else Estimate(float(each[0]), np.inf, 1.0)
+    remaining = size - locked
+    # a frame of as many probes as dimensions knows the trace exactly
+    narrower = max(1 - projection.probes / remaining, 0.0) ** 0.5
+    known = float(np.sum(function(values[:locked])))
+    return Estimate(known + remaining * mean.value, remaining * mean.error * narrower, mean.freedom)

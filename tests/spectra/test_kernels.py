@@ -1,0 +1,41 @@
+"""Triton's kernels for products with attention, run by its interpreter where Triton is installed."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+PROGRAM = """
+import numpy as np
+import torch
+from bulkedge.masks import Mask, softmax
+from bulkedge.spectra.operators import tiles
+
+tiles.OWN, tiles.OTHER = 32, 16
+generator = torch.Generator().manual_seed(0)
+for mask in (Mask.cross(70, 45), Mask.causal(75), Mask.window(75, 20)):
+    query, key = (torch.randn(2, count, 10, generator=generator) for count in mask.shape)
+    weights = torch.tensor(softmax((query.double() @ key.double().mT).numpy(), mask.visible()))
+    right, left = (torch.randn(count, 70, generator=generator) for count in mask.shape[::-1])
+    for parts, tolerance in ((1, 1e-2), (2, 3e-5), (3, 1e-6)):
+        products = tiles.Tiles(query, key, mask, parts)
+        for found, expected in (
+            (products.forward(right), weights @ right.double()),
+            (products.backward(left), weights.mT @ left.double()),
+        ):
+            assert (found.double() - expected).norm() < tolerance * expected.norm(), (mask, parts)
+query, key = (60 * torch.randn(40, 8, generator=generator) for _ in range(2))
+scores = query.double() @ key.double().T
+assert scores.abs().max() > 1e4
+large = tiles.Tiles(query, key, Mask.causal(40)).forward(torch.eye(40)).double()
+assert (large - torch.tensor(softmax(scores.numpy(), Mask.causal(40).visible()))).abs().max() < 1e-2
+"""
+
+
+@pytest.mark.skipif(not (find_spec("triton") and find_spec("torch")), reason="Triton is not installed")
+def test_kernels_in_the_interpreter():
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
