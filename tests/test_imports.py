@@ -15,7 +15,7 @@ LAYERS = [
     ["masks"],
     ["laws"],
     ["spectra"],
-    ["comparison", "denoising"],
+    ["comparison", "denoising", "testing"],
     ["recovery"],
     ["ensembles"],
     ["nulls"],

@@ -320,7 +320,9 @@ def spectrum(
         from bulkedge.spectra.matrix_free import operator_spectrum
 
         if kind == "eigen":
-            raise DomainError("of an operator only singular values are estimated: those of Gram(op) are eigenvalues too")
+            raise DomainError(
+                "of an operator only singular values are estimated: those of Gram(op) are eigenvalues too"
+            )
         return operator_spectrum(matrix, tolerance, confidence, rng)
     dense = floating("matrix", matrix)
     if dense.ndim < 2 or 0 in dense.shape:

@@ -13,11 +13,11 @@ instead of dividing by zero.
 
 >>> import numpy as np
 >>> from bulkedge.spectra.operators import MatrixOperator
->>> run = GolubKahan(MatrixOperator(np.diag([3.0, 2.0, 2.0, 0.0])), np.full((4, 1), 0.5))
+>>> run = GolubKahan(MatrixOperator(np.diag([3.0, 2.0, 2.0, 1.0])), np.full((4, 1), 0.5))
 >>> while not run.exhausted:
 ...     run.step()
 >>> run.steps, np.linalg.svd(run.projection().matrix, compute_uv=False).round(12).tolist()   # three different values
-(3, [3.0, 2.0, 0.0])
+(3, [3.0, 2.0, 1.0])
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class Projection:
     steps : int
         Blocks of V.
     rounding : float
-        Largest value of B times the rounding unit of the operator: smaller values are noise.
+        Values up to this are noise: the rounding unit of the operator times its largest value and the root of its size,
+        with a factor of safety.
+    noise : float
+        Ten rounding units of the largest value: what rounding adds to residuals.
     """
 
     matrix: Real
@@ -56,6 +59,7 @@ class Projection:
     probes: int
     steps: int
     rounding: float
+    noise: float
 
     @property
     def exhausted(self) -> bool:
@@ -64,7 +68,7 @@ class Projection:
 
 
 NEGLIGIBLE = 10.0
-"""Rounding units of the largest value: smaller columns have no direction."""
+"""Rounding units of the largest value, times the root of the size: smaller columns have no direction."""
 POOR = 1e-2
 """Size of a column, beside the largest value, below which its direction is cleaned of rounding again."""
 
@@ -84,10 +88,10 @@ class GolubKahan:
 
     def __init__(self, operator: Operator, block: Any, *, two_sided: bool = True) -> None:
         xp = array_namespace(block)
-        self._unit = float(xp.finfo(block.dtype).eps) * max(operator.shape[-2:]) ** 0.5
+        self._unit = float(xp.finfo(block.dtype).eps)
         overlap = as_numpy(xp.matrix_transpose(block) @ block).astype(float)
         off = float(np.abs(overlap - np.eye(len(overlap))).max())
-        if not off < 100 * self._unit:
+        if not off < 100 * self._unit * block.shape[0] ** 0.5:
             raise DomainError(f"the first block must have orthonormal columns; they differ from it by {off:.3g}")
         self.operator, self.two_sided = operator, two_sided
         self.right: list[Any] = [block]
@@ -117,7 +121,7 @@ class GolubKahan:
         if self.exhausted:
             return
         block = self.right[-1]
-        image = self.operator._forward(block)
+        image = self.operator @ block
         if self.left:
             image = image - self.left[-1] @ self._like(self._coupling[-1].T)
         left, diagonal = self._orthonormal(image, self.left)
@@ -126,7 +130,7 @@ class GolubKahan:
         if not left.shape[1]:
             self._coupling.append(np.zeros((0, 0)))
             return
-        back = self.operator._backward(left) - block @ self._like(diagonal.T)
+        back = self.operator.T @ left - block @ self._like(diagonal.T)
         following, coupling = self._orthonormal(back, self.right)
         self._coupling.append(coupling)
         if following.shape[1]:
@@ -152,7 +156,9 @@ class GolubKahan:
             matrix[rows[j] : rows[j + 1], columns[j] : columns[j + 1]] = self._diagonal[j]
             if j + 1 < steps:
                 matrix[rows[j] : rows[j + 1], columns[j + 1] : columns[j + 2]] = self._coupling[j].T
-        return Projection(matrix, self._coupling[steps - 1], self.right[0].shape[1], steps, self._scale * self._unit)
+        noise = 10 * self._scale * self._unit
+        rounding = NEGLIGIBLE * self._scale * self._unit * max(self.operator.shape[-2:]) ** 0.5
+        return Projection(matrix, self._coupling[steps - 1], self.right[0].shape[1], steps, rounding, noise)
 
     def _orthonormal(self, block: Any, known: list[Any]) -> tuple[Any, Real]:
         """An orthonormal basis Q of what a block adds to a list of blocks, and R with block = Q R up to rounding."""
@@ -163,7 +169,7 @@ class GolubKahan:
             raise DomainError("a product with the operator is not finite")
         rotation, sizes, right = np.linalg.svd(factor)
         self._scale = max(self._scale, float(sizes[0]))
-        rank = int(np.sum(sizes > NEGLIGIBLE * self._unit * self._scale))
+        rank = int(np.sum(sizes > NEGLIGIBLE * self._unit * block.shape[0] ** 0.5 * self._scale))
         if rank < len(sizes):
             basis, factor = basis @ self._like(rotation[:, :rank]), sizes[:rank, None] * right[:rank]
         if rank and sizes[rank - 1] < POOR * self._scale:

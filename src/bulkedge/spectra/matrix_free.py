@@ -4,8 +4,10 @@
 >>> from bulkedge.spectra.operators import MatrixOperator
 >>> matrix = np.random.default_rng(0).standard_normal((1500, 1000)) / np.sqrt(1500)
 >>> found = operator_spectrum(MatrixOperator(matrix), tolerance=0.02)
->>> found.size, found.error <= 0.02, abs(np.median(np.linalg.svd(matrix)[1]) - found.distribution().ppf(0.5)) < 0.02
-(1000, True, True)
+>>> found.size, found.error <= 0.02
+(1000, True)
+>>> round(float(found.distribution().ppf(0.5)), 2), round(float(np.median(np.linalg.svd(matrix)[1])), 2)
+(0.88, 0.88)
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ from bulkedge.spectra.stopping import ACCURACY, Checkpoint, MostSteps, Reached, 
 
 CONFIDENCE = Interval(0.5, 0.999)
 LEAST_PROBES, MOST_PROBES = 16, 256
-FIRST_STEPS, GROWTH, MOST_STEPS = 8, 1.25, 160
+FIRST_STEPS, GROWTH, MOST_STEPS = 8, 1.4, 160
 """Steps before the first checkpoint, the factor to the next one, and the most that are made."""
-DRAWS = 200
+ENOUGH_STEPS = 40
+"""Values close to zero that are not told apart after so many steps will not be after a few more."""
+DRAWS = 100
 """Simulated frames for the sampling error: its quantile of 0.9 is then right to a twentieth of itself."""
 QUANTILES = 4000
 """Values that stand for the continuous part of an estimated spectrum."""
@@ -102,12 +106,16 @@ def operator_spectrum(
 
 @dataclass(frozen=True)
 class _Found:
-    """A density, its error, and the value below which only the number of values is known."""
+    """A density, its error, and the value below which only the number of values is known.
+
+    It is not final if values close to zero may still be told apart.
+    """
 
     density: Density
     error: float
     floor: float
     lumped: bool
+    final: bool = True
 
     def warn(self, tolerance: float) -> None:
         """Say what was not reached."""
@@ -161,16 +169,16 @@ def _iterated(operator: Operator, tolerance: float, confidence: float, rng: Any,
     two_sided = probes * 64 * sum(operator.shape) <= TWO_SIDED
     run = GolubKahan(operator, frame(operator, probes, rng), two_sided=two_sided)
     errors: tuple[float, ...] = ()
-    target = float(FIRST_STEPS)
+    before, target = None, FIRST_STEPS
     while True:
         while run.steps < target and not run.exhausted:
             run.step()
-        found = _assessed(run, size, tolerance, confidence)
+        found = _assessed(run, before, tolerance, confidence)
         errors = (*errors, found.error)
         checkpoint = Checkpoint(run.steps, 2 * probes * run.steps, time.perf_counter() - start, errors)
         if run.exhausted or rule(checkpoint):
-            return found
-        target = max(run.steps + 2, round(GROWTH * run.steps))
+            return found if found.final else _assessed(run, before, tolerance, confidence, enough=0)
+        before, target = found.density, max(run.steps + 2, round(GROWTH * run.steps))
 
 
 def _probes(size: int, tolerance: float) -> int:
@@ -179,15 +187,20 @@ def _probes(size: int, tolerance: float) -> int:
     return min(size, MOST_PROBES, max(LEAST_PROBES, -(-needed // 8) * 8))
 
 
-def _assessed(run: GolubKahan, size: int, tolerance: float, confidence: float) -> _Found:
-    """The density after all steps, beside that of three quarters of them, and beside simulated frames."""
-    projection = run.projection()
+def _assessed(
+    run: GolubKahan, before: Density | None, tolerance: float, confidence: float, enough: int = ENOUGH_STEPS
+) -> _Found:
+    """The density after all steps, beside that of the last checkpoint and beside simulated frames."""
+    projection, size = run.projection(), run.operator.shape[-1]
     found, noise = density(projection, size), projection.rounding
     if not found.nodes.size:
         return _Found(found, 0.0, noise, lumped=False)
     unresolved, floor = 0.0, 0.0
     if not projection.exhausted:
-        unresolved, floor = _unresolved(found, density(run.projection(max(1, 3 * run.steps // 4)), size), tolerance)
+        earlier = before or density(run.projection(max(1, round(run.steps / GROWTH))), size)
+        unresolved, floor = _unresolved(found, earlier, tolerance)
+    if floor > noise and run.steps < enough:
+        return _Found(found, max(unresolved, found.at_zero), floor, lumped=True, final=False)
     if unresolved > 2 * tolerance:  # there is more to do, whatever the sampling error
         return _Found(found, unresolved, max(floor, noise), lumped=floor > noise)
     drawn = simulated_errors(found, projection.probes, run.steps, DRAWS, np.random.default_rng(run.steps))
@@ -198,19 +211,15 @@ def _assessed(run: GolubKahan, size: int, tolerance: float, confidence: float) -
 
 
 def _unresolved(found: Density, before: Density, tolerance: float) -> tuple[float, float]:
-    """How far the two distribution functions are apart, and the value above which that is so.
+    """How far the distribution is from that of fewer steps, and the value above which that is so.
 
-    Close to zero polynomials see the number of values and not where they are. If the two agree everywhere but there,
-    this is said instead of one large error.
+    If too little is known close to zero, this is said of the values there, instead of one large error.
     """
     top = max(found.top, before.top, *found.locked, *before.locked)
     knots = np.concatenate([found.nodes, before.nodes])
     x = np.unique(np.concatenate([np.linspace(0, top, 4000), knots * (1 - 1e-6), knots * (1 + 1e-6)]))
     apart = np.abs(found.cdf(x) - before.cdf(x))
-    worst = float(apart.max())
-    near = found.nodes[min(2, len(found.nodes) - 1)] if found.nodes.size else 0.0
-    beyond = float(apart[x > near].max(initial=0.0))
-    if worst <= tolerance or beyond > tolerance:
-        return worst, 0.0
-    floor = float(x[np.flatnonzero(apart > tolerance / 2)[-1]])
+    if found.at_zero <= tolerance / 2:
+        return max(float(apart.max()), found.at_zero), 0.0
+    floor = float(before.nodes[min(1, len(before.nodes) - 1)])
     return float(apart[x > floor].max(initial=0.0)), floor

@@ -41,7 +41,7 @@ ZERO = 1e-13
 """Squared value, relative to the largest, below which a node is at zero."""
 BESIDE = 1e-6
 """Distance of point masses, relative to the largest value, up to which they are one."""
-ATOMS = 800
+ATOMS = 500
 """Points that stand for the rest in simulated errors."""
 
 
@@ -93,6 +93,22 @@ class Density:
         pieces.append((np.array(places), np.array(levels)))
         return pieces
 
+    @property
+    def at_zero(self) -> float:
+        """What is not known about values below the second node: about the error of the distribution function there.
+
+        Polynomials see how many values are close to zero, and not where they are. If singular values have a density at
+        zero, as those of square matrices of independent entries, the curve through the first two nodes is straight, and
+        little is unknown; if it bends, values pile up at zero, on a scale of their own, as those of causal attention.
+        """
+        if not self.nodes.size or self.points[0]:
+            return 0.0
+        if len(self.nodes) < 3 or self.points[1]:
+            return self.rest * float(self.weights[0])
+        first = self.weights[0] / 2 / max(self.nodes[0], 1e-300)
+        second = (self.weights[0] + self.weights[1]) / 2 / max(self.nodes[1] - self.nodes[0], 1e-300)
+        return self.rest * float(self.weights[0] / 2 * max(1 - second / first, 0.0))
+
     def cdf(self, x: Real) -> Real:
         """Share of the values at or below x.
 
@@ -134,9 +150,7 @@ class Density:
             number = int(np.ceil(count * mass))
             if mass > 1e-12 and number:
                 middle = levels[0] + (np.arange(number) + 0.5) / number * mass
-                fine = np.unique(
-                    np.concatenate([np.linspace(*each, 9) for each in zip(places[:-1], places[1:], strict=True)])
-                )
+                fine = np.unique(np.concatenate([np.linspace(*ends, 9) for ends in pairwise(places)]))
                 values.append(np.interp(middle, _monotone(places, levels, fine), fine))
                 weights.append(np.full(number, self.rest * mass / number))
         value, weight = np.concatenate(values), np.concatenate(weights)
@@ -174,11 +188,15 @@ def density(projection: Projection, size: int) -> Density:
     values, weights, residuals = ritz(projection)
     if projection.exhausted and len(values) >= size:
         return Density(np.sort(values)[-size:], np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool), 0.0, size)
-    locked = converged(values, weights, residuals + 10 * projection.rounding, size)
+    locked = converged(values, weights, residuals, size, projection.noise)
     rest = weights[locked:] / np.maximum(weights[locked:].sum(axis=0), 1e-300)
     remaining = values[locked:]
-    nodes, masses, points = gauss(remaining[None], rest.mean(axis=1)[None], projection.steps)
-    rule = _merged(nodes[0], masses[0], points[0])
+    if projection.exhausted:  # the measure of the probes itself is known
+        order = np.argsort(remaining)
+        rule = _merged(remaining[order], rest.mean(axis=1)[order], np.ones(len(order), dtype=bool))
+    else:
+        nodes, masses, points = gauss(remaining[None], rest.mean(axis=1)[None], projection.steps)
+        rule = _merged(nodes[0], masses[0], points[0])
     return Density(np.sort(values[:locked]), *rule, float(remaining.max(initial=0.0)), size)
 
 
@@ -187,7 +205,7 @@ def _merged(nodes: Real, weights: Real, points: Any) -> tuple[Real, Real, Any]:
     close = np.diff(nodes) <= BESIDE * nodes[-1]
     group = np.append(0, np.cumsum(~(close & points[:-1] & points[1:])))
     heaviest = [np.flatnonzero(group == each)[np.argmax(weights[group == each])] for each in range(group[-1] + 1)]
-    return nodes[heaviest], np.bincount(group, weights), points[heaviest]
+    return nodes[heaviest], np.bincount(group, weights).astype(float), points[heaviest]
 
 
 def ritz(projection: Projection) -> tuple[Real, Real, Real]:
@@ -219,7 +237,7 @@ def ritz(projection: Projection) -> tuple[Real, Real, Real]:
     return values, right[:, : projection.probes] ** 2, residuals
 
 
-def converged(values: Real, weights: Real, residuals: Real, size: int) -> int:
+def converged(values: Real, weights: Real, residuals: Real, size: int, noise: float = 0.0) -> int:
     """How many of the largest values are known one by one.
 
     Parameters
@@ -229,9 +247,11 @@ def converged(values: Real, weights: Real, residuals: Real, size: int) -> int:
     weights : array of shape (columns, probes)
         Squared coordinates of the probes along their vectors.
     residuals : array of shape (columns,)
-        Residuals of the Ritz vectors, rounding included.
+        Residuals of the Ritz vectors in exact arithmetic.
     size : int
         Number of singular values.
+    noise : float
+        What rounding adds to residuals.
 
     Returns
     -------
@@ -242,7 +262,7 @@ def converged(values: Real, weights: Real, residuals: Real, size: int) -> int:
         return 0
     # the next value has not converged: it may be as much larger as its residual says
     gaps = values[:-1] - values[1:] - residuals[1:]
-    worst = np.sqrt(np.cumsum(residuals[:-1] ** 2))
+    worst = np.sqrt(np.cumsum(residuals[:-1] ** 2)) + noise
     share = np.arange(1, len(values)) / size
     # equal values in greater number than there are probes are found as many times as there are probes only
     spread = np.sqrt(2 * share * np.maximum(1 - share, 0) / (size * weights.shape[1]))
@@ -276,18 +296,20 @@ def gauss(values: Real, weights: Real, steps: int) -> tuple[list[Real], list[Rea
     squares = values**2
     top = max(float(squares.max(initial=0.0)), 1e-300)
     squares = squares / top
-    basis = [np.sqrt(np.maximum(weights, 0) / weights.sum(axis=-1, keepdims=True))]
-    diagonal, beside = [], []
+    first = np.sqrt(np.maximum(weights, 0) / weights.sum(axis=-1, keepdims=True))
+    basis = np.empty((len(weights), steps, squares.shape[-1]))
+    basis[:, 0] = first
+    diagonal, beside = np.empty((2, len(weights), steps))
     for step in range(steps):
-        image = squares * basis[-1]
-        diagonal.append(np.sum(basis[-1] * image, axis=-1))
-        known = np.stack(basis, axis=-2)
+        image = squares * basis[:, step]
+        diagonal[:, step] = np.sum(basis[:, step] * image, axis=-1)
+        known = basis[:, : step + 1]
         for _ in range(2):
-            image = image - ((known @ image[..., None]).swapaxes(-1, -2) @ known)[..., 0, :]
-        beside.append(np.linalg.norm(image, axis=-1))
+            image -= ((known @ image[..., None]).swapaxes(-1, -2) @ known)[..., 0, :]
+        beside[:, step] = np.linalg.norm(image, axis=-1)
         if step + 1 < steps:
-            basis.append(image / np.maximum(beside[-1], 1e-300)[..., None])
-    rules = [_rule(each, off) for each, off in zip(np.stack(diagonal, -1), np.stack(beside, -1), strict=True)]
+            basis[:, step + 1] = image / np.maximum(beside[:, step], 1e-300)[:, None]
+    rules = [_rule(each, off) for each, off in zip(diagonal, beside, strict=True)]
     # squares are known to the rounding of the largest
     nodes = [np.sqrt(top * np.where(rule[0] < ZERO, 0.0, rule[0])) for rule in rules]
     return nodes, [rule[1] for rule in rules], [rule[2] for rule in rules]

@@ -153,7 +153,7 @@ def _trace(function: Callable[[Real], Real], projection: Projection, size: int) 
     values, weights, residuals = ritz(projection)
     if projection.exhausted and len(values) >= size:
         return Estimate(float(np.sum(function(values[:size]))))
-    locked = converged(values, weights, residuals + 10 * projection.rounding, size)
+    locked = converged(values, weights, residuals, size, projection.noise)
     rest = weights[locked:]
     each = function(values[locked:]) @ (rest / np.maximum(rest.sum(axis=0), np.finfo(float).tiny))
     mean = Estimate.of(each) if len(each) > 1 else Estimate(float(each[0]), np.inf, 1.0)

@@ -42,7 +42,7 @@ def _scores(
     own_parts, other_parts, heads, head, own, owns, other, others, dim,
     WIDTH: tl.constexpr, PARTS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Scores of a block of tokens with a block of those on the other side, from the smallest products to the largest."""
+    """Scores of a block of tokens with a block of the other side, summed from the smallest products of parts on."""
     scores = tl.zeros((own.shape[0], other.shape[0]), tl.float32)
     for order in tl.static_range(PARTS - 1, -1, -1):
         for part in tl.static_range(order + 1):

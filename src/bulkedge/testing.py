@@ -1,0 +1,246 @@
+"""Exact oracles for matrix-free spectra: matrices whose spectrum is known, and what to hold an estimate against.
+
+It is hard to test an estimated spectral density, unless the matrix is built around the answer. Here are matrices with
+prescribed singular values, spectra that break careless recurrences, laws as references, and the share of error bars
+that cover the truth. Nothing here needs pytest.
+
+>>> import numpy as np
+>>> rng = np.random.default_rng(0)
+>>> matrix = with_singular_values([3.0, 1.0, 0.0], rng, rows=5)
+>>> np.linalg.svd(matrix, compute_uv=False).round(12).tolist()
+[3.0, 1.0, 0.0]
+>>> from bulkedge.spectra import MatrixOperator
+>>> check_operator(MatrixOperator(matrix), matrix, rng).adjointness < 1e-14
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device
+from numpy.typing import ArrayLike
+from scipy.special import stdtrit
+
+from bulkedge.arrays import Real, as_numpy
+from bulkedge.domains import FINITE, Integers, Interval
+from bulkedge.errors import DomainError
+from bulkedge.estimates import Estimate
+from bulkedge.laws.distribution import Distribution
+from bulkedge.laws.units import Unit
+from bulkedge.random import numpy_generator
+from bulkedge.spectra import Operator
+
+SIZE = Integers(1, 10**5)
+CONFIDENCE = Interval(0, 1, "()")
+
+
+def with_singular_values(values: ArrayLike, rng: np.random.Generator, rows: int | None = None) -> Real:
+    """A matrix with the given singular values, its singular vectors uniformly random.
+
+    Parameters
+    ----------
+    values : array_like of shape (n,)
+        Finite and not negative, in any order.
+    rng : numpy.random.Generator
+        Draws the vectors.
+    rows : int, optional
+        Rows of the matrix, n or more; n by default.
+
+    Returns
+    -------
+    array of shape (rows, n)
+        The matrix, in double precision.
+    """
+    sizes = FINITE.check("values", values).ravel().astype(float)
+    count = len(sizes)
+    height = count if rows is None else Integers(count, 10**5).check("rows", rows)
+    if not count or sizes.min() < 0:
+        raise DomainError("values must be one number at least, none of them negative: they are singular values")
+    left, right = (_haar(each, count, numpy_generator(rng)) for each in (height, count))
+    return np.asarray((left * sizes) @ right.T)
+
+
+def _haar(rows: int, columns: int, rng: np.random.Generator) -> Real:
+    """Orthonormal columns, uniformly distributed."""
+    basis, triangle = np.linalg.qr(rng.standard_normal((rows, columns)))
+    return np.asarray(basis * np.sign(np.diagonal(triangle)))
+
+
+def values_of(law: Distribution, size: int) -> Real:
+    """Singular values that follow a law as closely as so many numbers can: its quantiles.
+
+    Parameters
+    ----------
+    law : Distribution
+        Of singular values, of their squares, or of the eigenvalues of a Gram matrix, which are the same.
+    size : int
+        How many.
+
+    Returns
+    -------
+    array of shape (size,)
+        In increasing order; the distance of their distribution from the law is ``1/(2 size)``.
+    """
+    size = SIZE.check("size", size)
+    quantiles = np.asarray(law.ppf((np.arange(size) + 0.5) / size))
+    if law.unit not in {Unit.SINGULAR, Unit.SQUARED, Unit.EIGEN} or quantiles[0] < 0:
+        raise DomainError(f"{law!r} is of {law.unit}, not of singular values or their squares")
+    return quantiles if law.unit is Unit.SINGULAR else np.sqrt(quantiles)
+
+
+def hard_spectra(size: int) -> dict[str, Real]:
+    """Singular values on which recurrences without care divide by zero, lose orthogonality or count twice.
+
+    Parameters
+    ----------
+    size : int
+        How many values each, eight or more.
+
+    Returns
+    -------
+    dict of arrays of shape (size,)
+        By name: all zero; all equal; four clusters, one of them at zero; a tenth of the rank; one value far out; values
+        over ten decades.
+    """
+    size = Integers(8, 10**5).check("size", size)
+    half = np.linspace(0.5, 1.0, size)
+    return {
+        "zero": np.zeros(size),
+        "equal": np.ones(size),
+        "clusters": np.sort(np.resize([0.0, 1.0, 1.1, 5.0], size)),
+        "rank deficient": np.where(np.arange(size) < size - size // 10, 0.0, half),
+        "far out": np.append(half[1:], 1e6),
+        "decades": np.logspace(-10, 0, size),
+    }
+
+
+@dataclass(frozen=True)
+class OperatorErrors:
+    """How far an operator is from being a matrix, and from a given one, relative to the sizes of what is compared.
+
+    Attributes
+    ----------
+    forward, backward : float
+        Products with the operator and with its transpose, against the written matrix; nan without one.
+    adjointness : float
+        ``u'(M v)`` against ``(M' u)'v``.
+    linearity : float
+        ``M (2 v - 3 w)`` against ``2 M v - 3 M w``.
+    """
+
+    forward: float
+    backward: float
+    adjointness: float
+    linearity: float
+
+
+def check_operator(
+    operator: Operator, matrix: Any = None, rng: np.random.Generator | None = None, columns: int = 3
+) -> OperatorErrors:
+    """Products of an operator on random blocks, held against each other and against the matrix that it should be.
+
+    Parameters
+    ----------
+    operator : Operator
+        One matrix or a batch.
+    matrix : array of shape (..., rows, columns), optional
+        What it should be.
+    rng : numpy.random.Generator, optional
+        Draws the blocks.
+    columns : int
+        Width of the blocks.
+
+    Returns
+    -------
+    OperatorErrors
+        Relative errors, to be compared with the rounding that is expected.
+    """
+    rng = np.random.default_rng(0) if rng is None else numpy_generator(rng)
+    first, second = (rng.standard_normal((operator.shape[-1], columns)) for _ in range(2))
+    left = rng.standard_normal((operator.shape[-2], columns))
+    image, other, both = (_product(operator, each) for each in (first, second, 2 * first - 3 * second))
+    back = _product(operator.T, left)
+    size = float(np.linalg.norm(image)) or 1.0
+    forward = backward = float("nan")
+    if matrix is not None:
+        exact = as_numpy(matrix).astype(float)
+        forward = float(np.linalg.norm(image - exact @ first)) / size
+        expected = exact.swapaxes(-1, -2) @ left
+        backward = float(np.linalg.norm(back - expected)) / (float(np.linalg.norm(expected)) or 1.0)
+    there, again = np.sum(left * image, axis=-2), np.sum(back * first, axis=-2)
+    apart = float(np.abs(there - again).max()) / (float(np.linalg.norm(left)) * size)
+    return OperatorErrors(forward, backward, apart, float(np.linalg.norm(both - 2 * image + 3 * other)) / (5 * size))
+
+
+def adjointness(operator: Operator, rng: np.random.Generator | None = None) -> float:
+    """How far ``op.T`` is from being the transpose of ``op``, as for maps that are given by two functions.
+
+    Parameters
+    ----------
+    operator : Operator
+        Any operator.
+    rng : numpy.random.Generator, optional
+        Draws the blocks that are multiplied.
+
+    Returns
+    -------
+    float
+        Difference of ``u'(M v)`` and ``(M' u)'v`` relative to the lengths: rounding, if it is.
+    """
+    return check_operator(operator, rng=rng).adjointness
+
+
+def _product(operator: Operator, block: Real) -> Real:
+    xp = array_namespace(operator.like)
+    given = xp.asarray(block, dtype=operator.like.dtype, device=device(operator.like))
+    return np.asarray(as_numpy(operator @ given).astype(float))
+
+
+def coverage(estimates: Iterable[Estimate], truth: float, confidence: float = 0.9) -> float:
+    """Share of estimates whose interval, by Student's distribution at a confidence, holds the truth.
+
+    Parameters
+    ----------
+    estimates : iterable of Estimate
+        Independent estimates of one number.
+    truth : float
+        The number.
+    confidence : float
+        The share that should.
+
+    Returns
+    -------
+    float
+        The share that does.
+    """
+    level = (1 + CONFIDENCE.check("confidence", confidence)) / 2
+    inside = [
+        abs(each.value - truth) <= each.error * float(stdtrit(min(each.freedom, 1e9), level)) + 1e-12 * abs(truth)
+        for each in estimates
+    ]
+    if not inside:
+        raise DomainError("estimates is empty: one at least")
+    return float(np.mean(inside))
+
+
+def covered(run: Callable[[np.random.Generator], tuple[float, float]], seeds: int) -> float:
+    """Share of runs whose actual error is at most the one that they state.
+
+    Parameters
+    ----------
+    run : callable
+        Takes a generator, returns the actual and the stated error of one estimate.
+    seeds : int
+        How many runs, with the generators of seeds 0, 1, ...
+
+    Returns
+    -------
+    float
+        The share.
+    """
+    pairs = [run(np.random.default_rng(seed)) for seed in range(SIZE.check("seeds", seeds))]
+    return float(np.mean([actual <= stated for actual, stated in pairs]))

@@ -1,0 +1,303 @@
+"""Spectra from products alone: against written matrices and prescribed spectra, with error bars that are true."""
+
+import numpy as np
+import pytest
+from scipy.special import stdtrit
+
+import bulkedge as be
+from bulkedge import testing
+from bulkedge.spectra import MapOperator, MatrixOperator, Product, trace_of
+from bulkedge.spectra.krylov import GolubKahan
+from bulkedge.spectra.matrix_free import frame, operator_spectrum
+from bulkedge.spectra.quadrature import density, simulated_errors
+from bulkedge.spectra.stopping import Checkpoint, MostSeconds, MostSteps, Reached
+
+SIZE = 240
+
+
+def distance(found, values):
+    """Kolmogorov distance from values, each of which counts within a millionth of itself; above the rounding."""
+    points, counts = np.unique(values, return_counts=True)
+    upto, law, known = np.cumsum(counts) / len(values), found.distribution(), points > found.rounding
+    after, before = law.cdf(1.000001 * points) - upto, law.cdf(0.999999 * points) - (upto - counts / len(values))
+    return float(np.abs(np.concatenate([after[known], before[known]])).max(initial=0.0))
+
+
+def head(tokens=SIZE, seed=0, mask="full", dim=32):
+    query, key = np.random.default_rng(seed).standard_normal((2, tokens, dim))
+    return tokens**0.5 * be.AttentionOperator(query, key, mask=mask).centred()
+
+
+@pytest.mark.parametrize("name", testing.hard_spectra(8))
+def test_hard_spectra(name):
+    values = testing.hard_spectra(SIZE)[name]
+    matrix = testing.with_singular_values(values, np.random.default_rng(0))
+    found = be.spectrum(MatrixOperator(matrix), tolerance=0.05)
+    assert np.all(np.isfinite(found.values))
+    assert found.size == SIZE
+    assert found.weights.sum() == pytest.approx(1)
+    assert distance(found, values) <= 0.05
+
+
+def test_the_spectrum_of_attention_is_that_of_its_matrix():
+    """Stated at a confidence of 0.9 and met here, as it is in nine of ten."""
+    operator = head(600, dim=64)
+    found = be.spectrum(operator, tolerance=0.02)
+    exact = be.spectrum(operator.dense())
+    assert found.error <= 0.02
+    assert be.compare(found, exact).ks <= found.error
+    assert found.values[-20:] == pytest.approx(exact.values[-20:], rel=1e-9)
+    law = be.FiniteHeadLaw(beta=1.0, head_dim=64, tokens=600)
+    assert be.compare(found, law).error == found.error
+
+
+def test_causal_values_close_to_zero_are_counted_and_not_told_apart():
+    operator = head(700, mask="causal", dim=64)
+    with pytest.warns(be.AccuracyWarning, match="not told apart"):
+        found = operator_spectrum(operator, 0.05, stop=MostSteps(20))
+    exact = be.spectrum(operator.dense())
+    assert 0 < found.rounding < np.median(exact.values)
+    assert be.compare(found, exact).ks <= found.error
+
+
+def test_attention_spectrum_takes_operators():
+    query, key = np.random.default_rng(1).standard_normal((2, 300, 32))
+    operator = be.AttentionOperator(query, key, mask="causal")
+    found = be.attention_spectrum(operator)
+    assert found.unit is be.Unit.SQUARED
+    assert be.compare(found, be.attention_spectrum(operator.dense(), "causal")).ks <= 0.01
+    with pytest.raises(be.DomainError, match="has its own"):
+        be.attention_spectrum(operator, be.Mask.window(300, 5))
+
+
+@pytest.mark.parametrize("shape", [(150, 40), (40, 150), (7, 1), (1, 1)])
+def test_rectangles(shape):
+    matrix = np.random.default_rng(2).standard_normal(shape)
+    found, exact = be.spectrum(MatrixOperator(matrix)), be.spectrum(matrix)
+    assert (found.size, found.kernel) == (exact.size, exact.kernel)
+    assert distance(found, exact.values) <= 0.01
+
+
+def test_batches_and_backends():
+    torch = pytest.importorskip("torch")
+    query, key = np.random.default_rng(3).standard_normal((2, 2, 200, 16))
+    found = be.spectrum(be.AttentionOperator(query, key).centred(), tolerance=0.05)
+    assert found.shape == (2,)
+    single = be.AttentionOperator(torch.tensor(query[1]).float(), torch.tensor(key[1]).float()).centred()
+    other = be.spectrum(single, tolerance=0.05)
+    assert be.compare(other, found[1]).ks <= 0.05
+    again = be.spectrum(single, tolerance=0.05)
+    assert np.array_equal(again.values, other.values)
+
+
+def test_stacks_and_functions():
+    rng = np.random.default_rng(4)
+    first, second = rng.standard_normal((2, SIZE, SIZE)) / SIZE**0.5
+    stack = Product([MatrixOperator(first), MatrixOperator(second)])
+    exact = be.spectrum(first @ second)
+    found = be.spectrum(stack, tolerance=0.05)
+    assert be.compare(found, exact).ks <= 0.05
+    same = MapOperator(lambda v: first @ (second @ v), lambda u: second.T @ (first.T @ u), stack.shape, first)
+    assert testing.adjointness(same) < 1e-14
+    assert np.allclose(be.spectrum(same, tolerance=0.05).values, found.values)
+
+
+def test_what_is_not_reached_is_said():
+    with pytest.warns(be.AccuracyWarning, match="known to .*, not to"):
+        found = operator_spectrum(head(500), tolerance=0.02, stop=MostSteps(3))
+    assert found.error > 0.02
+    assert "known to" in repr(found)
+    with pytest.raises(be.DomainError, match="only singular values"):
+        be.spectrum(head(), kind="eigen")
+    with pytest.raises(be.DomainError, match="tolerance"):
+        be.spectrum(head(), tolerance=0)
+
+
+def test_operators_that_are_not_finite_are_refused():
+    broken = MapOperator(lambda v: v * np.nan, lambda u: u, (20, 20), np.ones(1))
+    with pytest.raises(be.DomainError, match="not finite"):
+        be.spectrum(broken)
+
+
+def test_rules_are_joined():
+    point = Checkpoint(steps=10, columns=320, seconds=2.0, errors=(0.5, 0.01, 0.01))
+    assert Reached(0.01)(point)
+    assert not Reached(0.01, times=3)(point)
+    assert not (Reached(0.001) & MostSteps(5))(point)
+    assert (Reached(0.001) | MostSteps(5))(point)
+    assert MostSeconds(1)(point)
+
+
+# -- the recurrence ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("two_sided", [True, False])
+def test_bases_are_orthonormal_and_project_the_matrix(two_sided):
+    matrix = testing.with_singular_values(np.linspace(0.1, 1, 90), np.random.default_rng(5), rows=120)
+    operator = MatrixOperator(matrix)
+    run = GolubKahan(operator, frame(operator, 6), two_sided=two_sided)
+    for _ in range(8):
+        run.step()
+    right = np.concatenate(run.right[:8], axis=1)
+    projection = run.projection()
+    assert right.T @ right == pytest.approx(np.eye(48), abs=1e-13)
+    images = matrix @ right
+    left = np.linalg.lstsq(projection.matrix.T, images.T, rcond=None)[0].T
+    assert left.T @ left == pytest.approx(np.eye(48), abs=1e-10)
+    assert run.projection(3).matrix == pytest.approx(projection.matrix[:18, :18])
+
+
+def test_an_exhausted_space_ends_the_recurrence():
+    matrix = testing.with_singular_values([2.0, 2.0, 1.0, 0.0, 0.0, 0.0], np.random.default_rng(6))
+    run = GolubKahan(MatrixOperator(matrix), frame(MatrixOperator(matrix), 3))
+    for _ in range(10):
+        run.step()
+    assert run.exhausted
+    assert run.projection().matrix.shape[1] <= 6
+    with pytest.raises(be.DomainError, match="orthonormal"):
+        GolubKahan(MatrixOperator(matrix), np.ones((6, 1)))
+
+
+# -- the largest values ------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_values_with_bounds():
+    values = np.concatenate([[5.0, 3.0, 3.0, 2.0], np.linspace(0, 1.5, 196)])
+    matrix = testing.with_singular_values(values, np.random.default_rng(7), rows=300)
+    for given in (matrix, MatrixOperator(matrix.T)):
+        found = be.top_singular(given, 4, tolerance=1e-9)
+        assert found.values == pytest.approx([5, 3, 3, 2], abs=1e-9)
+        assert found.residuals.max() <= 1e-8
+        dense = matrix if given is matrix else matrix.T
+        assert dense @ found.right == pytest.approx(found.left * found.values, abs=1e-8)
+        assert np.linalg.norm(dense.T @ found.left - found.right * found.values, axis=0) == pytest.approx(
+            found.residuals, abs=1e-9
+        )
+
+
+def test_the_largest_values_of_a_batch_or_to_nothing_are_refused():
+    with pytest.raises(be.DomainError, match="batch"):
+        be.top_singular(np.ones((2, 3, 3)))
+    with pytest.raises(be.DomainError, match="count"):
+        be.top_singular(np.eye(3), 4)
+    assert be.top_singular(np.zeros((5, 4)), 2).values.tolist() == [0, 0]
+
+
+def test_values_that_are_too_close_are_not_returned(monkeypatch):
+    monkeypatch.setattr("bulkedge.spectra.top.RESTARTS", 1)
+    matrix = testing.with_singular_values(np.linspace(0.999, 1, 400), np.random.default_rng(8))
+    with pytest.raises(be.UnresolvedError, match="residuals of the 3 largest"):
+        be.top_singular(matrix, 3, tolerance=1e-12)
+
+
+# -- sums over the spectrum --------------------------------------------------------------------------------------------
+
+
+def test_sums_of_a_matrix_that_is_found_whole_have_no_error():
+    matrix = np.random.default_rng(9).standard_normal((30, 20))
+    assert be.schatten_norm(matrix, 1).value == pytest.approx(np.linalg.norm(matrix, "nuc"))
+    assert be.schatten_norm(matrix, 2) == pytest.approx((np.linalg.norm(matrix), 0.0, np.inf))
+    assert be.stable_rank(MatrixOperator(matrix)).value == pytest.approx(be.stable_rank(matrix))
+    first, second = be.trace_moments(matrix, [1, 2])
+    values = np.linalg.svd(matrix, compute_uv=False)
+    assert (first.value, second.value) == pytest.approx((np.mean(values**2), np.mean(values**4)))
+    assert be.schatten_norm(np.zeros((4, 4)), 3).value == 0
+    with pytest.raises(be.DomainError, match="zeros"):
+        be.stable_rank(MatrixOperator(np.zeros((4, 4))))
+    with pytest.raises(be.DomainError, match="batch"):
+        be.schatten_norm(np.ones((2, 3, 3)))
+
+
+def test_peers_own_tests_of_stochastic_quadrature_and_schatten_norms():
+    """What matfree and cola test themselves with, asked of ours.
+
+    matfree, ``tests/test_funm/test_integrand_funm_product_schatten_norm.py``: eigenvalues ``arange(n) + 10`` with the
+    first five zero, 200 rows, nuclear and other Schatten norms within one per cent. matfree,
+    ``test_integrand_funm_product_logdet.py``: the log-determinant of the Gram matrix. cola, ``test/algorithms/
+    test_slq.py``: the trace of the logarithm of a matrix with a log-spaced spectrum within one per cent of the truth.
+    """
+    rng = np.random.default_rng(10)
+    values = np.where(np.arange(200) < 5, 0.0, np.arange(200) + 10.0)
+    matrix = testing.with_singular_values(values, rng, rows=220)
+    for order in (1, 2, 5):
+        found = be.schatten_norm(matrix, order, probes=32, steps=20)
+        assert found.value == pytest.approx(np.sum(values**order) ** (1 / order), rel=0.01)
+    positive = testing.with_singular_values(np.arange(150) + 10.0, rng)
+    assert trace_of(lambda s: 2 * np.log(s), positive, 32, 20).value == pytest.approx(
+        2 * np.log(np.arange(150) + 10.0).sum(), rel=0.01
+    )
+    spaced = np.logspace(-1, 1, 200)
+    total = trace_of(np.log1p, testing.with_singular_values(spaced, rng), 32, 20)
+    assert total.value == pytest.approx(np.log1p(spaced).sum(), rel=0.01)
+
+
+# -- error bars --------------------------------------------------------------------------------------------------------
+
+WISHART = np.random.default_rng(11).standard_normal((200, 150)) / 200**0.5
+
+
+def nuclear(seed):
+    return be.schatten_norm(WISHART, 1, probes=8, steps=10, rng=np.random.default_rng(seed))
+
+
+def stated(matrix, probes, steps):
+    """Actual and stated error of a distribution, for a generator: sampling, and the steps of a finite spectrum."""
+    exact = np.sort(np.linalg.svd(matrix, compute_uv=False))
+    size, middle = len(exact), (np.arange(len(exact)) + 0.5) / len(exact)
+
+    def run(rng):
+        operator = MatrixOperator(matrix)
+        recurrence = GolubKahan(operator, frame(operator, probes, rng))
+        while recurrence.steps < steps:
+            recurrence.step()
+        found = density(recurrence.projection(), size)
+        before = density(recurrence.projection(round(steps / 1.4)), size)
+        x = np.linspace(0, exact[-1], 2000)
+        apart = float(np.abs(found.cdf(x) - before.cdf(x)).max())
+        drawn = np.quantile(simulated_errors(found, probes, steps, 100, rng), 0.9)
+        actual = float(np.abs(found.cdf(exact) - middle).max()) + 0.5 / size
+        return actual, float(np.hypot(drawn, apart)) + 1 / size
+
+    return run
+
+
+def test_error_bars_of_sums_cover_the_truth():
+    """The standard deviation of a share of 0.9 in 60 is 0.04: this fails once in a thousand if bars are true."""
+    share = testing.coverage((nuclear(seed) for seed in range(60)), np.linalg.norm(WISHART, "nuc"))
+    assert 0.77 <= share <= 1.0
+
+
+@pytest.mark.slow
+def test_error_bars_cover_the_truth_in_four_hundred_runs():
+    """Shares of 0.9 in 400 scatter by 0.015."""
+    assert 0.85 <= testing.coverage((nuclear(seed) for seed in range(400)), np.linalg.norm(WISHART, "nuc")) <= 0.95
+    head_values = head(300, dim=64).dense()
+    for matrix, probes, steps in ((WISHART, 8, 12), (head_values, 8, 16)):
+        assert 0.85 <= testing.covered(stated(matrix, probes, steps), 400) <= 0.95
+
+
+def test_the_quantile_is_that_of_student():
+    estimates = [be.Estimate(value, 1.0, 3.0) for value in (0.0, stdtrit(3, 0.95) - 1e-6, stdtrit(3, 0.95) + 1e-6)]
+    assert testing.coverage(estimates, 0.0) == pytest.approx(2 / 3)
+    with pytest.raises(be.DomainError, match="empty"):
+        testing.coverage([], 0.0)
+
+
+# -- oracles -----------------------------------------------------------------------------------------------------------
+
+
+def test_laws_are_references():
+    law = be.MarchenkoPastur(0.5)
+    values = testing.values_of(law, SIZE)
+    matrix = testing.with_singular_values(values, np.random.default_rng(12))
+    found = be.spectrum(MatrixOperator(matrix), tolerance=0.04)
+    assert be.compare(found.squared(), law).ks <= found.error + 1 / SIZE
+    with pytest.raises(be.DomainError, match="singular"):
+        testing.values_of(be.Semicircle(), 10)
+
+
+def test_prescribed_values_are_checked():
+    with pytest.raises(be.DomainError, match="negative"):
+        testing.with_singular_values([1.0, -1.0], np.random.default_rng(0))
+    with pytest.raises(be.DomainError, match="rows"):
+        testing.with_singular_values([1.0, 2.0], np.random.default_rng(0), rows=1)
