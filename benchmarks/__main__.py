@@ -10,7 +10,7 @@ from pathlib import Path
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
-BENCHMARKS = ["laws", "sweep", "attention", "pooled", "width", "channel", "scan"]
+BENCHMARKS = ["laws", "sweep", "attention", "pooled", "width", "channel", "scan", "operator"]
 """All but gap_free, whose page was measured on a GPU: ``python -m benchmarks.gap_free``."""
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 

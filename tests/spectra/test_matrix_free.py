@@ -1,5 +1,8 @@
 """Spectra from products alone: against written matrices and prescribed spectra, with error bars that are true."""
 
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.special import stdtrit
@@ -301,3 +304,18 @@ def test_prescribed_values_are_checked():
         testing.with_singular_values([1.0, -1.0], np.random.default_rng(0))
     with pytest.raises(be.DomainError, match="rows"):
         testing.with_singular_values([1.0, 2.0], np.random.default_rng(0), rows=1)
+
+
+def test_the_benchmark_for_a_gpu_runs_without_one(tmp_path):
+    """At sizes that say nothing of speed: every line is there, and the spectrum is as close as it states."""
+    pytest.importorskip("torch")
+    path = Path(__file__).parents[2] / "benchmarks" / "operator_gpu.py"
+    spec = spec_from_file_location("operator_gpu", path)
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    found = script.main(["--tokens", "128", "--products", "128", "--json", str(tmp_path / "found.json")])
+    assert (tmp_path / "found.json").exists()
+    assert {each["kind"] for each in found["spectra"]} == {"full", "qk_norm", "causal"}
+    assert all(each["distance to the matrix"] <= 0.011 for each in found["spectra"])
+    exact, rows, half = (each["forward error"] for each in found["products"][0]["backends"])
+    assert max(exact, rows) < 1e-5 < half < 0.05
