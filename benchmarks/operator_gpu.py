@@ -171,14 +171,14 @@ def _backend(operator: Any) -> str:
     return str(operator.backend)
 
 
-def report(tokens: list[int], products: list[int]) -> dict[str, Any]:
+def report(tokens: list[int], products: list[int], kinds: list[str]) -> dict[str, Any]:
     """All lines, and where they come from."""
     device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
     about = {"device": device, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__}
     lines = about | {"products": [product(each) for each in products], "spectra": []}
     for each in tokens:
-        lines["spectra"] += [spectrum(kind, each) for kind in KINDS]
-        print(json.dumps(lines["spectra"][-len(KINDS) :], indent=1), flush=True)
+        lines["spectra"] += [spectrum(kind, each) for kind in kinds]
+        print(json.dumps(lines["spectra"][-len(kinds) :], indent=1), flush=True)
     return lines
 
 
@@ -187,8 +187,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", type=Path, help="where to write the numbers")
     parser.add_argument("--tokens", type=int, nargs="*", default=list(TOKENS), help="tokens of the spectra")
     parser.add_argument("--products", type=int, nargs="*", default=list(PRODUCTS), help="tokens of the products")
+    parser.add_argument("--kinds", nargs="*", choices=tuple(KINDS), default=list(KINDS), help="kinds of heads")
     chosen = parser.parse_args(arguments)
-    found = report(chosen.tokens, chosen.products)
+    found = report(chosen.tokens, chosen.products, chosen.kinds)
     print(json.dumps(found["products"], indent=1))
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=1))

@@ -55,11 +55,11 @@ def test_the_spectrum_of_attention_is_that_of_its_matrix():
 
 
 def test_causal_values_close_to_zero_are_counted_and_not_told_apart():
-    operator = head(700, mask="causal", dim=64)
+    operator = head(900, mask="causal", dim=64)
     with pytest.warns(be.AccuracyWarning, match="not told apart"):
-        found = operator_spectrum(operator, 0.05, stop=MostSteps(20))
+        found = operator_spectrum(operator, 0.05, stop=MostSteps(12))
     exact = be.spectrum(operator.dense())
-    assert 0 < found.rounding < np.median(exact.values)
+    assert 0 < found.rounding < 0.1 * exact.values[-1]
     assert be.compare(found, exact).ks <= found.error
 
 
@@ -83,14 +83,13 @@ def test_rectangles(shape):
 
 def test_batches_and_backends():
     torch = pytest.importorskip("torch")
-    query, key = np.random.default_rng(3).standard_normal((2, 2, 200, 16))
+    query, key = np.random.default_rng(3).standard_normal((2, 2, 90, 16))
     found = be.spectrum(be.AttentionOperator(query, key).centred(), tolerance=0.05)
     assert found.shape == (2,)
     single = be.AttentionOperator(torch.tensor(query[1]).float(), torch.tensor(key[1]).float()).centred()
     other = be.spectrum(single, tolerance=0.05)
     assert be.compare(other, found[1]).ks <= 0.05
-    again = be.spectrum(single, tolerance=0.05)
-    assert np.array_equal(again.values, other.values)
+    assert np.array_equal(be.spectrum(single, tolerance=0.05).values, other.values)
 
 
 def test_stacks_and_functions():
@@ -313,9 +312,10 @@ def test_the_benchmark_for_a_gpu_runs_without_one(tmp_path):
     spec = spec_from_file_location("operator_gpu", path)
     script = module_from_spec(spec)
     spec.loader.exec_module(script)
-    found = script.main(["--tokens", "128", "--products", "128", "--json", str(tmp_path / "found.json")])
+    sizes = ["--tokens", "128", "--products", "128", "--kinds", "qk_norm"]
+    found = script.main([*sizes, "--json", str(tmp_path / "found.json")])
     assert (tmp_path / "found.json").exists()
-    assert {each["kind"] for each in found["spectra"]} == {"full", "qk_norm", "causal"}
+    assert [each["kind"] for each in found["spectra"]] == ["qk_norm"]
     assert all(each["distance to the matrix"] <= 0.011 for each in found["spectra"])
     exact, rows, half = (each["forward error"] for each in found["products"][0]["backends"])
     assert max(exact, rows) < 1e-5 < half < 0.05

@@ -31,9 +31,12 @@ from bulkedge.spectra.quadrature import Density, density, simulated_errors
 from bulkedge.spectra.stopping import ACCURACY, Checkpoint, MostSteps, Reached, Rule
 
 CONFIDENCE = Interval(0.5, 0.999)
-LEAST_PROBES, MOST_PROBES = 16, 256
+LEAST_PROBES, MOST_PROBES = 32, 256
+"""Few probes sample well where there are many values, but blocks of this width find large values in few steps."""
 FIRST_STEPS, GROWTH, MOST_STEPS = 8, 1.4, 160
 """Steps before the first checkpoint, the factor to the next one, and the most that are made."""
+CONFIRMING = 1.1
+"""The factor to the next checkpoint from one that is accurate enough."""
 ENOUGH_STEPS = 40
 """Values close to zero that are not told apart after so many steps will not be after a few more."""
 DRAWS = 100
@@ -169,7 +172,7 @@ def _iterated(operator: Operator, tolerance: float, confidence: float, rng: Any,
     two_sided = probes * 64 * sum(operator.shape) <= TWO_SIDED
     run = GolubKahan(operator, frame(operator, probes, rng), two_sided=two_sided)
     errors: tuple[float, ...] = ()
-    before, target = None, FIRST_STEPS
+    before, target = None, float(FIRST_STEPS)
     while True:
         while run.steps < target and not run.exhausted:
             run.step()
@@ -178,7 +181,8 @@ def _iterated(operator: Operator, tolerance: float, confidence: float, rng: Any,
         checkpoint = Checkpoint(run.steps, 2 * probes * run.steps, time.perf_counter() - start, errors)
         if run.exhausted or rule(checkpoint):
             return found if found.final else _assessed(run, before, tolerance, confidence, enough=0)
-        before, target = found.density, max(run.steps + 2, round(GROWTH * run.steps))
+        # what seems to be reached is looked at again soon
+        before, target = found.density, run.steps * (CONFIRMING if found.error <= tolerance else GROWTH)
 
 
 def _probes(size: int, tolerance: float) -> int:
@@ -198,11 +202,9 @@ def _assessed(
     unresolved, floor = 0.0, 0.0
     if not projection.exhausted:
         earlier = before or density(run.projection(max(1, round(run.steps / GROWTH))), size)
-        unresolved, floor = _unresolved(found, earlier, tolerance)
-    if floor > noise and run.steps < enough:
-        return _Found(found, max(unresolved, found.at_zero), floor, lumped=True, final=False)
-    if unresolved > 2 * tolerance:  # there is more to do, whatever the sampling error
-        return _Found(found, unresolved, max(floor, noise), lumped=floor > noise)
+        unresolved, floor = _unresolved(found, earlier, tolerance if run.steps >= enough else np.inf)
+    if unresolved > tolerance:  # there is more to do, whatever the sampling error
+        return _Found(found, unresolved, max(floor, noise), lumped=floor > noise, final=run.steps >= enough)
     drawn = simulated_errors(found, projection.probes, run.steps, DRAWS, np.random.default_rng(run.steps))
     # a curve does not follow the steps of a finite spectrum
     steps = 0.0 if found.points.all() else 1 / size
@@ -213,7 +215,7 @@ def _assessed(
 def _unresolved(found: Density, before: Density, tolerance: float) -> tuple[float, float]:
     """How far the distribution is from that of fewer steps, and the value above which that is so.
 
-    If too little is known close to zero, this is said of the values there, instead of one large error.
+    If less than the tolerance is known close to zero, this is said of the values there, instead of one large error.
     """
     top = max(found.top, before.top, *found.locked, *before.locked)
     knots = np.concatenate([found.nodes, before.nodes])
@@ -221,5 +223,8 @@ def _unresolved(found: Density, before: Density, tolerance: float) -> tuple[floa
     apart = np.abs(found.cdf(x) - before.cdf(x))
     if found.at_zero <= tolerance / 2:
         return max(float(apart.max()), found.at_zero), 0.0
-    floor = float(before.nodes[min(1, len(before.nodes) - 1)])
+    # beyond its second node the distribution is known; beyond that of fewer steps they can be compared
+    lowest, highest = (float(each.nodes[min(1, len(each.nodes) - 1)]) for each in (found, before))
+    differ = x[(x > lowest) & (x <= highest) & (apart > tolerance / 2)]
+    floor = max(lowest, float(differ.max(initial=0.0)))
     return float(apart[x > floor].max(initial=0.0)), floor
