@@ -41,7 +41,9 @@ class Timed:
         """Call it."""
         wall, processor = time.perf_counter(), time.process_time()
         result = job()
-        return cls(result, time.perf_counter() - wall, time.process_time() - processor)
+        found = cls(result, time.perf_counter() - wall, time.process_time() - processor)
+        print(f"{seconds(found.wall)}, {seconds(found.processor)} of the processor", file=sys.stderr, flush=True)
+        return found
 
 
 def traced(job: Callable[[], Any]) -> float:

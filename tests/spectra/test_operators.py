@@ -191,6 +191,13 @@ def test_members_of_a_batch():
         MapOperator(np.asarray, np.asarray, (3, 3), np.ones(1))[0]
 
 
+def test_numbers_of_numpy_multiply_operators():
+    case = written()
+    assert (np.sqrt(4.0) * case.operator).dense() == pytest.approx(2 * case.matrix)
+    with pytest.raises(TypeError):
+        case.matrix @ case.operator
+
+
 @pytest.mark.parametrize("size", [1e4, 1e-4])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_scores_of_any_size_make_rows_that_sum_to_one(size, dtype):

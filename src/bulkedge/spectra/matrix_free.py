@@ -203,8 +203,9 @@ def _assessed(
     if not projection.exhausted:
         earlier = before or density(run.projection(max(1, round(run.steps / GROWTH))), size)
         unresolved, floor = _unresolved(found, earlier, tolerance if run.steps >= enough else np.inf)
-    if unresolved > tolerance:  # there is more to do, whatever the sampling error
-        return _Found(found, unresolved, max(floor, noise), lumped=floor > noise, final=run.steps >= enough)
+    if unresolved > tolerance:  # there is more to do: the sampling error need not be simulated
+        error = float(np.hypot(unresolved, KOLMOGOROV * (2 / (size * projection.probes)) ** 0.5))
+        return _Found(found, error, max(floor, noise), lumped=floor > noise, final=run.steps >= enough)
     drawn = simulated_errors(found, projection.probes, run.steps, DRAWS, np.random.default_rng(run.steps))
     # a curve does not follow the steps of a finite spectrum
     steps = 0.0 if found.points.all() else 1 / size

@@ -38,6 +38,8 @@ class Operator(ABC):
 
     shape: tuple[int, ...]
     like: Any
+    # NumPy's numbers then leave ``number * operator`` to the operator, instead of making an array of it
+    __array_ufunc__ = None
 
     # -- what an operator supplies -------------------------------------------------------------------------------------
 
