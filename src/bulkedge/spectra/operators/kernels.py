@@ -28,28 +28,44 @@ def _load(parts, part, heads, head, token, tokens, dim, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _dot(first, second, WIDEN: tl.constexpr):
-    """Product of bfloat16 tiles, summed in single precision; Triton's interpreter needs it in single throughout."""
+def _add_product(sums, first, second, WIDEN: tl.constexpr):
+    """``sums`` plus a product of bfloat16 tiles; Triton's interpreter needs these in single precision."""
     if WIDEN:
-        product = tl.dot(first.to(tl.float32), second.to(tl.float32), input_precision="ieee")
+        found = tl.dot(first.to(tl.float32), second.to(tl.float32), sums, input_precision="ieee")
     else:
-        product = tl.dot(first, second)
-    return product
+        found = tl.dot(first, second, sums)
+    return found
+
+
+@triton.jit
+def _three(parts, heads, head, token, tokens, dim, WIDTH: tl.constexpr, PARTS: tl.constexpr):
+    """All parts of some tokens; where there are fewer than three the last ones are not used, and not loaded."""
+    first = _load(parts, 0, heads, head, token, tokens, dim, WIDTH)
+    second = first
+    third = first
+    if PARTS > 1:
+        second = _load(parts, 1, heads, head, token, tokens, dim, WIDTH)
+    if PARTS > 2:
+        third = _load(parts, 2, heads, head, token, tokens, dim, WIDTH)
+    return first, second, third
 
 
 @triton.jit
 def _scores(
-    own_parts, other_parts, heads, head, own, owns, other, others, dim,
+    own_1, own_2, own_3, other_parts, heads, head, other, others, dim,
     WIDTH: tl.constexpr, PARTS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """Scores of a block of tokens with a block of the other side, summed from the smallest products of parts on."""
-    scores = tl.zeros((own.shape[0], other.shape[0]), tl.float32)
-    for order in tl.static_range(PARTS - 1, -1, -1):
-        for part in tl.static_range(order + 1):
-            mine = _load(own_parts, part, heads, head, own, owns, dim, WIDTH)
-            theirs = _load(other_parts, order - part, heads, head, other, others, dim, WIDTH)
-            scores += _dot(mine, tl.trans(theirs), WIDEN)
-    return scores
+    other_1, other_2, other_3 = _three(other_parts, heads, head, other, others, dim, WIDTH, PARTS)
+    scores = tl.zeros((own_1.shape[0], other.shape[0]), tl.float32)
+    if PARTS > 2:
+        scores = _add_product(scores, own_3, tl.trans(other_1), WIDEN)
+        scores = _add_product(scores, own_2, tl.trans(other_2), WIDEN)
+        scores = _add_product(scores, own_1, tl.trans(other_3), WIDEN)
+    if PARTS > 1:
+        scores = _add_product(scores, own_2, tl.trans(other_1), WIDEN)
+        scores = _add_product(scores, own_1, tl.trans(other_2), WIDEN)
+    return _add_product(scores, own_1, tl.trans(other_1), WIDEN)
 
 
 @triton.jit
@@ -70,6 +86,7 @@ def normalise(
     """``log_normaliser``: logarithm of the sum of the exponentials of each row's scores."""
     first, head = tl.program_id(0) * OWN, tl.program_id(1)
     row = first + tl.arange(0, OWN)
+    own_1, own_2, own_3 = _three(query_parts, heads, head, row, queries, dim, WIDTH, PARTS)
     largest = tl.full((OWN,), -float("inf"), tl.float32)
     total = tl.zeros((OWN,), tl.float32)
     start, stop = 0, keys
@@ -77,7 +94,7 @@ def normalise(
         start, stop = tl.maximum(first - width + 1, 0) // OTHER * OTHER, tl.minimum(first + OWN, keys)
     for begin in range(start, stop, OTHER):
         column = begin + tl.arange(0, OTHER)
-        scores = _scores(query_parts, key_parts, heads, head, row, queries, column, keys, dim, WIDTH, PARTS, WIDEN)
+        scores = _scores(own_1, own_2, own_3, key_parts, heads, head, column, keys, dim, WIDTH, PARTS, WIDEN)
         visible = _visible(row[:, None], column[None, :], queries, keys, width, WINDOW)
         scores = tl.where(visible, scores, -float("inf"))
         higher = tl.maximum(largest, tl.max(scores, 1))
@@ -98,6 +115,7 @@ def multiply(
     """``result``: A times vectors, where rows are a program's own; its transpose times vectors, where columns are."""
     first, head = tl.program_id(0) * OWN, tl.program_id(1)
     own = first + tl.arange(0, OWN)
+    own_1, own_2, own_3 = _three(own_parts, heads, head, own, owns, dim, WIDTH, PARTS)
     sums = tl.zeros((OWN, COLUMNS), tl.float32)
     start, stop = 0, others
     if WINDOW:
@@ -111,7 +129,7 @@ def multiply(
     log_normaliser += head.to(tl.int64) * rows
     for begin in range(start, stop, OTHER):
         other = begin + tl.arange(0, OTHER)
-        scores = _scores(own_parts, other_parts, heads, head, own, owns, other, others, dim, WIDTH, PARTS, WIDEN)
+        scores = _scores(own_1, own_2, own_3, other_parts, heads, head, other, others, dim, WIDTH, PARTS, WIDEN)
         if TRANSPOSED:
             shift = tl.load(log_normaliser + other, mask=other < others, other=0.0)[None, :]
             visible = _visible(other[None, :], own[:, None], others, owns, width, WINDOW)
@@ -119,12 +137,19 @@ def multiply(
             shift = tl.load(log_normaliser + own, mask=own < owns, other=0.0)[:, None]
             visible = _visible(own[:, None], other[None, :], owns, others, width, WINDOW)
         weights = tl.exp(tl.where(visible, scores - shift, -float("inf")))
-        for part in tl.static_range(VECTOR_PARTS):
-            piece = weights.to(tl.bfloat16)
-            weights -= piece.to(tl.float32)
-            for second in tl.static_range(VECTOR_PARTS - part):
-                vectors = _load(vector_parts, second, heads, head, other, others, columns, COLUMNS)
-                sums += _dot(piece, vectors, WIDEN)
+        one, two, three = _three(vector_parts, heads, head, other, others, columns, COLUMNS, VECTOR_PARTS)
+        weights_1 = weights.to(tl.bfloat16)
+        if VECTOR_PARTS > 1:
+            weights -= weights_1.to(tl.float32)
+            weights_2 = weights.to(tl.bfloat16)
+            if VECTOR_PARTS > 2:
+                weights_3 = (weights - weights_2.to(tl.float32)).to(tl.bfloat16)
+                sums = _add_product(sums, weights_3, one, WIDEN)
+                sums = _add_product(sums, weights_2, two, WIDEN)
+                sums = _add_product(sums, weights_1, three, WIDEN)
+            sums = _add_product(sums, weights_2, one, WIDEN)
+            sums = _add_product(sums, weights_1, two, WIDEN)
+        sums = _add_product(sums, weights_1, one, WIDEN)
     column = tl.arange(0, COLUMNS)[None, :]
     where = (head.to(tl.int64) * owns + own.to(tl.int64)[:, None]) * columns + column
     tl.store(result + where, sums, mask=(own < owns)[:, None] & (column < columns))
