@@ -33,8 +33,10 @@ from bulkedge.spectra.stopping import ACCURACY, Checkpoint, MostSteps, Reached, 
 CONFIDENCE = Interval(0.5, 0.999)
 LEAST_PROBES, MOST_PROBES = 32, 256
 """Few probes sample well where there are many values, but blocks of this width find large values in few steps."""
-FIRST_STEPS, GROWTH, MOST_STEPS = 8, 1.4, 160
+FIRST_STEPS, GROWTH, MOST_STEPS = 8, 1.2, 160
 """Steps before the first checkpoint, the factor to the next one, and the most that are made."""
+FEWER = 1.4
+"""The distribution is held against that of so many times fewer steps."""
 CONFIRMING = 1.1
 """The factor to the next checkpoint from one that is accurate enough."""
 ENOUGH_STEPS = 40
@@ -172,17 +174,17 @@ def _iterated(operator: Operator, tolerance: float, confidence: float, rng: Any,
     two_sided = probes * 64 * sum(operator.shape) <= TWO_SIDED
     run = GolubKahan(operator, frame(operator, probes, rng), two_sided=two_sided)
     errors: tuple[float, ...] = ()
-    before, target = None, float(FIRST_STEPS)
+    target = float(FIRST_STEPS)
     while True:
         while run.steps < target and not run.exhausted:
             run.step()
-        found = _assessed(run, before, tolerance, confidence)
+        found = _assessed(run, tolerance, confidence)
         errors = (*errors, found.error)
         checkpoint = Checkpoint(run.steps, 2 * probes * run.steps, time.perf_counter() - start, errors)
         if run.exhausted or rule(checkpoint):
-            return found if found.final else _assessed(run, before, tolerance, confidence, enough=0)
+            return found if found.final else _assessed(run, tolerance, confidence, enough=0)
         # what seems to be reached is looked at again soon
-        before, target = found.density, run.steps * (CONFIRMING if found.error <= tolerance else GROWTH)
+        target = run.steps * (CONFIRMING if found.error <= tolerance else GROWTH)
 
 
 def _probes(size: int, tolerance: float) -> int:
@@ -191,17 +193,15 @@ def _probes(size: int, tolerance: float) -> int:
     return min(size, MOST_PROBES, max(LEAST_PROBES, -(-needed // 8) * 8))
 
 
-def _assessed(
-    run: GolubKahan, before: Density | None, tolerance: float, confidence: float, enough: int = ENOUGH_STEPS
-) -> _Found:
-    """The density after all steps, beside that of the last checkpoint and beside simulated frames."""
+def _assessed(run: GolubKahan, tolerance: float, confidence: float, enough: int = ENOUGH_STEPS) -> _Found:
+    """The density after all steps, beside that of fewer and beside simulated frames."""
     projection, size = run.projection(), run.operator.shape[-1]
     found, noise = density(projection, size), projection.rounding
     if not found.nodes.size:
         return _Found(found, 0.0, noise, lumped=False)
     unresolved, floor = 0.0, 0.0
     if not projection.exhausted:
-        earlier = before or density(run.projection(max(1, round(run.steps / GROWTH))), size)
+        earlier = density(run.projection(max(1, round(run.steps / FEWER))), size)
         unresolved, floor = _unresolved(found, earlier, tolerance if run.steps >= enough else np.inf)
     if unresolved > tolerance:  # there is more to do: the sampling error need not be simulated
         error = float(np.hypot(unresolved, KOLMOGOROV * (2 / (size * projection.probes)) ** 0.5))

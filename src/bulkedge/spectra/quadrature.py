@@ -14,7 +14,7 @@ polynomials in the squared value up to degree 2s - 1. Three things make a distri
 * **An honest error.** The squared coordinates of a random frame have a known law, whatever the matrix: sums of m of
   them are Gamma numbers of shape p m/2 over their total. So the sampling error can be simulated: the estimated
   distribution is taken as the truth, weights are drawn, and the same two steps applied to them. What such draws do not
-  know, features that no polynomial of that degree sees, shows as a difference between the run and its first half.
+  know, features that no polynomial of that degree sees, shows as a difference between the run and its first steps.
 """
 
 from __future__ import annotations
