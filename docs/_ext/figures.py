@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
+import bulkedge as be
 from bulkedge.plots.style import panels, styled
 from bulkedge.studies.base import Study
 from bulkedge.studies.equivalence.causal import Causal
@@ -38,6 +40,24 @@ def draw(folder: Path) -> None:
     for kind in STUDIES:
         study = kind()
         save(study.plot(study.simulate(seed=0)), folder / f"{kind.__name__.lower()}.svg")
+    save(operator_figure(), folder / "operators.svg")
+
+
+def operator_figure(tokens: int = 2048) -> Figure:
+    """The spectrum of an attention matrix that is not formed, on its law and beside a rival."""
+    query, key = np.random.default_rng(0).standard_normal((2, tokens, 64))
+    found = be.attention_spectrum(be.AttentionOperator(query, key))
+    law = be.FiniteHeadLaw(beta=1.0, head_dim=64, tokens=tokens)
+    rival = be.MarchenkoPastur(1.0, law.mean())
+    x = np.geomspace(1e-4, 1.1 * found.values[-1], 600)
+    with styled():
+        figure, axes = panels(1, 1, width=5.2, height=3.0)
+        axes[0, 0].step(found.values, np.cumsum(found.weights), where="post", label="from products", linewidth=2.5)
+        axes[0, 0].plot(x, law.cdf(x), "--", label="finite-head law", color="black", linewidth=1.0)
+        axes[0, 0].plot(x, rival.cdf(x), ":", label="Marchenko–Pastur")
+        axes[0, 0].set(xscale="log", xlim=(x[0], x[-1]), xlabel="squared singular value", ylabel="share below")
+        axes[0, 0].legend()
+    return figure
 
 
 def save(figure: Figure, path: Path) -> None:
