@@ -1,0 +1,115 @@
+// What the page does by itself: it asks the server for one figure at a time, always for the latest parameters, keeps
+// the address up to date, and knows dark from light. Everything else is in Python.
+(function () {
+  "use strict";
+  let busy = 0, again = false, timer = 0, values = {}, about = null, version = -1, order = "";
+  const STUCK = 5000;
+
+  const dark = () => {
+    const chosen = document.documentElement.dataset.theme;
+    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  };
+  try {
+    const kept = localStorage.getItem("bulkedge-theme");
+    if (kept === "dark" || kept === "light") document.documentElement.dataset.theme = kept;
+  } catch (error) { /* a page without storage has the theme of the system */ }
+
+  function ask() {
+    if (!about) return;
+    clearTimeout(timer);
+    if (busy && performance.now() - busy < STUCK) { again = true; return; }
+    busy = performance.now();
+    again = false;
+    const data = { room: about.room, page: about.page, values: values, dark: dark(), narrow: innerWidth < 760,
+      version: version, order: order, time: busy };
+    order = "";
+    dash_clientside.set_props("asked", { data: data });
+  }
+
+  // texts of all parameters, from the positions of sliders
+  function read(given, ids) {
+    const found = {};
+    ids.forEach((id, k) => {
+      const name = id.parameter, value = given[k], stops = about.stops[name];
+      if (stops) {
+        const place = Math.min(Math.max(Math.round(Number(value)) || 0, 0), stops.length - 1);
+        found[name] = stops[place];
+        const input = document.getElementById(JSON.stringify(id)), output = document.getElementById("value-" + name);
+        if (input) input.setAttribute("aria-valuetext", stops[place]);
+        if (output) output.textContent = stops[place];
+      } else {
+        found[name] = Array.isArray(value) ? (value.length ? "True" : "False") : String(value);
+      }
+    });
+    return found;
+  }
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, { explore: {
+    changed(given, ids, said) {
+      if (!about || about.page !== said.page) { about = said; version = -1; busy = 0; }
+      values = read(given, ids);
+      version = -1;
+      ask();
+      return window.dash_clientside.no_update;
+    },
+    answered(answer) {
+      if (!answer || !about || answer.page !== about.page) return window.dash_clientside.no_update;
+      busy = 0;
+      version = answer.version;
+      if (answer.query !== null) history.replaceState(history.state, "", location.pathname + "?" + answer.query);
+      const button = document.getElementById("stop");
+      if (button) {
+        button.textContent = answer.running ? "Stop" : "Simulate again";
+        button.disabled = !answer.simulated;
+      }
+      if (again) ask(); else if (answer.running) timer = setTimeout(ask, 250);
+      return window.dash_clientside.no_update;
+    },
+    stop(clicks) {
+      if (clicks) {
+        order = document.getElementById("stop").textContent === "Stop" ? "stop" : "again";
+        ask();
+      }
+      return window.dash_clientside.no_update;
+    },
+    theme(clicks) {
+      if (clicks) {
+        const next = dark() ? "light" : "dark";
+        document.documentElement.dataset.theme = next;
+        try { localStorage.setItem("bulkedge-theme", next); } catch (error) { /* as above */ }
+        version = -1;
+        ask();
+      }
+      return window.dash_clientside.no_update;
+    },
+    picture(clicks) {
+      const drawn = document.querySelector("#figure .js-plotly-plot");
+      if (clicks && drawn) window.Plotly.downloadImage(drawn, { format: "svg", filename: "bulkedge-" + about.room });
+      return window.dash_clientside.no_update;
+    },
+    clicked(event) {
+      const point = event && event.points && event.points[0];
+      if (!point || !about) return window.dash_clientside.no_update;
+      const axis = point.xaxis_number || axisOf(point.curveNumber), names = about.clicks[axis];
+      if (names) [[names[0], point.x], [names[1], point.y]].forEach(([name, value]) => {
+        const stops = about.stops[name];
+        let best = 0;
+        stops.forEach((text, k) => { if (Math.abs(text - value) < Math.abs(stops[best] - value)) best = k; });
+        dash_clientside.set_props(JSON.stringify({ parameter: name }), { value: best });
+      });
+      return window.dash_clientside.no_update;
+    },
+  } });
+
+  function axisOf(curve) {
+    const drawn = document.querySelector("#figure .js-plotly-plot");
+    const name = drawn && drawn.data[curve] ? drawn.data[curve].xaxis || "x" : "x";
+    return (Number(name.slice(1)) || 1) - 1;
+  }
+
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { version = -1; ask(); });
+  let narrow = innerWidth < 760;
+  addEventListener("resize", () => {
+    if ((innerWidth < 760) !== narrow) { narrow = !narrow; version = -1; ask(); }
+  });
+})();

@@ -1,0 +1,173 @@
+"""Curves as a figure of Plotly, in plain dictionaries: nothing of Plotly is imported, and little has to be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bulkedge.explore.curves import LOOKS, Curve, Panel
+
+DARK = {
+    "theory": "#f0a35e",
+    "rival": "#5fcea6",
+    "second": "#e3a6c8",
+    "simulation": "#56b4e9",
+    "mark": "#a0a8b1",
+    "here": "#e6e8eb",
+}
+"""Lighter relatives of the colours, for a dark page."""
+INK, LINE = {False: "#1c1e21", True: "#e6e8eb"}, {False: "#dfe3e8", True: "#343a42"}
+HEIGHT = 360
+"""Pixels of a panel."""
+MAP = "Cividis"
+"""Scale of colours that is the same to colour-blind readers, and grows lighter throughout."""
+
+
+def numbers(values: Any) -> list[float | None]:
+    """An array for JSON, to six digits; what is not finite is left out of lines.
+
+    Parameters
+    ----------
+    values : array_like
+        Numbers, of one axis.
+
+    Returns
+    -------
+    list of float or None
+        As many.
+    """
+    array = np.atleast_1d(np.asarray(values, dtype=float))
+    return [float(f"{each:.6g}") if np.isfinite(each) else None for each in array]
+
+
+def plotly(
+    panels: Sequence[Panel], curves: Sequence[Curve], *, dark: bool = False, narrow: bool = False, meta: str = ""
+) -> dict[str, Any]:
+    """A figure of Plotly.
+
+    Parameters
+    ----------
+    panels : sequence of Panel
+        From left to right.
+    curves : sequence of Curve
+        Each names the number of its panel.
+    dark : bool
+        For a dark page.
+    narrow : bool
+        Panels below each other.
+    meta : str
+        What the figure is of; scripts read it.
+
+    Returns
+    -------
+    dict
+        ``data`` and ``layout``.
+    """
+    rows = len(panels) if narrow else 1
+    layout: dict[str, Any] = {
+        "meta": meta,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": INK[dark], "size": 13, "family": "system-ui, sans-serif"},
+        "margin": {"l": 60, "r": 14, "t": 40, "b": 54},
+        "height": HEIGHT * rows + 90,
+        "legend": {"orientation": "h", "y": -0.28 / rows, "x": 0, "xanchor": "left", "yanchor": "top"},
+        "hovermode": "closest",
+        "annotations": [],
+        "shapes": [],
+        "uirevision": "page",
+    }
+    for number, panel in enumerate(panels):
+        _add_axes(layout, panels, number, dark=dark, narrow=narrow)
+        layout["annotations"].append(_title(panel, number, dark=dark))
+    data: list[dict[str, Any]] = []
+    named: set[str] = set()
+    for curve in curves:
+        colour = DARK[curve.look] if dark else LOOKS[curve.look][0]
+        if curve.shape == "mark":
+            layout["shapes"].append(_mark(curve, colour, shown=curve.label not in named))
+        else:
+            data.append(_trace(curve, colour, shown=curve.label not in named))
+        named.add(curve.label)
+    return {"data": data, "layout": layout}
+
+
+def _axis(kind: str, number: int) -> str:
+    return kind + (str(number + 1) if number else "")
+
+
+def _add_axes(layout: dict[str, Any], panels: Sequence[Panel], number: int, *, dark: bool, narrow: bool) -> None:
+    count, panel = len(panels), panels[number]
+    gap = 0.32 / HEIGHT * 300 if narrow else 0.085
+    size = (1 - gap * (count - 1)) / count
+    place = [number * (size + gap), number * (size + gap) + size]
+    across, down = ([0, 1], [1 - place[1], 1 - place[0]]) if narrow else (place, [0, 1])
+    for kind, text, domain in (("x", panel.x, across), ("y", panel.y, down)):
+        layout[_axis(f"{kind}axis", number)] = {
+            "title": {"text": text, "standoff": 8, "font": {"size": 12}},
+            "domain": domain,
+            "anchor": _axis("y" if kind == "x" else "x", number),
+            "type": "log" if kind in panel.log else "linear",
+            "gridcolor": LINE[dark],
+            "zeroline": False,
+            "linecolor": LINE[dark],
+            "showline": True,
+            "automargin": True,
+            "exponentformat": "power",
+            "nticks": 6,
+        }
+
+
+def _title(panel: Panel, number: int, *, dark: bool) -> dict[str, Any]:
+    return {
+        "text": f"<b>{panel.title}</b>",
+        "xref": f"{_axis('x', number)} domain",
+        "yref": f"{_axis('y', number)} domain",
+        "x": 0,
+        "y": 1.0,
+        "yshift": 24,
+        "yanchor": "top",
+        "showarrow": False,
+        "font": {"color": INK[dark], "size": 13},
+    }
+
+
+def _mark(curve: Curve, colour: str, *, shown: bool) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "xref": _axis("x", curve.panel),
+        "yref": f"{_axis('y', curve.panel)} domain",
+        "x0": float(curve.x),
+        "x1": float(curve.x),
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": colour, "dash": LOOKS[curve.look][1], "width": 1.5},
+        "name": curve.label,
+        "showlegend": shown,
+    }
+
+
+def _trace(curve: Curve, colour: str, *, shown: bool) -> dict[str, Any]:
+    own: dict[str, Any] = {
+        "name": curve.label,
+        "xaxis": _axis("x", curve.panel),
+        "yaxis": _axis("y", curve.panel),
+        "legendgroup": curve.label,
+        "showlegend": shown,
+    }
+    if curve.shape == "map":
+        bar = {"title": {"text": curve.label, "side": "right"}, "thickness": 10, "len": 0.9}
+        heat = {"type": "heatmap", "x": numbers(curve.x), "y": numbers(curve.y), "z": [numbers(row) for row in curve.z]}
+        return own | heat | {"colorscale": MAP, "zmin": 0, "zmax": 1, "colorbar": bar, "showlegend": False}
+    own |= {"type": "scatter", "x": numbers(curve.x), "y": numbers(curve.y)}
+    if curve.shape == "bars":
+        step = {"line": {"shape": "hv", "width": 1, "color": colour}, "fill": "tozeroy"}
+        return own | step | {"mode": "lines", "y": [*own["y"], own["y"][-1]], "fillcolor": colour + "40"}
+    if curve.shape == "points":
+        look = {"color": colour, "size": 11 if curve.look == "here" else 6}
+        look |= {"symbol": "diamond-open" if curve.look == "here" else "circle", "line": {"width": 2}}
+        bars = {"error_y": {"array": numbers(curve.error), "color": colour}} if curve.error is not None else {}
+        return own | {"mode": "markers", "marker": look} | bars
+    return own | {"mode": "lines", "line": {"color": colour, "dash": LOOKS[curve.look][1], "width": 2.2}}

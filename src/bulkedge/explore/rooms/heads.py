@@ -1,0 +1,312 @@
+"""The room *heads*: the law of a fresh attention head, against its simulation and against a simpler law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+import bulkedge as be
+from bulkedge.domains import Choice, Interval, parameter
+from bulkedge.errors import BulkedgeError
+from bulkedge.explore.curves import Curve, Panel
+from bulkedge.explore.grid import COOLEST, HEAD_DIMS, HOTTEST, TOKENS, Shape
+from bulkedge.explore.interpolation import Quantiles, quantiles
+from bulkedge.explore.room import Room
+
+MOST_SIMULATED = 1024
+"""Tokens up to which heads are simulated: a draw takes a second, and a simulation is stopped between draws."""
+FLAG = Choice((False, True))
+
+
+def panels(p: Any) -> list[Panel]:
+    """Axes of the figure.
+
+    Parameters
+    ----------
+    p : object
+        Parameters of the room, as attributes.
+
+    Returns
+    -------
+    list of Panel
+        Their titles and labels.
+    """
+    centre = "A − C" if p.causal else "A − 1π′" if p.popularity else "A − uu′"
+    values = f"squared singular value of √ℓ ({centre})"
+    if p.axes == "density":
+        return [Panel("Density, by the logarithm of the value", values, "x · density(x)", "x")]
+    return [Panel("Quantiles, from the largest value down", "share of values that are larger", values, "xy")]
+
+
+def popularity(spread: float, keys: int) -> Any:
+    """How much keys are liked: the logarithm is Gaussian, and keys are at even levels of it.
+
+    Parameters
+    ----------
+    spread : float
+        Standard deviation of the logarithm.
+    keys : int
+        How many.
+
+    Returns
+    -------
+    array of shape (keys,)
+        Positive numbers of mean one.
+    """
+    from scipy.special import ndtri
+
+    liked = np.exp(spread * ndtri((np.arange(keys) + 0.5) / keys))
+    return liked / liked.mean()
+
+
+def head_law(p: Any) -> Any:
+    """The law of the head.
+
+    Parameters
+    ----------
+    p : object
+        Parameters of the room, as attributes.
+
+    Returns
+    -------
+    Law
+        Of squared singular values of its centred attention.
+    """
+    family = be.CausalHeadLaw if p.causal else be.FiniteHeadLaw
+    law = family(p.beta, p.head_dim, p.tokens, p.qk_norm)
+    return law.with_columns(popularity(p.popularity, 400)) if p.popularity else law
+
+
+def rival_law(p: Any) -> Any:
+    """What one would take without it: the limit of many dimensions, where scores are taken as independent in part.
+
+    Parameters
+    ----------
+    p : object
+        Parameters of the room, as attributes.
+
+    Returns
+    -------
+    Law
+        Of the same values.
+    """
+    if p.causal:
+        return be.CausalLaw(1.0).scaled(np.expm1(p.beta**2))
+    return be.AttentionLaw(p.beta, p.head_dim / p.tokens)
+
+
+def lines(p: Any, label: str, law: Any, look: Any) -> Curve:
+    """A law as a line.
+
+    Parameters
+    ----------
+    p : object
+        Parameters of the room, as attributes.
+    label : str
+        Its entry in the legend.
+    law : Law
+        The law.
+    look : str
+        Its colour and dash.
+
+    Returns
+    -------
+    Curve
+        A density or quantiles, as the room's axes say.
+    """
+    if p.axes == "density":
+        lowest, edge = max(law.ppf(0.02), 1e-6), law.ppf(1 - 0.2 / p.tokens)
+        x = np.geomspace(lowest, 1.05 * edge, 400)
+        return Curve(label, x, x * law.pdf(x), look=look)
+    larger = np.geomspace(0.5 / p.tokens, 0.98, 200)
+    return Curve(label, larger, np.maximum(law.ppf(1 - larger), 1e-6), look=look)
+
+
+def theory(p: Any) -> list[Curve]:
+    """The two laws.
+
+    Parameters
+    ----------
+    p : object
+        Parameters of the room, as attributes.
+
+    Returns
+    -------
+    list of Curve
+        A line for each.
+    """
+    rival = "independent scores" if p.causal else "limit of many dimensions"
+    return [
+        lines(p, "causal head law" if p.causal else "finite-head law", head_law(p), "theory"),
+        lines(p, f"{rival}, alike keys" if p.popularity else rival, rival_law(p), "rival"),
+    ]
+
+
+def simulate(p: Any, rng: np.random.Generator) -> Any:
+    """Squared singular values of one fresh head.
+
+    Parameters
+    ----------
+    p : object
+        Parameters of the room, as attributes.
+    rng : numpy.random.Generator
+        Source of all randomness.
+
+    Returns
+    -------
+    array of shape (tokens,)
+        In increasing order.
+    """
+    head = be.SoftmaxAttention(p.tokens, p.head_dim, p.beta, p.qk_norm, mask="causal" if p.causal else "full")
+    if not p.popularity:
+        return head.spectrum(rng).values
+    liked = rng.permutation(popularity(p.popularity, p.tokens))
+    weights = np.exp(p.beta * head.scores(rng)) * liked * (np.tri(p.tokens) if p.causal else 1.0)
+    mean = liked * (np.tri(p.tokens) if p.causal else np.ones((p.tokens, p.tokens)))
+    centred = weights / weights.sum(axis=1, keepdims=True) - mean / mean.sum(axis=1, keepdims=True)
+    return be.spectrum(np.sqrt(p.tokens) * centred).squared().values
+
+
+def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
+    """Simulated values as bars or as points.
+
+    Parameters
+    ----------
+    p : object
+        Parameters of the room, as attributes.
+    samples : sequence of arrays
+        Results of ``simulate``.
+
+    Returns
+    -------
+    list of Curve
+        One.
+    """
+    values = np.maximum(np.sort(np.concatenate(samples)), 1e-6)
+    label = f"simulation, {len(samples)} × {p.tokens} tokens"
+    if p.axes == "density":
+        ends = np.geomspace(np.quantile(values, 0.02), 1.05 * values[-1], 61)
+        heights = np.histogram(values, ends)[0] / (len(values) * np.diff(np.log(ends)))
+        return [Curve(label, ends, heights, look="simulation", shape="bars")]
+    larger = (np.arange(len(values), 0, -1) - 0.5) / len(values)
+    chosen = np.unique(np.geomspace(1, len(values), 120).astype(int))
+    return [Curve(label, larger[-chosen], values[-chosen], look="simulation", shape="points")]
+
+
+@dataclass(frozen=True)
+class Heads(Room):
+    """A fresh attention head."""
+
+    name = "heads"
+    title = "Heads"
+    shows = "The spectrum of a fresh attention head, as its law predicts it and as a simulation finds it."
+    not_claimed = "It says nothing of trained heads, whose queries and keys are not random."
+    symbols = {"beta": "β", "head_dim": "head dimension", "qk_norm": "QK-norm", "popularity": "popularity"}  # noqa: RUF012
+
+    beta: float = parameter(Interval(COOLEST, HOTTEST), "inverse temperature: spread of the scores", 0.8)
+    head_dim: int = parameter(Choice(HEAD_DIMS), "dimension of queries and keys", 64)
+    tokens: int = parameter(Choice(TOKENS), "tokens ℓ", 512)
+    qk_norm: bool = parameter(FLAG, "whether queries and keys are normalised", default=False)
+    causal: bool = parameter(FLAG, "whether tokens see earlier ones alone", default=False)
+    popularity: float = parameter(Interval(0, 1), "spread of the logarithm of how much keys are liked", 0.0)
+    axes: Literal["density", "quantiles"] = parameter(Choice(("density", "quantiles")), "axes of the figure", "density")
+
+    @classmethod
+    def code(cls) -> Sequence[Callable[..., Any]]:
+        """The functions above."""
+        return (panels, popularity, head_law, rival_law, lines, theory, simulate, seen)
+
+    @property
+    def draws(self) -> int:
+        """As many as make some four thousand values."""
+        return 0 if self.tokens > MOST_SIMULATED else max(4096 // self.tokens, 2)
+
+    @property
+    def quiet(self) -> str:
+        """Large heads take minutes."""
+        return f"No simulation beyond {MOST_SIMULATED} tokens: a draw of this size takes minutes."
+
+    def quick(self) -> list[Curve] | None:
+        """Both lines; the law's from the table, which has no causal heads with popular keys."""
+        shape = Shape(self.head_dim, self.tokens, self.qk_norm, self.causal)
+        found = None if self.causal and self.popularity else quantiles(shape, self.beta, self.popularity)
+        rival = theory_rival(self)
+        if found is None:
+            return [rival]
+        return [interpolated(self, found), rival]
+
+    def facts(self, samples: Sequence[Any]) -> dict[str, str]:
+        """Distances of the simulation from both laws."""
+        if not samples:
+            return {}
+        values = be.Spectrum.of(np.sort(np.concatenate(samples)), "squared singular values")
+        found = {}
+        for name, make in (("law", head_law), ("rival", rival_law)):
+            try:
+                found[f"Kolmogorov distance to the {name}"] = f"{distance(values.values, make(self)):.3f}"
+            except BulkedgeError:
+                continue
+        return found
+
+
+def theory_rival(room: Heads) -> Curve:
+    """The line of the rival alone.
+
+    Parameters
+    ----------
+    room : Heads
+        The room.
+
+    Returns
+    -------
+    Curve
+        As ``theory`` has it.
+    """
+    rival = "independent scores" if room.causal else "limit of many dimensions"
+    return lines(room, f"{rival}, alike keys" if room.popularity else rival, rival_law(room), "rival")
+
+
+def interpolated(room: Heads, found: Quantiles) -> Curve:
+    """The line of the law, from the table.
+
+    Parameters
+    ----------
+    room : Heads
+        The room.
+    found : Quantiles
+        Of its law.
+
+    Returns
+    -------
+    Curve
+        Labelled as what it is.
+    """
+    label = "causal head law" if room.causal else "finite-head law"
+    if room.axes == "density":
+        x, y = found.density()
+        shown = x > np.interp(0.02, found.levels, found.values)
+        return Curve(f"{label} (interpolated)", x[shown], y[shown])
+    return Curve(f"{label} (interpolated)", 1 - found.levels, found.values)
+
+
+def distance(values: Any, law: Any) -> float:
+    """Kolmogorov distance of values from a law.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+        In increasing order.
+    law : Distribution
+        With the same unit.
+
+    Returns
+    -------
+    float
+        Between zero and one.
+    """
+    below = law.cdf(values)
+    steps = np.arange(len(values) + 1) / len(values)
+    return float(max(np.max(steps[1:] - below), np.max(below - steps[:-1])))

@@ -1,0 +1,47 @@
+"""Write the table of laws that the explorer draws from while a slider moves: ten minutes of one core.
+
+``python tools/explore_tables.py`` goes on where it was interrupted; it is run again when a law of heads has changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from bulkedge.errors import BulkedgeError
+from bulkedge.explore.grid import BETAS, LEVELS, law_of, levels, shapes, spreads_of
+
+TABLE = Path(__file__).parent.parent / "src" / "bulkedge" / "explore" / "tables" / "heads.npz"
+SMALLEST = 1e-6
+"""Values below are shown as this: causal heads have values down to exp(-80)."""
+
+
+def quantiles(shape, beta, spread):  # noqa: ANN001, ANN201 - of the table above
+    """Logarithms of the quantiles; NaN where the law says that it cannot be resolved."""
+    try:
+        found = law_of(shape, beta, spread).ppf(levels(shape.head_dim, shape.tokens))
+    except BulkedgeError as error:
+        print(shape, beta, spread, error)
+        return np.full(LEVELS, np.nan, dtype=np.float32)
+    return np.log(np.maximum(found, SMALLEST)).astype(np.float32)
+
+
+def main() -> None:
+    """Fill in what is missing, shape by shape."""
+    TABLE.parent.mkdir(exist_ok=True)
+    draft = Path(sys.argv[1]) if len(sys.argv) > 1 else TABLE.with_suffix(".draft.npz")
+    done = dict(np.load(draft)) if draft.exists() else {}
+    for shape in shapes():
+        name = "-".join(str(int(each)) for each in shape)
+        if name not in done:
+            done[name] = np.array([[quantiles(shape, beta, spread) for beta in BETAS] for spread in spreads_of(shape)])
+            np.savez_compressed(draft, **done)
+            print(name, flush=True)
+    np.savez_compressed(TABLE, **done)
+    print(TABLE, TABLE.stat().st_size)
+
+
+if __name__ == "__main__":
+    main()
