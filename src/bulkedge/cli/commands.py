@@ -1,4 +1,4 @@
-"""The command line: ``bulkedge list | reproduce | scan | sweep | law``; arguments and printing, and no work."""
+"""The command line: ``bulkedge list | reproduce | scan | sweep | law | explore``; arguments and printing, and no work."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from bulkedge.cli.exploring import explore_command
 from bulkedge.cli.options import Declared, LawCommand, StudyCommand, families
 from bulkedge.cli.reproduction import reproduce_command
 from bulkedge.cli.scanning import scan_command
@@ -42,6 +43,7 @@ def main() -> None:
 
 main.add_command(reproduce_command)
 main.add_command(scan_command)
+main.add_command(explore_command)
 
 
 # -- list --------------------------------------------------------------------------------------------------------------

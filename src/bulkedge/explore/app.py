@@ -13,7 +13,7 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html,
 
 from bulkedge.domains import shown
 from bulkedge.errors import BulkedgeError, DomainError
-from bulkedge.explore import layout
+from bulkedge.explore import layout, matrix
 from bulkedge.explore.curves import Curve
 from bulkedge.explore.drawing import plotly
 from bulkedge.explore.jobs import Job, Jobs
@@ -21,7 +21,7 @@ from bulkedge.explore.room import Room
 from bulkedge.explore.rooms import ROOMS
 
 FIRST = "heads"
-TITLES = [(room.name, room.title) for room in ROOMS.values()]
+TITLES = [*((room.name, room.title) for room in ROOMS.values()), (matrix.NAME, matrix.TITLE)]
 VALUES = Input({"parameter": ALL}, "value")
 IDS = State({"parameter": ALL}, "id")
 
@@ -53,6 +53,7 @@ def make_app(*, apart: bool = True) -> Dash:
     _route(app)
     _answer(app, jobs)
     _downloads(app, jobs)
+    matrix.add_callbacks(app, jobs)
     _in_the_browser(app)
     app.server.config["JOBS"] = jobs
     return app
@@ -62,8 +63,10 @@ def _route(app: Dash) -> None:
     @app.callback(Output("page", "children"), Input("address", "pathname"), State("address", "search"))
     def show(path: str | None, search: str | None) -> Any:
         name = (path or "/").strip("/") or FIRST
+        if name == matrix.NAME:
+            return [layout.header(TITLES, name), html.Main(matrix.page())]
         if name not in ROOMS:
-            problem = [f"there is no room {shown(name)}; there are {', '.join(ROOMS)}"]
+            problem = [f"there is no room {shown(name)}; there are {', '.join(each for each, _ in TITLES)}"]
             room, problems = ROOMS[FIRST](), problem
         else:
             room, problems = ROOMS[name].read(search or "")
@@ -271,6 +274,7 @@ def _in_the_browser(app: Dash) -> None:
             prevent_initial_call="initial_duplicate" if name == "changed" else True,
         )
 
+    run("opened", Input("page", "children"), target="opened")
     run("changed", VALUES, IDS, State("about", "data"))
     run("answered", Input("answered", "data"))
     run("stop", Input("stop", "n_clicks"))

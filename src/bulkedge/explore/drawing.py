@@ -117,6 +117,7 @@ def _add_axes(layout: dict[str, Any], panels: Sequence[Panel], number: int, *, d
             "automargin": True,
             "exponentformat": "power",
             "nticks": 6,
+            "tickfont": {"size": 11},
         }
 
 
@@ -166,8 +167,10 @@ def _trace(curve: Curve, colour: str, *, shown: bool) -> dict[str, Any]:
         step = {"line": {"shape": "hv", "width": 1, "color": colour}, "fill": "tozeroy"}
         return own | step | {"mode": "lines", "y": [*own["y"], own["y"][-1]], "fillcolor": colour + "40"}
     if curve.shape == "points":
-        look = {"color": colour, "size": 11 if curve.look == "here" else 6}
-        look |= {"symbol": "diamond-open" if curve.look == "here" else "circle", "line": {"width": 2}}
-        bars = {"error_y": {"array": numbers(curve.error), "color": colour}} if curve.error is not None else {}
+        look: dict[str, Any] = {"color": colour, "size": 6, "symbol": "circle"}
+        if curve.look == "here":  # black and white, to be seen on any map
+            look = {"color": "#fff", "size": 12, "symbol": "diamond", "line": {"width": 2, "color": "#000"}}
+        error = {"array": numbers(curve.error), "color": colour, "thickness": 1.5, "width": 3} if curve.error is not None else {}
+        bars = {"error_y": error} if error else {}
         return own | {"mode": "markers", "marker": look} | bars
     return own | {"mode": "lines", "line": {"color": colour, "dash": LOOKS[curve.look][1], "width": 2.2}}

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
-from concurrent.futures import CancelledError, Executor, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Any, Generic, TypeVar
 
-from bulkedge.errors import BulkedgeError, RegimeWarning
+from bulkedge.errors import BulkedgeError, RegimeWarning, UnresolvedError
 from bulkedge.explore.curves import Curve
 from bulkedge.explore.room import Room
 from bulkedge.sweeps import local_processes, stop
@@ -98,13 +98,19 @@ class Jobs:
 
     def __init__(self, *, apart: bool = True) -> None:
         self.threads = ThreadPoolExecutor(8, thread_name_prefix="explore")
-        self.work: Executor = local_processes(1) if apart else ThreadPoolExecutor(1)
-        if apart:
-            self.work.submit(_calm)  # starts the process, while the browser opens
+        self.apart = apart
+        self.work = self._started()
         self.pages: OrderedDict[str, Job] = OrderedDict()
         self.lock = Lock()
         self.theories: Kept[list[Curve]] = Kept()
         self.samples: Kept[tuple[list[Any], dict[str, str]]] = Kept()
+
+    def _started(self) -> Executor:
+        if not self.apart:
+            return ThreadPoolExecutor(1)
+        work = local_processes(1)
+        work.submit(_calm)  # the process starts while the browser opens
+        return work
 
     def of(self, page: str, room: Room) -> Job:
         """The job of a page; a new one, if its parameters have changed.
@@ -134,6 +140,34 @@ class Jobs:
                 self.pages.popitem(last=False)[1].cancelled.set()
         self.threads.submit(self._follow, job)
         return job
+
+    def computed(self, work: Callable[..., Value], *arguments: Any) -> Value:
+        """Compute something apart, and wait for it.
+
+        Parameters
+        ----------
+        work : callable
+            What to compute.
+        *arguments : object
+            Its arguments.
+
+        Returns
+        -------
+        object
+            Its result.
+
+        Raises
+        ------
+        UnresolvedError
+            If the process ended over it; another one is started.
+        """
+        try:
+            return self.work.submit(work, *arguments).result()
+        except BrokenExecutor as error:
+            self.work = self._started()
+            raise UnresolvedError(
+                "the process that computes has ended, perhaps for want of memory; another one is started"
+            ) from error
 
     def again(self, page: str) -> None:
         """Forget the job of a page, so that it is begun anew.
@@ -181,10 +215,10 @@ class Jobs:
             if job.cancelled.wait(REST):
                 return
             if self.theories.get(job.room) is None:
-                self.theories.put(job.room, self.work.submit(_theory, job.room).result())
+                self.theories.put(job.room, self.computed(_theory, job.room))
             job.steps += 1
             while len(job.samples) < job.room.draws and not job.cancelled.is_set():
-                drawn, facts = self.work.submit(_draw, job.room, list(job.samples)).result()
+                drawn, facts = self.computed(_draw, job.room, list(job.samples))
                 job.samples.append(drawn)
                 job.facts = facts
                 job.steps += 1

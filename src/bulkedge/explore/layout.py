@@ -21,7 +21,7 @@ def shell() -> Any:
     dash component
         Its content is filled in by a callback.
     """
-    return html.Div([dcc.Location(id="address", refresh="callback-nav"), html.Div(id="page")])
+    return html.Div([dcc.Location(id="address", refresh="callback-nav"), dcc.Store(id="opened"), html.Div(id="page")])
 
 
 def header(names: Sequence[tuple[str, str]], current: str) -> Any:

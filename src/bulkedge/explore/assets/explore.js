@@ -14,7 +14,13 @@
     if (kept === "dark" || kept === "light") document.documentElement.dataset.theme = kept;
   } catch (error) { /* a page without storage has the theme of the system */ }
 
+  function look() {
+    if (document.getElementById("matrix-status"))
+      dash_clientside.set_props("look", { data: { dark: dark(), narrow: innerWidth < 760 } });
+  }
+
   function ask() {
+    look();
     if (!about) return;
     clearTimeout(timer);
     if (busy && performance.now() - busy < STUCK) { again = true; return; }
@@ -80,6 +86,10 @@
         version = -1;
         ask();
       }
+      return window.dash_clientside.no_update;
+    },
+    opened() {
+      setTimeout(look, 50);
       return window.dash_clientside.no_update;
     },
     picture(clicks) {
