@@ -7,6 +7,7 @@ import sys
 from dataclasses import MISSING
 
 import pytest
+import xarray
 from commands import bulkedge
 
 import bulkedge as be
@@ -168,6 +169,8 @@ def test_every_declared_option_refuses_what_is_outside_its_domain(command, name,
         (["law", "semicirlce", "--variance", "2"], "law = 'semicirlce' is unknown; did you mean semicircle"),
         (["law", "semicircle", "--varianec", "2"], "--variance"),
         (["reproduce", "laws/edge", "--sizes", "30"], "--size"),
+        (["sweep", "laws/edge", "--grid", "sizes=20", "--out", "x"], "can be an axis; did you mean size?"),
+        (["swep", "laws/edge"], "command = 'swep' is unknown; did you mean sweep?"),
     ],
 )
 def test_misspelled_names_are_answered_with_the_nearest(arguments, message):
@@ -219,6 +222,14 @@ def test_sweep_and_resume(tmp_path):
     assert json.loads(bulkedge(*arguments, "--out", tmp_path).stdout) == first
     other = bulkedge(*arguments[:-3], "--out", tmp_path, "--seed", 1, "--workers", 1, code=1)
     assert "seed = 0 there, 1 here" in other.output
+
+
+def test_a_finished_sweep_says_how_to_open_it(tmp_path):
+    folder = tmp_path / "it's"
+    said = bulkedge("sweep", "laws/edge", "--grid", "size=20", "--draws", 100, "--workers", 1, "--out", folder).stdout
+    checked, plain = said.partition("open it with ")[2].strip().split(", or ")
+    opened = [eval(each, {"bulkedge": be, "xarray": xarray}) for each in (checked, plain)]  # noqa: S307 - our own words
+    assert opened[0].alarms.equals(opened[1].alarms)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):

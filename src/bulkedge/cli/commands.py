@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bulkedge.cli.exploring import explore_command
-from bulkedge.cli.options import Declared, LawCommand, StudyCommand, families
+from bulkedge.cli.options import Declared, LawCommand, StudyCommand, complete_name, families
 from bulkedge.cli.reproduction import reproduce_command
 from bulkedge.cli.scanning import scan_command
 from bulkedge.cli.terminal import err, explained, fit_width, out, shown_progress, unknown
@@ -34,7 +34,37 @@ NUMBERS = Each(Interval(-1e300, 1e300), most=100_000)
 LEVELS = Each(Interval(0, 1), most=100_000)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Commands(click.Group):
+    """The commands; a misspelled one is answered with the nearest, whatever the version of click."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the first word names.
+
+        Parameters
+        ----------
+        ctx : click.Context
+            The call of the group.
+        args : list of str
+            The words of the command line.
+
+        Returns
+        -------
+        name : str
+            That of the command.
+        command : click.Command
+            The command.
+        rest : list of str
+            The other words.
+        """
+        if args and not args[0].startswith("-") and not ctx.resilient_parsing and args[0] not in self.commands:
+            with explained():
+                raise unknown("command", args[0], sorted(self.commands))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="bulkedge")
 def main() -> None:
     """Random-matrix theory for transformer attention: laws, studies of the papers' claims, and sweeps."""
@@ -85,7 +115,7 @@ def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None
 
 
 @main.command("sweep", cls=StudyCommand)
-@click.argument("name")
+@click.argument("name", shell_complete=complete_name)
 @click.option("--grid", "axes", multiple=True, metavar="PARAMETER=VALUES", help="first:last:step or a,b,c; repeatable.")
 @click.option("--seeds", "repetitions", default=1, show_default=True, help="Independent repetitions of each point.")
 @click.option("--seed", default=0, show_default=True, help="Root of all random streams.")
@@ -120,12 +150,33 @@ def sweep_command(name: str, **given: Any) -> None:
         out.print(
             f"{result.done} of {result.cells} cells done, {result.failed} failed: {result.folder}", soft_wrap=True
         )
+        if result.done:
+            out.print(f"open it with {opening(result.folder)}", soft_wrap=True, markup=False, highlight=False)
         if result.failed:
             out.print(
                 f"errors are in {result.folder / 'failures.json'}; --retry-failed runs them again", soft_wrap=True
             )
     if result.failed:
         sys.exit(1)
+
+
+def opening(folder: Path) -> str:
+    """How results of a sweep are opened: checked, or as any store of zarr.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the sweep.
+
+    Returns
+    -------
+    str
+        Two expressions of Python.
+    """
+    from bulkedge.sweeps.files import RESULTS
+
+    plain = f"xarray.open_zarr({str(folder / RESULTS)!r}, consolidated=False)"
+    return f"bulkedge.sweeps.open_sweep({str(folder)!r}), or {plain}"
 
 
 def _planned(name: str, given: dict[str, Any]) -> Sweep:
@@ -195,7 +246,7 @@ def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[
 
 
 @main.command("law", cls=LawCommand)
-@click.argument("name", default="")
+@click.argument("name", default="", shell_complete=complete_name)
 @click.option(
     "--at",
     metavar="X,Y,...",

@@ -9,9 +9,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from bulkedge.cli.terminal import explained, unknown
-from bulkedge.domains import Domain, Each, Instance, Parameter, Parametric, parameters
+from bulkedge.domains import Choice, Domain, Each, Instance, Parameter, Parametric, parameters
 from bulkedge.errors import DomainError
 
 if TYPE_CHECKING:
@@ -53,6 +54,26 @@ class Declared(AnyParamType):
             return self.domain.parse(self.parameter, str(value))
         except DomainError as error:
             self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Values that a shell completes: those of a choice.
+
+        Parameters
+        ----------
+        ctx : click.Context
+            The call of the command.
+        param : click.Parameter
+            The option.
+        incomplete : str
+            What is written of the value.
+
+        Returns
+        -------
+        list of CompletionItem
+            Empty for numbers.
+        """
+        options = self.domain.options if isinstance(self.domain, Choice) else ()
+        return [CompletionItem(str(each)) for each in options if str(each).startswith(incomplete)]
 
 
 def option_for(declared: Parameter) -> click.Option:
@@ -161,6 +182,32 @@ class Catalogued(click.Command):
         """
         declared = parameters(self.chosen) if self.chosen else ()
         return super().get_params(ctx) + [option_for(each) for each in declared]
+
+
+def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Names that a shell completes for the first argument of a :class:`Catalogued` command.
+
+    Parameters
+    ----------
+    ctx : click.Context
+        The call of the command, as far as it is written.
+    param : click.Parameter
+        The argument.
+    incomplete : str
+        What is written of it.
+
+    Returns
+    -------
+    list of CompletionItem
+        With the first line of what each says of itself; groups of entries without.
+    """
+    command = ctx.command
+    if not isinstance(command, Catalogued):
+        return []
+    known = command.catalogue()
+    names = sorted(name for name in {*known, *command.groups()} if name.startswith(incomplete))
+    said = {name: (each.__doc__ or "").split("\n")[0] for name, each in known.items()}
+    return [CompletionItem(name, help=said.get(name)) for name in names]
 
 
 def _studies() -> dict[str, type]:

@@ -13,7 +13,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from bulkedge.cli.options import PaperCommand
+from bulkedge.cli.options import PaperCommand, complete_name
 from bulkedge.cli.terminal import Heading, about, duration, explained, noted, out, shown_progress, tell
 from bulkedge.errors import BulkedgeError
 from bulkedge.records import written
@@ -27,7 +27,7 @@ COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
 
 
 @click.command("reproduce", cls=PaperCommand)
-@click.argument("name", default="")
+@click.argument("name", default="", shell_complete=complete_name)
 @click.option("--paper", is_flag=True, help="Run at the paper's sizes instead of the quick ones.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Seed of every study.")
 @click.option(

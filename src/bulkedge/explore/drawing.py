@@ -19,8 +19,8 @@ DARK = {
 }
 """Lighter relatives of the colours, for a dark page."""
 INK, LINE = {False: "#1c1e21", True: "#e6e8eb"}, {False: "#dfe3e8", True: "#343a42"}
-HEIGHT = 360
-"""Pixels of a panel."""
+HEIGHT, LOW = 360, 300
+"""Pixels of a panel, and of one on a narrow page."""
 MAP = "Cividis"
 """Scale of colours that is the same to colour-blind readers, and grows lighter throughout."""
 
@@ -72,7 +72,7 @@ def plotly(
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": INK[dark], "size": 13, "family": "system-ui, sans-serif"},
         "margin": {"l": 60, "r": 14, "t": 40, "b": 54},
-        "height": HEIGHT * rows + 90,
+        "height": (LOW * rows + 120) if narrow else HEIGHT + 90,
         "legend": {"orientation": "h", "y": -0.28 / rows, "x": 0, "xanchor": "left", "yanchor": "top"},
         "hovermode": "closest",
         "annotations": [],
@@ -90,6 +90,9 @@ def plotly(
             layout["shapes"].append(_mark(curve, colour, shown=curve.label not in named))
         else:
             data.append(_trace(curve, colour, shown=curve.label not in named))
+            if curve.shape == "map":
+                low, high = layout[_axis("yaxis", curve.panel)]["domain"]
+                data[-1]["colorbar"] |= {"y": low, "yanchor": "bottom", "len": high - low}
         named.add(curve.label)
     return {"data": data, "layout": layout}
 
@@ -100,7 +103,7 @@ def _axis(kind: str, number: int) -> str:
 
 def _add_axes(layout: dict[str, Any], panels: Sequence[Panel], number: int, *, dark: bool, narrow: bool) -> None:
     count, panel = len(panels), panels[number]
-    gap = 0.32 / HEIGHT * 300 if narrow else 0.085
+    gap = 0.1 if narrow else 0.085
     size = (1 - gap * (count - 1)) / count
     place = [number * (size + gap), number * (size + gap) + size]
     across, down = ([0, 1], [1 - place[1], 1 - place[0]]) if narrow else (place, [0, 1])
@@ -159,7 +162,7 @@ def _trace(curve: Curve, colour: str, *, shown: bool) -> dict[str, Any]:
         "showlegend": shown,
     }
     if curve.shape == "map":
-        bar = {"title": {"text": curve.label, "side": "right"}, "thickness": 10, "len": 0.9}
+        bar = {"title": {"text": curve.label, "side": "right"}, "thickness": 10}
         heat = {"type": "heatmap", "x": numbers(curve.x), "y": numbers(curve.y), "z": [numbers(row) for row in curve.z]}
         return own | heat | {"colorscale": MAP, "zmin": 0, "zmax": 1, "colorbar": bar, "showlegend": False}
     own |= {"type": "scatter", "x": numbers(curve.x), "y": numbers(curve.y)}
@@ -170,7 +173,8 @@ def _trace(curve: Curve, colour: str, *, shown: bool) -> dict[str, Any]:
         look: dict[str, Any] = {"color": colour, "size": 6, "symbol": "circle"}
         if curve.look == "here":  # black and white, to be seen on any map
             look = {"color": "#fff", "size": 12, "symbol": "diamond", "line": {"width": 2, "color": "#000"}}
-        error = {"array": numbers(curve.error), "color": colour, "thickness": 1.5, "width": 3} if curve.error is not None else {}
-        bars = {"error_y": error} if error else {}
+        bars = {}
+        if curve.error is not None:
+            bars = {"error_y": {"array": numbers(curve.error), "color": colour, "thickness": 1.5, "width": 3}}
         return own | {"mode": "markers", "marker": look} | bars
     return own | {"mode": "lines", "line": {"color": colour, "dash": LOOKS[curve.look][1], "width": 2.2}}

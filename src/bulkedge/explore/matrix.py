@@ -242,7 +242,7 @@ def tables(found: Report) -> list[Any]:
         html.P(found.note, className="note"),
         html.H2("Laws, nearest first"),
         _table(("law", "Kolmogorov distance"), found.laws),
-        html.H2("Values beyond the edge of the nearest law"),
+        html.H2("Values beyond the edge of the nearest law, as if it had not been fitted"),
         beyond,
     ]
 

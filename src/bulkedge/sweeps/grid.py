@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
@@ -149,9 +150,9 @@ class Sweep:
 def _domain(study: type[Study], name: str) -> Domain:
     known = {each.name: each.domain for each in parameters(study) if not isinstance(each.domain, Each)}
     if name not in known:
-        raise DomainError(
-            f"{name} is not a parameter of {study.name()} that can be an axis; there are {', '.join(known)}"
-        )
+        near = get_close_matches(name, known)
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+        raise DomainError(f"{name} is not a parameter of {study.name()} that can be an axis; {remedy}")
     return known[name]
 
 

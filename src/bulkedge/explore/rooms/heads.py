@@ -10,7 +10,6 @@ import numpy as np
 
 import bulkedge as be
 from bulkedge.domains import Choice, Interval, parameter
-from bulkedge.errors import BulkedgeError
 from bulkedge.explore.curves import Curve, Panel
 from bulkedge.explore.grid import COOLEST, HEAD_DIMS, HOTTEST, TOKENS, Shape
 from bulkedge.explore.interpolation import Quantiles, quantiles
@@ -22,18 +21,7 @@ FLAG = Choice((False, True))
 
 
 def panels(p: Any) -> list[Panel]:
-    """Axes of the figure.
-
-    Parameters
-    ----------
-    p : object
-        Parameters of the room, as attributes.
-
-    Returns
-    -------
-    list of Panel
-        Their titles and labels.
-    """
+    """Axes of the figure."""
     centre = "A − C" if p.causal else "A − 1π′" if p.popularity else "A − uu′"
     values = f"squared singular value of √ℓ ({centre})"
     if p.axes == "density":
@@ -63,60 +51,27 @@ def popularity(spread: float, keys: int) -> Any:
 
 
 def head_law(p: Any) -> Any:
-    """The law of the head.
-
-    Parameters
-    ----------
-    p : object
-        Parameters of the room, as attributes.
-
-    Returns
-    -------
-    Law
-        Of squared singular values of its centred attention.
-    """
+    """The law of the head."""
     family = be.CausalHeadLaw if p.causal else be.FiniteHeadLaw
     law = family(p.beta, p.head_dim, p.tokens, p.qk_norm)
     return law.with_columns(popularity(p.popularity, 400)) if p.popularity else law
 
 
 def rival_law(p: Any) -> Any:
-    """What one would take without it: the limit of many dimensions, where scores are taken as independent in part.
-
-    Parameters
-    ----------
-    p : object
-        Parameters of the room, as attributes.
-
-    Returns
-    -------
-    Law
-        Of the same values.
-    """
+    """What one would take without it: the limit of many dimensions, where scores are taken as independent in part."""
     if p.causal:
         return be.CausalLaw(1.0).scaled(np.expm1(p.beta**2))
     return be.AttentionLaw(p.beta, p.head_dim / p.tokens)
 
 
+def rival_name(p: Any) -> str:
+    """What the legend calls it."""
+    name = "independent scores" if p.causal else "limit of many dimensions"
+    return f"{name}, alike keys" if p.popularity else name
+
+
 def lines(p: Any, label: str, law: Any, look: Any) -> Curve:
-    """A law as a line.
-
-    Parameters
-    ----------
-    p : object
-        Parameters of the room, as attributes.
-    label : str
-        Its entry in the legend.
-    law : Law
-        The law.
-    look : str
-        Its colour and dash.
-
-    Returns
-    -------
-    Curve
-        A density or quantiles, as the room's axes say.
-    """
+    """A law as a line."""
     if p.axes == "density":
         lowest, edge = max(law.ppf(0.02), 1e-6), law.ppf(1 - 0.2 / p.tokens)
         x = np.geomspace(lowest, 1.05 * edge, 400)
@@ -126,40 +81,13 @@ def lines(p: Any, label: str, law: Any, look: Any) -> Curve:
 
 
 def theory(p: Any) -> list[Curve]:
-    """The two laws.
-
-    Parameters
-    ----------
-    p : object
-        Parameters of the room, as attributes.
-
-    Returns
-    -------
-    list of Curve
-        A line for each.
-    """
-    rival = "independent scores" if p.causal else "limit of many dimensions"
-    return [
-        lines(p, "causal head law" if p.causal else "finite-head law", head_law(p), "theory"),
-        lines(p, f"{rival}, alike keys" if p.popularity else rival, rival_law(p), "rival"),
-    ]
+    """The two laws."""
+    name = "causal head law" if p.causal else "finite-head law"
+    return [lines(p, name, head_law(p), "theory"), lines(p, rival_name(p), rival_law(p), "rival")]
 
 
 def simulate(p: Any, rng: np.random.Generator) -> Any:
-    """Squared singular values of one fresh head.
-
-    Parameters
-    ----------
-    p : object
-        Parameters of the room, as attributes.
-    rng : numpy.random.Generator
-        Source of all randomness.
-
-    Returns
-    -------
-    array of shape (tokens,)
-        In increasing order.
-    """
+    """Squared singular values of one fresh head."""
     head = be.SoftmaxAttention(p.tokens, p.head_dim, p.beta, p.qk_norm, mask="causal" if p.causal else "full")
     if not p.popularity:
         return head.spectrum(rng).values
@@ -171,20 +99,7 @@ def simulate(p: Any, rng: np.random.Generator) -> Any:
 
 
 def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
-    """Simulated values as bars or as points.
-
-    Parameters
-    ----------
-    p : object
-        Parameters of the room, as attributes.
-    samples : sequence of arrays
-        Results of ``simulate``.
-
-    Returns
-    -------
-    list of Curve
-        One.
-    """
+    """Simulated values as bars or as points."""
     values = np.maximum(np.sort(np.concatenate(samples)), 1e-6)
     label = f"simulation, {len(samples)} × {p.tokens} tokens"
     if p.axes == "density":
@@ -192,7 +107,7 @@ def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
         heights = np.histogram(values, ends)[0] / (len(values) * np.diff(np.log(ends)))
         return [Curve(label, ends, heights, look="simulation", shape="bars")]
     larger = (np.arange(len(values), 0, -1) - 0.5) / len(values)
-    chosen = np.unique(np.geomspace(1, len(values), 120).astype(int))
+    chosen = np.unique(np.geomspace(1, 0.98 * len(values), 120).astype(int))
     return [Curve(label, larger[-chosen], values[-chosen], look="simulation", shape="points")]
 
 
@@ -208,7 +123,7 @@ class Heads(Room):
 
     beta: float = parameter(Interval(COOLEST, HOTTEST), "inverse temperature: spread of the scores", 0.8)
     head_dim: int = parameter(Choice(HEAD_DIMS), "dimension of queries and keys", 64)
-    tokens: int = parameter(Choice(TOKENS), "tokens ℓ", 512)
+    tokens: int = parameter(Choice(TOKENS), "tokens ℓ of the sequence", 512)
     qk_norm: bool = parameter(FLAG, "whether queries and keys are normalised", default=False)
     causal: bool = parameter(FLAG, "whether tokens see earlier ones alone", default=False)
     popularity: float = parameter(Interval(0, 1), "spread of the logarithm of how much keys are liked", 0.0)
@@ -217,7 +132,7 @@ class Heads(Room):
     @classmethod
     def code(cls) -> Sequence[Callable[..., Any]]:
         """The functions above."""
-        return (panels, popularity, head_law, rival_law, lines, theory, simulate, seen)
+        return (panels, popularity, head_law, rival_law, rival_name, lines, theory, simulate, seen)
 
     @property
     def draws(self) -> int:
@@ -233,40 +148,18 @@ class Heads(Room):
         """Both lines; the law's from the table, which has no causal heads with popular keys."""
         shape = Shape(self.head_dim, self.tokens, self.qk_norm, self.causal)
         found = None if self.causal and self.popularity else quantiles(shape, self.beta, self.popularity)
-        rival = theory_rival(self)
+        rival = lines(self, rival_name(self), rival_law(self), "rival")
         if found is None:
             return [rival]
         return [interpolated(self, found), rival]
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
-        """Distances of the simulation from both laws."""
+        """Kolmogorov distances of the simulation from both laws."""
         if not samples:
             return {}
-        values = be.Spectrum.of(np.sort(np.concatenate(samples)), "squared singular values")
-        found = {}
-        for name, make in (("law", head_law), ("rival", rival_law)):
-            try:
-                found[f"Kolmogorov distance to the {name}"] = f"{distance(values.values, make(self)):.3f}"
-            except BulkedgeError:
-                continue
-        return found
-
-
-def theory_rival(room: Heads) -> Curve:
-    """The line of the rival alone.
-
-    Parameters
-    ----------
-    room : Heads
-        The room.
-
-    Returns
-    -------
-    Curve
-        As ``theory`` has it.
-    """
-    rival = "independent scores" if room.causal else "limit of many dimensions"
-    return lines(room, f"{rival}, alike keys" if room.popularity else rival, rival_law(room), "rival")
+        values = np.sort(np.concatenate(samples))
+        named = [("causal head law" if self.causal else "finite-head law", head_law), (rival_name(self), rival_law)]
+        return {f"distance to: {name}": f"{distance(values, make(self)):.3f}" for name, make in named}
 
 
 def interpolated(room: Heads, found: Quantiles) -> Curve:

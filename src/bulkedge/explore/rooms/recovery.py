@@ -20,8 +20,8 @@ def panels(p: Any) -> list[Panel]:  # noqa: ARG001 - those of other rooms depend
     """Axes of the figure."""
     return [
         Panel("Alignment with the signal", "signal |μ|", "squared overlap"),
-        Panel("Phase diagram (click it)", "vocabulary ratio d/V", "signal |μ|", click=("vocab_ratio", "signal")),
         Panel("Eigenvalues of the pooled rows", "eigenvalue of Y′Y/N", "density"),
+        Panel("Phase diagram (click it)", "vocabulary ratio d/V", "signal |μ|", click=("vocab_ratio", "signal")),
     ]
 
 
@@ -72,14 +72,14 @@ def theory(p: Any) -> list[Curve]:
         Curve("threshold of the sample", limits.sample, look="mark", shape="mark"),
         Curve("threshold of the population", limits.population, look="second", shape="mark"),
         Curve("these parameters", [p.signal], [model.alignment().total], **here),
-        Curve("alignment", ratio, signal[::3], panel=1, shape="map", z=alignments(model, signal[::3, None], ratio, gamma)),
-        Curve("N as given", ratio, thresholds(model, ratio, gamma), panel=1),
-        Curve("samples without end", ratio, thresholds(model, ratio, none), panel=1, look="rival"),
-        Curve("these parameters", [p.vocab_ratio], [p.signal], panel=1, **here),
-        Curve("bulk", x, bulk.pdf(x), panel=2),
+        Curve("alignment", ratio, signal[::3], panel=2, shape="map", z=alignments(model, signal[::3, None], ratio, gamma)),
+        Curve("N as given", ratio, thresholds(model, ratio, gamma), panel=2),
+        Curve("samples without end", ratio, thresholds(model, ratio, none), panel=2, look="rival"),
+        Curve("these parameters", [p.vocab_ratio], [p.signal], panel=2, **here),
+        Curve("bulk", x, bulk.pdf(x), panel=1),
     ]
     if spike.detectable:
-        curves.append(Curve("predicted outlier", float(spike.location), panel=2, look="mark", shape="mark"))
+        curves.append(Curve("predicted outlier", float(spike.location), panel=1, look="mark", shape="mark"))
     return curves
 
 
@@ -101,7 +101,7 @@ def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
     heights = np.histogram(values, ends)[0] / (len(values) * np.diff(ends))
     return [
         Curve(label, [p.signal], [overlap.mean()], look="simulation", shape="points", error=error),
-        Curve(label, ends, heights, panel=2, look="simulation", shape="bars"),
+        Curve(label, ends, heights, panel=1, look="simulation", shape="bars"),
     ]
 
 
