@@ -1,4 +1,4 @@
-"""Write the table of laws that the explorer draws from while a slider moves: ten minutes of one core.
+"""Write the table of laws that the explorer draws from while a slider moves: half an hour of one core.
 
 ``python tools/explore_tables.py`` goes on where it was interrupted; it is run again when a law of heads has changed.
 """
@@ -12,6 +12,7 @@ import numpy as np
 
 from bulkedge.errors import BulkedgeError
 from bulkedge.explore.grid import BETAS, LEVELS, law_of, levels, shapes, spreads_of
+from bulkedge.explore.interpolation import lagrange
 
 TABLE = Path(__file__).parent.parent / "src" / "bulkedge" / "explore" / "tables" / "heads.npz"
 SMALLEST = 1e-6
@@ -28,6 +29,18 @@ def quantiles(shape, beta, spread):  # noqa: ANN001, ANN201 - of the table above
     return np.log(np.maximum(found, SMALLEST)).astype(np.float32)
 
 
+def filled(rows):  # noqa: ANN001, ANN201 - of the table above
+    """Rows that could not be resolved, from the polynomial through the others, if these are most of them."""
+    known = np.isfinite(rows).all(axis=-1)
+    if known.all() or known.sum() < len(BETAS) - 2:
+        return rows
+    nodes = np.array(BETAS)
+    guessed = [lagrange(nodes[known], beta) @ rows[known] for beta in nodes[~known]]
+    found = rows.copy()
+    found[~known] = guessed
+    return found
+
+
 def main() -> None:
     """Fill in what is missing, shape by shape."""
     TABLE.parent.mkdir(exist_ok=True)
@@ -39,6 +52,7 @@ def main() -> None:
             done[name] = np.array([[quantiles(shape, beta, spread) for beta in BETAS] for spread in spreads_of(shape)])
             np.savez_compressed(draft, **done)
             print(name, flush=True)
+    done = {name: np.array([filled(rows) for rows in table]) for name, table in done.items()}
     np.savez_compressed(TABLE, **done)
     print(TABLE, TABLE.stat().st_size)
 

@@ -16,6 +16,7 @@ from bulkedge.errors import BulkedgeError, DomainError
 from bulkedge.explore import layout, matrix
 from bulkedge.explore.curves import Curve
 from bulkedge.explore.drawing import plotly
+from bulkedge.explore.interpolation import ACCURACY
 from bulkedge.explore.jobs import Job, Jobs
 from bulkedge.explore.room import Room
 from bulkedge.explore.rooms import ROOMS
@@ -202,7 +203,7 @@ def status(room: Room, job: Job, *, exact: bool) -> str:
     """
     if job.problem:
         return f"The computation stopped: {job.problem}"
-    said = [] if exact else ["Interpolated from a table of laws; the law itself follows."]
+    said = [] if exact else [f"Interpolated from a table of laws, within {ACCURACY:g} of the law itself, which follows."]
     if not room.draws:
         said.append(room.quiet)
     elif job.running:

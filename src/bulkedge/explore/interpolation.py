@@ -12,7 +12,7 @@ import numpy as np
 from bulkedge.arrays import Real
 from bulkedge.explore.grid import BETAS, SPREADS, Shape, levels
 
-ACCURACY = 0.01
+ACCURACY = 0.02
 """Kolmogorov distance that interpolated laws keep from the laws themselves (a test draws some and measures it)."""
 
 
