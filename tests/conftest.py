@@ -26,6 +26,7 @@ TIERS = {
     "test_report.py": "studies",
     "test_page.py": "studies",
     "models/test_page.py": "studies",
+    "explore/test_page.py": "studies",
     "test_workers.py": "processes",
     "conformance": "conformance",
     "sweeps/test_interruption.py": "processes",

@@ -1,4 +1,4 @@
-"""The command line: ``bulkedge list | reproduce | scan | sweep | law | explore``; arguments and printing, and no work."""
+"""The command line, ``bulkedge list | reproduce | scan | sweep | law | explore``: arguments and printing, no work."""
 
 from __future__ import annotations
 

@@ -55,7 +55,12 @@ class Declared(AnyParamType):
         except DomainError as error:
             self.fail(str(error), param, ctx)
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click calls it so
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
         """Values that a shell completes: those of a choice.
 
         Parameters

@@ -13,11 +13,11 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html,
 
 from bulkedge.domains import shown
 from bulkedge.errors import BulkedgeError, DomainError
-from bulkedge.explore import layout, matrix
+from bulkedge.explore import layout, matrix, matrix_page
 from bulkedge.explore.curves import Curve
 from bulkedge.explore.drawing import plotly
 from bulkedge.explore.interpolation import ACCURACY
-from bulkedge.explore.jobs import Job, Jobs
+from bulkedge.explore.jobs import Job, Jobs, Theory
 from bulkedge.explore.room import Room
 from bulkedge.explore.rooms import ROOMS
 
@@ -54,7 +54,7 @@ def make_app(*, apart: bool = True) -> Dash:
     _route(app)
     _answer(app, jobs)
     _downloads(app, jobs)
-    matrix.add_callbacks(app, jobs)
+    matrix_page.add_callbacks(app, jobs)
     _in_the_browser(app)
     app.server.config["JOBS"] = jobs
     return app
@@ -65,7 +65,7 @@ def _route(app: Dash) -> None:
     def show(path: str | None, search: str | None) -> Any:
         name = (path or "/").strip("/") or FIRST
         if name == matrix.NAME:
-            return [layout.header(TITLES, name), html.Main(matrix.page())]
+            return [layout.header(TITLES, name), html.Main(matrix_page.page())]
         if name not in ROOMS:
             problem = [f"there is no room {shown(name)}; there are {', '.join(each for each, _ in TITLES)}"]
             room, problems = ROOMS[FIRST](), problem
@@ -126,7 +126,7 @@ def _answer(app: Dash, jobs: Jobs) -> None:
             back |= {"version": steps, "running": job.running, "query": room.query(), "simulated": room.draws > 0}
             if asked.get("version") == steps and not asked.get("order"):
                 return no_update, no_update, no_update, back
-            curves, exact = curves_of(jobs, room)
+            (curves, cautions), exact = curves_of(jobs, room)
             samples = list(job.samples)
             if samples:
                 curves = curves + room.seen(samples)
@@ -139,10 +139,10 @@ def _answer(app: Dash, jobs: Jobs) -> None:
             )
         except BulkedgeError as error:
             return no_update, no_update, f"No theory here: {error}", back
-        return drawn, fact_list(job.facts), status(room, job, exact=exact), back
+        return drawn, fact_list(job.facts), status(room, job, cautions, exact=exact), back
 
 
-def curves_of(jobs: Jobs, room: Room) -> tuple[list[Curve], bool]:
+def curves_of(jobs: Jobs, room: Room) -> tuple[Theory, bool]:
     """The theory of a room, from a table while it is not there itself.
 
     Parameters
@@ -154,8 +154,8 @@ def curves_of(jobs: Jobs, room: Room) -> tuple[list[Curve], bool]:
 
     Returns
     -------
-    curves : list of Curve
-        What to draw.
+    theory : Theory
+        What to draw, and what to say of it.
     exact : bool
         Whether it is the theory itself.
     """
@@ -163,7 +163,7 @@ def curves_of(jobs: Jobs, room: Room) -> tuple[list[Curve], bool]:
     if found is None:
         quick = room.quick()
         if quick is not None:
-            return quick, False
+            return Theory(quick, ()), False
         found = jobs.theory(room)
     return found, True
 
@@ -184,7 +184,7 @@ def fact_list(facts: Mapping[str, str]) -> list[Any]:
     return [html.Div([html.Dt(name), html.Dd(value)]) for name, value in facts.items()]
 
 
-def status(room: Room, job: Job, *, exact: bool) -> str:
+def status(room: Room, job: Job, cautions: Sequence[str] = (), *, exact: bool) -> Any:
     """How far the figure is, in words.
 
     Parameters
@@ -193,17 +193,21 @@ def status(room: Room, job: Job, *, exact: bool) -> str:
         With its parameters.
     job : Job
         Its job.
+    cautions : sequence of str
+        What the theory warns of; the first is shown.
     exact : bool
         Whether the theory is drawn itself, and not from a table.
 
     Returns
     -------
-    str
-        A sentence or two.
+    list
+        A sentence or two, and what the theory warns of.
     """
     if job.problem:
         return f"The computation stopped: {job.problem}"
-    said = [] if exact else [f"Interpolated from a table of laws, within {ACCURACY:g} of the law itself, which follows."]
+    said = (
+        [] if exact else [f"Interpolated from a table of laws, within {ACCURACY:g} of the law itself, which follows."]
+    )
     if not room.draws:
         said.append(room.quiet)
     elif job.running:
@@ -212,7 +216,8 @@ def status(room: Room, job: Job, *, exact: bool) -> str:
         said.append(f"Stopped after {len(job.samples)} of {room.draws} simulations.")
     else:
         said.append(f"{room.draws} simulations.")
-    return " ".join(said)
+    warned = [html.Span(f" Caution: {cautions[0]}.", className="outdated")] if cautions else []
+    return [" ".join(said), *warned]
 
 
 def _downloads(app: Dash, jobs: Jobs) -> None:
@@ -232,7 +237,7 @@ def _downloads(app: Dash, jobs: Jobs) -> None:
         if ctx.triggered_id == "get-python":
             return dcc.send_string(room.script(), f"bulkedge_{room.name}.py")
         samples = jobs.of(str(asked["page"])[:40], room).samples
-        curves = jobs.theory(room) + (room.seen(samples) if samples else [])
+        curves = jobs.theory(room).curves + (room.seen(samples) if samples else [])
         return dcc.send_string(as_csv(curves), f"bulkedge_{room.name}.csv")
 
 
@@ -262,7 +267,9 @@ def as_csv(curves: Sequence[Curve]) -> str:
         else:
             y = np.append(y, y[-1]) if len(y) < len(x) else y
             points = [(a, b, np.nan) for a, b in zip(x, y, strict=True)]
-        rows.writerows([curve.label, curve.panel, *("" if np.isnan(v) else repr(float(v)) for v in row)] for row in points)
+        rows.writerows(
+            [curve.label, curve.panel, *("" if np.isnan(v) else repr(float(v)) for v in row)] for row in points
+        )
     return out.getvalue()
 
 

@@ -63,7 +63,7 @@ def stops(domain: Domain, value: Any) -> list[str]:
         raise TypeError(f"no slider for {domain}")
     whole = isinstance(domain, Integers)
     found = _geometric(domain) if domain.low > 0 and domain.high / domain.low >= FAR else _even(domain)
-    values = {int(round(each)) if whole else float(f"{each:.6g}") for each in found}
+    values = {round(each) if whole else float(f"{each:.6g}") for each in found}
     return [str(each) for each in sorted(values | {value})]
 
 

@@ -38,8 +38,8 @@ class Panel(NamedTuple):
 class Curve:
     """One thing in a panel: a line, points with error bars, bars between ends, a vertical mark, or a map of colours.
 
-    ``x`` and ``y`` are arrays of one length. Bars have one more x than y, a mark has no y, and a map has an array z with
-    a row for each y.
+    ``x`` and ``y`` are arrays of one length. Bars have one more x than y, a mark has no y, and a map has an array z
+    with a row for each y.
     """
 
     label: str

@@ -6,7 +6,7 @@ law itself follows. Sizes of heads are not interpolated: each has its own quanti
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +84,7 @@ def levels(head_dim: int, tokens: int) -> Real:
     ends = [0.0, *(1 - counts[counts < 0.98])[::-1].tolist(), 1.0]
     per_part = LEVELS // (len(ends) - 1)
     within = (1 - np.cos(np.pi * (np.arange(per_part) + 0.5) / per_part)) / 2  # dense beside the ends
-    return np.concatenate([low + (high - low) * within for low, high in zip(ends[:-1], ends[1:], strict=True)])
+    return np.concatenate([low + (high - low) * within for low, high in pairwise(ends)])
 
 
 def popularity(spread: float, keys: int = 400) -> Real:

@@ -14,7 +14,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, ThreadP
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event, Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from bulkedge.errors import BulkedgeError, RegimeWarning, UnresolvedError
 from bulkedge.explore.curves import Curve
@@ -25,6 +25,16 @@ REST = 0.25
 """Seconds that parameters rest before anything is computed for them: nothing is, while a slider moves."""
 MOST_PAGES, MOST_KEPT = 32, 64
 Value = TypeVar("Value")
+
+
+LISTENING = Lock()
+
+
+class Theory(NamedTuple):
+    """What theory says, and where it says of itself that it ends."""
+
+    curves: list[Curve]
+    cautions: tuple[str, ...]
 
 
 class Kept(Generic[Value]):
@@ -102,7 +112,7 @@ class Jobs:
         self.work = self._started()
         self.pages: OrderedDict[str, Job] = OrderedDict()
         self.lock = Lock()
-        self.theories: Kept[list[Curve]] = Kept()
+        self.theories: Kept[Theory] = Kept()
         self.samples: Kept[tuple[list[Any], dict[str, str]]] = Kept()
 
     def _started(self) -> Executor:
@@ -190,7 +200,7 @@ class Jobs:
         stop(self.work, wait=False)
         self.threads.shutdown(wait=False, cancel_futures=True)
 
-    def theory(self, room: Room) -> list[Curve]:
+    def theory(self, room: Room) -> Theory:
         """The theory of a room, computed once.
 
         Parameters
@@ -200,12 +210,12 @@ class Jobs:
 
         Returns
         -------
-        list of Curve
+        Theory
             Not to be changed.
         """
         found = self.theories.get(room)
         if found is None:
-            found = room.theory()
+            found = theory_of(room)
             self.theories.put(room, found)
         return found
 
@@ -215,7 +225,7 @@ class Jobs:
             if job.cancelled.wait(REST):
                 return
             if self.theories.get(job.room) is None:
-                self.theories.put(job.room, self.computed(_theory, job.room))
+                self.theories.put(job.room, self.computed(theory_of, job.room))
             job.steps += 1
             while len(job.samples) < job.room.draws and not job.cancelled.is_set():
                 drawn, facts = self.computed(_draw, job.room, list(job.samples))
@@ -236,16 +246,34 @@ class Jobs:
 
 def _calm() -> None:
     """Be slower than what is looked at; called in the process."""
-    warnings.simplefilter("ignore", RegimeWarning)
     with suppress(OSError, AttributeError):
         os.nice(10)
 
 
-def _theory(room: Room) -> list[Curve]:
-    return room.theory()
+def theory_of(room: Room) -> Theory:
+    """The theory of a room, with what it warns of.
+
+    Parameters
+    ----------
+    room : Room
+        With its parameters.
+
+    Returns
+    -------
+    Theory
+        Its curves and cautions.
+    """
+    # filters of warnings are those of the whole process: one theory at a time
+    with LISTENING, warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", RegimeWarning)
+        curves = room.theory()
+    cautions = dict.fromkeys(str(each.message) for each in heard if issubclass(each.category, RegimeWarning))
+    return Theory(curves, tuple(cautions))
 
 
 def _draw(room: Room, before: Sequence[Any]) -> tuple[Any, dict[str, str]]:
-    """One more simulation, and what all of them say together."""
+    """One more simulation, and what all of them say together; what theory warns of is told with the theory."""
     drawn = room.simulate(len(before))
-    return drawn, room.facts([*before, drawn])
+    with LISTENING, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RegimeWarning)
+        return drawn, room.facts([*before, drawn])

@@ -169,5 +169,7 @@ def control(room: Room, declared: Parameter) -> Any:
     slider = dcc.Input(
         id=own, type="range", min=0, max=len(scale) - 1, step=1, value=scale.index(str(value)), persistence=False
     )
-    label = html.Label([html.Span(said), html.Output(str(value), id=f"value-{name}")], htmlFor=json.dumps(own, separators=(",", ":")))
+    label = html.Label(
+        [html.Span(said), html.Output(str(value), id=f"value-{name}")], htmlFor=json.dumps(own, separators=(",", ":"))
+    )
     return html.Div([label, slider, doc], className="control")

@@ -12,7 +12,6 @@ import ast
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from textwrap import dedent
 from typing import Any, ClassVar, Self
 from urllib.parse import parse_qsl, urlencode
@@ -159,16 +158,17 @@ class Room(Parametric):
         problems : list of str
             What could not be read, and why.
         """
-        found, problems, known = cls(), [], {each.name: each for each in cls.declared()}
+        values: dict[str, Any] = {}
+        problems, known = [], {each.name: each for each in cls.declared()}
         for name, text in parse_qsl(query[:MOST_ADDRESS].removeprefix("?")):
             if name not in known:
                 problems.append(f"{name[:40]!r} is no parameter of this room")
                 continue
             try:
-                found = replace(found, **{name: known[name].domain.parse(name, text)})
+                values[name] = known[name].domain.parse(name, text)
             except DomainError as error:
                 problems.append(str(error))
-        return found, problems
+        return cls(**values), problems
 
     # -- its Python ----------------------------------------------------------------------------------------------------
 

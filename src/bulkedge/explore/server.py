@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import warnings
 import webbrowser
 from typing import TYPE_CHECKING, Any
 
 from bulkedge.domains import Integers
-from bulkedge.errors import DomainError, MissingPackageError, RegimeWarning
+from bulkedge.errors import DomainError, MissingPackageError
 
 if TYPE_CHECKING:
     from werkzeug.serving import BaseWSGIServer
@@ -159,7 +158,6 @@ def serve(port: int = PORT, *, browser: bool = True, tell: Any = print) -> None:
     tell : callable
         Is told the address.
     """
-    warnings.simplefilter("ignore", RegimeWarning)  # rooms say in words where their theory ends
     server = make_server(port)
     address = f"http://{HOST}:{server.port}/"
     tell(address)
@@ -169,4 +167,4 @@ def serve(port: int = PORT, *, browser: bool = True, tell: Any = print) -> None:
         server.serve_forever()
     finally:
         server.server_close()
-        server.app.config["JOBS"].stop()  # type: ignore[attr-defined]
+        server.app.config["JOBS"].stop()

@@ -113,7 +113,7 @@ def matrix(name: str, data: bytes, tensor: str | None = None) -> Real:
         raise DomainError(f"tensor = {shown(chosen)} is not in the file")
     if not fits(shapes[chosen]):
         raise DomainError(
-            f"{shown(chosen)} has shape {shapes[chosen]}: a matrix of {SMALLEST} to {LARGEST} rows and columns is needed"
+            f"{shown(chosen)} has shape {shapes[chosen]}; a matrix of {SMALLEST} to {LARGEST} rows and columns is read"
         )
     found = _npy(data) if name.lower().endswith(".npy") else _tensor(data, _safetensors(data)[chosen])
     if found.dtype.kind not in "biuf":
@@ -145,11 +145,9 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
     stream = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(stream)
-        read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}.get(version[0])
-        if read is None:
-            raise ValueError(f"version {version}")
+        read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}[version[0]]
         shape, _, dtype = read(stream)
-    except (ValueError, EOFError, OSError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
+    except (KeyError, ValueError, EOFError, OSError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
         raise DomainError(f"the file is no .npy of numbers: {shown(str(error))}") from error
     if dtype.hasobject or dtype.kind not in "biuf":
         raise DomainError(f"the file holds {shown(str(dtype))}, not numbers: objects are not read, as that runs code")
@@ -180,7 +178,11 @@ def _safetensors(data: bytes) -> dict[str, dict[str, Any]]:
         if not _sound(said, len(data) - 8 - size):
             raise DomainError(f"tensor {shown(name)} of the file is not where its header says")
         if said["dtype"] in STORED:
-            found[str(name)] = {"dtype": said["dtype"], "shape": said["shape"], "at": 8 + size + said["data_offsets"][0]}
+            found[str(name)] = {
+                "dtype": said["dtype"],
+                "shape": said["shape"],
+                "at": 8 + size + said["data_offsets"][0],
+            }
     if not found:
         raise DomainError("the file has no tensor of floating-point numbers")
     return found

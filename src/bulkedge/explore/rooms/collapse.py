@@ -57,7 +57,7 @@ def simulate(p: Any, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
-    """Means over stacks: of logarithms for the rank, as its draws differ by factors, and of the squares for gradients."""
+    """Means over stacks: of the logarithm for the rank, whose draws differ by factors; plain ones for gradients."""
     layers, count = np.arange(1, p.depth + 1), len(samples)
     rank = np.exp(np.mean([np.log(np.maximum(each["rank"], 1e-300)) for each in samples], axis=0))
     gradient = np.array([each["gradient"] for each in samples])
@@ -76,7 +76,9 @@ class Collapse(Room):
     name = "collapse"
     title = "Collapse"
     shows = "How the rank of a signal falls and gradients grow with depth, and what removing the gap does to both."
-    not_claimed = "Attention is a random Markov matrix; with skip or LayerNorm there is no theory here, only simulation."
+    not_claimed = (
+        "Attention is a random Markov matrix; with skip or LayerNorm there is no theory here, only simulation."
+    )
     symbols = {"gap": "keep the gap", "layer_norm": "LayerNorm", "variance": "variance of attention"}  # noqa: RUF012
 
     depth: int = parameter(Integers(1, 10), "layers", 6)

@@ -31,10 +31,10 @@ def pooled(p: Any) -> Any:
     prefix = max(1, round(p.prefix * p.length))
     correlation = be.recovery.prefix_correlation(p.length, prefix, p.correlation)
     weights = {
-        "mean": be.recovery.mean_weights,
-        "causal": be.recovery.causal_weights,
-        "optimal": lambda _: be.recovery.optimal_weights(correlation),
-    }[p.weights](p.length)
+        "mean": be.recovery.mean_weights(p.length),
+        "causal": be.recovery.causal_weights(p.length),
+        "optimal": be.recovery.optimal_weights(correlation),
+    }[p.weights]
     vocab, samples = 2 * round(dim / p.vocab_ratio / 2), round(dim / p.sample_ratio)
     return be.PooledSequences(dim, vocab, samples, p.signal, weights, correlation)
 
@@ -72,7 +72,9 @@ def theory(p: Any) -> list[Curve]:
         Curve("threshold of the sample", limits.sample, look="mark", shape="mark"),
         Curve("threshold of the population", limits.population, look="second", shape="mark"),
         Curve("these parameters", [p.signal], [model.alignment().total], **here),
-        Curve("alignment", ratio, signal[::3], panel=2, shape="map", z=alignments(model, signal[::3, None], ratio, gamma)),
+        Curve(
+            "alignment", ratio, signal[::3], panel=2, shape="map", z=alignments(model, signal[::3, None], ratio, gamma)
+        ),
         Curve("N as given", ratio, thresholds(model, ratio, gamma), panel=2),
         Curve("samples without end", ratio, thresholds(model, ratio, none), panel=2, look="rival"),
         Curve("these parameters", [p.vocab_ratio], [p.signal], panel=2, **here),
@@ -111,7 +113,9 @@ class Recovery(Room):
 
     name = "recovery"
     title = "Recovery"
-    shows = "From which signal on the top eigenvector of pooled sequences knows it: two transitions, and a phase diagram."
+    shows = (
+        "From which signal on the top eigenvector of pooled sequences knows it: two transitions, and a phase diagram."
+    )
     not_claimed = "The curves are limits of many dimensions; beside a threshold finite sizes blur them."
     symbols = {"vocab_ratio": "vocabulary ratio d/V", "sample_ratio": "sample ratio d/N", "signal": "signal |μ|"}  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""The room *width*: a coordinate of a wide attention layer, which is no Gaussian, and the Gaussian that one would take."""
+"""The room *width*: a coordinate of a wide attention layer is no Gaussian; beside it, the Gaussian one would take."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
     heights = np.histogram(y, ends)[0] / (len(y) * np.diff(ends))
     found = beyond * len(y) >= 3
     error = np.sqrt(beyond * (1 - beyond) / len(y))[found]
-    tail = {"look": "simulation", "shape": "points", "error": error}
+    tail: dict[str, Any] = {"look": "simulation", "shape": "points", "error": error}
     return [
         Curve(label, ends, heights, look="simulation", shape="bars"),
-        Curve(label, x[found], beyond[found], panel=1, **tail),  # type: ignore[arg-type]
+        Curve(label, x[found], beyond[found], panel=1, **tail),
     ]
 
 
@@ -79,7 +79,9 @@ class Width(Room):
 
     name = "width"
     title = "Width"
-    shows = "A coordinate of an attention layer of infinite width: a mixture of Gaussians, beside its Gaussian impostor."
+    shows = (
+        "A coordinate of an attention layer of infinite width: a mixture of Gaussians, beside its Gaussian impostor."
+    )
     not_claimed = "It is one layer at initialisation; finite width adds tails of its own."
     symbols = {"correlation": "correlation of inputs", "scaling": "scores over", "width": "width n, simulated"}  # noqa: RUF012
 

@@ -1,0 +1,191 @@
+"""The explorer in a browser: every room opens, sliders move curves to what Python says, files are taken or refused."""
+
+import io
+import threading
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+import pytest
+
+import bulkedge as be
+
+pytest.importorskip("dash")
+
+from bulkedge.explore.rooms import ROOMS, Heads, Recovery
+from bulkedge.explore.server import make_server
+
+DRAWN = "document.querySelector('#figure .js-plotly-plot')?.layout?.meta"
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The explorer, computing in a thread of this process."""
+    made = make_server(0, apart=False)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{made.port}"
+    made.shutdown()
+    thread.join()
+    made.server_close()
+    made.app.config["JOBS"].stop()
+
+
+@pytest.fixture
+def visit(browser, server):
+    """Opens an address, and checks in the end that nothing was complained of, and nothing asked for elsewhere."""
+    problems, requests, contexts = [], [], []
+
+    def opened(path, width=1280, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(30_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(f"{server}/{path}")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+    assert [url for url in requests if not url.startswith((server, "data:", "blob:"))] == []
+
+
+def query_of(page):
+    return dict(parse_qsl(urlsplit(page.url).query))
+
+
+def curve(page, start):
+    """The curve whose label begins so."""
+    return page.evaluate(
+        "start => document.querySelector('#figure .js-plotly-plot').data.find(each => each.name.startsWith(start))",
+        start,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"),
+    [("heads", 390, "dark"), ("channel", 1280, "dark"), ("recovery", 390, "light"), ("width", 1280, "light")]
+    + [("collapse", 390, "dark")],
+)
+def test_every_room_opens_and_fits_its_page(visit, name, width, scheme):
+    page = visit(name, width, scheme)
+    page.wait_for_function(DRAWN)
+    assert page.inner_text("h1") == ROOMS[name].title
+    assert ROOMS[name].not_claimed in page.inner_text(".shows")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.get_attribute("nav a[aria-current=page]", "href") == f"/{name}"
+    colour = page.evaluate("document.querySelector('#figure .js-plotly-plot').layout.font.color")
+    assert colour == ("#e6e8eb" if scheme == "dark" else "#1c1e21")
+    labelled = page.locator("input[type=range]").evaluate_all("all => all.every(each => each.labels.length === 1)")
+    assert labelled
+    page.wait_for_function("document.querySelector('#status').textContent.includes('imulation')")
+
+
+def test_a_slider_moves_the_curve_to_what_python_says_and_the_address_keeps_it(visit):
+    page = visit("heads?qk_norm=True&tokens=256&axes=quantiles")
+    page.wait_for_function(DRAWN)
+    slider = page.get_by_label("β", exact=False).first
+    slider.focus()
+    for _ in range(3):
+        slider.press("ArrowRight")
+    page.wait_for_function("document.querySelector('#figure .js-plotly-plot').layout.meta.includes('beta=0.86')")
+    assert page.inner_text("#value-beta") == slider.get_attribute("aria-valuetext") == "0.86"
+    # first from the table, then the law itself
+    page.wait_for_function(
+        "document.querySelector('#figure .js-plotly-plot').data.some(each => each.name === 'finite-head law')"
+    )
+    found, law = curve(page, "finite-head law"), be.FiniteHeadLaw(0.86, 64, 256, qk_norm=True)
+    assert np.allclose(found["y"], law.ppf(1 - np.array(found["x"])), rtol=1e-4)
+    page.wait_for_function("location.search.includes('beta=0.86')")
+    expected = Heads(beta=0.86, qk_norm=True, tokens=256, axes="quantiles")
+    assert Heads.read(urlsplit(page.url).query) == (expected, [])
+    page.reload()
+    page.wait_for_function(DRAWN)
+    assert page.inner_text("#value-beta") == "0.86"
+    assert page.evaluate(DRAWN) == expected.query()
+
+
+def test_simulation_follows_and_stops(visit):
+    page = visit("channel?tokens=64")
+    page.wait_for_function("document.querySelector('#status').textContent.includes('8 simulations.')")
+    assert curve(page, "simulation, 8")
+    assert "entropy, simulated" in page.inner_text("#facts")
+    page.get_by_role("button", name="Simulate again").click()
+    page.wait_for_function("document.querySelector('#status').textContent.includes('simulations.')")
+
+
+def test_a_bad_address_gets_a_message_and_the_defaults(visit):
+    page = visit("width?heads=3&nothing=<b>1</b>")
+    page.wait_for_function(DRAWN)
+    said = page.inner_text("[role=alert]")
+    assert "heads = '3' is outside its domain" in said
+    assert "'nothing' is no parameter of this room" in said
+    assert query_of(page)["heads"] == "1"
+    lost = visit("nowhere<script>")
+    lost.wait_for_function(DRAWN)
+    assert "there is no room" in lost.inner_text("[role=alert]")
+
+
+def test_a_click_on_the_phase_diagram_sets_its_parameters(visit):
+    page = visit("recovery")
+    page.wait_for_function(DRAWN)
+    page.locator("#figure").evaluate("each => each.scrollIntoView()")
+    area = page.locator("#figure .subplot.x3y3 .plot, #figure .x3y3").first.bounding_box()
+    page.mouse.click(area["x"] + area["width"] * 0.5, area["y"] + area["height"] * 0.1)
+    page.wait_for_function(f"!({DRAWN}).includes('signal=1.2')")
+    found = query_of(page)
+    assert float(found["signal"]) == pytest.approx(2.7, abs=0.15)
+    assert float(found["vocab_ratio"]) == pytest.approx(1.02, abs=0.1)
+    alignment = curve(page, "these parameters")["y"][0]
+    room, _ = Recovery.read(urlsplit(page.url).query)
+    assert alignment == pytest.approx(room.theory()[4].y[0], rel=1e-4)
+
+
+def test_dark_and_light_by_a_button(visit):
+    page = visit("collapse?tokens=32&depth=2&variance=0.2")
+    page.wait_for_function(DRAWN)
+    page.get_by_role("button", name="Dark or light").click()
+    page.wait_for_function("document.querySelector('#figure .js-plotly-plot').layout.font.color === '#e6e8eb'")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
+
+
+def test_downloads(visit):
+    page = visit("channel?tokens=64&directions=2")
+    page.wait_for_function(DRAWN)
+    files = {}
+    for name in ("Data", "Python", "Figure"):
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=name, exact=True).click()
+        files[waiting.value.suggested_filename] = waiting.value.path().read_text()
+    assert files["bulkedge_channel.csv"].startswith("curve,panel,x,y,z\ntheory")
+    assert files["bulkedge_channel.py"] == ROOMS["channel"](tokens=64, directions=2).script()
+    assert files["bulkedge-channel.svg"].startswith("<svg")
+
+
+def upload(page, name, data):
+    page.set_input_files(
+        "#upload input[type=file]", {"name": name, "mimeType": "application/octet-stream", "buffer": data}
+    )
+
+
+def test_a_matrix_is_fitted_and_a_hostile_file_refused(visit):
+    page = visit("matrix", 390)
+    stream = io.BytesIO()
+    np.save(stream, np.array([[print]], dtype=object), allow_pickle=True)
+    upload(page, "evil.npy", stream.getvalue())
+    page.wait_for_function("document.querySelector('#matrix-status').textContent.includes('Refused')")
+    assert "objects are not read, as that runs code" in page.inner_text("#matrix-status")
+    rng = np.random.default_rng(0)
+    spiked = rng.standard_normal((60, 80)) + np.outer(np.ones(60), rng.standard_normal(80))
+    stream = io.BytesIO()
+    np.save(stream, spiked)
+    upload(page, "<i>mine</i>.npy", stream.getvalue())
+    page.wait_for_function(DRAWN)
+    said = page.inner_text("#matrix-result")
+    assert "MarchenkoPastur: independent entries" in said
+    assert "below 1e-15" in said
+    assert "<i>mine</i>.npy" in page.inner_text("#matrix-status")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -1,0 +1,232 @@
+"""Rooms without a browser: parameters, addresses, theory, simulation, tables, and the Python that they hand out."""
+
+import csv
+import io
+import json
+import runpy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bulkedge as be
+from bulkedge.domains import Choice, Integers, Interval
+from bulkedge.explore.controls import kind, stops
+from bulkedge.explore.curves import Curve, figure
+from bulkedge.explore.drawing import plotly
+from bulkedge.explore.grid import COOLEST, HOTTEST, Shape, law_of
+from bulkedge.explore.interpolation import ACCURACY, quantiles
+from bulkedge.explore.jobs import theory_of
+from bulkedge.explore.rooms import ROOMS, ChannelRoom, Collapse, Heads, Recovery, Width
+from bulkedge.explore.rooms.heads import distance, head_law
+
+SMALL = {
+    "heads": Heads(tokens=256, qk_norm=True, beta=0.7),
+    "channel": ChannelRoom(tokens=64),
+    "recovery": Recovery(vocab_ratio=1.0, sample_ratio=1.0),
+    "width": Width(width=16, inputs=3),
+    "collapse": Collapse(tokens=32, depth=3, variance=0.2),
+}
+"""Each room at a size that takes little time."""
+
+
+@st.composite
+def rooms(draw):
+    family = draw(st.sampled_from(list(ROOMS.values())))
+    values = {}
+    for each in family.declared():
+        if isinstance(each.domain, Choice):
+            values[each.name] = draw(st.sampled_from(each.domain.options))
+        elif isinstance(each.domain, Integers):
+            values[each.name] = draw(st.integers(each.domain.low, each.domain.high))
+        else:
+            values[each.name] = draw(st.floats(each.domain.low, each.domain.high))
+    return family(**values)
+
+
+@given(rooms())
+def test_addresses_read_back(room):
+    assert type(room).read("?" + room.query()) == (room, [])
+
+
+@given(rooms())
+def test_sliders_stop_at_values_of_their_domain_in_order_and_at_the_value_itself(room):
+    for each in room.declared():
+        if kind(each.domain) == "slider":
+            texts, value = stops(each.domain, getattr(room, each.name)), getattr(room, each.name)
+            found = [each.domain.parse(each.name, text) for text in texts]
+            assert found == sorted(found)
+            assert value in found
+            assert len(found) < 300
+            assert found[0] == getattr(each.domain, "low", found[0])
+            assert found[-1] == getattr(each.domain, "high", found[-1])
+
+
+@given(st.text(max_size=60))
+def test_any_address_gives_a_room(text):
+    for family in ROOMS.values():
+        room, _ = family.read(text)
+        assert isinstance(room, family)
+
+
+def test_what_is_wrong_with_an_address_is_told_and_has_its_default():
+    room, problems = Heads.read("beta=7&tokens=1024&foo=1&qk_norm=yes")
+    assert (room.beta, room.tokens, room.qk_norm) == (0.8, 1024, False)
+    assert problems == [
+        f"beta = '7' is outside its domain [{COOLEST}, {HOTTEST}]",
+        "'foo' is no parameter of this room",
+        "qk_norm = 'yes' is outside its domain {False, True}",
+    ]
+
+
+def test_logarithmic_sliders_are_for_domains_of_several_decades():
+    assert stops(Interval(0.01, 1), 0.5)[1].startswith("0.01")
+    assert len(stops(Integers(1, 10), 3)) == 10
+    with pytest.raises(TypeError):
+        stops(be.domains.Text(), "a")
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_the_python_of_a_room_makes_its_curves(name, tmp_path, monkeypatch, capsys):
+    room = SMALL[name]
+    path = tmp_path / "made.py"
+    path.write_text(room.script())
+    monkeypatch.chdir(tmp_path)
+    found = runpy.run_path(str(path))
+    expected = [*room.theory(), *room.seen([room.simulate(k) for k in range(room.draws)])]
+    assert [each.label for each in found["curves"]] == [each.label for each in expected]
+    for mine, theirs in zip(found["curves"], expected, strict=True):
+        for one, other in ((mine.x, theirs.x), (mine.y, theirs.y), (mine.z, theirs.z), (mine.error, theirs.error)):
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert np.array_equal(one, other)
+    assert (tmp_path / f"{name}.png").stat().st_size > 5000
+    assert capsys.readouterr().out == f"{name}.png\n"
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_rooms_say_what_they_show_and_what_they_do_not(name):
+    room = ROOMS[name]
+    for sentence in (room.shows, room.not_claimed):
+        assert sentence[0].isupper()
+        assert sentence.endswith(".")
+        assert len(sentence) < 130
+    assert room().draws
+    assert all(each.default is not None and each.doc for each in room.declared())
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("name", ROOMS)
+def test_figures_of_plotly_are_plain_json_and_hold_every_curve(name, narrow):
+    room = SMALL[name]
+    curves = [*room.theory(), *room.seen([room.simulate(0)])]
+    drawn = json.loads(json.dumps(plotly(room.panels(), curves, dark=narrow, narrow=narrow), allow_nan=False))
+    assert len(drawn["data"]) + len(drawn["layout"]["shapes"]) == len(curves)
+    assert len(json.dumps(drawn)) < 150_000
+
+
+def test_the_curve_of_heads_is_the_density_of_the_law():
+    room = replace(SMALL["heads"], axes="density")
+    law = be.FiniteHeadLaw(0.7, 64, 256, qk_norm=True)
+    curve = room.theory()[0]
+    assert np.allclose(curve.y, curve.x * law.pdf(curve.x), rtol=1e-12)
+    larger = replace(room, axes="quantiles").theory()[0]
+    assert np.allclose(larger.y, law.ppf(1 - larger.x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("change", [{}, {"popularity": 0.6}, {"causal": True}])
+def test_simulated_heads_are_nearer_to_their_law_than_to_the_rival(change):
+    room = replace(SMALL["heads"], tokens=256, head_dim=32, qk_norm=True, **change)
+    samples = [room.simulate(k) for k in range(4)]
+    law, rival = (float(each) for each in room.facts(samples).values())
+    # 1/sqrt(1024) would be the noise of independent values; those of a matrix are far stiffer
+    assert law < 0.025
+    assert rival > 2 * law
+
+
+@pytest.mark.parametrize(
+    ("shape", "beta", "spread"),
+    [
+        (Shape(64, 512, qk_norm=True, causal=False), 0.83, 0.0),
+        (Shape(32, 256, qk_norm=True, causal=False), 1.31, 0.7),
+        (Shape(64, 1024, qk_norm=False, causal=False), 0.47, 0.0),
+        (Shape(32, 2048, qk_norm=False, causal=False), 0.63, 0.0),
+    ],
+)
+def test_interpolated_laws_are_within_what_the_page_says(shape, beta, spread):
+    found, law = quantiles(shape, beta, spread), law_of(shape, beta, spread)
+    x = np.geomspace(found.values[2], found.values[-1], 300)
+    assert np.max(np.abs(found.cdf(x) - law.cdf(x))) < ACCURACY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(40))
+def test_interpolated_laws_anywhere(number):
+    rng = np.random.default_rng(number)
+    shape = Shape(*(rng.choice(each) for each in ((32, 64, 128, 256), (256, 1024, 4096), (0, 1), (0, 1))))
+    shape = Shape(int(shape[0]), int(shape[1]), bool(shape[2]), bool(shape[3]))
+    beta, spread = rng.uniform(COOLEST, HOTTEST), 0.0 if shape.causal else rng.uniform(0, 1)
+    found, law = quantiles(shape, beta, spread), law_of(shape, beta, spread)
+    x = np.geomspace(max(found.values[2], 1e-4), found.values[-1], 300)
+    assert np.max(np.abs(found.cdf(x) - law.cdf(x))) < ACCURACY
+
+
+def test_what_is_not_in_the_table_shows_the_rival_alone():
+    assert len(Heads(causal=True, popularity=0.5).quick()) == 1
+    assert [each.look for each in Heads().quick()] == ["theory", "rival"]
+    assert "interpolated" in Heads().quick()[0].label
+
+
+def test_large_heads_are_not_simulated_and_say_so():
+    assert Heads(tokens=4096).draws == 0
+    assert "minutes" in Heads(tokens=4096).quiet
+
+
+def test_theories_say_where_they_end():
+    told = theory_of(Collapse(tokens=32, depth=8))
+    assert any("light tails" in each or "many more tokens" in each for each in told.cautions)
+    assert theory_of(SMALL["heads"]).cautions == ()
+
+
+def test_past_the_threshold_only_the_slope_is_drawn():
+    cool, hot = (ChannelRoom(coupling=each).theory() for each in (0.6, 0.8))
+    assert any(each.panel == 1 and each.look == "theory" for each in cool)
+    (slope,) = [each for each in hot if each.panel == 1]
+    growth = be.heads.Channel([0.8]).growth
+    assert np.polyfit(np.log(slope.x), np.log(slope.y), 1)[0] == pytest.approx(growth)
+
+
+def test_the_thresholds_of_recovery_are_where_the_alignment_begins():
+    room = Recovery()
+    line = room.theory()[0]
+    limit = room.theory()[2].x
+    assert np.all(line.y[line.x < limit - 0.02] == 0)
+    assert np.all(line.y[line.x > limit + 0.05] > 0)
+
+
+def test_tables_for_other_programs():
+    app = pytest.importorskip("bulkedge.explore.app")
+    curves = [
+        Curve("a, b", [1.0, 2.0], [3.0, 4.0]),
+        Curve("ends", [0.0, 1.0, 2.0], [5.0, 6.0], shape="bars"),
+        Curve("mark", 0.5, shape="mark"),
+        Curve("map", [0.0, 1.0], [2.0], shape="map", z=[[7.0, 8.0]]),
+    ]
+    rows = list(csv.reader(io.StringIO(app.as_csv(curves))))
+    assert rows[1:3] == [["a, b", "0", "1.0", "3.0", ""], ["a, b", "0", "2.0", "4.0", ""]]
+    assert len(rows) == 1 + 2 + 3 + 1 + 2
+    assert rows[-1] == ["map", "0", "1.0", "2.0", "8.0"]
+
+
+def test_every_shape_of_a_curve_is_drawn_by_matplotlib():
+    room = SMALL["recovery"]
+    drawn = figure(room.panels(), [*room.theory(), *room.seen([room.simulate(0)])])
+    assert len(drawn.axes) == 4  # three panels and the scale of colours
+
+
+def test_distances_are_those_of_kolmogorov():
+    law = head_law(SMALL["heads"])
+    values = law.ppf((np.arange(100) + 0.5) / 100)
+    assert distance(values, law) == pytest.approx(0.005)
