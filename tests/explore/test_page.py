@@ -65,23 +65,19 @@ def curve(page, start):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "width", "scheme"),
-    [("heads", 390, "dark"), ("channel", 1280, "dark"), ("recovery", 390, "light"), ("width", 1280, "light")]
-    + [("collapse", 390, "dark")],
-)
-def test_every_room_opens_and_fits_its_page(visit, name, width, scheme):
-    page = visit(name, width, scheme)
-    page.wait_for_function(DRAWN)
-    assert page.inner_text("h1") == ROOMS[name].title
-    assert ROOMS[name].not_claimed in page.inner_text(".shows")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.get_attribute("nav a[aria-current=page]", "href") == f"/{name}"
-    colour = page.evaluate("document.querySelector('#figure .js-plotly-plot').layout.font.color")
-    assert colour == ("#e6e8eb" if scheme == "dark" else "#1c1e21")
-    labelled = page.locator("input[type=range]").evaluate_all("all => all.every(each => each.labels.length === 1)")
-    assert labelled
-    page.wait_for_function("document.querySelector('#status').textContent.includes('imulation')")
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), pytest.param(1280, "light", marks=pytest.mark.slow)])
+def test_every_room_opens_and_fits_its_page(visit, width, scheme):
+    page = visit("", width, scheme)
+    for room in ROOMS.values():
+        page.locator(f"nav a[href='/{room.name}']").click()
+        page.wait_for_function(f"({DRAWN})?.includes('{room.declared()[1].name}=')")
+        assert page.inner_text("h1") == room.title
+        assert room.not_claimed in page.inner_text(".shows")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.get_attribute("nav a[aria-current=page]", "href") == f"/{room.name}"
+        colour = page.evaluate("document.querySelector('#figure .js-plotly-plot').layout.font.color")
+        assert colour == ("#e6e8eb" if scheme == "dark" else "#1c1e21")
+        assert page.locator("input[type=range]").evaluate_all("all => all.every(each => each.labels.length === 1)")
 
 
 def test_a_slider_moves_the_curve_to_what_python_says_and_the_address_keeps_it(visit):
@@ -110,11 +106,11 @@ def test_a_slider_moves_the_curve_to_what_python_says_and_the_address_keeps_it(v
 
 def test_simulation_follows_and_stops(visit):
     page = visit("channel?tokens=64")
-    page.wait_for_function("document.querySelector('#status').textContent.includes('8 simulations.')")
+    page.wait_for_function("document.querySelector('#status')?.textContent.includes('8 simulations.')")
     assert curve(page, "simulation, 8")
     assert "entropy, simulated" in page.inner_text("#facts")
     page.get_by_role("button", name="Simulate again").click()
-    page.wait_for_function("document.querySelector('#status').textContent.includes('simulations.')")
+    page.wait_for_function("document.querySelector('#status')?.textContent.includes('simulations.')")
 
 
 def test_a_bad_address_gets_a_message_and_the_defaults(visit):
@@ -123,7 +119,7 @@ def test_a_bad_address_gets_a_message_and_the_defaults(visit):
     said = page.inner_text("[role=alert]")
     assert "heads = '3' is outside its domain" in said
     assert "'nothing' is no parameter of this room" in said
-    assert query_of(page)["heads"] == "1"
+    page.wait_for_function("location.search.includes('heads=1')")
     lost = visit("nowhere<script>")
     lost.wait_for_function(DRAWN)
     assert "there is no room" in lost.inner_text("[role=alert]")
@@ -132,18 +128,25 @@ def test_a_bad_address_gets_a_message_and_the_defaults(visit):
 def test_a_click_on_the_phase_diagram_sets_its_parameters(visit):
     page = visit("recovery")
     page.wait_for_function(DRAWN)
-    page.locator("#figure").evaluate("each => each.scrollIntoView()")
-    area = page.locator("#figure .subplot.x3y3 .plot, #figure .x3y3").first.bounding_box()
-    page.mouse.click(area["x"] + area["width"] * 0.5, area["y"] + area["height"] * 0.1)
-    page.wait_for_function(f"!({DRAWN}).includes('signal=1.2')")
+    place = page.evaluate(
+        """() => {
+          const drawn = document.querySelector("#figure .js-plotly-plot"), full = drawn._fullLayout;
+          drawn.scrollIntoView();
+          const box = drawn.getBoundingClientRect(), x = full.xaxis3, y = full.yaxis3;
+          return [box.left + x._offset + x.d2p(1.0), box.top + y._offset + y.d2p(2.5)];
+        }"""
+    )
+    page.mouse.click(*place)
+    page.wait_for_function("!location.search.includes('signal=1.2')")
     found = query_of(page)
-    assert float(found["signal"]) == pytest.approx(2.7, abs=0.15)
-    assert float(found["vocab_ratio"]) == pytest.approx(1.02, abs=0.1)
+    assert float(found["signal"]) == pytest.approx(2.5, abs=0.08)
+    assert float(found["vocab_ratio"]) == pytest.approx(1.0, abs=0.06)
     alignment = curve(page, "these parameters")["y"][0]
     room, _ = Recovery.read(urlsplit(page.url).query)
     assert alignment == pytest.approx(room.theory()[4].y[0], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_dark_and_light_by_a_button(visit):
     page = visit("collapse?tokens=32&depth=2&variance=0.2")
     page.wait_for_function(DRAWN)
@@ -152,6 +155,7 @@ def test_dark_and_light_by_a_button(visit):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
 
 
+@pytest.mark.slow
 def test_downloads(visit):
     page = visit("channel?tokens=64&directions=2")
     page.wait_for_function(DRAWN)
@@ -160,7 +164,7 @@ def test_downloads(visit):
         with page.expect_download() as waiting:
             page.get_by_role("button", name=name, exact=True).click()
         files[waiting.value.suggested_filename] = waiting.value.path().read_text()
-    assert files["bulkedge_channel.csv"].startswith("curve,panel,x,y,z\ntheory")
+    assert files["bulkedge_channel.csv"].startswith('curve,panel,x,y,z\n"theory, many tokens",0,')
     assert files["bulkedge_channel.py"] == ROOMS["channel"](tokens=64, directions=2).script()
     assert files["bulkedge-channel.svg"].startswith("<svg")
 
@@ -176,7 +180,7 @@ def test_a_matrix_is_fitted_and_a_hostile_file_refused(visit):
     stream = io.BytesIO()
     np.save(stream, np.array([[print]], dtype=object), allow_pickle=True)
     upload(page, "evil.npy", stream.getvalue())
-    page.wait_for_function("document.querySelector('#matrix-status').textContent.includes('Refused')")
+    page.wait_for_function("document.querySelector('#matrix-status')?.textContent.includes('Refused')")
     assert "objects are not read, as that runs code" in page.inner_text("#matrix-status")
     rng = np.random.default_rng(0)
     spiked = rng.standard_normal((60, 80)) + np.outer(np.ones(60), rng.standard_normal(80))

@@ -64,7 +64,7 @@ def test_sliders_stop_at_values_of_their_domain_in_order_and_at_the_value_itself
             assert found[-1] == getattr(each.domain, "high", found[-1])
 
 
-@given(st.text(max_size=60))
+@given(st.text("&=?%+;beta0.7\x00é", max_size=40))
 def test_any_address_gives_a_room(text):
     for family in ROOMS.values():
         room, _ = family.read(text)

@@ -105,7 +105,7 @@
         const stops = about.stops[name];
         let best = 0;
         stops.forEach((text, k) => { if (Math.abs(text - value) < Math.abs(stops[best] - value)) best = k; });
-        dash_clientside.set_props(JSON.stringify({ parameter: name }), { value: best });
+        dash_clientside.set_props({ parameter: name }, { value: best });
       });
       return window.dash_clientside.no_update;
     },
