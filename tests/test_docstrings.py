@@ -3,7 +3,8 @@
 The package is read, not imported, so that optional packages need not be there. Exempt are properties, functions without
 arguments, methods whose base class (or the protocol that their class implements) documents the same arguments, commands
 of the command line (click shows their docstrings to people), kernels that Triton compiles, and the drawing functions
-``name(data)`` of ``studies/*/plot.py`` and ``figures/``, which CONTRIBUTING describes once.
+``name(data)`` of ``studies/*/plot.py`` and ``figures/`` and the functions ``name(p, ...)`` of the explorer's rooms, which
+CONTRIBUTING describes once.
 """
 
 import ast
@@ -150,7 +151,9 @@ def exempt(module: Module, function: Function) -> bool:
     if decorators(function) & {"property", "cached_property", "setter", "overload", "command", "group", "jit"}:
         return True
     drawing = re.fullmatch(r"studies/[^/]+/(plot|figures/[^/]+)\.py", module.path)
-    return bool(drawing) and arguments(function, method=False) == ["data"]
+    if drawing:
+        return arguments(function, method=False) == ["data"]
+    return module.path.startswith("explore/rooms/") and arguments(function, method=False)[:1] == ["p"]
 
 
 def undocumented(modules: list[Module]) -> list[str]:
@@ -318,3 +321,12 @@ def test_only_drawing_functions_of_studies_are_exempt_by_their_path():
     assert [line.split(": ")[1] for line in read(source, "studies/laws/plot.py")] == ["panel"]
     assert [line.split(": ")[1] for line in read(source, "studies/laws/figures/bulks.py")] == ["panel"]
     assert [line.split(": ")[1] for line in read(source, "plots/plot.py")] == ["bulk", "panel"]
+
+
+def test_only_functions_of_the_parameters_of_a_room_are_exempt_by_their_path():
+    source = """
+def theory(p, law): return 1
+def helper(law, p): return 1
+"""
+    assert [line.split(": ")[1] for line in read(source, "explore/rooms/heads.py")] == ["helper"]
+    assert [line.split(": ")[1] for line in read(source, "explore/room.py")] == ["theory", "helper"]
