@@ -103,7 +103,7 @@ def _axis(kind: str, number: int) -> str:
 
 def _add_axes(layout: dict[str, Any], panels: Sequence[Panel], number: int, *, dark: bool, narrow: bool) -> None:
     count, panel = len(panels), panels[number]
-    gap = 0.1 if narrow else 0.085
+    gap = 95 / (LOW * count) if narrow else 0.085
     size = (1 - gap * (count - 1)) / count
     place = [number * (size + gap), number * (size + gap) + size]
     across, down = ([0, 1], [1 - place[1], 1 - place[0]]) if narrow else (place, [0, 1])

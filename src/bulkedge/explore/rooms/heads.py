@@ -67,7 +67,7 @@ def rival_law(p: Any) -> Any:
 def rival_name(p: Any) -> str:
     """What the legend calls it."""
     name = "independent scores" if p.causal else "limit of many dimensions"
-    return f"{name}, alike keys" if p.popularity else name
+    return f"{name} (keys alike)" if p.popularity else name
 
 
 def lines(p: Any, label: str, law: Any, look: Any) -> Curve:
@@ -159,7 +159,7 @@ class Heads(Room):
             return {}
         values = np.sort(np.concatenate(samples))
         named = [("causal head law" if self.causal else "finite-head law", head_law), (rival_name(self), rival_law)]
-        return {f"distance to: {name}": f"{distance(values, make(self)):.3f}" for name, make in named}
+        return {f"Kolmogorov distance to the {name}": f"{distance(values, make(self)):.3f}" for name, make in named}
 
 
 def interpolated(room: Heads, found: Quantiles) -> Curve:
