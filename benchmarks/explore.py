@@ -9,13 +9,13 @@ from the pass before. It writes ``docs/benchmarks/explore.md``.
 
 from __future__ import annotations
 
-import datetime
 import os
 import platform
 import shutil
 import sys
 import threading
 import warnings
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -101,14 +101,17 @@ def main() -> None:
 def write(rows: list[tuple[str, int, float, float, float]]) -> None:
     """Write the table."""
     path = Path(__file__).parents[1] / "docs" / "benchmarks" / "explore.md"
+    when = f"{datetime.now(UTC):%d %B %Y}, {platform.machine()}, Python {platform.python_version()}"
+    where = f"{os.cpu_count()} cores, which had {os.getloadavg()[2]:.0f} processes to run besides"
     lines = [
         "# The explorer",
         "",
         "Milliseconds from the move of a slider to the frame with its curve, in Chromium without a window on the same",
-        f"machine: the request, the theory, the answer and the drawing. Each move was made {PASSES} times, with another",
-        "parameter a little different so that no law was known already, and the fastest counts: the cost without the",
-        f"machine's neighbours. `python -m benchmarks.explore`, {datetime.datetime.now(datetime.UTC):%d %B %Y}, {platform.machine()},",
-        f"{os.cpu_count()} cores, which had {os.getloadavg()[2]:.0f} processes to run besides, Python {platform.python_version()}.",
+        "machine: the request, the theory, the answer and the drawing.",
+        f"Each move was made {PASSES} times, with another parameter a little different so that no law was known already,",
+        "and the fastest counts: the cost without the machine's neighbours.",
+        f"`python -m benchmarks.explore`, {when},",
+        f"{where}.",
         "",
         "| room | moves | median | 95th percentile | slowest |",
         "|---|---|---|---|---|",

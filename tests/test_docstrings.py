@@ -3,8 +3,8 @@
 The package is read, not imported, so that optional packages need not be there. Exempt are properties, functions without
 arguments, methods whose base class (or the protocol that their class implements) documents the same arguments, commands
 of the command line (click shows their docstrings to people), kernels that Triton compiles, and the drawing functions
-``name(data)`` of ``studies/*/plot.py`` and ``figures/`` and the functions ``name(p, ...)`` of the explorer's rooms, which
-CONTRIBUTING describes once.
+``name(data)`` of ``studies/*/plot.py`` and ``figures/`` and the functions ``name(p, ...)`` of the explorer's rooms,
+which CONTRIBUTING describes once.
 """
 
 import ast

@@ -25,7 +25,7 @@ SHOWN = {
 DONE = "/simulations\\.|No simulation|Refused/.test(document.querySelector('#status')?.textContent)"
 
 
-def take(browser, address, path, width, scheme):  # noqa: ANN001, ANN201, PLR0913, PLR0917 - of playwright
+def take(browser, address, path, width, scheme):  # noqa: ANN001, ANN201 - of playwright
     """One picture, when all simulations are in it."""
     context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme=scheme)
     page = context.new_page()

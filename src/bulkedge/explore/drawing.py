@@ -90,9 +90,6 @@ def plotly(
             layout["shapes"].append(_mark(curve, colour, shown=curve.label not in named))
         else:
             data.append(_trace(curve, colour, shown=curve.label not in named))
-            if curve.shape == "map":
-                low, high = layout[_axis("yaxis", curve.panel)]["domain"]
-                data[-1]["colorbar"] |= {"y": low, "yanchor": "bottom", "len": high - low}
         named.add(curve.label)
     return {"data": data, "layout": layout}
 
@@ -161,9 +158,9 @@ def _trace(curve: Curve, colour: str, *, shown: bool) -> dict[str, Any]:
         "showlegend": shown,
     }
     if curve.shape == "map":
-        bar = {"title": {"text": curve.label, "side": "right"}, "thickness": 10}
         heat = {"type": "heatmap", "x": numbers(curve.x), "y": numbers(curve.y), "z": [numbers(row) for row in curve.z]}
-        return own | heat | {"colorscale": MAP, "zmin": 0, "zmax": 1, "colorbar": bar, "showlegend": False}
+        # a bar of colours takes Plotly as long as a panel: titles say what is bright
+        return own | heat | {"colorscale": MAP, "zmin": 0, "zmax": 1, "showscale": False, "showlegend": False}
     own |= {"type": "scatter", "x": numbers(curve.x), "y": numbers(curve.y)}
     if curve.shape == "bars":
         step = {"line": {"shape": "hv", "width": 1, "color": colour}, "fill": "tozeroy"}

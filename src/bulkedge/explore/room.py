@@ -36,6 +36,8 @@ class Room(Parametric):
     """One sentence: what the room shows."""
     not_claimed: ClassVar[str]
     """One sentence: what it does not say."""
+    exported: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """Parameters that move on the page without a server, and their values there; the others have their defaults."""
     symbols: ClassVar[Mapping[str, str]] = {}
     """What parameters are called beside their sliders, where their names would not do."""
 

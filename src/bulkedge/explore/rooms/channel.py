@@ -101,6 +101,7 @@ class ChannelRoom(Room):
     shows = "What the moments of queries and keys say of a head: its gap, its popular keys, and what changes at a² = ½."
     not_claimed = "Queries and keys are Gaussian here; past the threshold only the slope is predicted."
     symbols = {"coupling": "coupling a", "mean": "mean query μ"}  # noqa: RUF012
+    exported = {"coupling": tuple(round(0.1 + 0.05 * k, 2) for k in range(23)), "mean": (0.0, 1.0, 2.0)}  # noqa: RUF012
 
     coupling: float = parameter(Interval(0.05, 1.2), "the largest coupling", 0.5)
     decay: float = parameter(Interval(0.1, 1), "each coupling over the one before", 0.7)

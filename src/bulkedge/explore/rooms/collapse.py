@@ -80,6 +80,7 @@ class Collapse(Room):
         "Attention is a random Markov matrix; with skip or LayerNorm there is no theory here, only simulation."
     )
     symbols = {"gap": "keep the gap", "layer_norm": "LayerNorm", "variance": "variance of attention"}  # noqa: RUF012
+    exported = {"depth": tuple(range(1, 11)), "gap": (True, False), "variance": (0.25, 0.5, 1.0)}  # noqa: RUF012
 
     depth: int = parameter(Integers(1, 10), "layers", 6)
     tokens: int = parameter(Choice((32, 64, 128, 256)), "tokens, and dimensions", 128)

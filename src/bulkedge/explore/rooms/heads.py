@@ -120,6 +120,13 @@ class Heads(Room):
     shows = "The spectrum of a fresh attention head, as its law predicts it and as a simulation finds it."
     not_claimed = "It says nothing of trained heads, whose queries and keys are not random."
     symbols = {"beta": "β", "head_dim": "head dimension", "qk_norm": "QK-norm", "popularity": "popularity"}  # noqa: RUF012
+    exported = {  # noqa: RUF012
+        "beta": tuple(round(0.2 + 0.1 * k, 1) for k in range(15)),
+        "head_dim": HEAD_DIMS[:3],
+        "tokens": TOKENS[1::2],
+        "qk_norm": (False, True),
+        "causal": (False, True),
+    }
 
     beta: float = parameter(Interval(COOLEST, HOTTEST), "inverse temperature: spread of the scores", 0.8)
     head_dim: int = parameter(Choice(HEAD_DIMS), "dimension of queries and keys", 64)

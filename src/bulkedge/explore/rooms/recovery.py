@@ -21,7 +21,12 @@ def panels(p: Any) -> list[Panel]:  # noqa: ARG001 - those of other rooms depend
     return [
         Panel("Alignment with the signal", "signal |μ|", "squared overlap"),
         Panel("Eigenvalues of the pooled rows", "eigenvalue of Y′Y/N", "density"),
-        Panel("Phase diagram (click it)", "vocabulary ratio d/V", "signal |μ|", click=("vocab_ratio", "signal")),
+        Panel(
+            "Bright is aligned (click it)",
+            "vocabulary ratio d/V",
+            "signal |μ|",
+            click=("vocab_ratio", "signal"),
+        ),
     ]
 
 
@@ -89,7 +94,7 @@ def thresholds(model: Any, vocab_ratio: Any, sample_ratio: float) -> Any:
 def theory(p: Any) -> list[Curve]:
     """Alignment along the signal, the phase diagram, and the spectrum."""
     model, bulk = pooled(p), pooled(p).bulk()
-    signal, ratio = np.linspace(0, 3, 121), np.linspace(0.05, 2, 60)
+    signal, ratio = np.linspace(0, 3, 121), np.linspace(0.05, 2, 40)
     delta, gamma = model.vocab_ratio, model.sample_ratio
     none = 1e-9  # samples without end
     low, high = bulk.support[-1]
@@ -103,7 +108,7 @@ def theory(p: Any) -> list[Curve]:
         Curve("threshold of the population", limits.population, look="second", shape="mark"),
         Curve("these parameters", [p.signal], [model.alignment().total], **here),
         Curve(
-            "alignment", ratio, signal[::3], panel=2, shape="map", z=alignments(model, signal[::3, None], ratio, gamma)
+            "alignment", ratio, signal[::4], panel=2, shape="map", z=alignments(model, signal[::4, None], ratio, gamma)
         ),
         Curve("N as given", ratio, thresholds(model, ratio, gamma), panel=2),
         Curve("samples without end", ratio, thresholds(model, ratio, none), panel=2, look="rival"),
@@ -148,6 +153,11 @@ class Recovery(Room):
     )
     not_claimed = "The curves are limits of many dimensions; beside a threshold finite sizes blur them."
     symbols = {"vocab_ratio": "vocabulary ratio d/V", "sample_ratio": "sample ratio d/N", "signal": "signal |μ|"}  # noqa: RUF012
+    exported = {  # noqa: RUF012
+        "signal": tuple(round(0.2 * k, 1) for k in range(16)),
+        "vocab_ratio": (0.1, 0.25, 0.5, 1.0),
+        "weights": ("mean", "causal", "optimal"),
+    }
 
     signal: float = parameter(Interval(0, MOST_SIGNAL), "length of the mean of a class", 1.2)
     vocab_ratio: float = parameter(Interval(0.05, MOST_RATIO), "dimensions over rows of the table", 0.5)

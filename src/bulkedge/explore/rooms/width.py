@@ -84,6 +84,11 @@ class Width(Room):
     )
     not_claimed = "It is one layer at initialisation; finite width adds tails of its own."
     symbols = {"correlation": "correlation of inputs", "scaling": "scores over", "width": "width n, simulated"}  # noqa: RUF012
+    exported = {  # noqa: RUF012
+        "heads": (1, 2, 4, 8, 16, 64),
+        "score_variance": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0),
+        "correlation": (0.0, 0.3, 0.6),
+    }
 
     heads: int = parameter(Choice((1, 2, 4, 8, 16, 64)), "heads H", 1)
     inputs: int = parameter(Integers(2, 5), "inputs", 4)

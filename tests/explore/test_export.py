@@ -1,0 +1,53 @@
+"""The page without a server: one file, whose sliders show what Python says."""
+
+import numpy as np
+import pytest
+
+import bulkedge as be
+from bulkedge.explore import export
+from bulkedge.explore.rooms import ROOMS, Width
+
+pytest.importorskip("plotly")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    path = tmp_path_factory.mktemp("export") / "rooms" / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "ROOMS", {"width": Width})
+        export.export(path)
+    return path
+
+
+@pytest.mark.parametrize("family", ROOMS.values())
+def test_exported_values_are_in_their_domains(family):
+    known = {each.name: each.domain for each in family.declared()}
+    assert family.exported
+    for name, values in family.exported.items():
+        assert [known[name].check(name, each) for each in values] == list(values)
+        assert list(values) == sorted(values) or not isinstance(values[0], int | float) or isinstance(values[0], bool)
+
+
+def test_figures_share_their_parts():
+    data = export.room_data(Width)
+    assert len(data["figures"]) == np.prod([len(each["values"]) for each in data["controls"]])
+    assert len({text for *_, own in data["figures"] for text in [own["meta"]]}) == len(data["figures"])
+    used = {k for curves, layout, _ in data["figures"] for k in [*curves, layout]}
+    assert used == set(range(len(data["parts"])))
+
+
+def test_a_slider_of_the_file_shows_what_python_says(exported, open_page):
+    page = open_page(exported, 390, "dark")
+    page.wait_for_function("document.querySelector('#figure')?.layout?.meta")
+    slider = page.locator("input[data-name=heads]")
+    slider.focus()
+    slider.press("ArrowRight")
+    page.wait_for_function("document.querySelector('#figure').layout.meta.includes('heads=2&')")
+    found = page.evaluate("document.querySelector('#figure').data[0]")
+    expected = Width(heads=2)
+    mixture = be.programs.HeadMixture(np.eye(4), 2, score_variance=4.0)
+    size = mixture.variance() ** 0.5
+    assert page.evaluate("document.querySelector('#figure').layout.meta") == expected.query()
+    assert np.allclose(found["y"], size * mixture.pdf(size * np.array(found["x"])), atol=1e-5)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert slider.get_attribute("aria-valuetext") == "2"
