@@ -1,6 +1,6 @@
 """What pytest leaves alone, and how it imports the package.
 
-Modules that need torch or Triton are left alone where those are not installed.
+Modules that need torch, Triton or Dash are left alone where those are not installed.
 """
 
 from contextlib import suppress
@@ -20,6 +20,8 @@ if not find_spec("torch"):
         *(f"src/bulkedge/spectra/operators/{name}.py" for name in ("fused", "tiles")),
         *(f"src/bulkedge/models/{name}.py" for name in READING),
     ]
+if not find_spec("dash"):
+    collect_ignore_glob += [f"src/bulkedge/explore/{name}.py" for name in ("app", "layout", "matrix_page")]
 if not find_spec("triton"):
     collect_ignore_glob += ["src/bulkedge/nn/kernels.py", "src/bulkedge/spectra/operators/kernels.py"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-MOVES, PASSES = 9, 4
+MOVES, PASSES = 5, 6
 """Moves of each slider, and how often each is made."""
 VARIED = {
     "heads": "popularity={:g}",
@@ -91,11 +91,11 @@ def main() -> None:
             taken = measured(browser, f"http://127.0.0.1:{server.port}", name)
             rows.append((name, len(taken), *np.quantile(taken, [0.5, 0.95, 1.0])))
             print(*rows[-1], os.getloadavg()[0], flush=True)
+            if not sys.argv[1:]:
+                write(rows)  # after every room: a run that is stopped has told something
         browser.close()
     server.shutdown()
     server.app.config["JOBS"].stop()
-    if not sys.argv[1:]:
-        write(rows)
 
 
 def write(rows: list[tuple[str, int, float, float, float]]) -> None:
@@ -108,8 +108,8 @@ def write(rows: list[tuple[str, int, float, float, float]]) -> None:
         "",
         "Milliseconds from the move of a slider to the frame with its curve, in Chromium without a window on the same",
         "machine: the request, the theory, the answer and the drawing.",
-        f"Each move was made {PASSES} times, with another parameter a little different so that no law was known already,",
-        "and the fastest counts: the cost without the machine's neighbours.",
+        f"Each move was made {PASSES} times, with another parameter a little different so that no law was known",
+        "already, and the fastest counts: the cost without the machine's neighbours.",
         f"`python -m benchmarks.explore`, {when},",
         f"{where}.",
         "",
@@ -119,7 +119,6 @@ def write(rows: list[tuple[str, int, float, float, float]]) -> None:
         "",
     ]
     path.write_text("\n".join(lines))
-    print(path)
 
 
 if __name__ == "__main__":

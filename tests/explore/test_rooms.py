@@ -4,7 +4,9 @@ import csv
 import io
 import json
 import runpy
+import warnings
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -177,6 +179,25 @@ def test_what_is_not_in_the_table_shows_the_rival_alone():
     assert len(Heads(causal=True, popularity=0.5).quick()) == 1
     assert [each.look for each in Heads().quick()] == ["theory", "rival"]
     assert "interpolated" in Heads().quick()[0].label
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [ChannelRoom, Recovery, Width, Collapse])
+def test_every_corner_of_a_room_has_a_theory_and_a_simulation(family):
+    ends = [
+        (each.domain.options[0], each.domain.options[-1])
+        if isinstance(each.domain, Choice)
+        else (each.domain.low, each.domain.high)
+        for each in family.declared()
+    ]
+    for number, values in enumerate(product(*ends)):
+        room = family(**{each.name: value for each, value in zip(family.declared(), values, strict=True)})
+        curves = theory_of(room).curves
+        assert all(each.y is None or np.all(np.isfinite(each.y)) for each in curves), room
+        if number % 16 == 0 and getattr(room, "tokens", 0) < 100:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                assert room.seen([room.simulate(0), room.simulate(1)])
 
 
 def test_large_heads_are_not_simulated_and_say_so():

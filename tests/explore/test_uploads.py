@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 import bulkedge as be
 from bulkedge.errors import DomainError
 from bulkedge.explore.fitting import fit, tail
-from bulkedge.explore.matrix import curves_of, loading, p_text, reported, script
+from bulkedge.explore.matrix import (
+    curves_of,
+    decoder_attention,
+    fit_head,
+    loading,
+    p_text,
+    reported,
+    script,
+)
 from bulkedge.explore.uploads import MOST_BYTES, content, matrix, tensors
 
 
@@ -210,6 +218,20 @@ def test_the_python_of_a_fit_runs(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "matrix.png").exists()
     with pytest.raises(DomainError):
         loading("a" * 300, None)
+
+
+@pytest.mark.slow
+def test_heads_of_the_embedded_decoder_are_read(monkeypatch):
+    default = pytest.importorskip("bulkedge.models.default")
+    begun = default.default_model(trained=False)  # training it takes half a minute
+    monkeypatch.setattr(default, "default_model", lambda: begun)
+    decoder_attention.cache_clear()
+    found = fit_head(0, 1)
+    decoder_attention.cache_clear()
+    assert found.facts["kind"] == "causal attention"
+    assert found.laws
+    with pytest.raises(DomainError):
+        fit_head(0, 4)
 
 
 def test_the_curves_of_a_fit_are_densities():

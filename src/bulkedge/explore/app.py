@@ -138,7 +138,12 @@ def _answer(app: Dash, jobs: Jobs) -> None:
                 meta=room.query(),
             )
         except BulkedgeError as error:
-            return no_update, no_update, f"No theory here: {error}", back
+            # an empty figure, and not the one of other parameters
+            known = back["query"] is not None
+            empty = (
+                plotly(room.panels(), [], dark=bool(asked.get("dark")), meta=str(back["query"])) if known else no_update
+            )
+            return empty, [], f"No theory here: {error}", back
         return drawn, fact_list(job.facts), status(room, job, cautions, exact=exact), back
 
 

@@ -91,7 +91,7 @@ def decoder_attention() -> Any:
 
     model, tokenizer = default_model()
     model.set_attn_implementation("eager")
-    ids = torch.tensor([tokenizer(sample_text("alice"))["input_ids"][:TOKENS]])
+    ids = torch.tensor([tokenizer(sample_text("alice")[:TOKENS])["input_ids"]])  # a letter is a token
     with torch.no_grad():
         found = model(ids, output_attentions=True).attentions
     return torch.cat(found).double().numpy()

@@ -91,7 +91,7 @@ class Width(Room):
     }
 
     heads: int = parameter(Choice((1, 2, 4, 8, 16, 64)), "heads H", 1)
-    inputs: int = parameter(Integers(2, 5), "inputs", 4)
+    inputs: int = parameter(Integers(2, 4), "inputs", 4)
     correlation: float = parameter(Interval(0, 0.95), "cosine of any two inputs", 0.0)
     score_variance: float = parameter(Interval(0.1, 6), "variance of a score", 4.0)
     scaling: Literal["sqrt", "linear"] = parameter(Choice(("sqrt", "linear")), "the root of the width, or it", "sqrt")
