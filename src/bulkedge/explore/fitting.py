@@ -145,7 +145,8 @@ def scores_of(attention: Real) -> tuple[float, float, Real]:
     logs = logs - logs.mean(axis=1, keepdims=True)
     columns = logs.mean(axis=0)
     scores = logs - columns
-    beta = float(np.sqrt(np.mean(scores**2)))
+    freedom = (scores.shape[0] - 1) * (scores.shape[1] - 1)  # what the means of rows and columns leave
+    beta = float(np.sqrt(np.sum(scores**2) / max(freedom, 1)))
     power = np.linalg.svd(scores, compute_uv=False) ** 2
     crowding = float(np.sum(power**2) / max(np.sum(power) ** 2, 1e-300))
     dim = 1 / max(crowding - 1 / len(scores) - 1 / scores.shape[1], 1e-6)
