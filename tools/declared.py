@@ -83,7 +83,7 @@ def of_classes() -> Record:
     """Class → parameter → domain, default and paper's value, as text."""
     found: Record = {}
     for module in pkgutil.walk_packages(bulkedge.__path__, "bulkedge."):
-        if module.name.startswith(("bulkedge.nn", "bulkedge.__main__")) or module.name.endswith(".plot"):
+        if module.name.startswith(("bulkedge.nn", "bulkedge.__main__")) or module.name.endswith((".plot", ".kernels")):
             continue
         for _, member in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             if member.__module__ == module.name and issubclass(member, Parametric) and is_dataclass(member):
