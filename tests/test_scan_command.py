@@ -274,7 +274,9 @@ def test_a_sweep_over_models_of_any_shape(bert, gpt2, tmp_path):
     # claims and figure of one of them, which has nothing before training
     study = studies()["heads/scan"](model=str(gpt2), tokens=24, draws=5)
     alone = open_sweep(tmp_path / "runs").sel(model=str(gpt2), repetition=0).isel(item=slice(4))
-    assert [claim.verdict for claim in study.claims(alone)] == ["undecided"] * 2
+    claims = study.claims(alone)
+    assert len(claims) == 2
+    assert all(claim.verdict != "holds" for claim in claims)  # its weights are random, and draws depend on its path
     assert len(study.plot(alone.assign_attrs(parameters=json.dumps(study.parameters()))).axes) == 2
 
 

@@ -157,7 +157,10 @@ def test_singular_vectors_are_complete(atoms, strength, ratio):
         outliers = law.singular_spike(strength, shape, unit="singular values").outliers
         assert sum(each.left_overlap for each in outliers) == pytest.approx(1, abs=1e-8)
         right = sum(each.right_overlap for each in outliers)
-        assert right == pytest.approx(1, abs=1e-8) if shape == 1 else right < 1
+        if shape > 1 - 1e-12:
+            assert right == pytest.approx(1, abs=1e-8)
+        else:  # less by about the share of the kernel, which may be lost in the rounding of the sum
+            assert right < 1 + (1e-8 if shape > 1 - 1e-6 else 0)
 
 
 @pytest.mark.parametrize("apart", [1e-8, 1e-9, 1e-10, 1e-11])

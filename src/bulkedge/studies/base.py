@@ -246,7 +246,7 @@ def to_install(missing: tuple[str, ...]) -> str:
         lines = metadata.requires("bulkedge") or []
     except metadata.PackageNotFoundError:  # run from its source
         lines = []
-    found = (re.match(r"([\w.-]+).*extra == ['\"](?!test)([\w-]+)['\"]", line) for line in lines)
+    found = (re.match(r"([\w.-]+).*extra == ['\"](?!test|docs)([\w-]+)['\"]", line) for line in lines)
     extra_of = {each[1].replace("-", "_").lower(): each[2] for each in found if each}
     extras = sorted({extra_of[each] for each in missing if each in extra_of})
     others = [each for each in missing if each not in extra_of]
