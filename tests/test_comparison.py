@@ -53,6 +53,18 @@ def test_values_below_the_rounding_of_the_decomposition_only_count():
     assert be.compare(spectrum_of(garbage), law).ks > 0.05
 
 
+@pytest.mark.parametrize(("zeros", "distance"), [(0.5, 0.0), (0.55, 0.0), (0.6, 0.0), (0.8, 0.2), (0.3, 0.3)])
+def test_rounding_beside_an_atom_may_be_of_the_atom_or_of_the_bulk(zeros, distance):
+    """Half of this law is at zero, a tenth below the rounding: between the two any number of zeros is right."""
+    law, n = be.MarchenkoPastur(2.0), 400
+    rounding = float(law.ppf(0.6))
+    levels = (np.arange(n) + 0.5) / n
+    values = np.where(levels < zeros, 0.0, np.maximum(law.ppf(levels), np.nextafter(rounding, np.inf)))
+    values = np.where((levels > zeros) & (levels < 0.6) & (zeros >= 0.5), rounding / 2, values)
+    found = be.compare(spectrum_of(values, rounding=rounding), law).ks
+    assert found == pytest.approx(distance, abs=1.1 / n)
+
+
 def test_outliers_are_called_and_left_out_of_the_distances():
     rng = np.random.default_rng(0)
     noise = be.Wigner(400).sample(rng)

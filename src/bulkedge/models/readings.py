@@ -73,13 +73,11 @@ class Inputs(NamedTuple):
         """
         mine, theirs = ([_kind(x) for x in (each.query, each.key, each.value)] for each in (self, other))
         masks = [
-            None if mask is None else (*_kind(mask), mask.data_ptr(), mask.stride()) for mask in self._masks(other)
+            None if mask is None else (*_kind(mask), mask.data_ptr(), mask.stride())
+            for mask in (self.visible.mask, other.visible.mask)
         ]
         same = masks[0] == masks[1] and self.visible[1:] == other.visible[1:]
         return same and mine == theirs and self.scale == other.scale
-
-    def _masks(self, other: Inputs) -> tuple[Tensor | None, Tensor | None]:
-        return self.visible.mask, other.visible.mask
 
     @property
     def entries(self) -> int:

@@ -25,6 +25,7 @@ from bulkedge.masks import Mask, MaskOrName, mask_for
 from bulkedge.spectra.dense import floating
 from bulkedge.spectra.operators.base import Difference, Operator
 from bulkedge.spectra.operators.means import MaskMean
+from bulkedge.spectra.operators.products import Products
 from bulkedge.spectra.operators.rows import RowBlocks
 
 SCALE = Interval(-1e30, 1e30)
@@ -73,7 +74,7 @@ class AttentionOperator(Operator):
         self._products = _products(backend, self.scale * query, key, self.mask)
         self.backend: str = self._products.name
         self.shape = (*query.shape[:-2], rows, keys)
-        self.like = key[..., :1, :1] if backend != "sdpa" else self._products.like
+        self.like = key[..., :1, :1]
         _check_scores(self._products)
 
     def centred(self) -> Operator:
@@ -141,7 +142,7 @@ def _arrays(query: Any, key: Any, *, keep_half: bool) -> tuple[Any, Any]:
     return pair
 
 
-def _products(backend: str, query: Any, key: Any, mask: Mask) -> Any:
+def _products(backend: str, query: Any, key: Any, mask: Mask) -> Products:
     """What computes the products: the backend that was asked for, or the best one that runs here."""
     if backend == "rows":
         return RowBlocks(query, key, mask)
@@ -164,7 +165,7 @@ def _products(backend: str, query: Any, key: Any, mask: Mask) -> Any:
     return RowBlocks(query, key, mask)
 
 
-def _check_scores(products: Any) -> None:
+def _check_scores(products: Products) -> None:
     """Refuse scores that overflow: their rows have no weights."""
     normaliser = products.log_normaliser
     if normaliser is not None and not bool(

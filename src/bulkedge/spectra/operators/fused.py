@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from bulkedge.masks import FullMask, Mask, WindowMask
+from bulkedge.spectra.operators.products import Products
 
 
-class Fused:
+class Fused(Products):
     """Products of ``softmax(q k')`` behind a mask, and of its transpose, by ``scaled_dot_product_attention``.
 
     Parameters
@@ -37,39 +38,16 @@ class Fused:
         causal = isinstance(mask, WindowMask) and mask.unlimited
         written = None if causal or isinstance(mask, FullMask) else mask.visible(query)
         self._options: dict[str, Any] = {"is_causal": causal, "attn_mask": written, "scale": 1.0}
-        self.like = query.new_empty((1, 1))
         # the kernels keep the normaliser to themselves
         self.log_normaliser = None
 
     def forward(self, block: Tensor) -> Tensor:
-        """``A V``.
-
-        Parameters
-        ----------
-        block : Tensor of shape (..., keys, k)
-            V.
-
-        Returns
-        -------
-        Tensor of shape (..., queries, k)
-            The product.
-        """
+        """``A V``."""
         with torch.no_grad():
             return torch.cat([self._attend(part)[..., :width] for part, width in self._parts(block)], -1)
 
     def backward(self, block: Tensor) -> Tensor:
-        """``A' U``.
-
-        Parameters
-        ----------
-        block : Tensor of shape (..., queries, k)
-            U.
-
-        Returns
-        -------
-        Tensor of shape (..., keys, k)
-            The product.
-        """
+        """``A' U``."""
         with torch.enable_grad():
             values = block.new_zeros((1, self.key.shape[1], self.key.shape[-2], self._width)).requires_grad_()
             output = scaled_dot_product_attention(self.query, self.key, values, **self._options)

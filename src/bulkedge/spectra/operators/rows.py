@@ -13,12 +13,13 @@ from array_api_compat import array_namespace, is_torch_array
 
 from bulkedge.masks import Mask
 from bulkedge.spectra.operators.means import seen
+from bulkedge.spectra.operators.products import Products
 
 ENTRIES = {"cpu": 2**21, "gpu": 2**27}
 """Entries of attention that are held at a time: enough for efficient products, few enough for caches and memory."""
 
 
-class RowBlocks:
+class RowBlocks(Products):
     """Products of ``softmax(q k')`` behind a mask, and of its transpose.
 
     Parameters
@@ -43,18 +44,7 @@ class RowBlocks:
         self.log_normaliser = self._normalised()
 
     def forward(self, block: Any) -> Any:
-        """``A V``.
-
-        Parameters
-        ----------
-        block : array of shape (..., keys, k)
-            V.
-
-        Returns
-        -------
-        array of shape (..., queries, k)
-            The product.
-        """
+        """``A V``."""
         parts = []
         for rows in self._blocks():
             columns, weights = self._weights(rows)
@@ -62,18 +52,7 @@ class RowBlocks:
         return array_namespace(block).concat(parts, axis=-2)
 
     def backward(self, block: Any) -> Any:
-        """``A' U``.
-
-        Parameters
-        ----------
-        block : array of shape (..., queries, k)
-            U.
-
-        Returns
-        -------
-        array of shape (..., keys, k)
-            The product.
-        """
+        """``A' U``."""
         xp, width = array_namespace(block), block.shape[-1]
         total = None
         for rows in self._blocks():

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bulkedge.masks import FullMask, Mask, WindowMask
+from bulkedge.spectra.operators.products import Products
 
 TRITON = find_spec("triton") is not None
 """Whether kernels can be compiled."""
@@ -70,7 +71,7 @@ def split(tensor: Tensor, parts: int) -> Tensor:
     return found
 
 
-class Tiles:
+class Tiles(Products):
     """Products of ``softmax(q k')`` behind a mask, and of its transpose, by Triton's kernels.
 
     Parameters
@@ -99,33 +100,11 @@ class Tiles:
         self._normalise()
 
     def forward(self, block: Tensor) -> Tensor:
-        """``A V``.
-
-        Parameters
-        ----------
-        block : Tensor of shape (..., keys, k)
-            V.
-
-        Returns
-        -------
-        Tensor of shape (..., queries, k)
-            The product.
-        """
+        """``A V``."""
         return self._multiplied(self._query, self._key, block, transposed=False)
 
     def backward(self, block: Tensor) -> Tensor:
-        """``A' U``.
-
-        Parameters
-        ----------
-        block : Tensor of shape (..., queries, k)
-            U.
-
-        Returns
-        -------
-        Tensor of shape (..., keys, k)
-            The product.
-        """
+        """``A' U``."""
         return self._multiplied(self._key, self._query, block, transposed=True)
 
     @property

@@ -1,0 +1,51 @@
+"""What computes the products of an attention operator: the interface that every backend has."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+
+class Products(ABC):
+    """Products of ``A = softmax(q k')`` behind a mask, and of its transpose; A is never formed.
+
+    Attributes
+    ----------
+    name : str
+        What ``backend`` of an operator calls it.
+    log_normaliser : array of shape (..., queries), optional
+        ``log sum exp`` of the scores of each row; None where a kernel keeps it to itself.
+    """
+
+    name: ClassVar[str]
+    log_normaliser: Any
+
+    @abstractmethod
+    def forward(self, block: Any) -> Any:
+        """``A V``.
+
+        Parameters
+        ----------
+        block : array of shape (..., keys, k)
+            V.
+
+        Returns
+        -------
+        array of shape (..., queries, k)
+            The product.
+        """
+
+    @abstractmethod
+    def backward(self, block: Any) -> Any:
+        """``A' U``.
+
+        Parameters
+        ----------
+        block : array of shape (..., queries, k)
+            U.
+
+        Returns
+        -------
+        array of shape (..., keys, k)
+            The product.
+        """
