@@ -26,13 +26,20 @@ def assert_rounded_once(found, reference):
     assert error.max() <= SUMS
 
 
-def running(target, source, scale, adjoint):
-    """``target - scale C source`` in torch, with all that autograd needs."""
-    counts = torch.arange(1, target.shape[-2] + 1, device=target.device)[:, None]
+def running(  # noqa: PLR0913
+    target, source, *, keep=1.0, own=0.0, scale=1.0, adjoint=False, heads=None
+):
+    """``keep target + own source - scale C source`` in torch."""
+    heads = target.shape[1] if heads is None else heads
+    counts = torch.arange(1, source.shape[-2] + 1, device=source.device)[:, None]
     if adjoint:
         sums = (source / counts).flip(-2).cumsum(-2).flip(-2)
-        return target - scale * sums.unflatten(1, (target.shape[1], -1)).sum(2)
-    return target - scale * (source.cumsum(-2) / counts).repeat_interleave(target.shape[1] // source.shape[1], 1)
+        sums, plain = (each.unflatten(1, (heads, -1)).sum(2) for each in (sums, source))
+    else:
+        sums = source.cumsum(-2) / counts
+        sums, plain = (each.repeat_interleave(heads // source.shape[1], 1) for each in (sums, source))
+    less = own * plain - scale * sums
+    return less if target is None else keep * target + less
 
 
 def centred(value, weights, adjoint):
@@ -46,8 +53,11 @@ def weights(batch, heads, tokens):
 
 
 def check_running(target, source, adjoint):
-    found = fused.less_running_mean(target, source, 0.7, adjoint)
-    assert_rounded_once(found, running(target.double(), source.double(), 0.7, adjoint))
+    for coefficients in ({"scale": 0.7}, {"keep": 0.8, "own": -0.5, "scale": 0.3}):
+        found = fused.less_running_mean(target, source, **coefficients, adjoint=adjoint)
+        assert_rounded_once(found, running(target.double(), source.double(), **coefficients, adjoint=adjoint))
+    options = {"own": -0.5, "scale": 0.3, "adjoint": adjoint, "heads": target.shape[1]}
+    assert_rounded_once(fused.less_running_mean(None, source, **options), running(None, source.double(), **options))
 
 
 @gpu
@@ -109,9 +119,9 @@ LAYOUTS = {
 def test_layouts(layout):
     target, source = (normal(2, 3, 333, 64, seed=seed) for seed in (0, 1))
     for adjoint in (False, True):
-        expected = fused.less_running_mean(target, source, 1.0, adjoint)
+        expected = fused.less_running_mean(target, source, adjoint=adjoint)
         for one, other in ((LAYOUTS[layout](target), source), (target, LAYOUTS[layout](source))):
-            assert torch.equal(fused.less_running_mean(one, other, 1.0, adjoint), expected)
+            assert torch.equal(fused.less_running_mean(one, other, adjoint=adjoint), expected)
     expected = fused.centred(target, None, adjoint=False)
     assert torch.equal(fused.centred(LAYOUTS[layout](target), None, adjoint=False), expected)
     one_gradient = torch.ones(1, 1, 1, 1, device="cuda", dtype=target.dtype).expand_as(target)  # as a sum sends back
@@ -234,30 +244,68 @@ def test_what_the_kernels_do_not_take():
         assert gap_free_attention(other, other, other, is_causal=True).shape == other.shape
 
 
-def test_the_gradient_comes_back_in_one_pass(monkeypatch):
-    """The wiring needs no GPU: with torch in the place of the kernel, in double precision."""
+@pytest.fixture
+def on_a_processor(monkeypatch):
+    """The wiring needs no GPU: with torch in the place of the kernels, in double precision."""
     calls = []
 
-    def kernel(target, source, scale, adjoint):
-        calls.append(adjoint)
-        return running(target, source, scale, adjoint)
+    def kernel(launch, target, source, *rest):
+        options = dict(zip(("keep", "own", "scale", "adjoint", "heads"), rest, strict=True))
+        calls.append((launch is fused._launch, target is not None, options["adjoint"]))
+        return running(target, source, **options)
 
-    q, k, v = (normal(2, heads, 9, 4, seed=heads, dtype=torch.double, device="cpu") for heads in (4, 2, 2))
-    made = [each.requires_grad_() for each in (q, k, v)]
-    options = {"is_causal": True, "enable_gqa": True, "beta": 0.8, "gamma": 0.5}
-    expected = shaped_attention(*made, **options)
-    monkeypatch.setattr(fused, "takes", lambda _: True)
-    monkeypatch.setattr(fused, "_subtract", kernel)
-    found = shaped_attention(*made, **options)
+    monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
+    monkeypatch.setattr(fused, "_run", kernel)
+    return calls
+
+
+def doubles(heads=4, shared=4, tokens=9):
+    sizes = enumerate((heads, shared, shared))
+    made = [normal(2, tokens, each, 8, seed=seed, dtype=torch.double, device="cpu") for seed, each in sizes]
+    return [each.transpose(1, 2).requires_grad_() for each in made]
+
+
+def explicit(q, k, v, coefficients):
+    alpha, beta, gamma = coefficients
+    seen = torch.ones(q.shape[-2], q.shape[-2], dtype=q.dtype, device=q.device).tril()
+    attention = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(seen == 0, -torch.inf).softmax(-1)
+    return alpha * v + (beta * attention - gamma * seen / seen.sum(-1, keepdim=True)) @ v
+
+
+@pytest.mark.parametrize("coefficients", [(0.0, 1.0, 1.0), (0.3, 0.8, 0.5), (1.0, -2.0, 0.1)])
+@pytest.mark.parametrize("shared", [4, 2])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_pass_each_way(on_a_processor, coefficients, shared, compiled):
+    """Output and gradients to rounding; the way back reads the gradient alone."""
+    made = doubles(shared=shared)
+    options = dict(zip(("alpha", "beta", "gamma"), coefficients, strict=True))
+    options |= {"is_causal": True, "enable_gqa": shared != 4}
+    attend = torch.compile(shaped_attention, fullgraph=True, backend="aot_eager") if compiled else shaped_attention
+    repeated = [made[0], *(each.repeat_interleave(4 // shared, 1) for each in made[1:])]
+    found, expected = attend(*made, **options), explicit(*repeated, coefficients)
     torch.testing.assert_close(found, expected, atol=1e-14, rtol=0)
     sent = normal(*found.shape, seed=3, dtype=torch.double, device="cpu")
-    for one, other in zip(
-        torch.autograd.grad(found, made, sent), torch.autograd.grad(expected, made, sent), strict=True
-    ):
+    gradients = [torch.autograd.grad(each, made, sent) for each in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, atol=1e-13, rtol=0)
-    assert calls == [False, True]
+    assert set(on_a_processor) == {(not compiled, True, False), (not compiled, False, True)}
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+def test_the_operator_keeps_the_rules_of_torch(on_a_processor, adjoint):
+    """Schema, fake tensors, autograd and compilation."""
+    assert not on_a_processor
+    target, source, _ = (each.detach().requires_grad_() for each in doubles())
+    torch.library.opcheck(fused._running_operator, (target, source, 0.8, 0.3, 0.5, adjoint, 4))
+    torch.library.opcheck(fused._running_operator, (None, source, 0.8, 0.3, 0.5, adjoint, 4))
+
+
+def test_second_derivatives_without_a_gpu(on_a_processor):
     with sdpa_kernel(SDPBackend.MATH):
-        assert torch.autograd.gradgradcheck(lambda *each: shaped_attention(*each, **options), made)
+        assert torch.autograd.gradgradcheck(
+            lambda *each: shaped_attention(*each, is_causal=True, alpha=0.3, beta=0.8), doubles(1, 1, 4)
+        )
+    assert on_a_processor
 
 
 def test_without_a_gpu_nothing_is_fused():

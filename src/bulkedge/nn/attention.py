@@ -19,14 +19,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from bulkedge.errors import DomainError
 from bulkedge.masks import FullMask, Mask, WindowMask
 from bulkedge.nn import fused
+from bulkedge.nn.sums import running_sums, wide
 
-CHUNK = 64
-"""Tokens whose running sums are one small matrix product."""
 Coefficient: TypeAlias = float | Tensor
 """A number, or a tensor with one number for each head."""
 
@@ -118,12 +117,23 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
     alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
 
-    def attend(value: Tensor) -> Tensor:
-        output = scaled_dot_product_attention(
+    def plain(value: Tensor) -> Tensor:
+        return scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-        return _times(_grouped(output, groups), beta)
 
+    def attend(value: Tensor) -> Tensor:
+        return _times(_grouped(plain(value), groups), beta)
+
+    if (
+        is_causal
+        and isinstance(alpha, float)
+        and isinstance(beta, float)
+        and isinstance(gamma, float)
+        and gamma
+        and _fused_running_mean(query, value, groups)
+    ):
+        return fused.less_running_mean(plain(value), value, keep=beta, own=alpha, scale=gamma)
     values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups)
     one_mean = not is_causal and (seen is None or all(size == 1 for size in seen.shape[-3:-1]))
     if _equals(gamma, 0):
@@ -135,55 +145,11 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         if not _equals(beta - gamma, 0):
             sums, counts = _mean(values, rows, seen, is_causal=False)
             output = _plus(output, (beta - gamma) / counts, sums)
-    elif is_causal and not isinstance(gamma, Tensor) and _fused_running_mean(query, value, groups):
-        output = fused.attend_less_running_mean(attend, value, gamma, groups)
     else:
         sums, counts = _mean(values, rows, seen, is_causal=is_causal)
         # divided in the pass that subtracts: the weights are few
         output = _plus(attend(value), -gamma / counts, sums)
     return _plus(output, alpha, _own(values, rows) if not _equals(alpha, 0) else values).flatten(-4, -3)
-
-
-def running_sums(value: Tensor) -> Tensor:
-    """Sums of the first tokens, along the second dimension from the end, accumulated in single precision.
-
-    On a GPU in chunks: there a ``cumsum`` walks through the tokens one by one with a thread for each column.
-
-    Parameters
-    ----------
-    value : Tensor
-        ``(..., tokens, dim)``.
-
-    Returns
-    -------
-    Tensor
-        Of the same shape: token i has the sum of the tokens up to i. In the type of the values, or single precision for
-        half.
-
-    Examples
-    --------
-    >>> running_sums(torch.ones(3, 1)).T
-    tensor([[1., 2., 3.]])
-    """
-    if value.dtype is torch.float16:  # whose sums may overflow
-        value = value.float()
-    if value.device.type == "cpu" or value.shape[-2] <= CHUNK:
-        return value.cumsum(-2, dtype=_wide(value.dtype)).to(value.dtype)
-    return _chunked_sums(value)
-
-
-def _chunked_sums(value: Tensor) -> Tensor:
-    """A sum over the chunks before, and a product with a triangular matrix inside."""
-    tokens, dim = value.shape[-2:]
-    if tokens % CHUNK:
-        value = pad(value, (0, 0, 0, -tokens % CHUNK))
-    chunks = value.unflatten(-2, (-1, CHUNK))
-    totals = chunks.sum(-2, dtype=_wide(value.dtype))
-    before = (totals.cumsum(-2) - totals).to(value.dtype)
-    triangle = torch.ones(CHUNK, CHUNK, dtype=value.dtype, device=value.device).tril()
-    flat = chunks.reshape(-1, CHUNK, dim)
-    sums = torch.baddbmm(before.reshape(-1, 1, dim), triangle.expand(len(flat), -1, -1), flat)
-    return sums.view(chunks.shape).flatten(-3, -2)[..., :tokens, :]
 
 
 def _centred(values: Tensor, weights: Tensor | None) -> Tensor:
@@ -207,11 +173,11 @@ class _Centred(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, weights: Tensor | None) -> Tensor:
         """``(I - 1 w') V``, with uniform weights unless some are given."""
-        wide = _wide(values.dtype)
+        dtype = wide(values.dtype)
         if weights is None:
-            mean = values.mean(-2, keepdim=True, dtype=wide)
+            mean = values.mean(-2, keepdim=True, dtype=dtype)
         else:
-            mean = (values * weights).sum(-2, keepdim=True, dtype=wide)
+            mean = (values * weights).sum(-2, keepdim=True, dtype=dtype)
         return torch.sub(values, mean, out=torch.empty_like(values))
 
     @staticmethod
@@ -259,28 +225,23 @@ def _seen(mask: Tensor | None, groups: int) -> Tensor | None:
 
 def _weights(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """Uniform over the keys of the only row, as a column."""
-    return (seen.to(_wide(dtype)) / seen.sum(-1, keepdim=True).clamp(min=1)).mT
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What sums are accumulated in."""
-    return torch.promote_types(dtype, torch.float32)
+    return (seen.to(wide(dtype)) / seen.sum(-1, keepdim=True).clamp(min=1)).mT
 
 
 def _mean(values: Tensor, rows: int, seen: Tensor | None, *, is_causal: bool) -> tuple[Tensor, Tensor]:
     """The mean of the values that each row may see, as sums over counts; one row if all rows have the same."""
-    tokens, wide = values.shape[-2], _wide(values.dtype)
+    tokens, dtype = values.shape[-2], wide(values.dtype)
     if is_causal:
         counts = torch.arange(1, rows + 1, device=values.device).clamp(max=tokens)
         sums = running_sums(values[..., :rows, :])
         if rows > tokens:
             sums = torch.cat([sums, sums[..., -1:, :].expand(*sums.shape[:-2], rows - tokens, -1)], dim=-2)
-        return sums, counts[:, None].to(wide)
+        return sums, counts[:, None].to(dtype)
     if seen is None:
-        return values.sum(-2, keepdim=True, dtype=wide), torch.full((1, 1), tokens, dtype=wide, device=values.device)
-    counts = seen.sum(-1, keepdim=True).clamp(min=1).to(wide)
+        return values.sum(-2, keepdim=True, dtype=dtype), torch.full((1, 1), tokens, dtype=dtype, device=values.device)
+    counts = seen.sum(-1, keepdim=True).clamp(min=1).to(dtype)
     if values.dtype is torch.float16 or seen.shape[-2] == 1:  # sums may overflow, or one row costs little
-        values = values.to(wide)
+        values = values.to(dtype)
     return torch.einsum("...ts,...sd->...td", seen.to(values.dtype), values), counts
 
 

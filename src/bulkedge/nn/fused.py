@@ -8,8 +8,7 @@ Autograd, ``torch.compile`` and CUDA graphs take both maps; ``torch.func`` does 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,6 +23,8 @@ PROGRAMS = 512
 """How many of them keep a GPU busy."""
 SEGMENTS = 64
 """The most that a head is cut into."""
+REMEMBERED = 4096
+"""Launches whose kernels are kept at hand."""
 TRITON = find_spec("triton") is not None
 """Whether kernels can be compiled."""
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -50,8 +51,14 @@ def takes(value: Tensor) -> bool:
         and value.dim() == 4
         and value.numel() > 0
         and value.shape[-1] <= 256
-        and torch.cuda.get_device_properties(value.device).major >= 8  # bfloat16
+        and _recent(value.device.index)
     )
+
+
+@cache
+def _recent(device: int) -> bool:
+    """Whether the GPU has bfloat16."""
+    return torch.cuda.get_device_properties(device).major >= 8
 
 
 def centred(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
@@ -76,58 +83,43 @@ def centred(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # 
     return _Centred.apply(value, weights, adjoint)
 
 
-def less_running_mean(target: Tensor, source: Tensor, scale: float, adjoint: bool) -> Tensor:  # noqa: FBT001
-    """``target - scale C source`` with the running mean ``C``, or with its transpose; ``(batch, heads, tokens, dim)``.
+def less_running_mean(  # noqa: PLR0913 - a linear combination
+    target: Tensor | None,
+    source: Tensor,
+    *,
+    keep: float = 1.0,
+    own: float = 0.0,
+    scale: float = 1.0,
+    adjoint: bool = False,
+    heads: int | None = None,
+) -> Tensor:
+    """``keep target + own source - scale C source`` with the running mean ``C``, ``(batch, heads, tokens, dim)``.
 
-    Heads of `target` may share those of `source`; for the adjoint it is the other way round, and shared ones add up.
+    Heads of `target` may share those of `source`. For the adjoint C is transposed and it is the other way round: heads
+    that share one add up.
 
     Parameters
     ----------
-    target : Tensor
-        What to subtract from.
+    target : Tensor or None
+        What to subtract from; nothing is read for None, which is zero.
     source : Tensor
         Whose running mean.
-    scale : float
-        Its factor.
+    keep, own, scale : float
+        Coefficients.
     adjoint : bool
         Whether to apply the transpose, as gradients need it.
+    heads : int, optional
+        Of the result, where there is no target; as many as the source has unless given.
 
     Returns
     -------
     Tensor
         Of the shape and type of the target.
     """
-    return _Less.apply(target, source, scale, adjoint)
-
-
-def attend_less_running_mean(attend: Callable[[Tensor], Tensor], value: Tensor, scale: float, groups: int) -> Tensor:
-    """``attend(value) - scale C value`` with the running mean ``C``, ``(batch, heads, groups, tokens, dim)``.
-
-    The gradient with respect to `value` has two parts, through `attend` and through the running mean. The kernel that
-    computes the second part adds the first to it, so that no pass over memory is spent on their sum.
-
-    Parameters
-    ----------
-    attend : callable
-        From values ``(batch, heads, tokens, dim)`` to ``(batch, heads, groups, tokens, dim)``.
-    value : Tensor
-        ``(batch, heads, tokens, dim)``.
-    scale : float
-        Factor of the running mean.
-    groups : int
-        How many heads of queries share one of values.
-
-    Returns
-    -------
-    Tensor
-        ``(batch, heads, groups, tokens, dim)``.
-    """
-    if value.requires_grad and torch.is_grad_enabled():
-        value, mean = _Promise.apply(value, scale, groups)
-        output = _Keep.apply(attend(value).flatten(1, 2), mean, value, scale)
-    else:
-        output = _subtract(attend(value).flatten(1, 2), value, scale, adjoint=False)
-    return output.unflatten(1, (-1, groups))
+    heads = (source if target is None else target).shape[1] if heads is None else heads
+    if torch.compiler.is_compiling():
+        return _running_operator(target, source, keep, own, scale, adjoint, heads)
+    return _Running.apply(target, source, keep, own, scale, adjoint, heads)
 
 
 class _Centred(torch.autograd.Function):
@@ -143,47 +135,22 @@ class _Centred(torch.autograd.Function):
         return centred(gradients[0], weights, adjoint=not ctx.adjoint), None, None
 
 
-class _Less(torch.autograd.Function):
+class _Running(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, target: Tensor, source: Tensor, scale: float, adjoint: bool) -> Tensor:  # noqa: FBT001
-        ctx.shape, ctx.scale, ctx.adjoint = source.shape, scale, adjoint
-        return _subtract(target, source, scale, adjoint)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        (gradient,) = gradients
-        nothing = gradient.new_zeros(ctx.shape)
-        return gradient, less_running_mean(nothing, gradient, ctx.scale, adjoint=not ctx.adjoint), None, None
-
-
-class _Promise(torch.autograd.Function):
-    """The values, and a tensor without memory in the place of ``-scale C value``, of the shape of the output."""
+    def forward(ctx: Any, target: Tensor | None, source: Tensor, *rest: Any) -> Tensor:
+        ctx.rest, ctx.heads = rest, source.shape[1]
+        return _run(_launch, target, source, *rest)
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, scale: float, groups: int) -> tuple[Tensor, Tensor]:
-        ctx.scale = scale
-        batch, heads, tokens, dim = value.shape
-        return value.view_as(value), value.new_empty(1).expand(batch, heads * groups, tokens, dim)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        attended, mean = gradients
-        return less_running_mean(attended, mean, ctx.scale, adjoint=True), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return *_differentiate_running(ctx, *gradients), None, None, None, None, None
 
 
-class _Keep(torch.autograd.Function):
-    """``output - scale C value``, computed here; autograd sees it as the sum of `output` and the promised mean.
-
-    So the gradient goes to both unchanged, and :class:`_Promise` turns that of the mean into one of the values.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, mean: Tensor, value: Tensor, scale: float) -> Tensor:  # noqa: ARG004
-        return _subtract(output, value, scale, adjoint=False)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ARG004
-        return gradients[0], gradients[0], None, None
+def _differentiate_running(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Gradients of target and source: the second is the same map with C transposed, of the gradient alone."""
+    keep, own, scale, adjoint, _ = ctx.rest
+    through = None if not ctx.needs_input_grad[0] else gradient if keep == 1 else keep * gradient
+    return through, less_running_mean(None, gradient, own=own, scale=scale, adjoint=not adjoint, heads=ctx.heads)
 
 
 def _centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
@@ -194,11 +161,6 @@ def _centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # 
     return (_centre_operator if torch.compiler.is_compiling() else _launch_centre)(value, weights, adjoint)
 
 
-def _subtract(target: Tensor, source: Tensor, scale: float, adjoint: bool) -> Tensor:  # noqa: FBT001
-    launch = _subtract_operator if torch.compiler.is_compiling() else _launch_run
-    return launch(target, source, scale, adjoint)
-
-
 def _launch_centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
     from bulkedge.nn import kernels
 
@@ -207,7 +169,7 @@ def _launch_centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tens
     kind = "ones" if weights is None or adjoint else "given"
     given = value if weights is None else weights.contiguous()
     with torch.cuda.device(value.device):
-        totals = _totals(value, given, cut, CENTRE, kind)
+        totals = _totals(_launch, value, given, cut, CENTRE, kind)
         kernels.centre[_grid(cut[0] * heads * len(value), dim)](
             *(value, given, result, totals, tokens, dim, heads, *cut),
             *(*value.stride()[:3], *result.stride()[:3]),
@@ -217,28 +179,104 @@ def _launch_centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tens
     return result
 
 
-def _launch_run(target: Tensor, source: Tensor, scale: float, adjoint: bool) -> Tensor:  # noqa: FBT001
+_centre_operator: Any = torch.library.custom_op(
+    "bulkedge::centre", _launch_centre, mutates_args=(), device_types="cuda"
+)
+_centre_operator.register_fake(lambda tensor, *_: _like(tensor))
+
+
+def _compiled_running(  # noqa: PLR0913, PLR0917
+    target: Tensor | None,
+    source: Tensor,
+    keep: float,
+    own: float,
+    scale: float,
+    adjoint: bool,  # noqa: FBT001
+    heads: int,
+) -> Tensor:
+    """What the compiler sees: it launches the kernels by itself, without Python in between."""
+    return _run(_wrapped_launch, target, source, keep, own, scale, adjoint, heads)
+
+
+def _keep_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    ctx.rest, ctx.heads = inputs[2:], inputs[1].shape[1]
+
+
+_running_operator: Any = torch.library.triton_op("bulkedge::less_running_mean", _compiled_running, mutates_args=())
+_running_operator.register_autograd(
+    lambda ctx, gradient: (*_differentiate_running(ctx, gradient), None, None, None, None, None),
+    setup_context=_keep_context,
+)
+
+
+def _wrapped_launch(  # noqa: PLR0913, PLR0917 - as _launch has them
+    kernel: Any, grid: Any, tensors: Any, factors: Any, numbers: Any, constants: Any, warps: int
+) -> None:
+    torch.library.wrap_triton(kernel)[grid](*tensors, *factors, *numbers, *constants, num_warps=warps)
+
+
+def _run(  # noqa: PLR0913, PLR0917
+    launch: Any,
+    target: Tensor | None,
+    source: Tensor,
+    keep: float,
+    own: float,
+    scale: float,
+    adjoint: bool,  # noqa: FBT001
+    heads: int,
+) -> Tensor:
     from bulkedge.nn import kernels
 
-    target, source, result, cut, (block, warps) = _rows(target), _rows(source), _like(target), _cut(target, RUN[0]), RUN
-    _, heads, tokens, dim = target.shape
+    source, (block, warps) = _rows(source), RUN
+    batch, _, tokens, dim = source.shape
+    if target is None:
+        out = source.new_empty(batch, tokens, heads, dim).transpose(1, 2) if heads != source.shape[1] else _like(source)
+    else:
+        target = _rows(target)
+        out = _like(target)
+    segments, length = _cut(out, block)
     group = source.shape[1] // heads if adjoint else heads // source.shape[1]
-    with torch.cuda.device(target.device):
-        totals = _totals(source, source, cut, RUN, *(("counts", group) if adjoint else ("ones", 1)))
-        kernels.run[_grid(cut[0] * heads * len(target), dim)](
-            *(target, source, result, totals, scale, tokens, dim, heads, *cut),
-            *(*target.stride()[:3], *source.stride()[:3], *result.stride()[:3]),
-            *(group, adjoint, cut[0] > 1, SEGMENTS, block, _width(dim)),
-            num_warps=warps,
+    with torch.cuda.device(source.device):
+        kind = ("counts", group) if adjoint else ("ones", 1)
+        given = out if target is None else target
+        launch(
+            kernels.run,
+            _grid(segments * heads * batch, dim),
+            (given, source, out, _totals(launch, source, source, (segments, length), RUN, *kind)),
+            (float(keep), float(own), float(scale)),
+            (tokens, dim, heads, segments, length, *given.stride()[:3], *source.stride()[:3], *out.stride()[:3]),
+            (group, adjoint, target is not None, segments > 1, SEGMENTS, block, _width(dim)),
+            warps,
         )
-    return result
+    return out
 
 
-_operator = partial(torch.library.custom_op, mutates_args=(), device_types="cuda")
-_centre_operator: Any = _operator("bulkedge::centre", _launch_centre)
-_subtract_operator: Any = _operator("bulkedge::subtract_running_mean", _launch_run)
-for _each in (_centre_operator, _subtract_operator):
-    _each.register_fake(lambda tensor, *_: _like(tensor))
+def _launch(  # noqa: PLR0913, PLR0917 - what a launch has
+    kernel: Any,
+    grid: tuple[int, int],
+    tensors: tuple[Tensor, ...],
+    factors: tuple[float, ...],
+    numbers: tuple[int, ...],
+    constants: tuple[Any, ...],
+    warps: int,
+) -> None:
+    """Launch a kernel; the second time past Triton's look at all arguments, which takes longer than the launch.
+
+    What was compiled depends on the types of tensors, on whether addresses and integers are multiples of sixteen, and
+    on integers that are one: the key holds at least that.
+    """
+    alike = tuple((each.dtype, each.data_ptr() % 16) for each in tensors)
+    key = (id(kernel), tensors[0].device.index, alike, numbers, constants)
+    compiled = _compiled.get(key)
+    if compiled is not None:
+        compiled[*grid, 1](*tensors, *factors, *numbers, *constants)
+        return
+    if len(_compiled) >= REMEMBERED:
+        _compiled.clear()
+    _compiled[key] = kernel[grid](*tensors, *factors, *numbers, *constants, num_warps=warps)
+
+
+_compiled: dict[Any, Any] = {}
 
 
 def _rows(tensor: Tensor) -> Tensor:
@@ -270,7 +308,7 @@ def _cut(tensor: Tensor, block: int) -> tuple[int, int]:
 
 
 def _totals(  # noqa: PLR0913, PLR0917
-    source: Tensor, weights: Tensor, cut: tuple[int, int], size: tuple[int, int], kind: str, group: int = 1
+    launch: Any, source: Tensor, weights: Tensor, cut: tuple[int, int], size: tuple[int, int], kind: str, group: int = 1
 ) -> Tensor:
     """Weighted sums of segments, over groups of heads; for a single segment none are needed."""
     from bulkedge.nn import kernels
@@ -279,9 +317,13 @@ def _totals(  # noqa: PLR0913, PLR0917
     if segments == 1:
         return source
     totals = source.new_empty(batch * heads // group, segments, dim, dtype=torch.float32)
-    kernels.sum_segments[_grid(len(totals) * segments, dim)](
-        *(source, weights, totals, tokens, dim, heads // group, *cut),
-        *(*source.stride()[:3], kind, group, block, _width(dim)),
-        num_warps=warps,
+    launch(
+        kernels.sum_segments,
+        _grid(len(totals) * segments, dim),
+        (source, weights, totals),
+        (),
+        (tokens, dim, heads // group, *cut, *source.stride()[:3]),
+        (kind, group, block, _width(dim)),
+        warps,
     )
     return totals

@@ -108,13 +108,16 @@ def centre(
 
 @triton.jit
 def run(
-    target, source, result, totals, scale, tokens, dim, heads, segments, length,
+    target, source, result, totals, keep, own, scale, tokens, dim, heads, segments, length,
     target_by_batch, target_by_head, target_by_token, source_by_batch, source_by_head, source_by_token,
     result_by_batch, result_by_head, result_by_token,
-    GROUP: tl.constexpr, ADJOINT: tl.constexpr, SEGMENTED: tl.constexpr, SEGMENTS: tl.constexpr,
+    GROUP: tl.constexpr, ADJOINT: tl.constexpr, TARGET: tl.constexpr, SEGMENTED: tl.constexpr, SEGMENTS: tl.constexpr,
     BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """``result``: the target less weighted running sums of the source, or running sums from the end for the adjoint."""
+    """``result``: ``keep`` times the target, plus ``own`` times the source, less ``scale`` times its running mean.
+
+    For the adjoint, less running sums of the source over counts, from the end. Without a `TARGET` none is read.
+    """
     program = tl.num_programs(0).to(tl.int64) - 1 - tl.program_id(0)
     head, segment = program // segments, program % segments
     target += head // heads * target_by_batch + head % heads * target_by_head
@@ -137,14 +140,17 @@ def run(
         if ADJOINT:
             for member in tl.static_range(1, GROUP):
                 terms += tl.load(source + member * source_by_head + where, mask=exists, other=0.0).to(tl.float32)
-            terms *= weight
-        total = tl.sum(terms, 0)
-        if ADJOINT:  # Triton has reverse sums, but turns the block around for them
-            sums = (before + total)[None, :] - tl.cumsum(terms, 0) + terms
+            weighted = terms * weight
+            total = tl.sum(weighted, 0)
+            # Triton has reverse sums, but turns the block around for them
+            sums = (before + total)[None, :] - tl.cumsum(weighted, 0) + weighted
         else:
+            total = tl.sum(terms, 0)
             sums = (before[None, :] + tl.cumsum(terms, 0)) * weight
         before += total
-        token, where, exists = _tile(start, target_by_token, tokens, dim, BLOCK, WIDTH)
-        less = tl.load(target + where, mask=exists, other=0.0).to(tl.float32) - scale * sums
+        less = own * terms - scale * sums
+        if TARGET:
+            token, where, exists = _tile(start, target_by_token, tokens, dim, BLOCK, WIDTH)
+            less += keep * tl.load(target + where, mask=exists, other=0.0).to(tl.float32)
         token, where, exists = _tile(start, result_by_token, tokens, dim, BLOCK, WIDTH)
         tl.store(result + where, less.to(result.dtype.element_ty), mask=exists)

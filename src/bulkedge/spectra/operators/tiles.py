@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from importlib.util import find_spec
-from math import prod
+from math import log, prod
 from typing import Any
 
 import torch
@@ -15,10 +15,12 @@ from bulkedge.spectra.operators.products import Products
 
 TRITON = find_spec("triton") is not None
 """Whether kernels can be compiled."""
-OWN, OTHER, WARPS, STAGES = 128, 64, 8, 2
-"""Tokens of a program, tokens that it meets at a time, its warps, and loads that are under way at a time."""
+OWN, OTHER, WARPS = 128, 64, 8
+"""Tokens of a program, tokens that it meets at a time, and its warps: the fastest of fifteen choices on an H200."""
 COLUMNS = 64
 """Vectors that are multiplied at a time."""
+FEW = 32
+"""Up to so many vectors leave room for one more load that is under way."""
 SMALL_SCORES = 64.0
 """Largest product of the lengths of a query and a key up to which scores in two parts are accurate to 1e-4."""
 
@@ -95,9 +97,11 @@ class Tiles(Products):
         longest = float(query.norm(dim=-1).max()) * float(key.norm(dim=-1).max())
         self._parts = parts or (2 if longest <= SMALL_SCORES else 3)
         self._vector_parts = parts or 2
-        self._query, self._key = split(query, self._parts), split(key, self._parts)
-        self.log_normaliser = query.new_empty(query.shape[:-1])
+        # the kernels know logarithms to the base two
+        self._query, self._key = split(query / log(2), self._parts), split(key, self._parts)
+        self._normaliser = query.new_empty(query.shape[:-1])
         self._normalise()
+        self.log_normaliser = log(2) * self._normaliser
 
     def forward(self, block: Tensor) -> Tensor:
         """``A V``."""
@@ -119,10 +123,10 @@ class Tiles(Products):
         width, window = self._window
         with self._device():
             kernels.normalise[-(-queries // OWN), heads](
-                *(self._query, self._key, self.log_normaliser, heads, queries, self._key.shape[2], dim, width),
-                *(window, self._parts, not self._query.is_cuda, _power(dim), OWN, OTHER),
+                *(self._query, self._key, self._normaliser, heads, queries, self._key.shape[2], width),
+                *(window, self._parts, not self._query.is_cuda, dim, _power(dim), OWN, OTHER),
                 num_warps=WARPS,
-                num_stages=STAGES,
+                num_stages=3,
             )
 
     def _multiplied(self, own: Tensor, other: Tensor, block: Tensor, *, transposed: bool) -> Tensor:
@@ -136,11 +140,11 @@ class Tiles(Products):
             result = block.new_empty((heads, owns, columns))
             with self._device():
                 kernels.multiply[-(-owns // OWN), heads](
-                    *(own, other, self.log_normaliser, vectors, result, heads, owns, others, dim, columns, width),
+                    *(own, other, self._normaliser, vectors, result, heads, owns, others, width),
                     *(transposed, window, self._parts, self._vector_parts, not own.is_cuda),
-                    *(_power(dim), _power(columns), OWN, OTHER),
+                    *(dim, _power(dim), columns, _power(columns), OWN, OTHER),
                     num_warps=WARPS,
-                    num_stages=STAGES,
+                    num_stages=3 if columns <= FEW else 2,
                 )
             found.append(result)
         return torch.cat(found, -1).reshape(*self._batch, owns, -1)

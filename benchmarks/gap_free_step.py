@@ -1,0 +1,279 @@
+"""A training step with and without the gap of its attention: what a user of gap-free attention waits for.
+
+Blocks of GPT-2 (width 768, 12 heads) or of a wide model (width 2048, heads of 128), q, k and v views of one projection,
+and the 124M GPT-2 of transformers through ``be.nn.remove_gap``. A step is a forward and a backward pass under bfloat16
+autocast and a fused AdamW; 16,384 tokens in it, whatever the context. Steps with plain fused attention and without its
+gap take turns in one process; a ratio is the median over rounds, with quartiles. ``host`` is the time until the last
+launch of a step returns: where that is longer than the GPU's work, a step waits for Python. The goal is at most 1.05
+where torch runs eagerly, 1.03 where it compiles, and 1.02 for the peak of memory.
+
+Needs torch and, for GPT-2, transformers; the second line writes the page of a measurement made elsewhere::
+
+    python -m benchmarks.gap_free_step --json docs/benchmarks/gap_free_step.json
+    python -m benchmarks.gap_free_step --read docs/benchmarks/gap_free_step.json --page docs/benchmarks/gap_free_step.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+import bulkedge as be
+from benchmarks.harness import Table, seconds
+from bulkedge.nn import gap_free_attention
+
+TITLE = "Benchmarks: a training step without the gap"
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+TOKENS = 16384 if GPU else 1024
+"""Tokens of a step, in as many sequences as the context allows."""
+ROUNDS, STEPS = (15, 5) if GPU else (5, 1)
+GOALS = {"eager": 1.05, "compiled": 1.03}
+MEMORY_GOAL = 1.02
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Blocks of a decoder, and the contexts it is trained at."""
+
+    layers: int
+    width: int
+    heads: int
+    contexts: tuple[int, ...]
+
+
+MODELS = {
+    "six blocks of GPT-2": Shape(6, 768, 12, (1024, 2048, 4096, 8192)) if GPU else Shape(2, 256, 4, (256, 1024)),
+    "wide blocks": Shape(8, 2048, 16, (2048,)) if GPU else Shape(1, 512, 4, (256,)),
+}
+
+
+class Block(nn.Module):
+    """A layer of a decoder around whatever attends."""
+
+    def __init__(self, shape: Shape, attend: Callable[..., Any]) -> None:
+        super().__init__()
+        width, self.heads, self.attend = shape.width, shape.heads, attend
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.project, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Any) -> Any:
+        """From tokens to tokens."""
+        batch, tokens, width = x.shape
+        q, k, v = (
+            each.view(batch, tokens, self.heads, -1).transpose(1, 2)
+            for each in self.project(self.norms[0](x)).split(width, -1)
+        )
+        attended = self.attend(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, tokens, width)
+        x = x + self.merge(attended)
+        return x + self.narrow(gelu(self.widen(self.norms[1](x)), approximate="tanh"))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Plain and gap-free steps of one model at one context."""
+
+    model: str
+    context: int
+    mode: str
+    plain_seconds: float
+    ratio: float
+    lower: float
+    upper: float
+    plain_host: float
+    host: float
+    plain_gib: float
+    memory_ratio: float
+
+
+def blocks(shape: Shape, context: int, attend: Callable[..., Any], *, compiled: bool) -> Callable[[], Any]:
+    """A step of a decoder's blocks."""
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(*(Block(shape, attend) for _ in range(shape.layers))).to(DEVICE)
+    inputs = torch.randn(TOKENS // context, context, shape.width, device=DEVICE)
+    optimiser = torch.optim.AdamW(model.parameters(), fused=True)
+    forward = torch.compile(model, fullgraph=True) if compiled else model
+
+    def step() -> None:
+        optimiser.zero_grad()
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = forward(inputs).float().square().mean()
+        loss.backward()
+        optimiser.step()
+
+    return step
+
+
+def gpt2(context: int, *, removed: bool, compiled: bool) -> Callable[[], Any]:
+    """A step of the 124M GPT-2 of transformers, with fresh weights and no dropout."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_positions=context, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
+    model: Any = GPT2LMHeadModel(config).to(DEVICE).train()
+    if removed:
+        be.nn.remove_gap(model)
+    inputs = torch.randint(config.vocab_size, (TOKENS // context, context), device=DEVICE)
+    optimiser = torch.optim.AdamW(model.parameters(), fused=True)
+    with torch.no_grad():  # a patched model looks at its first pass, once
+        model(input_ids=inputs[:1])
+    forward = torch.compile(model) if compiled else model
+
+    def step() -> None:
+        optimiser.zero_grad()
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = forward(input_ids=inputs, labels=inputs).loss
+        loss.backward()
+        optimiser.step()
+
+    return step
+
+
+def timed(step: Callable[[], Any], steps: int) -> tuple[float, float]:
+    """Seconds of a step, and until its last launch has returned."""
+    wait()
+    start = time.perf_counter()
+    step()
+    host = time.perf_counter() - start
+    wait()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait()
+    return (time.perf_counter() - start) / steps, host
+
+
+def wait() -> None:
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def peak(step: Callable[[], Any]) -> float:
+    """GiB that a step has at most; nothing on a CPU, where torch does not count."""
+    if not GPU:
+        return float("nan")
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    wait()
+    return torch.cuda.max_memory_allocated() / 2**30
+
+
+def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[], Any]]) -> Measurement:
+    """Both kinds of steps in turns; peaks with one of the two models on the device."""
+    made, peaks = [], []
+    for removed in (False, True):
+        if GPU:
+            torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated() / 2**30 if GPU else 0.0
+        torch._dynamo.reset()
+        step = make(removed)
+        for _ in range(3):
+            step()
+        peaks.append(peak(step) - before)
+        made.append(step)
+    rounds = [[timed(step, STEPS) for step in made] for _ in range(ROUNDS)]
+    ratios = [free[0] / plain[0] for plain, free in rounds]
+    lower, middle, upper = statistics.quantiles(ratios, n=4)
+    plain, plain_host = (statistics.median(each[0][k] for each in rounds) for k in range(2))
+    host = statistics.median(each[1][1] for each in rounds)
+    return Measurement(
+        name, context, mode, plain, middle, lower, upper, plain_host, host, peaks[0], peaks[1] / peaks[0]
+    )
+
+
+def measurements(modes: list[str], models: list[str], contexts: list[int] | None = None) -> list[Measurement]:
+    """Every model at every context, eagerly and compiled."""
+    found = []
+    for mode in modes:
+        compiled = mode == "compiled"
+        for name in models:
+            own = MODELS[name].contexts if name in MODELS else ((1024,) if GPU else (128,))
+            for context in contexts or own:
+                if name in MODELS:
+                    attends = (scaled_dot_product_attention, gap_free_attention)
+
+                    def make(removed: bool, name: str = name, context: int = context) -> Callable[[], Any]:  # noqa: FBT001
+                        return blocks(MODELS[name], context, attends[removed], compiled=compiled)  # noqa: B023
+                else:
+
+                    def make(removed: bool, name: str = name, context: int = context) -> Callable[[], Any]:  # noqa: FBT001, ARG001
+                        return gpt2(context, removed=removed, compiled=compiled)  # noqa: B023
+
+                found.append(measure(name, context, mode, make))
+                print(found[-1], flush=True)
+    return found
+
+
+def tables(found: list[Measurement]) -> list[Table]:
+    """One for each mode."""
+    headings = ["model", "context", "plain step", "gap-free / plain", "quartiles", "host, plain", "host", "plain peak"]
+    result = []
+    for mode in dict.fromkeys(each.mode for each in found):
+        rows = [each for each in found if each.mode == mode]
+        met = sum(each.ratio <= GOALS[mode] for each in rows)
+        fit = sum(each.memory_ratio <= MEMORY_GOAL for each in rows)
+        note = f"{met} of {len(rows)} at most {GOALS[mode]}; memory: {fit} of {len(rows)} at most {MEMORY_GOAL}."
+        table = Table(mode.capitalize(), [*headings, "memory, gap-free / plain"], note)
+        for each in rows:
+            spread, memory = f"{each.lower:.3f} to {each.upper:.3f}", f"{each.memory_ratio:.3f}"
+            times = [seconds(value) for value in (each.plain_host, each.host)]
+            table.add(
+                *(each.model, str(each.context), seconds(each.plain_seconds), f"{each.ratio:.3f}", spread, *times),
+                *(f"{each.plain_gib:.2f} GiB", memory),
+            )
+        result.append(table)
+    return result
+
+
+def written(found: list[Measurement]) -> dict[str, Any]:
+    """Numbers and where they come from, for JSON."""
+    device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
+    about = {"device": device, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__}
+    return about | {"tokens": TOKENS, "measurements": [asdict(each) for each in found]}
+
+
+def page(numbers: dict[str, Any]) -> str:
+    """Markdown of what was written."""
+    about = f"Measured on one {numbers['device']}, torch {numbers['torch']}, {numbers['date']}."
+    found = [Measurement(**each) for each in numbers["measurements"]]
+    return "\n\n".join(
+        [f"# {TITLE}\n\n{(__doc__ or '').strip()}\n\n{about}", *(each.markdown() for each in tables(found))]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=TITLE)
+    parser.add_argument("--json", type=Path, help="where to write the numbers")
+    parser.add_argument("--read", type=Path, help="numbers written before, instead of a measurement")
+    parser.add_argument("--page", type=Path, help="where to write a page of tables")
+    parser.add_argument("--modes", nargs="*", choices=tuple(GOALS), default=list(GOALS))
+    parser.add_argument("--models", nargs="*", choices=(*MODELS, "GPT-2"), default=[*MODELS, "GPT-2"])
+    parser.add_argument("--contexts", nargs="*", type=int, help="tokens of a sequence, instead of each model's own")
+    chosen = parser.parse_args()
+    if chosen.read:
+        numbers = json.loads(chosen.read.read_text())
+    else:
+        numbers = written(measurements(chosen.modes, chosen.models, chosen.contexts))
+    for table in tables([Measurement(**each) for each in numbers["measurements"]]):
+        print(table.text())
+    if chosen.json:
+        chosen.json.write_text(json.dumps(numbers, indent=1))
+    if chosen.page:
+        chosen.page.write_text(page(numbers))
+
+
+if __name__ == "__main__":
+    main()
