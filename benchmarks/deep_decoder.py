@@ -76,8 +76,9 @@ class Design:
         What multiplies output projections at the start.
     level : bool
         Whether rows of attention are brought to the same power, by what the theory says that is for so many keys.
-    silent : bool
-        Whether queries start at zero: attention is uniform then, and shaped attention the identity.
+    beta : float
+        Standard deviation of scores at the start, if there are no `scales`. At zero, where queries vanish and keys do
+        not, attention is uniform, and shaped attention the identity.
     warm_up : bool
         Whether the learning rate rises from zero.
     scales : Scales, optional
@@ -92,7 +93,7 @@ class Design:
     mlp: bool = False
     branch: float = 1.0
     level: bool = False
-    silent: bool = False
+    beta: float = BETA
     warm_up: bool = True
     scales: Scales | None = None
 
@@ -156,10 +157,11 @@ class Decoders:
 
         drawn = {"letters": gaussian(LETTERS, width, 1.0)}
         scales = self.design.scales
-        scores = math.sqrt((scales.beta if scales else BETA) / width)
+        beta = scales.beta if scales else self.design.beta
+        scores = math.sqrt((beta or BETA) / width)
         for layer in layers:
             value, out = (scales.value_gains[layer], scales.weights[layer]) if scales else (1.0, self.design.branch)
-            query = gaussian(width, width, scores) * (not self.design.silent)
+            query = gaussian(width, width, scores) * (beta > 0)
             maps = [query, gaussian(width, width, scores), orthogonal(value)]
             drawn[f"in {layer}"] = torch.cat(maps, 1)
             drawn[f"out {layer}"] = orthogonal(out)
@@ -182,7 +184,7 @@ class Decoders:
         width, head_dim = self.size.width, self.size.width // self.size.heads
         counts = np.unique(np.round(np.geomspace(2, self.size.context, 24))).astype(int)
         gap = self.design.coefficients[2] == 0
-        powers = [attended_power(BETA, int(each), width, head_dim, gap=gap) for each in counts]
+        powers = [attended_power(self.design.beta, int(each), width, head_dim, gap=gap) for each in counts]
         every = np.arange(1, self.size.context + 1)
         logs = np.interp(np.log(every), np.log(counts), np.log(powers))
         return torch.tensor(np.exp(-logs / 2)[:, None], dtype=self.dtype, device=device)
@@ -194,11 +196,18 @@ class Decoders:
         return {name: each.unflatten(1, shape) for (name, shape), each in zip(self.shapes.items(), split, strict=True)}
 
     def logits(self, letters: Tensor, watch: Callable[[int, Tensor], Tensor] | None = None) -> Tensor:
-        """Of the next letter, (decoder, sequence, token, letter), for letters (decoder, sequence, token).
+        """Of the next letter, (decoder, sequence, token, letter), for letters (decoder, sequence, token)."""
+        parts = self.parts()
+        return self._linear(self.signal(letters, parts, watch), parts["read"])
+
+    def signal(
+        self, letters: Tensor, parts: dict[str, Tensor], watch: Callable[[int, Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """Tokens after the last layer, (decoder, sequence, token, dimension), normed if the design has norms.
 
         `watch` sees the branch of attention of each layer, and may change it.
         """
-        parts, design = self.parts(), self.design
+        design = self.design
         apart = LETTERS * torch.arange(self.count, device=letters.device).view(-1, 1, 1)
         signal = embedding(letters + apart, parts["letters"].flatten(0, 1)).float()
         for layer in range(self.depth):
@@ -210,8 +219,20 @@ class Decoders:
                 inputs = self._normed(signal) if design.norm == "pre" else signal
                 hidden = gelu(self._linear(inputs, parts[f"up {layer}"]))
                 signal = self._joined(signal, self._linear(hidden, parts[f"down {layer}"]))
-        last = signal if design.norm == "none" else self._normed(signal)
-        return self._linear(last, parts["read"])
+        return signal if design.norm == "none" else self._normed(signal)
+
+    @torch.no_grad()
+    def cosine(self, text: Tensor) -> Tensor:
+        """Mean cosine of two tokens of a sequence after the last layer, for each decoder; tokens of size zero left out.
+
+        The first token of a decoder without its gap and without skip connections is one of these.
+        """
+        signal = self.signal(text[..., :-1], self.parts()).double()
+        norms = signal.norm(dim=-1, keepdim=True)
+        count = (norms > 0).sum(-2).double()
+        units = torch.where(norms > 0, signal / norms, 0.0)
+        pairs = units.sum(-2).square().sum(-1, keepdim=True) - count
+        return (pairs / (count * (count - 1)).clamp(min=1)).flatten(1).mean(1)
 
     def _joined(self, signal: Tensor, branch: Tensor) -> Tensor:
         joined = self.design.skip * signal + branch.float() if self.design.skip else branch
@@ -287,12 +308,15 @@ class Adam:
         self.warm = max(1, round(WARM_UP * steps)) if warm_up else 1
         self.rates = torch.tensor(rates, device=weights.device)[:, None]
         self.first, self.second = torch.zeros_like(weights), torch.zeros_like(weights)
+        self.start = torch.zeros(len(weights))
 
     @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
         """One step; a row with a gradient that is no number stays where it is."""
         self.count += 1
         norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+        if self.count == 1:
+            self.start = norm.flatten()
         gradient = torch.where(norm.isfinite(), gradient * (CLIP / norm.clamp(min=CLIP)), 0.0)
         share = (self.count - self.warm) / max(1, self.steps - self.warm)
         falling = LAST + (1 - LAST) * (1 + math.cos(math.pi * min(max(share, 0.0), 1.0))) / 2
@@ -330,12 +354,14 @@ def train(  # noqa: PLR0913, PLR0917 - a run
     -------
     dict
         ``curve``: for each of the points the steps done and each decoder's mean loss since the point before; ``final``:
-        each decoder's loss on unseen text; ``steps`` done, fewer than asked for if the deadline came.
+        each decoder's loss on unseen text; ``steps`` done, fewer than asked for if the deadline came; at the start, the
+        norm of each decoder's ``gradient`` and the mean ``cosine`` of its tokens after the last layer.
     """
     decoders = Decoders(design, depth, size, seeds, device)
     text = text_for(seeds, steps * size.batch, size, device, purpose=1)
     if design.norm == "none" or design.level:
         decoders.scale_values(text[:, : size.batch])
+    cosine = decoders.cosine(text[:, : size.batch]).tolist()
     adam = Adam(decoders.weights, rates, steps, warm_up=design.warm_up)
     every, curve, recent, done = max(1, steps // points), [], [], 0
     for step in range(steps):
@@ -351,4 +377,5 @@ def train(  # noqa: PLR0913, PLR0917 - a run
     held_out = text_for(seeds, 4 * size.batch, size, device, purpose=2)
     with torch.no_grad():
         parts = [decoders.losses(part) for part in held_out.split(size.batch, 1)]
-    return {"curve": curve, "final": torch.stack(parts).mean(0).tolist(), "steps": done}
+    final = torch.stack(parts).mean(0).tolist()
+    return {"curve": curve, "final": final, "steps": done, "gradient": adam.start.tolist(), "cosine": cosine}

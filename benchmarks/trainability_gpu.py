@@ -82,7 +82,7 @@ def arms(kind: str, depth: int, size: Any) -> list[Any]:
             Design("gap kept"),
             Design("gap removed", (0.0, 1.0, 1.0)),
             Design("gap removed, rows to size", (0.0, 1.0, 1.0), level=True),
-            Design("shaped", (1.0, 1.0, 1.0), learnt=True, silent=True),
+            Design("shaped", (1.0, 1.0, 1.0), learnt=True, beta=0.0),
             Design("value skip", (1.0, 0.0, 0.0), learnt=True),
             Design("norm, gap kept", norm="post"),
             Design("norm, gap removed", (0.0, 1.0, 1.0), norm="post"),
@@ -100,7 +100,7 @@ def arms(kind: str, depth: int, size: Any) -> list[Any]:
     return [
         Design("gap kept", **common),
         Design("gap removed", (0.0, 1.0, 1.0), **common),
-        Design("shaped", (1.0, 1.0, 1.0), learnt=True, silent=True, **common),
+        Design("shaped", (1.0, 1.0, 1.0), learnt=True, beta=0.0, **common),
         *(
             Design(f"gap {name}, own scales", (0.0, 1.0, gamma), **common, scales=initial_scales(
                 *sizes, norm="pre", mask="causal", gap=not gamma

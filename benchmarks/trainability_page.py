@@ -13,6 +13,7 @@ from benchmarks.harness import Table, seconds
 from benchmarks.trainability_gpu import KINDS, TITLE
 from benchmarks.trainability_gpu import __doc__ as about_study
 
+HEADINGS = ["arm", "cosine", "gradient", "rate", "final loss", "by seed", "a step alone"]
 BASE, CHANGED = "gap kept", "gap removed"
 LOOKS = {
     "gap kept": ("#000000", "-"),
@@ -60,24 +61,41 @@ def spread(values: list[float]) -> str:
     return f"{mean(values):.3f} ± {stdev(values) / math.sqrt(len(values)):.3f}"
 
 
+def average(values: list[float | None]) -> str:
+    """Mean of what was measured at the start, over seeds."""
+    if any(each is None for each in values):
+        return "no number"
+    return f"{mean(each for each in values if each is not None):.2g}"
+
+
 def table(kind: str, depth: int, runs: list[dict[str, Any]]) -> Table:
     """Losses of all arms of one kind and depth."""
     done = [run for run in runs if "curve" in run]
     time = min((run["step_seconds"] * run["steps"] for run in done), default=0.0)
     result = Table(
         f"{kind.capitalize()}, {depth} layers",
-        ["arm", "rate", "final loss", "by seed", "a step alone", f"loss after {seconds(time)} alone"],
+        [
+            "arm",
+            "cosine",
+            "gradient",
+            "rate",
+            "final loss",
+            "by seed",
+            "a step alone",
+            f"loss after {seconds(time)} alone",
+        ],
         f"{KINDS[kind][0].upper()}{KINDS[kind][1:]}.",
     )
     for run in runs:
         if "curve" not in run:
-            result.add(run["arm"], "", run["problem"], "", seconds(run["step_seconds"]), "")
+            result.add(run["arm"], "", "", "", run["problem"], "", seconds(run["step_seconds"]), "")
             continue
         losses = ", ".join("no number" if each is None else f"{each:.3f}" for each in run["final"])
         final = spread(run["final"]) if trained(run) else "diverged"
         after = loss_after(run, time)
-        alone = seconds(run["step_seconds"])
-        result.add(run["arm"], f"{run['rate']:g}", final, losses, alone, f"{after:.3f}" if after == after else "–")  # noqa: PLR0124
+        begun = [average(run[name]) for name in ("cosine", "gradient")]
+        alone, later = seconds(run["step_seconds"]), "–" if math.isnan(after) else f"{after:.3f}"
+        result.add(run["arm"], *begun, f"{run['rate']:g}", final, losses, alone, later)
     return result
 
 
@@ -130,6 +148,7 @@ def page(numbers: dict[str, Any]) -> str:
         "![Loss against letters and against time](../images/trainability_gpu.png)",
         "The arm *gap removed* less *gap kept*, with the standard error over seeds; decided from two of them on:",
         "\n".join(verdicts(numbers)), at_edge,
+        "At the start: *cosine*, the mean over pairs of tokens after the last layer; *gradient*, its norm, not clipped.",
         *(table(*group).markdown() for group in groups(numbers)),
     ]  # fmt: skip
     return "\n\n".join(each.strip() for each in parts if each) + "\n"

@@ -74,7 +74,7 @@ def test_every_arm_runs_in_the_precision_of_a_gpu() -> None:
 
 
 def test_shaped_attention_starts_as_the_identity() -> None:
-    shaped = Design("shaped", (1.0, 1.0, 1.0), learnt=True, silent=True)
+    shaped = Design("shaped", (1.0, 1.0, 1.0), learnt=True, beta=0.0)
     skip = Design("value skip", (1.0, 0.0, 0.0), learnt=True)
     text = text_for([0], 2, SIZE, "cpu", purpose=1)
     decoders = [build(each, [0]) for each in (shaped, skip)]
@@ -100,6 +100,20 @@ def test_scaled_values_keep_the_signal(coefficients: tuple[float, float, float])
     found = []
     decoders.logits(text[..., :-1], lambda _, branch: found.append(branch.square().flatten(1).mean(1)) or branch)
     assert torch.allclose(torch.stack(found), torch.ones(4, 2), rtol=1e-3)
+
+
+def test_cosine_is_that_of_all_pairs() -> None:
+    """Against the explicit mean; and tokens of a deep stack with its gap are alike, without it they are not."""
+    text = text_for([0, 1], 2, SIZE, "cpu", purpose=1)
+    for gamma in (0.0, 1.0):
+        decoders = build(Design("", (0.0, 1.0, gamma)), [0, 1], depth=4)
+        decoders.scale_values(text)
+        found = decoders.cosine(text)
+        signal = decoders.signal(text[..., :-1], decoders.parts()).detach()[:, :, int(gamma) :]  # the first is zero
+        units = torch.nn.functional.normalize(signal.double(), dim=-1)
+        upper = torch.ones(units.shape[2], units.shape[2]).triu(1).bool()
+        assert torch.allclose(found, (units @ units.mT)[..., upper].mean((1, 2)), atol=1e-6)
+        assert (found > 0.8).all() if gamma == 0 else (found.abs() < 0.5).all()
 
 
 def test_adam_is_that_of_torch() -> None:
@@ -150,7 +164,7 @@ def fake_numbers() -> dict[str, object]:
             final = [3.0 - lower + 0.01 * seed for seed in range(3)]
             curve = [[step, [each + 1 / step for each in final]] for step in range(1, 11)]
             runs.append({"kind": kind, "depth": 2, "arm": design.name, "rate": 1e-3, "step_seconds": 0.01, "steps": 10,
-                         "final": final, "curve": curve})  # fmt: skip
+                         "final": final, "curve": curve, "cosine": [0.5] * 3, "gradient": [1.0] * 3})  # fmt: skip
     runs[0] |= {"final": [None, 3.0, 3.0], "curve": [[1, [None, 3.0, 3.0]], [10, [None, 3.0, 3.0]]]}
     del runs[3]["final"], runs[3]["curve"]
     runs[3]["problem"] = "RuntimeError: out of memory"
