@@ -223,11 +223,12 @@ class Decoders:
 
     @torch.no_grad()
     def cosine(self, text: Tensor) -> Tensor:
-        """Mean cosine of two tokens of a sequence after the last layer, for each decoder; tokens of size zero left out.
+        """Mean cosine of two tokens of a sequence after the last layer, for each decoder; the first token left out.
 
-        The first token of a decoder without its gap and without skip connections is one of these.
+        It sees itself alone: without the gap and without skip connections nothing is left of it. Nor is there of a
+        token before which all letters were the same; such tokens are left out too.
         """
-        signal = self.signal(text[..., :-1], self.parts()).double()
+        signal = self.signal(text[..., :-1], self.parts())[:, :, 1:].double()
         norms = signal.norm(dim=-1, keepdim=True)
         count = (norms > 0).sum(-2).double()
         units = torch.where(norms > 0, signal / norms, 0.0)

@@ -148,7 +148,7 @@ def page(numbers: dict[str, Any]) -> str:
         "![Loss against letters and against time](../images/trainability_gpu.png)",
         "The arm *gap removed* less *gap kept*, with the standard error over seeds; decided from two of them on:",
         "\n".join(verdicts(numbers)), at_edge,
-        "At the start: *cosine*, the mean over pairs of tokens after the last layer; *gradient*, its norm, not clipped.",
+        "At the start: *cosine*, the mean over pairs of tokens after the last layer; *gradient*, its norm.",
         *(table(*group).markdown() for group in groups(numbers)),
     ]  # fmt: skip
     return "\n\n".join(each.strip() for each in parts if each) + "\n"
