@@ -143,14 +143,14 @@ class _Running(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return *_differentiate_running(ctx, *gradients), None, None, None, None, None
+        return _differentiate_running(_Running.apply, ctx, *gradients)
 
 
-def _differentiate_running(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Gradients of target and source: the second is the same map with C transposed, of the gradient alone."""
+def _differentiate_running(again: Any, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients of all arguments: that of the source is the same map with C transposed, of the gradient alone."""
     keep, own, scale, adjoint, _ = ctx.rest
     through = None if not ctx.needs_input_grad[0] else gradient if keep == 1 else keep * gradient
-    return through, less_running_mean(None, gradient, own=own, scale=scale, adjoint=not adjoint, heads=ctx.heads)
+    return through, again(None, gradient, 0.0, own, scale, not adjoint, ctx.heads), *5 * (None,)
 
 
 def _centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
@@ -204,8 +204,7 @@ def _keep_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  #
 
 _running_operator: Any = torch.library.triton_op("bulkedge::less_running_mean", _compiled_running, mutates_args=())
 _running_operator.register_autograd(
-    lambda ctx, gradient: (*_differentiate_running(ctx, gradient), None, None, None, None, None),
-    setup_context=_keep_context,
+    lambda *given: _differentiate_running(_running_operator, *given), setup_context=_keep_context
 )
 
 
