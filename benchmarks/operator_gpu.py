@@ -6,7 +6,7 @@ Every line is measured in this run, on the device that it names:
   backward: times, and the relative error against rows in double precision on a sample of rows;
 * spectra at increasing numbers of tokens: time, peak memory, stated error, and the distance to the dense spectrum
   (where that fits), to the law of the head, and of the rival, Marchenko and Pastur's law;
-* Gram matrix and ``eigvalsh``, and once ``svdvals``, of the same matrix where they fit.
+* Gram matrix and ``eigvalsh`` of the same matrix where they fit.
 
 Run it with nothing but NumPy, SciPy, xarray, torch and Triton beside the package::
 
@@ -21,7 +21,7 @@ import json
 import platform
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ TOKENS = (16384, 131072, 1048576) if GPU else (1024,)
 PRODUCTS = (131072,) if GPU else (1024,)
 MOST_DENSE = 16384
 """Tokens up to which the matrix is decomposed too."""
+QUANTILES = 200
+"""Of the squared values, to draw the spectrum from."""
 SAMPLE = 256
 """Rows whose products are checked in double precision."""
 KINDS = {"full": {}, "qk_norm": {"qk_norm": True}, "causal": {"mask": "causal"}}
@@ -118,14 +120,12 @@ def product(tokens: int) -> dict[str, Any]:
     return lines
 
 
-def dense(operator: Any, kind: str) -> tuple[dict[str, Any], Any]:
+def dense(operator: Any) -> tuple[dict[str, Any], Any]:
     """The matrix itself, decomposed: seconds, and its spectrum by the Gram matrix in double precision."""
     matrix = operator.dense()
     single, _ = timed(lambda: torch.linalg.eigvalsh(matrix.T @ matrix), 1)
     double, squares = timed(lambda: torch.linalg.eigvalsh(matrix.double().T @ matrix.double()), 1)
     lines: dict[str, Any] = {"Gram seconds, single": single, "Gram seconds, double": double}
-    if kind == "full":
-        lines["svdvals seconds"] = peak(lambda: torch.linalg.svdvals(matrix))[0]
     return lines, be.Spectrum.of(squares.clamp_min(0).sqrt().cpu().numpy(), be.Unit.SINGULAR)
 
 
@@ -149,18 +149,20 @@ def spectrum(kind: str, tokens: int) -> dict[str, Any]:
             found = be.spectrum(operator, tolerance=TOLERANCE)
         return operator, found, [str(each.message) for each in said]
 
-    if tokens <= MOST_DENSE:
+    if tokens <= MOST_DENSE:  # compile
         job()
     taken, memory, (operator, found, said) = peak(job)
     line: dict[str, Any] = {"kind": kind, "tokens": tokens, "seconds": taken, "GiB": memory, "warnings": said}
     line |= {"stated error": found.error, "told apart from": found.rounding**2, "backend": _backend(operator)}
+    squares = found.squared().distribution()
+    line["quantiles"] = [float(squares.ppf((k + 0.5) / QUANTILES)) for k in range(QUANTILES)]
     for name, law in laws(kind, tokens).items():
         try:
             line[f"distance to {name}"] = be.compare(found.squared(), law).ks
         except be.BulkedgeError as error:
             line[f"distance to {name}"] = str(error)
-    if tokens <= MOST_DENSE:
-        more, exact = dense(operator, kind)
+    if tokens <= MOST_DENSE and kind == "full":
+        more, exact = dense(operator)
         line |= more | {"distance to the matrix": be.compare(found, exact).ks}
     return line
 
@@ -171,15 +173,17 @@ def _backend(operator: Any) -> str:
     return str(operator.backend)
 
 
-def report(tokens: list[int], products: list[int], kinds: list[str]) -> dict[str, Any]:
-    """All lines, and where they come from."""
+def report(tokens: list[int], products: list[int], kinds: list[str]) -> Iterator[dict[str, Any]]:
+    """All lines and where they come from, again after each that is added: a long run may be ended."""
     device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
     about = {"device": device, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__}
     lines = about | {"products": [product(each) for each in products], "spectra": []}
+    yield lines
     for each in tokens:
-        lines["spectra"] += [spectrum(kind, each) for kind in kinds]
-        print(json.dumps(lines["spectra"][-len(kinds) :], indent=1), flush=True)
-    return lines
+        for kind in kinds:
+            lines["spectra"].append(spectrum(kind, each))
+            print(json.dumps(lines["spectra"][-1], indent=1), flush=True)
+            yield lines
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
@@ -189,10 +193,10 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--products", type=int, nargs="*", default=list(PRODUCTS), help="tokens of the products")
     parser.add_argument("--kinds", nargs="*", choices=tuple(KINDS), default=list(KINDS), help="kinds of heads")
     chosen = parser.parse_args(arguments)
-    found = report(chosen.tokens, chosen.products, chosen.kinds)
+    for found in report(chosen.tokens, chosen.products, chosen.kinds):
+        if chosen.json:
+            chosen.json.write_text(json.dumps(found, indent=1))
     print(json.dumps(found["products"], indent=1))
-    if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=1))
     return found
 
 
