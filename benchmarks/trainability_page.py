@@ -174,16 +174,17 @@ def figure(numbers: dict[str, Any]) -> Any:
                 axis.set(xlabel=label, ylabel="" if column else "nats a letter")
                 axis.set_title("" if lower else f"{kind}, {depth} layers")
         for column in range(len(kinds)):
-            axes[0, column].legend(loc="lower left", fontsize=6, frameon=True, framealpha=0.8, edgecolor="none")
+            # below the last panel of its column, where no curve is
+            axes[-1, column].legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=7, frameon=False)
     return drawn
 
 
 def _draw(axis: Any, run: dict[str, Any], unit: float) -> None:
-    """Mean over seeds as a line, and the seeds' range as a band."""
+    """Median over seeds, and each seed as a thin line: one that diverges hides no other."""
     colour, dashes = LOOKS[run["arm"]]
     steps, losses = curve(run)
-    axis.plot(unit * steps, losses.mean(axis=1), dashes, color=colour, label=run["arm"], linewidth=1.2)
-    axis.fill_between(unit * steps, losses.min(axis=1), losses.max(axis=1), color=colour, alpha=0.15, linewidth=0)
+    axis.plot(unit * steps, np.median(losses, axis=1), dashes, color=colour, label=run["arm"], linewidth=1.3)
+    axis.plot(unit * steps, losses, color=colour, alpha=0.3, linewidth=0.5)
 
 
 def _levels(axis: Any, levels: dict[str, float], found: list[Any]) -> None:
