@@ -1,9 +1,13 @@
-"""One thread inside, and as many as before after it: of BLAS, of OpenMP, and of torch's own pool."""
+"""One thread inside, and as many as before after it: of BLAS, of OpenMP, and of torch's own pool. Work in order."""
 
+import threading
+import time
+
+import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from bulkedge.threads import one_thread
+from bulkedge.threads import in_order, one_thread
 
 
 def pools():
@@ -28,3 +32,74 @@ def test_torch_has_one_thread_too_and_gets_its_own_back():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+# -- work in order -----------------------------------------------------------------------------------------------------
+
+
+def blas():
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+
+def test_pieces_side_by_side_have_a_blas_of_one_thread_and_come_in_order():
+    meeting, seen, found = threading.Barrier(2, timeout=30), [], []
+
+    def work(number):
+        if number < 2:
+            meeting.wait()  # two of them are at work at once
+        time.sleep(0.01 * (number % 3))
+        seen.append(blas())
+        return number
+
+    with threadpool_limits(2):
+        in_order(work, range(9), found.append)
+        assert blas() == {2}
+    assert found == list(range(9))
+    assert seen == [{1}] * 9
+
+
+def test_one_thread_of_blas_is_one_piece_at_a_time():
+    threads = set()
+    with threadpool_limits(1):
+        in_order(lambda number: threads.add(threading.get_ident()), range(4), lambda _: None)
+    assert threads == {threading.get_ident()}
+
+
+def test_results_that_wait_are_few():
+    """Of a sum over many blocks only a few are held: memory does not grow with their number."""
+    begun, most = [], []
+    with threadpool_limits(2):
+        in_order(begun.append, range(50), lambda _: most.append(len(begun) - len(most)))
+    assert max(most) <= 4
+
+
+def test_errors_are_passed_on_and_threads_given_back():
+    with threadpool_limits(2):
+        with pytest.raises(ZeroDivisionError):
+            in_order(lambda number: 1 / number, [2, 1, 0, 1], lambda _: None)
+        assert blas() == {2}
+        found = []
+        in_order(lambda number: 1 / number, [1, 2, 4], found.append)
+    assert found == [1, 0.5, 0.25]
+
+
+def test_work_within_work_and_beside_it_is_done_one_by_one():
+    def inner(number):
+        found = []
+        in_order(lambda each: each + number, range(3), found.append)
+        return found
+
+    outer = []
+    with threadpool_limits(2):
+        in_order(inner, range(4), outer.append)
+        assert blas() == {2}
+    assert outer == [[number, number + 1, number + 2] for number in range(4)]
+
+
+def test_what_numpy_is_told_about_overflows_holds_in_every_thread():
+    found = []
+    with threadpool_limits(2), np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        in_order(np.exp, [np.array([1.0]), np.array([1e4])], found.append)
+    with threadpool_limits(2), np.errstate(over="ignore"):
+        in_order(np.exp, [np.array([1e4])] * 3, found.append)
+    assert np.isinf(found[-1]).all()

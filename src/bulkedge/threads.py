@@ -1,13 +1,28 @@
-"""One thread for BLAS, OpenMP and torch: sums are rounded the same way on every machine."""
+"""How many threads: one, so that sums are rounded the same way everywhere, or a thread for each of many pieces of work.
+
+>>> squares = []
+>>> in_order(lambda number: number**2, [1, 2, 3, 4], squares.append)
+>>> squares
+[1, 4, 9, 16]
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
+from functools import cache
 from importlib import import_module
+from threading import Lock
+from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -36,3 +51,57 @@ def one_thread(packages: Sequence[str] = ()) -> Iterator[None]:
         finally:
             if torch:
                 torch.set_num_threads(before)
+
+
+_LENT = Lock()
+"""Held by whoever has taken the threads of NumPy's BLAS: a second one would give back one thread for many."""
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """The BLAS of NumPy, whose threads can be counted and limited; to look for libraries takes milliseconds."""
+    import_module("numpy")
+    return ThreadpoolController().select(user_api="blas")
+
+
+def in_order(work: Callable[[Item], Result], items: Sequence[Item], collect: Callable[[Result], None]) -> None:
+    """Do many pieces of work with NumPy in as many threads as its BLAS may use, and take the results in their order.
+
+    NumPy's products use all threads that BLAS may use, its other functions one. So where products of matrices and
+    other work take turns, pieces of work side by side, each with a BLAS of one thread, are faster. A result is rounded
+    in the same way whatever the number of threads, and so is a sum over the results, because they come in order.
+
+    Parameters
+    ----------
+    work : callable
+        Takes an item. It is called from several threads at once.
+    items : sequence
+        What to work on.
+    collect : callable
+        Takes a result; called from this thread, in the order of the items. Results that wait for it are few.
+    """
+    if len(items) < 2 or not _LENT.acquire(blocking=False):
+        _one_by_one(work, items, collect)
+        return
+    try:
+        libraries = _blas().lib_controllers
+        workers = min((each.num_threads for each in libraries), default=1)
+        if workers < 2:
+            _one_by_one(work, items, collect)
+            return
+        waiting: deque[Future[Result]] = deque()
+        with _blas().limit(limits=1), ThreadPoolExecutor(workers) as pool:
+            for item in items:
+                # the context carries what NumPy is told to do about overflows
+                waiting.append(pool.submit(copy_context().run, work, item))
+                if len(waiting) > workers:
+                    collect(waiting.popleft().result())
+            while waiting:
+                collect(waiting.popleft().result())
+    finally:
+        _LENT.release()
+
+
+def _one_by_one(work: Callable[[Item], Result], items: Sequence[Item], collect: Callable[[Result], None]) -> None:
+    for item in items:
+        collect(work(item))

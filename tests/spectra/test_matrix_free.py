@@ -149,6 +149,72 @@ def test_bases_are_orthonormal_and_project_the_matrix(two_sided):
     assert run.projection(3).matrix == pytest.approx(projection.matrix[:18, :18])
 
 
+class OnePass(MatrixOperator):
+    """A written matrix that says that it finds both products in one pass, and counts what it is asked for."""
+
+    one_pass = True
+
+    def __init__(self, matrix):
+        super().__init__(matrix)
+        self.asked = {"sweep": 0, "forward": 0, "backward": 0}
+
+    def _sweep(self, block, less=None):
+        self.asked["sweep"] += 1
+        image = self.matrix @ block - (0 if less is None else less)
+        return image, self.matrix.T @ image
+
+    def _forward(self, block):
+        self.asked["forward"] += 1
+        return super()._forward(block)
+
+    def _backward(self, block):
+        self.asked["backward"] += 1
+        return super()._backward(block)
+
+
+def test_one_pass_finds_what_two_products_find():
+    """To rounding, not to its root: the smallest values are those of the matrix, and no squares come in between."""
+    matrix = testing.with_singular_values(np.geomspace(1e-10, 1, 60), np.random.default_rng(13), rows=70)
+    plain, swept = MatrixOperator(matrix), OnePass(matrix)
+    runs = [GolubKahan(each, frame(each, 5)) for each in (plain, swept)]
+    for run in runs:
+        while not run.exhausted and run.steps < 40:
+            run.step()
+    values = [np.linalg.svd(run.projection().matrix, compute_uv=False) for run in runs]
+    assert len(values[1]) == len(values[0]) == 60
+    assert values[1] == pytest.approx(np.geomspace(1, 1e-10, 60), abs=1e-14)
+    right = np.concatenate(runs[1].right[: runs[1].steps], axis=1)
+    assert right.T @ right == pytest.approx(np.eye(60), abs=1e-13)
+
+
+def test_one_pass_takes_one_pass_for_attention():
+    operator = OnePass(head(300, dim=64).dense())
+    run = GolubKahan(operator, frame(operator, 16))
+    for _ in range(12):
+        run.step()
+    assert operator.asked == {"sweep": 12, "forward": 0, "backward": 0}
+
+
+def test_where_a_block_is_ill_conditioned_the_second_product_is_made():
+    values = np.concatenate([np.full(4, 1e6), np.linspace(0.5, 1, 116)])
+    operator = OnePass(testing.with_singular_values(values, np.random.default_rng(14)))
+    run = GolubKahan(operator, frame(operator, 8))
+    for _ in range(8):
+        run.step()
+    assert operator.asked["backward"] > 0
+    images = operator.matrix.T @ run.left[2]
+    recurrence = run.right[2] @ run._diagonal[2].T + run.right[3] @ run._coupling[2]
+    # rounding of one product, not times the condition of a million
+    assert images == pytest.approx(recurrence, abs=20 * 1e6 * np.finfo(float).eps)
+
+
+@pytest.mark.parametrize("name", testing.hard_spectra(8))
+def test_hard_spectra_in_one_pass(name):
+    values = testing.hard_spectra(SIZE)[name]
+    operator = OnePass(testing.with_singular_values(values, np.random.default_rng(0)))
+    assert distance(be.spectrum(operator, tolerance=0.05), values) <= 0.05
+
+
 def test_an_exhausted_space_ends_the_recurrence():
     matrix = testing.with_singular_values([2.0, 2.0, 1.0, 0.0, 0.0, 0.0], np.random.default_rng(6))
     run = GolubKahan(MatrixOperator(matrix), frame(MatrixOperator(matrix), 3))

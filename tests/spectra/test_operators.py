@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 import bulkedge as be
 from bulkedge.masks import softmax
@@ -18,6 +21,7 @@ from bulkedge.spectra.operators import (
     Operator,
     Product,
 )
+from bulkedge.spectra.operators.means import hidden
 
 torch = pytest.importorskip("torch")
 
@@ -175,6 +179,18 @@ def test_the_transpose_is_adjoint(case):
     assert operator.T.T.shape == operator.shape
 
 
+def test_a_sweep_is_a_product_and_that_of_the_transpose_with_it(case):
+    operator, matrix = case.operator, case.matrix
+    block, less = vectors(operator, 4, 14), vectors(operator, 4, 15, left=True)
+    scale = case.tolerance * 10 * max(np.abs(matrix).sum(axis=-1).max(), 1)
+    for taken in (None, less):
+        image, back = (np.asarray(each) for each in operator.sweep(block, taken))
+        expected = matrix @ np.asarray(block) - (0 if taken is None else np.asarray(taken))
+        assert image == pytest.approx(expected, abs=scale)
+        expected = matrix.swapaxes(-1, -2) @ expected
+        assert back == pytest.approx(expected, abs=case.tolerance * 20 * max(np.abs(expected).max(), 1))
+
+
 def test_products_are_linear_and_vectors_are_columns(case):
     operator = case.operator
     block = vectors(operator, 2, 8)
@@ -210,10 +226,56 @@ def test_scores_of_any_size_make_rows_that_sum_to_one(size, dtype):
     assert np.all(operator.dense() >= 0)
 
 
-def test_the_blocks_of_rows_do_not_matter(monkeypatch):
-    whole = attention("causal").operator.dense()
-    monkeypatch.setattr("bulkedge.spectra.operators.rows.ENTRIES", {"cpu": 5 * ROWS})
-    assert attention("causal").operator.dense() == pytest.approx(whole, abs=1e-14)
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_the_blocks_of_rows_do_not_matter(monkeypatch, name, library):
+    monkeypatch.setattr("bulkedge.spectra.operators.rows.ENTRIES", {"cpu": 1})
+    monkeypatch.setattr("bulkedge.spectra.operators.rows.LEAST_ROWS", 7)
+    case = attention(MASKS[name], library=library)
+    block, less = vectors(case.operator, 3, 9), vectors(case.operator, 3, 10, left=True)
+    with threadpool_limits(2 if library == "numpy" else 1):
+        products = case.operator @ block, case.operator.T @ less, *case.operator.sweep(block, less)
+    image = case.matrix @ np.asarray(block)
+    swept = image - np.asarray(less)
+    expected = image, case.matrix.T @ np.asarray(less), swept, case.matrix.T @ swept
+    for found, written_out in zip(products, expected, strict=True):
+        assert np.asarray(found) == pytest.approx(written_out, abs=1e-13)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.data())
+def test_what_rows_of_a_window_do_not_see(tokens, width, data):
+    mask = be.Mask.window(tokens, width)
+    start = data.draw(st.integers(0, tokens - 1))
+    stop = data.draw(st.integers(start + 1, tokens))
+    columns, patches = hidden(mask, start, stop, np.ones(1))
+    found = np.zeros((stop - start, tokens), dtype=bool)
+    found[:, columns] = True
+    for place, unseen in patches:
+        found[:, columns][:, place][unseen] = False
+    assert np.array_equal(found, mask.visible()[start:stop])
+
+
+def test_the_number_of_threads_does_not_change_a_digit(monkeypatch):
+    monkeypatch.setattr("bulkedge.spectra.operators.rows.LEAST_ROWS", 5)
+    monkeypatch.setattr("bulkedge.spectra.operators.rows.ENTRIES", {"cpu": 1})
+    operator = attention("causal", dtype="float32").operator
+    block = vectors(operator, 4, 11)
+    found = []
+    for threads in (1, 2, 3):
+        with threadpool_limits(threads):
+            found.append(operator.sweep(block))
+    for image, back in found[1:]:
+        assert np.array_equal(image, found[0][0])
+        assert np.array_equal(back, found[0][1])
+
+
+def test_factors_whose_squares_overflow_take_two_products():
+    operator = attention("causal", dtype="float32").operator
+    assert (1e3 * operator).one_pass
+    expected = be.spectrum(operator, tolerance=0.1).values
+    for factor in (1e25, 1e-25):
+        assert not (factor * operator).one_pass
+        assert be.spectrum(factor * operator, tolerance=0.1).values / factor == pytest.approx(expected, abs=1e-5)
 
 
 def test_half_precision_is_kept_by_the_fused_kernels_only():
@@ -261,6 +323,8 @@ def test_kernels_need_a_gpu():
         (lambda op: op @ [1.0] * KEYS, "no array"),
         (lambda op: op @ torch.ones(KEYS), "no array of numpy"),
         (lambda op: op - op.T, "no operator of shape"),
+        (lambda op: op.sweep(np.ones((ROWS, 2))), "multiplies blocks"),
+        (lambda op: op.sweep(np.ones((KEYS, 2)), np.ones((ROWS, 3))), "less must have shape"),
         (lambda op: op * np.inf, "factor"),
         (lambda op: op.less(np.ones((ROWS, 2)), np.ones((KEYS, 3))), "left and right"),
         (lambda op: op.without(np.ones((ROWS, 2))), "directions"),

@@ -8,6 +8,12 @@ Both bases are orthogonalised against all their blocks, twice, because a basis t
 finds large values again and again. Where memory matters more, ``two_sided=False`` keeps V alone: U is then orthogonal
 through the recurrence as far as B is well conditioned (Simon and Zha 2000).
 
+A step takes a product with M and one with its transpose. An operator that finds both in one pass (``one_pass``) is
+asked for ``W = M V_j - U_(j-1) S'`` and ``M' W``; with ``W = U_j R_j`` this gives ``M' U_j = (M' W) R_j^(-1)``. It is
+not a recurrence for ``M' M``, in which values below the root of the rounding unit drown, but the same one, with the
+rounding of a product times the condition of a triangle of the block's width. That is 1.3 to 5 for attention, full or
+causal; where it is large, the second product is made.
+
 A block that has lost rank is narrowed to its rank, so that clusters, zeros and exhausted spaces end the recurrence
 instead of dividing by zero.
 
@@ -72,6 +78,9 @@ NEGLIGIBLE = 10.0
 POOR = 1e-2
 """Size of a column, beside the largest value, below which its direction is cleaned of rounding again."""
 
+WELL = 10.0
+"""Condition of a triangle up to which it may be divided by: this multiplies rounding, and stays within ``noise``."""
+
 
 class GolubKahan:
     """A run of the recurrence, one step at a time.
@@ -99,6 +108,7 @@ class GolubKahan:
         self._diagonal: list[Real] = []
         self._coupling: list[Real] = []
         self._scale = 0.0
+        self._well = True
 
     @property
     def steps(self) -> int:
@@ -121,16 +131,15 @@ class GolubKahan:
         if self.exhausted:
             return
         block = self.right[-1]
-        image = self.operator @ block
-        if self.left:
-            image = image - self.left[-1] @ self._like(self._coupling[-1].T)
+        known = self.left[-1] @ self._like(self._coupling[-1].T) if self.left else None
+        image, swept = self._image(block, known)
         left, diagonal = self._orthonormal(image, self.left)
         self._diagonal.append(diagonal)
         self.left = [*self.left, left] if self.two_sided else [left]
         if not left.shape[1]:
             self._coupling.append(np.zeros((0, 0)))
             return
-        back = self.operator.T @ left - block @ self._like(diagonal.T)
+        back = self._back(left, diagonal, swept) - block @ self._like(diagonal.T)
         following, coupling = self._orthonormal(back, self.right)
         self._coupling.append(coupling)
         if following.shape[1]:
@@ -159,6 +168,25 @@ class GolubKahan:
         noise = 10 * self._scale * self._unit
         rounding = NEGLIGIBLE * self._scale * self._unit * max(self.operator.shape[-2:]) ** 0.5
         return Projection(matrix, self._coupling[steps - 1], self.right[0].shape[1], steps, rounding, noise)
+
+    def _image(self, block: Any, known: Any) -> tuple[Any, Any]:
+        """``W = M V - L``, and ``M' W`` if one pass finds both and the last one could be used; None otherwise."""
+        if self.operator.one_pass and self._well:
+            return self.operator.sweep(block, known)
+        image = self.operator @ block
+        return image if known is None else image - known, None
+
+    def _back(self, left: Any, diagonal: Real, swept: Any) -> Any:
+        """``M' U`` for a new block with ``W = U R``: from ``M' W`` where R may be divided by, or by a product.
+
+        Nothing of U but R is in W to rounding: what else was taken off it is in the span of the blocks before, and its
+        image in that of the blocks of V, which are taken off next.
+        """
+        rotation, sizes, right = np.linalg.svd(diagonal, full_matrices=False)
+        self._well = bool(sizes[0] <= WELL * sizes[-1])
+        if swept is None or not self._well:
+            return self.operator.T @ left
+        return swept @ self._like((right.T / sizes) @ rotation.T)
 
     def _orthonormal(self, block: Any, known: list[Any]) -> tuple[Any, Real]:
         """An orthonormal basis Q of what a block adds to a list of blocks, and R with block = Q R up to rounding."""

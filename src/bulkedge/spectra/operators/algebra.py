@@ -63,7 +63,7 @@ class Gram(Operator):
         self.shape = (*operator.batch, operator.shape[-1], operator.shape[-1])
 
     def _forward(self, block: Any) -> Any:
-        return self.operator._backward(self.operator._forward(block))
+        return self.operator._sweep(block)[1]
 
     def _backward(self, block: Any) -> Any:
         return self._forward(block)

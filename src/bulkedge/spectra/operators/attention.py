@@ -113,6 +113,14 @@ class AttentionOperator(Operator):
     def _backward(self, block: Any) -> Any:
         return self._products.backward(block)
 
+    @property
+    def one_pass(self) -> bool:
+        """Whether the backend computes scores once for both products of a sweep."""
+        return self._products.one_pass
+
+    def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
+        return self._products.sweep(block, less)
+
     def __getitem__(self, index: Any) -> Operator:
         return AttentionOperator(self.query[index], self.key[index], self.scale, self.mask, self.backend)
 

@@ -23,6 +23,8 @@ from bulkedge.errors import DomainError
 FACTOR = Interval(-1e300, 1e300)
 MOST_DENSE = 20_000
 """Rows or columns up to which an operator is written out."""
+SQUARED = 1e6
+"""Factors up to this, and down to one over it, are squared without harm in single precision."""
 
 
 class Operator(ABC):
@@ -51,6 +53,16 @@ class Operator(ABC):
     def _backward(self, block: Any) -> Any:
         """``M' U`` for a block of shape (..., rows, k)."""
 
+    @property
+    def one_pass(self) -> bool:
+        """Whether :meth:`_sweep` takes about the time of one product, and not of two."""
+        return False
+
+    def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
+        """``W = M V - L`` and ``M' W``, for blocks of shapes (..., columns, k) and (..., rows, k); L may be None."""
+        image = self._forward(block) if less is None else self._forward(block) - less
+        return image, self._backward(image)
+
     # -- what follows --------------------------------------------------------------------------------------------------
 
     @property
@@ -68,12 +80,39 @@ class Operator(ABC):
         vector = getattr(block, "ndim", 0) == 1
         columns = self._beside(block[:, None] if vector else block)
         if columns.ndim < 2 or columns.shape[-2] != self.shape[-1]:
-            raise DomainError(
-                f"an operator of shape {self.shape} multiplies blocks of shape (..., {self.shape[-1]}, k); "
-                f"got {tuple(block.shape)}"
-            )
+            raise DomainError(self._refusal(block))
         product = self._forward(columns)
         return product[..., 0] if vector else product
+
+    def sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
+        """A product, and the product of the transpose with it: ``W = M V - L``, and ``M' W``.
+
+        Attention by blocks of rows needs one pass for both (``one_pass`` is then true), and so do its multiples and
+        differences with matrices of which products are cheap.
+
+        Parameters
+        ----------
+        block : array of shape (..., columns, k)
+            V, of the operator's backend.
+        less : array of shape (..., rows, k), optional
+            L; nothing by default.
+
+        Returns
+        -------
+        image : array of shape (..., rows, k)
+            W.
+        back : array of shape (..., columns, k)
+            ``M' W``.
+        """
+        columns = self._beside(block)
+        beside = None if less is None else self._beside(less)
+        if columns.ndim < 2 or columns.shape[-2] != self.shape[-1]:
+            raise DomainError(self._refusal(block))
+        if beside is not None and beside.shape[-2:] != (self.shape[-2], columns.shape[-1]):
+            raise DomainError(
+                f"less must have shape (..., {self.shape[-2]}, {columns.shape[-1]}); got {tuple(less.shape)}"
+            )
+        return self._sweep(columns, beside)
 
     def __mul__(self, factor: float) -> Operator:
         return Scaled(self, FACTOR.check("factor", factor))
@@ -134,6 +173,13 @@ class Operator(ABC):
     def __getitem__(self, index: Any) -> Operator:
         """One matrix of a batch."""
         raise DomainError(f"an operator of shape {self.shape} has no members to choose from: index = {shown(index)}")
+
+    def _refusal(self, block: Any) -> str:
+        """What is wrong with a block that does not fit."""
+        return (
+            f"an operator of shape {self.shape} multiplies blocks of shape (..., {self.shape[-1]}, k); "
+            f"got {tuple(block.shape)}"
+        )
 
     def _beside(self, block: Any) -> Any:
         """A block on the backend of the operator: arrays of another library are refused, types are converted."""
@@ -242,6 +288,17 @@ class Scaled(Operator):
     def _backward(self, block: Any) -> Any:
         return self.factor * self.operator._backward(block)
 
+    @property
+    def one_pass(self) -> bool:
+        """As that of the operator, unless the square of the factor would leave the range of single precision."""
+        return self.operator.one_pass and 1 / SQUARED <= abs(self.factor) <= SQUARED
+
+    def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
+        if not self.one_pass:
+            return super()._sweep(block, less)
+        image, back = self.operator._sweep(block, None if less is None else less / self.factor)
+        return self.factor * image, self.factor**2 * back
+
     def __getitem__(self, index: Any) -> Operator:
         return Scaled(self.operator[index], self.factor)
 
@@ -258,6 +315,16 @@ class Difference(Operator):
 
     def _backward(self, block: Any) -> Any:
         return self.operator._backward(block) - self.other._backward(block)
+
+    @property
+    def one_pass(self) -> bool:
+        """As that of the operator that the other is taken off."""
+        return self.operator.one_pass
+
+    def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
+        beside = self.other._forward(block)
+        image, back = self.operator._sweep(block, beside if less is None else beside + less)
+        return image, back - self.other._backward(image)
 
     def __getitem__(self, index: Any) -> Operator:
         return Difference(self.operator[index], self.other[index] if self.other.batch else self.other)
@@ -297,6 +364,15 @@ class Projected(Operator):
 
     def _backward(self, block: Any) -> Any:
         return self._cleaned(self.operator._backward(block))
+
+    @property
+    def one_pass(self) -> bool:
+        """As that of the operator."""
+        return self.operator.one_pass
+
+    def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
+        image, back = self.operator._sweep(self._cleaned(block), less)
+        return image, self._cleaned(back)
 
     def _cleaned(self, block: Any) -> Any:
         return block - self.basis @ (array_namespace(block).matrix_transpose(self.basis) @ block)

@@ -20,8 +20,8 @@ BLOCK = 1024
 """Rows of a mask without structure that are multiplied at a time."""
 
 
-def seen(mask: Mask, start: int, stop: int, like: Any) -> tuple[slice, Any]:
-    """What the rows from ``start`` to before ``stop`` see.
+def hidden(mask: Mask, start: int, stop: int, like: Any) -> tuple[slice, list[tuple[slice, Any]]]:
+    """What the rows from ``start`` to before ``stop`` do not see.
 
     Parameters
     ----------
@@ -36,18 +36,28 @@ def seen(mask: Mask, start: int, stop: int, like: Any) -> tuple[slice, Any]:
     -------
     columns : slice
         Keys outside of these are seen by none of the rows.
-    visible : array of bool of shape (stop - start, columns) or None
-        Which of them each row sees; None if all rows see all of them.
+    patches : list of (slice, array of bool of shape (stop - start, width))
+        Places within ``columns``, and which keys there each row does not see; every row sees all keys elsewhere.
     """
     if isinstance(mask, FullMask):
-        return slice(0, mask.keys), None
+        return slice(0, mask.keys), []
     xp = array_namespace(like)
-    if isinstance(mask, WindowMask):
-        columns = slice(max(0, start - mask.width + 1), stop)
-        row = xp.arange(start, stop, device=device(like))[:, None]
-        distance = row - xp.arange(columns.start, columns.stop, device=device(like))[None, :]
-        return columns, (distance >= 0) & (distance < mask.width)
-    return slice(0, mask.keys), xp.asarray(mask.visible()[start:stop].copy(), device=device(like))
+    if not isinstance(mask, WindowMask):
+        return slice(0, mask.keys), [(slice(0, mask.keys), ~visible(mask, start, stop, like))]
+    first, rows = max(0, start - mask.width + 1), stop - start
+    row, column = (xp.arange(rows, device=device(like))[shape] for shape in ((slice(None), None), (None, slice(None))))
+    # a row does not see the keys after it; nor, from the left end on, those that the row before it was the last to see
+    patches = [(slice(start - first, stop - first), column > row)]
+    gone = stop - mask.width - first
+    if gone > 0:
+        shift = start - mask.width + 1 - first
+        patches.append((slice(0, gone), column[:, :gone] < row + shift))
+    return slice(first, stop), patches
+
+
+def visible(mask: Mask, start: int, stop: int, like: Any) -> Any:
+    """Rows of the boolean matrix of a mask, from ``start`` to before ``stop``, on the backend of an array."""
+    return array_namespace(like).asarray(mask.visible()[start:stop].copy(), device=device(like))
 
 
 class MaskMean(Operator):
@@ -100,11 +110,11 @@ class MaskMean(Operator):
         xp, parts, total = array_namespace(block), [], 0.0
         for start in range(0, self.shape[0], BLOCK):
             stop = min(start + BLOCK, self.shape[0])
-            visible = xp.astype(seen(self.mask, start, stop, block)[1], block.dtype)
+            rows = xp.astype(visible(self.mask, start, stop, block), block.dtype)
             if adjoint:
-                total = total + xp.matrix_transpose(visible) @ block[..., start:stop, :]
+                total = total + xp.matrix_transpose(rows) @ block[..., start:stop, :]
             else:
-                parts.append(visible @ block)
+                parts.append(rows @ block)
         return total if adjoint else xp.concat(parts, axis=-2)
 
     def _double(self, block: Any) -> Any:

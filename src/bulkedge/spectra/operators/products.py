@@ -13,11 +13,14 @@ class Products(ABC):
     ----------
     name : str
         What ``backend`` of an operator calls it.
+    one_pass : bool
+        Whether :meth:`sweep` computes the scores once, and not twice.
     log_normaliser : array of shape (..., queries), optional
         ``log sum exp`` of the scores of each row; None where a kernel keeps it to itself.
     """
 
     name: ClassVar[str]
+    one_pass: ClassVar[bool] = False
     log_normaliser: Any
 
     @abstractmethod
@@ -49,3 +52,23 @@ class Products(ABC):
         array of shape (..., keys, k)
             The product.
         """
+
+    def sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
+        """``W = A V - L``, and ``A' W``: by two products, where a backend does not know better.
+
+        Parameters
+        ----------
+        block : array of shape (..., keys, k)
+            V.
+        less : array of shape (..., queries, k), optional
+            L; nothing by default.
+
+        Returns
+        -------
+        image : array of shape (..., queries, k)
+            W.
+        back : array of shape (..., keys, k)
+            ``A' W``.
+        """
+        image = self.forward(block) if less is None else self.forward(block) - less
+        return image, self.backward(image)

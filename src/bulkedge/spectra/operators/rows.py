@@ -1,22 +1,31 @@
-"""Products with attention by blocks of rows: any backend, device and precision, and memory for one block of rows.
+"""Products with attention by blocks of rows: any backend, device and precision, and memory for a few blocks of rows.
 
 The normaliser of each row is computed once. After that an entry is ``exp(score - log normaliser)``, whatever the block
 it is in, and it needs no second pass over its row: the product with the transpose uses the very same entries, so that
-both are adjoint to rounding.
+both are adjoint to rounding. A block of rows is also all that its part of ``A' (A V)`` needs, which is the sum over
+blocks of ``A_block' (A_block V)``: then scores and exponentials are computed once for both products.
+
+Blocks of NumPy are worked on by several threads, each with a block of its own; torch has threads for each operation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
 from bulkedge.masks import Mask
-from bulkedge.spectra.operators.means import seen
+from bulkedge.spectra.operators.means import hidden
 from bulkedge.spectra.operators.products import Products
+from bulkedge.threads import in_order
 
-ENTRIES = {"cpu": 2**21, "gpu": 2**27}
-"""Entries of attention that are held at a time: enough for efficient products, few enough for caches and memory."""
+ENTRIES = {"cpu": 2**20, "gpu": 2**27}
+"""Entries of attention that are held at a time, by each thread: enough for efficient products, and few enough for
+caches and memory."""
+LEAST_ROWS = 64
+"""Rows of a block on a processor, however many keys there are: with fewer, keys are copied more often than used."""
 
 
 class RowBlocks(Products):
@@ -33,63 +42,114 @@ class RowBlocks(Products):
     """
 
     name = "rows"
+    one_pass = True
 
     def __init__(self, query: Any, key: Any, mask: Mask) -> None:
         self.query, self.key, self.mask = query, key, mask
         heads = 1
         for axis in query.shape[:-2]:
             heads *= axis
-        entries = ENTRIES["gpu" if is_torch_array(query) and query.device.type != "cpu" else "cpu"]
-        self._height = max(1, min(entries // (heads * mask.keys), mask.queries))
+        gpu = is_torch_array(query) and query.device.type != "cpu"
+        height = ENTRIES["gpu" if gpu else "cpu"] // (heads * mask.keys)
+        self._height = min(max(height, 1 if gpu else LEAST_ROWS), mask.queries)
         self.log_normaliser = self._normalised()
 
     def forward(self, block: Any) -> Any:
         """``A V``."""
-        parts = []
-        for rows in self._blocks():
+
+        def product(rows: slice) -> Any:
             columns, weights = self._weights(rows)
-            parts.append(weights @ block[..., columns, :])
-        return array_namespace(block).concat(parts, axis=-2)
+            return weights @ block[..., columns, :]
+
+        return self._stacked(product, -2)
 
     def backward(self, block: Any) -> Any:
         """``A' U``."""
-        xp, width = array_namespace(block), block.shape[-1]
-        total = None
-        for rows in self._blocks():
-            columns, weights = self._weights(rows)
-            part = xp.matrix_transpose(weights) @ block[..., rows, :]
-            if total is None:
-                total = self._zeros((*part.shape[:-2], self.mask.keys, width))
-            total[..., columns, :] += part
-        return total
+        sums = _Sums(self, block.shape[-1])
 
-    def _blocks(self) -> list[slice]:
+        def product(rows: slice) -> tuple[slice, Any]:
+            columns, weights = self._weights(rows)
+            return columns, array_namespace(weights).matrix_transpose(weights) @ block[..., rows, :]
+
+        self._each(product, lambda found: sums.add(*found))
+        return sums.total
+
+    def sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
+        """``W = A V - L``, and ``A' W``, from scores that are computed once."""
+        images: list[Any] = []
+        sums = _Sums(self, block.shape[-1])
+
+        def product(rows: slice) -> tuple[Any, slice, Any]:
+            columns, weights = self._weights(rows)
+            image = weights @ block[..., columns, :]
+            if less is not None:
+                image -= less[..., rows, :]
+            return image, columns, array_namespace(weights).matrix_transpose(weights) @ image
+
+        def collect(found: tuple[Any, slice, Any]) -> None:
+            images.append(found[0])
+            sums.add(*found[1:])
+
+        self._each(product, collect)
+        return array_namespace(block).concat(images, axis=-2), sums.total
+
+    def _each(self, work: Callable[[slice], Any], collect: Callable[[Any], None]) -> None:
+        """Work on every block of rows, and collect what is found in their order."""
         last = self.mask.queries
-        return [slice(start, min(start + self._height, last)) for start in range(0, last, self._height)]
+        blocks = [slice(start, min(start + self._height, last)) for start in range(0, last, self._height)]
+        if not is_torch_array(self.query):
+            in_order(work, blocks, collect)
+            return
+        for rows in blocks:
+            collect(work(rows))
+
+    def _stacked(self, work: Callable[[slice], Any], axis: int) -> Any:
+        """What is found for every block of rows, as one array."""
+        parts: list[Any] = []
+        self._each(work, parts.append)
+        return array_namespace(self.query).concat(parts, axis=axis)
 
     def _scores(self, rows: slice) -> tuple[slice, Any]:
         """Scores of some rows with the keys that they may see; minus infinity where a row does not."""
-        xp = array_namespace(self.query)
-        columns, visible = seen(self.mask, rows.start, rows.stop, self.query)
-        scores = self.query[..., rows, :] @ xp.matrix_transpose(self.key[..., columns, :])
-        return columns, scores if visible is None else xp.where(visible, scores, -xp.inf)
+        columns, patches = hidden(self.mask, rows.start, rows.stop, self.query)
+        scores = self.query[..., rows, :] @ array_namespace(self.query).matrix_transpose(self.key[..., columns, :])
+        for place, unseen in patches:
+            if is_torch_array(scores):
+                scores[..., place].masked_fill_(unseen, -float("inf"))
+            else:
+                np.copyto(scores[..., place], -np.inf, where=unseen)
+        return columns, scores
 
     def _weights(self, rows: slice) -> tuple[slice, Any]:
         columns, scores = self._scores(rows)
         scores -= self.log_normaliser[..., rows, None]
         if is_torch_array(scores):
             return columns, scores.exp_()
-        return columns, array_namespace(scores).exp(scores, out=scores)
+        return columns, np.exp(scores, out=scores)
 
     def _normalised(self) -> Any:
         """``log sum exp`` of each row."""
-        xp, parts = array_namespace(self.query), []
-        for rows in self._blocks():
+        xp = array_namespace(self.query)
+
+        def normaliser(rows: slice) -> Any:
             _, scores = self._scores(rows)
             largest = xp.max(scores, axis=-1, keepdims=True)
-            parts.append(largest[..., 0] + xp.log(xp.sum(xp.exp(scores - largest), axis=-1)))
-        return xp.concat(parts, axis=-1)
+            return largest[..., 0] + xp.log(xp.sum(xp.exp(scores - largest), axis=-1))
 
-    def _zeros(self, shape: tuple[int, ...]) -> Any:
-        xp = array_namespace(self.query)
-        return xp.zeros(shape, dtype=self.query.dtype, device=self.query.device)
+        return self._stacked(normaliser, -1)
+
+
+class _Sums:
+    """A sum over blocks of rows, of shape (..., keys, width), to which each block adds the keys that it sees."""
+
+    def __init__(self, products: RowBlocks, width: int) -> None:
+        self._products, self._width = products, width
+        self.total: Any = None
+
+    def add(self, columns: slice, part: Any) -> None:
+        """Add the part of a block."""
+        if self.total is None:
+            query = self._products.query
+            shape = (*part.shape[:-2], self._products.mask.keys, self._width)
+            self.total = array_namespace(query).zeros(shape, dtype=query.dtype, device=query.device)
+        self.total[..., columns, :] += part
