@@ -33,10 +33,11 @@ from bulkedge.spectra.stopping import ACCURACY, Checkpoint, MostSteps, Reached, 
 CONFIDENCE = Interval(0.5, 0.999)
 LEAST_PROBES, MOST_PROBES = 32, 256
 """Few probes sample well where there are many values, but blocks of this width find large values in few steps."""
-FIRST_STEPS, GROWTH, MOST_STEPS = 8, 1.2, 160
-"""Steps before the first checkpoint, the factor to the next one, and the most that are made."""
+FIRST_STEPS, MOST_STEPS = 8, 160
+"""Steps before the first checkpoint, and the most that are made."""
 FEWER = 1.4
-"""The distribution is held against that of so many times fewer steps."""
+"""The distribution is held against that of so many times fewer steps, and the next checkpoint is at most so many times
+later: then what it is held against may be known already."""
 CONFIRMING = 1.1
 """The factor to the next checkpoint from one that is accurate enough."""
 ENOUGH_STEPS = 40
@@ -173,18 +174,35 @@ def _iterated(operator: Operator, tolerance: float, confidence: float, rng: Any,
     probes = _probes(size, tolerance)
     two_sided = probes * 64 * sum(operator.shape) <= TWO_SIDED
     run = GolubKahan(operator, frame(operator, probes, rng), two_sided=two_sided)
-    errors: tuple[float, ...] = ()
+    known: dict[int, Density] = {}
+    course: list[tuple[int, float]] = []
     target = float(FIRST_STEPS)
     while True:
         while run.steps < target and not run.exhausted:
             run.step()
-        found = _assessed(run, tolerance, confidence)
-        errors = (*errors, found.error)
+        found = _assessed(run, known, tolerance, confidence)
+        course.append((run.steps, found.error))
+        errors = tuple(error for _, error in course)
         checkpoint = Checkpoint(run.steps, 2 * probes * run.steps, time.perf_counter() - start, errors)
         if run.exhausted or rule(checkpoint):
-            return found if found.final else _assessed(run, tolerance, confidence, enough=0)
-        # what seems to be reached is looked at again soon
-        target = run.steps * (CONFIRMING if found.error <= tolerance else GROWTH)
+            return found if found.final else _assessed(run, known, tolerance, confidence, enough=0)
+        target = _next(course, tolerance)
+
+
+def _next(course: list[tuple[int, float]], tolerance: float) -> float:
+    """Steps of the next checkpoint: where the error will be reached, if it goes on falling as a power of the steps.
+
+    What seems to be reached is looked at again soon. To look takes about as long as a step, so that to look too late
+    costs more than to look twice.
+    """
+    steps, error = course[-1]
+    if error <= tolerance:
+        return steps * CONFIRMING
+    if len(course) < 2:
+        return steps * FEWER
+    before, larger = course[-2]
+    power = np.clip(np.log(larger / error) / np.log(steps / before), 1.0, 4.0)
+    return float(np.clip(steps * (error / tolerance) ** (1 / power), steps + 1, steps * FEWER))
 
 
 def _probes(size: int, tolerance: float) -> int:
@@ -193,15 +211,17 @@ def _probes(size: int, tolerance: float) -> int:
     return min(size, MOST_PROBES, max(LEAST_PROBES, -(-needed // 8) * 8))
 
 
-def _assessed(run: GolubKahan, tolerance: float, confidence: float, enough: int = ENOUGH_STEPS) -> _Found:
-    """The density after all steps, beside that of fewer and beside simulated frames."""
+def _assessed(
+    run: GolubKahan, known: dict[int, Density], tolerance: float, confidence: float, enough: int = ENOUGH_STEPS
+) -> _Found:
+    """The density after all steps, beside that of fewer and beside simulated frames; ``known`` is added to."""
     projection, size = run.projection(), run.operator.shape[-1]
-    found, noise = density(projection, size), projection.rounding
+    found, noise = _after(run, run.steps, known), projection.rounding
     if not found.nodes.size:
         return _Found(found, 0.0, noise, lumped=False)
     unresolved, floor = 0.0, 0.0
     if not projection.exhausted:
-        earlier = density(run.projection(max(1, round(run.steps / FEWER))), size)
+        earlier = _after(run, max(1, round(run.steps / FEWER)), known)
         unresolved, floor = _unresolved(found, earlier, tolerance if run.steps >= enough else np.inf)
     if unresolved > tolerance:  # there is more to do: the sampling error need not be simulated
         error = float(np.hypot(unresolved, KOLMOGOROV * (2 / (size * projection.probes)) ** 0.5))
@@ -211,6 +231,13 @@ def _assessed(run: GolubKahan, tolerance: float, confidence: float, enough: int 
     steps = 0.0 if found.points.all() else 1 / size
     error = float(np.hypot(np.quantile(drawn, confidence), unresolved)) + steps
     return _Found(found, error, max(floor, noise), lumped=floor > noise)
+
+
+def _after(run: GolubKahan, steps: int, known: dict[int, Density]) -> Density:
+    """The density after some of the steps, which is computed once."""
+    if steps not in known:
+        known[steps] = density(run.projection(steps), run.operator.shape[-1])
+    return known[steps]
 
 
 def _unresolved(found: Density, before: Density, tolerance: float) -> tuple[float, float]:
