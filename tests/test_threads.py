@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from bulkedge.threads import in_order, one_thread
+from bulkedge.threads import in_order, one_thread, thin_products
 
 
 def pools():
@@ -103,3 +103,16 @@ def test_what_numpy_is_told_about_overflows_holds_in_every_thread():
     with threadpool_limits(2), np.errstate(over="ignore"):
         in_order(np.exp, [np.array([1e4])] * 3, found.append)
     assert np.isinf(found[-1]).all()
+
+
+def test_thin_products_have_one_thread_within_each_other_too():
+    with threadpool_limits(2):
+        with thin_products():
+            assert blas() == {1}
+            with thin_products():
+                assert blas() == {1}
+            found = []
+            in_order(lambda number: (number, threading.get_ident()), range(3), found.append)
+            assert found == [(number, threading.get_ident()) for number in range(3)]
+            assert blas() == {1}
+        assert blas() == {2}

@@ -54,7 +54,7 @@ def one_thread(packages: Sequence[str] = ()) -> Iterator[None]:
 
 
 _LENT = Lock()
-"""Held by whoever has taken the threads of NumPy's BLAS: a second one would give back one thread for many."""
+"""Held by whoever has limited the threads of NumPy's BLAS: a second one would give back one thread for many."""
 
 
 @cache
@@ -80,17 +80,13 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], collect: Cal
     collect : callable
         Takes a result; called from this thread, in the order of the items. Results that wait for it are few.
     """
-    if len(items) < 2 or not _LENT.acquire(blocking=False):
-        _one_by_one(work, items, collect)
-        return
-    try:
-        libraries = _blas().lib_controllers
-        workers = min((each.num_threads for each in libraries), default=1)
-        if workers < 2:
-            _one_by_one(work, items, collect)
+    with _borrowed() as workers:
+        if len(items) < 2 or workers < 2:
+            for item in items:
+                collect(work(item))
             return
         waiting: deque[Future[Result]] = deque()
-        with _blas().limit(limits=1), ThreadPoolExecutor(workers) as pool:
+        with ThreadPoolExecutor(workers) as pool:
             for item in items:
                 # the context carries what NumPy is told to do about overflows
                 waiting.append(pool.submit(copy_context().run, work, item))
@@ -98,10 +94,37 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], collect: Cal
                     collect(waiting.popleft().result())
             while waiting:
                 collect(waiting.popleft().result())
+
+
+@contextmanager
+def thin_products() -> Iterator[None]:
+    """Let NumPy's BLAS compute with one thread: products of thin matrices, and decompositions of small ones.
+
+    Threads that share them gain little on an idle machine, and on a busy one they wait for each other: sixty times
+    longer was measured. Other threads' BLAS is limited too, and given back.
+
+    Yields
+    ------
+    None
+        Inside the ``with``.
+    """
+    with _borrowed():
+        yield
+
+
+@contextmanager
+def _borrowed() -> Iterator[int]:
+    """NumPy's BLAS limited to one thread; how many it had, or one if somebody else has limited it."""
+    if not _LENT.acquire(blocking=False):
+        yield 1
+        return
+    try:
+        libraries = _blas()
+        threads = min((each.num_threads for each in libraries.lib_controllers), default=1)
+        if threads < 2:
+            yield 1
+            return
+        with libraries.limit(limits=1):
+            yield threads
     finally:
         _LENT.release()
-
-
-def _one_by_one(work: Callable[[Item], Result], items: Sequence[Item], collect: Callable[[Result], None]) -> None:
-    for item in items:
-        collect(work(item))

@@ -4,9 +4,9 @@ Started from an orthonormal block ``V_1`` it builds orthonormal bases V and U wi
 V_next S E'``, where B is block upper bidiagonal and E picks the last block of U. Singular values of B approximate those
 of M: the ends of the spectrum first, and up to a block's width of equal ones at a time.
 
-Both bases are orthogonalised against all their blocks, twice, because a basis that is only orthogonal to its neighbours
-finds large values again and again. Where memory matters more, ``two_sided=False`` keeps V alone: U is then orthogonal
-through the recurrence as far as B is well conditioned (Simon and Zha 2000).
+Both bases are orthogonalised against all their blocks, twice where much was taken off, because a basis that is only
+orthogonal to its neighbours finds large values again and again. Where memory matters more, ``two_sided=False`` keeps V
+alone: U is then orthogonal through the recurrence as far as B is well conditioned (Simon and Zha 2000).
 
 A step takes a product with M and one with its transpose. An operator that finds both in one pass (``one_pass``) is
 asked for ``W = M V_j - U_(j-1) S'`` and ``M' W``; with ``W = U_j R_j`` this gives ``M' U_j = (M' W) R_j^(-1)``. It is
@@ -37,6 +37,7 @@ from array_api_compat import array_namespace
 from bulkedge.arrays import Real, as_numpy
 from bulkedge.errors import DomainError
 from bulkedge.spectra.operators.base import Operator
+from bulkedge.threads import thin_products
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ NEGLIGIBLE = 10.0
 POOR = 1e-2
 """Size of a column, beside the largest value, below which its direction is cleaned of rounding again."""
 
+LITTLE = 0.5
+"""Length of what is taken off a column, over what is left of it, up to which it need not be cleaned again."""
 WELL = 10.0
 """Condition of a triangle up to which it may be divided by: this multiplies rounding, and stays within ``noise``."""
 
@@ -133,14 +136,16 @@ class GolubKahan:
         block = self.right[-1]
         known = self.left[-1] @ self._like(self._coupling[-1].T) if self.left else None
         image, swept = self._image(block, known)
-        left, diagonal = self._orthonormal(image, self.left)
+        with thin_products():
+            left, diagonal = self._orthonormal(image, self.left)
         self._diagonal.append(diagonal)
         self.left = [*self.left, left] if self.two_sided else [left]
         if not left.shape[1]:
             self._coupling.append(np.zeros((0, 0)))
             return
-        back = self._back(left, diagonal, swept) - block @ self._like(diagonal.T)
-        following, coupling = self._orthonormal(back, self.right)
+        back = self._back(left, diagonal, swept)
+        with thin_products():
+            following, coupling = self._orthonormal(back - block @ self._like(diagonal.T), self.right)
         self._coupling.append(coupling)
         if following.shape[1]:
             self.right.append(following)
@@ -191,7 +196,11 @@ class GolubKahan:
     def _orthonormal(self, block: Any, known: list[Any]) -> tuple[Any, Real]:
         """An orthonormal basis Q of what a block adds to a list of blocks, and R with block = Q R up to rounding."""
         xp = array_namespace(block)
-        basis, triangle = xp.linalg.qr(_cleaned(_cleaned(block, known), known))
+        clean = _cleaned(block, known)
+        # twice is enough, and once where little was taken off: what is left of it is its rounding
+        if known and not np.all(_lengths(block - clean) <= LITTLE * _lengths(clean)):
+            clean = _cleaned(clean, known)
+        basis, triangle = xp.linalg.qr(clean)
         factor = as_numpy(triangle).astype(float)
         if not np.all(np.isfinite(factor)):
             raise DomainError("a product with the operator is not finite")
@@ -210,6 +219,13 @@ class GolubKahan:
         """A small matrix on the backend of the operator."""
         first = self.right[0]
         return array_namespace(first).asarray(np.ascontiguousarray(matrix), dtype=first.dtype, device=first.device)
+
+
+def _lengths(block: Any) -> Real:
+    """Lengths of columns, whose squares may be out of range."""
+    xp = array_namespace(block)
+    largest = xp.max(xp.abs(block)) + xp.finfo(block.dtype).smallest_normal
+    return as_numpy(largest * xp.sum((block / largest) ** 2, axis=0) ** 0.5).astype(float)
 
 
 def _cleaned(block: Any, known: list[Any]) -> Any:

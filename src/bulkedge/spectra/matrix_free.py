@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.operators.base import Operator
 from bulkedge.spectra.quadrature import Density, density, simulated_errors
 from bulkedge.spectra.stopping import ACCURACY, Checkpoint, MostSteps, Reached, Rule
+from bulkedge.threads import thin_products
 
 CONFIDENCE = Interval(0.5, 0.999)
 LEAST_PROBES, MOST_PROBES = 32, 256
@@ -180,7 +182,9 @@ def _iterated(operator: Operator, tolerance: float, confidence: float, rng: Any,
     while True:
         while run.steps < target and not run.exhausted:
             run.step()
-        found = _assessed(run, known, tolerance, confidence)
+        # beside a GPU all of the processor is there for the small decompositions
+        with nullcontext() if is_torch_array(operator.like) else thin_products():
+            found = _assessed(run, known, tolerance, confidence)
         course.append((run.steps, found.error))
         errors = tuple(error for _, error in course)
         checkpoint = Checkpoint(run.steps, 2 * probes * run.steps, time.perf_counter() - start, errors)
