@@ -24,8 +24,8 @@ from bulkedge.threads import in_order
 ENTRIES = {"cpu": 2**20, "gpu": 2**27}
 """Entries of attention that are held at a time, by each thread: enough for efficient products, and few enough for
 caches and memory."""
-LEAST_ROWS = 64
-"""Rows of a block on a processor, however many keys there are: with fewer, keys are copied more often than used."""
+LEAST_ROWS, MOST_ROWS = 64, 128
+"""Rows of a block on a processor. With fewer, keys are copied more often than used; with more, threads go without."""
 
 
 class RowBlocks(Products):
@@ -51,7 +51,9 @@ class RowBlocks(Products):
             heads *= axis
         gpu = is_torch_array(query) and query.device.type != "cpu"
         height = ENTRIES["gpu" if gpu else "cpu"] // (heads * mask.keys)
-        self._height = min(max(height, 1 if gpu else LEAST_ROWS), mask.queries)
+        if not gpu:
+            height = max(LEAST_ROWS, height if is_torch_array(query) else min(height, MOST_ROWS))
+        self._height = max(1, min(height, mask.queries))
         self.log_normaliser = self._normalised()
 
     def forward(self, block: Any) -> Any:
