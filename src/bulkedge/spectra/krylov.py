@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 from bulkedge.arrays import Real, as_numpy
 from bulkedge.errors import DomainError
@@ -85,6 +85,54 @@ WELL = 10.0
 """Condition of a triangle up to which it may be divided by: this multiplies rounding, and stays within ``noise``."""
 
 
+JOINED = 8
+"""Blocks of a basis that are columns of one array."""
+
+
+class Basis(list[Any]):
+    """Blocks of orthonormal columns. Several are columns of one array: few products clean a block of all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrays: list[tuple[Any, int]] = []
+
+    def append(self, block: Any) -> None:
+        """Add a block, which is copied.
+
+        Parameters
+        ----------
+        block : array of shape (size, width)
+            Its columns are orthogonal to those of the blocks before.
+        """
+        (size, width), xp = block.shape, array_namespace(block)
+        array, filled = self._arrays.pop() if self._arrays else (block, width)
+        if filled + width > array.shape[1]:
+            if self:
+                self._arrays.append((array, filled))
+            array, filled = xp.empty((size, JOINED * width), dtype=block.dtype, device=device(block)), 0
+        array[:, filled : filled + width] = block
+        self._arrays.append((array, filled + width))
+        super().append(array[:, filled : filled + width])
+
+    def less(self, block: Any) -> Any:
+        """A block less its components along all columns.
+
+        Parameters
+        ----------
+        block : array of shape (size, k)
+            Any columns.
+
+        Returns
+        -------
+        array of shape (size, k)
+            Orthogonal to the basis, up to rounding.
+        """
+        for array, filled in self._arrays:
+            known = array[:, :filled]
+            block = block - known @ (array_namespace(block).matrix_transpose(known) @ block)
+        return block
+
+
 class GolubKahan:
     """A run of the recurrence, one step at a time.
 
@@ -106,8 +154,8 @@ class GolubKahan:
         if not off < 100 * self._unit * block.shape[0] ** 0.5:
             raise DomainError(f"the first block must have orthonormal columns; they differ from it by {off:.3g}")
         self.operator, self.two_sided = operator, two_sided
-        self.right: list[Any] = [block]
-        self.left: list[Any] = []
+        self.right, self.left = Basis(), Basis()
+        self.right.append(block)
         self._diagonal: list[Real] = []
         self._coupling: list[Real] = []
         self._scale = 0.0
@@ -139,7 +187,9 @@ class GolubKahan:
         with thin_products():
             left, diagonal = self._orthonormal(image, self.left)
         self._diagonal.append(diagonal)
-        self.left = [*self.left, left] if self.two_sided else [left]
+        if not self.two_sided:
+            self.left = Basis()
+        self.left.append(left)
         if not left.shape[1]:
             self._coupling.append(np.zeros((0, 0)))
             return
@@ -193,13 +243,13 @@ class GolubKahan:
             return self.operator.T @ left
         return swept @ self._like((right.T / sizes) @ rotation.T)
 
-    def _orthonormal(self, block: Any, known: list[Any]) -> tuple[Any, Real]:
-        """An orthonormal basis Q of what a block adds to a list of blocks, and R with block = Q R up to rounding."""
+    def _orthonormal(self, block: Any, known: Basis) -> tuple[Any, Real]:
+        """An orthonormal basis Q of what a block adds to a basis, and R with block = Q R up to rounding."""
         xp = array_namespace(block)
-        clean = _cleaned(block, known)
+        clean = known.less(block)
         # twice is enough, and once where little was taken off: what is left of it is its rounding
         if known and not np.all(_lengths(block - clean) <= LITTLE * _lengths(clean)):
-            clean = _cleaned(clean, known)
+            clean = known.less(clean)
         basis, triangle = xp.linalg.qr(clean)
         factor = as_numpy(triangle).astype(float)
         if not np.all(np.isfinite(factor)):
@@ -211,7 +261,7 @@ class GolubKahan:
             basis, factor = basis @ self._like(rotation[:, :rank]), sizes[:rank, None] * right[:rank]
         if rank and sizes[rank - 1] < POOR * self._scale:
             # rounding is large beside what is left of these columns: take it off once more
-            basis, triangle = xp.linalg.qr(_cleaned(basis, known))
+            basis, triangle = xp.linalg.qr(known.less(basis))
             factor = as_numpy(triangle).astype(float) @ factor
         return basis, factor
 
@@ -226,11 +276,3 @@ def _lengths(block: Any) -> Real:
     xp = array_namespace(block)
     largest = xp.max(xp.abs(block)) + xp.finfo(block.dtype).smallest_normal
     return as_numpy(largest * xp.sum((block / largest) ** 2, axis=0) ** 0.5).astype(float)
-
-
-def _cleaned(block: Any, known: list[Any]) -> Any:
-    """A block less its components along blocks of orthonormal columns."""
-    for each in known:
-        if each.shape[1]:
-            block = block - each @ (array_namespace(block).matrix_transpose(each) @ block)
-    return block
