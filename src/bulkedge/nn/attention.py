@@ -178,7 +178,7 @@ class _Centred(torch.autograd.Function):
             mean = values.mean(-2, keepdim=True, dtype=dtype)
         else:
             mean = (values * weights).sum(-2, keepdim=True, dtype=dtype)
-        return torch.sub(values, mean, out=torch.empty_like(values))
+        return (values - mean).to(values.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | None], output: Tensor) -> None:  # noqa: ARG004

@@ -182,17 +182,19 @@ def _add_products(
             vector_parts, heads, head, begin, others, OTHER, COUNT, COLUMNS, VECTOR_PARTS, not MASKED
         )  # fmt: skip
         weights_1 = weights.to(tl.bfloat16)
+        # a block has sums of its own: tensor cores round towards zero, which adds up along a walk
+        block = tl.zeros((OWN, COLUMNS), tl.float32)
         if VECTOR_PARTS > 1:
             weights -= weights_1.to(tl.float32)
             weights_2 = weights.to(tl.bfloat16)
             if VECTOR_PARTS > 2:
                 weights_3 = (weights - weights_2.to(tl.float32)).to(tl.bfloat16)
-                sums = _add_product(sums, weights_3, one, WIDEN)
-                sums = _add_product(sums, weights_2, two, WIDEN)
-                sums = _add_product(sums, weights_1, three, WIDEN)
-            sums = _add_product(sums, weights_2, one, WIDEN)
-            sums = _add_product(sums, weights_1, two, WIDEN)
-        sums = _add_product(sums, weights_1, one, WIDEN)
+                block = _add_product(block, weights_3, one, WIDEN)
+                block = _add_product(block, weights_2, two, WIDEN)
+                block = _add_product(block, weights_1, three, WIDEN)
+            block = _add_product(block, weights_2, one, WIDEN)
+            block = _add_product(block, weights_1, two, WIDEN)
+        sums += _add_product(block, weights_1, one, WIDEN)
     return sums
 
 
