@@ -1,0 +1,130 @@
+"""The matrix ``alpha I + beta A - gamma C`` itself, for those who want to see the weights.
+
+:func:`bulkedge.nn.shaped_attention` computes what the matrix makes of values without forming it.
+
+>>> import torch
+>>> x = torch.randn(1, 1, 4, 8, generator=torch.Generator().manual_seed(0))
+>>> matrix = shaped_matrix(x, x, None)
+>>> bool(matrix.sum(-1).abs().max() < 1e-6)
+True
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from bulkedge.errors import DomainError
+from bulkedge.nn.attention import Coefficient
+
+
+def shaped_matrix(  # noqa: PLR0913
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    dropout_p: float = 0.0,
+    *,
+    alpha: Coefficient = 0.0,
+    beta: Coefficient = 1.0,
+    gamma: Coefficient = 1.0,
+    added: int = 0,
+) -> Tensor:
+    """``alpha I + beta A - gamma C`` for scores over the square root of the dimension.
+
+    Parameters
+    ----------
+    query, key : Tensor
+        ``(batch, heads, tokens, dim)``.
+    mask : Tensor or None
+        As for :func:`bulkedge.nn.gap_free_attention`: of booleans, true where a key may be seen, or additive.
+    dropout_p : float
+        Dropout of ``A``, not of ``C``.
+    alpha, beta, gamma : float or Tensor
+        Coefficients, one for all heads or a tensor with one for each.
+    added : int
+        How many of the last keys are no tokens, so that the identity has zeros there.
+
+    Returns
+    -------
+    Tensor
+        ``(batch, heads, queries, keys)``. A row that may see no key is zero, but for the identity.
+    """
+    scores = query * query.shape[-1] ** -0.5 @ key.mT
+    attention = dropout(scores.softmax(-1) if mask is None else _masked_softmax(scores, mask), dropout_p)
+    alpha, beta, gamma = (_by_head(each) for each in (alpha, beta, gamma))
+    matrix = attention if _is(beta, 1) else beta * attention
+    if not _is(gamma, 0):
+        matrix = matrix - gamma * (1 / max(key.shape[-2], 1) if mask is None else _uniform(mask, attention.dtype))
+    if not _is(alpha, 0):
+        own = torch.eye(own_tokens(query, key, added), key.shape[-2], dtype=attention.dtype, device=query.device)
+        matrix = matrix + alpha * own
+    return matrix.to(attention.dtype)
+
+
+def seen(mask: Tensor) -> Tensor:
+    """The keys that a mask lets rows see.
+
+    Parameters
+    ----------
+    mask : Tensor
+        Of booleans, or additive: that hides a key where it is minus infinity or below half of the least number of its
+        type, as for :func:`bulkedge.nn.gap_free_attention`.
+
+    Returns
+    -------
+    Tensor
+        Of booleans.
+    """
+    return mask if mask.dtype is torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
+def own_tokens(query: Tensor, key: Tensor, added: int) -> int:
+    """The number of tokens, if keys are the tokens of the queries, and such as are no tokens after them.
+
+    Parameters
+    ----------
+    query, key : Tensor
+        ``(..., tokens, dim)``.
+    added : int
+        How many of the last keys are no tokens.
+
+    Returns
+    -------
+    int
+        Of queries, and of keys that are tokens.
+
+    Raises
+    ------
+    DomainError
+        If there are more of these or those.
+    """
+    rows, keys = query.shape[-2], key.shape[-2] - added
+    if rows != keys:
+        raise DomainError(
+            f"alpha weighs the value of each query's own token, but there are {rows} queries and {keys} keys; leave "
+            "alpha = 0 and add those values yourself"
+        )
+    return rows
+
+
+def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Rows that see nothing become zero, as in the fused kernels; softmax would make nan of them, and of gradients."""
+    boolean = mask.dtype is torch.bool
+    nothing = ~(mask if boolean else mask > -torch.inf).any(-1, keepdim=True)
+    scores = scores.masked_fill(~mask, -torch.inf) if boolean else scores + mask
+    return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+
+
+def _uniform(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows that are uniform over the keys they may see."""
+    visible = seen(mask).to(torch.promote_types(dtype, torch.float32))  # in which counts are exact
+    return (visible / visible.sum(-1, keepdim=True).clamp(min=1)).to(dtype)
+
+
+def _by_head(coefficient: Coefficient) -> Coefficient:
+    return coefficient.view(-1, 1, 1) if isinstance(coefficient, Tensor) else coefficient
+
+
+def _is(coefficient: Coefficient, number: float) -> bool:
+    return not isinstance(coefficient, Tensor) and coefficient == number
