@@ -24,13 +24,14 @@ def shaped_matrix(  # noqa: PLR0913
     key: Tensor,
     mask: Tensor | None,
     dropout_p: float = 0.0,
+    scale: float | None = None,
     *,
     alpha: Coefficient = 0.0,
     beta: Coefficient = 1.0,
     gamma: Coefficient = 1.0,
     added: int = 0,
 ) -> Tensor:
-    """``alpha I + beta A - gamma C`` for scores over the square root of the dimension.
+    """``alpha I + beta A - gamma C``, in the type of ``A``.
 
     Parameters
     ----------
@@ -40,6 +41,8 @@ def shaped_matrix(  # noqa: PLR0913
         As for :func:`bulkedge.nn.gap_free_attention`: of booleans, true where a key may be seen, or additive.
     dropout_p : float
         Dropout of ``A``, not of ``C``.
+    scale : float, optional
+        Factor of the scores; ``1/sqrt(dim)`` unless given.
     alpha, beta, gamma : float or Tensor
         Coefficients, one for all heads or a tensor with one for each.
     added : int
@@ -50,7 +53,7 @@ def shaped_matrix(  # noqa: PLR0913
     Tensor
         ``(batch, heads, queries, keys)``. A row that may see no key is zero, but for the identity.
     """
-    scores = query * query.shape[-1] ** -0.5 @ key.mT
+    scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.mT
     attention = dropout(scores.softmax(-1) if mask is None else _masked_softmax(scores, mask), dropout_p)
     alpha, beta, gamma = (_by_head(each) for each in (alpha, beta, gamma))
     matrix = attention if _is(beta, 1) else beta * attention

@@ -13,10 +13,13 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from bulkedge.errors import DomainError
 from bulkedge.nn.attention import Coefficient, shaped_attention
+from bulkedge.nn.explicit import shaped_matrix
+from bulkedge.nn.sight import visible
 
 NAME = "bulkedge.nn"
 """Under which transformers knows the attention of patched models: what to import is what its error message names."""
@@ -264,28 +267,42 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
     scaling: float | None = None,
     is_causal: bool | None = None,
     **wanted: Any,
-) -> tuple[Tensor, None]:
-    """What transformers calls, after its ``sdpa_attention_forward``."""
+) -> tuple[Tensor, Tensor | None]:
+    """What transformers calls, after its ``sdpa_attention_forward``; weights are formed where they are asked for."""
     for name in UNSUPPORTED:
         if wanted.get(name) is not None:
             raise DomainError(f"{type(module).__name__} asks for {name!r}, which torch's fused attention has not")
     Calls.number += 1
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    causal = bool(query.shape[2] > 1 and attention_mask is None and causal)
-    if wanted.get("position_bias") is not None:
-        from transformers.integrations.sdpa_attention import create_position_bias_mask
-
-        attention_mask = create_position_bias_mask(wanted["position_bias"], attention_mask, causal, query, key)
-        causal = False
+    mask, causal = visible(module, query, key, attention_mask, is_causal=is_causal, wanted=wanted)
+    if causal and key.shape[2] > query.shape[2]:  # an empty static cache: no row sees what it keeps free
+        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    call = transformed(Call(module, query, key, value, attention_mask, causal, scale))
+    call = transformed(Call(module, query, key, value, mask, causal, scale))
+    if wanted.get("output_attentions") or getattr(module.config, "output_attentions", False):
+        return _with_weights(call, dropout)
     query, key, value, mask = call.query, call.key, call.value, call.mask
     shared = query.shape[1] > key.shape[1]
     if shared and mask is not None:  # no fused kernel takes both
-        key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
+        key, value = _unshared(call)
         shared = False
     output = shaped_attention(query, key, value, mask, dropout, call.causal, call.scale, shared, gamma=call.gamma)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _with_weights(call: Call, dropout: float) -> tuple[Tensor, Tensor]:
+    """The output by ``A - gamma C`` as a matrix, and that matrix, as eager attention returns both."""
+    (key, value), mask = _unshared(call), call.mask
+    if call.causal:
+        mask = torch.ones(call.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril()
+    matrix = shaped_matrix(call.query, key, mask, dropout, call.scale, gamma=call.gamma)
+    return (matrix.to(value.dtype) @ value).transpose(1, 2).contiguous(), matrix
+
+
+def _unshared(call: Call) -> tuple[Tensor, Tensor]:
+    """Keys and values for each head of the queries."""
+    times = call.query.shape[1] // call.key.shape[1]
+    key, value = (each if times == 1 else each.repeat_interleave(times, dim=1) for each in (call.key, call.value))
+    return key, value
 
 
 def transformed(call: Call) -> Call:

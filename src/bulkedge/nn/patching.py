@@ -9,6 +9,7 @@ to build it, and names what is missing.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -84,6 +85,7 @@ def apply_patch(model: nn.Module, kind: str, parameters: Mapping[str, Any] | Non
     install()
     configurations = list(_configurations(model))
     plain = [each for each in configurations if not records_of(each)]
+    _tell_of_other_kernels(model, plain)
     for each in configurations:
         _set(each, (*records_of(each), record))
     if plain:
@@ -213,6 +215,17 @@ def _check(model: nn.Module) -> None:
                 f"{type(inside).__name__} does not run on torch's fused attention (sdpa), which patched models go "
                 "through"
             )
+
+
+def _tell_of_other_kernels(model: nn.Module, configurations: list[Any]) -> None:
+    """Say that a model which runs on kernels of its own choice will not, while it is patched."""
+    others = sorted({each._attn_implementation for each in configurations} - {None, "eager", "sdpa", NAME})
+    if others:
+        warnings.warn(
+            f"{type(model).__name__} attends by {', '.join(others)}; while it is patched, by torch's fused attention "
+            "(sdpa), where windows and packed sequences are masks of tokens by tokens",
+            stacklevel=4,
+        )
 
 
 def _configurations(model: nn.Module) -> Iterator[Any]:
