@@ -9,7 +9,7 @@ from small_models import SMALL, build, hidden  # noqa: E402
 
 from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.models import capture, stream, watch  # noqa: E402
-from bulkedge.nn import patches  # noqa: E402
+from bulkedge.nn import GapFreeAttention, patches  # noqa: E402
 
 IDS = torch.arange(20)[None] % 11
 
@@ -82,6 +82,27 @@ def test_torchs_own_attention(batch_first, masks):
     layers = capture(outer, x=x, y=y)
     assert [(layer.name, layer.cross) for layer in layers] == [("inner", True)]
     assert (layers[0].attention() - outer.weights).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("padding", [False, True])
+def test_causal_without_a_mask_is_seen(padding):
+    """Gap-free attention takes the hint alone, which torch's own refuses."""
+    torch.manual_seed(1)
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = GapFreeAttention(32, 4, batch_first=True, gamma=0.0)
+
+        def forward(self, x):
+            given = {"key_padding_mask": torch.arange(10)[None].repeat(2, 1) > 6} if padding else {}
+            self.weights = self.inner(x, x, x, is_causal=True, average_attn_weights=False, **given)[1]
+            return self.weights
+
+    outer = Outer()
+    (layer,) = capture(outer, x=torch.randn(2, 10, 32))
+    assert not outer.weights.triu(1).any()
+    assert (layer.attention() - outer.weights).abs().max() < 1e-6
 
 
 def test_torchs_encoder_is_not_read_past():

@@ -28,7 +28,8 @@ def explicit(_, query, key, value, attention_mask, *_rest, **wanted):
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     seen = torch.ones_like(scores, dtype=torch.bool)
     if attention_mask is not None:
-        seen = (attention_mask == 0).expand_as(scores)
+        seen = (attention_mask > torch.finfo(attention_mask.dtype).min / 2).expand_as(scores)
+        scores = scores + attention_mask
     if wanted.get("position_bias") is not None:
         scores = scores + wanted["position_bias"]
     attention = torch.nan_to_num(scores.masked_fill(~seen, -torch.inf).softmax(-1))
@@ -127,7 +128,7 @@ def test_packed_sequences_of_encoders(written_out):
         found = model(input_ids=ids, position_ids=positions, **PACKED["ends"]).last_hidden_state
         with pytest.raises(DomainError, match="sequences are packed into a batch of one"):
             model(input_ids=ids.expand(2, -1), **PACKED["ends"])
-        for ends in (ENDS[:-1], ENDS[1:], None):
+        for ends in (ENDS[:-1], ENDS[1:], ENDS[:1], ENDS[:0], None):
             with pytest.raises(DomainError, match="give where sequences begin, from 0 to the number of tokens, 12"):
                 model(input_ids=ids, **(PACKED["ends"] | {"cu_seq_lens_k": ends}))
     torch.testing.assert_close(found, expected, **CLOSE)
@@ -246,3 +247,52 @@ def test_cross_attention_and_biases_of_positions(build_model, padding, written_o
     torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state, **CLOSE)
     with torch.no_grad():
         assert (model(**inputs).last_hidden_state - found.last_hidden_state).abs().max() > 0.01
+
+
+SHARED = {"num_key_value_heads": 2}
+ARCHITECTURES = {
+    "Cohere2": {"sliding_window": 5, **SHARED},
+    "DeepseekV3": {
+        "first_k_dense_replace": 4, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4,
+        "v_head_dim": 6,
+    },
+    "Doge": SHARED,
+    "Gemma3Text": {
+        "head_dim": 8, "sliding_window": 5, "layer_types": 2 * ["sliding_attention", "full_attention"], **SHARED,
+    },
+    "GPTNeoX": {},
+    "Llama4Text": {
+        "head_dim": 8, "attention_chunk_size": 5, "num_local_experts": 2, "intermediate_size_mlp": 64,
+        "layer_types": 2 * ["chunked_attention", "full_attention"], **SHARED,
+    },
+    "ModernBert": {"local_attention": 5, "global_attn_every_n_layers": 2},
+    "NomicBert": {"pad_token_id": 0},
+    "OPT": {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    "Phi3": SHARED,
+    "Qwen2": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2, **SHARED},
+    "Roberta": {"pad_token_id": 1},
+}  # fmt: skip
+"""Windows, chunks, values narrower than keys, masks that are learnt, norms of queries, positions of all kinds."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("padding", [None, "left", "right"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures(name, padding, written_out):
+    configuration, build_model = (getattr(transformers, name + kind, None) for kind in ("Config", "Model"))
+    if build_model is None:
+        pytest.skip(f"this transformers has no {name}")
+    torch.manual_seed(0)
+    sizes = SMALL | {"num_hidden_layers": 4, "vocab_size": 50, "max_position_embeddings": 64}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    model, ids = larger(build_model(configuration(**(sizes | ends | ARCHITECTURES[name])))), tokens(2, 14)
+    mask = torch.ones(2, 14, dtype=torch.long)
+    mask[0, {None: slice(0), "left": slice(3), "right": slice(-3, None)}[padding]] = 0
+    given = {"input_ids": ids} if padding is None else {"input_ids": ids, "attention_mask": mask}
+    expected = written_out(model, **given).last_hidden_state[mask.bool()]
+    with torch.no_grad():
+        plain = model(**given).last_hidden_state[mask.bool()]
+        with remove_gap(model):
+            found = model(**given).last_hidden_state[mask.bool()]
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)  # four layers, each of which may amplify
+    assert (found - plain).abs().max() > 1e-3

@@ -69,9 +69,14 @@ def _split(projected: Tensor, heads: int) -> Tensor:
 
 
 def _mask(given: dict[str, Any], query: Tensor, key: Tensor) -> Tensor | None:
-    """Both masks of the module, where ``True`` means not seen, as one of numbers that are added."""
+    """Both masks of the module, where ``True`` means not seen, as one of numbers that are added.
+
+    Gap-free attention may be causal without a mask; beside one, that is only a hint of what the mask says.
+    """
     batch, heads, rows, _ = query.shape
     found = None
+    if given.get("is_causal") and given.get("attn_mask") is None:
+        found = query.new_full((rows, key.shape[2]), -float("inf")).triu(1)
     for name in ("attn_mask", "key_padding_mask"):
         mask = given.get(name)
         if mask is None:
