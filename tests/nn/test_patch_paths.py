@@ -218,6 +218,26 @@ def test_weights_that_are_asked_for_are_those_without_the_gap(before, written_ou
     torch.testing.assert_close(found.logits, expected.logits, **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["softcap", "s_aux", "cache"])
+def test_what_fused_kernels_have_not_is_refused(name):
+    model = decoder()
+    with remove_gap(model), pytest.raises(DomainError, match=f"MistralAttention asks for '{name}'"):
+        logits(model, input_ids=tokens(1, 5), **{name: torch.ones(4)})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch itself
+def test_a_step_of_decoding_is_one_graph():
+    model, ids, mask = decoder(window=5), tokens(2, 12), torch.ones(2, 12, dtype=torch.long)
+    with remove_gap(model):
+        expected = logits(model, input_ids=ids, use_cache=False)[:, 11:]
+        cache = transformers.StaticCache(config=model.config, max_cache_len=16)
+        logits(model, input_ids=ids[:, :11], attention_mask=mask[:, :11], past_key_values=cache)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        step = {"input_ids": ids[:, 11:], "position_ids": torch.full((2, 1), 11), "attention_mask": mask}
+        torch.testing.assert_close(logits(compiled, **step, past_key_values=cache), expected, **CLOSE)
+
+
 def bart():
     sizes = {f"{part}_{name}": number for part in ("encoder", "decoder") for name, number in
              {"layers": 2, "attention_heads": 4, "ffn_dim": 64}.items()}  # fmt: skip
