@@ -41,8 +41,8 @@ def explicit(_, query, key, value, attention_mask, *_rest, **wanted):
 def written_out(monkeypatch):
     """What a call of a model returns with the explicit attention in the place of its file's eager one."""
 
-    def run(model, **inputs):
-        with monkeypatch.context() as patch, torch.no_grad():
+    def run(model, *, gradients=False, **inputs):
+        with monkeypatch.context() as patch, torch.set_grad_enabled(gradients):
             patch.setattr(sys.modules[type(model).__module__], "eager_attention_forward", explicit)
             before = model.config._attn_implementation
             model.set_attn_implementation("eager")
@@ -132,6 +132,22 @@ def test_packed_sequences_of_encoders(written_out):
             with pytest.raises(DomainError, match="give where sequences begin, from 0 to the number of tokens, 12"):
                 model(input_ids=ids, **(PACKED["ends"] | {"cu_seq_lens_k": ends}))
     torch.testing.assert_close(found, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("inputs", [{}, PACKED["positions"], {"attention_mask": (torch.arange(12) > 2).long()[None]}])
+def test_gradients_are_those_of_the_matrices(inputs, written_out):
+    model, ids = decoder(window=5), tokens(1, 12)
+    rows = inputs.get("attention_mask", torch.ones(1, 12)).bool()  # what padding sees differs by implementation
+    given = {"input_ids": ids, "use_cache": False} | inputs
+    outputs = [written_out(model, gradients=True, **given).logits]
+    remove_gap(model)
+    outputs.append(model(**given).logits)
+    numbers = torch.randn(outputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = list(model.parameters())
+    expected, found = (torch.autograd.grad((each * numbers)[rows].sum(), weights) for each in outputs)
+    scale = max(float(each.abs().max()) for each in expected)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12 * scale, rtol=0)
 
 
 def test_packed_queries_and_keys_that_differ_are_refused():
