@@ -26,6 +26,8 @@ def explicit(_, query, key, value, attention_mask, *_rest, **wanted):
     key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
     scaling = wanted.get("scaling")
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if wanted.get("softcap") is not None:
+        scores = wanted["softcap"] * torch.tanh(scores / wanted["softcap"])
     seen = torch.ones_like(scores, dtype=torch.bool)
     if attention_mask is not None:
         seen = (attention_mask > torch.finfo(attention_mask.dtype).min / 2).expand_as(scores)
@@ -234,8 +236,39 @@ def test_weights_that_are_asked_for_are_those_without_the_gap(before, written_ou
     torch.testing.assert_close(found.logits, expected.logits, **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["softcap", "s_aux", "cache"])
-def test_what_fused_kernels_have_not_is_refused(name):
+@pytest.mark.parametrize("padding", [False, True])
+def test_capped_scores(padding, written_out):
+    """A cap so low that it matters, windows in every other layer, and what the cap would have been without."""
+    model, inputs = build("gemma2")
+    model = model.double()
+    if padding:
+        inputs["attention_mask"] = (torch.arange(20) < torch.tensor([[9], [20], [14]])).long()
+    rows = inputs.get("attention_mask", torch.ones(3, 20)).bool()
+    expected = written_out(model, **inputs).last_hidden_state
+    with remove_gap(model), torch.no_grad():
+        found = model(**inputs).last_hidden_state
+        cache = transformers.DynamicCache(config=model.config)
+        cut = {"input_ids": inputs["input_ids"][1:2], "past_key_values": cache}
+        parts = [
+            model(**(cut | {"input_ids": each})).last_hidden_state for each in cut["input_ids"].split([12, 1, 7], 1)
+        ]
+    torch.testing.assert_close(found[rows], expected[rows], **CLOSE)
+    torch.testing.assert_close(torch.cat(parts, 1), expected[1:2], **CLOSE)
+    for layer in model.layers:
+        layer.self_attn.attn_logit_softcapping = None
+    with remove_gap(model), torch.no_grad():
+        assert (model(**inputs).last_hidden_state - found)[rows].abs().max() > 0.01
+
+
+def test_models_with_sinks_are_refused_and_stay_as_they_are():
+    model, _ = build("gpt_oss")
+    with pytest.raises(DomainError, match="GptOssModel does not run on torch's fused attention"):
+        remove_gap(model)
+    assert not patches(model)
+
+
+@pytest.mark.parametrize("name", ["s_aux", "cache"])
+def test_what_patched_attention_has_not_is_refused(name):
     model = decoder()
     with remove_gap(model), pytest.raises(DomainError, match=f"MistralAttention asks for '{name}'"):
         logits(model, input_ids=tokens(1, 5), **{name: torch.ones(4)})

@@ -30,6 +30,7 @@ def shaped_matrix(  # noqa: PLR0913
     beta: Coefficient = 1.0,
     gamma: Coefficient = 1.0,
     added: int = 0,
+    softcap: float | None = None,
 ) -> Tensor:
     """``alpha I + beta A - gamma C``, in the type of ``A``.
 
@@ -47,6 +48,8 @@ def shaped_matrix(  # noqa: PLR0913
         Coefficients, one for all heads or a tensor with one for each.
     added : int
         How many of the last keys are no tokens, so that the identity has zeros there.
+    softcap : float, optional
+        What bounds the scores, by ``softcap tanh(score / softcap)``, before the mask is added.
 
     Returns
     -------
@@ -54,6 +57,7 @@ def shaped_matrix(  # noqa: PLR0913
         ``(batch, heads, queries, keys)``. A row that may see no key is zero, but for the identity.
     """
     scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.mT
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     attention = dropout(scores.softmax(-1) if mask is None else _masked_softmax(scores, mask), dropout_p)
     alpha, beta, gamma = (_by_head(each) for each in (alpha, beta, gamma))
     matrix = attention if _is(beta, 1) else beta * attention

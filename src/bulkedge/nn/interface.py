@@ -31,8 +31,8 @@ CHOSEN = "_attn_implementation"
 """The property of configurations by which models choose their attention."""
 NAMES = "bulkedge_names"
 """Of a module of a patched model: its paths in the models that it is in, for patches that tell layers apart."""
-UNSUPPORTED = ("softcap", "s_aux", "cache")
-"""What some models ask of their attention and torch's fused kernels have not: capped scores, sinks, paged caches."""
+UNSUPPORTED = ("s_aux", "cache")
+"""What some models ask of their attention and patched attention has not: sinks outside of the keys, paged caches."""
 
 
 class Record(NamedTuple):
@@ -76,6 +76,8 @@ class Call(NamedTuple):
     """Factor of the scores."""
     gamma: Coefficient = 0.0
     """How much of the mean is taken away, for all heads or for each."""
+    softcap: float | None = None
+    """What bounds the scores, by ``softcap tanh(score / softcap)``; the matrix is formed then."""
 
 
 class Calls:
@@ -271,15 +273,17 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
     """What transformers calls, after its ``sdpa_attention_forward``; weights are formed where they are asked for."""
     for name in UNSUPPORTED:
         if wanted.get(name) is not None:
-            raise DomainError(f"{type(module).__name__} asks for {name!r}, which torch's fused attention has not")
+            raise DomainError(f"{type(module).__name__} asks for {name!r}, which patched attention has not")
     Calls.number += 1
     mask, causal = visible(module, query, key, attention_mask, is_causal=is_causal, wanted=wanted)
     if causal and key.shape[2] > query.shape[2]:  # an empty static cache: no row sees what it keeps free
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    call = transformed(Call(module, query, key, value, mask, causal, scale))
-    if wanted.get("output_attentions") or getattr(module.config, "output_attentions", False):
-        return _with_weights(call, dropout)
+    call = transformed(Call(module, query, key, value, mask, causal, scale, softcap=wanted.get("softcap")))
+    weights_wanted = wanted.get("output_attentions") or getattr(module.config, "output_attentions", False)
+    if weights_wanted or call.softcap is not None:
+        output, weights = _with_weights(call, dropout)
+        return output, weights if weights_wanted else None
     query, key, value, mask = call.query, call.key, call.value, call.mask
     shared = query.shape[1] > key.shape[1]
     if shared and mask is not None:  # no fused kernel takes both
@@ -294,8 +298,10 @@ def _with_weights(call: Call, dropout: float) -> tuple[Tensor, Tensor]:
     (key, value), mask = _unshared(call), call.mask
     if call.causal:
         mask = torch.ones(call.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril()
-    matrix = shaped_matrix(call.query, key, mask, dropout, call.scale, gamma=call.gamma)
-    return (matrix.to(value.dtype) @ value).transpose(1, 2).contiguous(), matrix
+    query, key = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (call.query, key))
+    matrix = shaped_matrix(query, key, mask, dropout, call.scale, gamma=call.gamma, softcap=call.softcap)
+    matrix = matrix.to(value.dtype)
+    return (matrix @ value).transpose(1, 2).contiguous(), matrix
 
 
 def _unshared(call: Call) -> tuple[Tensor, Tensor]:

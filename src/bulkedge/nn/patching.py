@@ -31,6 +31,10 @@ from bulkedge.nn.interface import (
     transform_of,
 )
 
+CAP = "attn_logit_softcapping"
+"""In a configuration: what bounds the scores. Of a model that runs on flex attention it alone is in torch's way: all else
+that such a model wants is in the mask, or an argument that the interface has for all."""
+
 
 @dataclass(frozen=True, eq=False)
 class Patch:
@@ -60,7 +64,8 @@ def apply_patch(model: nn.Module, kind: str, parameters: Mapping[str, Any] | Non
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        A model whose attention goes through transformers' ``AttentionInterface`` and may run on ``sdpa``. Models that
+        A model whose attention goes through transformers' ``AttentionInterface`` and may run on ``sdpa``, or would
+        but for capped scores. Models that
         were built on one configuration object share its patches, as they share all else that it says.
     kind : str
         The name of a declared :func:`transform`.
@@ -210,7 +215,8 @@ def _check(model: nn.Module) -> None:
     """Refuse models that cannot be patched."""
     check_interface(model)
     for inside in _models(model):
-        if not inside._supports_sdpa:
+        capped = inside._supports_flex_attn and hasattr(inside.config, CAP)
+        if not inside._supports_sdpa and not capped:
             raise DomainError(
                 f"{type(inside).__name__} does not run on torch's fused attention (sdpa), which patched models go "
                 "through"
