@@ -28,8 +28,9 @@ def remove_gap(model: nn.Module) -> Patch:
     """Replace ``A`` by ``A - C`` in every attention of a transformers model, on torch's fused kernels.
 
     Weights are left alone; :func:`restore_gap`, :func:`bulkedge.nn.restore` or the end of a ``with`` block undoes it.
-    Where a decoder is causal, its first token gets nothing from attention. A model whose gap was removed twice has no
-    gap until both are undone.
+    Where a decoder is causal, its first token gets nothing from attention. With windows, packed sequences, padding and
+    caches, every row's mean is over the keys that it sees. A model whose gap was removed twice has no gap until both are
+    undone.
 
     Parameters
     ----------

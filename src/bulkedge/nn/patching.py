@@ -32,8 +32,8 @@ from bulkedge.nn.interface import (
 )
 
 CAP = "attn_logit_softcapping"
-"""In a configuration: what bounds the scores. Of a model that runs on flex attention it alone is in torch's way: all else
-that such a model wants is in the mask, or an argument that the interface has for all."""
+"""In a configuration: what bounds the scores. Of a model that runs on flex attention it alone is in torch's way: all
+else that such a model wants is in the mask, or an argument that the interface has for all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +65,9 @@ def apply_patch(model: nn.Module, kind: str, parameters: Mapping[str, Any] | Non
     ----------
     model : transformers.PreTrainedModel
         A model whose attention goes through transformers' ``AttentionInterface`` and may run on ``sdpa``, or would
-        but for capped scores. Models that
-        were built on one configuration object share its patches, as they share all else that it says.
+        but for capped scores. Models that were built on one configuration object share its patches, as they share all
+        else that it says. A model on flash or flex attention runs on ``sdpa`` while it is patched, and a warning says
+        so.
     kind : str
         The name of a declared :func:`transform`.
     parameters : mapping, optional
