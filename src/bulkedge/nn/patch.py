@@ -29,8 +29,8 @@ def remove_gap(model: nn.Module) -> Patch:
 
     Weights are left alone; :func:`restore_gap`, :func:`bulkedge.nn.restore` or the end of a ``with`` block undoes it.
     Where a decoder is causal, its first token gets nothing from attention. With windows, packed sequences, padding and
-    caches, every row's mean is over the keys that it sees. A model whose gap was removed twice has no gap until both are
-    undone.
+    caches, every row's mean is over the keys that it sees. A model whose gap was removed twice has no gap until both
+    are undone.
 
     Parameters
     ----------
