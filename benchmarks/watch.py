@@ -91,7 +91,7 @@ def decoder(tokens: int, layers: int, heads: int, width: int) -> Any:
 
 
 def exact(heard: listening.Heard) -> Any:
-    """Entropy, largest score and mass on the first key of all rows, from all scores: what l**2 costs."""
+    """Entropy, largest score and mass on the first key of all rows, from all scores: what T**2 costs."""
     key = heard.key.detach().repeat_interleave(heard.query.shape[1] // heard.key.shape[1], dim=1)
     found = []
     with torch.no_grad():

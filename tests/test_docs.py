@@ -1,6 +1,7 @@
 """What documents cite is there: theory, tests, studies; and the design names every module that there is."""
 
 import re
+import tokenize
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -186,13 +187,61 @@ def test_every_page_is_in_the_contents():
     assert {page.resolve() for page in SITE} == listed | {DOCS / "index.md"}
 
 
-def test_a_letter_has_one_meaning():
-    layers = {"glossary.md", "programs.md", "propagation.md", "papers.md"}
+# -- letters -----------------------------------------------------------------------------------------------------------
+
+LETTER = re.compile(r"(?<![\w'’\\])l(?![\w’]|'[A-Za-z])|(?<!\w)l(?=_[\w{])|(?<=_)l(?!\w)|ℓ|\\ell\b")
+"""The letter l, alone or with an index or as one, in either shape: it counts layers, and tokens are T."""
+OF_LAYERS = (
+    "ensembles/layer.py", "ensembles/stack.py", "explore/rooms/collapse.py", "nn/init.py", "propagation/",
+    "studies/propagation/",
+)  # fmt: skip
+"""Modules and folders of the package that count layers."""
+PAGES_OF_LAYERS = {
+    "glossary.md", "papers.md", "programs.md", "propagation.md", "theory/index.md", "theory/propagation.md",
+    "theory/trainability.md", "theory/width.md",
+}  # fmt: skip
+FOR_TOKENS = re.compile(
+    r"sqrt\(l\)|√[lℓ]|\b(log|over|times|largest of) [lℓ]\b|\b[lℓ] (tokens|keys|scores)|tokens [lℓ]\b"
+)
+
+
+def written(path):
+    """Comments and strings of a module that people may read, docstrings and labels included, with their lines."""
+    with tokenize.open(path) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            key = token.string.strip("\"'") == "l"  # of a dictionary that Plotly reads
+            if token.type in (tokenize.COMMENT, tokenize.STRING) and not key:
+                yield token.start[0], token.string
+
+
+def test_the_letter_of_layers_is_found():
+    for text in ("sqrt(l) A", "1/l", "`l` keys", "l", "log l'/log l", "l_i", "k_l", r"$\log\ell$", "√ℓ", "l x l"):
+        assert LETTER.search(text), text
+    for text in ("all", "l'Hôpital", "d'l'eau", "cell_l2", "I'll"):
+        assert not LETTER.search(text), text
+    for text in ("sqrt(l) A", "√ℓ", "largest of l scores", "l tokens", "exponent in log l", "share over l"):
+        assert FOR_TOKENS.search(text), text
+    for text in ("T^(1 - 2 l)", "after l layers", "layer ℓ of the weights", "of l layers", "nearly all keys"):
+        assert not FOR_TOKENS.search(text), text
+
+
+def test_l_counts_layers_in_the_package():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        wrong = FOR_TOKENS if path.relative_to(PACKAGE).as_posix().startswith(OF_LAYERS) else LETTER
+        for number, text in written(path) if wrong.search(path.read_text()) else ():
+            assert not wrong.search(text), f"{path}:{number}: l and ℓ count layers; tokens are T"
+    for path in (each for each in PACKAGE.rglob("*") if each.suffix in {".html", ".css", ".js"}):
+        assert "ℓ" not in path.read_text(), f"{path}: ℓ counts layers; tokens are T"
+
+
+def test_l_counts_layers_on_the_pages():
     for page in SITE:
-        if page.parent.name != "theory" and page.name not in layers:
-            assert not re.search(r"\\ell\b|ℓ", page.read_text()), f"{page}: ℓ counts layers; tokens are T"
-        if page.name != "index.md":
-            assert "d_{qk}" not in page.read_text(), f"{page}: the dimension of queries and keys is d"
+        name, text = page.relative_to(DOCS).as_posix(), page.read_text()
+        if name != "design.md":
+            wrong = FOR_TOKENS if name in PAGES_OF_LAYERS else LETTER
+            assert not (found := wrong.search(text)), f"{name}: {text[found.start() - 30 : found.end() + 30]!r}"
+        if name != "theory/index.md":
+            assert "d_{qk}" not in text, f"{page}: the dimension of queries and keys is d"
 
 
 def test_the_comparison_with_peers_has_the_numbers_of_the_benchmark():

@@ -23,7 +23,7 @@ WIDE = 0.7 * 0.9 ** np.arange(24) / np.sqrt(np.sum(0.81 ** np.arange(24)))
 
 
 def values(query, key):
-    """Squared singular values of ``sqrt(l) (A - 1 pi')``."""
+    """Squared singular values of ``sqrt(T) (A - 1 pi')``."""
     scores = query @ key.T
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)

@@ -191,7 +191,7 @@ def test_the_largest_value_and_all_of_the_mass(monkeypatch):
     counts = [np.array([1.0, 2.0, 1.0, 3.0, 1.0, 1.0]), np.array([2.0, 1.0, 2.0, 4.0])]
     query, key = 0.4 * rng.standard_normal((6, 2)), rng.standard_normal((4, 2))
     raw = np.exp(query @ key.T)
-    # rows of l A sum to l
+    # rows of T A sum to T
     logs = np.log(9 / (raw @ counts[1]))
     sides = Tokens(query, counts[0], logs), Tokens(key, counts[1], np.zeros(4))
     walk = Walk(*sides, 9, sampled=False, paired=False)

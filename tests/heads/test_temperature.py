@@ -147,7 +147,7 @@ def test_heads_in_an_array_are_what_each_is_alone(keep):
 
 
 def test_cool_heads_have_a_closed_form():
-    """``log l - beta**2/2`` is kept by ``beta'**2 = beta**2 + 2 log(l'/l)``, far below the freezing point."""
+    """``log T - beta**2/2`` is kept by ``beta'**2 = beta**2 + 2 log(T'/T)``, far below the freezing point."""
     assert temperature(1.0, 10**10, 10**11) == pytest.approx((1 + 2 * np.log(10)) ** 0.5, rel=1e-3)
     assert temperature(1.0, 10**10, 10**11, "participation") == pytest.approx((1 + np.log(10)) ** 0.5, rel=1e-2)
 

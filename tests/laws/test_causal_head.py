@@ -102,7 +102,7 @@ def test_discretisation():
 
 
 def test_mean_is_the_variance_of_all_entries():
-    """The sum over rows of ``l/i`` times the variance of an entry, known without the law."""
+    """The sum over rows of ``T/i`` times the variance of an entry, known without the law."""
     terms = row_terms(0.8, 64, 1000, qk_norm=True)
     equations = masked(terms, 1000, 200)
     rows = equations.pulls.sum(axis=1) * equations.grid.places

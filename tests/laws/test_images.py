@@ -38,7 +38,7 @@ def test_units(law, unit):
 
 
 def test_laws_say_of_which_matrix():
-    assert be.AttentionLaw(1.0, 1.0).describes == "squared singular values of sqrt(l) (A - uu')"
+    assert be.AttentionLaw(1.0, 1.0).describes == "squared singular values of sqrt(T) (A - uu')"
     assert be.EmpiricalLaw([1.0]).describes == "values"
     assert "times 2 plus 0" in be.AttentionLaw(1.0, 1.0).scaled(2.0).matrix
 

@@ -271,7 +271,7 @@ def test_a_ray_has_the_transforms_of_independent_entries(angle):
             g = (g + 1 / (z - np.cumsum(h) / tokens)) / 2
             h = (h + 1 / (z - np.cumsum(g[::-1])[::-1] / tokens)) / 2
         assert np.isclose(h.mean(), g.mean())
-        # sums over places are integrals up to 1/l, a tenth of it with the halves at both ends
+        # sums over places are integrals up to 1/T, a tenth of it with the halves at both ends
         assert found.moment[k] == pytest.approx(z * h.mean(), abs=5e-4)
     assert found.take(slice(3, 5)).moment == pytest.approx(found.moment[3:5])
 

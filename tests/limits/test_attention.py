@@ -57,7 +57,7 @@ def test_with_entries_of_all_sizes_the_law_goes_on(beta, head_dim, qk_norm):
 
 
 def test_heavy_share():
-    """Against four million draws: the share of the variance beyond sqrt(l) standard deviations."""
+    """Against four million draws: the share of the variance beyond sqrt(T) standard deviations."""
     beta, tokens = 1.2, 300
     f = np.exp(beta * np.random.default_rng(105).standard_normal(4_000_000) - beta**2 / 2) - 1
     scale = np.sqrt(np.expm1(beta**2) * tokens)

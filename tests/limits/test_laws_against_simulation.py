@@ -187,7 +187,7 @@ def test_sample_spikes(population, theta):
 
 
 def test_sample_spike_of_white_noise_is_the_classical_formula():
-    """Baik and Silverstein, Paul: at l (1 + c/(l-1)), overlap (1 - c/(l-1)**2)/(1 + c/(l-1)), from 1 + sqrt(c) on."""
+    """Baik and Silverstein, Paul: at x (1 + c/(x-1)), overlap (1 - c/(x-1)**2)/(1 + c/(x-1)), from 1 + sqrt(c) on."""
     strength, c = np.array([2.0, 3.0, 10.0]), 0.5
     spike = be.EmpiricalLaw([1.0]).sample_spike(strength, c)
     assert spike.threshold == pytest.approx(1 + np.sqrt(c), rel=1e-12)

@@ -47,7 +47,7 @@ def test_perron_value_and_spread_of_column_sums(tokens, head_dim, qk_norm):
 
 
 def test_perron_value_for_small_beta_is_the_expansion_of_the_paper():
-    """``l (1 + beta**4/(2 d)) + exp(beta**2) - 1``, up to the next order in beta**2/d and 1/l."""
+    """``T (1 + beta**4/(2 d)) + exp(beta**2) - 1``, up to the next order in beta**2/d and 1/T."""
     for beta, head_dim, tokens in ((0.3, 64, 1000), (0.5, 256, 4000)):
         expansion = tokens * beta**4 / (2 * head_dim) + np.expm1(beta**2)
         found = be.SoftmaxAttention(tokens, head_dim, beta).perron() - tokens

@@ -311,7 +311,7 @@ def test_an_additive_spike_in_a_gap():
 
 
 def test_a_signal_in_attention_is_a_spike_of_singular_values():
-    """x = 3 in the linear model of attention at beta = 1, d = l; adding x**2 to M M' would say 3.373."""
+    """x = 3 in the linear model of attention at beta = 1, d = T; adding x**2 to M M' would say 3.373."""
     rng = np.random.default_rng(13)
     law = be.AttentionLaw(beta=1.0, head_ratio=1.0)
     spike = law.singular_spike(3.0)

@@ -121,7 +121,7 @@ def test_neither_centring_nor_the_law_of_the_noise_matters(change):
 
 
 def test_many_samples_and_tokens_give_the_linear_discriminant():
-    """V and N to infinity: b is along mu, and the accuracy is E Phi(l a signal/sqrt(kappa)) to 1e-3."""
+    """V and N to infinity: b is along mu, and the accuracy is E Phi(y a signal/sqrt(kappa)) to 1e-3."""
     model = RidgeClassifier(2, 10**6, 10**6, 0.9, 0.1, POPULATION)
     pooled = POPULATION.signs @ DECAYING
     margin = POPULATION.labels * pooled * 0.9 / np.linalg.norm(DECAYING)

@@ -59,7 +59,7 @@ def test_noise_overtakes_the_linear_part():
 
 
 def test_mean_square_of_the_normalisers():
-    """To first order (theta_1 + beta^4/2)/l, the next one being of order 1/l of it; against half a million rows."""
+    """To first order (theta_1 + beta^4/2)/T, the next one being of order 1/T of it; against half a million rows."""
     beta, tokens = 0.7, 10**6
     first = (np.expm1(beta**2) + beta**4 / 2) / tokens
     assert mean_square(beta, tokens, tokens) == pytest.approx(first, rel=1e-5)
@@ -72,7 +72,7 @@ def test_mean_square_of_the_normalisers():
 
 
 def test_the_threshold_of_the_mean_is_of_order_root_log():
-    """The slope of its square in log l tends to 2/3."""
+    """The slope of its square in log T tends to 2/3."""
     sizes = [10**3, 10**6, 10**9]
     squares = np.array([mean_threshold(tokens) for tokens in sizes]) ** 2
     slopes = np.diff(squares) / np.diff(np.log(sizes))

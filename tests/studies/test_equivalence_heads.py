@@ -20,7 +20,7 @@ from bulkedge.studies.equivalence.setting import large_entries, shares
 
 
 def test_the_norm_of_the_cesaro_matrix_tends_to_two():
-    """Hardy's inequality; the distance is of order 1/log(l)**2, and leaving out small sizes moves the fit by 0.001."""
+    """Hardy's inequality; the distance is of order 1/log(T)**2, and leaving out small sizes moves the fit by 0.001."""
     sizes = 2.0 ** np.arange(8, 21, 2)
     norms = [cesaro_values(int(size), 1)[0] for size in sizes]
     fit = curve_fit(lambda x, top, a, b: top - a / (x + b) ** 2, np.log(sizes), norms, p0=(2.0, 40.0, 6.0))
@@ -76,7 +76,7 @@ def test_the_largest_of_many_scores():
 
 
 def test_the_popularity_of_keys_when_rows_are_one_hot():
-    """Two rows choose the same of l keys with probability (1 + t)/l."""
+    """Two rows choose the same of T keys with probability (1 + t)/T."""
     tokens, dim, rows, rng = 100, 200, 1500, np.random.default_rng(1)
     pairs = []
     for _ in range(150):
@@ -104,7 +104,7 @@ def test_the_first_order_of_poisson_is_a_distribution_function():
 
 @pytest.mark.parametrize("beta", [0.3, 0.7])
 def test_the_tilt_of_keys_is_theta_3(beta):
-    """The popularity of keys has the variance theta_3/d = beta**4/(2 d), up to terms of order 1/d and 1/l."""
+    """The popularity of keys has the variance theta_3/d = beta**4/(2 d), up to terms of order 1/d and 1/T."""
     assert perron(beta, 4000, 4000).tilt * 4000 / (beta**4 / 2) == pytest.approx(1.0, abs=0.01)
 
 

@@ -57,7 +57,7 @@ class Regime(NamedTuple):
 
 
 class Outlier(NamedTuple):
-    """An expected value beyond the bulk: squared singular value of ``sqrt(l) A``, and where it comes from."""
+    """An expected value beyond the bulk: squared singular value of ``sqrt(T) A``, and where it comes from."""
 
     kind: Literal["mean", "entry"]
     location: float
@@ -76,7 +76,7 @@ class Stages(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftmaxAttention(Parametric, Ensemble):
-    """``A = softmax(beta S)``, ``S = X W_Q W_K' X'/sqrt(head_dim)``; the law is that of ``sqrt(l) (A - uu')``, squared.
+    """``A = softmax(beta S)``, ``S = X W_Q W_K' X'/sqrt(head_dim)``; the law is that of ``sqrt(T) (A - uu')``, squared.
 
     With a mask the mean is not ``uu'`` but the mask's own, C, whose row i is uniform on what token i sees: for causal
     attention the Cesaro matrix.
@@ -84,7 +84,7 @@ class SoftmaxAttention(Parametric, Ensemble):
     section 2). ``inputs`` is any matrix X with a row for each token.
     """
 
-    tokens: int = parameter(Integers(16, 10**6), "number of tokens l")
+    tokens: int = parameter(Integers(16, 10**6), "number of tokens T")
     head_dim: int = parameter(Integers(2, 10**5), "dimension of queries and keys")
     beta: float = parameter(Interval(1e-3, 1e3), "inverse temperature", 1.0)
     qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", default=False)
@@ -150,14 +150,14 @@ class SoftmaxAttention(Parametric, Ensemble):
         return isinstance(self.mask, WindowMask) and self.mask.unlimited
 
     def spectrum(self, rng: Any) -> Spectrum:
-        """Squared singular values of ``sqrt(l) (A - C)``, C the mean of the mask: ``uu'`` if every token sees all."""
+        """Squared singular values of ``sqrt(T) (A - C)``, C the mean of the mask: ``uu'`` if every token sees all."""
         weights = self.sample(rng)
         mean = 1 / self.tokens if self._sees_all else self.mask.mean(weights)
         found: Spectrum = spectrum(self.tokens**0.5 * (weights - mean)).squared()
         return found
 
     def normalisers(self, scores: Any) -> Any:
-        """``Z_i/l``, which tends to ``exp(beta**2/2)`` (*equivalence*, Lemma 4.1).
+        """``Z_i/T``, which tends to ``exp(beta**2/2)`` (*equivalence*, Lemma 4.1).
 
         Parameters
         ----------
@@ -167,7 +167,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         Returns
         -------
         array of shape (tokens,)
-            ``Z_i/l = mean_j exp(beta S_ij)``, for each row.
+            ``Z_i/T = mean_j exp(beta S_ij)``, for each row.
         """
         xp = array_namespace(scores)
         return xp.mean(xp.exp(self.beta * scores), axis=1)
@@ -218,8 +218,8 @@ class SoftmaxAttention(Parametric, Ensemble):
     def heavy_share(self) -> float:
         """Share of the variance of an entry that lies in entries large enough to leave the bulk on their own.
 
-        Such an entry exceeds ``sqrt(l)`` times its standard deviation. The linear model needs this share to be small,
-        which is the threshold ``beta << sqrt(log l)`` of *equivalence*, as a number.
+        Such an entry exceeds ``sqrt(T)`` times its standard deviation. The linear model needs this share to be small,
+        which is the threshold ``beta << sqrt(log T)`` of *equivalence*, as a number.
         """
         return heavy_share(self._scale * self.beta, self.tokens)
 
@@ -227,7 +227,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         """Which law applies, and why."""
         share = self.heavy_share()
         if self.beta > 4 * np.sqrt(np.log(self.tokens)):
-            return Regime("one-hot", f"beta = {self.beta:g} is far above sqrt(log l): rows attend to one token each")
+            return Regime("one-hot", f"beta = {self.beta:g} is far above sqrt(log T): rows attend to one token each")
         if share > TRUSTED:
             return Regime(
                 "heavy tails", f"{share:.0%} of the variance is in single large entries, which leave the bulk"
@@ -251,7 +251,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         Returns
         -------
         Law
-            Of squared singular values of ``sqrt(l) (A - C)``, C the mean of the mask.
+            Of squared singular values of ``sqrt(T) (A - C)``, C the mean of the mask.
 
         Raises
         ------
@@ -364,7 +364,7 @@ class SoftmaxAttention(Parametric, Ensemble):
             raise DomainError(f"{what} are known for attention to all of orthonormal tokens: no mask, no inputs")
 
     def perron(self) -> float:
-        """``l s_1(A)**2``, about ``l (1 + beta**4/(2 d)) + exp(beta**2) - 1`` while beta is small.
+        """``T s_1(A)**2``, about ``T (1 + beta**4/(2 d)) + exp(beta**2) - 1`` while beta is small.
 
         The column sums of A are not all one: entries fluctuate, and keys of larger norm are liked more
         (:mod:`bulkedge.ensembles.perron` has the derivation, at any beta). The mean over draws is within 3 % of this.
@@ -396,7 +396,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         Returns
         -------
         list of Outlier
-            Squared singular values of ``sqrt(l) A``, each with its kind, ``"mean"`` or ``"entry"``.
+            Squared singular values of ``sqrt(T) A``, each with its kind, ``"mean"`` or ``"entry"``.
         """
         if not self._sees_all:
             values = self.mask.singular_values(most)
@@ -407,7 +407,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         return found + [Outlier("entry", self._where_beyond(rank - 0.5)) for rank in ranks]
 
     def median_second(self) -> float:
-        """Median of the second largest squared singular value of ``sqrt(l) A``: the edge, or an entry beyond it."""
+        """Median of the second largest squared singular value of ``sqrt(T) A``: the edge, or an entry beyond it."""
         if self._entries.beyond(self._finite_edge) > np.log(2):
             return self._where_beyond(np.log(2))
         return self._bulk_law.finite_edge(self.tokens, 0.5)

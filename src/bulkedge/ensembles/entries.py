@@ -1,10 +1,10 @@
 """Single large entries of softmax attention: how many singular values they push beyond a point.
 
-An entry x of ``sqrt(l) (A - uu')`` is a perturbation of rank one. Entries at random places are free of each other, so
+An entry x of ``sqrt(T) (A - uu')`` is a perturbation of rank one. Entries at random places are free of each other, so
 that n of them in a row add ``n x**2 w/(1 - x**2 w**2)`` to the R-transform of the symmetrised law, where noise of the
 same variance adds ``n x**2 w`` (:class:`~bulkedge.laws.finite_head.FiniteHeadLaw` does so up to the size at which an
 entry leaves the bulk). With entries of *all* sizes in it, the law has no edge at a finite number of tokens but a thin
-tail: its mass beyond a point, times l, is the expected number of singular values there. That counts what counting large
+tail: its mass beyond a point, times T, is the expected number of singular values there. That counts what counting large
 entries one by one misses: entries that leave only because their row or column holds others, and the edge of the bulk,
 which those below the threshold push outwards. They are a third to a half of all values beyond the edge.
 
@@ -78,7 +78,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class LargeEntries:
-    """The law of ``sqrt(l) (A - uu')`` with its large entries, as a count of singular values beyond a point.
+    """The law of ``sqrt(T) (A - uu')`` with its large entries, as a count of singular values beyond a point.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class LargeEntries:
     head_dim : int
         Dimension of queries and keys.
     tokens : int
-        Number of tokens l.
+        Number of tokens T.
     qk_norm : bool
         Whether queries and keys are normalised.
     """
@@ -107,7 +107,7 @@ class LargeEntries:
         Parameters
         ----------
         square : float
-            The point, as a squared singular value of ``sqrt(l) (A - uu')``.
+            The point, as a squared singular value of ``sqrt(T) (A - uu')``.
 
         Returns
         -------
@@ -143,7 +143,7 @@ class LargeEntries:
         rest = entry - mean - np.einsum("k,krs,kc->crs", number[low], coefficients, basis)
         parts = [separated(np.sqrt(n) * each, weights) for n, each in zip(number[low], coefficients, strict=True)]
         variances, rows, columns = (np.array(part) for part in zip(*parts, strict=True))
-        # A - uu' vanishes on the constant vector: one direction of l less
+        # A - uu' vanishes on the constant vector: one direction of T less
         kept = 1 - 1 / self.tokens
         squares = np.maximum(entry - 1, 0.0) ** 2 / self.tokens
         fourth = self.tokens * mass[:, None, None] * squares**2
@@ -155,7 +155,7 @@ class LargeEntries:
         )  # fmt: skip
 
     def _entries(self, cosine: Real, norms: Real) -> Real:
-        """``l A_ij`` by cosine, norm of the query and norm of the key; an entry is part of its own row's sum."""
+        """``T A_ij`` by cosine, norm of the query and norm of the key; an entry is part of its own row's sum."""
         kappa = self.beta * np.sqrt(self.head_dim)
         if self.qk_norm:
             log_normaliser = log_coefficients(self.head_dim, np.array([kappa]), 0)

@@ -106,12 +106,12 @@ class GaussianSum(Parametric, Ensemble):
     """Low-rank Gaussian terms plus noise.
 
     Its squared singular values follow :class:`~bulkedge.laws.sum.SumLaw`, squared. The linear model of *equivalence*:
-    ``sum_k b_k P_k Q_k'/sqrt(l N_k)``, an infinite ratio being a full matrix ``b W/sqrt(l)``.
+    ``sum_k b_k P_k Q_k'/sqrt(T N_k)``, an infinite ratio being a full matrix ``b W/sqrt(T)``.
     """
 
-    tokens: int = parameter(SIZE, "size l of the matrix")
+    tokens: int = parameter(SIZE, "size T of the matrix")
     variances: tuple[float, ...] = parameter(Each(VARIANCE), "variances b_k**2 of the terms")
-    ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6, infinity=True)), "rank ratios N_k/l")
+    ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6, infinity=True)), "rank ratios N_k/T")
 
     def __post_init__(self) -> None:
         """Check the parameters, and that there is one ratio for each variance."""

@@ -1,20 +1,20 @@
 """The largest singular value of softmax attention at any score scale, and where it stops being that of the mean.
 
 Rows sum to one, so that ``A u = u`` for the constant unit vector u, while ``A'u = u + b`` with b the column sums less
-one, over ``sqrt(l)``. If the rest of A is like noise that b is a typical row of, ``s**2 = 1 + |b|**2 z G(z)`` at ``z =
+one, over ``sqrt(T)``. If the rest of A is like noise that b is a typical row of, ``s**2 = 1 + |b|**2 z G(z)`` at ``z =
 s**2``, G the Cauchy transform of the rest, whose variance is ``|b|**2`` too; for a quarter circle this is
 
-    ``s**2 = 1/(1 - v)``,      ``v = E|b|**2 = E sum_j A_ij**2 - 1/l + (1 - 1/l) t``.
+    ``s**2 = 1/(1 - v)``,      ``v = E|b|**2 = E sum_j A_ij**2 - 1/T + (1 - 1/T) t``.
 
 Both parts of v are known at any beta. Rows given the keys are independent, so the first is the participation of one
-row; ``t = E (l p)**2 - 1`` is the spread of the popularity ``p = E[A_ij | key j]``, which depends on the key's norm.
+row; ``t = E (T p)**2 - 1`` is the spread of the popularity ``p = E[A_ij | key j]``, which depends on the key's norm.
 Given the query the scores are independent, so each is an integral over a Laplace transform,
 ``1/Z = int exp(-s Z) ds`` with ``phi(s) = E exp(-s w)`` for the weight w of one key:
 
-    ``E sum_j A_ij**2 = l int s E[w**2 exp(-s w)] phi**(l-1) ds``,
-    ``E[A_ij | key j] = int E[w exp(-s w) | key j] phi**(l-1) ds``.
+    ``E sum_j A_ij**2 = T int s E[w**2 exp(-s w)] phi**(T-1) ds``,
+    ``E[A_ij | key j] = int E[w exp(-s w) | key j] phi**(T-1) ds``.
 
-For small beta this is ``1 + beta**4/(2 d) + (exp(beta**2) - 1)/l`` (docs/theory/outliers.md, "The Perron value"). For
+For small beta this is ``1 + beta**4/(2 d) + (exp(beta**2) - 1)/T`` (docs/theory/outliers.md, "The Perron value"). For
 large beta a single entry, or a few in one column, has a larger singular value than the mean, which is the end of the
 formula: :attr:`Perron.largest` is the size of the largest entry of A, and tells. From there on ``1 + v`` is a lower
 bound.
@@ -62,7 +62,7 @@ class Perron(NamedTuple):
     spread: float
     """``v``, the variance of the column sums."""
     largest: float
-    """Median of the largest of the ``l**2`` entries of A."""
+    """Median of the largest of the ``T**2`` entries of A."""
     tilt: float = 0.0
     """``t``, the part of v that is due to keys of larger norm being liked more."""
 
@@ -87,7 +87,7 @@ class Row(NamedTuple):
     log_s: Real
     """Points of the Laplace transform."""
     others: Real
-    """``phi(s)**(l-1)`` there."""
+    """``phi(s)**(T-1)`` there."""
     participation: float
     """``E sum_j A_ij**2``."""
     log_sum: float
@@ -105,7 +105,7 @@ def perron(beta: float, head_dim: int, tokens: int, *, qk_norm: bool = False) ->
     head_dim : int
         Dimension of queries and keys.
     tokens : int
-        Number of tokens l.
+        Number of tokens T.
     qk_norm : bool
         Whether queries and keys are normalised: then keys are equally popular on average.
 
@@ -164,7 +164,7 @@ def _row(scores: Real, mass: Real, tokens: int) -> Row:
     """The integrals of one row of independent scores."""
     log_s = np.arange(-np.log(tokens) - scores.max() - 12, 0.5 * scores.max() + 8, STEP)
     weight = np.exp(np.minimum(log_s[:, None] + scores, LARGEST_EXPONENT))
-    # one minus phi keeps its digits where s is small, which counts l times
+    # one minus phi keeps its digits where s is small, which counts T times
     log_phi = np.log1p(np.maximum(np.expm1(-weight) @ mass, -1 + np.finfo(float).eps))
     others = np.exp((tokens - 1) * log_phi)
     with np.errstate(under="ignore"):

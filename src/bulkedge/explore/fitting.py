@@ -2,7 +2,7 @@
 
 For an attention matrix the logarithm of its entries are the scores, up to a constant in each row. Less the means of
 rows and columns they are those of a head without popular keys: their spread is beta, and the participation of their
-singular values, ``(sum s**2)**2/sum s**4 = 1/(1/d + 2/l)`` for Gaussian queries and keys, tells the dimension d.
+singular values, ``(sum s**2)**2/sum s**4 = 1/(1/d + 2/T)`` for Gaussian queries and keys, tells the dimension d.
 
 >>> import bulkedge as be
 >>> found = fit(be.SoftmaxAttention(tokens=256, head_dim=64, beta=0.7, qk_norm=True).sample(np.random.default_rng(0)))
@@ -164,7 +164,7 @@ def _fit_attention(attention: Real) -> Fit:
     rounded = int(np.clip(round(dim), 2, 4096))
     laws = _causal_laws(beta, rounded, tokens) if causal else _full_laws(beta, rounded, tokens, liked)
     kind: Any = "causal attention" if causal else "attention"
-    return _judged(kind, "√ℓ (A − C)" if causal else "√ℓ (A − 1π′)", values, laws, beta, dim)
+    return _judged(kind, "√T (A − C)" if causal else "√T (A − 1π′)", values, laws, beta, dim)
 
 
 def _full_laws(beta: float, dim: int, tokens: int, liked: Real) -> Iterator[tuple[str, Any]]:

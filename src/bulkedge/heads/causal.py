@@ -6,7 +6,7 @@ and within each half the picture repeats. So the triangle is one rectangle at ea
 diagonal. A rectangle is described by the moments of its keys, which give each of its rows a part of its normaliser, and
 then by those of its rows, weighted by what the normalisers leave them, which give each of its keys a part of its column
 sum. The small triangles are exact, and so are the columns of a few keys, those that a first pass finds liked most
-(docs/theory/popularity.md, "Decoders"). The cost is ``O(l d**2 log l)``.
+(docs/theory/popularity.md, "Decoders"). The cost is ``O(T d**2 log T)``.
 
 >>> rng = np.random.default_rng(0)
 >>> q, k = rng.standard_normal((2, 300, 16))

@@ -2,7 +2,7 @@
 
 Let queries be ``N(m, S)`` and keys ``N(0, K)``, independent; a constant in all keys drops out of the softmax. In the
 coordinates that diagonalise ``S**(1/2) K**(1/2)`` a score is ``sum a_i u_i y_i`` with keys ``y ~ N(0, I)`` and queries
-``u ~ N(mu, I)``; the *couplings* ``a_i`` are the singular values. For many tokens ``l A_ij`` tends to ``t(u, y) = prod
+``u ~ N(mu, I)``; the *couplings* ``a_i`` are the singular values. For many tokens ``T A_ij`` tends to ``t(u, y) = prod
 exp(a_i u_i y_i - a_i**2 u_i**2/2)``, the density of a Gaussian channel ``y = a u + noise`` relative to its noise, and
 everything factorises over directions (docs/theory/channel.md).
 
@@ -72,7 +72,7 @@ class Channel:
 
     @classmethod
     def from_qk(cls, q: Any, k: Any, scale: float | None = None) -> Self:
-        """The channel of heads, from their queries and keys: ``O(l d**2)``, and no attention matrix.
+        """The channel of heads, from their queries and keys: ``O(T d**2)``, and no attention matrix.
 
         Sums over tokens are done by the library and on the device of the arrays, in double precision, or in single
         precision for single or half on a CPU: couplings are then right to about ``1e-6`` of the largest.
@@ -362,12 +362,12 @@ class Channel:
         return _plain(np.maximum((2 * square - 1) / (2 * (2 * square + 1)), 0.0))
 
     def law(self, tokens: int) -> ChannelLaw:
-        """The whole spectrum of a head of this channel: squared singular values of ``sqrt(l) (A - 1 pi')``.
+        """The whole spectrum of a head of this channel: squared singular values of ``sqrt(T) (A - 1 pi')``.
 
         Parameters
         ----------
         tokens : int
-            Number of tokens l, from 16 to 4096.
+            Number of tokens T, from 16 to 4096.
 
         Returns
         -------

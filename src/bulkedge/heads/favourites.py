@@ -1,9 +1,9 @@
 """The share of all attention that the most popular key of a head gets, from its couplings alone.
 
-The logarithm of a key's popularity is ``f(y) = sum l_i y_i + rho_i**2 y_i**2/2`` of a Gaussian key y, plus a constant,
-with ``rho**2 = a**2/(1 + a**2)`` and ``l = a mu/(1 + a**2)`` (docs/theory/popularity.md, "Saturation"). Its cumulants
-are known, ``K(s) = sum s**2 l**2 v/2 + log(v)/2`` with ``v = 1/(1 - s rho**2)``, so that Lugannani and Rice's saddle
-points give its tail: where s is the slope, keys have the mean ``s l v`` and the variance v. The most popular of n keys
+The logarithm of a key's popularity is ``f(y) = sum b_i y_i + rho_i**2 y_i**2/2`` of a Gaussian key y, plus a constant,
+with ``rho**2 = a**2/(1 + a**2)`` and ``b = a mu/(1 + a**2)`` (docs/theory/popularity.md, "Saturation"). Its cumulants
+are known, ``K(s) = sum s**2 b**2 v/2 + log(v)/2`` with ``v = 1/(1 - s rho**2)``, so that Lugannani and Rice's saddle
+points give its tail: where s is the slope, keys have the mean ``s b v`` and the variance v. The most popular of n keys
 is at the tail ``log(2)/n``, the median of the largest. Attention itself sits at the keys of slope one, as far as there
 are such keys: what is missing raises the share of those there are.
 """

@@ -1,6 +1,6 @@
 """Shares of all attention that keys get, from three forms of a key: linear and quadratic ones.
 
-A row u gives a key y the weight ``x = exp(sum a u y - a**2 u**2/2)/l``, relative to all keys, and the share
+A row u gives a key y the weight ``x = exp(sum a u y - a**2 u**2/2)/T``, relative to all keys, and the share
 ``x/(1 + x)`` if the key is not yet one of them. Over rows that are Gaussian, ``E x`` and the mean and variance of
 ``log x`` among the rows that look at the key (with weight x) are exponentials and squares: the three forms. Derived in
 docs/theory/popularity.md, "Saturation".

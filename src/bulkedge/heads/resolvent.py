@@ -1,13 +1,13 @@
 """The resolvent of a sum of products of sizes: signs forgotten, rows and columns with weights of their own.
 
-Row i and column j of an l x l matrix are joined by ``sum_n s_n F_in G_jn/sqrt(l)`` and noise of variance ``V_ij/l``,
+Row i and column j of a T x T matrix are joined by ``sum_n s_n F_in G_jn/sqrt(T)`` and noise of variance ``V_ij/T``,
 with ``F**2``, ``G**2`` and V known and signs random. Over rows and columns, the diagonals g and h of its resolvent at
 ``z**2`` solve
 
     g_i = 1/(z - sum_n s_n**2 F_in**2 h_n/d_n - mean_j V_ij h_j),       h_n = mean_j G_jn**2 h_j,
     h_j = 1/(z - sum_n s_n**2 G_jn**2 g_n/d_n - mean_i V_ij g_i),       g_n = mean_i F_in**2 g_i,
 
-with ``d_n = 1 - l s_n**2 g_n h_n`` (docs/theory/anisotropic.md). Two things are more than sizes. Row i and column i may
+with ``d_n = 1 - T s_n**2 g_n h_n`` (docs/theory/anisotropic.md). Two things are more than sizes. Row i and column i may
 be the same token, whose query and key are not independent: then the signs of ``F_in G_in`` are kept, and each token
 has a 2 x 2 resolvent. And an entry of the noise may be so large that a row or column consists of little else: then it
 is an edge, with the resolvents of its ends *without it* (the cavity equations of sparse matrices). All is solved off
@@ -47,7 +47,7 @@ class Own(NamedTuple):
     products : array of shape (n, c)
         ``F_in G_in``, with its sign, times how often token i is repeated.
     rest : array of shape (c,)
-        What the terms leave of the entries (i, i) of the matrix, ``sqrt(l)`` and the number of repeats included.
+        What the terms leave of the entries (i, i) of the matrix, ``sqrt(T)`` and the number of repeats included.
     """
 
     products: Real
@@ -84,9 +84,9 @@ class Equations:
     noise : array of shape (r, c)
         V, times both numbers of repeats.
     tokens : int
-        Number of tokens l.
+        Number of tokens T.
     total : int
-        What sums over rows or columns are divided by to be means: l, or the number of sampled tokens.
+        What sums over rows or columns are divided by to be means: T, or the number of sampled tokens.
     own : Own, optional
         Given if row i and column i are the same token.
     edges : Edges

@@ -157,7 +157,7 @@ class Sight:
         reach = self.shape[1] // 2
         up = self.xp.cumulative_sum(self.busy, axis=-1)  # rows up to i
         down = 1 - up + self.busy  # rows from i on
-        later = self.xp.flip(up[:, self.shape[0] - 1 - reach :], axis=-1)  # offset k >= 0: rows up to l - 1 - k
+        later = self.xp.flip(up[:, self.shape[0] - 1 - reach :], axis=-1)  # offset k >= 0: rows up to T - 1 - k
         earlier = self.xp.flip(down[:, 1 : reach + 1], axis=-1)  # offset -k: rows from k on
         return self.xp.clip(self.xp.concat([earlier, later], axis=-1), 1e-9, None)
 

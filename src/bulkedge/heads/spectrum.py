@@ -43,7 +43,7 @@ SINKHORN = 2000
 
 @dataclass(frozen=True, eq=False)
 class ChannelLaw(Distribution):
-    """Squared singular values of ``sqrt(l) (A - 1 pi')``, A the attention of one head and pi its mean row.
+    """Squared singular values of ``sqrt(T) (A - 1 pi')``, A the attention of one head and pi its mean row.
 
     It is no :class:`~bulkedge.laws.base.Law`: there is a distribution function, read off a table of about twenty
     points that is made when it is first used, and no density. Made by :meth:`from_qk`, or by
@@ -54,9 +54,9 @@ class ChannelLaw(Distribution):
     queries, keys : Tokens
         Distinct queries and keys, with multiplicities and the logarithms of what normalises rows and columns.
     tokens : int
-        Number of tokens l.
+        Number of tokens T.
     sampled : bool
-        Whether the tokens are a sample that stands for l others.
+        Whether the tokens are a sample that stands for T others.
     paired : bool
         Whether row i and column i are the same token.
     """
@@ -68,7 +68,7 @@ class ChannelLaw(Distribution):
     paired: bool = False
 
     unit = Unit.SQUARED
-    matrix = "sqrt(l) (A - 1 pi'), A attention and pi its mean row"
+    matrix = "sqrt(T) (A - 1 pi'), A attention and pi its mean row"
 
     @classmethod
     def from_qk(

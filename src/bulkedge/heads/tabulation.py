@@ -63,9 +63,9 @@ class Walk:
     queries, keys : Tokens
         The two sides of the head.
     tokens : int
-        Number of tokens l.
+        Number of tokens T.
     sampled : bool
-        Whether the tokens are a sample that stands for l others.
+        Whether the tokens are a sample that stands for T others.
     paired : bool
         Whether row i and column i are the same token.
     """
@@ -222,9 +222,9 @@ def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, pair
     queries, keys : Tokens
         The two sides of the head.
     tokens : int
-        Number of tokens l.
+        Number of tokens T.
     sampled : bool
-        Whether the tokens are a sample that stands for l others.
+        Whether the tokens are a sample that stands for T others.
     paired : bool
         Whether row i and column i are the same token.
 

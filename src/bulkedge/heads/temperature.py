@@ -63,7 +63,7 @@ def temperature(channel_or_beta: Any, tokens: int, new_tokens: int, keep: Keep =
     (:func:`bulkedge.propagation.softmax_of_gaussians`); the rows of a channel differ in their spread. What is kept:
 
     ``"entropy"``
-        The mean entropy of a row, in nats. Of a cool head it is ``log l - beta**2/2``.
+        The mean entropy of a row, in nats. Of a cool head it is ``log T - beta**2/2``.
     ``"relative entropy"``
         The mean entropy over the logarithm of the number of keys: rows may spread over more keys in proportion.
     ``"participation"``
@@ -252,15 +252,15 @@ def published_rules(tokens: float, new_tokens: float) -> dict[str, float]:
     """Factors on the scores by which published recipes go from one context to a longer one, the same for all heads.
 
     ``"log length"``
-        ``log l'/log l`` (Su 2021; Chiang and Cholak 2022).
+        ``log T'/log T`` (Su 2021; Chiang and Cholak 2022).
     ``"SSMax"``
-        Scalable softmax multiplies scores by ``s log l``, with s learnt for each head (Nakanishi 2025): for a trained s
+        Scalable softmax multiplies scores by ``s log T``, with s learnt for each head (Nakanishi 2025): for a trained s
         the same ratio.
     ``"YaRN"``
-        ``(0.1 log(l'/l) + 1)**2``: queries and keys are each multiplied by the root (Peng et al. 2023).
+        ``(0.1 log(T'/T) + 1)**2``: queries and keys are each multiplied by the root (Peng et al. 2023).
     ``"LongRoPE"``
-        ``1 + log(l'/l)/log l``: queries and keys are each multiplied by the root (Ding et al. 2024); as a factor on the
-        scores that is ``log l'/log l`` again.
+        ``1 + log(T'/T)/log T``: queries and keys are each multiplied by the root (Ding et al. 2024); as a factor on the
+        scores that is ``log T'/log T`` again.
     ``"Llama 4"``
         ``1 + 0.1 log(1 + floor(p/8192))`` at the position p of the query, relative to the last of ``tokens``: it does
         not depend on the head nor, but for that quotient, on the context of its training.

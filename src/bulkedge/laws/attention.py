@@ -47,18 +47,18 @@ def noise_variance(beta: float) -> float:
 
 @dataclass(frozen=True)
 class AttentionLaw(Parametric, Popular):
-    """Squared singular values of ``sqrt(l) (A - uu')``, A = softmax(beta S) of l tokens, in the proportional regime.
+    """Squared singular values of ``sqrt(T) (A - uu')``, A = softmax(beta S) of T tokens, in the proportional regime.
 
-    ``SumLaw`` with the linear term of variance ``beta**2`` and rank ratio ``head_ratio = d_qk/l`` and noise of variance
+    ``SumLaw`` with the linear term of variance ``beta**2`` and rank ratio ``head_ratio = d/T`` and noise of variance
     ``exp(beta**2) - 1 - beta**2``, squared (*equivalence*, Theorem 3.2; docs/theory/attention.md,
     "The proportional law").
     """
 
     unit = Unit.SQUARED
-    matrix = "sqrt(l) (A - uu')"
+    matrix = "sqrt(T) (A - uu')"
 
     beta: float = parameter(Interval(1e-3, 6), "inverse temperature: standard deviation of the scaled scores")
-    head_ratio: float = parameter(Interval(1e-6, 1e6), "head dimension over tokens, d_qk/l")
+    head_ratio: float = parameter(Interval(1e-6, 1e6), "head dimension over tokens, d/T")
 
     @property
     def _terms(self) -> SumLaw:

@@ -1,7 +1,7 @@
 """The spectrum of causal attention: a matrix of independent entries below the diagonal, whose rows are averages.
 
-Row i of causal attention averages over i tokens, so ``sqrt(l) (A - C)``, C the mean, has variance profile ``t/x**2`` on
-``y < x``, ``x = i/l`` (docs/theory/causal.md, "One law for all temperatures"): with the diagonals g of rows and h of
+Row i of causal attention averages over i tokens, so ``sqrt(T) (A - C)``, C the mean, has variance profile ``t/x**2`` on
+``y < x``, ``x = i/T`` (docs/theory/causal.md, "One law for all temperatures"): with the diagonals g of rows and h of
 columns of the resolvent at ``z**2``,
 
     g(x) = 1/(z - (t/x**2) int_0^x h),    h(y) = 1/(z - int_y^1 t g(x)/x**2 dx).
@@ -56,16 +56,16 @@ SMALLEST = 1e-140
 
 @dataclass(frozen=True)
 class CausalLaw(Parametric, Law):
-    """Squared singular values of ``sqrt(l) (A - C)``, A causal attention with independent scores and C its mean.
+    """Squared singular values of ``sqrt(T) (A - C)``, A causal attention with independent scores and C its mean.
 
     The mean is infinite, and there is no edge: the first rows average over few tokens. Values below 1e-140 of the
     variance, a fraction of 0.0031, are shown as an atom at zero.
     """
 
     unit = Unit.SQUARED
-    matrix = "sqrt(l) (A - C), A causal attention and C its mean"
+    matrix = "sqrt(T) (A - C), A causal attention and C its mean"
 
-    variance: float = parameter(Interval(1e-10, 1e10), "variance of l times an entry: exp(beta**2) - 1 for softmax")
+    variance: float = parameter(Interval(1e-10, 1e10), "variance of T times an entry: exp(beta**2) - 1 for softmax")
 
     _unbounded = True
     _infinite_moment = 1

@@ -1,10 +1,10 @@
 """Causal attention at the size of real heads: scores of low rank, behind a mask (ours).
 
 A degree of the exponential of the scores is a matrix of rank N (:mod:`bulkedge.laws.finite_head`), which the mask does
-not keep: row x and column y < x of ``sqrt(l) (A - C)``, x and y in (0, 1), are joined as ``sqrt(w(x)) sum_c P_xc Q_yc``
+not keep: row x and column y < x of ``sqrt(T) (A - C)``, x and y in (0, 1), are joined as ``sqrt(w(x)) sum_c P_xc Q_yc``
 over N channels c, with ``w = B/x**2``. Let g and h be the diagonals of the resolvent at ``z**2`` over rows and columns,
-``phi = N/l``, and T the integral ``(T e)(x) = int_0^x e``, which stands for the mask. What a channel carries from
-columns to rows is ``T (1/h - T' w g T/phi)**-1 T'``, the inverse of a Sturm-Liouville operator. So its diagonal comes
+``phi = N/T``, and J the integral ``(J e)(x) = int_0^x e``, which stands for the mask. What a channel carries from
+columns to rows is ``J (1/h - J' w g J/phi)**-1 J'``, the inverse of a Sturm-Liouville operator. So its diagonal comes
 from two Riccati equations, one from each end,
 
     p' = h + (w g/phi) p**2,  p(0) = 0,        r' = -w g - (h/phi) r**2,  r(1) = 0,
@@ -52,7 +52,7 @@ MOST_VALUES = 1000
 
 
 class CausalOutlier(NamedTuple):
-    """A value beyond the bulk: squared singular value of ``sqrt(l) A``, and where it comes from."""
+    """A value beyond the bulk: squared singular value of ``sqrt(T) A``, and where it comes from."""
 
     kind: Literal["mean"]
     location: float
@@ -60,7 +60,7 @@ class CausalOutlier(NamedTuple):
 
 @dataclass(frozen=True)
 class CausalHeadLaw(Parametric, Law):
-    """Squared singular values of ``sqrt(l) (A - C)``, A causal attention of one head and C its mean.
+    """Squared singular values of ``sqrt(T) (A - C)``, A causal attention of one head and C its mean.
 
     Values below ``exp(-80)`` times the variance of the last rows, about one in a hundred, are shown as an atom at zero;
     one value is zero, because rows sum to one.
@@ -69,11 +69,11 @@ class CausalHeadLaw(Parametric, Law):
     """
 
     unit = Unit.SQUARED
-    matrix = "sqrt(l) (A - C), A causal attention and C its mean"
+    matrix = "sqrt(T) (A - C), A causal attention and C its mean"
 
     beta: float = parameter(Interval(0.05, 2), "inverse temperature: standard deviation of the scaled scores")
     head_dim: int = parameter(Integers(8, 4096), "dimension d of queries and keys")
-    tokens: int = parameter(Integers(64, 2**20), "number of tokens l")
+    tokens: int = parameter(Integers(64, 2**20), "number of tokens T")
     qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", default=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class CausalHeadLaw(Parametric, Law):
     def finite_edge(self, n: int, level: float = 0.01, dyson: int = 1) -> float:
         """The value that the largest one of a draw exceeds with probability ``level``.
 
-        It belongs to the first rows, which average over few tokens: ``l`` times the squared norm of a causal attention
+        It belongs to the first rows, which average over few tokens: ``T`` times the squared norm of a causal attention
         of a few dozen tokens less its mean. That is sampled, 2000 times with a fixed seed, so that a level is met to
         within a fifth of itself, and levels below 0.002 are not told apart.
 
@@ -146,10 +146,10 @@ class CausalHeadLaw(Parametric, Law):
         return self.finite_edge(n, level, dyson)
 
     def outliers(self, most: int = 10) -> list[CausalOutlier]:
-        """Values of ``sqrt(l) A`` itself that the mean contributes: ``l`` times the squared singular values of C.
+        """Values of ``sqrt(T) A`` itself that the mean contributes: ``T`` times the squared singular values of C.
 
         C is the Cesaro matrix, whose row i is uniform on 1 to i. It has a whole family of large values, the first of
-        which tends to ``4 l``. The fluctuations of the first rows move them outwards, by about 0.02 of a singular value
+        which tends to ``4 T``. The fluctuations of the first rows move them outwards, by about 0.02 of a singular value
         at beta 0.6. Single large entries of late rows do not stand out: values of the first rows reach further.
 
         Parameters
@@ -185,7 +185,7 @@ class CausalHeadLaw(Parametric, Law):
         Returns
         -------
         CausalHeadColumns
-            The law of ``sqrt(l) (A - C)``, with C the mean given the popularity.
+            The law of ``sqrt(T) (A - C)``, with C the mean given the popularity.
         """
         values = FINITE.check("popularity", popularity).ravel()
         if not values.size or not np.all(values > 0):

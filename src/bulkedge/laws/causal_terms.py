@@ -274,7 +274,7 @@ def masked(terms: RowTerms, tokens: int, intervals: int, columns: Columns | None
     terms : RowTerms
         From :func:`row_terms`.
     tokens : int
-        Number of tokens l.
+        Number of tokens T.
     intervals : int
         Of the discretisation.
     columns : Columns, optional
@@ -283,7 +283,7 @@ def masked(terms: RowTerms, tokens: int, intervals: int, columns: Columns | None
     Returns
     -------
     Masked
-        For the matrix ``sqrt(l) (A - C)``: its entries in row i have variance ``l/i**2`` times that of the terms.
+        For the matrix ``sqrt(T) (A - C)``: its entries in row i have variance ``T/i**2`` times that of the terms.
     """
     grid = mesh(tokens, intervals)
     along = PchipInterpolator(np.log(terms.counts), terms.variances)

@@ -2,8 +2,8 @@
 
 If the columns of A have popularity pi_j (sum one: keys that all queries favour, sinks), then ``A = 1 pi' + F diag(pi)``
 with F the centred matrix of a head without column effects, at the inverse temperature of the scores less their row and
-column means. So ``sqrt(l) (A - 1 pi')`` is that head's matrix with column j multiplied by ``l pi_j``: the law of its
-squared singular values is the free product with the law of ``(l pi_j)**2`` (docs/theory/finite_head.md, "Popular
+column means. So ``sqrt(T) (A - 1 pi')`` is that head's matrix with column j multiplied by ``T pi_j``: the law of its
+squared singular values is the free product with the law of ``(T pi_j)**2`` (docs/theory/finite_head.md, "Popular
 columns"). The laws of attention here are sums of low-rank terms whose columns may have sizes, and the popularity is one
 more factor of these, the same in all terms: no free product has to be computed.
 
@@ -30,7 +30,7 @@ from bulkedge.laws.engine.profiles import ProfiledSum, Sizes
 from bulkedge.laws.units import Unit
 
 BIN = 1.0
-"""Width of a bin of ``log (l pi_j)**2``. Two atoms stand for the columns of a bin, with the first three moments of
+"""Width of a bin of ``log (T pi_j)**2``. Two atoms stand for the columns of a bin, with the first three moments of
 their squares: that moves the distribution function by 4e-4 at most for log-normal popularity, whatever its spread."""
 MOST_BINS = 40
 """Bins at most: they are wider where popularity spans more than eight decades."""
@@ -52,7 +52,7 @@ class Popular(Law):
         """
 
     def with_columns(self, popularity: Any) -> Law:
-        """The law of the squared singular values of ``sqrt(l) (A - 1 pi')`` when columns have popularity pi.
+        """The law of the squared singular values of ``sqrt(T) (A - 1 pi')`` when columns have popularity pi.
 
         Scores have a column effect where queries have a mean, or where some keys are sinks. This law is then taken at
         the inverse temperature of the scores less the means of their rows and of their columns.
@@ -136,11 +136,11 @@ class ColumnLaw(Law):
     law : Popular
         The law of the head without column effects.
     squares, shares : tuple of float
-        Atoms of the law of ``(l pi_j)**2`` and their masses.
+        Atoms of the law of ``(T pi_j)**2`` and their masses.
     """
 
     unit = Unit.SQUARED
-    matrix = "sqrt(l) (A - 1 pi')"
+    matrix = "sqrt(T) (A - 1 pi')"
 
     law: Popular
     squares: tuple[float, ...]

@@ -26,9 +26,9 @@ NODES = 24
 
 @dataclass(frozen=True)
 class CorrelatedAttentionLaw(Parametric, Law):
-    """Squared singular values of ``sqrt(l) (A - uu')`` for tokens of unit norm, given the law of ``XX'``.
+    """Squared singular values of ``sqrt(T) (A - uu')`` for tokens of unit norm, given the law of ``XX'``.
 
-    The linear degree is ``beta XX'**(1/2) P Q' XX'**(1/2)/sqrt(l d_qk)`` in law, P and Q Gaussian: in the eigenbasis of
+    The linear degree is ``beta XX'**(1/2) P Q' XX'**(1/2)/sqrt(T d)`` in law, P and Q Gaussian: in the eigenbasis of
     the Gram matrix its rows and columns have the eigenvalues as squared sizes. The noise depends on the squares of the
     correlations, and is taken as white, which holds while beta is small or correlations are weak
     (docs/theory/attention.md, "Tokens that are not orthonormal"); the study ``equivalence/inputs`` measures where it
@@ -36,10 +36,10 @@ class CorrelatedAttentionLaw(Parametric, Law):
     """
 
     unit = Unit.SQUARED
-    matrix = "sqrt(l) (A - uu')"
+    matrix = "sqrt(T) (A - uu')"
 
     beta: float = parameter(Interval(1e-2, 3), "inverse temperature: standard deviation of the scaled scores")
-    head_ratio: float = parameter(Interval(1e-3, 1e3), "head dimension over tokens, d_qk/l")
+    head_ratio: float = parameter(Interval(1e-3, 1e3), "head dimension over tokens, d/T")
     gram: Law = parameter(Instance(Law), "law of the eigenvalues of XX', of mean one")
 
     def __post_init__(self) -> None:

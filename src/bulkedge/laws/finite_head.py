@@ -52,11 +52,11 @@ SIZES = 16
 
 @dataclass(frozen=True)
 class FiniteHeadLaw(Parametric, Popular):
-    """Squared singular values of ``sqrt(l) (A - uu')``, A = softmax(beta S) of l tokens, at a fixed head dimension.
+    """Squared singular values of ``sqrt(T) (A - uu')``, A = softmax(beta S) of T tokens, at a fixed head dimension.
 
     With ``qk_norm`` queries and keys lie on the sphere of radius ``sqrt(head_dim)``; without, they are Gaussian, and
     their norms give rows and columns a profile, separable in each degree to good accuracy. An entry is part of its own
-    row's sum, which shrinks large entries: ``w -> w/(1 + (w - 1)/l)``.
+    row's sum, which shrinks large entries: ``w -> w/(1 + (w - 1)/T)``.
 
     A large entry x is a perturbation of rank one, and many of them, at random places, are free of each other: entries
     of one size add ``n x**2 w/(1 - x**2 w**2)`` to the R-transform, n their number in a row, where Gaussian noise of
@@ -65,11 +65,11 @@ class FiniteHeadLaw(Parametric, Popular):
     """
 
     unit = Unit.SQUARED
-    matrix = "sqrt(l) (A - uu')"
+    matrix = "sqrt(T) (A - uu')"
 
     beta: float = parameter(Interval(1e-3, 4), "inverse temperature: standard deviation of the scaled scores")
     head_dim: int = parameter(Integers(2, 4096), "dimension d of queries and keys")
-    tokens: int = parameter(Integers(16, 10**8), "number of tokens l")
+    tokens: int = parameter(Integers(16, 10**8), "number of tokens T")
     qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", default=False)
 
     large_entries: bool = parameter(Choice((False, True)), "whether entries of any size are in the law", default=False)
@@ -150,7 +150,7 @@ class FiniteHeadLaw(Parametric, Popular):
     def _entries(
         self, kappa: Real, log_normaliser: Real, degrees: NDArray[np.intp], weights: Real
     ) -> tuple[Real, Real, Real]:
-        """The effect of ``w -> w/(1 + (w - 1)/l)`` on the degrees, and the rest, split by the size of its entries.
+        """The effect of ``w -> w/(1 + (w - 1)/T)`` on the degrees, and the rest, split by the size of its entries.
 
         Returns
         -------
@@ -160,7 +160,7 @@ class FiniteHeadLaw(Parametric, Popular):
             Variance of each part of the rest, over that of the whole rest before the change. The rest is what the low
             degrees leave; its parts are Gaussian noise, and entries of about the second and the third size of HEAVY.
         jumps : array of shape (len(HEAVY),)
-            Mean squared size of an entry of each part, in ``sqrt(l) (A - uu')``; zero for Gaussian noise.
+            Mean squared size of an entry of each part, in ``sqrt(T) (A - uu')``; zero for Gaussian noise.
         """
         cosine, mass = cosine_quadrature(self.head_dim, NODES)
         basis = harmonics(self.head_dim, int(degrees.max()), cosine)[degrees]
@@ -189,7 +189,7 @@ class Terms(NamedTuple):
     Attributes
     ----------
     ratios : array of shape (degrees,)
-        Rank ratios ``N_k/l`` of the low degrees.
+        Rank ratios ``N_k/T`` of the low degrees.
     mean : array of shape (pairs,)
         Mean weight, the coefficient of degree zero.
     sizes : array of shape (degrees, pairs)

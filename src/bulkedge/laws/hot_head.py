@@ -4,7 +4,7 @@ Rows of ``A = softmax(beta S)``, with independent standard normal scores S, are 
 large entries for large beta. The law follows from cavity equations (:mod:`bulkedge.laws.engine.cavity`;
 docs/theory/hot.md derives them) on a graph that is made once for each beta and number of tokens:
 
-- The largest scores of a row are order statistics of l normal numbers, drawn with their joint law. What is left of the
+- The largest scores of a row are order statistics of T normal numbers, drawn with their joint law. What is left of the
   row, given the last of them, adds its mean to the normaliser and its variance to the row's noise.
 - Every large weight goes to a column. Columns are all alike and independent of the row, so that the weights that a
   column gets are a Poisson process: sorted by size, weights go to the columns in the order of N such processes.
@@ -45,7 +45,7 @@ EDGES = 8
 LARGEST = 48
 """Scores of a row that are drawn one by one."""
 LEAST_CROWDED = 1e-3
-"""Edges of a row are a tree while they are few: this share of the variance may be in their mean, or 3/l of it."""
+"""Edges of a row are a tree while they are few: this share of the variance may be in their mean, or 3/T of it."""
 TOLERANCE = 2e-4
 """To which the distribution function is solved at a point."""
 ANGLES = 12
@@ -53,14 +53,14 @@ RISE, NARROW, TABLE = 0.04, 1e-3, 128
 """The table has a point wherever the distribution function would rise by more between two, until they are so close in
 ``log x``, and so many points at most."""
 SHARP = 8.0
-"""From this beta on the table has points on both sides of the first multiples of l, where steps grow."""
+"""From this beta on the table has points on both sides of the first multiples of T, where steps grow."""
 LOWEST = 0.004
 """The first point of the table has at most so much mass below, or is at ``SMALLEST`` times the mean."""
 SMALLEST = 1e-60
 
 
 class Rows(NamedTuple):
-    """N rows of softmax weights of l scores.
+    """N rows of softmax weights of T scores.
 
     Attributes
     ----------
@@ -77,13 +77,13 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class HotHeadLaw(Parametric, Distribution):
-    """Squared singular values of ``sqrt(l) (A - 1/l)``, A the softmax of independent scores with any spread beta.
+    """Squared singular values of ``sqrt(T) (A - 1/T)``, A the softmax of independent scores with any spread beta.
 
     For small beta it is the Marchenko-Pastur law of ratio one and mean ``exp(beta**2) - 1``; for large beta it tends to
-    l times the Poisson law of rate one. One value in l is zero, since rows sum to zero: that is an atom.
+    T times the Poisson law of rate one. One value in T is zero, since rows sum to zero: that is an atom.
 
     The distribution function is the same in every process. It is accurate to 0.001 where rows are dense and to about
-    0.005 where they are not, besides terms of order 1/l (up to 0.02 at 64 tokens); just below multiples of l, from
+    0.005 where they are not, besides terms of order 1/T (up to 0.02 at 64 tokens); just below multiples of T, from
     beta 8 on, it rises more steeply than the table resolves, and may be off by 0.02. Single draws of 1000 tokens are
     0.003 (beta 0.5) to 0.02 (beta 10) away from it, as far as from each other.
 
@@ -92,10 +92,10 @@ class HotHeadLaw(Parametric, Distribution):
     """
 
     unit = Unit.SQUARED
-    matrix = "sqrt(l) (A - 1/l), A the softmax of independent scores"
+    matrix = "sqrt(T) (A - 1/T), A the softmax of independent scores"
 
     beta: float = parameter(Interval(0.1, 50), "inverse temperature: standard deviation of the scores")
-    tokens: int = parameter(Integers(64, 10**6), "number of tokens l")
+    tokens: int = parameter(Integers(64, 10**6), "number of tokens T")
 
     @property
     def atoms(self) -> Atoms:
@@ -103,7 +103,7 @@ class HotHeadLaw(Parametric, Distribution):
         return ((0.0, 1 / self.tokens),)
 
     def mean(self) -> float:
-        """Mean of the squared singular values: ``l E sum_j A_ij**2 - 1`` for a row i."""
+        """Mean of the squared singular values: ``T E sum_j A_ij**2 - 1`` for a row i."""
         return self.tokens * float(_squares(_rows(self.beta, self.tokens, MANY, 0), self.tokens).mean())
 
     def cdf(self, x: ArrayLike) -> Any:
@@ -179,7 +179,7 @@ def _tabulated(law: HotHeadLaw) -> LogTable:
 
 
 def _step(log: float, below: float, above: float, law: HotHeadLaw) -> dict[float, float]:
-    """The distribution function just below a multiple of l, where it rises faster than the table resolves.
+    """The distribution function just below a multiple of T, where it rises faster than the table resolves.
 
     The second score of a row is behind its first by an exponential number with mean 1/M, M about the largest score, so
     that the weight of the others is below t with probability ``t**(M/beta)``: as is the distance to the multiple.
@@ -197,7 +197,7 @@ def hot_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] 
     beta : float
         Standard deviation of the scores.
     tokens : int
-        Number l of tokens.
+        Number T of tokens.
     stream : int
         Which shift of the sequence to take: others tell how much depends on it.
     sizes : tuple of two int
@@ -206,7 +206,7 @@ def hot_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] 
     Returns
     -------
     Graph
-        N rows and N columns with the squares of ``sqrt(l) (A - b 1')``, b the mean of a row's small entries.
+        N rows and N columns with the squares of ``sqrt(T) (A - b 1')``, b the mean of a row's small entries.
     """
     rows = _rows(beta, tokens, sizes[0], stream)
     if np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > DENSE:

@@ -31,14 +31,14 @@ BLOCKS = 16
 class ProfileLaw(Parametric, Law):
     """Squared singular values of a square matrix with independent entries, the variance constant on each block.
 
-    An entry in row block i and column block j has variance ``variances[i][j]/l`` for l rows; the blocks take the given
+    An entry in row block i and column block j has variance ``variances[i][j]/T`` for T rows; the blocks take the given
     shares of rows and columns (equal ones by default). The diagonals of the resolvent solve ``g_i = 1/(z - sum_j c_j
     v_ij h_j)``, ``h_j = 1/(z - sum_i r_i v_ij g_i)``, a quadratic vector equation (Ajanki, Erdos and Kruger 2017). A
     mask that leaves blocks without variance is another matter: see :class:`~bulkedge.laws.causal.CausalLaw`.
     """
 
     unit = Unit.SQUARED
-    matrix = "a matrix of independent entries of variance v_ij/l"
+    matrix = "a matrix of independent entries of variance v_ij/T"
 
     variances: tuple[tuple[float, ...], ...] = parameter(
         Each(Each(Interval(0.05, 20), most=BLOCKS), most=BLOCKS),

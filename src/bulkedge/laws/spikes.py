@@ -1,7 +1,7 @@
 """Outliers and overlaps: what a perturbation of rank one does to the spectrum of a law.
 
-Everything is read off one function and its derivative: the Cauchy transform G for additive perturbations, and ``lam(l)
-= l (1 + ratio psi(l))`` for sample covariances (docs/theory/transforms.md, "Spikes"). A perturbation can make an
+Everything is read off one function and its derivative: the Cauchy transform G for additive perturbations, and ``lam(x)
+= x (1 + ratio psi(x))`` for sample covariances (docs/theory/transforms.md, "Spikes"). A perturbation can make an
 outlier in every gap of the bulk, and beyond both of its ends; atoms count as part of the bulk.
 :mod:`bulkedge.laws.singular_spikes` has the same for singular values.
 """
@@ -294,7 +294,7 @@ def sample_spike(law: Law, theta: ArrayLike, ratio: float) -> Spike:
 
 
 def _sample_map(law: Law, level: Real, ratio: float) -> tuple[Real, Real]:
-    """``lam(l)/l`` and the derivative of ``lam``."""
+    """``lam(x)/x`` and the derivative of ``lam``."""
     _, _, psi, d_psi = (part.real for part in law.transforms(level + 0j))
     with np.errstate(invalid="ignore"):  # at an atom both are infinite, with opposite signs
         return 1 + ratio * psi, 1 + ratio * (psi + level * d_psi)
@@ -310,7 +310,7 @@ def _sample_level(law: Law, level: float, ratio: float) -> float:
 def _image(law: Law, gap: tuple[float, float], seen: Real, ratio: float) -> tuple[float, float]:
     """The gap of the sample's bulk that eigenvalues in a gap of the population's are seen in.
 
-    ``lam' = 1 - ratio int (t/(l - t))**2`` is concave on a gap, so that it is positive on one interval, around those
+    ``lam' = 1 - ratio int (t/(x - t))**2`` is concave on a gap, so that it is positive on one interval, around those
     eigenvalues, which ``lam`` maps to the gap (Silverstein and Choi 1995).
     """
     ends = [_turn(law, end, float(near), ratio) for end, near in zip(gap, (seen.min(), seen.max()), strict=True)]
@@ -336,7 +336,7 @@ def _sample_threshold(law: Law, ratio: float) -> float:
     """The critical point of ``lam`` beyond the edge, or the edge; its value there is the edge of the sample bulk."""
     if np.isinf(law.edge):
         return np.inf
-    # psi <= edge/(l - edge), so the slope is positive once l - edge exceeds (ratio + sqrt(ratio)) edge
+    # psi <= edge/(x - edge), so the slope is positive once x - edge exceeds (ratio + sqrt(ratio)) edge
     scale = max(law.edge, float(np.finfo(float).tiny))
     return _turn(law, law.edge, law.edge + 2 * (ratio + np.sqrt(ratio)) * scale, ratio)
 

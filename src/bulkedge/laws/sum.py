@@ -21,18 +21,18 @@ LIGHTEST = 1e-15
 
 @dataclass(frozen=True)
 class SumLaw(Parametric, Law):
-    """Symmetrised singular-value law of ``sum_k b_k P_k Q_k'/sqrt(l N_k)``, P_k and Q_k Gaussian l x N_k.
+    """Symmetrised singular-value law of ``sum_k b_k P_k Q_k'/sqrt(T N_k)``, P_k and Q_k Gaussian T x N_k.
 
-    The rank ratios are ``N_k/l``. ``R(w) = sum_k b_k**2 w/(1 - b_k**2 w**2/ratios[k])``; an infinite ratio is a full
-    Gaussian matrix ``b W/sqrt(l)`` (docs/theory/transforms.md, "Sum laws"). ``squared()`` is the law of the squared
+    The rank ratios are ``N_k/T``. ``R(w) = sum_k b_k**2 w/(1 - b_k**2 w**2/ratios[k])``; an infinite ratio is a full
+    Gaussian matrix ``b W/sqrt(T)`` (docs/theory/transforms.md, "Sum laws"). ``squared()`` is the law of the squared
     singular values. With ``sum(ratios) < 1`` the kernel is an atom at zero.
     """
 
     unit = Unit.SYMMETRISED
-    matrix = "sum_k b_k P_k Q_k'/sqrt(l N_k)"
+    matrix = "sum_k b_k P_k Q_k'/sqrt(T N_k)"
 
     variances: tuple[float, ...] = parameter(Each(Interval(1e-60, 1e60)), "variances b_k**2 of the terms")
-    ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6, infinity=True)), "rank ratios N_k/l of the terms")
+    ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6, infinity=True)), "rank ratios N_k/T of the terms")
 
     _symmetric = True
 

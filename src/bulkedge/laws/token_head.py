@@ -130,7 +130,7 @@ class Sizes(NamedTuple):
         Returns
         -------
         TokenHeadLaw
-            Of the squared singular values of ``sqrt(l) (A - uu')``.
+            Of the squared singular values of ``sqrt(T) (A - uu')``.
         """
         head = FiniteHeadLaw(beta * self.scale, head_dim, sum(self.multiplicities))
         return TokenHeadLaw(head, beta**2 * self.popularity, self.couplings, self.multiplicities)
@@ -187,7 +187,7 @@ def _couplings(values: Real, head_dim: int) -> Real:
 
 
 def _likeness(gram: Real, shares: Real, values: Real) -> float:
-    """Energy of squared correlations of different tokens, l times their mean square, beyond that of Gaussian tokens.
+    """Energy of squared correlations of different tokens, T times their mean square, beyond that of Gaussian tokens.
 
     Of those it is ``3 (tr C**2)**2 + 6 tr C**4`` in the mean.
     """
@@ -199,10 +199,10 @@ def _likeness(gram: Real, shares: Real, values: Real) -> float:
 
 @dataclass(frozen=True)
 class TokenHeadLaw(Parametric, Law):
-    """Squared singular values of ``sqrt(l) (A - uu')`` for given tokens; :func:`law_of_tokens` makes it from them."""
+    """Squared singular values of ``sqrt(T) (A - uu')`` for given tokens; :func:`law_of_tokens` makes it from them."""
 
     unit = Unit.SQUARED
-    matrix = "sqrt(l) (A - uu')"
+    matrix = "sqrt(T) (A - uu')"
 
     head: FiniteHeadLaw = parameter(Instance(FiniteHeadLaw), "the law of orthonormal tokens")
     popularity: float = parameter(Interval(0, 25), "variance of the logarithm of a key's popularity", 0.0)
@@ -339,7 +339,7 @@ def law_of_tokens(inputs: ArrayLike, beta: float, head_dim: int) -> TokenHeadLaw
     Returns
     -------
     TokenHeadLaw
-        Of the squared singular values of ``sqrt(l) (A - uu')``.
+        Of the squared singular values of ``sqrt(T) (A - uu')``.
     """
     tokens = np.asarray(inputs, dtype=float)
     return Sizes.of(tokens, head_dim).law(beta, head_dim)

@@ -1,7 +1,7 @@
 r"""Tracy-Widom laws of the largest eigenvalue at a soft edge, for beta = 1, 2, 4, accurate in both tails.
 
 ``F_beta`` is the limit law of ``n**(2/3) * (lambda_max - 2)`` for the Gaussian beta-ensemble, whose eigenvalues have
-density ``prod |l_i - l_j|**beta * exp(-beta * n / 4 * sum l_i**2)`` (Ramirez, Rider, Virag 2011, arXiv:math/0607331).
+density ``prod |x_i - x_j|**beta * exp(-beta * n / 4 * sum x_i**2)`` (Ramirez, Rider, Virag 2011, arXiv:math/0607331).
 At beta = 4 usage differs: if ``G`` is the law of the *second* largest point of the beta = 1 limit, here
 ``F_4(s) = G(2**(2/3) * s)``, mean -2.0552; Bornemann, Mathematica and Wikipedia have ``G(sqrt(2) * s)``, mean -2.3069;
 R's RMTstat has ``G(s)``, mean -3.2624.

@@ -1,6 +1,6 @@
 """What the readings of a run say in words: scores that run away, entropies that collapse, heads that died or jumped.
 
-Let ``freezing = sqrt(2 log l)``, with ``l`` keys: rows of Gaussian scores that spread by more have most of their weight
+Let ``freezing = sqrt(2 log T)``, with ``T`` keys: rows of Gaussian scores that spread by more have most of their weight
 on a few keys, whatever the values (the random energy model). A spread (``beta``) is
 
 * ``hot`` (a note) beyond half of it: entropies begin to fall faster than ``beta**2/2``;

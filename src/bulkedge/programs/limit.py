@@ -5,7 +5,7 @@ coordinate, given the scalars (*width*, Theorem 3.1):
 
 - products with weights are Gaussian, ``Cov(W x, W y) = variance E[x y]``, and independent for different weights;
 - dot products over n are means, ``x · y / n -> E[x y]``;
-- dot products over the root of n are Gaussian, with covariance ``Cov(q_i, q_k) Cov(k_j, k_l)``, and independent of all
+- dot products over the root of n are Gaussian, with covariance ``Cov(q_i, q_r) Cov(k_j, k_s)``, and independent of all
   coordinates.
 
 So the scalars are drawn in order, each given those before it, and second moments ``E[x y]`` are all that is needed

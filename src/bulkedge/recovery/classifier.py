@@ -4,15 +4,16 @@ The paper leaves the accuracy open; docs/theory/recovery.md, "Ridge classificati
 
 Given the table, a pooled row is ``a m + eta``: ``a = w.xi`` the pooled sign, m half
 the difference of the class means, ``|m|**2 = signal**2 + delta``, and eta noise of covariance ``S = kappa C``, C the
-scatter within classes, with the law MP(delta). With ``q = E[a l]``, ``alpha = E[a**2]`` and ``gamma = d/N``, the ridge
-solution ``b = argmin |Y b - l|**2/N + ridge |b|**2`` gives a test row the score ``t a + sigma g``, g Gaussian. Let Q be
-the resolvent at -ridge of the noise's sample covariance, of law ``kappa MP(delta) * MP(gamma)``. Then
+scatter within classes, with the law MP(delta). With ``q = E[a y]``, y the label, ``alpha = E[a**2]`` and
+``gamma = d/N``, the ridge solution ``b = argmin |Y b - y|**2/N + ridge |b|**2`` gives a test row the score ``t a +
+sigma g``, g Gaussian. Let Q be the resolvent at -ridge of the noise's sample covariance, of law ``kappa
+MP(delta) * MP(gamma)``. Then
 
 - ``tau = 1 - gamma + gamma ridge tr Q/d``, and Q is equivalent to ``R = (tau S + ridge)**-1``;
 - ``h = |m|**2 tr Q/d`` and ``t = tau q h/(1 + tau alpha h)``, from the stationarity of b along m;
 - ``x = tau**2 tr(S R S R)/N``, and ``Q S Q`` is equivalent to ``R S R/(1 - x)``;
 - ``sigma**2 = (tau**2 (q - alpha t)**2 |m|**2 tr(R S R)/d + x (1 - 2 t q + t**2 alpha))/(1 - x)``;
-- the training loss tends to ``tau (1 - q t)``, and the test accuracy to ``E Phi(l a t/sigma)``.
+- the training loss tends to ``tau (1 - q t)``, and the test accuracy to ``E Phi(y a t/sigma)``.
 
 The limit is that of samples, dim and vocab. Taking eta as Gaussian also needs weight on several positions: the sparse
 matrix that pools has the first three moments of a Gaussian one, but its fourth exceeds that by ``(V/N)**2 (sum

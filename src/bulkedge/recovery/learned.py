@@ -1,8 +1,8 @@
 """Pooling weights learned together with a ridge classifier (*recovery*, equation 44 and Appendix J).
 
-For labels l and rows ``y_i = sum_t w_t e(token_it)`` of an embedding table, the map computed here is
+For labels y and rows ``Y_i = sum_t w_t e(token_it)`` of an embedding table, the map computed here is
 
-``w -> min_b |Y b - l|**2/N + ridge |b|**2``,
+``w -> min_b |Y b - y|**2/N + ridge |b|**2``,
 
 minimised over the simplex, ``w = softmax(theta)``. The inner problem is a ridge regression. At its optimum the
 derivative in w is that of the residual alone (envelope theorem), ``-2/N sum_i r_i e(token_it).b``: the scores of the
@@ -52,14 +52,14 @@ class LossGradient(NamedTuple):
 
 
 def ridge_coefficients(rows: Real, labels: Real, ridge: float) -> Real:
-    """The minimiser of ``|Y b - l|**2/N + ridge |b|**2``, by the smaller of its two normal equations.
+    """The minimiser of ``|Y b - y|**2/N + ridge |b|**2``, by the smaller of its two normal equations.
 
     Parameters
     ----------
     rows : array of shape (samples, dim)
         Regressors Y, not centred here.
     labels : array of shape (samples,)
-        Targets l.
+        Targets y.
     ridge : float
         Penalty, positive.
 
@@ -86,7 +86,7 @@ def ridge_loss(table: Real, tokens: Any, labels: Real, ridge: float, weights: Re
     tokens : array of integers, shape (samples, length)
         Rows of the table that make up each sequence.
     labels : array of shape (samples,)
-        Targets l.
+        Targets y.
     ridge : float
         Penalty on the squared norm of the coefficients.
     weights : array of shape (length,)
@@ -95,7 +95,7 @@ def ridge_loss(table: Real, tokens: Any, labels: Real, ridge: float, weights: Re
     Returns
     -------
     LossGradient
-        ``min_b |Y b - l|**2/N + ridge |b|**2``, and its derivative in each weight.
+        ``min_b |Y b - y|**2/N + ridge |b|**2``, and its derivative in each weight.
     """
     rows = pool(table, tokens, weights)
     coefficients = ridge_coefficients(rows, labels, ridge)

@@ -18,8 +18,8 @@ def panels(p: Any) -> list[Panel]:  # noqa: ARG001 - those of other rooms depend
     """Axes of the figure."""
     return [
         Panel("Second singular value over the first", "largest coupling a", "s₂/s₁"),
-        Panel("First singular value as tokens grow", "tokens ℓ", "s₁", "xy"),
-        Panel("Popular keys", "rank of the key", "its share of all attention, times ℓ", "xy"),
+        Panel("First singular value as tokens grow", "tokens T", "s₁", "xy"),
+        Panel("Popular keys", "rank of the key", "its share of all attention, times T", "xy"),
     ]
 
 
@@ -107,7 +107,7 @@ class ChannelRoom(Room):
     decay: float = parameter(Interval(0.1, 1), "each coupling over the one before", 0.7)
     directions: int = parameter(Integers(1, 16), "directions of queries and keys", 6)
     mean: float = parameter(Interval(0, 3), "mean query along the first, in standard deviations", 0.0)
-    tokens: int = parameter(Choice((64, 128, 256, 512, 1024)), "tokens ℓ", 256)
+    tokens: int = parameter(Choice((64, 128, 256, 512, 1024)), "tokens T", 256)
 
     @classmethod
     def code(cls) -> Sequence[Callable[..., Any]]:

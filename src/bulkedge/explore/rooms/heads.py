@@ -23,7 +23,7 @@ FLAG = Choice((False, True))
 def panels(p: Any) -> list[Panel]:
     """Axes of the figure."""
     centre = "A − C" if p.causal else "A − 1π′" if p.popularity else "A − uu′"
-    values = f"squared singular value of √ℓ ({centre})"
+    values = f"squared singular value of √T ({centre})"
     if p.axes == "density":
         return [Panel("Density, by the logarithm of the value", values, "x · density(x)", "x")]
     return [Panel("Quantiles, from the largest value down", "share of values that are larger", values, "xy")]
@@ -130,7 +130,7 @@ class Heads(Room):
 
     beta: float = parameter(Interval(COOLEST, HOTTEST), "inverse temperature: spread of the scores", 0.8)
     head_dim: int = parameter(Choice(HEAD_DIMS), "dimension of queries and keys", 64)
-    tokens: int = parameter(Choice(TOKENS), "tokens ℓ of the sequence", 512)
+    tokens: int = parameter(Choice(TOKENS), "tokens T of the sequence", 512)
     qk_norm: bool = parameter(FLAG, "whether queries and keys are normalised", default=False)
     causal: bool = parameter(FLAG, "whether tokens see earlier ones alone", default=False)
     popularity: float = parameter(Interval(0, 1), "spread of the logarithm of how much keys are liked", 0.0)

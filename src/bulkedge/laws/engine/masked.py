@@ -1,6 +1,6 @@
 """Masked sums of low-rank terms: two Riccati equations, one from each end, as a boundary value problem.
 
-Row i of an l x l matrix sees the columns j <= i. Term k joins them through ``N_k`` channels with variance
+Row i of a T x T matrix sees the columns j <= i. Term k joins them through ``N_k`` channels with variance
 ``omega_k(i)``; rows and columns fall into groups by their sizes a and b. With the diagonals ``z g`` and ``z h`` of the
 resolvent at ``w = z**2``, which makes g, h, p and r Stieltjes transforms in w, and ``D = 1 - w p r/N``,
 
@@ -32,7 +32,7 @@ LAYER = 0.01
 
 
 class Mesh(NamedTuple):
-    """Places between 1 and l: m intervals in ``log i``, with the middle of each.
+    """Places between 1 and T: m intervals in ``log i``, with the middle of each.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Mesh(NamedTuple):
     steps : array of shape (m,)
         Lengths of the intervals in ``log i``.
     weights : array of shape (2 m + 1,)
-        Simpson's weights for the mean over the tokens 1 to l.
+        Simpson's weights for the mean over the tokens 1 to T.
     """
 
     places: Real
@@ -50,12 +50,12 @@ class Mesh(NamedTuple):
 
 
 def mesh(tokens: int, intervals: int) -> Mesh:
-    """Nodes that are even in ``log i - 3/2 log(1 + LAYER - i/l)``: dense at both ends.
+    """Nodes that are even in ``log i - 3/2 log(1 + LAYER - i/T)``: dense at both ends.
 
     Parameters
     ----------
     tokens : int
-        Number of tokens l.
+        Number of tokens T.
     intervals : int
         Number of intervals m.
 
@@ -144,7 +144,7 @@ class Masked:
     grid : Mesh
         The places.
     tokens : int
-        Number of tokens l.
+        Number of tokens T.
     pulls : array of shape (places, terms)
         ``omega_k`` at each place.
     inverse_ranks : array of shape (terms,)

@@ -1,9 +1,9 @@
 """Sums of Gaussian products with variance profiles: low-rank terms whose rows and columns have sizes of their own.
 
-``sum_k sqrt(B_k) diag(u_k) P_k Q_k' diag(v_k)/sqrt(l N_k)`` with P_k, Q_k Gaussian l x N_k: with g and h the diagonals
+``sum_k sqrt(B_k) diag(u_k) P_k Q_k' diag(v_k)/sqrt(T N_k)`` with P_k, Q_k Gaussian T x N_k: with g and h the diagonals
 of the resolvent, ``a_k = E[u_k**2 g]`` and ``b_k = E[v_k**2 h]``,
 
-    g = 1/(z - sum_k B_k u_k**2 t_k),   t_k = b_k/(1 - B_k a_k b_k/phi_k),   phi_k = N_k/l,
+    g = 1/(z - sum_k B_k u_k**2 t_k),   t_k = b_k/(1 - B_k a_k b_k/phi_k),   phi_k = N_k/T,
 
 and the same for h with rows and columns exchanged (docs/theory/finite_head.md, "Lengths of queries and keys: profiled
 sums"). In the variables ``-a_k`` and ``-b_k`` this is the fixed point of a self-map of a product of upper half-planes,

@@ -120,7 +120,7 @@ class Breakdown(Study):
                 predicted=Estimate.of(data.one_hot.sel(rank=rank)),
                 rival=rivals[rank],
                 finite_size=soft * float(data.one_hot.sel(rank=rank).mean()),
-                reason="a share sqrt(2 log l)/beta of the rows is not one-hot, and lowers the squares by as much",
+                reason="a share sqrt(2 log T)/beta of the rows is not one-hot, and lowers the squares by as much",
             )
             for rank, name, variable, which in (
                 (1, "s_1", "first", "largest number"),

@@ -68,7 +68,7 @@ class Bulk(Study):
         return law, finite, MarchenkoPastur(1.0, law.mean())
 
     def _values(self, tokens: int, head_dim: int, rng: np.random.Generator) -> xr.DataArray:
-        """Squared singular values of ``sqrt(l) A`` and of the six matrices of the proof, increasing."""
+        """Squared singular values of ``sqrt(T) A`` and of the six matrices of the proof, increasing."""
         model = SoftmaxAttention(tokens, head_dim, self.beta)
         found = []
         for _ in track(range(self.draws), f"{tokens} tokens"):
@@ -232,7 +232,7 @@ class Bulk(Study):
 
         return [
             Claim(
-                statement=f"{NAMES[step]}: exponent in l with which its values approach those of attention",
+                statement=f"{NAMES[step]}: exponent in T with which its values approach those of attention",
                 place=PLACES[step],
                 measured=Estimate.jackknife(exponent, data.apart.sel(step=step).transpose("draw", "tokens").values),
                 predicted=-0.5,
@@ -244,7 +244,7 @@ class Bulk(Study):
 
 
 NAMES = {
-    "whole": "sqrt(l) A",
+    "whole": "sqrt(T) A",
     "attention": "attention",
     "fixed_normaliser": "fixed normaliser",
     "entrywise": "entrywise",

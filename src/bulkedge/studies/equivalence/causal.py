@@ -131,7 +131,7 @@ class Causal(Study):
                     predicted=0.0,
                     rival=Rival(name, 1.0),
                     finite_size=UNKNOWN / self.tokens * np.abs(direction).sum() / (direction @ direction),
-                    reason="rank of what no law knows over l, as the zero of the constant vector",
+                    reason="rank of what no law knows over T, as the zero of the constant vector",
                 )
             )
         return claims

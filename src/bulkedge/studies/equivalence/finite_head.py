@@ -63,7 +63,7 @@ class FiniteHead(Study):
         law, rival = FiniteHeadLaw(beta, dim, size, self.qk_norm), AttentionLaw(beta, dim / size)
         found = [model.spectrum(rng) for _ in range(self.draws)]
         rest = shares(found, law, rival)
-        # a perturbation of rank m moves m values past a point at most: m/l, of one sign at all points at worst
+        # a perturbation of rank m moves m values past a point at most: m/T, of one sign at all points at worst
         moved = (UNKNOWN + large_entries(beta, size)) / size
         return xr.Dataset(
             {
@@ -84,7 +84,7 @@ class FiniteHead(Study):
                 predicted=0.0,
                 rival=Rival("the proportional law", 1.0),
                 finite_size=float(data.allowed.sel(beta=beta).mean()),
-                reason="rank of what the law leaves out, over l: the zero of the constant vector, the term of norms "
+                reason="rank of what the law leaves out, over T: the zero of the constant vector, the term of norms "
                 "of keys, and the expected number of entries whose square exceeds the variance of a row",
             )
             for beta in self.betas

@@ -16,8 +16,8 @@ ITEMS: tuple[Item, ...] = (
     Item("Remark 3.1", "of the section with the main result", not_done=UNKNOWN),
     Item(
         "Theorem 3.2",
-        "the singular values of sqrt(l) (A - uu') have the limit law of the linear model sqrt(theta_2) S/sqrt(l) + "
-        "sqrt(theta_1 - theta_2) W/sqrt(l), theta_1 = exp(beta^2) - 1 and theta_2 = beta^2",
+        "the singular values of sqrt(T) (A - uu') have the limit law of the linear model sqrt(theta_2) S/sqrt(T) + "
+        "sqrt(theta_1 - theta_2) W/sqrt(T), theta_1 = exp(beta^2) - 1 and theta_2 = beta^2",
     ),
     Item("Remark 3.3", "reductions of the theorem", not_done=UNKNOWN),
     Item(

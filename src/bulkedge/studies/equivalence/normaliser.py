@@ -21,7 +21,7 @@ from bulkedge.studies.claims import Claim, Rival, average
 class Normaliser(Study):
     """Row normalisers concentrate at the scale ``d**(-1/2)``, on average over rows and uniformly.
 
-    The mean square of ``Z_i/(l exp(beta**2/2)) - 1`` is known at any size: given its query, a row has independent
+    The mean square of ``Z_i/(T exp(beta**2/2)) - 1`` is known at any size: given its query, a row has independent
     log-normal weights, and the query's squared norm is a chi-square variable. Head dimension and tokens are equal.
     """
 
@@ -31,7 +31,7 @@ class Normaliser(Study):
     draws: int = parameter(Integers(3, 1000), "draws of each size", 20, ours=20)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
-        """Mean square and largest deviation of ``Z_i/l`` from ``exp(beta**2/2)``, relative, over the rows of a draw."""
+        """Mean square and largest deviation of ``Z_i/T`` from ``exp(beta**2/2)``, relative, over the rows of a draw."""
         tokens = self.first * 2 ** np.arange(self.sizes)
         square, most = np.empty((2, self.sizes, self.draws))
         for k in track(list(range(self.sizes)), "sizes"):
@@ -62,7 +62,7 @@ class Normaliser(Study):
         typical = Estimate.jackknife(lambda some: exponent(some) / 2, data.square.values.T)
         return [
             Claim(
-                statement="exponent in l of the root mean square deviation of the normalisers",
+                statement="exponent in T of the root mean square deviation of the normalisers",
                 place="equivalence: Lemma 4.1",
                 measured=typical,
                 predicted=-0.5,
@@ -71,29 +71,29 @@ class Normaliser(Study):
                 reason="the exact mean square has this exponent over these sizes",
             ),
             Claim(
-                statement="exponent in l of the largest deviation among all rows",
+                statement="exponent in T of the largest deviation among all rows",
                 place="equivalence: Lemma 4.1",
                 measured=Estimate.jackknife(exponent, data.most.values.T),
                 predicted=-0.5 + spread,
                 rival=Rival("concentration at the scale d^(-1/4) only", -0.25),
                 finite_size=shift,
-                reason="log-normal weights are skewed, which the largest deviation feels by order l**(-1/2)",
+                reason="log-normal weights are skewed, which the largest deviation feels by order T**(-1/2)",
             ),
             Claim(
-                statement="mean square deviation over its exact value, about (theta_1 + beta^4/2)/l, mean over sizes",
+                statement="mean square deviation over its exact value, about (theta_1 + beta^4/2)/T, mean over sizes",
                 place="equivalence: Lemma 4.1; ours",
                 measured=average(data.square / data.predicted),
                 predicted=1.0,
-                rival=Rival("theta_1/l, without the norms of queries", float(plain.mean())),
+                rival=Rival("theta_1/T, without the norms of queries", float(plain.mean())),
             ),
         ]
 
     def _extremes(self, tokens: Real) -> tuple[float, float]:
-        """What the largest of l Gaussian deviations adds to the exponent, the d^delta of the lemma, and their skewness.
+        """What the largest of T Gaussian deviations adds to the exponent, the d^delta of the lemma, and their skewness.
 
-        The median of the largest of l absolute values, in standard deviations, grows like ``sqrt(2 log l)``. Skewness g
-        raises a quantile m by ``g (m**2 - 1)/6`` (Cornish and Fisher); that of a mean of l log-normal weights is
-        ``(exp(beta**2) + 2) sqrt(exp(beta**2) - 1)/sqrt(l)``, and falls over the sizes.
+        The median of the largest of T absolute values, in standard deviations, grows like ``sqrt(2 log T)``. Skewness g
+        raises a quantile m by ``g (m**2 - 1)/6`` (Cornish and Fisher); that of a mean of T log-normal weights is
+        ``(exp(beta**2) + 2) sqrt(exp(beta**2) - 1)/sqrt(T)``, and falls over the sizes.
         """
         most = ndtri(1 - np.log(2) / (2 * tokens))
         variance = np.expm1(self.beta**2)
@@ -104,19 +104,19 @@ class Normaliser(Study):
 
 
 def mean_square(beta: float, tokens: int, head_dim: int) -> float:
-    """``E (Z_i/(l exp(beta**2/2)) - 1)**2``, exactly.
+    """``E (Z_i/(T exp(beta**2/2)) - 1)**2``, exactly.
 
     Parameters
     ----------
     beta : float
         Standard deviation of the scores.
     tokens, head_dim : int
-        Number of tokens l, and dimension d of queries and keys.
+        Number of tokens T, and dimension d of queries and keys.
 
     Returns
     -------
     float
-        About ``(exp(beta**2) - 1)/l + beta**4/(2 d)``. Weights ``exp(beta s)`` are independent given the query, with
+        About ``(exp(beta**2) - 1)/T + beta**4/(2 d)``. Weights ``exp(beta s)`` are independent given the query, with
         ``E exp(k beta s) = E exp(k**2 beta**2 r**2/2)``, and ``d r**2`` is a chi-square variable.
     """
 

@@ -102,7 +102,7 @@ class Outliers(Study):
                 place=PLACE,
                 measured=Estimate.of(outside),
                 predicted=3 / self.tokens,
-                rival=Rival("spread evenly, as in the bulk: 3/l", 3 / self.tokens),
+                rival=Rival("spread evenly, as in the bulk: 3/T", 3 / self.tokens),
                 relation=">=",
             )
             for _ in range(len(outside) > 1)

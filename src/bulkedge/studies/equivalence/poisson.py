@@ -1,7 +1,7 @@
 """Figure 4: at large beta attention is one-hot, and its squared singular values are Poisson.
 
 Three things of a finite matrix are known to first order, and are in the predictions here. With M the mean of the
-largest of l standard normal numbers, about ``sqrt(2 log l)``:
+largest of T standard normal numbers, about ``sqrt(2 log T)``:
 
 - The two largest scores of a row are closer than ``x/beta`` with probability ``M x/beta``, so that a share of rows of
   order ``M/beta`` is split between two keys, as w and 1 - w with ``w = 1/(1 + exp(-x))``. By integration by parts the
@@ -9,7 +9,7 @@ largest of l standard normal numbers, about ``sqrt(2 log l)``:
   n, to the block ``[[m + w**2, w (1 - w)], [w (1 - w), n + (1 - w)**2]]`` of ``A'A``.
 - Longer keys are chosen more often, so that the numbers of rows are Poisson with random rates of variance t, which adds
   ``t/2`` times the second difference to their probabilities.
-- l rows over l keys are binomial, which is the same with ``t = -1/l``.
+- T rows over T keys are binomial, which is the same with ``t = -1/T``.
 """
 
 from __future__ import annotations
@@ -106,14 +106,14 @@ class Poisson(Study):
         return np.asarray(atoms @ (counts[:, None] <= ENDS) + self.largest() / beta * _moved())
 
     def largest(self) -> float:
-        """Mean M of the largest of l standard normal numbers, times ``E 1/r`` for the norm r of a query."""
+        """Mean M of the largest of T standard normal numbers, times ``E 1/r`` for the norm r of a query."""
         x = np.linspace(-10, 10, 20_001)
         highest = float(np.diff(ndtr(x) ** self.tokens) @ (x[1:] + x[:-1]) / 2)
         norms, weights = norm_quadrature(self.head_dim, self.tokens, 16)
         return highest * float(weights @ (1 / norms))
 
     def popularity(self) -> float:
-        """``E (l p)**2 - 1`` over keys, p the probability that a key of given norm has the largest score of a row."""
+        """``E (T p)**2 - 1`` over keys, p the probability that a key of given norm has the largest score of a row."""
         norms, weights = norm_quadrature(self.head_dim, self.tokens, 16)
         cosine, mass = cosine_quadrature(self.head_dim, 400)
         wins = mass @ ndtr(self.head_dim**0.5 * np.outer(cosine, norms)) ** (self.tokens - 1)
@@ -137,7 +137,7 @@ class Poisson(Study):
                 reason=reason,
             ),
             Claim(
-                statement="mean squared singular value: 1 - M/beta, M the mean of the largest of l scores",
+                statement="mean squared singular value: 1 - M/beta, M the mean of the largest of T scores",
                 place="equivalence: Figure 4",
                 measured=Estimate.of(data.sorted.mean("rank")),
                 predicted=1 - split,

@@ -2,10 +2,10 @@
 
 Open question 3 of *equivalence* suggests a term of rank one with weight ``sqrt(theta_3)`` for the outliers of nonlinear
 models. Given the norms of a query and of a key, ``|q_i|**2 = d r_i**2`` and ``|k_j|**2 = d rho_j**2``, the mean of
-``l A_ij`` is ``exp(beta**2 r_i**2 (rho_j**2 - 1)/2)``, because the normaliser knows ``r_i``. To first order that is
-one plus ``beta**2 (rho_j**2 - 1)/2``: longer keys are liked more. So ``sqrt(l) (A - uu')`` has the term
+``T A_ij`` is ``exp(beta**2 r_i**2 (rho_j**2 - 1)/2)``, because the normaliser knows ``r_i``. To first order that is
+one plus ``beta**2 (rho_j**2 - 1)/2``: longer keys are liked more. So ``sqrt(T) (A - uu')`` has the term
 
-    ``sqrt(theta_3/phi) u v'``,   ``theta_3 = (E f'')**2/2 = beta**4/2``,   ``phi = d/l``,
+    ``sqrt(theta_3/phi) u v'``,   ``theta_3 = (E f'')**2/2 = beta**4/2``,   ``phi = d/T``,
 
 with u the constant unit vector and v that of the ``rho_j**2 - 1``, of variance ``2/d``. At the sizes of real heads its
 singular value lies in the gap of the bulk below the ``d`` values of the linear degree.
@@ -65,7 +65,7 @@ class RankOne(Study):
                 **{name: ("draw", column) for name, column in zip(names, draws.T, strict=True)},
                 "strength": ((), strength, {"long_name": "sqrt(theta_3/phi)"}),
                 "tilt": ((), self.tokens * found.tilt, {"long_name": "its square at this size"}),
-                "spread": ((), self.tokens * found.spread, {"long_name": "variance of the column sums, times l"}),
+                "spread": ((), self.tokens * found.spread, {"long_name": "variance of the column sums, times T"}),
                 "location": ((), max(spike, default=np.nan), {"long_name": "its squared singular value in the gap"}),
                 "edge": ((), law.support[0][1], {"long_name": "end of the bulk below the linear degree"}),
                 "edge_normed": ((), smooth.support[0][1], {"long_name": "the same with QK-norm"}),
@@ -107,7 +107,7 @@ class RankOne(Study):
                 rival=Rival("no term of rank one", 0.0),
             ),
             Claim(
-                statement="variance of column sums, times l, mean over beta: theta_1 + theta_3/phi",
+                statement="variance of column sums, times T, mean over beta: theta_1 + theta_3/phi",
                 place=PLACE,
                 measured=average(data["columns"]),
                 predicted=float(data.spread.mean()),

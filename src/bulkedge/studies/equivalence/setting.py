@@ -58,19 +58,19 @@ def shares(found: Sequence[Spectrum], law: Distribution, rival: Distribution) ->
 
 
 def large_entries(beta: float, tokens: int) -> float:
-    """Expected number of entries of ``sqrt(l) (A - uu')`` whose square exceeds the variance of a row, theta_1.
+    """Expected number of entries of ``sqrt(T) (A - uu')`` whose square exceeds the variance of a row, theta_1.
 
     Parameters
     ----------
     beta : float
         Standard deviation of the scores.
     tokens : int
-        Number of tokens l.
+        Number of tokens T.
 
     Returns
     -------
     float
-        Out of ``l**2``; each is a perturbation of rank one that laws of the bulk do not know, or know in part.
+        Out of ``T**2``; each is a perturbation of rank one that laws of the bulk do not know, or know in part.
     """
     cut = (np.log1p(np.sqrt(np.expm1(beta**2) * tokens)) + beta**2 / 2) / beta
     return float(tokens**2 * ndtr(-cut))

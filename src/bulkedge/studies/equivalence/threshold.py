@@ -23,14 +23,14 @@ from bulkedge.studies.equivalence.top import largest
 
 SMALLEST = 64
 GRID = np.linspace(0.55, 1.05, 11)
-"""Values of beta at which matrices are drawn, over ``sqrt(log l)``; thresholds are read off between them."""
+"""Values of beta at which matrices are drawn, over ``sqrt(log T)``; thresholds are read off between them."""
 HALF = 0.5
 """The linear model has failed where it predicts twice what is there."""
 
 
 @dataclass(frozen=True)
 class Threshold(Study):
-    """The beta beyond which the linear model predicts twice the bulk that is there grows like the root of log l.
+    """The beta beyond which the linear model predicts twice the bulk that is there grows like the root of log T.
 
     Two thresholds: of the mean of the squared singular values, which the linear model says to be ``exp(beta**2) - 1``,
     and of the second one, which it says to be at the edge. The first needs rows only, and those of attention given
@@ -66,7 +66,7 @@ class Threshold(Study):
         )
 
     def _means(self, tokens: int, rng: np.random.Generator) -> Real:
-        """``(l sum_j A_ij**2 - 1)/(exp(beta**2) - 1)``, averaged over rows i: one where the linear model holds."""
+        """``(T sum_j A_ij**2 - 1)/(exp(beta**2) - 1)``, averaged over rows i: one where the linear model holds."""
         betas, sums = GRID * np.sqrt(np.log(tokens)), np.zeros(len(GRID))
         for norm in np.sqrt(rng.chisquare(tokens, size=self.rows) / tokens).tolist():
             scores = norm * rng.standard_normal((1, tokens))
@@ -76,7 +76,7 @@ class Threshold(Study):
     # -- claims --------------------------------------------------------------------------------------------------------
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
-        """Exponents of log l, the constant, and the same for the second value."""
+        """Exponents of log T, the constant, and the same for the second value."""
         logs = np.log(data.tokens.values)
         draws = data["mean"].transpose("draw", "tokens", "grid").values
         exact = _exponent(data.predicted.values, logs)
@@ -85,23 +85,23 @@ class Threshold(Study):
         place = "equivalence: Threshold, Figure 3"
         return [
             Claim(
-                statement="threshold of the mean: its exponent in log l",
+                statement="threshold of the mean: its exponent in log T",
                 place=place,
                 measured=found,
                 predicted=0.5,
-                rival=Rival("the same beta for all l", 0.0),
+                rival=Rival("the same beta for all T", 0.0),
                 finite_size=abs(exact - 0.5),
                 reason="the exact mean of a row's sum of squares has this exponent over these sizes",
             ),
             Claim(
-                statement="threshold of the mean: its exponent in log l, that of the exact mean of a row",
+                statement="threshold of the mean: its exponent in log T, that of the exact mean of a row",
                 place=place,
                 measured=found,
                 predicted=exact,
-                rival=Rival("beta of order log l", 1.0),
+                rival=Rival("beta of order log T", 1.0),
             ),
             Claim(
-                statement=f"threshold of the mean at {int(data.tokens[-1])} tokens, over sqrt(log l)",
+                statement=f"threshold of the mean at {int(data.tokens[-1])} tokens, over sqrt(log T)",
                 place=place,
                 measured=last,
                 predicted=float(data.predicted[-1]) / np.sqrt(logs[-1]),
@@ -115,13 +115,13 @@ class Threshold(Study):
         draws = data.second.transpose("draw", "short", "grid").values
         slope = Estimate.jackknife(lambda some: _slope(_thresholds(some, logs), logs), draws)
         return Claim(
-            statement="threshold of the second value: slope of its square in log l",
+            statement="threshold of the second value: slope of its square in log T",
             place="equivalence: Threshold, Figure 3",
             measured=slope,
             predicted=_slope(data.carried.values, logs),
-            rival=Rival("the same beta for all l", 0.0),
+            rival=Rival("the same beta for all T", 0.0),
             finite_size=float(np.log(2) / np.ptp(logs)),
-            reason="at the threshold the edge is 2 l s_2(A)^2, and s_2^2, near one, at most doubles over these sizes",
+            reason="at the threshold the edge is 2 T s_2(A)^2, and s_2^2, near one, at most doubles over these sizes",
         )
 
 
@@ -131,13 +131,13 @@ def mean_threshold(tokens: int) -> float:
     Parameters
     ----------
     tokens : int
-        Number of tokens l, and head dimension.
+        Number of tokens T, and head dimension.
 
     Returns
     -------
     float
-        Where ``l E sum_j A_ij**2 - 1 = (exp(beta**2) - 1)/2``; about ``sqrt(2 log(l)/3)`` for very many tokens, where
-        the scores that carry the variance, 2 beta, are those at which a weight saturates, ``log(l)/beta + beta/2``.
+        Where ``T E sum_j A_ij**2 - 1 = (exp(beta**2) - 1)/2``; about ``sqrt(2 log(T)/3)`` for very many tokens, where
+        the scores that carry the variance, 2 beta, are those at which a weight saturates, ``log(T)/beta + beta/2``.
     """
 
     def excess(beta: float) -> float:
@@ -149,7 +149,7 @@ def mean_threshold(tokens: int) -> float:
 
 
 def _seconds(tokens: int, rng: np.random.Generator) -> Real:
-    """``l s_2(A)**2`` over the edge of the linear model."""
+    """``T s_2(A)**2`` over the edge of the linear model."""
     scores = SoftmaxAttention(tokens, tokens, 1.0).scores(rng)
     betas = (GRID * np.sqrt(np.log(tokens))).tolist()
     values = [largest(softmax(beta * scores, None), 2)[1] for beta in betas]

@@ -33,7 +33,7 @@ class Top(Study):
     draws: int = parameter(Integers(2, 1000), "draws", 80, ours=150)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
-        """Largest squared values of ``sqrt(l) A`` and of the linear model, from the same scores."""
+        """Largest squared values of ``sqrt(T) A`` and of the linear model, from the same scores."""
         model = SoftmaxAttention(self.tokens, self.head_dim, self.beta)
         found = []
         for _ in track(range(self.draws), "draws"):
@@ -43,7 +43,7 @@ class Top(Study):
         expected = [self._expected(each) for each in (model.law("finite head"), law, self._rival)]
         return xr.Dataset(
             {
-                "value": (("draw", "model", "rank"), found, {"long_name": "l s_k^2"}),
+                "value": (("draw", "model", "rank"), found, {"long_name": "T s_k^2"}),
                 "perron": ((), model.perron(), {"long_name": "predicted Perron value"}),
                 "edge": ((), law.edge, {"long_name": "edge of the bulk"}),
                 "expected": ("law", expected, {"long_name": "mean of the largest value of the bulk"}),
@@ -58,7 +58,7 @@ class Top(Study):
         return MarchenkoPastur(1.0, float(np.expm1(self.beta**2)))
 
     def _expected(self, law: Law) -> float:
-        """Mean of the largest of l values, in the limit of Tracy and Widom."""
+        """Mean of the largest of T values, in the limit of Tracy and Widom."""
         return law.edge + law.edge_scale * self.tokens ** (-2 / 3) * TracyWidom(1).mean()
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -67,11 +67,11 @@ class Top(Study):
         variance = float(np.expm1(self.beta**2))
         return [
             Claim(
-                statement="largest squared singular value of sqrt(l) A: l (1 + beta^4/(2 d)) + theta_1",
+                statement="largest squared singular value of sqrt(T) A: T (1 + beta^4/(2 d)) + theta_1",
                 place="equivalence: Figure 2",
                 measured=Estimate.of(first),
                 predicted=float(data.perron),
-                rival=Rival("l + theta_1, as if keys of all norms were liked alike", self.tokens + variance),
+                rival=Rival("T + theta_1, as if keys of all norms were liked alike", self.tokens + variance),
                 finite_size=0.5 * self.tokens * self.beta**6 / self.head_dim**2,
                 reason="the next order in 1/d",
             ),

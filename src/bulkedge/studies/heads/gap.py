@@ -96,9 +96,9 @@ class Gap(Study):
             "measured": Estimate.of(slopes),
             "predicted": channel.growth,
             "finite_size": 2 * self.hot / (1 + 2 * self.hot) * abs(1 - keys),
-            "reason": "the longest of l keys is shorter than sqrt(2 log l), by its exact mean square",
+            "reason": "the longest of T keys is shorter than sqrt(2 log T), by its exact mean square",
         }
-        noise = "indices of Mehler's series past those counted are noise of their squared norm N: s + N/(l s)"
+        noise = "indices of Mehler's series past those counted are noise of their squared norm N: s + N/(T s)"
         return [
             Claim(
                 statement=f"s₂/s₁ at a coupling of {self.coupling:g}",

@@ -103,7 +103,7 @@ class Hot(Study):
                 predicted=0.0,
                 rival=Rival(LAWS[name], 1.0),
                 finite_size=(ACCURACY + RANK / self.tokens) * np.abs(direction).sum() / (direction @ direction),
-                reason="stated accuracy of the law, and 1/l for each of two terms of rank one, at all points at worst",
+                reason="stated accuracy of the law, and 1/T for each of two terms of rank one, at all points at worst",
             ),
             Claim(
                 statement=f"distance to {LAWS[name]} less that to the law of hot heads, beta = {beta:g}",
@@ -116,7 +116,7 @@ class Hot(Study):
         ]
 
     def _mean(self, one: xr.Dataset, beta: float) -> Claim:
-        # no matrix of l tokens has more variance than one with one-hot rows
+        # no matrix of T tokens has more variance than one with one-hot rows
         rival = Rival("infinitely many tokens", float(np.expm1(beta**2)))
         if rival.value > self.tokens - 1:
             rival = Rival("one-hot rows", self.tokens - 1)
@@ -127,19 +127,19 @@ class Hot(Study):
             predicted=float(one.expected),
             rival=rival,
             finite_size=float(one.expected) / self.tokens,
-            reason="relative 1/l, for the mean over the largest scores of a row",
+            reason="relative 1/T, for the mean over the largest scores of a row",
         )
 
 
 def hot_attention(beta: float, tokens: int, rng: np.random.Generator) -> Real:
-    """``sqrt(l) (A - 1/l)`` for A the softmax of independent normal scores.
+    """``sqrt(T) (A - 1/T)`` for A the softmax of independent normal scores.
 
     Parameters
     ----------
     beta : float
         Standard deviation of the scores.
     tokens : int
-        Number l of tokens.
+        Number T of tokens.
     rng : numpy.random.Generator
         Source of randomness.
 
@@ -165,7 +165,7 @@ def rivals(beta: float, tokens: int) -> dict[str, Distribution]:
     Returns
     -------
     dict of str to Distribution
-        ``hot``; ``quarter``, squares of the quarter-circle law; ``poisson``, l times the Poisson law.
+        ``hot``; ``quarter``, squares of the quarter-circle law; ``poisson``, T times the Poisson law.
     """
     hot = HotHeadLaw(beta, tokens)
     return {"hot": hot, "quarter": MarchenkoPastur(1.0, hot.mean()), "poisson": PoissonLaw(1.0).scaled(tokens)}

@@ -62,7 +62,7 @@ class Initialised(Study):
             },
             coords={
                 "level": LEVELS,
-                "x": ("x", x, {"long_name": "squared singular value of √ℓ(A − C)"}),
+                "x": ("x", x, {"long_name": "squared singular value of √T(A − C)"}),
                 "law": list(laws),
             },
         )

@@ -61,7 +61,7 @@ class LongContext(Study):
                 "beyond": ("draw", [1 - _mass(each, noise) for each in found], {"long_name": "share beyond the noise"}),
                 "predicted_beyond": ("law", [1 - law.cdf(noise), 1 - rival.cdf(noise)]),
             },
-            coords={"x": ("x", x, {"long_name": "squared singular value of √ℓ(A − uu′)"}), "law": list(LAWS)},
+            coords={"x": ("x", x, {"long_name": "squared singular value of √T(A − uu′)"}), "law": list(LAWS)},
         )
 
     def _laws(self) -> tuple[FiniteHeadLaw, AttentionLaw]:
@@ -73,7 +73,7 @@ class LongContext(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """How much of the proportional law there is, what lies beyond its edge, and which law is nearer."""
         reason = (
-            "rank of what the law leaves out, over l: the zero of the constant vector, the term of norms of keys, and "
+            "rank of what the law leaves out, over T: the zero of the constant vector, the term of norms of keys, and "
             "the expected number of entries whose square exceeds the variance of a row"
         )
         return [

@@ -99,7 +99,7 @@ def causal_bulk(data: xr.Dataset, tokens: int, heads: str) -> list[Claim]:
                 predicted=0.0,
                 rival=Rival(name, 1.0),
                 finite_size=UNKNOWN / tokens * float(np.abs(direction).sum() / (direction @ direction)),
-                reason="rank of what no law knows over l: the zero of the constant vector, and the first rows",
+                reason="rank of what no law knows over T: the zero of the constant vector, and the first rows",
             )
         )
     return claims

@@ -142,7 +142,7 @@ def _attention(n: int) -> dict[str, Exhibit]:
     counts = 0.5, "binomial counts of n tokens are Poisson up to 1/(2n)"
     return {
         "attention": Exhibit(
-            f"AttentionLaw, β = {BETA:g}, d = ℓ",
+            f"AttentionLaw, β = {BETA:g}, d = T",
             "equivalence: Theorem 3.2",
             attention,
             lambda rng: _softmax_attention(n, rng),

@@ -12,8 +12,9 @@ ITEMS: tuple[Item, ...] = (
     ),
     Item(
         "Proposition 1",
-        "Key-query attention of orthonormal tokens is a random Markov matrix when d_qk is large, and uniform attention "
-        "under Xavier's scaling. (The proof takes the scores as independent; they are so only for d_qk far above T.)",
+        "Key-query attention of orthonormal tokens is a random Markov matrix when the dimension of queries and keys is "
+        "large, and uniform attention under Xavier's scaling. (The proof takes the scores as independent; they are "
+        "so only if that is far above T.)",
     ),
     Item("Theorem 2", "The largest singular value tends to one, the second to 2 sigma/sqrt(T): the spectral gap."),
     Item("Figure 1", "Eigenvalues of attention: one at one, the others in a disc that shrinks."),

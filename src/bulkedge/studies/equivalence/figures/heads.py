@@ -166,7 +166,7 @@ def outliers(data: xr.Dataset) -> Figure:
     marks(right, data.beta, data.outside.mean("draw"), error.fillna(0.0), label="outliers")
     _with_errors(right, data.beta, data.inside, label="bulk", fmt="s", color=COLOURS[2])
     made_by = json.loads(data.attrs["parameters"])
-    right.axhline(3 / made_by["tokens"], color=COLOURS[-1], ls=":", lw=0.9, label="3/ℓ, spread evenly")
+    right.axhline(3 / made_by["tokens"], color=COLOURS[-1], ls=":", lw=0.9, label="3/T, spread evenly")
     right.set(yscale="log", ylabel="inverse participation ratio", ylim=(1 / made_by["tokens"], 2))
     for axes in grid[0]:
         axes.set_xlabel("β")
@@ -181,7 +181,7 @@ def rank_one(data: xr.Dataset) -> Figure:
     left, right = grid[0]
     fine = np.linspace(float(data.beta.min()), float(data.beta.max()), 50)
     strength = float((data.strength / data.beta**2)[0]) * fine**2
-    line(left, fine, strength, label=r"$\sqrt{\theta_3/\varphi} = \beta^2\sqrt{\ell/2d}$")
+    line(left, fine, strength, label=r"$\sqrt{\theta_3/\varphi} = \beta^2\sqrt{T/2d}$")
     _with_errors(left, data.beta, data.amplitude, label="column sums along the norms of keys")
     left.axhline(0.0, color=COLOURS[-1], ls=":", lw=0.9, label="no such term")
     left.set(ylabel="amplitude", ylim=(-0.1 * float(data.amplitude.max()), 1.5 * float(data.amplitude.max())))

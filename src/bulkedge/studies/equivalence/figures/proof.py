@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
 
 STAGES = {
-    "attention": r"$\sqrt{\ell}\,A^\perp$",
+    "attention": r"$\sqrt{T}\,A^\perp$",
     "fixed_normaliser": "$Y$: fixed normaliser",
     "entrywise": "$Y^f$: entrywise",
     "taylor": "$Y^Q$: Taylor",
@@ -33,12 +33,12 @@ def bulk(data: xr.Dataset) -> Figure:
         top, below = grid[:, column]
         one = data.sel(stage=name)
         histogram(top, data.bin_edge, one.simulation, label="stage of the proof")
-        histogram(top, data.bin_edge, whole.simulation, label=r"$\sqrt{\ell}\,A$", fill=False, color="black", lw=0.7)
+        histogram(top, data.bin_edge, whole.simulation, label=r"$\sqrt{T}\,A$", fill=False, color="black", lw=0.7)
         line(top, data.x, data.theory, label="law")
         line(top, data.x, data.rival, label="Marchenko–Pastur", color=COLOURS[2], ls="--")
         top.set(ylim=(0, 0.45), title=STAGES[name], xlabel="squared singular value")
         marks(below, rank[shown], one.sorted[shown], ms=2, label="stage of the proof")
-        line(below, rank[3:], whole.sorted[3:], label=r"$\sqrt{\ell}\,A$", color="black", lw=0.7)
+        line(below, rank[3:], whole.sorted[3:], label=r"$\sqrt{T}\,A$", color="black", lw=0.7)
         line(below, rank, data["quantile"], label="law", lw=0.9, zorder=4)
         line(below, rank, data.rival_quantile, label="Marchenko–Pastur", color=COLOURS[2], ls="--", lw=0.9, zorder=4)
         below.set(xlabel="rank", ylim=(0, 1.3 * float(data["quantile"][0])))
@@ -60,7 +60,7 @@ def top(data: xr.Dataset) -> Figure:
     marks(left, draw, attention.sel(rank=1), label="largest value")
     left.axhline(float(data.perron), color=COLOURS[1], label="predicted")
     variance = np.expm1(data.attrs["beta"] ** 2)
-    left.axhline(data.attrs["tokens"] + variance, color=COLOURS[2], ls="--", label=r"rival: $\ell+\theta_1$")
+    left.axhline(data.attrs["tokens"] + variance, color=COLOURS[2], ls="--", label=r"rival: $T+\theta_1$")
     for rank, colour, symbol, name in ((2, COLOURS[0], "o", "second"), (3, COLOURS[3], "s", "third")):
         marks(right, draw, attention.sel(rank=rank), label=f"{name} value", color=colour, fmt=symbol)
     marks(right, draw, linear.sel(rank=1), label="linear model", color="black", fmt="x")
@@ -71,7 +71,7 @@ def top(data: xr.Dataset) -> Figure:
     _ticks(right.yaxis, [tick for tick in (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100, 200, 500) if low < tick < high])
     tokens = data.attrs["tokens"]
     for axes in grid[0]:
-        axes.set(xlabel="draw", ylabel=r"$s_k^2$ of $\sqrt{\ell}\,A$")
+        axes.set(xlabel="draw", ylabel=r"$s_k^2$ of $\sqrt{T}\,A$")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         other = axes.secondary_yaxis("right", functions=(lambda y: y / tokens, lambda y: y * tokens))
         other.set_ylabel("$s_k^2$ of $A$")
@@ -122,7 +122,7 @@ def breakdown(data: xr.Dataset) -> Figure:
     threshold = np.sqrt(np.log(data.attrs["tokens"]))
     right.set(ylabel="share of the linear model's", ylim=(0, 2.4))
     for axes in grid[0]:
-        axes.axvline(threshold, color="0.5", ls="-.", lw=0.8, label=r"$\beta=\sqrt{\log\ell}$" if axes is right else "")
+        axes.axvline(threshold, color="0.5", ls="-.", lw=0.8, label=r"$\beta=\sqrt{\log T}$" if axes is right else "")
         axes.set(xscale="log", xlabel="β")
         _ticks(axes.xaxis, [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if tick <= 1.01 * data.attrs["last"]])
     handles, labels = (first + second for first, second in zip(*_legends(left, right), strict=True))
@@ -140,7 +140,7 @@ def threshold(data: xr.Dataset) -> Figure:
         one = data["mean"].sel(tokens=tokens)
         look: dict[str, Any] = {"fmt": "osD^vP*Xp"[k % 9] + "-", "lw": 0.8, "color": COLOURS[k % len(COLOURS)]}
         betas = data.grid * np.sqrt(np.log(tokens))
-        marks(left, betas, one.mean("draw"), one.std("draw", ddof=1) / draws, label=rf"$\ell$ = {tokens}", **look)
+        marks(left, betas, one.mean("draw"), one.std("draw", ddof=1) / draws, label=rf"$T$ = {tokens}", **look)
     left.axhline(0.5, color="0.5", ls=":", lw=0.9)
     left.set(xlabel="β", ylabel="mean over the linear model's", ylim=(0, 1.25))
     left.legend(loc="upper right", ncols=2, columnspacing=0.8, handlelength=1.2)
@@ -149,11 +149,11 @@ def threshold(data: xr.Dataset) -> Figure:
     line(right, data.tokens, data.predicted, label="exact mean of a row")
     marks(right, data.short, data.threshold_second, data.threshold_second_error, label="of the second value",
           fmt="s", color=COLOURS[3])  # fmt: skip
-    line(right, data.short, data.carried, label=r"edge of the law = $2\ell$", color=COLOURS[4])
+    line(right, data.short, data.carried, label=r"edge of the law = $2T$", color=COLOURS[4])
     start = float(data.predicted[0])
-    line(right, data.tokens, start * logs / logs[0], label=r"rival: $\beta\propto\log\ell$", color=COLOURS[2], ls="--")
+    line(right, data.tokens, start * logs / logs[0], label=r"rival: $\beta\propto\log T$", color=COLOURS[2], ls="--")
     line(right, data.tokens, np.full(len(logs), start), label="rival: constant β", color=COLOURS[-1], ls=":")
-    right.set(xscale="log", xlabel=r"tokens $\ell$ (= head dimension)", ylabel="threshold in β", ylim=(1, 6.2))
+    right.set(xscale="log", xlabel=r"tokens $T$ (= head dimension)", ylabel="threshold in β", ylim=(1, 6.2))
     _ticks(right.xaxis, data.tokens.values[:: max(1, len(logs) // 4)])
     right.legend(loc="upper left", ncols=2, columnspacing=0.8)
     figure.suptitle(f"{data.sizes['draw']} draws, of {data.attrs['rows']} rows or of whole matrices", fontsize=8)
@@ -170,13 +170,11 @@ def normaliser(data: xr.Dataset) -> Figure:
           fmt="s", color=COLOURS[3])  # fmt: skip
     marks(axes, data.tokens, typical.mean("draw"), typical.std("draw", ddof=1) / draws, label="root mean square")
     root = data.predicted.values**0.5
-    line(axes, data.tokens, root, label=r"exact, about $\sqrt{(\theta_1+\beta^4/2)/\ell}$")
+    line(axes, data.tokens, root, label=r"exact, about $\sqrt{(\theta_1+\beta^4/2)/T}$")
     tokens = data.tokens.values
     rival = root[0] * (tokens / tokens[0]) ** -0.25
-    line(axes, tokens, rival, label=r"rival: $\ell^{-1/4}$", color=COLOURS[2], ls="--")
-    axes.set(
-        xscale="log", yscale="log", xlabel=r"tokens $\ell$ (= head dimension)", ylabel="relative deviation of $Z_i$"
-    )
+    line(axes, tokens, rival, label=r"rival: $T^{-1/4}$", color=COLOURS[2], ls="--")
+    axes.set(xscale="log", yscale="log", xlabel=r"tokens $T$ (= head dimension)", ylabel="relative deviation of $Z_i$")
     axes.set(title=f"β = {data.attrs['beta']:g}, {data.sizes['draw']} draws", ylim=(0.6 * root[-1], 4 * root[0]))
     _ticks(axes.xaxis, tokens)
     _ticks(axes.yaxis, [tick for tick in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if 0.6 * root[-1] < tick < 4 * root[0]])
@@ -206,7 +204,7 @@ def taylor(data: xr.Dataset) -> Figure:
     left.legend(loc="lower left")
     line(right, data.dim, data.chosen, color="black", ls="--", label="degree of the proof, c = 2")
     right.plot([], [], color="0.5", label="predicted by the largest score")
-    right.set(xscale="log", xlabel=r"d (= $\ell$)", ylabel=r"degree with error $d^{-1/2}$")
+    right.set(xscale="log", xlabel=r"d (= $T$)", ylabel=r"degree with error $d^{-1/2}$")
     right.set(ylim=(0, 1.6 * float(data.needed.mean("draw").max())), title=f"{data.sizes['draw']} draws")
     _ticks(right.xaxis, data.dim.values)
     right.yaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -216,7 +214,7 @@ def taylor(data: xr.Dataset) -> Figure:
 
 def _sizes(data: xr.Dataset) -> str:
     """Tokens, head dimension and beta of a study, for a title."""
-    known = {"tokens": r"$\ell$", "head_dim": "d", "beta": "β"}
+    known = {"tokens": r"$T$", "head_dim": "d", "beta": "β"}
     return ", ".join(f"{sign} = {data.attrs[name]:g}" for name, sign in known.items() if name in data.attrs)
 
 

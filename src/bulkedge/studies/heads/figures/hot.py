@@ -16,7 +16,7 @@ from bulkedge.studies.heads.hot import rivals
 LOOKS: dict[str, dict[str, Any]] = {
     "hot": {"label": "law of hot heads"},
     "quarter": {"label": "quarter circle, same mean", "color": COLOURS[2], "ls": "--", "lw": 1.0},
-    "poisson": {"label": "ℓ × Poisson(1)", "color": COLOURS[3], "ls": ":", "lw": 1.2},
+    "poisson": {"label": "T × Poisson(1)", "color": COLOURS[3], "ls": ":", "lw": 1.2},
 }
 SYMBOLS = {"hot": "o", "quarter": "s", "poisson": "^"}
 SHOWN = 5

@@ -28,7 +28,7 @@ def trained(data: xr.Dataset) -> Figure:
         for name, colour, style in (("channel law", THEORY, "-"), ("finite-head law", COLOURS[2], "--")):
             shown = name if n == 0 else "_nolegend_"
             line(functions, head.value, head.predicted.sel(law=name), label=shown, color=colour, ls=style, lw=1.1)
-    functions.set(xscale="log", xlabel=r"squared singular value of $\sqrt{\ell}\,(A - 1\pi')$", ylabel="mass up to x")
+    functions.set(xscale="log", xlabel=r"squared singular value of $\sqrt{T}\,(A - 1\pi')$", ylabel="mass up to x")
     functions.legend(loc="upper left")
     order = data.neighbours.values >= NEAR
     laws = (("channel law", "o", "channel law"), ("words at mean places", "x", "the same without order"))
