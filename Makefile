@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # test,test-torch adds torch and transformers, whose tests are skipped without them
 EXTRAS ?= test
 
-.PHONY: help test test-core test-slow test-minimum mutants demo lint format bench docs clean
+.PHONY: help test test-core test-slow test-minimum mutants demo lint format bench docs docs-check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -74,8 +74,14 @@ bench: $(VENV)/.$(EXTRAS)  ## measure against the peers, in environments of thei
 docs: $(VENV)/.docs  ## reproduce the figures, run the tutorials and build the documentation into docs/_build (eight minutes, then two)
 	$(BIN)/bulkedge reproduce --out docs/figures/reproduced > /dev/null || test -f docs/figures/reproduced/index.html
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
+	$(BIN)/python docs/_ext/links.py docs/_build
 	$(BIN)/python docs/_ext/measure.py docs/_build
 	@echo "documentation: docs/_build/index.html"
+
+# in a folder of its own, so that a later 'make docs' does not show pages without their outputs
+docs-check: $(VENV)/.docs  ## build the documentation without running it, and check its links (half a minute)
+	$(BIN)/sphinx-build -q -W --keep-going -D cells_run=0 docs out/docs-check
+	$(BIN)/python docs/_ext/links.py out/docs-check --without-figures
 
 clean:  ## remove everything that was built
 	rm -rf $(VENV) $(MINIMUM) .venv-peers out docs/_build docs/figures build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

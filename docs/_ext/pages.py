@@ -1,11 +1,16 @@
 """What a build makes before it reads the pages: figures of the studies, and the outputs of pages that run.
 
 Both are kept in ``docs/figures`` with a digest of the package and of what made them, so that a second build makes only
-what has changed. Pages run in processes of their own, two at a time.
+what has changed. Pages run in processes of their own, two at a time. The explorer's rooms, which ``docs/explore.md``
+shows, are made in the same way and put beside the pages.
+
+``sphinx-build -D cells_run=0`` makes nothing of this, in seconds: pages have no outputs, and neither figures nor
+notebooks are looked for. Everything else is checked as in a whole build.
 """
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +23,7 @@ import cells
 import figures
 import generated
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.errors import ExtensionError
 
 HERE = Path(__file__).parent
@@ -37,8 +43,16 @@ def digest(*texts: str) -> str:
     return found.hexdigest()
 
 
-def draw_figures(_: Sphinx) -> None:
+def without_outputs(app: Sphinx, config: Config) -> None:
+    """Where nothing runs, do not complain of what would have been made; ``links.py`` looks for all other files."""
+    if not config.cells_run:
+        config.suppress_warnings = [*config.suppress_warnings, "image.not_readable", "download.not_readable"]
+
+
+def draw_figures(app: Sphinx) -> None:
     """Draw the figures, unless they are those of this very package."""
+    if not app.config.cells_run:
+        return
     mark, made_by = FIGURES / "made_by.txt", digest((HERE / "figures.py").read_text())
     if not mark.exists() or mark.read_text() != made_by:
         FIGURES.mkdir(exist_ok=True)
@@ -53,8 +67,10 @@ def running() -> Iterator[tuple[str, Path]]:
             yield path.relative_to(DOCS).with_suffix("").as_posix(), path
 
 
-def run_pages(_: Sphinx) -> None:
+def run_pages(app: Sphinx) -> None:
     """Run the pages that have changed, and write their figures and notebooks."""
+    if not app.config.cells_run:
+        return
     CELLS.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(PROCESSES) as pool:
         faults = list(filter(None, pool.map(prepare, (path for _, path in running()))))
@@ -94,10 +110,14 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
         return
     when = cells.front(source[0]).get("cached")
     kept = path.parent / "cached" / f"{path.stem}.json" if when else CELLS / f"{path.stem}.json"
-    outputs = json.loads(kept.read_text())["outputs"]
+    if app.config.cells_run or when:
+        outputs = json.loads(kept.read_text())["outputs"]
+    else:
+        outputs = [[] for _ in cells.codes(source[0])]
     told = f"Outputs are of {when}." if when else "Outputs are those of this build."
+    told += f" The page [as a notebook](/figures/cells/{path.stem}.ipynb)." if app.config.cells_run else ""
     title, _, rest = cells.markdown(source[0], outputs, path.stem).lstrip().partition("\n")
-    source[0] = f"{title}\n\n*{told} The page [as a notebook](/figures/cells/{path.stem}.ipynb).*\n{rest}"
+    source[0] = f"{title}\n\n*{told}*\n{rest}"
 
 
 def outdated(*_: object) -> list[str]:
@@ -106,8 +126,26 @@ def outdated(*_: object) -> list[str]:
     return [name for name, _ in running()] + [path.stem for path in parts]
 
 
+def export_rooms(app: Sphinx, error: Exception | None) -> None:
+    """Put the explorer as one file beside the pages: the theory of its rooms, which needs no server."""
+    if error is not None or not app.config.cells_run or app.builder.format != "html":
+        return
+    kept, mark, made_by = FIGURES / "rooms.html", FIGURES / "rooms.txt", digest()
+    if not (kept.exists() and mark.exists() and mark.read_text() == made_by):
+        from bulkedge.explore.export import export
+
+        export(kept)
+        mark.write_text(made_by)
+    target = Path(app.outdir) / "figures" / "rooms.html"
+    target.parent.mkdir(exist_ok=True)
+    shutil.copyfile(kept, target)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Tell Sphinx of all this."""
+    app.add_config_value("cells_run", True, "env")
+    app.connect("config-inited", without_outputs)
+    app.connect("build-finished", export_rooms)
     app.connect("builder-inited", draw_figures)
     app.connect("builder-inited", run_pages)
     app.connect("env-get-outdated", outdated)
