@@ -18,6 +18,8 @@ DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 def main() -> None:
     import numpy as np
 
+    from benchmarks.harness import page, record
+
     DOCS.mkdir(parents=True, exist_ok=True)
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}"
     for name in sys.argv[1:] or BENCHMARKS:
@@ -29,9 +31,7 @@ def main() -> None:
         tables = module.tables()
         for table in tables:
             print(table.text())
-        measured = f"Measured on {machine}."
-        heading = f"# {module.TITLE}\n\n{module.__doc__.strip()}\n\n{measured}"
-        (DOCS / f"{name}.md").write_text("\n\n".join([heading, *(table.markdown() for table in tables)]))
+        (DOCS / f"{name}.md").write_text(page(module.TITLE, module.__doc__, record(tables, machine)))
 
 
 if __name__ == "__main__":

@@ -2,21 +2,29 @@
 
 The floor is the attention forward of the same heads, torch's `scaled_dot_product_attention`, in the same run. What a
 scan of a model asks of each layer is the channel, its beta and its popularity. On a GPU, where there is one, times
-include the wait for the device, after calls that load its libraries. The page is written by
-``python -m benchmarks channel``; ``python -m benchmarks.channel`` prints the same.
+include the wait for the device, after calls that load its libraries. ``python -m benchmarks channel`` writes the page
+of the cores that it runs on. That of a GPU is written from numbers that are kept beside it::
+
+    python -m benchmarks.channel --json docs/benchmarks/channel_gpu.json
+    python -m benchmarks.channel --read docs/benchmarks/channel_gpu.json --page docs/benchmarks/channel_gpu.md
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import platform
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import bulkedge as be
-from benchmarks.harness import Table, best, seconds
+from benchmarks.harness import Table, best, page, record, seconds
 from bulkedge.heads import rows
 from bulkedge.heads.moments import moments
 
@@ -112,6 +120,26 @@ def tables() -> list[Table]:
     return [channel(), rows_of_heads()]
 
 
+def main() -> None:
+    """Measure, or read what was measured; print it, and write it where asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="where to write the numbers")
+    parser.add_argument("--read", type=Path, help="numbers that were written, to make a page of them")
+    parser.add_argument("--page", type=Path, help="where to write a page of tables")
+    chosen = parser.parse_args()
+    about = f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+    numbers = json.loads(chosen.read.read_text()) if chosen.read else record(tables(), about)
+    print(gpu_page(numbers))
+    if chosen.json:
+        chosen.json.write_text(json.dumps(numbers, indent=1) + "\n")
+    if chosen.page:
+        chosen.page.write_text(gpu_page(numbers))
+
+
+def gpu_page(numbers: dict[str, Any]) -> str:
+    """Markdown of what was measured on a GPU."""
+    return page(f"{TITLE}, on a GPU", __doc__ or "", numbers)
+
+
 if __name__ == "__main__":
-    for each in tables():
-        print(each.text())
+    main()

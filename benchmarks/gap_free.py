@@ -9,8 +9,8 @@ Beside the kernel of plain attention, values, output and their gradients have to
 
 Needs torch and nothing that bulkedge needs; the second line writes the page of a measurement made elsewhere::
 
-    python -m benchmarks.gap_free --json gap_free.json
-    python -m benchmarks.gap_free --read gap_free.json --page docs/benchmarks/gap_free.md
+    python -m benchmarks.gap_free --json docs/benchmarks/gap_free.json
+    python -m benchmarks.gap_free --read docs/benchmarks/gap_free.json --page docs/benchmarks/gap_free.md
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.harness import Table, seconds
+from benchmarks.harness import Table, heading, seconds, today
 
 TITLE = "Benchmarks: attention without its gap"
 GPU = torch.cuda.is_available()
@@ -197,16 +197,16 @@ def written(found: list[Measurement]) -> dict[str, Any]:
     about = f"one {device}, torch {torch.__version__}, {DTYPE}, {HEADS} heads of {DIM}, {TOKENS} tokens in a batch"
     # a kernel that failed has no numbers, and JSON no nan
     numbers = [{key: each for key, each in asdict(one).items() if each == each} for one in found]  # noqa: PLR0124
-    return {"about": about, "errors": {case: largest_error(case) for case in CASES}, "measurements": numbers}
+    errors = {case: largest_error(case) for case in CASES}
+    return {"measured": today(), "about": about, "errors": errors, "measurements": numbers}
 
 
 def page(numbers: dict[str, Any]) -> str:
     """Markdown of what was written."""
     errors = ", ".join(f"{error:.2g} ({case})" for case, error in numbers["errors"].items())
-    heading = f"# {TITLE}\n\n{(__doc__ or '').strip()}\n\nMeasured on {numbers['about']}."
     exact = f"Largest errors against explicit matrices in double precision: {errors}."
     found = [Measurement(**each) for each in numbers["measurements"]]
-    return "\n\n".join([heading, exact, *(each.markdown() for each in tables(found))])
+    return "\n\n".join([heading(TITLE, __doc__ or "", numbers), exact, *(each.markdown() for each in tables(found))])
 
 
 def main() -> None:

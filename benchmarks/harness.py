@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,27 @@ class Table:
 
 def _text(cell: object) -> str:
     return f"{cell:.2g}" if isinstance(cell, float) else str(cell)
+
+
+def record(tables: list[Table], about: str) -> dict[str, Any]:
+    """Tables, the machine and the day, for JSON: what a page is written from where its numbers come from elsewhere."""
+    return {"measured": today(), "about": about, "tables": [asdict(each) for each in tables]}
+
+
+def today() -> str:
+    """The day, as 2026-11-16."""
+    return datetime.now(tz=UTC).date().isoformat()
+
+
+def page(title: str, words: str, numbers: dict[str, Any]) -> str:
+    """Markdown of a record: what was measured, when and on which machine, and the tables."""
+    return "\n\n".join([heading(title, words, numbers), *(Table(**each).markdown() for each in numbers["tables"])])
+
+
+def heading(title: str, words: str, numbers: dict[str, Any]) -> str:
+    """The opening of a page: its title, a docstring as Markdown, the day and the machine."""
+    text = words.strip().replace("::\n", ":\n").replace("``", "`")
+    return f"# {title}\n\n{text}\n\nMeasured on {numbers['measured']}, on {numbers['about']}."
 
 
 def seconds(value: float) -> str:

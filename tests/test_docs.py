@@ -1,8 +1,10 @@
 """What documents cite is there: theory, tests, studies; and the design names every module that there is."""
 
+import json
 import re
 import tokenize
 from collections import Counter
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -242,6 +244,27 @@ def test_l_counts_layers_on_the_pages():
             assert not (found := wrong.search(text)), f"{name}: {text[found.start() - 30 : found.end() + 30]!r}"
         if name != "theory/index.md":
             assert "d_{qk}" not in text, f"{page}: the dimension of queries and keys is d"
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "benchmarks").glob("*.md")), ids=lambda page: page.stem)
+def test_a_benchmark_says_when_and_on_what_it_was_measured(page):
+    text = page.read_text()
+    if page.stem == "index":
+        assert {f"[]({each.name})" for each in page.parent.glob("*.md")} - {"[](index.md)"} == set(
+            re.findall(r"^\| (\[\]\(\w+\.md\)) \|", text, re.MULTILINE)
+        )
+        return
+    assert re.search(r"\b20\d\d-\d\d-\d\d\b|\b\d+ [A-Z][a-z]+ 20\d\d\b", text), f"{page.name}: when?"
+    assert re.search(r"\b(\d+|one|two) (cores?|NVIDIA)\b", text), f"{page.name}: on what?"
+
+
+@pytest.mark.parametrize(("name", "written"), [("gap_free", "page"), ("channel_gpu", "gpu_page")])
+def test_pages_of_a_gpu_are_written_from_their_numbers(name, written, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(ROOT)
+    module = import_module(f"benchmarks.{name.removesuffix('_gpu')}")
+    numbers = json.loads((DOCS / f"benchmarks/{name}.json").read_text())
+    assert getattr(module, written)(numbers) == (DOCS / f"benchmarks/{name}.md").read_text()
 
 
 def test_the_comparison_with_peers_has_the_numbers_of_the_benchmark():

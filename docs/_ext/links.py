@@ -1,4 +1,4 @@
-"""Check the links of built pages: every address inside the documentation leads to a file, every anchor to a place in it.
+"""Check the links of built pages: addresses inside the documentation lead to a file, anchors to a place in it.
 
 ``python docs/_ext/links.py docs/_build`` exits with 1 if one does not. The theme's own links are checked too, and those
 that autodoc makes. A build that ran nothing (``-D cells_run=0``) has no figures and no notebooks: ``--without-figures``
@@ -32,7 +32,7 @@ class Page(HTMLParser):
                 self.addresses.append(value)
 
 
-def broken(folder: Path, with_figures: bool = True) -> list[str]:
+def broken(folder: Path, *, with_figures: bool = True) -> list[str]:
     """A line for each address of the pages in a folder that leads nowhere."""
     files = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.relative_to(folder).parts]
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in files}

@@ -43,7 +43,7 @@ def digest(*texts: str) -> str:
     return found.hexdigest()
 
 
-def without_outputs(app: Sphinx, config: Config) -> None:
+def without_outputs(_: Sphinx, config: Config) -> None:
     """Where nothing runs, do not complain of what would have been made; ``links.py`` looks for all other files."""
     if not config.cells_run:
         config.suppress_warnings = [*config.suppress_warnings, "image.not_readable", "download.not_readable"]
@@ -143,7 +143,7 @@ def export_rooms(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Tell Sphinx of all this."""
-    app.add_config_value("cells_run", True, "env")
+    app.add_config_value("cells_run", default=True, rebuild="env")
     app.connect("config-inited", without_outputs)
     app.connect("build-finished", export_rooms)
     app.connect("builder-inited", draw_figures)
