@@ -1,6 +1,7 @@
 """Pages that run: what cells show, in the page and in the notebook, and what a build refuses."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -98,6 +99,34 @@ def test_cells_are_python_and_cached_outputs_are_those_of_the_page(page):
             compile(source, page.name, "exec")
     if "cached" in cells.front(text):
         assert json.loads((page.parent / "cached" / f"{page.stem}.json").read_text())["codes"] == cells.codes(text)
+
+
+def test_every_tutorial_is_a_notebook():
+    tutorials = set((DOCS / "tutorials").glob("*.md")) - {DOCS / "tutorials/index.md"}
+    assert tutorials <= set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_notebooks_have_what_their_format_asks_for(page):
+    text = page.read_text()
+    kept = page.parent / "cached" / f"{page.stem}.json"
+    outputs = json.loads(kept.read_text())["outputs"] if kept.exists() else [[] for _ in cells.codes(text)]
+    book = cells.notebook(text, outputs)
+    for cell in book["cells"]:
+        assert re.fullmatch(r"[a-zA-Z0-9-_]{1,64}", cell["id"])
+        wanted = {"id", "cell_type", "metadata", "source"}
+        assert set(cell) == (wanted | {"execution_count", "outputs"} if cell["cell_type"] == "code" else wanted)
+        assert isinstance(cell["source"], str)
+        for output in cell.get("outputs", ()):
+            assert set(output) == {"output_type", "metadata", "data"}
+            assert all(isinstance(each, str) for each in output["data"].values())
+        assert "{code-cell}" not in cell["source"]
+    assert book["metadata"]["kernelspec"]["name"] == "python3"
+    try:
+        import nbformat
+    except ImportError:
+        return
+    nbformat.validate(nbformat.from_dict(book))
 
 
 @pytest.mark.slow
