@@ -104,7 +104,7 @@ def write(rows: list[tuple[str, int, float, float, float]]) -> None:
     when = f"{datetime.now(UTC):%d %B %Y}, {platform.machine()}, Python {platform.python_version()}"
     where = f"{os.cpu_count()} cores, which had {os.getloadavg()[2]:.0f} processes to run besides"
     lines = [
-        "# The explorer",
+        "# Benchmarks: the explorer",
         "",
         "Milliseconds from the move of a slider to the frame with its curve, in Chromium without a window on the same",
         "machine: the request, the theory, the answer and the drawing.",

@@ -147,5 +147,7 @@ def test_what_is_cut_off_is_found(browser, tmp_path):
     assert found == [[wide, "code cut off"], [wide, "no picture"], [narrow, "no picture"]]
     page.write_text(f"<pre style='overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere'>{long}</pre>")
     assert faults([page], browser) == []
+    page.write_text(f"<div class='table-wrapper' style='overflow: auto'><table><td>{long}</table></div>")
+    assert [fault.split(": ")[:2] for fault in faults([page], browser)] == [[wide, "table or formula cut off"]]
     page.write_text(f"<table><td>{long}</table>")
     assert faults([page], browser) == [f"{wide}: wider than the window", f"{narrow}: wider than the window"]

@@ -35,6 +35,7 @@ def draw(folder: Path) -> None:
         for name in bulks.law.values.tolist():
             figure, axes = panels(1, 1, width=4.6, height=2.8)
             law_panel(axes[0, 0], bulks.sel(law=name))
+            axes[0, 0].set(xlabel="value", ylabel="density")
             axes[0, 0].legend()
             save(figure, folder / f"{name}.svg")
     for kind in STUDIES:

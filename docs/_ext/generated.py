@@ -73,7 +73,7 @@ def gallery() -> str:
 def _thumbnail(name: str, study: type[Study]) -> str:
     shows = (inspect.getdoc(study) or "").splitlines()[0].replace("``", "`")
     picture = f"/figures/reproduced/{name}/figure.png"
-    return f"::::{{figure}} {picture}\n:alt: {shows.replace('`', '')}\n\n`{name}`: {shows}\n::::\n"
+    return f"::::{{figure}} {picture}\n:alt: {shows.replace('`', '')}\n:width: 100%\n\n`{name}`: {shows}\n::::\n"
 
 
 PARTS: dict[str, Callable[[], str]] = {"<!-- parameters -->": parameter_tables, "<!-- gallery -->": gallery}

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 MADE = "figures"
-"""Folder of what a build makes when it runs the pages."""
+"""Folder of what a build makes when it runs the pages; what anchors mean in these files is their own affair."""
 
 
 class Page(HTMLParser):
@@ -34,8 +34,9 @@ class Page(HTMLParser):
 
 def broken(folder: Path, *, with_figures: bool = True) -> list[str]:
     """A line for each address of the pages in a folder that leads nowhere."""
-    files = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.relative_to(folder).parts]
-    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in files}
+    apart = {"_static", MADE}
+    ours = (path for path in sorted(folder.rglob("*.html")) if not apart & {*path.relative_to(folder).parts})
+    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in ours}
     found = []
     for path, page in pages.items():
         for address in dict.fromkeys(page.addresses):

@@ -1,4 +1,4 @@
-"""Open every built page in Chromium and list what is cut off: code, pictures that are not there, pages too wide.
+"""Open every built page in Chromium and list what is cut off: code, tables, formulas; missing pictures, pages too wide.
 
 ``python docs/_ext/measure.py docs/_build`` exits with 1 if it finds anything; ``make docs`` runs it. Without Chromium
 or playwright it says so and leaves it at that.
@@ -17,6 +17,8 @@ FAULTS = """(desktop) => {
     const text = (node) => node.textContent.trim().slice(0, 60);
     if (desktop) for (const pre of document.querySelectorAll("pre"))
         if (pre.scrollWidth > pre.clientWidth) found.push(`code cut off: ${text(pre)}`);
+    if (desktop) for (const box of document.querySelectorAll(".table-wrapper, div.output, div.math"))
+        if (box.scrollWidth > box.clientWidth + 1) found.push(`table or formula cut off: ${text(box)}`);
     for (const image of document.querySelectorAll("img"))
         if (image.loading !== "lazy" && image.complete && !image.naturalWidth) found.push(`no picture: ${image.src}`);
     if (document.documentElement.scrollWidth > window.innerWidth) found.push("wider than the window");

@@ -130,7 +130,8 @@ def export_rooms(app: Sphinx, error: Exception | None) -> None:
     """Put the explorer as one file beside the pages: the theory of its rooms, which needs no server."""
     if error is not None or not app.config.cells_run or app.builder.format != "html":
         return
-    kept, mark, made_by = FIGURES / "rooms.html", FIGURES / "rooms.txt", digest()
+    templates = sorted((Path(bulkedge.__file__).parent / "explore" / "templates").glob("export.*"))
+    kept, mark, made_by = FIGURES / "rooms.html", FIGURES / "rooms.txt", digest(*map(Path.read_text, templates))
     if not (kept.exists() and mark.exists() and mark.read_text() == made_by):
         from bulkedge.explore.export import export
 

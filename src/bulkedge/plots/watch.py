@@ -46,7 +46,7 @@ def plot_watch(data: xr.Dataset, alarms: Sequence[Any] = ()) -> Figure:
         uniform one, and the residual that is largest in size.
     """
     with styled():
-        figure, (axes,) = panels(1, 3, width=3.2, height=2.6)
+        figure, (axes,) = panels(1, 3, width=3.2, height=2.9)
         heat, entropy, residual = axes
         colours = {layer: COLOURS[n % len(COLOURS)] for n, layer in enumerate(data.layer.values.tolist())}
         share = (data.entropy / data.uniform_entropy).mean("head")
@@ -68,7 +68,8 @@ def plot_watch(data: xr.Dataset, alarms: Sequence[Any] = ()) -> Figure:
         residual.set(xlabel="step", ylabel="largest residual entropy (nats)")
         for each in axes:
             each.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        heat.legend(loc="lower right", ncols=1 + len(colours) // 6)
+        # below the panels: curves, the line and the marks of alarms may be anywhere in them
+        figure.legend(*heat.get_legend_handles_labels(), loc="outside lower center", ncols=8)
     return figure
 
 
