@@ -22,7 +22,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 import bulkedge as be
-from benchmarks.harness import Table, seconds
+from benchmarks.harness import Table, heading, seconds, today
 from bulkedge.nn import gap_free_attention
 
 TITLE = "Benchmarks: a training step without the gap"
@@ -241,17 +240,14 @@ def tables(found: list[Measurement]) -> list[Table]:
 def written(found: list[Measurement]) -> dict[str, Any]:
     """Numbers and where they come from, for JSON."""
     device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
-    about = {"device": device, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__}
-    return about | {"tokens": TOKENS, "measurements": [asdict(each) for each in found]}
+    about = f"one {device}, torch {torch.__version__}, {TOKENS} tokens a step"
+    return {"measured": today(), "about": about, "measurements": [asdict(each) for each in found]}
 
 
 def page(numbers: dict[str, Any]) -> str:
     """Markdown of what was written."""
-    about = f"Measured on one {numbers['device']}, torch {numbers['torch']}, {numbers['date']}."
     found = [Measurement(**each) for each in numbers["measurements"]]
-    return "\n\n".join(
-        [f"# {TITLE}\n\n{(__doc__ or '').strip()}\n\n{about}", *(each.markdown() for each in tables(found))]
-    )
+    return "\n\n".join([heading(TITLE, __doc__ or "", numbers), *(each.markdown() for each in tables(found))])
 
 
 def main() -> None:

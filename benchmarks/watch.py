@@ -23,7 +23,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bulkedge as be
-from benchmarks.harness import Table, seconds
+from benchmarks.harness import Table, heading, seconds, today
 from bulkedge.heads.entropies import entropy_table
 from bulkedge.models import blocks, listening, visible
 
@@ -159,13 +159,17 @@ def measurements() -> dict[str, Any]:
     device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
     shape = f"{sizes['layers']} layers of {sizes['heads']} heads, width {sizes['width']}"
     about = f"one {device}, torch {torch.__version__}, {shape}"
-    return {"about": about, "lengths": {str(tokens): measured(tokens, **sizes) for tokens in lengths}}
+    return {
+        "measured": today(),
+        "about": about,
+        "lengths": {str(tokens): measured(tokens, **sizes) for tokens in lengths},
+    }
 
 
 def tables(numbers: dict[str, Any] | None = None) -> list[Table]:
     """A row for each length."""
     numbers = measurements() if numbers is None else numbers
-    note = f"Measured on {numbers['about']}; one sequence a step. Parts are of a plain step."
+    note = "One sequence a step. Parts are of a plain step."
     headings = [
         "tokens",
         "plain step",
@@ -187,13 +191,22 @@ def tables(numbers: dict[str, Any] | None = None) -> list[Table]:
     return [result]
 
 
+def gpu_page(numbers: dict[str, Any]) -> str:
+    """Markdown of what was measured on a GPU."""
+    return "\n\n".join([heading(f"{TITLE}, on a GPU", __doc__ or "", numbers), tables(numbers)[0].markdown()])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=TITLE)
     parser.add_argument("--json", type=Path, help="where to write the numbers")
+    parser.add_argument("--read", type=Path, help="numbers that were written, to make a page of them")
+    parser.add_argument("--page", type=Path, help="where to write a page of tables")
     chosen = parser.parse_args()
-    numbers = measurements()
+    numbers = json.loads(chosen.read.read_text()) if chosen.read else measurements()
     if chosen.json:
         chosen.json.write_text(json.dumps(numbers, indent=1))
+    if chosen.page:
+        chosen.page.write_text(gpu_page(numbers))
     print(tables(numbers)[0].text())
 
 

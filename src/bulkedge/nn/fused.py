@@ -202,10 +202,21 @@ def _keep_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  #
     ctx.rest, ctx.heads = inputs[2:], inputs[1].shape[1]
 
 
-_running_operator: Any = torch.library.triton_op("bulkedge::less_running_mean", _compiled_running, mutates_args=())
+# without Triton, which looks for its kernels in the operator, there is nothing to find
+_register = torch.library.triton_op if TRITON else torch.library.custom_op
+_running_operator: Any = _register("bulkedge::less_running_mean", _compiled_running, mutates_args=())
+_running_operator.register_fake(lambda target, source, *rest: _allocated(target, source, rest[-1]))
 _running_operator.register_autograd(
     lambda *given: _differentiate_running(_running_operator, *given), setup_context=_keep_context
 )
+
+
+def _allocated(target: Tensor | None, source: Tensor, heads: int) -> Tensor:
+    """For the result, in the layout of the target, or of a source that has as many heads."""
+    if target is None and heads != source.shape[1]:
+        batch, _, tokens, dim = source.shape
+        return source.new_empty(batch, tokens, heads, dim).transpose(1, 2)
+    return _like(source if target is None else target)
 
 
 def _wrapped_launch(  # noqa: PLR0913, PLR0917 - as _launch has them
@@ -226,13 +237,9 @@ def _run(  # noqa: PLR0913, PLR0917
 ) -> Tensor:
     from bulkedge.nn import kernels
 
-    source, (block, warps) = _rows(source), RUN
+    out, source, (block, warps) = _allocated(target, source, heads), _rows(source), RUN
+    target = None if target is None else _rows(target)
     batch, _, tokens, dim = source.shape
-    if target is None:
-        out = source.new_empty(batch, tokens, heads, dim).transpose(1, 2) if heads != source.shape[1] else _like(source)
-    else:
-        target = _rows(target)
-        out = _like(target)
     segments, length = _cut(out, block)
     group = source.shape[1] // heads if adjoint else heads // source.shape[1]
     with torch.cuda.device(source.device):
