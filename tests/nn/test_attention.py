@@ -304,3 +304,13 @@ def test_masks_of_the_library_that_do_not_fit():
         gap_free_attention(q, q, q, Mask.causal(11))
     with pytest.raises(ValueError, match="is_causal = True both say who sees whom"):
         gap_free_attention(q, q, q, Mask.causal(12), is_causal=True)
+
+
+def test_a_bias_that_hides_is_no_key():
+    """However code writes minus infinity: the mean is over the keys that are left."""
+    query, key, value = torch.randn(3, 1, 2, 6, 8, generator=torch.Generator().manual_seed(3)).unbind()
+    hidden = torch.arange(6) > 3
+    expected = gap_free_attention(query, key, value, ~hidden.expand(6, 6))
+    for least in (-torch.inf, torch.finfo(torch.float32).min, -1e9):
+        mask = torch.zeros(6, 6).masked_fill(hidden, least)
+        torch.testing.assert_close(gap_free_attention(query, key, value, mask), expected, atol=1e-6, rtol=0)

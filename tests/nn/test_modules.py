@@ -143,9 +143,6 @@ def test_the_fused_encoder_layer_does_not_pass_it_by():
 
 
 PADDING = MASKS["padding"]["key_padding_mask"]
-FORMED_BY_THE_CORE = pytest.mark.xfail(
-    reason="means of values are written with out=, which neither dynamo nor export takes", strict=False
-)
 CALLS = {
     "weights": {},
     "full": {"need_weights": False},
@@ -153,7 +150,6 @@ CALLS = {
     "padding": {"need_weights": False, "key_padding_mask": PADDING},
     "both": {"need_weights": False, "key_padding_mask": PADDING, "is_causal": True},
 }
-TRACED = [pytest.param(each, marks=FORMED_BY_THE_CORE if each in {"full", "padding"} else ()) for each in CALLS]
 
 
 class Attend(nn.Module):
@@ -252,7 +248,7 @@ def test_autocast_is_near_single_precision(call):
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch itself
-@pytest.mark.parametrize("call", [each for each in TRACED if each.values[0] in {"full", "causal", "padding"}])
+@pytest.mark.parametrize("call", ["full", "causal", "padding"])
 def test_compiled_in_one_graph(call):
     module, x = Attend(**CALLS[call]), inputs(3, 10, 32).requires_grad_()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
@@ -261,7 +257,7 @@ def test_compiled_in_one_graph(call):
     torch.testing.assert_close(one, other, **CLOSE)
 
 
-@pytest.mark.parametrize("call", [each for each in TRACED if each.values[0] in {"full", "causal"}])
+@pytest.mark.parametrize("call", ["full", "causal"])
 def test_exported_for_any_number_of_tokens(call):
     module, x = Attend(**CALLS[call]).eval(), inputs(3, 10, 32)
     sizes = {"x": {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens")}}

@@ -30,6 +30,10 @@ Coefficient: TypeAlias = float | Tensor
 """A number, or a tensor with one number for each head."""
 
 
+HIDDEN = -1e8
+"""Biases below it hide a key, as code does that writes -1e9 for minus infinity."""
+
+
 def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_product_attention
     query: Tensor,
     key: Tensor,
@@ -51,7 +55,7 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
     attn_mask : Tensor or Mask, optional
         Boolean (true: may be seen) or additive, or a :class:`bulkedge.masks.Mask`: a full or causal one is not written
         out, any other at each call, so where time matters give ``mask.visible(query)``. An additive mask hides a key
-        where it is minus infinity or below half of the least number of its type; any other bias shapes ``A`` and
+        where it is minus infinity, below -1e8 or below half of the least number of its type; others shape ``A`` and
         leaves ``C`` alone. A row that sees no key has no mean: nothing is subtracted from it.
     dropout_p : float
         Dropout of ``A``. The mean is not dropped: the expectation is that of attention without dropout.
@@ -211,11 +215,27 @@ def _written_out(mask: Mask, query: Tensor, key: Tensor, *, is_causal: bool) -> 
     return torch.tensor(mask.visible(), device=query.device), False
 
 
+def seen_keys(mask: Tensor) -> Tensor:
+    """The keys that a mask lets rows see.
+
+    Parameters
+    ----------
+    mask : Tensor
+        Of booleans, or additive, as for :func:`gap_free_attention`.
+
+    Returns
+    -------
+    Tensor
+        Of booleans, true where a key may be seen.
+    """
+    return mask if mask.dtype is torch.bool else mask > max(torch.finfo(mask.dtype).min / 2, HIDDEN)
+
+
 def _seen(mask: Tensor | None, groups: int) -> Tensor | None:
     """The keys that each row may see, with a single row if all see the same; heads apart as in :func:`_grouped`."""
     if mask is None:
         return None
-    seen = mask if mask.dtype is torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    seen = seen_keys(mask)
     if mask.stride(-2) == 0:
         seen = seen[..., :1, :]
     if seen.dim() < 3:

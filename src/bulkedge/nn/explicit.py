@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from bulkedge.errors import DomainError
-from bulkedge.nn.attention import Coefficient
+from bulkedge.nn.attention import Coefficient, seen_keys
 
 
 def shaped_matrix(  # noqa: PLR0913
@@ -69,23 +69,6 @@ def shaped_matrix(  # noqa: PLR0913
     return matrix.to(attention.dtype)
 
 
-def seen(mask: Tensor) -> Tensor:
-    """The keys that a mask lets rows see.
-
-    Parameters
-    ----------
-    mask : Tensor
-        Of booleans, or additive: that hides a key where it is minus infinity or below half of the least number of its
-        type, as for :func:`bulkedge.nn.gap_free_attention`.
-
-    Returns
-    -------
-    Tensor
-        Of booleans.
-    """
-    return mask if mask.dtype is torch.bool else mask > torch.finfo(mask.dtype).min / 2
-
-
 def own_tokens(query: Tensor, key: Tensor, added: int) -> int:
     """The number of tokens, if keys are the tokens of the queries, and such as are no tokens after them.
 
@@ -125,7 +108,7 @@ def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 
 def _uniform(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Rows that are uniform over the keys they may see."""
-    visible = seen(mask).to(torch.promote_types(dtype, torch.float32))  # in which counts are exact
+    visible = seen_keys(mask).to(torch.promote_types(dtype, torch.float32))  # in which counts are exact
     return (visible / visible.sum(-1, keepdim=True).clamp(min=1)).to(dtype)
 
 
