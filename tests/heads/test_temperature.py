@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import bulkedge as be
 from bulkedge.heads import Channel, published_rules, temperature
-from bulkedge.heads.favourites import top_share
+from bulkedge.heads.favourites import Directions, _log_tail, _slope, top_share
 from bulkedge.heads.roots import crossing
 from bulkedge.heads.rows import HOTTEST, mean_keys, mean_rows, rows_of, spreads
 from bulkedge.heads.temperature import LLAMA_FLOOR, LLAMA_SCALE
@@ -197,6 +197,35 @@ def test_the_most_popular_key_keeps_its_share(name):
     assert abs(np.log(predicted / shares[0])) < 0.3
     assert abs(np.log(shares[1] / shares[0])) < 0.3
     assert shares[2] < 0.7 * shares[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    dims=st.integers(1, 48),
+    size=st.floats(-5, 3),
+    mean=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
+    tokens=st.floats(0.31, 12),
+)
+def test_the_tail_of_popularity_is_where_it_should_be(seed, dims, size, mean, tokens):
+    """Newton's steps against a search between ends that needs no derivative, for heads of all temperatures."""
+    rng = np.random.default_rng(seed)
+    couplings = 10**size * rng.gamma(0.7, 1.0, (3, dims)) + 1e-6
+    drift = mean * couplings * rng.standard_normal((3, dims))
+    rho, linear = couplings**2 / (1 + couplings**2), drift / (1 + couplings**2)
+    heads, largest = Directions.of(rho, linear, drift), rho.max(-1, keepdims=True)
+    wanted = np.log(np.log(2) / int(10**tokens))
+
+    def excess(logs):
+        slope = -np.expm1(-np.exp(logs)) / largest
+        keys = heads.levels(slope)
+        return _log_tail(slope, slope * keys.mean - keys.generating, keys) - wanted
+
+    expected = np.exp(crossing(excess, np.full((3, 1), -30.0), np.full((3, 1), np.log(30.0))))
+    expected = np.nan_to_num(expected)  # of two keys that are popular for one reason, none need be beyond the mean
+    assert np.all(expected > 0) or int(10**tokens) == 2
+    found = -np.log1p(-_slope(heads, largest, wanted) * largest)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_heads_without_couplings_like_no_key_more():

@@ -79,7 +79,7 @@ def temperature(channel_or_beta: Any, tokens: int, new_tokens: int, keep: Keep =
     ``"popularity"``
         The share of all attention that the most popular of so many Gaussian keys gets, in the median. Needs a channel.
         The share is an approximation, to some 20 % for heads whose rows do not freeze. Beyond it is too small, hardly
-        depends on the factor, and there often is none: nan. Takes some two milliseconds a head.
+        depends on the factor, and there often is none: nan. Takes about a millisecond a head.
 
     Rows of a :class:`CausalChannel` see different numbers of keys, from one to all: what is kept is then the mean over
     positions in the context, of the entropy or of the logarithm of a number of keys, where rows of the same relative
@@ -241,10 +241,17 @@ def _share_kept(channel: Channel, tokens: int, new_tokens: int) -> Any:
     order = slice(None, None, int(sign))
     low, high, below, above = (*at[order][:, heads], *value[order][:, heads])
     found = np.full(len(couplings), np.nan)
+    last, excess = np.full(heads.size, np.nan), np.empty(heads.size)
+
+    def falling(logs: Real) -> Real:
+        moved = np.flatnonzero(logs != last)  # heads that have their factor stay where they are
+        if moved.size:
+            last[moved] = logs[moved]
+            excess[moved] = spread_out(logs[moved], new_tokens, heads[moved]) - wanted[heads[moved]]
+        return excess.copy()
+
     if heads.size:
-        found[heads] = crossing(
-            lambda logs: spread_out(logs, new_tokens, heads) - wanted[heads], low, high, CLOSE, (below, above)
-        )
+        found[heads] = crossing(falling, low, high, CLOSE, (below, above))
     return _plain(np.exp(found).reshape(shape))
 
 
