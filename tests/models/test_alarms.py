@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 from small_models import training  # noqa: E402
 
 import bulkedge as be  # noqa: E402
-from bulkedge.models.alarms import find_alarms  # noqa: E402
+from bulkedge.models.alarms import BEYOND, find_alarms  # noqa: E402
 from bulkedge.models.jumps import FIRST, find_jumps, record_factor  # noqa: E402
 from bulkedge.models.readings import NAMES  # noqa: E402
 from bulkedge.nn import apply_patch, transform  # noqa: E402
@@ -111,6 +111,32 @@ def test_notes_of_growth_and_gaps():
     coupling = np.full(quiet.shape, 0.2)
     coupling[8:, 0, 0] = 0.7
     assert kinds(run(quiet, coupling=coupling), "gap") == [(80, 0, 0, "gap")]
+
+
+@pytest.mark.parametrize("tokens", [64, 1024])
+def test_eight_times_freezing_leaves_the_second_key_less_than_bfloat16_resolves(tokens):
+    scores = np.random.default_rng(6).standard_normal((2000, tokens))
+    second, first = np.partition(scores, -2, axis=1)[:, -2:].T
+    gap = np.sqrt(2 * np.log(tokens)) * np.median(first - second)
+    # the median of an exponential gap is log 2; finite rows have 10 to 16 % more, the median of 2000 an error of 2 %
+    assert gap / np.log(2) == pytest.approx(1.13, abs=0.09)
+    assert np.exp(-BEYOND * gap) < torch.finfo(torch.bfloat16).eps / 2 < np.exp(-0.75 * BEYOND * gap)
+
+
+def test_a_runaway_is_of_half_the_heads_of_a_layer_and_grows_fast():
+    quiet, freezing = np.zeros((40, 2, 4)), np.sqrt(2 * np.log(128))
+    quick = np.minimum(0.1 * 1.5 ** np.arange(40), 50.0) * freezing
+    beta = np.ones(quiet.shape)
+    beta[:, 1, :1] = quick[:, None]
+    assert kinds(run(quiet, beta), "runaway") == []  # one head may do what it likes
+    beta[:, 1, :3] = quick[:, None]
+    first = 10 * int(np.argmax(quick >= BEYOND * freezing))
+    assert kinds(run(quiet, beta), "runaway") == [(first, 1, None, "runaway")]
+    for healthy in (np.minimum(quick, 0.99 * BEYOND * freezing), np.full(40, 20 * freezing)):
+        beta[:, 1] = healthy[:, None]
+        assert kinds(run(quiet, beta), "runaway") == []
+    beta[:, 1] = (freezing * np.linspace(9, 12, 40))[:, None]  # hot from the start, and slow
+    assert kinds(run(quiet, beta), "runaway") == []
 
 
 def test_planted_sinks_and_copies_are_alarms():

@@ -10,13 +10,13 @@ import xarray as xr
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from small_models import MODELS, build, padded, training  # noqa: E402
+from small_models import MODELS, UNFUSED, build, padded, training  # noqa: E402
 
 import bulkedge as be  # noqa: E402
 from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.models import capture  # noqa: E402
 from bulkedge.models.listening import _listeners  # noqa: E402
-from bulkedge.models.readings import NAMES, readings  # noqa: E402
+from bulkedge.models.readings import NAMES, UNCAPPED, readings  # noqa: E402
 from bulkedge.nn import apply_patch, patches, transform  # noqa: E402
 
 
@@ -28,7 +28,7 @@ def read(model, inputs, **wanted):
 
 def by_hand(layer, rows):
     """Entropy, largest score and sinks of the rows at a stride, and spreads of all rows, from whole matrices."""
-    scores = layer.scale * layer.query.double() @ layer.key.double().mT
+    scores = layer.capped(layer.scale * layer.query.double() @ layer.key.double().mT)
     bias = layer.bias()
     bias = torch.zeros(scores.shape) if bias is None else bias.expand(scores.shape)
     seen = bias > -torch.inf
@@ -48,6 +48,7 @@ def by_hand(layer, rows):
     # of a few tokens all keys are near their row, so that nothing is taken as Gaussian
     centre = torch.where(seen, scores, 0.0).sum(-1, keepdim=True) / count[..., None]
     variance = torch.where(seen, (scores - centre) ** 2, 0.0).sum(-1) / count
+    outside = 1 - layer.attention().sum(-1)[..., some]
     return {
         "beta": mean(variance, real).sqrt(),
         "beta_mean": mean(variance.sqrt(), real),
@@ -57,11 +58,12 @@ def by_hand(layer, rows):
         "uniform_entropy": mean(count[..., some].log(), chosen),
         "logit": largest.amax((0, 2, 3)),
         "first_mass": mean(weights[..., some, :].gather(-1, first)[..., 0], chosen),
+        "outside_mass": mean(outside, chosen),
     }
 
 
 @pytest.mark.parametrize("padding", [None, "left", "right"])
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(MODELS | UNFUSED))
 def test_readings_are_those_of_the_whole_matrices(name, padding):
     model, inputs = training(name)
     if padding is not None:
@@ -71,8 +73,28 @@ def test_readings_are_those_of_the_whole_matrices(name, padding):
     found = read(model, inputs, rows=64)
     for n, layer in enumerate(capture(model, **inputs)):
         for reading, expected in by_hand(layer, 64).items():
+            if layer.softcap is not None and reading in UNCAPPED:
+                assert np.isnan(found[reading]).all()
+                continue
             # single precision: scores of some tens, and spreads from squares of centred keys
             np.testing.assert_allclose(found[reading][n], expected, rtol=2e-4, atol=2e-4, err_msg=reading)
+
+
+def test_capped_scores_and_outer_sinks_leave_runs_silent_and_words_right():
+    capped, inputs = training("gemma2")
+    with be.watch(capped, every=1) as watched:
+        for _ in range(10):
+            capped(**inputs)
+    assert not [each for each in watched.alarms if each.grade == "alarm"]  # nan of moments is not a broken head
+    data = watched.data
+    assert (data.logit <= 0.5).all()
+    assert (data.logit_bound <= 0.5).all()
+    assert (data.beta <= 0.5).all()  # of the scores as they are, not of what they would be without the cap
+    assert (data.outside_mass == 0).all()
+    sunk, inputs = training("gpt_oss")
+    found = read(sunk, inputs)
+    assert 0.05 < float(found.outside_mass.max()) < 1
+    assert np.isfinite(found.expected_entropy).all()
 
 
 def test_a_stride_of_rows_is_read():
@@ -133,18 +155,25 @@ def test_readings_in_half_precision_are_those_of_the_scores(name):
         np.testing.assert_allclose(found[reading], expected[reading], rtol=0.05, atol=0.05, err_msg=reading)
 
 
-def test_a_wrapped_model_is_read(tmp_path):
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_a_wrapped_model_is_read(tmp_path, how):
     model, inputs = training("llama")
     expected = read(model, inputs)
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        if how == "ddp":
+            wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        else:
+            mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+            for layer in model.layers:
+                torch.distributed.fsdp.fully_shard(layer, mesh=mesh)
+            wrapped = torch.distributed.fsdp.fully_shard(model, mesh=mesh)
         found = read(wrapped, inputs)
         wrapped(**inputs).last_hidden_state.sum().backward()
     finally:
         torch.distributed.destroy_process_group()
-    assert found.module.values[0] == "module.layers.0.self_attn"
+    assert found.module.values[0] == ("module." if how == "ddp" else "") + "layers.0.self_attn"
     for reading in NAMES:
         np.testing.assert_array_equal(found[reading], expected[reading], err_msg=reading)
 

@@ -8,8 +8,10 @@ on a few keys, whatever the values (the random energy model). A spread (``beta``
   freeze rows before the run is twice as long;
 * ``frozen`` (a warning) beyond it: rows read single keys, and gradients of scores are nearly zero for all others;
 * ``runaway`` (an alarm) where half of the heads of a layer are beyond :data:`BEYOND` times freezing, the median grew
-  from each of the last three readings to the next, and it is at least twice what it was when the run was half as long:
-  no gradient of the softmax holds them back any more.
+  from each of the last three readings to the next, and it is at least twice what it was when the run was half as long.
+  At m times freezing the two largest of many Gaussian scores of a row are m apart in the mean, exponentially
+  distributed, so that in the median row the second key has ``2**-m`` of the weight of the first: at eight, less than
+  bfloat16 resolves, and no gradient of the softmax holds the scores back any more.
 
 Three readings are tested for jumps (:mod:`bulkedge.models.jumps` has the null and its rate, a third of it for each):
 the residual, measured less predicted entropy, which is what is not Gaussian in a head (``drift``); the log-odds of the
@@ -32,8 +34,8 @@ from bulkedge.arrays import Real
 from bulkedge.models.jumps import FIRST, RATE, find_jumps
 from bulkedge.propagation.trainability import freezing_beta
 
-BEYOND = 3.0
-"""Multiples of freezing beyond which growth is called a runaway."""
+BEYOND = 8.0
+"""Multiples of freezing beyond which growth is called a runaway: the bits of bfloat16."""
 GROWING = 5
 """Readings in a row from which a growth is extrapolated."""
 COLLAPSED = 0.1

@@ -117,6 +117,10 @@ class Heard(NamedTuple):
     sight: Visible
     value: Tensor | None = None
     """None where values are not known: ``torch.nn.MultiheadAttention`` makes them inside."""
+    softcap: float | None = None
+    """As that of :class:`Asked`."""
+    sinks: Tensor | None = None
+    """Likewise."""
 
 
 @dataclass(eq=False)
@@ -196,9 +200,6 @@ class Listener:
 
     def _show(self, asked: Asked) -> None:
         call = asked.call
-        for name, words in BESIDE.items():
-            if (asked.softcap if name == "softcap" else asked.sinks) is not None:
-                raise DomainError(f"{type(call.module).__name__} {words} ({name}), which a watch does not read yet")
         rows, keys = call.query.shape[2], call.key.shape[2]
         window = None if asked.window is None or asked.window >= keys else asked.window
         mask = call.mask
@@ -207,7 +208,7 @@ class Listener:
         sight = Visible(mask, call.causal, window, rows, keys)
         value = None if isinstance(call.module, torch.nn.MultiheadAttention) else call.value
         name = asked.name.replace("_orig_mod.", "")
-        self.hear(Heard(name, call.query, call.key, call.scale, sight, value))
+        self.hear(Heard(name, call.query, call.key, call.scale, sight, value, asked.softcap, asked.sinks))
 
 
 @dataclass(eq=False)

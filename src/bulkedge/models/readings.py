@@ -3,6 +3,10 @@
 Nothing here waits for the device (no number comes to the host), nothing is differentiated, and no matrix of scores of
 all rows is formed. All heads are read together, and as many layers as are small enough: on a GPU it is the number of
 launches that costs where there are few tokens.
+
+Where scores are capped, ``softcap tanh(s/softcap)``, moments of queries and keys do not say what they are: spreads are
+those of the rows that are read exactly, and what else is made of moments is nan. Where a sink that is none of the keys
+takes a part of every row, all readings but ``outside_mass`` are of the softmax over the keys, as those of a scan are.
 """
 
 from __future__ import annotations
@@ -36,10 +40,13 @@ NAMES = {
     "first_mass": "share of these rows' attention on the first key",
     "popular_mass": "share on the key that gets most, mean over sequences",
     "popular_uniform": "the same if the rows were uniform",
+    "outside_mass": "share of these rows' attention that a sink outside of the keys takes, zero where there is none",
 }
 """What is read of each head, in the order of the rows of :func:`readings`."""
 SEQUENCES = 8
 """Most sequences of a batch of which rows are read exactly."""
+UNCAPPED = ("expected_entropy", "expected_logit", "expected_popular", "expected_position", "dimension", "coupling")
+"""Readings that moments say nothing about where scores are capped."""
 TOGETHER = 2**26
 """Entries of queries and keys of which layers are read together; larger layers are read one by one."""
 
@@ -57,6 +64,10 @@ class Inputs(NamedTuple):
     """Factor of the scores."""
     visible: Visible
     """Who may look at whom."""
+    softcap: float | None = None
+    """Scores s become ``softcap tanh(s / softcap)`` before the mask is added; None for no cap."""
+    sinks: Tensor | None = None
+    """(heads,): scores of a key without a value that every row sees; None where there is none."""
 
     def fits(self, other: Inputs) -> bool:
         """Whether another attention may be read together with this one: its shapes and its mask are the same.
@@ -77,6 +88,7 @@ class Inputs(NamedTuple):
             for mask in (self.visible.mask, other.visible.mask)
         ]
         same = masks[0] == masks[1] and self.visible[1:] == other.visible[1:]
+        same = same and self.softcap == other.softcap and _kind(self.sinks) == _kind(other.sinks)
         return same and mine == theirs and self.scale == other.scale
 
     @property
@@ -109,8 +121,12 @@ def readings(asked: list[Inputs], rows: int) -> Tensor:
         query = query.reshape(*key.shape[:3], -1, *query.shape[3:])
         seen = Seen.of(visible, device)
         found = summary(query, key, first.scale, visible, seen)
-        found |= _exact(query[:, :SEQUENCES], key[:, :SEQUENCES], first.scale, visible, rows)
-        found["likeness"] = _likeness(asked, query, seen)
+        exact = _exact(query[:, :SEQUENCES], key[:, :SEQUENCES], asked, rows)
+        if first.softcap is not None:
+            nothing = torch.full_like(exact["entropy"], torch.nan)
+            found |= dict.fromkeys(UNCAPPED, nothing) | {name: exact[name] for name in ("beta", "beta_mean")}
+            found["logit_bound"] = found["logit_bound"].clamp(max=first.softcap)
+        found = exact | found | {"likeness": _likeness(asked, query, seen)}
         return torch.stack([found[name].flatten(1) for name in NAMES])
 
 
@@ -170,20 +186,17 @@ def _some(visible: Visible, number: int, device: torch.device) -> _Some:
     return _Some(index, bias, seen, counts, real.float())
 
 
-def _exact(query: Tensor, key: Tensor, scale: float, visible: Visible, rows: int) -> dict[str, Tensor]:
+def _exact(query: Tensor, key: Tensor, asked: list[Inputs], rows: int) -> dict[str, Tensor]:
     """Some rows as they are; arrays are (layers, batch, key heads, group, some rows, keys)."""
-    some = _some(visible, min(rows, visible.rows), query.device)
+    first = asked[0]
+    some = _some(first.visible, min(rows, first.visible.rows), query.device)
     bias, seen = (None if each is None else each[None, :, :, None] for each in (some.bias, some.seen))
     counts, real = (each[None, :, :, None] for each in (some.counts, some.real))
-    scores = (query.index_select(-2, some.chosen) * scale) @ key.mT[:, :, :, None]
+    scores = (query.index_select(-2, some.chosen) * first.scale) @ key.mT[:, :, :, None]
+    scores = scores if first.softcap is None else first.softcap * (scores / first.softcap).tanh()
     scores = scores if bias is None else scores + bias
-    if seen is None:
-        spread, centre = torch.std_mean(scores, dim=-1, correction=0)
-    else:
-        centre = torch.where(seen, scores, 0.0).sum(-1) / counts.clamp(min=1)
-        square = torch.where(seen, scores - centre[..., None], 0.0).square().sum(-1)
-        spread = (square / counts.clamp(min=1)).sqrt()
-        scores = torch.where(seen, scores, HIDDEN)
+    spread, centre = _spread_and_centre(scores, seen, counts)
+    scores = scores if seen is None else torch.where(seen, scores, HIDDEN)
     weights = scores.softmax(-1)
     largest = scores.amax(-1)
     if seen is None:
@@ -191,21 +204,44 @@ def _exact(query: Tensor, key: Tensor, scale: float, visible: Visible, rows: int
     else:  # of the first keys that are seen, the first
         place = seen.any(-2, keepdim=True).to(torch.uint8).argmax(-1, keepdim=True)
         mass = weights.gather(-1, place.expand(*weights.shape[:-1], 1))[..., 0]
-    values = [torch.special.entr(weights).sum(-1), gaussian_rows(spread, counts.clamp(min=1).log()).entropy]
-    values += [largest - centre, mass, counts.clamp(min=1).log().expand_as(mass)]
-    total = real.expand(1, query.shape[1], -1, -1, -1).sum((1, 4))
-    entropy, predicted, excess, on_first, uniform = (torch.stack(values) * real).sum((2, 5)) / total
-    even = (1.0 if seen is None else seen) / counts.clamp(min=1)[..., None]
-    return {
-        "entropy": entropy,
-        "predicted_entropy": predicted,
-        "uniform_entropy": uniform,
-        "logit": torch.where(real > 0, largest, HIDDEN).amax((1, 4)) + 0 * total,
-        "logit_excess": excess,
-        "first_mass": on_first,
-        "popular_mass": _most(weights, real),
-        "popular_uniform": _most(even, real).expand_as(entropy),
+    values = {
+        "entropy": torch.special.entr(weights).sum(-1),
+        "predicted_entropy": gaussian_rows(spread, counts.clamp(min=1).log()).entropy,
+        "uniform_entropy": counts.clamp(min=1).log().expand_as(mass),
+        "logit_excess": largest - centre,
+        "first_mass": mass,
+        "outside_mass": _outside(scores, asked),
+        "beta": spread.square(),
+        "beta_mean": spread,
     }
+    total = real.expand(1, query.shape[1], -1, -1, -1).sum((1, 4))
+    means = (torch.stack(list(values.values())) * real).sum((2, 5)) / total
+    found = dict(zip(values, means, strict=True))
+    even = (1.0 if seen is None else seen) / counts.clamp(min=1)[..., None]
+    return found | {
+        "beta": found["beta"].sqrt(),
+        "logit": torch.where(real > 0, largest, HIDDEN).amax((1, 4)) + 0 * total,
+        "popular_mass": _most(weights, real),
+        "popular_uniform": _most(even, real).expand_as(found["entropy"]),
+    }
+
+
+def _spread_and_centre(scores: Tensor, seen: Tensor | None, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Standard deviation and mean of the scores of the keys that each row sees."""
+    if seen is None:
+        return torch.std_mean(scores, dim=-1, correction=0)
+    centre = torch.where(seen, scores, 0.0).sum(-1) / counts.clamp(min=1)
+    square = torch.where(seen, scores - centre[..., None], 0.0).square().sum(-1)
+    return (square / counts.clamp(min=1)).sqrt(), centre
+
+
+def _outside(scores: Tensor, asked: list[Inputs]) -> Tensor:
+    """Share of each row that the sink outside of its keys takes, of (layers, batch, key heads, group, rows) rows."""
+    sinks = [each.sinks for each in asked if each.sinks is not None]
+    if not sinks:
+        return torch.zeros_like(scores[..., 0])
+    column = torch.stack(sinks).to(scores).reshape(len(asked), 1, *scores.shape[2:4], 1)
+    return torch.sigmoid(column - scores.logsumexp(-1))
 
 
 def _most(weights: Tensor, real: Tensor) -> Tensor:

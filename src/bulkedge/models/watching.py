@@ -158,7 +158,7 @@ class Watch:
         name = heard.name if again == 1 else f"{heard.name}#{again}"
         query, key, value = (None if x is None else x.detach() for x in (heard.query, heard.key, heard.value))
         assert query is not None and key is not None  # noqa: PT018, S101 - for the checker of types
-        asked = Inputs(query, key, value, heard.scale, heard.sight)
+        asked = Inputs(query, key, value, heard.scale, heard.sight, heard.softcap, heard.sinks)
         waiting = sum(each.entries for _, each, _ in self._queue)
         if self._queue and (waiting + asked.entries > TOGETHER or not asked.fits(self._queue[0][1])):
             self._flush()

@@ -32,7 +32,7 @@ class Watch(Study):
 
     A decoder of three layers and four heads learns letters, with Adam at three rates and without QK-norm, and at the
     highest rate with it. Spreads of scores are read by :func:`bulkedge.watch`. Its alarm of a runaway is raised when
-    half of the heads of a layer are beyond three times the spread that freezes rows, and still grow.
+    half of the heads of a layer are beyond eight times the spread that freezes rows, and still grow.
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")

@@ -9,9 +9,8 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
+from bulkedge.models.alarms import BEYOND
 from bulkedge.plots.style import COLOURS, panels
-
-BEYOND = 3.0
 
 
 def watch(data: xr.Dataset) -> Figure:
@@ -38,7 +37,7 @@ def watch(data: xr.Dataset) -> Figure:
     heat.plot([], [], "^", color="white", mec="black", mew=0.5, ms=5, label="runaway alarm")
     freezing = data.attrs["freezing"]
     heat.axhline(freezing, color="0.2", ls="--", lw=0.9, label="rows freeze")
-    heat.axhline(BEYOND * freezing, color="0.2", ls=":", lw=0.9, label="three times that")
+    heat.axhline(BEYOND * freezing, color="0.2", ls=":", lw=0.9, label=f"{BEYOND:g} times that")
     loss.set(xlabel="step", ylabel="loss in training (nats)")
     heat.set(yscale="log", xlabel="step", ylabel=r"largest $\beta$ of 12 heads")
     heat.yaxis.set_major_locator(LogLocator(10))
