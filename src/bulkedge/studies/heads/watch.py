@@ -37,7 +37,7 @@ class Watch(Study):
 
     requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
 
-    seeds: int = parameter(Integers(2, 40), "runs at each rate", 8, ours=8)
+    seeds: int = parameter(Integers(2, 40), "runs at each rate", 8, ours=10)
     steps: int = parameter(Integers(10, 2000), "steps of Adam", 80, ours=400)
     tokens: int = parameter(Integers(16, 512), "letters of a sequence", 64, ours=128)
     batch: int = parameter(Integers(1, 64), "sequences of a step", 2, ours=4)
