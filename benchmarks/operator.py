@@ -75,10 +75,11 @@ def tables() -> list[Table]:
     found, exact = own.result, be.Spectrum.of(dense.result, be.Unit.SINGULAR)
     by_gram = be.Spectrum.of(np.sqrt(np.maximum(gram.result, 0)), be.Unit.SINGULAR)
     result = Table(
-        f"{TOKENS} tokens, {HEAD_DIM} dimensions, beta 1, single precision, {THREADS} threads",
+        f"{TOKENS} tokens, {HEAD_DIM} dimensions, beta 1, single precision, {THREADS} thread{'s' * (THREADS > 1)}",
         ["route", "time", "over ours", "CPU time", "over ours", "Kolmogorov distance to svdvals", "memory, MiB"],
-        f"Stated error of ours: {found.error:.4f} at a confidence of 0.9; asked for {TOLERANCE}. Goals at 8192 tokens: a "
-        f"third of the time of the Gram matrix, a tenth of that of svdvals. The matrix itself has {matrix.nbytes / 2**20:.0f} MiB, queries and keys {2 * query.nbytes / 2**20:.0f} MiB.",
+        f"Stated error of ours: {found.error:.4f} at a confidence of 0.9; asked for {TOLERANCE}. Goals at 8192 tokens: "
+        "a third of the time of the Gram matrix, a tenth of that of svdvals. The matrix itself has "
+        f"{matrix.nbytes / 2**20:.0f} MiB, queries and keys {2 * query.nbytes / 2**20:.0f} MiB.",
     )
     distances = f"{be.compare(found, exact).ks:.4f}", f"{be.compare(by_gram, exact).ks:.4f}", "0"
     routes = {"be.spectrum(operator)": own, "Gram matrix and eigvalsh": gram, "svdvals": dense}

@@ -56,7 +56,22 @@ def hidden(mask: Mask, start: int, stop: int, like: Any) -> tuple[slice, list[tu
 
 
 def visible(mask: Mask, start: int, stop: int, like: Any) -> Any:
-    """Rows of the boolean matrix of a mask, from ``start`` to before ``stop``, on the backend of an array."""
+    """Some rows of the boolean matrix of a mask.
+
+    Parameters
+    ----------
+    mask : Mask
+        Any mask.
+    start, stop : int
+        First row, and the one after the last.
+    like : array
+        Whose backend and device to use.
+
+    Returns
+    -------
+    array of bool of shape (stop - start, keys)
+        Which keys each of the rows sees.
+    """
     return array_namespace(like).asarray(mask.visible()[start:stop].copy(), device=device(like))
 
 
