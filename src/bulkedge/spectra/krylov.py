@@ -182,7 +182,8 @@ class GolubKahan:
         if self.exhausted:
             return
         block = self.right[-1]
-        known = self.left[-1] @ self._like(self._coupling[-1].T) if self.left else None
+        with thin_products():
+            known = self.left[-1] @ self._like(self._coupling[-1].T) if self.left else None
         image, swept = self._image(block, known)
         with thin_products():
             left, diagonal = self._orthonormal(image, self.left)
@@ -237,11 +238,13 @@ class GolubKahan:
         Nothing of U but R is in W to rounding: what else was taken off it is in the span of the blocks before, and its
         image in that of the blocks of V, which are taken off next.
         """
-        rotation, sizes, right = np.linalg.svd(diagonal, full_matrices=False)
+        with thin_products():
+            rotation, sizes, right = np.linalg.svd(diagonal, full_matrices=False)
         self._well = bool(sizes[0] <= WELL * sizes[-1])
         if swept is None or not self._well:
             return self.operator.T @ left
-        return swept @ self._like((right.T / sizes) @ rotation.T)
+        with thin_products():
+            return swept @ self._like((right.T / sizes) @ rotation.T)
 
     def _orthonormal(self, block: Any, known: Basis) -> tuple[Any, Real]:
         """An orthonormal basis Q of what a block adds to a basis, and R with block = Q R up to rounding."""

@@ -167,7 +167,8 @@ def frame(operator: Operator, probes: int, rng: Any = None) -> Any:
 
         rng = torch.Generator(device=like.device).manual_seed(0)
     drawn = normal(np.random.default_rng(0) if rng is None else rng, (operator.shape[-1], probes))
-    return xp.linalg.qr(xp.asarray(drawn, dtype=like.dtype, device=device(like)))[0]
+    with thin_products():
+        return xp.linalg.qr(xp.asarray(drawn, dtype=like.dtype, device=device(like)))[0]
 
 
 def _iterated(operator: Operator, tolerance: float, confidence: float, rng: Any, rule: Rule) -> _Found:
