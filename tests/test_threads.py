@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from bulkedge.threads import in_order, one_thread, thin_products
 
@@ -116,3 +116,13 @@ def test_thin_products_have_one_thread_within_each_other_too():
             assert found == [(number, threading.get_ident()) for number in range(3)]
             assert blas() == {1}
         assert blas() == {2}
+
+
+def test_a_blas_that_is_limited_does_not_leave_the_other_unlimited():
+    """NumPy and SciPy have libraries of their own, and whoever limits one before the other is loaded limits one."""
+    import scipy.linalg  # noqa: F401  # its library is looked for
+
+    paths = [each["filepath"] for each in threadpool_info() if each["user_api"] == "blas"]
+    for few in paths:
+        with threadpool_limits(2), ThreadpoolController().select(filepath=few).limit(limits=1), thin_products():
+            assert blas() == {1}

@@ -120,7 +120,8 @@ def _borrowed() -> Iterator[int]:
         return
     try:
         libraries = _blas()
-        threads = min((each.num_threads for each in libraries.lib_controllers), default=1)
+        # NumPy and SciPy may have one each; SciPy's is loaded later, and then not limited as NumPy's was
+        threads = max((each.num_threads for each in libraries.lib_controllers), default=1)
         if threads < 2:
             yield 1
             return
