@@ -65,6 +65,14 @@ def test_rounding_beside_an_atom_may_be_of_the_atom_or_of_the_bulk(zeros, distan
     assert found == pytest.approx(distance, abs=1.1 / n)
 
 
+@pytest.mark.parametrize("law", [be.ProductLaw((1.0, 1.0)), be.MarchenkoPastur(0.5), be.MarchenkoPastur(1.0)])
+@pytest.mark.parametrize("rank", [0, 1, 20, 90])
+def test_zeros_of_a_matrix_of_low_rank_count_where_the_law_has_no_atom(law, rank):
+    """A hundred values of which some are zero are at least that share from a law that has none there."""
+    values = np.append(np.zeros(100 - rank), law.ppf((np.arange(rank) + 0.5) / max(rank, 1)))
+    assert be.compare(spectrum_of(values), law).ks == pytest.approx(1 - rank / 100, abs=0.01)
+
+
 def test_outliers_are_called_and_left_out_of_the_distances():
     rng = np.random.default_rng(0)
     noise = be.Wigner(400).sample(rng)

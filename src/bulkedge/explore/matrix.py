@@ -49,9 +49,11 @@ def reported(found: Fit) -> Report:
     """
     facts = {"kind": str(found.kind)}
     if np.isfinite(found.beta):
-        facts |= {"β": f"{found.beta:.3f}", "dimension": f"{found.head_dim:.0f}"}
+        told = f"{found.head_dim:.0f}" if np.isfinite(found.head_dim) else "not told from independent scores"
+        facts |= {"β": f"{found.beta:.3f}", "dimension": told}
     laws = [(each.name, f"{each.distance:.3f}") for each in found.candidates]
-    beyond = [(f"{each.value:.4g}", p_text(each.p_value)) for each in found.outliers]
+    least = found.candidates[0].least if found.candidates else 0.0
+    beyond = [(f"{each.value:.4g}", p_text(each.p_value, least)) for each in found.outliers]
     return Report(facts, found.note, laws, beyond, found.values, *curves_of(found))
 
 
@@ -143,13 +145,15 @@ def curves_of(found: Fit) -> tuple[list[Panel], list[Curve]]:
     return [Panel("Density, by the logarithm of the value", label, "x · density(x)", "x")], curves
 
 
-def p_text(p: float) -> str:
+def p_text(p: float, least: float = 0.0) -> str:
     """A p-value in words.
 
     Parameters
     ----------
     p : float
         Between zero and one, or NaN.
+    least : float
+        The least that draws can tell; zero where none were made.
 
     Returns
     -------
@@ -158,11 +162,14 @@ def p_text(p: float) -> str:
 
     Examples
     --------
-    >>> p_text(0.0123), p_text(0.0), p_text(float("nan"))
-    ('0.012', 'below 1e-15', 'not known for this law')
+    >>> p_text(0.0123), p_text(0.0), p_text(float("nan")), p_text(0.05, 0.05)
+    ('0.012', 'below 1e-15', 'not known for this law', 'at most 0.05: none of 19 fresh heads reaches as far')
     """
     if np.isnan(p):
         return "not known for this law"
+    if least:
+        draws = round(1 / least) - 1
+        return f"at most {p:.2g}: none of {draws} fresh heads reaches as far" if p <= least else f"{p:.2g}"
     return "below 1e-15" if p < 1e-15 else f"{p:.2g}"
 
 
