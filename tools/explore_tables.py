@@ -15,8 +15,9 @@ from bulkedge.explore.grid import BETAS, LEVELS, law_of, levels, shapes, spreads
 from bulkedge.explore.interpolation import lagrange
 
 TABLE = Path(__file__).parent.parent / "src" / "bulkedge" / "explore" / "tables" / "heads.npz"
-SMALLEST = 1e-6
-"""Values below are shown as this: causal heads have values down to exp(-80)."""
+SMALLEST = {False: 1e-12, True: 1e-6}
+"""Values below are shown as this, of full and of causal heads: the latter have values down to exp(-80). Figures begin
+at 1e-6; a polynomial in beta through quantiles that stop there, as those of cool full heads would, errs above too."""
 
 
 def quantiles(shape, beta, spread):  # noqa: ANN001, ANN201 - of the table above
@@ -26,7 +27,7 @@ def quantiles(shape, beta, spread):  # noqa: ANN001, ANN201 - of the table above
     except BulkedgeError as error:
         print(shape, beta, spread, error)
         return np.full(LEVELS, np.nan, dtype=np.float32)
-    return np.log(np.maximum(found, SMALLEST)).astype(np.float32)
+    return np.log(np.maximum(found, SMALLEST[shape.causal])).astype(np.float32)
 
 
 def filled(rows):  # noqa: ANN001, ANN201 - of the table above

@@ -74,6 +74,9 @@ def test_every_room_opens_and_fits_its_page(visit, width, scheme):
         assert page.inner_text("h1") == room.title
         assert room.not_claimed in page.inner_text(".shows")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        # a slider and the figure are in sight together
+        assert page.locator("#controls").bounding_box()["y"] < 900
+        assert page.locator("#figure").bounding_box()["y"] < 500
         assert page.get_attribute("nav a[aria-current=page]", "href") == f"/{room.name}"
         colour = page.evaluate("document.querySelector('#figure .js-plotly-plot').layout.font.color")
         assert colour == ("#e6e8eb" if scheme == "dark" else "#1c1e21")
@@ -94,7 +97,7 @@ def test_a_slider_moves_the_curve_to_what_python_says_and_the_address_keeps_it(v
         "document.querySelector('#figure .js-plotly-plot').data.some(each => each.name === 'finite-head law')"
     )
     found, law = curve(page, "finite-head law"), be.FiniteHeadLaw(0.86, 64, 256, qk_norm=True)
-    assert np.allclose(found["y"], law.ppf(1 - np.array(found["x"])), rtol=1e-4)
+    assert np.allclose(found["y"], law.ppf(1 - np.array(found["x"])), rtol=1e-8)  # x has twelve digits
     page.wait_for_function("location.search.includes('beta=0.86')")
     expected = Heads(beta=0.86, qk_norm=True, tokens=256, axes="quantiles")
     assert Heads.read(urlsplit(page.url).query) == (expected, [])
@@ -109,8 +112,11 @@ def test_simulation_follows_and_stops(visit):
     page.wait_for_function("document.querySelector('#status')?.textContent.includes('8 simulations.')")
     assert curve(page, "simulation, 8")
     assert "entropy, simulated" in page.inner_text("#facts")
+    before = curve(page, "simulation, 8")["y"]
     page.get_by_role("button", name="Simulate again").click()
-    page.wait_for_function("document.querySelector('#status')?.textContent.includes('simulations.')")
+    page.wait_for_function("location.search.includes('seed=8')")
+    page.wait_for_function("document.querySelector('#status')?.textContent.includes('8 simulations.')")
+    assert curve(page, "simulation, 8")["y"] != before  # other draws, not the same ones once more
 
 
 def test_a_bad_address_gets_a_message_and_the_defaults(visit):
@@ -120,9 +126,10 @@ def test_a_bad_address_gets_a_message_and_the_defaults(visit):
     assert "heads = '3' is outside its domain" in said
     assert "'nothing' is no parameter of this room" in said
     page.wait_for_function("location.search.includes('heads=1')")
-    lost = visit("nowhere<script>")
-    lost.wait_for_function(DRAWN)
-    assert "there is no room" in lost.inner_text("[role=alert]")
+    page.goto(page.url.split("/width")[0] + "/nowhere<script>")
+    page.wait_for_function(DRAWN)
+    assert "there is no room" in page.inner_text("[role=alert]")
+    page.wait_for_function("location.pathname === '/heads'")
 
 
 def test_a_click_on_the_phase_diagram_sets_its_parameters(visit):
@@ -143,7 +150,12 @@ def test_a_click_on_the_phase_diagram_sets_its_parameters(visit):
     assert float(found["vocab_ratio"]) == pytest.approx(1.0, abs=0.06)
     alignment = curve(page, "these parameters")["y"][0]
     room, _ = Recovery.read(urlsplit(page.url).query)
-    assert alignment == pytest.approx(room.theory()[4].y[0], rel=1e-4)
+    assert alignment == pytest.approx(room.theory()[4].y[0], rel=1e-10)
+    signal = page.locator("input[type=range]").first
+    signal.press("Home")
+    page.wait_for_function("location.search.includes('signal=0.0')")
+    page.mouse.click(*place)  # the same place once more
+    page.wait_for_function("location.search.includes('signal=2.5')")
 
 
 @pytest.mark.slow
@@ -182,6 +194,10 @@ def test_a_matrix_is_fitted_and_a_hostile_file_refused(visit):
     upload(page, "evil.npy", stream.getvalue())
     page.wait_for_function("document.querySelector('#matrix-status')?.textContent.includes('Refused')")
     assert "objects are not read, as that runs code" in page.inner_text("#matrix-status")
+    upload(page, "model.pt", b"PK")  # of a kind that browsers would leave out without a word
+    page.wait_for_function("document.querySelector('#matrix-status')?.textContent.includes('model.pt')")
+    assert "neither .npy nor .safetensors" in page.inner_text("#matrix-status")
+    assert page.locator("#matrix-downloads").is_hidden()
     rng = np.random.default_rng(0)
     spiked = rng.standard_normal((60, 80)) + np.outer(np.ones(60), rng.standard_normal(80))
     stream = io.BytesIO()
@@ -193,3 +209,58 @@ def test_a_matrix_is_fitted_and_a_hostile_file_refused(visit):
     assert "below 1e-15" in said
     assert "<i>mine</i>.npy" in page.inner_text("#matrix-status")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator("#matrix-downloads").is_visible()
+
+
+DRAG = """
+async (name) => {
+  const slider = document.getElementById(JSON.stringify({ parameter: name }));
+  const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
+  for (let k = 1; k <= 20; k++) {
+    set.call(slider, String(3 * k));
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    await new Promise((done) => setTimeout(done, 50));
+  }
+  return document.getElementById("value-" + name).textContent;
+}
+"""
+
+
+def test_the_last_of_many_moves_wins(visit):
+    page = visit("recovery?length=10")
+    page.wait_for_function(DRAWN)
+    last = page.evaluate(DRAG, "signal")
+    page.wait_for_function(f"({DRAWN}).includes('signal={last}&')")
+    page.wait_for_timeout(1000)  # nothing older comes afterwards
+    room, problems = Recovery.read(page.evaluate(DRAWN))
+    assert (str(room.signal), problems) == (last, [])
+    assert query_of(page)["signal"] == last
+    assert np.allclose(curve(page, "these parameters")["y"], room.theory()[4].y, rtol=1e-10)
+    assert "stale" not in (page.get_attribute("#frame", "class") or "")
+
+
+def test_the_page_says_that_its_server_has_stopped_and_goes_on_when_it_is_back(browser):
+    made = make_server(0, apart=False)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    page = browser.new_page()
+    page.goto(f"http://127.0.0.1:{made.port}/width?inputs=2")
+    page.wait_for_function(DRAWN)
+    port = made.port
+    made.shutdown()
+    thread.join()
+    made.server_close()
+    made.app.config["JOBS"].stop()
+    page.locator("input[type=range]").first.press("ArrowRight")
+    page.wait_for_selector("#gone")
+    assert "The server has stopped" in page.inner_text("#gone")
+    page.wait_for_selector("#frame.stale")  # the old curve is not taken for the new one
+    again = make_server(port, apart=False)
+    assert again.port == port
+    threading.Thread(target=again.serve_forever, daemon=True).start()
+    page.wait_for_function(f"({DRAWN}).includes('heads=2&')")
+    assert page.locator("#gone").count() == 0
+    page.close()
+    again.shutdown()
+    again.server_close()
+    again.app.config["JOBS"].stop()

@@ -18,8 +18,8 @@ from bulkedge.domains import Choice, Integers, Interval
 from bulkedge.explore.controls import kind, stops
 from bulkedge.explore.curves import Curve, figure
 from bulkedge.explore.drawing import plotly
-from bulkedge.explore.grid import COOLEST, HOTTEST, Shape, law_of
-from bulkedge.explore.interpolation import ACCURACY, quantiles
+from bulkedge.explore.grid import COOLEST, HEAD_DIMS, HOTTEST, TOKENS, Shape, law_of
+from bulkedge.explore.interpolation import ACCURACY, LARGEST, SHOWN_FROM, quantiles
 from bulkedge.explore.jobs import theory_of
 from bulkedge.explore.rooms import ROOMS, ChannelRoom, Collapse, Heads, Recovery, Width
 from bulkedge.explore.rooms.heads import distance, head_law
@@ -167,12 +167,15 @@ def test_interpolated_laws_are_within_what_the_page_says(shape, beta, spread):
 @pytest.mark.parametrize("number", range(40))
 def test_interpolated_laws_anywhere(number):
     rng = np.random.default_rng(number)
-    shape = Shape(*(rng.choice(each) for each in ((32, 64, 128, 256), (256, 1024, 4096), (0, 1), (0, 1))))
+    shape = Shape(*(rng.choice(each) for each in (HEAD_DIMS, TOKENS, (0, 1), (0, 1))))
     shape = Shape(int(shape[0]), int(shape[1]), bool(shape[2]), bool(shape[3]))
     beta, spread = rng.uniform(COOLEST, HOTTEST), 0.0 if shape.causal else rng.uniform(0, 1)
     found, law = quantiles(shape, beta, spread), law_of(shape, beta, spread)
-    x = np.geomspace(max(found.values[2], 1e-4), found.values[-1], 300)
+    x = np.geomspace(1.01 * SHOWN_FROM, 1.2 * found.values[-1], 600)
     assert np.max(np.abs(found.cdf(x) - law.cdf(x))) < ACCURACY
+    level = 1 - 0.5 / shape.tokens  # where figures end
+    largest = np.exp(np.interp(level, found.levels, np.log(found.values)))
+    assert largest == pytest.approx(float(law.ppf(level)), rel=LARGEST)
 
 
 def test_what_is_not_in_the_table_shows_the_rival_alone():

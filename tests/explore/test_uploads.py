@@ -80,8 +80,8 @@ def test_tensors_are_read_by_name_and_bfloat16_too():
     ("name", "data", "message"),
     [
         ("evil.npy", npy(np.array([[Payload()]], dtype=object), allow_pickle=True), "not numbers"),
-        ("text.npy", npy(np.array([["a"] * 20] * 20)), "not numbers"),
-        ("complex.npy", npy(np.ones((20, 20), complex)), "not numbers"),
+        ("text.npy", npy(np.array([["a"] * 20] * 20)), "not real numbers$"),
+        ("complex.npy", npy(np.ones((20, 20), complex)), "send the real part"),
         ("short.npy", npy(SQUARE)[:-4], "not what it holds"),
         ("long.npy", npy(SQUARE) + b"more", "not what it holds"),
         ("huge.npy", npy(SQUARE).replace(b"(20, 20)", b"(9**99, )"), r"\.npy"),
@@ -104,7 +104,7 @@ def test_tensors_are_read_by_name_and_bfloat16_too():
         ("a.safetensors", safetensors({"a": entry([20, -20], 0, 1600)}, bytes(1600)), "not where its header says"),
         ("a.safetensors", safetensors({"a": entry([20, 20], -8, 1592)}, bytes(1600)), "not where its header says"),
         ("a.safetensors", safetensors({"a": {"shape": 3}}), "not where its header says"),
-        ("a.safetensors", safetensors({"a": entry([20, 20], 0, 400, "I8")}, bytes(400)), "no tensor"),
+        ("a.safetensors", safetensors({"a": entry([20, 20], 0, 400, "F8_E4M3")}, bytes(400)), "no tensor"),
     ],
 )
 def test_hostile_files_are_refused_with_the_reason(name, data, message, tmp_path, monkeypatch):

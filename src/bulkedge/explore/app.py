@@ -16,9 +16,9 @@ from bulkedge.errors import BulkedgeError, DomainError
 from bulkedge.explore import layout, matrix, matrix_page
 from bulkedge.explore.curves import Curve
 from bulkedge.explore.drawing import plotly
-from bulkedge.explore.interpolation import ACCURACY
+from bulkedge.explore.interpolation import INTERPOLATED
 from bulkedge.explore.jobs import Job, Jobs, Theory
-from bulkedge.explore.room import Room
+from bulkedge.explore.room import SEED, SEEDS, Room, read_address
 from bulkedge.explore.rooms import ROOMS
 
 FIRST = "heads"
@@ -65,14 +65,16 @@ def _route(app: Dash) -> None:
     def show(path: str | None, search: str | None) -> Any:
         name = (path or "/").strip("/") or FIRST
         if name == matrix.NAME:
-            return [layout.header(TITLES, name), html.Main(matrix_page.page())]
+            return [layout.header(TITLES, name), html.Main(matrix_page.page(search or ""))]
+        seed = 0
         if name not in ROOMS:
             problem = [f"there is no room {shown(name)}; there are {', '.join(each for each, _ in TITLES)}"]
             room, problems = ROOMS[FIRST](), problem
         else:
             room, problems = ROOMS[name].read(search or "")
+            seed = read_address(search or "", {SEED: SEEDS})[0].get(SEED, 0)
         session = secrets.token_hex(8)
-        content = layout.room_page(room, problems, session)
+        content = layout.room_page(room, problems, session, seed)
         return [layout.header(TITLES, room.name), html.Main(content)]
 
 
@@ -113,38 +115,91 @@ def _answer(app: Dash, jobs: Jobs) -> None:
         prevent_initial_call=True,
     )
     def answer(asked: dict[str, Any]) -> Any:
-        page = str(asked.get("page", ""))[:40]
-        back = {"page": page, "version": -1, "running": False, "query": None, "simulated": False}
         try:
-            room = chosen(asked)
-            if asked.get("order") == "again":
-                jobs.again(page)
-            job = jobs.of(page, room)
-            if asked.get("order") == "stop":
-                job.cancelled.set()
-            steps = job.steps  # before anything is read: what comes in between is told the next time
-            back |= {"version": steps, "running": job.running, "query": room.query(), "simulated": room.draws > 0}
-            if asked.get("version") == steps and not asked.get("order"):
-                return no_update, no_update, no_update, back
-            (curves, cautions), exact = curves_of(jobs, room)
-            samples = list(job.samples)
-            if samples:
-                curves = curves + room.seen(samples)
-            drawn = plotly(
-                room.panels(),
-                curves,
-                dark=bool(asked.get("dark")),
-                narrow=bool(asked.get("narrow")),
-                meta=room.query(),
-            )
+            return answered(jobs, asked)
         except BulkedgeError as error:
-            # an empty figure, and not the one of other parameters
-            known = back["query"] is not None
-            empty = (
-                plotly(room.panels(), [], dark=bool(asked.get("dark")), meta=str(back["query"])) if known else no_update
-            )
-            return empty, [], f"No theory here: {error}", back
-        return drawn, fact_list(job.facts), status(room, job, cautions, exact=exact), back
+            said = f"No theory here: {error}"
+        except Exception as error:  # noqa: BLE001 - told on the page, where it can be seen
+            said = f"A fault of this page, {type(error).__name__}: {error}"
+        drawn, query = empty(asked)
+        return drawn, [], said, {"page": page_of(asked), "version": -1, "running": False, "query": query}
+
+
+def page_of(asked: Mapping[str, Any]) -> str:
+    """The name of the page that asks.
+
+    Parameters
+    ----------
+    asked : mapping
+        What its script sent.
+
+    Returns
+    -------
+    str
+        Short.
+    """
+    return str(asked.get("page", ""))[:40]
+
+
+def empty(asked: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """A figure without curves, and not the one of other parameters.
+
+    Parameters
+    ----------
+    asked : mapping
+        What the page's script sent.
+
+    Returns
+    -------
+    figure : dict
+        With the panels, if the parameters are those of a room.
+    query : str, optional
+        The parameters, if so.
+    """
+    try:
+        room = chosen(asked)
+    except BulkedgeError:
+        return no_update, None
+    return plotly(room.panels(), [], dark=bool(asked.get("dark")), meta=room.query()), room.query()
+
+
+def answered(jobs: Jobs, asked: Mapping[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """What a page gets for its parameters, at once.
+
+    Parameters
+    ----------
+    jobs : Jobs
+        Where laws and simulations are computed.
+    asked : mapping
+        What the page's script sent.
+
+    Returns
+    -------
+    figure, facts, status : object
+        What the page shows.
+    back : dict
+        What its script has to know: whether to ask again, and the address.
+    """
+    room, page, seed = chosen(asked), page_of(asked), SEEDS.check(SEED, asked.get("seed") or 0)
+    if asked.get("order") == "again":
+        begun = jobs.again(page)
+        seed = seed if begun is None else begun
+    job = jobs.of(page, room, seed)
+    if asked.get("order") == "stop":
+        job.cancelled.set()
+    steps = job.steps  # before anything is read: what comes in between is told the next time
+    address = room.query() + (f"&{SEED}={seed}" if seed else "")
+    back = {"page": page, "version": steps, "running": job.running, "query": address, "seed": seed}
+    back |= {"simulated": room.draws > 0, "whole": len(job.samples) >= room.draws}
+    if asked.get("version") == steps and not asked.get("order"):
+        return no_update, no_update, no_update, back
+    found, exact = curves_of(jobs, room)
+    samples, curves = list(job.samples), found.curves
+    if samples:
+        curves = curves + room.seen(samples)
+    look = {"dark": bool(asked.get("dark")), "narrow": bool(asked.get("narrow"))}
+    drawn = plotly(room.panels(), curves, meta=room.query(), **look)
+    return drawn, fact_list(job.facts or found.facts), status(room, job, found.cautions, exact=exact), back
 
 
 def curves_of(jobs: Jobs, room: Room) -> tuple[Theory, bool]:
@@ -168,7 +223,7 @@ def curves_of(jobs: Jobs, room: Room) -> tuple[Theory, bool]:
     if found is None:
         quick = room.quick()
         if quick is not None:
-            return Theory(quick, ()), False
+            return Theory(quick, (), {}), False
         found = jobs.theory(room)
     return found, True
 
@@ -210,9 +265,7 @@ def status(room: Room, job: Job, cautions: Sequence[str] = (), *, exact: bool) -
     """
     if job.problem:
         return f"The computation stopped: {job.problem}"
-    said = (
-        [] if exact else [f"Interpolated from a table of laws, within {ACCURACY:g} of the law itself, which follows."]
-    )
+    said = [] if exact else [INTERPOLATED]
     if not room.draws:
         said.append(room.quiet)
     elif job.running:
@@ -238,10 +291,10 @@ def _downloads(app: Dash, jobs: Jobs) -> None:
 
         if asked is None or not (_data or _python):
             return no_update
-        room = chosen(asked)
+        room, seed = chosen(asked), SEEDS.check(SEED, asked.get("seed") or 0)
         if ctx.triggered_id == "get-python":
-            return dcc.send_string(room.script(), f"bulkedge_{room.name}.py")
-        samples = jobs.of(str(asked["page"])[:40], room).samples
+            return dcc.send_string(room.script(seed), f"bulkedge_{room.name}.py")
+        samples = list(jobs.of(page_of(asked), room, seed).samples)
         curves = jobs.theory(room).curves + (room.seen(samples) if samples else [])
         return dcc.send_string(as_csv(curves), f"bulkedge_{room.name}.csv")
 
@@ -293,4 +346,6 @@ def _in_the_browser(app: Dash) -> None:
     run("stop", Input("stop", "n_clicks"))
     run("theme", Input("theme", "n_clicks"))
     run("picture", Input("get-figure", "n_clicks"))
+    run("picture", Input("matrix-figure", "n_clicks"), target="look")
+    run("located", Input("matrix-where", "data"), target="look")
     run("clicked", Input("figure", "clickData"))

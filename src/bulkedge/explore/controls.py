@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import floor, log10
 from typing import Any, Literal
 
@@ -65,6 +66,24 @@ def stops(domain: Domain, value: Any) -> list[str]:
     found = _geometric(domain) if domain.low > 0 and domain.high / domain.low >= FAR else _even(domain)
     values = {round(each) if whole else float(f"{each:.6g}") for each in found}
     return [str(each) for each in sorted(values | {value})]
+
+
+def place(texts: Sequence[str], value: Any) -> int:
+    """Where a slider is that has a value.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        Its stops, as :func:`stops` gives them.
+    value : int or float
+        One of them, as a number: zero with a sign is zero.
+
+    Returns
+    -------
+    int
+        The number of the stop.
+    """
+    return next(number for number, text in enumerate(texts) if float(text) == float(value))
 
 
 def _even(domain: Interval | Integers) -> Any:

@@ -86,7 +86,8 @@ def _draw(axis: Any, curve: Curve) -> None:
     colour, dash = LOOKS[curve.look]
     look = {"color": colour, "label": curve.label}
     if curve.shape == "line":
-        axis.plot(curve.x, curve.y, linestyle=DASHES[dash], **look)
+        # no line goes through one point
+        axis.plot(curve.x, curve.y, linestyle=DASHES[dash], marker="_" if len(curve.x) == 1 else "", **look)
     elif curve.shape == "points":
         axis.errorbar(curve.x, curve.y, yerr=curve.error, fmt="D" if curve.look == "here" else "o", ms=3, **look)
     elif curve.shape == "bars":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,23 @@ DARK = {
 INK, LINE = {False: "#1c1e21", True: "#e6e8eb"}, {False: "#dfe3e8", True: "#343a42"}
 HEIGHT, LOW = 360, 300
 """Pixels of a panel, and of one on a narrow page."""
+NARROW = 36
+"""Characters of a line of the legend on a narrow page."""
+DIGITS, FEW_DIGITS = 12, 6
+"""Digits of the numbers that a page is sent, and of those in the file without a server and of maps."""
 MAP = "Cividis"
 """Scale of colours that is the same to colour-blind readers, and grows lighter throughout."""
 
 
-def numbers(values: Any) -> list[float | None]:
-    """An array for JSON, to six digits; what is not finite is left out of lines.
+def numbers(values: Any, digits: int = DIGITS) -> list[float | None]:
+    """An array for JSON; what is not finite is left out of lines.
 
     Parameters
     ----------
     values : array_like
         Numbers, of one axis.
+    digits : int
+        How many digits of each are kept.
 
     Returns
     -------
@@ -39,11 +46,17 @@ def numbers(values: Any) -> list[float | None]:
         As many.
     """
     array = np.atleast_1d(np.asarray(values, dtype=float))
-    return [float(f"{each:.6g}") if np.isfinite(each) else None for each in array]
+    return [float(f"{each:.{digits}g}") if np.isfinite(each) else None for each in array]
 
 
-def plotly(
-    panels: Sequence[Panel], curves: Sequence[Curve], *, dark: bool = False, narrow: bool = False, meta: str = ""
+def plotly(  # noqa: PLR0913 - a figure has that many sides
+    panels: Sequence[Panel],
+    curves: Sequence[Curve],
+    *,
+    dark: bool = False,
+    narrow: bool = False,
+    meta: str = "",
+    digits: int = DIGITS,
 ) -> dict[str, Any]:
     """A figure of Plotly.
 
@@ -59,6 +72,8 @@ def plotly(
         Panels below each other.
     meta : str
         What the figure is of; scripts read it.
+    digits : int
+        Digits of the numbers in it.
 
     Returns
     -------
@@ -85,11 +100,12 @@ def plotly(
     data: list[dict[str, Any]] = []
     named: set[str] = set()
     for curve in curves:
+        label = "<br>".join(wrap(curve.label, NARROW)) if narrow else curve.label
         colour = DARK[curve.look] if dark else LOOKS[curve.look][0]
         if curve.shape == "mark":
-            layout["shapes"].append(_mark(curve, colour, shown=curve.label not in named))
+            layout["shapes"].append(_mark(curve, colour, shown=curve.label not in named) | {"name": label})
         else:
-            data.append(_trace(curve, colour, shown=curve.label not in named))
+            data.append(_trace(curve, colour, shown=curve.label not in named, digits=digits) | {"name": label})
         named.add(curve.label)
     return {"data": data, "layout": layout}
 
@@ -149,7 +165,7 @@ def _mark(curve: Curve, colour: str, *, shown: bool) -> dict[str, Any]:
     }
 
 
-def _trace(curve: Curve, colour: str, *, shown: bool) -> dict[str, Any]:
+def _trace(curve: Curve, colour: str, *, shown: bool, digits: int) -> dict[str, Any]:
     own: dict[str, Any] = {
         "name": curve.label,
         "xaxis": _axis("x", curve.panel),
@@ -158,10 +174,11 @@ def _trace(curve: Curve, colour: str, *, shown: bool) -> dict[str, Any]:
         "showlegend": shown,
     }
     if curve.shape == "map":
-        heat = {"type": "heatmap", "x": numbers(curve.x), "y": numbers(curve.y), "z": [numbers(row) for row in curve.z]}
+        heights = [numbers(row, FEW_DIGITS) for row in curve.z]
+        heat = {"type": "heatmap", "x": numbers(curve.x), "y": numbers(curve.y), "z": heights}
         # a bar of colours takes Plotly as long as a panel: titles say what is bright
         return own | heat | {"colorscale": MAP, "zmin": 0, "zmax": 1, "showscale": False, "showlegend": False}
-    own |= {"type": "scatter", "x": numbers(curve.x), "y": numbers(curve.y)}
+    own |= {"type": "scatter", "x": numbers(curve.x, digits), "y": numbers(curve.y, digits)}
     if curve.shape == "bars":
         step = {"line": {"shape": "hv", "width": 1, "color": colour}, "fill": "tozeroy"}
         return own | step | {"mode": "lines", "y": [*own["y"], own["y"][-1]], "fillcolor": colour + "40"}
@@ -173,4 +190,8 @@ def _trace(curve: Curve, colour: str, *, shown: bool) -> dict[str, Any]:
         if curve.error is not None:
             bars = {"error_y": {"array": numbers(curve.error), "color": colour, "thickness": 1.5, "width": 3}}
         return own | {"mode": "markers", "marker": look} | bars
-    return own | {"mode": "lines", "line": {"color": colour, "dash": LOOKS[curve.look][1], "width": 2.2}}
+    line = {"mode": "lines", "line": {"color": colour, "dash": LOOKS[curve.look][1], "width": 2.2}}
+    if len(own["x"]) == 1:  # no line goes through one point
+        dash = {"color": colour, "size": 10, "symbol": "line-ew-open", "line": {"width": 3}}
+        line |= {"mode": "markers", "marker": dash}
+    return own | line

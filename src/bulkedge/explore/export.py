@@ -20,7 +20,8 @@ from markupsafe import Markup
 from bulkedge.errors import MissingPackageError, RegimeWarning
 from bulkedge.explore.controls import kind
 from bulkedge.explore.curves import LOOKS, Curve
-from bulkedge.explore.drawing import DARK, INK, LINE, plotly
+from bulkedge.explore.drawing import DARK, FEW_DIGITS, INK, LINE, plotly
+from bulkedge.explore.interpolation import ACCURACY
 from bulkedge.explore.room import Room
 from bulkedge.explore.rooms import ROOMS
 from bulkedge.files import replace_text
@@ -61,12 +62,16 @@ def export(path: str | Path) -> None:
         raise MissingPackageError("the page carries Plotly: pip install 'bulkedge[explore]'") from error
     script = files("bulkedge.explore").joinpath("templates", "export.js").read_text(encoding="utf-8")
     data = json.dumps([room_data(room) for room in ROOMS.values()], allow_nan=False, separators=(",", ":"))
-    colours = {LOOKS[look][0]: DARK[look] for look in LOOKS} | {each[False]: each[True] for each in (INK, LINE)}
+    # lines alone change their colours by name: the diamond of "here" is black and white on any page
+    colours = {LOOKS[look][0]: DARK[look] for look in LOOKS if look != "here"}
+    colours |= {each[False]: each[True] for each in (INK, LINE)}
     text = (
         environment()
         .get_template("export.html")
         .render(
             version=__version__,
+            points=MOST_POINTS,
+            accuracy=ACCURACY,
             library=Markup(package.get_plotlyjs()),  # noqa: S704 - the library's own script
             script=Markup(script),  # noqa: S704 - a file of this package
             data=Markup(data.replace("<", "\\u003c")),  # noqa: S704 - nothing in it can end the script
@@ -116,7 +121,7 @@ def room_data(family: type[Room]) -> dict[str, Any]:
         for values in product(*family.exported.values()):
             room = family(**dict(zip(family.exported, values, strict=True)))
             curves = room.quick() or room.theory()
-            drawn = plotly(room.panels(), [thinned(each) for each in curves])
+            drawn = plotly(room.panels(), [thinned(each) for each in curves], digits=FEW_DIGITS)
             own = {key: drawn["layout"].pop(key) for key in ("shapes", "meta")} | {"meta": room.query()}
             figures.append([[kept(each) for each in drawn["data"]], kept(drawn["layout"]), own])
     words = {"name": family.name, "title": family.title, "shows": family.shows, "not_claimed": family.not_claimed}

@@ -33,7 +33,7 @@ NEAR, NOISE = 0.05, 4.5
 """Kolmogorov distance from which on no law is suggested; it is larger for the few values of small matrices, because
 that of pure noise from its own law reaches this many over their number."""
 SMALLEST_GAUSSIAN, NEARLY = 32, 0.9
-"""Smallest dimension of laws of heads without QK-norm, and the share of it that is taken for it: estimates err so far."""
+"""Smallest dimension of laws of heads without QK-norm, and the share of it that is taken for it, as estimates err."""
 LARGEST_DIM = 4096
 """Largest dimension of laws of heads: scores that tell none are taken to have this one."""
 MOST_ZEROS = 0.01
@@ -99,8 +99,8 @@ class Fit:
     values : array
         Squared singular values, in increasing order.
     beta, head_dim : float
-        Of attention: spread of the scores less their row and column means, and the dimension they seem to have. NaN where
-        weights of zero hide the scores; the dimension is infinite where scores look independent.
+        Of attention: spread of the scores less their row and column means, and the dimension they seem to have. NaN
+        where weights of zero hide the scores; the dimension is infinite where scores look independent.
     candidates : list of Candidate
         Nearest first.
     outliers : list of Outlier
@@ -142,7 +142,9 @@ def fit(matrix: Any) -> Fit:
         raise DomainError(f"matrix has shape {given.shape}: it must have two axes, each longer than one")
     largest = float(np.abs(given).max())
     if not SMALLEST_ENTRY <= largest <= LARGEST_ENTRY:
-        say = "all entries of the matrix are zero" if not largest else f"the largest entry of the matrix is {largest:.2g}"
+        say = (
+            "all entries of the matrix are zero" if not largest else f"the largest entry of the matrix is {largest:.2g}"
+        )
         raise DomainError(f"{say}; one between {SMALLEST_ENTRY:g} and {LARGEST_ENTRY:g} is needed: scale the matrix")
     if is_attention(given):
         return _fit_attention(given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,39 +18,42 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from bulkedge.errors import BulkedgeError, RegimeWarning, UnresolvedError
 from bulkedge.explore.curves import Curve
-from bulkedge.explore.room import Room
+from bulkedge.explore.room import SEEDS, Room
 from bulkedge.sweeps import local_processes, stop
 
 REST = 0.25
 """Seconds that parameters rest before anything is computed for them: nothing is, while a slider moves."""
 MOST_PAGES, MOST_KEPT = 32, 64
-Value = TypeVar("Value")
+DRAWS = "draws"
+"""The bench of laws and simulations."""
+Key, Value = TypeVar("Key", bound=Hashable), TypeVar("Value")
 
 
 LISTENING = Lock()
 
 
 class Theory(NamedTuple):
-    """What theory says, and where it says of itself that it ends."""
+    """What theory says, where it says of itself that it ends, and numbers that need no simulation."""
 
     curves: list[Curve]
     cautions: tuple[str, ...]
+    facts: dict[str, str]
 
 
-class Kept(Generic[Value]):
-    """The last few results, by the room that they are of."""
+class Kept(Generic[Key, Value]):
+    """The last few results, by what they are of."""
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self.most, self.lock = most, Lock()
-        self.found: OrderedDict[Room, Value] = OrderedDict()
+        self.found: OrderedDict[Key, Value] = OrderedDict()
 
-    def get(self, room: Room) -> Value | None:
-        """What is known of a room.
+    def get(self, key: Key) -> Value | None:
+        """What is known of something.
 
         Parameters
         ----------
-        room : Room
-            With its parameters.
+        key : hashable
+            A room with its parameters, say.
 
         Returns
         -------
@@ -58,22 +61,22 @@ class Kept(Generic[Value]):
             None if it was not computed, or is forgotten.
         """
         with self.lock:
-            if room in self.found:
-                self.found.move_to_end(room)
-            return self.found.get(room)
+            if key in self.found:
+                self.found.move_to_end(key)
+            return self.found.get(key)
 
-    def put(self, room: Room, value: Value) -> None:
+    def put(self, key: Key, value: Value) -> None:
         """Keep a result, and forget the oldest.
 
         Parameters
         ----------
-        room : Room
-            With its parameters.
+        key : hashable
+            What it is of.
         value : object
             The result.
         """
         with self.lock:
-            self.found[room] = value
+            self.found[key] = value
             while len(self.found) > self.most:
                 self.found.popitem(last=False)
 
@@ -83,6 +86,8 @@ class Job:
     """What is computed for one room, and how far it is."""
 
     room: Room
+    seed: int = 0
+    """Of the first simulation; the others have the next."""
     samples: list[Any] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     problem: str = ""
@@ -109,11 +114,11 @@ class Jobs:
     def __init__(self, *, apart: bool = True) -> None:
         self.threads = ThreadPoolExecutor(8, thread_name_prefix="explore")
         self.apart = apart
-        self.work = self._started()
+        self.benches: dict[str, Executor] = {DRAWS: self._started()}
         self.pages: OrderedDict[str, Job] = OrderedDict()
         self.lock = Lock()
-        self.theories: Kept[Theory] = Kept()
-        self.samples: Kept[tuple[list[Any], dict[str, str]]] = Kept()
+        self.theories: Kept[Room, Theory] = Kept()
+        self.samples: Kept[tuple[Room, int], tuple[list[Any], dict[str, str]]] = Kept()
 
     def _started(self) -> Executor:
         if not self.apart:
@@ -122,7 +127,7 @@ class Jobs:
         work.submit(_calm)  # the process starts while the browser opens
         return work
 
-    def of(self, page: str, room: Room) -> Job:
+    def of(self, page: str, room: Room, seed: int = 0) -> Job:
         """The job of a page; a new one, if its parameters have changed.
 
         Parameters
@@ -131,6 +136,8 @@ class Jobs:
             Name of the page.
         room : Room
             What it shows now.
+        seed : int
+            That of the first simulation.
 
         Returns
         -------
@@ -139,19 +146,19 @@ class Jobs:
         """
         with self.lock:
             job = self.pages.get(page)
-            if job is not None and job.room == room:
+            if job is not None and (job.room, job.seed) == (room, seed):
                 return job
             if job is not None:
                 job.cancelled.set()
-            known = self.samples.get(room)
-            job = self.pages[page] = Job(room, list(known[0]), known[1]) if known else Job(room)
+            known = self.samples.get((room, seed))
+            job = self.pages[page] = Job(room, seed, list(known[0]), known[1]) if known else Job(room, seed)
             self.pages.move_to_end(page)
             while len(self.pages) > MOST_PAGES:
                 self.pages.popitem(last=False)[1].cancelled.set()
         self.threads.submit(self._follow, job)
         return job
 
-    def computed(self, work: Callable[..., Value], *arguments: Any) -> Value:
+    def computed(self, work: Callable[..., Value], *arguments: Any, bench: str = DRAWS) -> Value:
         """Compute something apart, and wait for it.
 
         Parameters
@@ -160,6 +167,8 @@ class Jobs:
             What to compute.
         *arguments : object
             Its arguments.
+        bench : str
+            Each of these has a process of its own, so that what takes long keeps nothing else waiting.
 
         Returns
         -------
@@ -171,33 +180,48 @@ class Jobs:
         UnresolvedError
             If the process ended over it; another one is started.
         """
+        with self.lock:
+            at = self.benches.get(bench) or self._started()
+            self.benches[bench] = at
         try:
-            return self.work.submit(work, *arguments).result()
+            return at.submit(work, *arguments).result()
         except BrokenExecutor as error:
-            self.work = self._started()
+            with self.lock:
+                if self.benches[bench] is at:  # of several that wait only one starts another
+                    self.benches[bench] = self._started()
             raise UnresolvedError(
                 "the process that computes has ended, perhaps for want of memory; another one is started"
             ) from error
 
-    def again(self, page: str) -> None:
-        """Forget the job of a page, so that it is begun anew.
+    def again(self, page: str) -> int | None:
+        """Forget the job of a page: it goes on where it was stopped, or has other draws if it was done.
 
         Parameters
         ----------
         page : str
             Name of the page.
+
+        Returns
+        -------
+        int, optional
+            The seed to go on with; None if the page has no job.
         """
         with self.lock:
             job = self.pages.pop(page, None)
-            if job is not None:
-                job.cancelled.set()
+            if job is None:
+                return None
+            job.cancelled.set()
+            whole = len(job.samples) >= job.room.draws
+            return (job.seed + job.room.draws) % SEEDS.high if whole else job.seed
 
     def stop(self) -> None:
         """Cancel everything."""
         with self.lock:
             for job in self.pages.values():
                 job.cancelled.set()
-        stop(self.work, wait=False)
+            benches = list(self.benches.values())
+        for each in benches:
+            stop(each, wait=False)
         self.threads.shutdown(wait=False, cancel_futures=True)
 
     def theory(self, room: Room) -> Theory:
@@ -228,11 +252,11 @@ class Jobs:
                 self.theories.put(job.room, self.computed(theory_of, job.room))
             job.steps += 1
             while len(job.samples) < job.room.draws and not job.cancelled.is_set():
-                drawn, facts = self.computed(_draw, job.room, list(job.samples))
+                drawn, facts = self.computed(_draw, job.room, job.seed, list(job.samples))
                 job.samples.append(drawn)
                 job.facts = facts
                 job.steps += 1
-            self.samples.put(job.room, (list(job.samples), job.facts))
+            self.samples.put((job.room, job.seed), (list(job.samples), job.facts))
         except CancelledError:
             pass
         except BulkedgeError as error:
@@ -266,14 +290,14 @@ def theory_of(room: Room) -> Theory:
     # filters of warnings are those of the whole process: one theory at a time
     with LISTENING, warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", RegimeWarning)
-        curves = room.theory()
+        curves, facts = room.theory(), room.facts([])
     cautions = dict.fromkeys(str(each.message) for each in heard if issubclass(each.category, RegimeWarning))
-    return Theory(curves, tuple(cautions))
+    return Theory(curves, tuple(cautions), facts)
 
 
-def _draw(room: Room, before: Sequence[Any]) -> tuple[Any, dict[str, str]]:
+def _draw(room: Room, seed: int, before: Sequence[Any]) -> tuple[Any, dict[str, str]]:
     """One more simulation, and what all of them say together; what theory warns of is told with the theory."""
-    drawn = room.simulate(len(before))
+    drawn = room.simulate(seed + len(before))
     with LISTENING, warnings.catch_warnings():
         warnings.simplefilter("ignore", RegimeWarning)
         return drawn, room.facts([*before, drawn])

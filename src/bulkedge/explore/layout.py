@@ -9,7 +9,7 @@ from typing import Any
 from dash import dcc, html
 
 from bulkedge.domains import Parameter
-from bulkedge.explore.controls import kind, stops
+from bulkedge.explore.controls import kind, place, stops
 from bulkedge.explore.room import Room
 
 
@@ -51,7 +51,7 @@ def _current(here: bool) -> dict[str, str]:  # noqa: FBT001 - a question, not an
     return {"aria-current": "page"} if here else {}
 
 
-def room_page(room: Room, problems: Sequence[str], session: str) -> list[Any]:
+def room_page(room: Room, problems: Sequence[str], session: str, seed: int = 0) -> list[Any]:
     """A room with its controls.
 
     Parameters
@@ -62,6 +62,8 @@ def room_page(room: Room, problems: Sequence[str], session: str) -> list[Any]:
         What of the address could not be read.
     session : str
         Name of this page, for its job.
+    seed : int
+        That of the first simulation.
 
     Returns
     -------
@@ -73,7 +75,8 @@ def room_page(room: Room, problems: Sequence[str], session: str) -> list[Any]:
         for each in room.declared()
         if kind(each.domain) == "slider"
     }
-    about = {"room": room.name, "page": session, "stops": scales, "clicks": [each.click for each in room.panels()]}
+    clicks = [each.click for each in room.panels()]
+    about = {"room": room.name, "page": session, "seed": seed, "stops": scales, "clicks": clicks}
     return [
         html.H1(room.title),
         html.P([room.shows, " ", html.Span(room.not_claimed, className="faint")], className="shows"),
@@ -108,7 +111,10 @@ def problem_list(problems: Sequence[str]) -> Any:
     """
     said = [html.Li(each) for each in problems]
     return html.Div(
-        ["Of this address some was not understood, and has its default here:", html.Ul(said)],
+        [
+            "Some of this address was not understood, and is left out; what it leaves out has its default:",
+            html.Ul(said),
+        ],
         role="alert",
         className="problem",
         id="problems",
@@ -121,7 +127,8 @@ def _figure() -> Any:
         [
             dcc.Graph(id="figure", figure={"data": [], "layout": {"height": 450}}, config=config),
             html.P(id="status", role="status"),
-        ]
+        ],
+        id="frame",
     )
 
 
@@ -167,7 +174,7 @@ def control(room: Room, declared: Parameter) -> Any:
         return html.Fieldset([html.Legend(said), buttons, doc], className="control")
     scale = stops(declared.domain, value)
     slider = dcc.Input(
-        id=own, type="range", min=0, max=len(scale) - 1, step=1, value=scale.index(str(value)), persistence=False
+        id=own, type="range", min=0, max=len(scale) - 1, step=1, value=place(scale, value), persistence=False
     )
     label = html.Label(
         [html.Span(said), html.Output(str(value), id=f"value-{name}")], htmlFor=json.dumps(own, separators=(",", ":"))

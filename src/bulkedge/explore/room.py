@@ -18,13 +18,17 @@ from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 
-from bulkedge.domains import Parameter, Parametric, parameters
+from bulkedge.domains import Integers, Parameter, Parametric, parameters, shown
 from bulkedge.errors import DomainError
 from bulkedge.explore.curves import Curve, Panel
 from bulkedge.version import __version__
 
 MOST_ADDRESS = 2000
 """Characters of an address that are read."""
+MOST_PROBLEMS = 8
+"""Faults of an address that are told one by one."""
+SEED, SEEDS = "seed", Integers(0, 1_000_000)
+"""What addresses call the seed of the first simulation, and its domain."""
 
 
 class Room(Parametric):
@@ -160,22 +164,26 @@ class Room(Parametric):
         problems : list of str
             What could not be read, and why.
         """
-        values: dict[str, Any] = {}
-        problems, known = [], {each.name: each for each in cls.declared()}
-        for name, text in parse_qsl(query[:MOST_ADDRESS].removeprefix("?")):
-            if name not in known:
-                problems.append(f"{name[:40]!r} is no parameter of this room")
-                continue
-            try:
-                values[name] = known[name].domain.parse(name, text)
-            except DomainError as error:
-                problems.append(str(error))
+        known = {each.name: each.domain for each in cls.declared()}
+        values, problems = read_address(query, known | {SEED: SEEDS})
+        values.pop(SEED, None)
         return cls(**values), problems
 
     # -- its Python ----------------------------------------------------------------------------------------------------
 
-    def script(self) -> str:
-        """A program that makes the same figure: theory, all simulations, and a file beside it."""
+    def script(self, seed: int = 0) -> str:
+        """A program that makes the same figure: theory, all simulations, and a file beside it.
+
+        Parameters
+        ----------
+        seed : int
+            That of the first simulation.
+
+        Returns
+        -------
+        str
+            Python.
+        """
         values = ",\n".join(f"    {each.name}={getattr(self, each.name)!r}" for each in self.declared())
         sources = "\n\n\n".join(shortened(each) for each in self.code())
         return f'''"""{self.title}: {self.shows}
@@ -201,12 +209,49 @@ p = SimpleNamespace(
 
 
 curves = theory(p)
-samples = [simulate(p, np.random.default_rng(number)) for number in range({self.draws})]
+samples = [simulate(p, np.random.default_rng(number)) for number in range({seed}, {seed + self.draws})]
 if samples:
     curves += seen(p, samples)
 save("{self.name}.png", panels(p), curves)
 print("{self.name}.png")
 '''
+
+
+def read_address(query: str, known: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The values that an address has, and what is wrong with it.
+
+    Parameters
+    ----------
+    query : str
+        What follows the question mark.
+    known : mapping of str to Domain
+        Parameters that it may have.
+
+    Returns
+    -------
+    values : dict
+        What could be read, each in its domain.
+    problems : list of str
+        What could not be read, and why; a few are told, of the others the number.
+    """
+    values: dict[str, Any] = {}
+    problems = []
+    if len(query) > MOST_ADDRESS:
+        problems.append(f"the address is longer than {MOST_ADDRESS} characters: what follows these was not read")
+    for name, text in parse_qsl(query[:MOST_ADDRESS].removeprefix("?"), keep_blank_values=True):
+        if name not in known:
+            problems.append(f"{shown(name)} is no parameter of this room")
+        elif name in values:
+            problems.append(f"{name} is given more than once: the first that could be read counts")
+        else:
+            try:
+                found = known[name].parse(name, text)
+            except DomainError as error:
+                problems.append(str(error))
+            else:
+                values[name] = found + 0.0 if isinstance(found, float) else found  # no sign of zero: -0 is 0
+    more = len(problems) - MOST_PROBLEMS
+    return values, problems if more <= 0 else [*problems[:MOST_PROBLEMS], f"and {more} more"]
 
 
 def shortened(function: Callable[..., Any]) -> str:

@@ -141,6 +141,10 @@ def guard(server: Any, app: Any, port: int) -> None:
         response.headers["Referrer-Policy"] = "no-referrer"
         return response
 
+    @server.route("/alive")
+    def alive() -> Response:
+        return Response("yes", mimetype="text/plain")
+
     @server.route("/style.css")
     def shared_style() -> Response:
         return Response(style, mimetype="text/css")

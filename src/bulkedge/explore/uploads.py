@@ -10,6 +10,8 @@ import io
 import json
 from base64 import b64decode
 from binascii import Error as NotBase64
+from collections.abc import Mapping
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -25,8 +27,12 @@ SMALLEST, LARGEST = 16, 2048
 """Rows and columns that a matrix may have: with fewer there is no bulk, with more a decomposition takes minutes."""
 MOST_TENSORS = 10_000
 MOST_HEADER = 4_000_000
-STORED = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
+FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
+INTEGERS = {"I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
+STORED = FLOATS | INTEGERS | {"BOOL": "?"}
 """Types of safetensors that are read; bfloat16 is the upper half of a single."""
+MOST_CHOICES = 512
+"""Matrices of a file that a reader can choose from."""
 
 
 def content(sent: str) -> bytes:
@@ -95,7 +101,7 @@ def matrix(name: str, data: bytes, tensor: str | None = None) -> Real:
     data : bytes
         The file.
     tensor : str, optional
-        Which of its tensors; the first that is a matrix by default.
+        Which of its matrices, by the names of :func:`choices`; the first by default.
 
     Returns
     -------
@@ -108,20 +114,68 @@ def matrix(name: str, data: bytes, tensor: str | None = None) -> Real:
         If there is no such matrix, it is too small or too large, or an entry is not a finite number.
     """
     shapes = tensors(name, data)
-    chosen = tensor or next((key for key, shape in shapes.items() if fits(shape)), next(iter(shapes), ""))
-    if chosen not in shapes:
-        raise DomainError(f"tensor = {shown(chosen)} is not in the file")
-    if not fits(shapes[chosen]):
+    within = matrices(shapes)
+    chosen = tensor or next(iter(within), next(iter(shapes), ""))
+    if chosen not in within:
+        if chosen not in shapes:
+            raise DomainError(f"tensor = {shown(chosen)} is not in the file")
         raise DomainError(
             f"{shown(chosen)} has shape {shapes[chosen]}; a matrix of {SMALLEST} to {LARGEST} rows and columns is read"
         )
-    found = _npy(data) if name.lower().endswith(".npy") else _tensor(data, _safetensors(data)[chosen])
-    if found.dtype.kind not in "biuf":
-        raise DomainError(f"{shown(chosen)} holds {found.dtype}, which are not real numbers")
-    found = found.astype(float).reshape([each for each in shapes[chosen] if each != 1])
+    key, index = within[chosen]
+    found = _npy(data) if name.lower().endswith(".npy") else _tensor(data, _safetensors(data)[key])
+    found = found.reshape([each for each in shapes[key] if each != 1])[index].astype(float)
     if not np.all(np.isfinite(found)):
         raise DomainError(f"{shown(chosen)} has entries that are NaN or infinite")
     return found
+
+
+def choices(name: str, data: bytes) -> list[str]:
+    """The matrices of a file.
+
+    Parameters
+    ----------
+    name : str
+        Name of the file.
+    data : bytes
+        The file.
+
+    Returns
+    -------
+    list of str
+        What :func:`matrix` calls them, the first few hundred.
+    """
+    return list(matrices(tensors(name, data)))
+
+
+def matrices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Matrices of the right size among tensors: those that are one, and slices along all but the last two axes.
+
+    Attention of all heads comes as (batch, heads, tokens, tokens), say.
+
+    Parameters
+    ----------
+    shapes : mapping of str to tuple of int
+        By the name of the tensor.
+
+    Returns
+    -------
+    dict of str to (str, tuple of int)
+        Tensor and index by name, which is that of the tensor if there is nothing to choose, and ``name[1, 2]``
+        otherwise. Axes of length one do not count.
+
+    Examples
+    --------
+    >>> list(matrices({"a": (1, 64, 64), "b": (1, 2, 64, 64), "c": (64,)}))
+    ['a', 'b[0]', 'b[1]']
+    """
+    found: dict[str, tuple[str, tuple[int, ...]]] = {key: (key, ()) for key, shape in shapes.items() if fits(shape)}
+    for key, shape in shapes.items():
+        kept = [each for each in shape if each != 1]
+        if len(kept) > 2 and fits(tuple(kept[-2:])):
+            for index in islice(np.ndindex(*kept[:-2]), MOST_CHOICES):
+                found.setdefault(f"{key}[{', '.join(map(str, index))}]", (key, index))
+    return dict(islice(found.items(), MOST_CHOICES))
 
 
 def fits(shape: tuple[int, ...]) -> bool:
@@ -149,8 +203,11 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
         shape, _, dtype = read(stream)
     except (KeyError, ValueError, EOFError, OSError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
         raise DomainError(f"the file is no .npy of numbers: {shown(str(error))}") from error
-    if dtype.hasobject or dtype.kind not in "biuf":
+    if dtype.hasobject:
         raise DomainError(f"the file holds {shown(str(dtype))}, not numbers: objects are not read, as that runs code")
+    if dtype.kind not in "biuf":
+        remedy = ": send the real part, or the modulus" if dtype.kind == "c" else ""
+        raise DomainError(f"the file holds {shown(str(dtype))}, which are not real numbers{remedy}")
     if prod(shape) * dtype.itemsize != len(data) - stream.tell():
         raise DomainError(f"the file claims the shape {shown(shape)}, which is not what it holds")
     return tuple(int(each) for each in shape), dtype
@@ -184,7 +241,7 @@ def _safetensors(data: bytes) -> dict[str, dict[str, Any]]:
                 "at": 8 + size + said["data_offsets"][0],
             }
     if not found:
-        raise DomainError("the file has no tensor of floating-point numbers")
+        raise DomainError(f"the file has no tensor of a type that is read: {', '.join(STORED)}")
     return found
 
 

@@ -30,7 +30,7 @@ def head_channel(p: Any) -> Any:
 
 
 def keys_of(p: Any) -> Any:
-    """Keys in the channel's coordinates: the same ones in theory and in all draws."""
+    """Keys whose popularity is shown: the same ones in theory and in all draws."""
     return np.random.default_rng(0).standard_normal((p.tokens, p.directions))
 
 
@@ -60,17 +60,40 @@ def theory(p: Any) -> list[Curve]:
     return [*curves, Curve("theory, these keys", ranks[chosen], shares[chosen], panel=2)]
 
 
+def attention(p: Any, size: int, keys: Any, rng: np.random.Generator) -> Any:
+    """Weights of so many drawn queries on given keys.
+
+    Parameters
+    ----------
+    p : ChannelRoom
+        The room.
+    size : int
+        Number of queries.
+    keys : array of shape (tokens, directions)
+        In the channel's coordinates.
+    rng : numpy.random.Generator
+        Draws the queries.
+
+    Returns
+    -------
+    array of shape (size, tokens)
+        Rows sum to one.
+    """
+    channel = head_channel(p)
+    scores = (channel.couplings * (rng.standard_normal((size, p.directions)) + channel.mean)) @ keys.T
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
 def simulate(p: Any, rng: np.random.Generator) -> dict[str, Any]:
-    """Attention of one draw of queries, at several numbers of tokens: top singular values, shares and entropy."""
-    channel, keys, top = head_channel(p), keys_of(p), []
+    """One draw: top singular values at several numbers of tokens, the entropy, and shares of the room's own keys."""
+    top = []
     for size in sizes_of(p):
-        queries = rng.standard_normal((size, p.directions)) + channel.mean
-        scores = (channel.couplings * queries) @ keys[:size].T
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
+        weights = attention(p, size, rng.standard_normal((size, p.directions)), rng)
         top.append(np.sqrt(np.linalg.eigvalsh(weights @ weights.T)[:-3:-1]))
     entropy = -np.mean(np.sum(weights * np.log(np.maximum(weights, 1e-300)), axis=1))
-    return {"top": np.array(top), "shares": weights.mean(axis=0), "entropy": float(entropy)}
+    shares = attention(p, p.tokens, keys_of(p), rng).mean(axis=0)
+    return {"top": np.array(top), "shares": shares, "entropy": float(entropy)}
 
 
 def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
@@ -112,7 +135,7 @@ class ChannelRoom(Room):
     @classmethod
     def code(cls) -> Sequence[Callable[..., Any]]:
         """The functions above."""
-        return (panels, head_channel, keys_of, sizes_of, theory, simulate, seen)
+        return (panels, head_channel, keys_of, sizes_of, theory, attention, simulate, seen)
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """Entropy, predicted and found, and on which side of the threshold the head is."""

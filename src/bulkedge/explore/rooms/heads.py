@@ -187,9 +187,12 @@ def interpolated(room: Heads, found: Quantiles) -> Curve:
     label = "causal head law" if room.causal else "finite-head law"
     if room.axes == "density":
         x, y = found.density()
-        shown = x > np.interp(0.02, found.levels, found.values)
+        shown = x > max(np.interp(0.02, found.levels, found.values), 1e-6)
         return Curve(f"{label} (interpolated)", x[shown], y[shown])
-    return Curve(f"{label} (interpolated)", 1 - found.levels, found.values)
+    # from a share of half a value on, as the law itself
+    larger = np.geomspace(0.5 / room.tokens, 0.98, 200)
+    values = np.exp(np.interp(1 - larger, found.levels, np.log(found.values)))
+    return Curve(f"{label} (interpolated)", larger, np.maximum(values, 1e-6))
 
 
 def distance(values: Any, law: Any) -> float:

@@ -31,7 +31,7 @@ def panels(p: Any) -> list[Panel]:  # noqa: ARG001 - those of other rooms depend
 
 
 def pooled(p: Any) -> Any:
-    """The model, in 200 dimensions."""
+    """The model, in 200 dimensions: ratios are those of the nearest whole numbers, in theory as in simulation."""
     dim = 200
     prefix = max(1, round(p.prefix * p.length))
     correlation = be.recovery.prefix_correlation(p.length, prefix, p.correlation)
@@ -112,11 +112,11 @@ def theory(p: Any) -> list[Curve]:
         ),
         Curve("N as given", ratio, thresholds(model, ratio, gamma), panel=2),
         Curve("samples without end", ratio, thresholds(model, ratio, none), panel=2, look="rival"),
-        Curve("these parameters", [p.vocab_ratio], [p.signal], panel=2, **here),
+        Curve("these parameters", [delta], [p.signal], panel=2, **here),
         Curve("bulk", x, bulk.pdf(x), panel=1),
     ]
     if spike.detectable:
-        curves.append(Curve("predicted outlier", float(spike.location), panel=1, look="mark", shape="mark"))
+        curves.append(Curve("predicted outlier", float(spike.location), panel=1, look="rival", shape="mark"))
     return curves
 
 
@@ -160,7 +160,7 @@ class Recovery(Room):
     }
 
     signal: float = parameter(Interval(0, MOST_SIGNAL), "length of the mean of a class", 1.2)
-    vocab_ratio: float = parameter(Interval(0.05, MOST_RATIO), "dimensions over rows of the table", 0.5)
+    vocab_ratio: float = parameter(Interval(0.05, MOST_RATIO), "dimensions over rows of the table, V even", 0.5)
     sample_ratio: float = parameter(Interval(0.05, MOST_RATIO), "dimensions over sequences", 0.3)
     weights: Literal["mean", "causal", "optimal"] = parameter(
         Choice(("mean", "causal", "optimal")), "how positions are pooled", "causal"
@@ -179,6 +179,7 @@ class Recovery(Room):
         model = pooled(self)
         limits = model.threshold()
         found = {
+            "rows V, sequences N in 200 dimensions": f"{model.vocab}, {model.samples}",
             "threshold, samples without end": f"{limits.population:.2f}",
             "threshold, N as given": f"{limits.sample:.2f}",
             "alignment, predicted": f"{model.alignment().total:.3f}",
