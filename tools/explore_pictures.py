@@ -1,24 +1,30 @@
 """Take pictures of every room of the explorer, at 1400 and 390 pixels, light and dark.
 
-``python tools/explore_pictures.py FOLDER`` writes them all, to be looked at; without a folder it writes the three that
-the documentation shows, into ``docs/images``. It needs Chromium and the extras ``explore`` and ``test``.
+``python tools/explore_pictures.py FOLDER`` writes them all, to be looked at; without a folder it writes those that the
+documentation shows, into ``docs/images``. It needs Chromium and the extras ``explore`` and ``test``.
 """
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 from playwright.sync_api import sync_playwright
 
 from bulkedge.explore.rooms import ROOMS
 from bulkedge.explore.server import make_server
 
 SHOWN = {
-    "explore_heads": ("heads?head_dim=32&tokens=512&beta=0.8", 1200, "light"),
-    "explore_recovery": ("recovery", 1200, "light"),
+    "explore_heads": ("heads?head_dim=32&tokens=512&beta=0.8", 1400, "light"),
+    "explore_channel": ("channel?coupling=0.6&mean=0.5", 1400, "light"),
+    "explore_recovery": ("recovery", 1400, "light"),
+    "explore_width": ("width", 1400, "light"),
+    "explore_collapse": ("collapse", 1400, "light"),
+    "explore_matrix": ("matrix", 1400, "light"),
     "explore_narrow": ("channel?coupling=0.6", 390, "dark"),
 }
 """Pictures of the documentation: address, width and scheme."""
@@ -30,12 +36,26 @@ def take(browser, address, path, width, scheme):  # noqa: ANN001, ANN201 - of pl
     context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme=scheme)
     page = context.new_page()
     page.goto(address)
-    if "matrix" not in address:
+    if "matrix" in address:
+        page.set_input_files("#upload input[type=file]", {"name": "head.npy", "mimeType": "", "buffer": head()})
+        page.wait_for_selector("#matrix-downloads:not([hidden])", timeout=120_000)
+    else:
         page.wait_for_function(DONE, timeout=120_000)
-    page.wait_for_timeout(500)
-    page.screenshot(path=path, full_page=True)
+    page.wait_for_timeout(800)
+    page.screenshot(path=path, full_page=width > 760)  # on a narrow page controls stay at the lower end of the window
     context.close()
     print(path, path.stat().st_size)
+
+
+def head() -> bytes:
+    """A head with one direction that was learned, as a file."""
+    rng, stream = np.random.default_rng(0), io.BytesIO()
+    query, key = rng.standard_normal((2, 400, 64))
+    topic = rng.standard_normal((400, 1))
+    scores = query @ key.T / 8 * 0.8 + 0.5 * topic @ topic.T
+    weights = np.exp(scores)
+    np.save(stream, weights / weights.sum(axis=1, keepdims=True))
+    return stream.getvalue()
 
 
 def main() -> None:

@@ -313,8 +313,8 @@ def _kolmogorov(values: Real, weights: Real, law: Distribution, rounding: float)
     jump = np.array([atoms.get(point, 0.0) for point in points.tolist()])
     differences = np.maximum(np.abs(upto - at), np.abs(before - (at - jump)))
     known = np.abs(points) > rounding
-    # of values that are rounding the number is known: it may lie anywhere between the law's at zero and at the rounding;
-    # a law without an atom there has few so small, and a matrix of low rank is far from it
+    # of values that are rounding the number is known: it may lie anywhere between the law's at zero and at the
+    # rounding; a law without an atom there has few so small, and a matrix of low rank is far from it
     inside = ~known
     beyond = np.maximum(upto[inside] - law.cdf(np.maximum(points[inside], rounding)), at[inside] - upto[inside])
     return float(np.concatenate([differences[known], beyond]).max(initial=0.0))

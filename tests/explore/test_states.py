@@ -1,4 +1,4 @@
-"""Every state that a page can be in: addresses, random parameters, seeds; and curves against the library, to ten digits."""
+"""Every state that a page can be in: addresses, random parameters, seeds; and curves against the library."""
 
 import json
 from dataclasses import replace

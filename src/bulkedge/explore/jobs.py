@@ -26,7 +26,8 @@ REST = 0.25
 MOST_PAGES, MOST_KEPT = 32, 64
 DRAWS = "draws"
 """The bench of laws and simulations."""
-Key, Value = TypeVar("Key", bound=Hashable), TypeVar("Value")
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 LISTENING = Lock()
