@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from bulkedge.explore.rooms import ROOMS
@@ -20,7 +21,7 @@ from bulkedge.explore.server import make_server
 
 SHOWN = {
     "explore_heads": ("heads?head_dim=32&tokens=512&beta=0.8", 1400, "light"),
-    "explore_channel": ("channel?coupling=0.6&mean=0.5", 1400, "light"),
+    "explore_channel": ("channel", 1400, "light"),
     "explore_recovery": ("recovery", 1400, "light"),
     "explore_width": ("width", 1400, "light"),
     "explore_collapse": ("collapse", 1400, "light"),
@@ -44,6 +45,7 @@ def take(browser, address, path, width, scheme):  # noqa: ANN001, ANN201 - of pl
     page.wait_for_timeout(800)
     page.screenshot(path=path, full_page=width > 760)  # on a narrow page controls stay at the lower end of the window
     context.close()
+    Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
     print(path, path.stat().st_size)
 
 
@@ -52,7 +54,7 @@ def head() -> bytes:
     rng, stream = np.random.default_rng(0), io.BytesIO()
     query, key = rng.standard_normal((2, 400, 64))
     topic = rng.standard_normal((400, 1))
-    scores = query @ key.T / 8 * 0.8 + 0.5 * topic @ topic.T
+    scores = query @ key.T / 8 * 0.8 + 0.1 * topic @ topic.T
     weights = np.exp(scores)
     np.save(stream, weights / weights.sum(axis=1, keepdims=True))
     return stream.getvalue()

@@ -16,14 +16,12 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from shutil import copyfile
 from tempfile import TemporaryDirectory
 
 import bulkedge
 import cells
 import figures
 import generated
-from bulkedge.explore.export import export
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ExtensionError
@@ -33,8 +31,6 @@ DOCS = HERE.parent
 FIGURES = DOCS / "figures"
 CELLS = FIGURES / "cells"
 PROCESSES = 2
-TEMPLATES = sorted((Path(bulkedge.__file__).parent / "explore" / "templates").glob("export.*"))
-"""What the explorer without a server is made of besides the package's Python."""
 
 
 def digest(*texts: str) -> str:
@@ -62,17 +58,6 @@ def draw_figures(app: Sphinx) -> None:
         FIGURES.mkdir(exist_ok=True)
         figures.draw(FIGURES)
         mark.write_text(made_by)
-
-
-def export_rooms(app: Sphinx, fault: Exception | None) -> None:
-    """Write the explorer without a server beside the pages, where ``explore.md`` embeds it."""
-    if fault is not None or app.builder.format != "html":
-        return
-    kept, mark, made_by = FIGURES / "rooms.html", FIGURES / "rooms.txt", digest(*(map(Path.read_text, TEMPLATES)))
-    if not (kept.exists() and mark.exists() and mark.read_text() == made_by):
-        export(kept)
-        mark.write_text(made_by)
-    copyfile(kept, Path(app.outdir) / kept.name)
 
 
 def running() -> Iterator[tuple[str, Path]]:
@@ -166,5 +151,4 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", run_pages)
     app.connect("env-get-outdated", outdated)
     app.connect("source-read", read)
-    app.connect("build-finished", export_rooms)
     return {"parallel_read_safe": True}
