@@ -22,7 +22,7 @@ from bulkedge.explore.matrix import (
     reported,
     script,
 )
-from bulkedge.explore.uploads import MOST_BYTES, content, matrix, tensors
+from bulkedge.explore.uploads import MOST_BYTES, MOST_CHOICES, choices, content, matrices, matrix, tensors
 
 
 def npy(array, **options):
@@ -74,6 +74,33 @@ def test_tensors_are_read_by_name_and_bfloat16_too():
     assert tensors("w.safetensors", file) == {"first": (20, 20), "half": (1, 20, 20)}
     assert np.array_equal(matrix("w.safetensors", file), SQUARE)
     assert np.allclose(matrix("w.safetensors", file, "half"), SQUARE, rtol=2**-7)
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype"), [("I8", "i1"), ("I64", "<i8"), ("U8", "u1"), ("BOOL", "?"), ("F64", "<f8")]
+)
+def test_tensors_of_whole_numbers_are_read(stored, dtype):
+    array = (SQUARE % 2).astype(dtype)
+    file = safetensors({"a": entry([20, 20], 0, array.nbytes, stored)}, array.tobytes())
+    assert np.array_equal(matrix("a.safetensors", file), array.astype(float))
+
+
+def test_a_matrix_is_chosen_from_a_stack():
+    stack = np.arange(1 * 2 * 3 * 20 * 20, dtype=float).reshape(1, 2, 3, 20, 20)
+    file = npy(stack)
+    assert choices("heads.npy", file)[:2] == ["heads.npy[0, 0]", "heads.npy[0, 1]"]
+    assert len(choices("heads.npy", file)) == 6
+    assert np.array_equal(matrix("heads.npy", file), stack[0, 0, 0])
+    assert np.array_equal(matrix("heads.npy", file, "heads.npy[1, 2]"), stack[0, 1, 2])
+    for bad in ("heads.npy[2, 0]", "heads.npy[-1, 0]", "heads.npy", "heads.npy[0]"):
+        with pytest.raises(DomainError):
+            matrix("heads.npy", file, bad)
+    for claimed in ([10**9, 0, 20, 20], [10**18, 20, 20, 0], [0, 20, 20]):  # no bytes, and so many indices
+        with pytest.raises(DomainError, match="a matrix of 16 to 2048"):
+            matrix("a.safetensors", safetensors({"a": entry(claimed, 0, 0)}))
+    names = {"a": (20, 20), "a[0]": (20, 20), "b": (2, 20, 20), "many": (10**9, 20, 20)}
+    assert list(matrices(names))[:4] == ["a", "a[0]", "b[0]", "b[1]"]
+    assert len(matrices(names)) == MOST_CHOICES
 
 
 @pytest.mark.parametrize(

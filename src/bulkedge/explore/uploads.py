@@ -173,7 +173,8 @@ def matrices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[str, tupl
     for key, shape in shapes.items():
         kept = [each for each in shape if each != 1]
         if len(kept) > 2 and fits(tuple(kept[-2:])):
-            for index in islice(np.ndindex(*kept[:-2]), MOST_CHOICES):
+            for number in range(min(prod(kept[:-2]), MOST_CHOICES)):  # axes may be as long as a file claims
+                index = tuple(int(each) for each in np.unravel_index(number, kept[:-2]))
                 found.setdefault(f"{key}[{', '.join(map(str, index))}]", (key, index))
     return dict(islice(found.items(), MOST_CHOICES))
 
