@@ -58,11 +58,13 @@ def query_of(page):
 
 
 def curve(page, start):
-    """The curve whose label begins so."""
-    return page.evaluate(
-        "start => document.querySelector('#figure .js-plotly-plot').data.find(each => each.name.startsWith(start))",
-        start,
+    """The curve whose label begins so, when it is drawn."""
+    found = page.wait_for_function(
+        """start => document.querySelector('#figure .js-plotly-plot')?.data
+          ?.find(each => each.name.startsWith(start))""",
+        arg=start,
     )
+    return found.json_value()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), pytest.param(1280, "light", marks=pytest.mark.slow)])
@@ -116,7 +118,12 @@ def test_simulation_follows_and_stops(visit):
     page.get_by_role("button", name="Simulate again").click()
     page.wait_for_function("location.search.includes('seed=8')")
     page.wait_for_function("document.querySelector('#status')?.textContent.includes('8 simulations.')")
-    assert curve(page, "simulation, 8")["y"] != before  # other draws, not the same ones once more
+    # other draws, not the same ones once more
+    page.wait_for_function(
+        """before => JSON.stringify(document.querySelector('#figure .js-plotly-plot').data
+          .find(each => each.name.startsWith('simulation, 8'))?.y ?? before) !== JSON.stringify(before)""",
+        arg=before,
+    )
 
 
 def test_a_bad_address_gets_a_message_and_the_defaults(visit):
