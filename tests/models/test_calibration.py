@@ -87,11 +87,11 @@ def random_model(name, seed):
 def heated(scores, targets):
     """Scores of inverse temperatures; under a cap, by bisection of the factor on what comes before it."""
     if scores.layer.softcap is None:
-        return scores.products * (targets / spread(scores.products, scores.sight))[:, None, None]
+        return scores.products() * (targets / spread(scores.products, scores.sight))[:, None, None]
     low, high = torch.zeros_like(targets), torch.full_like(targets, 1e6)
     for _ in range(100):
         middle = (low + high) / 2
-        content = scores.layer.capped(middle[:, None, None] * scores.products)
+        content = scores.layer.capped(middle[:, None, None] * scores.products())
         cold = spread(content, scores.sight) < targets
         low, high = torch.where(cold, middle, low), torch.where(cold, high, middle)
     return content

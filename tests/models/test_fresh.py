@@ -168,9 +168,9 @@ def test_fresh_heads_are_capped_as_the_head_is(cap, monkeypatch):
     inputs = {"input_ids": inputs["input_ids"][:1]}
     largest, found, compared = [], [], room.compared
 
-    def noted(content, sight):
-        largest.append(float(content.abs().max()))
-        return compared(content, sight)
+    def noted(content, sight, operator):
+        largest.append(float(content(slice(None)).abs().max()))
+        return compared(content, sight, operator)
 
     monkeypatch.setattr(room, "compared", noted)
     wanted = np.array([0.02, 0.3]) * cap  # at the second, a tenth of the spread is lost to the cap
@@ -217,7 +217,7 @@ def test_a_planted_stripe_is_told():
     found = []
 
     def visit(each):
-        content, sight = for_heads(lambda scores: (scores.content, scores.sight), each.layer, ids)[0]
+        content, sight = for_heads(lambda scores: (scores.content(), scores.sight), each.layer, ids)[0]
         content = content / spread(content, sight)[:, None, None]
         content[1] += 4.0 * torch.eye(60, dtype=torch.float64).roll(-1, 1)
         measures = measured(content, sight=sight)

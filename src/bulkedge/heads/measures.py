@@ -6,6 +6,9 @@ first and then taken away: the other numbers are of the softmax over the keys th
 else looks alike. Some heads have a sink that is none of their keys: a learned score in the softmax, whose weight
 nothing gets. It is taken away first of all. :data:`MEASURES` says what each number is.
 
+Rows are read in blocks (:mod:`bulkedge.heads.passes`), and of very many tokens the spectrum is estimated from products
+(:mod:`bulkedge.heads.singular`): then nothing has as many entries as there are pairs of tokens.
+
 >>> rng = np.random.default_rng(0)
 >>> found = measured(rng.standard_normal((2, 64, 64)))
 >>> found["beta"].shape, bool(abs(found["beta"][0] - 1) < 0.1), found["spectrum"].shape
@@ -17,14 +20,24 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace, device
 
 from bulkedge.arrays import Real, as_numpy
-from bulkedge.heads.preferences import Preferences
+from bulkedge.heads.passes import (
+    AllKeys,
+    Attention,
+    OtherKeys,
+    Preferred,
+    of_all_keys,
+    of_other_keys,
+    of_preferences,
+    variances,
+)
 from bulkedge.heads.sight import NEAR, Sight, positive
+from bulkedge.heads.singular import LEVELS as LEVELS
+from bulkedge.heads.singular import Matrices
+from bulkedge.spectra.operators import MapOperator
+from bulkedge.spectra.traces import trace_moments
 
-LEVELS = np.linspace(0.0, 1.0, 257)
-"""Levels of the quantile function that stands for a spectrum."""
 SINK_SHARE, SINK_TIMES = 0.05, 8.0
 """A sink gets so much of the attention of the rows that see it, and so many times what an even spread would give."""
 SINK_AGREEMENT = 1 / 3
@@ -32,6 +45,8 @@ SINK_AGREEMENT = 1 / 3
 directions of queries choose keys, some keys get as much from a fraction of the rows."""
 SINK_RATIO, MOST_SINKS = 1 / 3, 4
 """Sinks have at least this share of the strongest one's attention; if more keys than that do, none is singled out."""
+PROBES = 32
+"""Random vectors that tell the rank of very many scores under a cap: to about a twentieth."""
 LARGEST = 600.0
 """Scores beyond have all of the attention; exponentials of larger ones overflow."""
 
@@ -62,6 +77,9 @@ MEASURES = {
     "column means, sinks taken away: how many directions of queries and keys tell keys apart.",
     "stable_rank": "Sum of the squared singular values over the largest of them, sinks taken away.",
     "effective_rank": "Exponential of the entropy of the squared singular values, sinks taken away.",
+    "spectrum_error": "Kolmogorov distance within which the distribution of the singular values is known, with a "
+    "probability of 0.9; zero where all of them were computed, as they are up to 4096 tokens.",
+    "spectrum_floor": "Of singular values below this only the number is known; zero where all of them were computed.",
     "s1": "Largest singular value of the whole attention matrix.",
     "gap": "1 - s2/s1 of the whole attention matrix.",
 }
@@ -81,13 +99,15 @@ def measured(  # noqa: PLR0913 - scores in their parts, and what was worked out 
     sight: Sight | None = None,
     factors: Any = None,
     sink_scores: Any = None,
+    operator: Any = None,
 ) -> dict[str, Real]:
     """Measure heads.
 
     Parameters
     ----------
-    content : array of shape (heads, rows, tokens)
-        Scores without what is added to them, NumPy or torch, in double precision where spectra are to be trusted.
+    content : array of shape (heads, rows, tokens) or callable
+        Scores without what is added to them, NumPy or torch, in double precision where spectra are to be trusted; or,
+        with ``sight``, a function that returns those of a slice of rows.
     bias : array, optional
         What is added, minus infinity for keys that a row does not see; it broadcasts to the shape of the scores.
     ids : array of shape (tokens,), optional
@@ -101,6 +121,9 @@ def measured(  # noqa: PLR0913 - scores in their parts, and what was worked out 
     sink_scores : array of shape (heads,), optional
         Scores of a sink that is none of the keys, the same for all rows of a head. All numbers but ``sink_mass``,
         ``s1`` and ``gap`` are of the softmax over the keys.
+    operator : callable, optional
+        Takes the number of a head to the operator of its whole attention matrix, a quicker way to products than through
+        its rows; for more tokens than have all their singular values computed.
 
     Returns
     -------
@@ -110,27 +133,31 @@ def measured(  # noqa: PLR0913 - scores in their parts, and what was worked out 
         levels), smallest first.
     """
     heads = _Heads.of(content, sight or Sight.of(content, bias, ids))
-    xp, whole, values = heads.xp, heads.whole, _singular_values(heads.rest)
-    found = _compared(heads, values) | _sink_facts(heads)
-    found["beta"] = spread(content, heads.sight) if heads.sunk else found["beta_without_sink"]
-    found["entropy"] = xp.sum(heads.entropy * heads.sight.busy, axis=-1)
+    xp, matrices = heads.xp, heads.matrices(operator)
+    ranks, first_two = matrices.ranks()
+    found = _compared(heads) | ranks | _sink_facts(heads)
+    found["beta"] = _mean_spread(heads.sight, heads.all_keys.variance)
+    found["entropy"] = xp.sum(heads.all_keys.entropy * heads.sight.busy, axis=-1)
     found["content_rank"] = _content_rank(heads, factors)
-    found["columns"] = xp.sum(whole, axis=1) / whole.shape[1]
-    found |= _top_two(whole) if heads.sunk else _first_two(values)
+    found["columns"] = heads.all_keys.columns / heads.sight.shape[0]
     if sink_scores is not None:
-        found |= _beside_sink(heads, sink_scores)
+        found |= _beside_sink(heads, matrices, sink_scores)
+    else:
+        found |= matrices.first_two() if heads.sunk else first_two
     return {name: as_numpy(each) for name, each in found.items()}
 
 
-def compared(content: Any, sight: Sight) -> dict[str, Real]:
+def compared(content: Any, sight: Sight, operator: Any = None) -> dict[str, Real]:
     """The measures of heads by which they are compared with fresh ones, and nothing else.
 
     Parameters
     ----------
-    content : array of shape (heads, rows, tokens)
+    content : array of shape (heads, rows, tokens) or callable
         As for :func:`measured`.
     sight : Sight
         Who sees whom.
+    operator : callable, optional
+        As for :func:`measured`.
 
     Returns
     -------
@@ -138,7 +165,7 @@ def compared(content: Any, sight: Sight) -> dict[str, Real]:
         :data:`COMPARED` and ``"spectrum"``.
     """
     heads = _Heads.of(content, sight)
-    found = _compared(heads, _singular_values(heads.rest))
+    found = _compared(heads) | heads.matrices(operator).ranks()[0]
     return {name: as_numpy(found[name]) for name in (*COMPARED, "spectrum")}
 
 
@@ -147,7 +174,7 @@ def spread(content: Any, sight: Sight) -> Any:
 
     Parameters
     ----------
-    content : array of shape (heads, rows, tokens)
+    content : array of shape (heads, rows, tokens) or callable
         As for :func:`measured`.
     sight : Sight
         Who sees whom.
@@ -157,127 +184,110 @@ def spread(content: Any, sight: Sight) -> Any:
     array of shape (heads,)
         In the library of the scores.
     """
-    return _spread(content, sight, None)
+    attention = Attention(content, sight)
+    rows = [variances(attention.content(each), sight.part(each)) for each in sight.blocks]
+    return _mean_spread(sight, sight.xp.concat(rows, axis=-1))
 
 
-def _spread(content: Any, sight: Sight, sinks: Any) -> Any:
-    """The same over keys that are no sinks: ``sinks`` has ones for those, (heads, tokens), or is None without any."""
-    xp = sight.xp
-    shown = content if sight.seen is None else content * sight.seen
-    if sinks is None:
-        count, kept = xp.clip(sight.row_counts, 1.0, None), shown
-    else:
-        count, kept = xp.clip(sight.total(1 - sinks), 1.0, None), shown * (1 - sinks)[:, None, :]
-    mean = xp.sum(kept, axis=-1) / count
-    square = xp.sum(kept * shown, axis=-1) / count - mean**2
-    return xp.sqrt(xp.sum(xp.clip(square, 0.0, None) * sight.busy, axis=-1))
+def _mean_spread(sight: Sight, variance: Any) -> Any:
+    return sight.xp.sqrt(sight.xp.sum(variance * sight.busy, axis=-1))
 
 
 class _Heads(NamedTuple):
-    """Attention matrices, (heads, rows, tokens), whole and without sinks."""
+    """Attention matrices, and what three passes over their rows have found."""
 
-    sight: Sight
-    content: Any
-    whole: Any
-    normaliser: Any
-    """Logarithms of the sums of exponentials of the rows of scores, (heads, rows)."""
-    entropy: Any
-    """Of the rows of the whole, (heads, rows)."""
+    attention: Attention
+    all_keys: AllKeys
     sinks: Any
     """Ones for keys that are sinks, (heads, tokens)."""
     sunk: bool
     """Whether there is any."""
-    rest: Any
-    """The softmax over the keys that are no sinks; the whole where there are none."""
+    other: OtherKeys
+    preferred: Preferred
 
     @classmethod
     def of(cls, content: Any, sight: Sight) -> _Heads:
-        whole, normaliser = _softmax(content, sight, None)
-        scores = sight.xp.sum(whole * content, axis=-1)
-        if sight.positional is not None:
-            scores = scores + sight.xp.sum(whole * sight.positional, axis=-1)
-        entropy = sight.xp.clip(normaliser - scores, 0.0, None)
-        sinks = _sinks(whole, sight)
+        attention = Attention(content, sight)
+        all_keys = of_all_keys(attention)
+        sinks = _sinks(all_keys, sight)
         sunk = bool(sight.xp.any(sinks > 0))
-        rest = _softmax(content, sight, sinks)[0] if sunk else whole
-        return cls(sight, content, whole, normaliser, entropy, sinks, sunk, rest)
+        away = sinks if sunk else None
+        other = of_other_keys(attention, away)
+        return cls(attention, all_keys, sinks, sunk, other, of_preferences(attention, away, other.preferences))
+
+    @property
+    def sight(self) -> Sight:
+        return self.attention.sight
 
     @property
     def xp(self) -> Any:
         return self.sight.xp
 
-
-def _softmax(content: Any, sight: Sight, sinks: Any) -> tuple[Any, Any]:
-    """Attention over the keys that are no sinks, zero in rows that see none of those; and the log normalisers."""
-    xp = sight.xp
-    scores = content if sight.added is None else content + sight.added
-    if sinks is not None:
-        scores = xp.where(sinks[:, None, :] > 0, -xp.inf, scores)
-    top = xp.max(scores, axis=-1, keepdims=True)
-    top = xp.where(top > -xp.inf, top, xp.zeros_like(top))
-    weights = xp.exp(scores - top)
-    total = positive(xp.sum(weights, axis=-1, keepdims=True))
-    return weights / total, (top + xp.log(total))[..., 0]
+    def matrices(self, operator: Any) -> Matrices:
+        return Matrices(self.attention, self.all_keys, self.other, self.sinks if self.sunk else None, operator)
 
 
-def _sinks(whole: Any, sight: Sight) -> Any:
+def _sinks(whole: AllKeys, sight: Sight) -> Any:
     """Ones for keys that are sinks, (heads, tokens); only keys that a quarter of the rows see can be."""
-    xp, rows = sight.xp, whole.shape[1]
+    xp, rows = sight.xp, sight.shape[0]
     counts = positive(sight.column_counts)
-    share = xp.sum(whole, axis=1) / counts
-    agreed = share**2 >= SINK_AGREEMENT * xp.sum(whole**2, axis=1) / counts
+    share = whole.columns / counts
+    agreed = share**2 >= SINK_AGREEMENT * whole.column_squares / counts
     found = (share >= SINK_SHARE) & (share >= SINK_TIMES * sight.even) & (sight.column_counts >= rows / 4) & agreed
     strongest = xp.max(xp.where(found, share, xp.zeros_like(share)), axis=-1, keepdims=True)
-    numbers = xp.astype(found & (share >= SINK_RATIO * strongest), whole.dtype)
+    numbers = xp.astype(found & (share >= SINK_RATIO * strongest), share.dtype)
     return xp.where(xp.sum(numbers, axis=-1, keepdims=True) > MOST_SINKS, xp.zeros_like(numbers), numbers)
 
 
-def _compared(heads: _Heads, values: Any) -> dict[str, Any]:
-    """The :data:`COMPARED` measures and the spectrum, with what is found on the way to them, from singular values."""
-    xp, sight = heads.xp, heads.sight
+def _compared(heads: _Heads) -> dict[str, Any]:
+    """The :data:`COMPARED` measures but those of the spectrum, with what is found on the way to them."""
+    xp, sight, whole = heads.xp, heads.sight, heads.all_keys
     even = xp.log(xp.clip(sight.row_counts, 2.0, None))
-    preferences = Preferences.of(heads.rest, sight, 1 - heads.sinks)
     return {
-        "beta_without_sink": _spread(heads.content, sight, heads.sinks if heads.sunk else None),
-        "evenness": xp.sum(heads.entropy / even * sight.busy, axis=-1),
-        "largest": xp.sum(xp.max(heads.whole, axis=-1) * sight.busy, axis=-1),
-        **_column_facts(heads, preferences),
-        **_stripes(heads, preferences),
-        **_same_token(heads, preferences),
-        **_ranks(values),
+        "beta_without_sink": _mean_spread(sight, heads.other.variance),
+        "evenness": xp.sum(whole.entropy / even * sight.busy, axis=-1),
+        "largest": xp.sum(whole.largest * sight.busy, axis=-1),
+        **_column_facts(heads),
+        **_stripes(heads),
+        **_same_token(heads),
     }
 
 
 def _sink_facts(heads: _Heads) -> dict[str, Any]:
     """How much attention sinks get, how many there are, and where the strongest is."""
-    xp, whole, sinks = heads.xp, heads.whole, heads.sinks
-    columns = xp.sum(whole, axis=1) * sinks
+    xp, sinks = heads.xp, heads.sinks
     count = xp.sum(sinks, axis=-1)
-    strongest = xp.astype(xp.argmax(columns, axis=-1), whole.dtype)
-    mass = xp.sum(xp.matmul(whole, sinks[..., None])[..., 0] * heads.sight.busy, axis=-1)
+    strongest = xp.astype(xp.argmax(heads.all_keys.columns * sinks, axis=-1), sinks.dtype)
     return {
-        "sink_mass": mass,
+        "sink_mass": xp.sum(_on_sinks(heads) * heads.sight.busy, axis=-1),
         "sink_count": count,
         "sink_position": xp.where(count > 0, strongest, -xp.ones_like(strongest)),
     }
 
 
-def _beside_sink(heads: _Heads, scores: Any) -> dict[str, Any]:
+def _on_sinks(heads: _Heads) -> Any:
+    """What each row gives to sinks, (heads, rows): what it does not give to the other keys."""
+    xp = heads.xp
+    if not heads.sunk:
+        return xp.zeros_like(heads.all_keys.entropy)
+    kept = xp.exp(xp.clip(heads.other.normaliser - heads.all_keys.normaliser, None, 0.0))
+    seen = heads.sight.row_counts > 0
+    return xp.where(heads.other.taken > 0, 1 - kept, xp.astype(seen, kept.dtype))
+
+
+def _beside_sink(heads: _Heads, matrices: Matrices, scores: Any) -> dict[str, Any]:
     """What a sink that is none of the keys changes: it takes its share of every row, and leaves the rest as it is."""
     xp = heads.xp
-    left = 1 / (1 + xp.exp(xp.clip(scores[:, None] - heads.normaliser, None, LARGEST)))
-    kept = xp.matmul(heads.whole, heads.sinks[..., None])[..., 0]
-    values = _singular_values(heads.whole * left[..., None])
-    return {"sink_mass": xp.sum((1 - left * (1 - kept)) * heads.sight.busy, axis=-1)} | _first_two(values)
+    left = 1 / (1 + xp.exp(xp.clip(scores[:, None] - heads.all_keys.normaliser, None, LARGEST)))
+    mass = xp.sum((1 - left * (1 - _on_sinks(heads))) * heads.sight.busy, axis=-1)
+    return {"sink_mass": mass} | matrices.first_two(left)
 
 
-def _column_facts(heads: _Heads, preferences: Preferences) -> dict[str, Any]:
+def _column_facts(heads: _Heads) -> dict[str, Any]:
     """How much of the matrix the common preferences are: of all, and of what an even spread leaves."""
-    xp, rest, busy = heads.xp, heads.rest, heads.sight.busy
-    taken = xp.clip(xp.sum(rest, axis=2), None, 1.0)
-    product = xp.matmul(rest, preferences.x[..., None])[..., 0] / preferences.totals
-    own, squares = taken * preferences.energy(), xp.sum(rest**2, axis=2)
-    uneven = xp.sum((squares - taken / positive(preferences.keys)) * busy, axis=-1)
+    xp, other, product, busy = heads.xp, heads.other, heads.preferred.product, heads.sight.busy
+    own, squares = other.taken * heads.preferred.energy, other.squares
+    uneven = xp.sum((squares - other.taken / positive(other.keys)) * busy, axis=-1)
     missed = xp.sum((squares - 2 * product + own) * busy, axis=-1)
     some = uneven > 1e-12 * xp.sum(squares * busy, axis=-1)
     share = 1 - missed / xp.where(some, uneven, xp.ones_like(uneven))
@@ -293,10 +303,13 @@ def _content_rank(heads: _Heads, factors: Any) -> Any:
     With queries Q and keys K, centred, the squared singular values of ``Q K'`` are the eigenvalues of ``Q'Q K'K``.
     """
     xp, sight = heads.xp, heads.sight
-    keys = xp.astype(sight.column_counts > 0, heads.content.dtype) * (1 - heads.sinks)
-    rows = xp.broadcast_to(xp.astype(sight.row_counts > 0, heads.content.dtype), (keys.shape[0], sight.shape[0]))
+    keys = xp.astype(sight.column_counts > 0, heads.sinks.dtype) * (1 - heads.sinks)
+    rows = xp.broadcast_to(xp.astype(sight.row_counts > 0, keys.dtype), (keys.shape[0], sight.shape[0]))
+    if factors is None and len(sight.blocks) > 1:
+        return sight.new(xp.asarray, [_estimated_rank(heads.attention, rows, keys, each) for each in range(len(keys))])
     if factors is None:
-        factors = heads.content, xp.broadcast_to(sight.new(xp.eye, sight.shape[1]), (1, *2 * sight.shape[1:]))
+        eye = xp.broadcast_to(sight.new(xp.eye, sight.shape[1]), (1, *2 * sight.shape[1:]))
+        factors = heads.attention.content(sight.blocks[0]), eye
     grams = []
     for vectors, kept in zip(factors, (rows, keys), strict=True):
         mean = xp.sum(vectors * kept[..., None], axis=1) / positive(xp.sum(kept, axis=-1, keepdims=True))
@@ -307,91 +320,56 @@ def _content_rank(heads: _Heads, factors: Any) -> Any:
     return total**2 / positive(xp.sum(product * xp.matrix_transpose(product), axis=(1, 2)))
 
 
-def _stripes(heads: _Heads, preferences: Preferences) -> dict[str, Any]:
+def _estimated_rank(attention: Attention, rows: Any, keys: Any, head: int) -> float:
+    """The same for scores that are no products of few numbers a token, from products with random vectors."""
+    xp, sight = attention.sight.xp, attention.sight
+
+    def centred(block: Any, kept: Any) -> Any:
+        mean = xp.sum(block * kept[head, :, None], axis=0) / positive(xp.sum(kept[head]))
+        return (block - mean) * kept[head, :, None]
+
+    def forward(block: Any) -> Any:
+        block = centred(block, keys)
+        return centred(xp.concat([attention.content(each)[head] @ block for each in sight.blocks], axis=0), rows)
+
+    def backward(block: Any) -> Any:
+        block = centred(block, rows)
+        parts = (xp.matrix_transpose(attention.content(each)[head]) @ block[each] for each in sight.blocks)
+        return centred(sum(parts), keys)
+
+    scores = MapOperator(forward, backward, sight.shape, sight.new(xp.ones, (1, 1)))
+    # two steps know the second moment of the squares without an error of the quadrature
+    first, second = (each.value for each in trace_moments(scores, (1, 2), probes=PROBES, steps=2))
+    return min(sight.shape) * first**2 / second if second > 0 else 0.0
+
+
+def _stripes(heads: _Heads) -> dict[str, Any]:
     """Mean attention along every diagonal that half of the rows have, and the best of them."""
-    xp, sight, rest = heads.xp, heads.sight, heads.rest
-    number, rows, tokens = rest.shape
+    xp, sight, sums = heads.xp, heads.sight, heads.other.stripes
+    rows, tokens = sight.shape
     if not sight.ordered:
-        nothing = sight.new(xp.full, (number,), xp.nan)
+        nothing = sight.new(xp.full, (heads.sinks.shape[0],), xp.nan)
         return {"offset": nothing, "offset_mass": nothing, "near_mass": nothing}
-    weighted = xp.flip(rest * sight.busy[..., None], axis=1)
-    # row r of rows that are one too wide moves by r when they are cut: what was key minus row becomes the column
-    skewed = xp.concat([weighted, sight.new(xp.zeros, (number, rows, rows))], axis=-1)
-    skewed = xp.reshape(xp.reshape(skewed, (number, -1))[:, : rows * (tokens + rows - 1)], (number, rows, -1))
-    sums = xp.sum(skewed, axis=1)  # offsets from 1 - rows to tokens - 1
     reach = tokens // 2
     masses = sums[:, rows - 1 - reach : rows + reach] / sight.stripes
     near = xp.sum(sums[:, rows - 1 - NEAR : rows + NEAR], axis=-1)
     return {
-        "offset": xp.astype(xp.argmax(masses, axis=-1), rest.dtype) - reach,
+        "offset": xp.astype(xp.argmax(masses, axis=-1), sums.dtype) - reach,
         "offset_mass": xp.max(masses, axis=-1),
-        "near_mass": near - xp.sum(preferences.on(sight.near) * sight.busy, axis=-1),
+        "near_mass": near - xp.sum(heads.preferred.near * sight.busy, axis=-1),
     }
 
 
-def _same_token(heads: _Heads, preferences: Preferences) -> dict[str, Any]:
+def _same_token(heads: _Heads) -> dict[str, Any]:
     """Attention to other places of a row's token, of which some are no sinks, and its excess over the preferences."""
-    xp, sight = heads.xp, heads.sight
+    xp, sight, found = heads.xp, heads.sight, heads.preferred
     if not sight.ordered:
-        nothing = sight.new(xp.full, (heads.rest.shape[0],), xp.nan)
+        nothing = sight.new(xp.full, (heads.sinks.shape[0],), xp.nan)
         return {"same_token_mass": nothing, "same_token_excess": nothing}
-    mass = xp.sum(heads.rest * sight.same, axis=-1)
-    there = xp.matmul(sight.same, (1 - heads.sinks)[..., None])[..., 0]
-    weights = xp.astype(there > 0, mass.dtype)
+    weights = xp.astype(found.same_there > 0, found.same.dtype)
     count = xp.sum(weights, axis=-1)
 
     def mean(values: Any) -> Any:
         return xp.where(count > 0, xp.sum(values * weights, axis=-1) / xp.clip(count, 1.0, None), xp.nan)
 
-    return {"same_token_mass": mean(mass), "same_token_excess": mean(mass - preferences.on(sight.same))}
-
-
-def _singular_values(rest: Any) -> Any:
-    """All singular values, smallest first, from the smaller Gram matrix: right to 1e-8 of the largest in doubles.
-
-    On a processor NumPy solves, whatever the library of the matrices: it lets other threads work on other heads.
-    """
-    matrices = as_numpy(rest) if str(device(rest)) == "cpu" else rest
-    xp = array_namespace(matrices)
-    turned = xp.matrix_transpose(matrices)
-    gram = xp.matmul(matrices, turned) if rest.shape[1] <= rest.shape[2] else xp.matmul(turned, matrices)
-    return xp.sqrt(xp.clip(xp.linalg.eigvalsh(gram), 0.0, None))
-
-
-def _ranks(values: Any) -> dict[str, Any]:
-    """Ranks, and the quantile function, of singular values (heads, values), smallest first."""
-    xp = array_namespace(values)
-    squares = values**2
-    total = xp.sum(squares, axis=-1, keepdims=True)
-    shares = squares / total
-    logs = xp.log(xp.where(shares > 0, shares, xp.ones_like(shares)))
-    places = LEVELS * (values.shape[-1] - 1)
-    low = np.floor(places).astype(int)
-    high, part = np.minimum(low + 1, values.shape[-1] - 1), places - low
-    numbers = as_numpy(values)
-    return {
-        "stable_rank": total[:, 0] / squares[:, -1],
-        "effective_rank": xp.exp(-xp.sum(shares * logs, axis=-1)),
-        "spectrum": numbers[:, low] * (1 - part) + numbers[:, high] * part,
-    }
-
-
-def _first_two(values: Any) -> dict[str, Any]:
-    """Largest singular value and relative gap, of values smallest first."""
-    return {"s1": values[:, -1], "gap": 1 - values[:, -2] / positive(values[:, -1])}
-
-
-def _top_two(whole: Any, rounds: int = 12, width: int = 6) -> dict[str, Any]:
-    """Largest singular value and relative gap of matrices next to low rank, by subspace iteration."""
-    xp = array_namespace(whole)
-    heads, _, tokens = whole.shape
-    start = np.random.default_rng(0).standard_normal((tokens, width))
-    start[:, 0] = 1.0
-    block = xp.broadcast_to(xp.asarray(start, dtype=whole.dtype, device=device(whole)), (heads, tokens, width))
-    turned = xp.matrix_transpose(whole)
-    for _ in range(rounds):
-        block = xp.matmul(turned, xp.linalg.qr(xp.matmul(whole, block))[0])
-        block = xp.linalg.qr(block)[0]
-    image = xp.matmul(whole, block)
-    squares = xp.linalg.eigvalsh(xp.matmul(xp.matrix_transpose(image), image))
-    return _first_two(xp.sqrt(xp.clip(squares, 0.0, None)))
+    return {"same_token_mass": mean(found.same), "same_token_excess": mean(found.same - found.same_expected)}

@@ -1,9 +1,14 @@
 """Who sees whom in a layer, and what follows from it alone: worked out once for all of its heads.
 
+A layer is looked at in blocks of rows, of which one is held at a time. Where there is one block it has all rows, and is
+kept.
+
 >>> bias = np.where(np.tri(4) > 0, 0.0, -np.inf)
 >>> sight = Sight(np, (4, 4), bias)
 >>> sight.row_counts.tolist(), sight.even.round(2).tolist()
 ([[1.0, 2.0, 3.0, 4.0]], [[0.52, 0.36, 0.29, 0.25]])
+>>> [(rows.start, rows.stop) for rows in Sight(np, (4, 4), bias, height=3).blocks]
+[(0, 3), (3, 4)]
 """
 
 from __future__ import annotations
@@ -22,6 +27,111 @@ FEWEST = 16
 
 
 @dataclass(frozen=True, eq=False)
+class Part:
+    """What a block of rows sees. Arrays have a leading axis of heads, or of one for all.
+
+    Attributes
+    ----------
+    sight : Sight
+        Of all rows.
+    rows : slice
+        The block, from its first row to before its last.
+    """
+
+    sight: Sight
+    rows: slice
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows of the block, and tokens."""
+        return self.rows.stop - self.rows.start, self.sight.shape[1]
+
+    @cached_property
+    def added(self) -> Any:
+        """What is added to the scores, (heads, rows of the block, tokens), or None."""
+        if self.sight.bias is None:
+            return None
+        bias = self.sight.bias(self.rows) if callable(self.sight.bias) else self._cut(self.sight.bias)
+        return self.sight.xp.reshape(bias, (-1, *bias.shape[-2:]))
+
+    def _cut(self, bias: Any) -> Any:
+        """The rows of the block; a bias with one row for all stays as it is."""
+        return bias if bias.shape[-2] == 1 else bias[..., self.rows, :]
+
+    @cached_property
+    def positional(self) -> Any:
+        """The same where it is finite, or None where it only hides."""
+        xp = self.sight.xp
+        if self.added is None:
+            return None
+        finite = xp.where(self.added > -xp.inf, self.added, xp.zeros_like(self.added))
+        return finite if bool(xp.any(finite != 0)) else None
+
+    @cached_property
+    def seen(self) -> Any:
+        """Ones for what is seen, (heads, rows of the block, tokens); None where all is."""
+        xp = self.sight.xp
+        if self.added is None:
+            return None
+        numbers = xp.astype(self.added > -xp.inf, self.added.dtype)
+        return xp.broadcast_to(numbers, (numbers.shape[0], *self.shape))
+
+    @cached_property
+    def near(self) -> Any:
+        """Ones where a key is near its row and seen, (heads, rows of the block, tokens)."""
+        xp, first = self.sight.xp, self.rows.start
+        band = xp.tril(xp.triu(self.sight.new(xp.ones, self.shape), k=first - NEAR), k=first + NEAR)
+        return band[None] if self.seen is None else band * self.seen
+
+    @cached_property
+    def same(self) -> Any:
+        """Ones where another key has the row's own token and is seen, (heads, rows of the block, tokens)."""
+        xp, ids, first = self.sight.xp, self.sight.ids, self.rows.start
+        ones = self.sight.new(xp.ones, self.shape)
+        other = ones - xp.tril(xp.triu(ones, k=first), k=first)
+        equal = xp.astype(ids[self.rows, None] == ids[None, :], ones.dtype) * other
+        return equal[None] if self.seen is None else equal * self.seen
+
+    def total(self, values: Any) -> Any:
+        """Sums over the keys that each row of the block sees.
+
+        Parameters
+        ----------
+        values : array of shape (heads, tokens)
+            A number for each key.
+
+        Returns
+        -------
+        array of shape (heads, rows of the block)
+            The sums.
+        """
+        xp = self.sight.xp
+        if self.seen is None:
+            sums = xp.sum(values, axis=-1, keepdims=True)
+            return xp.broadcast_to(sums, (values.shape[0], self.shape[0]))
+        return xp.matmul(self.seen, values[..., None])[..., 0]
+
+    def spread(self, values: Any) -> Any:
+        """The transpose: sums over the rows of the block that see each key.
+
+        Parameters
+        ----------
+        values : array of shape (heads, rows of the block)
+            A number for each row.
+
+        Returns
+        -------
+        array of shape (heads, tokens)
+            The sums.
+        """
+        xp = self.sight.xp
+        if self.seen is None:
+            sums = xp.sum(values, axis=-1, keepdims=True)
+            return xp.broadcast_to(sums, (values.shape[0], self.shape[1]))
+        return xp.matmul(values[:, None, :], self.seen)[:, 0]
+
+
+@dataclass(frozen=True, eq=False)
 class Sight:
     """The mask and the positional scores of a layer. Arrays have a leading axis of heads, or of one for all.
 
@@ -31,13 +141,15 @@ class Sight:
         Namespace of the array library.
     shape : tuple of int
         Rows and tokens.
-    bias : array or None
+    bias : array, callable or None
         What is added to the scores, minus infinity for keys that a row does not see: (rows, tokens) or (heads, rows,
-        tokens).
+        tokens). A function returns that of a slice of rows, so that no array has to have all of them.
     ids : array of shape (tokens,) or None
         Token of every position, where rows and keys are of one sequence.
     like : array, optional
         Whose type and device new arrays have; the bias by default.
+    height : int, optional
+        Rows of a block; all of them by default.
     """
 
     xp: Any
@@ -45,6 +157,7 @@ class Sight:
     bias: Any = None
     ids: Any = None
     like: Any = None
+    height: int | None = None
 
     @classmethod
     def of(cls, content: Any, bias: Any = None, ids: Any = None) -> Sight:
@@ -88,47 +201,59 @@ class Sight:
         return self.ids is not None and self.shape[0] == self.shape[1]
 
     @cached_property
-    def added(self) -> Any:
-        """The bias with an axis of heads, or None."""
-        return None if self.bias is None else self.xp.reshape(self.bias, (-1, *self.bias.shape[-2:]))
+    def blocks(self) -> tuple[slice, ...]:
+        """Slices of rows that are looked at one after the other."""
+        rows, height = self.shape[0], self.height or self.shape[0]
+        return tuple(slice(start, min(start + height, rows)) for start in range(0, rows, height))
+
+    def part(self, rows: slice) -> Part:
+        """What a block of rows sees.
+
+        Parameters
+        ----------
+        rows : slice
+            One of the blocks.
+
+        Returns
+        -------
+        Part
+            Kept, if there is no other block.
+        """
+        return self._whole if len(self.blocks) == 1 else Part(self, rows)
 
     @cached_property
-    def positional(self) -> Any:
-        """The bias where it is finite, or None where it only hides."""
-        if self.added is None:
-            return None
-        finite = self.xp.where(self.added > -self.xp.inf, self.added, self.xp.zeros_like(self.added))
-        return finite if bool(self.xp.any(finite != 0)) else None
+    def _whole(self) -> Part:
+        return Part(self, self.blocks[0])
 
     @cached_property
-    def seen(self) -> Any:
-        """Ones for what is seen, (heads, rows, tokens); None where all is."""
-        if self.added is None:
-            return None
-        numbers = self.xp.astype(self.added > -self.xp.inf, self.added.dtype)
-        return self.xp.broadcast_to(numbers, (numbers.shape[0], *self.shape))
+    def _counts(self) -> tuple[Any, Any]:
+        """Number of keys that each row sees, and of rows that see each key."""
+        if self.bias is None:
+            rows, tokens = self.shape
+            return tuple(self.new(self.xp.full, (1, n), float(other)) for n, other in ((rows, tokens), (tokens, rows)))
+        of_rows, of_columns = [], 0.0
+        for rows in self.blocks:
+            seen = self.part(rows).seen
+            of_rows.append(self.xp.sum(seen, axis=2))
+            of_columns = of_columns + self.xp.sum(seen, axis=1)
+        return self.xp.concat(of_rows, axis=-1), of_columns
 
-    @cached_property
+    @property
     def row_counts(self) -> Any:
         """Number of keys that each row sees, (heads, rows)."""
-        if self.seen is None:
-            return self.new(self.xp.full, (1, self.shape[0]), float(self.shape[1]))
-        return self.xp.sum(self.seen, axis=2)
+        return self._counts[0]
 
-    @cached_property
+    @property
     def column_counts(self) -> Any:
         """Number of rows that see each key, (heads, tokens)."""
-        if self.seen is None:
-            return self.new(self.xp.full, (1, self.shape[1]), float(self.shape[0]))
-        return self.xp.sum(self.seen, axis=1)
+        return self._counts[1]
 
     @cached_property
     def even(self) -> Any:
         """What each key gets from the rows that see it if these spread their attention evenly, (heads, tokens)."""
         shares = 1 / positive(self.row_counts)
-        if self.seen is None:
-            return self.xp.broadcast_to(shares[:, :1], (1, self.shape[1]))
-        return self.xp.matmul(shares[:, None, :], self.seen)[:, 0] / positive(self.column_counts)
+        sums = sum(self.part(rows).spread(shares[:, rows]) for rows in self.blocks)
+        return sums / positive(self.column_counts)
 
     @cached_property
     def busy(self) -> Any:
@@ -139,19 +264,6 @@ class Sight:
         return weights / self.xp.sum(weights, axis=-1, keepdims=True)
 
     @cached_property
-    def near(self) -> Any:
-        """Ones where a key is near its row and seen, (heads, rows, tokens)."""
-        band = self.xp.tril(self.xp.triu(self.new(self.xp.ones, self.shape), k=-NEAR), k=NEAR)
-        return band[None] if self.seen is None else band * self.seen
-
-    @cached_property
-    def same(self) -> Any:
-        """Ones where another key has the row's own token and is seen, (heads, rows, tokens)."""
-        equal = self.xp.astype(self.ids[:, None] == self.ids[None, :], self.row_counts.dtype)
-        equal = equal - self.new(self.xp.eye, self.shape[0])
-        return equal[None] if self.seen is None else equal * self.seen
-
-    @cached_property
     def stripes(self) -> Any:
         """Share of the busy rows that have a key at each offset up to half of the tokens, (heads, offsets)."""
         reach = self.shape[1] // 2
@@ -160,24 +272,6 @@ class Sight:
         later = self.xp.flip(up[:, self.shape[0] - 1 - reach :], axis=-1)  # offset k >= 0: rows up to T - 1 - k
         earlier = self.xp.flip(down[:, 1 : reach + 1], axis=-1)  # offset -k: rows from k on
         return self.xp.clip(self.xp.concat([earlier, later], axis=-1), 1e-9, None)
-
-    def total(self, values: Any) -> Any:
-        """Sums over the keys that each row sees.
-
-        Parameters
-        ----------
-        values : array of shape (heads, tokens)
-            A number for each key.
-
-        Returns
-        -------
-        array of shape (heads, rows)
-            The sums.
-        """
-        if self.seen is None:
-            sums = self.xp.sum(values, axis=-1, keepdims=True)
-            return self.xp.broadcast_to(sums, (values.shape[0], self.shape[0]))
-        return self.xp.matmul(self.seen, values[..., None])[..., 0]
 
 
 def positive(values: Any) -> Any:

@@ -6,7 +6,7 @@ none of the keys may take its part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from bulkedge.errors import DomainError
+from bulkedge.masks import Mask
 from bulkedge.models.listening import Asked
+from bulkedge.models.visible import SOME, Visible
 
 OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states")
 """Arguments by which attention modules are given the sequence that they look at, where it is not their own."""
@@ -40,7 +42,7 @@ class Layer:
         Of booleans, who may look at whom, or of numbers that are added to the scores; it broadcasts to (batch, heads,
         rows, tokens).
     causal : bool
-        Whether a row sees what comes before it and itself; there is no mask then.
+        Whether a row sees what comes before it and itself; there is no mask then, and nothing beside it.
     scale : float
         Factor of the scores.
     cross : bool
@@ -49,6 +51,8 @@ class Layer:
         Scores s become ``softcap tanh(s / softcap)`` before the mask is added; None for no cap.
     sinks : Tensor of shape (heads,) or None
         Scores of a key without a value that all rows of a head see; None where there is none.
+    beside : Visible or None
+        What hides keys beside the mask, where it is not plainly causal: the future, or what is outside of a window.
     """
 
     name: str
@@ -60,6 +64,20 @@ class Layer:
     cross: bool = False
     softcap: float | None = None
     sinks: Tensor | None = None
+    beside: Visible | None = None
+
+    @property
+    def structure(self) -> Mask | None:
+        """Who sees whom, if a rule says so: all, the past, or a window of it; None behind any other mask."""
+        rows, tokens = self.query.shape[-2], self.key.shape[-2]
+        if self.causal:
+            return Mask.causal(tokens)
+        if self.mask is not None:
+            return None
+        if self.beside is None:
+            return Mask.cross(rows, tokens)
+        plain = self.beside.causal and rows == tokens
+        return Mask.window(tokens, self.beside.window or tokens) if plain else None
 
     def capped(self, scores: Tensor) -> Tensor:
         """Scores of queries and keys as the softmax gets them, before the mask is added.
@@ -76,24 +94,36 @@ class Layer:
         """
         return scores if self.softcap is None else self.softcap * (scores / self.softcap).tanh()
 
-    def bias(self) -> Tensor | None:
+    def bias(self, rows: slice | None = None) -> Tensor | None:
         """What is added to the scores: positional terms, and minus infinity for keys that a row does not see.
+
+        Parameters
+        ----------
+        rows : slice, optional
+            Some rows, from the first to before the last; all unless given.
 
         Returns
         -------
         Tensor or None
             In double precision; it broadcasts to (batch, heads, rows, tokens). None where nothing is added.
         """
-        if self.causal:
-            rows, tokens = self.query.shape[-2], self.key.shape[-2]
-            unseen = self.query.new_ones(rows, tokens).bool().tril(tokens - rows).logical_not()
-            return self.query.new_zeros(rows, tokens).double().masked_fill(unseen, -float("inf"))
-        if self.mask is None:
-            return None
-        if not self.mask.is_floating_point():
-            return self.query.new_zeros(()).double().masked_fill(self.mask.bool().logical_not(), -float("inf"))
-        lowest = torch.finfo(self.mask.dtype).min / 2  # what transformers writes where nothing may be seen
-        return self.mask.double().masked_fill(self.mask <= lowest, -float("inf"))
+        count, tokens = self.query.shape[-2], self.key.shape[-2]
+        rows = slice(0, count) if rows is None else rows
+        found = None if self.mask is None else self._mask(rows)
+        rule = Visible(None, causal=True, window=None, rows=count, keys=tokens) if self.causal else self.beside
+        if rule is None:
+            return found
+        numbers = torch.arange(rows.start, rows.stop, device=self.query.device)
+        unseen = rule.bias(numbers)[1][0, 0].logical_not()
+        found = self.query.new_zeros(()).double() if found is None else found
+        return found.masked_fill(unseen, -float("inf"))
+
+    def _mask(self, rows: slice) -> Tensor:
+        """The mask as numbers that are added, of some rows."""
+        mask = _cut(self.mask, rows)
+        if not mask.is_floating_point():
+            return self.query.new_zeros(()).double().masked_fill(mask.bool().logical_not(), -float("inf"))
+        return mask.double().masked_fill(~_shown(mask), -float("inf"))
 
     def attention(self) -> Tensor:
         """The attention matrices, in double precision.
@@ -150,34 +180,57 @@ def layer_of(asked: Asked, named: Mapping[str, Any]) -> Layer:
     cross = any(named.get(each) is not None for each in OTHER_SEQUENCE)
     cross = cross or call.query.shape[2] != call.key.shape[2]
     key = call.key.repeat_interleave(groups, dim=1)
-    mask, causal = _mask(asked)
-    return Layer(asked.name, call.query, key, mask, causal, call.scale, cross, asked.softcap, asked.sinks)
+    mask, causal, beside = _mask(asked)
+    return Layer(asked.name, call.query, key, mask, causal, call.scale, cross, asked.softcap, asked.sinks, beside)
 
 
-def _mask(asked: Asked) -> tuple[Tensor | None, bool]:
-    """All that hides keys or is added to their scores as one mask, and whether that is plainly causal, without a mask.
+def _mask(asked: Asked) -> tuple[Tensor | None, bool, Visible | None]:
+    """The mask, whether all is plainly causal, without a mask, and what hides keys beside the mask otherwise.
 
-    Some implementations write a mask out that hides nothing, or just the future, and others do not.
+    Some implementations write a mask out that hides nothing, just the future, or what is outside of a window, and
+    others do not.
     """
     call = asked.call
     mask, rows, keys = call.mask, call.query.shape[2], call.key.shape[2]
-    past = call.query.new_ones(rows, keys).bool().tril(keys - rows)
-    windowed = asked.window is not None and asked.window < keys
-    seen = past if call.causal else torch.ones_like(past)
-    if windowed:
-        seen = seen.triu(keys - rows - (asked.window or 0) + 1)
-    if mask is not None and mask.is_floating_point():
-        shown = mask > torch.finfo(mask.dtype).min / 2  # transformers writes the least number where nothing is seen
-        if bool(mask.masked_fill(~shown, 0.0).any()):
-            return mask.masked_fill(~seen, -float("inf")), False
-        mask = shown
-    if mask is not None:
-        seen = mask.bool() & seen if call.causal or windowed else mask.bool()
-    if bool(seen.all()):
-        return None, False
-    if rows == keys and bool((seen == past).all()):
-        return None, True
-    return seen, False
+    window = None if asked.window is None or asked.window >= keys else asked.window
+    rule = Visible(None, call.causal, window, rows, keys)
+    if mask is not None and not _adds(mask):
+        if all(bool(_shown(each).all()) for each, _ in _blocks(mask)):
+            mask = None
+        elif rule.alike and rows == keys and mask.shape[-2] == rows:
+            width = int(_shown(mask[..., -1, :]).reshape(-1, keys)[0].sum())
+            written = Visible(None, causal=True, window=None if width == keys else width, rows=rows, keys=keys)
+            if all(bool((_shown(each) == written.bias(numbers)[1]).all()) for each, numbers in _blocks(mask)):
+                mask, rule = None, written
+    if mask is None and rows == keys and rule.causal and rule.window is None:
+        return None, True, None
+    return mask, False, None if rule.alike else rule
+
+
+def _blocks(mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of a mask, some at a time, and their numbers."""
+    rows = mask.shape[-2]
+    height = max(1, SOME * rows // mask.numel())
+    for start in range(0, rows, height):
+        numbers = torch.arange(start, min(start + height, rows), device=mask.device)
+        yield _cut(mask, slice(start, start + height)), numbers
+
+
+def _cut(mask: Any, rows: slice) -> Any:
+    """Some rows of a mask, which may have one for all."""
+    return mask if mask.shape[-2] == 1 else mask[..., rows, :]
+
+
+def _shown(mask: Tensor) -> Tensor:
+    """Booleans: transformers writes the least number where nothing is seen."""
+    return mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask.bool()
+
+
+def _adds(mask: Tensor) -> bool:
+    """Whether a mask adds something to scores that it shows."""
+    if not mask.is_floating_point():
+        return False
+    return any(bool((each.masked_fill(~_shown(each), 0.0) != 0).any()) for each, _ in _blocks(mask))
 
 
 def check_weights(layer: Layer, asked: Asked) -> None:
@@ -202,10 +255,10 @@ def check_weights(layer: Layer, asked: Asked) -> None:
         return
     rows = torch.linspace(0, shape[2] - 1, min(COMPARED_ROWS, shape[2]), device=weights.device).long()
     scores = layer.capped(layer.scale * (layer.query[:1, :, rows].double() @ layer.key[:1].double().mT))
-    bias = layer.bias()
-    if bias is not None:
-        bias = bias[:1] if bias.ndim == 4 else bias
-        scores = scores + (bias[..., rows, :] if bias.shape[-2] > 1 else bias)
+    for place, row in enumerate(rows.tolist()):
+        bias = layer.bias(slice(row, row + 1))
+        if bias is not None:
+            scores[:, :, place] += (bias[:1] if bias.ndim == 4 else bias)[..., 0, :]
     found, own = with_sinks(scores, layer.sinks), weights[:1, :, rows].double()
     largest = 1 + abs(layer.scale) * layer.query[:1].norm(dim=-1).max() * layer.key[:1].norm(dim=-1).max()
     allowed = ROUNDINGS * max(_unit(each) for each in (weights, layer.query)) * float(largest)

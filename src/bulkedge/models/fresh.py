@@ -253,7 +253,7 @@ def draw_fresh(visit: Visit, ids: Any, betas: Real, draws: int, generator: Any) 
                 f"{layer.name}: queries are not made by linear maps inside of the attention module, so there are no "
                 "fresh weights to compare with; use draws=0"
             )
-        found.extend(for_heads(_at_several, layer, ids, grid[done:]))
+        found.extend(for_heads(_at_several, layer, ids, grid[done:], "fresh heads"))
         done = sum(len(each[COORDINATE]) for each in found)
     joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
     # a sink may hide a step
@@ -273,24 +273,33 @@ def _grid(betas: Real, draws: int) -> Real:
 
 def _at_several(scores: Scores, grid: Real) -> dict[str, Real]:
     """Numbers of heads at several inverse temperatures each, (heads, grid)."""
-    cold = scores.products / spread(scores.products, scores.sight)[:, None, None]
-    betas = cold.new_tensor(grid)
-    points = [compared(_tempered(cold, betas[:, place], scores), scores.sight) for place in range(grid.shape[1])]
+    one = spread(scores.products, scores.sight)
+    points = [_at(scores, _factors(scores, one, one.new_tensor(betas))) for betas in grid.T]
     return {name: np.stack([each[name] for each in points], axis=1) for name in points[0]}
 
 
-def _tempered(cold: Tensor, betas: Tensor, scores: Scores) -> Tensor:
-    """Scores of heads at an inverse temperature each, from those at one, (heads, rows, tokens).
+def _at(scores: Scores, factors: Tensor) -> dict[str, Real]:
+    """Numbers of heads whose queries and keys are heated by a factor each."""
+    return compared(_heated(scores, factors), scores.sight, scores.operator(factors))
+
+
+def _heated(scores: Scores, factors: Tensor) -> Callable[[slice], Tensor]:
+    """Scores of rows of such heads, (heads, rows, tokens)."""
+    return lambda rows: scores.layer.capped(factors[:, None, None] * scores.products(rows))
+
+
+def _factors(scores: Scores, one: Tensor, betas: Tensor) -> Tensor:
+    """Factors that bring heads to an inverse temperature each, from the one that they have.
 
     The layer caps what comes out of queries and keys, so these are heated until the capped scores are as hot as wanted,
     or as the cap allows.
     """
-    factors = betas
+    factors = betas / one
     if scores.layer.softcap is not None:
         for _ in range(HEATINGS):
-            reached = spread(scores.layer.capped(factors[:, None, None] * cold), scores.sight)
+            reached = spread(_heated(scores, factors), scores.sight)
             factors = factors * (betas / reached).clamp(max=APART**2)
-    return scores.layer.capped(factors[:, None, None] * cold)
+    return factors
 
 
 def spectral_distance(spectrum: Real, reference: Real) -> Real:

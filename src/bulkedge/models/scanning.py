@@ -208,28 +208,37 @@ def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
     """Measures and pictures of the heads of a layer."""
 
     def read(scores: Scores) -> dict[str, Any]:
-        content, sight = scores.content, scores.sight
-        if not bool(content.isfinite().all()):
+        # products in double precision do not overflow, if those of the largest entries do not
+        largest = [each.abs().amax() for each in scores.factors]
+        if not bool((largest[0] * largest[1] * scores.factors[0].shape[-1]).isfinite()):
             raise DomainError(
                 f"{layer.name}: scores are not all finite; if the model runs in half precision, try single"
             )
         factors = scores.factors if layer.softcap is None else None  # capped scores are no products
-        found = measured(content, sight=sight, factors=factors, sink_scores=scores.sinks)
-        added = content if sight.added is None else content + sight.added
-        return found | {"picture": _picture(with_sinks(added, scores.sinks))}
+        options = {"sight": scores.sight, "factors": factors, "sink_scores": scores.sinks}
+        found = measured(scores.content, **options, operator=scores.operator())
+        return found | {"picture": _picture(scores)}
 
     parts = for_heads(read, layer, ids)
     return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
 
 
-def _picture(attention: Tensor) -> np.ndarray[Any, Any]:
+def _picture(scores: Scores) -> np.ndarray[Any, Any]:
     """Small pictures of attention matrices: means over blocks, on a square-root scale, 255 for the largest."""
-    from torch.nn.functional import adaptive_avg_pool2d
+    import torch
+    from torch.nn.functional import adaptive_avg_pool1d
 
-    size = (min(PICTURE, attention.shape[1]), min(PICTURE, attention.shape[2]))
-    means = adaptive_avg_pool2d(attention[:, None], size)[:, 0]
+    size = tuple(min(PICTURE, each) for each in scores.sight.shape)
+
+    def narrow(rows: slice) -> Tensor:
+        added = scores.sight.part(rows).added
+        content = scores.content(rows) if added is None else scores.content(rows) + added
+        return adaptive_avg_pool1d(with_sinks(content, scores.sinks), size[1])
+
+    means = torch.cat([narrow(rows) for rows in scores.sight.blocks], dim=1)
+    means = adaptive_avg_pool1d(means.mT, size[0]).mT
     shades = (means / means.amax(dim=(1, 2), keepdim=True)).sqrt().mul(255).round()
-    found = np.zeros((len(attention), PICTURE, PICTURE), dtype=np.uint8)
+    found = np.zeros((len(means), PICTURE, PICTURE), dtype=np.uint8)
     spread = [np.arange(PICTURE) * each // PICTURE for each in size]
     found[:] = as_numpy(shades).astype(np.uint8)[:, spread[0]][:, :, spread[1]]
     return found

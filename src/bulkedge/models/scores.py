@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from array_api_compat import array_namespace
 
 from bulkedge.heads.sight import Sight
+from bulkedge.heads.singular import COMPUTED
+from bulkedge.progress import track
+from bulkedge.spectra.operators import AttentionOperator, Operator
 from bulkedge.threads import one_thread
 
 if TYPE_CHECKING:
@@ -18,30 +21,77 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AT_ONCE = {"cpu": 2**20, "elsewhere": 2**26}
-"""Scores at a time: what a processor's cache holds, or what keeps a GPU busy."""
+"""Scores at a time: what a processor's cache holds, or what keeps a GPU busy. A head that has more is read in blocks of
+rows."""
 
 
 class Scores(NamedTuple):
-    """Heads of the first sequence of a layer."""
+    """Some heads of the first sequence of a layer."""
 
-    products: Tensor
-    """``scale q . k`` in double precision, (heads, rows, tokens)."""
-    sight: Sight
-    """Who sees whom, and what is added to the scores."""
-    factors: tuple[Tensor, Tensor]
-    """Queries with the scale, and keys: their products are those."""
     layer: Layer
-    """Of which these are some heads."""
+    sight: Sight
+    """Who sees whom, and what is added to the scores; its blocks are the rows that are held at a time."""
+    factors: tuple[Tensor, Tensor]
+    """Queries with the scale, (heads, rows, dim), and keys, in double precision."""
     sinks: Tensor | None
     """Scores of sinks outside of the keys, one a head, or None."""
 
-    @property
-    def content(self) -> Tensor:
-        """The products, under the cap of the layer if it has one."""
-        return self.layer.capped(self.products)
+    def products(self, rows: slice = slice(None)) -> Tensor:
+        """``scale q . k`` of some rows.
+
+        Parameters
+        ----------
+        rows : slice, optional
+            Which; all unless given.
+
+        Returns
+        -------
+        Tensor of shape (heads, rows, tokens)
+            In double precision.
+        """
+        return self.factors[0][:, rows] @ self.factors[1].mT
+
+    def content(self, rows: slice = slice(None)) -> Tensor:
+        """The products, under the cap of the layer if it has one.
+
+        Parameters
+        ----------
+        rows : slice, optional
+            Which; all unless given.
+
+        Returns
+        -------
+        Tensor of shape (heads, rows, tokens)
+            What the softmax gets, before anything is added.
+        """
+        return self.layer.capped(self.products(rows))
+
+    def operator(self, times: Tensor | None = None) -> Callable[[int], Operator] | None:
+        """Operators of the attention matrices, where the library has one for such scores.
+
+        Parameters
+        ----------
+        times : Tensor of shape (heads,), optional
+            Factors of the scores of each head.
+
+        Returns
+        -------
+        callable or None
+            Takes the number of a head to its operator. None for scores under a cap, or behind a mask that no rule says:
+            products with those are made by blocks of rows.
+        """
+        mask = self.layer.structure
+        if mask is None or self.layer.softcap is not None:
+            return None
+        query, key = self.factors
+        query = query if times is None else times[:, None, None] * query
+        kind = query.dtype if query.device.type == "cpu" else query.new_empty(0).float().dtype
+        return lambda head: AttentionOperator(query[head].to(kind), key[head].to(kind), 1.0, mask)
 
 
-def for_heads(work: Callable[..., T], layer: Layer, ids: Any = None, along: Any = None) -> list[T]:
+def for_heads(
+    work: Callable[..., T], layer: Layer, ids: Any = None, along: Any = None, label: str = "heads"
+) -> list[T]:
     """Do something with the scores of the heads of a layer; on a processor, with as many at once as torch has threads.
 
     Parameters
@@ -54,6 +104,8 @@ def for_heads(work: Callable[..., T], layer: Layer, ids: Any = None, along: Any 
         Token of every position, where rows and keys are of one sequence.
     along : array, optional
         A row for every head, from the first on; heads that have none are left out.
+    label : str, optional
+        What to call the heads in the progress, which is told where there are so many tokens that a head takes a while.
 
     Returns
     -------
@@ -68,6 +120,8 @@ def for_heads(work: Callable[..., T], layer: Layer, ids: Any = None, along: Any 
         scores = portions.scores(heads)
         return work(scores) if along is None else work(scores, along[heads])
 
+    if portions.long:
+        return [portion(each) for each in track(portions.slices, f"{label} of {layer.name}")]
     if layer.query.device.type != "cpu":
         return [portion(each) for each in portions.slices]
     workers = torch.get_num_threads()
@@ -81,26 +135,51 @@ class _Portions(NamedTuple):
 
     layer: Layer
     ids: Any
-    bias: Any
+    height: int
+    """Rows that are held at a time."""
     shared: Sight | None
+    """None where heads do not see the same."""
     slices: tuple[slice, ...]
 
     @classmethod
     def of(cls, layer: Layer, ids: Any, limit: int | None) -> _Portions:
         heads, rows, tokens = layer.query.shape[1], layer.query.shape[2], layer.key.shape[2]
         count = heads if limit is None else min(limit, heads)
-        step = max(1, AT_ONCE["cpu" if layer.query.device.type == "cpu" else "elsewhere"] // (rows * tokens))
-        bias = layer.bias()
-        bias = bias[0] if bias is not None and bias.ndim == 4 else bias
-        apart = bias is not None and bias.ndim == 3 and bias.shape[0] > 1
-        like = layer.query[0, :1, :1, :1].double()
-        shared = None if apart else Sight(array_namespace(like), (rows, tokens), bias, ids, like)
+        most = AT_ONCE["cpu" if layer.query.device.type == "cpu" else "elsewhere"]
+        step = 1 if max(rows, tokens) > COMPUTED else max(1, most // (rows * tokens))
+        height = max(1, min(rows, most // tokens))
+        first = _bias(layer, slice(0, 1))
+        apart = first is not None and first.ndim == 3 and first.shape[0] > 1
+        shared = None if apart else _sight(layer, ids, height, None)
         slices = tuple(slice(start, min(start + step, count)) for start in range(0, count, step))
-        return cls(layer, ids, bias, shared, slices)
+        return cls(layer, ids, height, shared, slices)
+
+    @property
+    def long(self) -> bool:
+        """Whether heads are done one after the other, each with all threads."""
+        return max(self.layer.query.shape[2], self.layer.key.shape[2]) > COMPUTED
 
     def scores(self, heads: slice) -> Scores:
         query, key = self.layer.scale * self.layer.query[0, heads].double(), self.layer.key[0, heads].double()
-        products = query @ key.mT
-        sight = self.shared or Sight.of(products, self.bias[heads], self.ids)
+        sight = self.shared or _sight(self.layer, self.ids, self.height, heads)
         sinks = None if self.layer.sinks is None else self.layer.sinks[heads].double()
-        return Scores(products, sight, (query, key), self.layer, sinks)
+        return Scores(self.layer, sight, (query, key), sinks)
+
+
+def _bias(layer: Layer, rows: slice) -> Any:
+    """What is added to the scores of some rows of the first sequence."""
+    bias = layer.bias(rows)
+    return bias[0] if bias is not None and bias.ndim == 4 else bias
+
+
+def _sight(layer: Layer, ids: Any, height: int, heads: slice | None) -> Sight:
+    """Who sees whom, for all heads or some."""
+    like = layer.query[0, :1, :1, :1].double()
+    shape = (layer.query.shape[2], layer.key.shape[2])
+
+    def bias(rows: slice) -> Any:
+        found = _bias(layer, rows)
+        return found if heads is None else found[heads]
+
+    hidden = _bias(layer, slice(0, 1)) is not None
+    return Sight(array_namespace(like), shape, bias if hidden else None, ids, like, height)
