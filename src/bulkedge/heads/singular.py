@@ -22,12 +22,14 @@ from bulkedge.heads.sight import positive
 from bulkedge.spectra.dense import Spectrum
 from bulkedge.spectra.matrix_free import QUANTILES, operator_spectrum
 from bulkedge.spectra.operators import MapOperator, Operator
+from bulkedge.spectra.stopping import MostSteps, Reached
 from bulkedge.spectra.top import top_singular
 
 COMPUTED = 4096
 """Rows or tokens up to which all singular values are computed; more are estimated from products."""
-TOLERANCE = 0.01
-"""Kolmogorov distance within which the distribution of more than that is wanted."""
+TOLERANCE, STEPS = 0.02, 24
+"""Kolmogorov distance within which the distribution of more than that is wanted, and steps after which what was reached
+is taken, with its error: spectra that pile up at zero, as those of causal heads, would take many more."""
 RESIDUAL = 1e-3
 """Error of the largest singular values that is allowed then, as a part of the largest."""
 LEVELS = np.linspace(0.0, 1.0, 257)
@@ -232,7 +234,7 @@ def _estimated(operator: Operator, total: float) -> tuple[dict[str, Any], Real]:
     with warnings.catch_warnings():
         # what is not reached is told beside the numbers
         warnings.simplefilter("ignore", AccuracyWarning)
-        found = operator_spectrum(operator, TOLERANCE)
+        found = operator_spectrum(operator, TOLERANCE, stop=Reached(TOLERANCE) | MostSteps(STEPS))
     shares = found.weights * found.values**2
     shares = shares[shares > 0] / shares.sum()
     logs = np.log(shares / (found.size * found.weights[-len(shares) :]))

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TOKENS, DRAWS = Integers(16, 2**15), Integers(0, 10_000)
+USUAL = 512
+"""Tokens of a text that are read unless others are asked for; who asks for more is told where there are fewer."""
 FEWEST_DRAWS = 5
 COUNTED = 8
 """Tokens that are enough to count layers."""
@@ -54,7 +56,7 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
     inputs_or_texts: Any = None,
     *,
     tokenizer: Any = None,
-    tokens: int = 512,
+    tokens: int = USUAL,
     layers: Iterable[int] | None = None,
     draws: int = 19,
     probe: bool = True,
@@ -76,7 +78,9 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
     tokenizer : callable, optional
         For texts; that of the loaded model by default.
     tokens : int, optional
-        How many tokens of each text are read at most.
+        How many tokens of each text are read at most. Beyond 4096 nothing of the size tokens by tokens is formed: rows
+        are read in blocks, and spectra estimated from products, with their error in ``spectrum_error``
+        (:mod:`bulkedge.heads.singular`).
     layers : iterable of int, optional
         Which attention modules, in the order in which they are called; all by default.
     draws : int, optional
@@ -100,11 +104,23 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
     ------
     DomainError
         If nothing can be read, or no attention is seen.
+
+    Warns
+    -----
+    RegimeWarning
+        If more than the usual number of tokens was asked for, and no text has as many; or if the model has no positions
+        for as many as there are.
     """
     tokens, draws = check_sizes(tokens, draws)
     rng = np.random.default_rng(rng)
     model, tokenizer, own_title = _loaded(model, tokenizer)
-    passages = _fitting(model, sequences(_given(inputs_or_texts, tokenizer, model), tokenizer, tokens))
+    passages = sequences(_given(inputs_or_texts, tokenizer, model), tokenizer, tokens)
+    longest = max(each.length for each in passages)
+    if max(USUAL, longest) < tokens and longest:
+        warnings.warn(
+            f"tokens = {tokens}, but the longest text has {longest}: no more were read", RegimeWarning, stacklevel=2
+        )
+    passages = _fitting(model, passages)
     with _placed(model, device) as model:
         reader = _Reader(model, None if layers is None else frozenset(layers), draws, rng)
         readings = [reader.read(passage) for passage in passages]

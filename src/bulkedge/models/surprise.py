@@ -109,7 +109,8 @@ def p_values(layers: Sequence[Beside]) -> dict[str, Real]:
         found[f"p_{name}"] = _tail(heads, fresh)
         if np.isnan(heads).all():
             continue
-        common = np.nanquantile(np.concatenate([each.ravel() for each in fresh]), COMMON)
+        # where fresh heads differ by rounding alone, heads that do so too are no surprise beside them
+        common = max(np.nanquantile(np.concatenate([each.ravel() for each in fresh]), COMMON), STILL)
         top = np.fmax(top, heads / common)
         fresh_top = [np.fmax(one, each / common) for one, each in zip(fresh_top, fresh, strict=True)]
     found["p"] = _tail(np.asarray(top), fresh_top)

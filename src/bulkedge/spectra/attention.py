@@ -18,16 +18,19 @@ from typing import Any
 import numpy as np
 
 from bulkedge.arrays import as_numpy
+from bulkedge.domains import shown
 from bulkedge.errors import DomainError
 from bulkedge.masks import FullMask, Mask, MaskOrName, mask_for
 from bulkedge.spectra.dense import floating, spectrum
 from bulkedge.spectra.operators import AttentionOperator
 
+TOLERANCE = 0.01
+"""Kolmogorov distance within which the distribution of an operator is wanted, unless another is given."""
 ROW_SUMS = 0.02
 """How far the sum of a row may be from one: half precision passes, dropout and attention sinks outside do not."""
 
 
-def attention_spectrum(attention: Any, mask: str | Mask = "full") -> Any:
+def attention_spectrum(attention: Any, mask: str | Mask = "full", *, tolerance: float | None = None) -> Any:
     """Squared singular values of ``sqrt(keys) (A - C)``, C the mean matrix of the mask.
 
     That is the matrix of :class:`~bulkedge.laws.attention.AttentionLaw`, :class:`~bulkedge.laws.finite_head.
@@ -37,15 +40,18 @@ def attention_spectrum(attention: Any, mask: str | Mask = "full") -> Any:
     ----------
     attention : array of shape (..., queries, keys) or AttentionOperator
         Attention weights of one head, or of a batch of heads: rows sum to one. NumPy or torch. Of an operator, which
-        has a mask of its own, the distribution is estimated to a Kolmogorov distance of 0.01; see
-        :func:`~bulkedge.spectrum`, which takes ``keys**0.5 * op.centred()`` with another tolerance.
+        has a mask of its own, the distribution is estimated; see :func:`~bulkedge.spectrum`.
     mask : {"full", "causal"} or Mask
         Who attends to whom. A mask that does not fit the matrix is refused: the wrong mean makes outliers of its own.
+    tolerance : float, optional
+        For an operator: Kolmogorov distance within which the distribution is wanted; 0.01 by default. All values of a
+        matrix that is written out are computed, so that it takes none.
 
     Returns
     -------
     Spectrum or Spectra
-        Squared singular values; a batch of them where there are leading axes.
+        Squared singular values; a batch of them where there are leading axes. ``error`` of an estimated one says what
+        was reached.
 
     Examples
     --------
@@ -58,7 +64,13 @@ def attention_spectrum(attention: Any, mask: str | Mask = "full") -> Any:
     if isinstance(attention, AttentionOperator):
         if not (isinstance(mask, str) and mask == "full") and mask_for(mask, attention.shape[-2]) != attention.mask:
             raise DomainError(f"mask = {mask!r} is not that of {attention!r}, which has its own")
-        return spectrum(attention.shape[-1] ** 0.5 * attention.centred()).squared()
+        wanted = TOLERANCE if tolerance is None else tolerance
+        return spectrum(attention.shape[-1] ** 0.5 * attention.centred(), tolerance=wanted).squared()
+    if tolerance is not None:
+        raise DomainError(
+            f"tolerance = {shown(tolerance)} is for an AttentionOperator: all singular values of a matrix that is "
+            "written out are computed"
+        )
     weights = floating("attention", attention)
     if weights.ndim < 2:
         raise DomainError(f"attention must have shape (..., queries, keys); got {tuple(weights.shape)}")
