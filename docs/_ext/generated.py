@@ -1,9 +1,12 @@
 """Pages, or parts of pages, that are written from the package when the documentation is built: parameters, gallery.
 
-A page has a line ``<!-- parameters -->`` or ``<!-- gallery -->`` where the part goes.
+A page has a line ``<!-- parameters -->``, ``<!-- gallery -->`` or ``<!-- operator_gpu -->`` where the part goes; the
+last is of a measurement on a GPU, which is made elsewhere and kept in ``docs/benchmarks``.
 """
 
 import inspect
+import json
+import sys
 from collections.abc import Callable
 from dataclasses import MISSING
 from pathlib import Path
@@ -14,6 +17,8 @@ from bulkedge.studies.base import Study, studies
 
 REPRODUCED = Path(__file__).parents[1] / "figures" / "reproduced"
 """Where ``make docs`` has the studies reproduced, at their quick sizes."""
+OPERATOR_GPU = Path(__file__).parents[1] / "benchmarks" / "operator_gpu.json"
+"""What ``python -m benchmarks.operator_gpu --json`` wrote."""
 PAPERS = {
     "laws": "What every paper stands on",
     "equivalence": "Gaussian equivalence",
@@ -76,7 +81,25 @@ def _thumbnail(name: str, study: type[Study]) -> str:
     return f"::::{{figure}} {picture}\n:alt: {shows.replace('`', '')}\n:width: 100%\n\n`{name}`: {shows}\n::::\n"
 
 
-PARTS: dict[str, Callable[[], str]] = {"<!-- parameters -->": parameter_tables, "<!-- gallery -->": gallery}
+def operator_gpu() -> str:
+    """Spectra of operators on a GPU, as far as they were measured: where and when, a table, or that there is none."""
+    if not OPERATOR_GPU.exists():
+        return "*It has not been measured for this version: there is no table of it here.*"
+    sys.path.append(str(OPERATOR_GPU.parents[2]))
+    from benchmarks.operator_gpu_page import spectra
+
+    numbers = json.loads(OPERATOR_GPU.read_text())
+    where = (
+        f"*Measured on {numbers['date']} on {numbers['device']}, torch {numbers['torch']}; it is not run again here.*"
+    )
+    return f"{where}\n\n{spectra(numbers['spectra']).markdown().partition(chr(10))[2]}"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "<!-- parameters -->": parameter_tables,
+    "<!-- gallery -->": gallery,
+    "<!-- operator_gpu -->": operator_gpu,
+}
 
 
 def filled(text: str) -> str:

@@ -67,7 +67,11 @@ class Sizes(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, arguments=(), named=None):
         answer = function(*arguments, **(named or {}))
-        sizes = [each.untyped_storage().nbytes() // each.itemsize for each in tree_leaves(answer) if isinstance(each, torch.Tensor)]
+        sizes = [
+            each.untyped_storage().nbytes() // each.itemsize
+            for each in tree_leaves(answer)
+            if isinstance(each, torch.Tensor)
+        ]
         self.largest = max([self.largest, *sizes])
         return answer
 

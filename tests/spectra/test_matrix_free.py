@@ -73,6 +73,21 @@ def test_attention_spectrum_takes_operators():
         be.attention_spectrum(operator, be.Mask.window(300, 5))
 
 
+def test_attention_spectrum_passes_a_tolerance_on():
+    """To operators; a matrix that is written out has no use for one, and says so."""
+    query, key = np.random.default_rng(1).standard_normal((2, 300, 32))
+    operator = be.AttentionOperator(query, key)
+    rough = be.attention_spectrum(operator, tolerance=0.1)
+    same = be.spectrum(300**0.5 * operator.centred(), tolerance=0.1).squared()
+    np.testing.assert_array_equal(rough.values, same.values)
+    assert 0 < rough.error <= 0.1
+    assert len(be.attention_spectrum(operator)) != len(rough)  # at 0.01 all three hundred values are found
+    with pytest.raises(be.DomainError, match="is for an AttentionOperator"):
+        be.attention_spectrum(operator.dense(), tolerance=0.1)
+    with pytest.raises(be.DomainError, match="tolerance = 2"):
+        be.attention_spectrum(operator, tolerance=2)
+
+
 @pytest.mark.parametrize("shape", [(150, 40), (40, 150), (7, 1), (1, 1)])
 def test_rectangles(shape):
     matrix = np.random.default_rng(2).standard_normal(shape)
