@@ -42,11 +42,11 @@ def number(value: Any) -> str:
 def spectra(lines: list[dict[str, Any]]) -> Table:
     """Time, memory, stated error and distances of every spectrum."""
     headings = ["head", "tokens", "time", "memory", "stated error", *DISTANCES.values(), "below the floor"]
-    note = "Distances are Kolmogorov distances of the squared singular values; the stated error is at a confidence of 0.9. "
-    note += (
-        "The matrix itself is decomposed where it fits. Where the last column says so, values that are too close to "
+    note = (
+        "Distances are Kolmogorov distances of the squared singular values; the stated error is at a confidence of "
+        "0.9. The matrix itself is decomposed where it fits. Where the last column says so, values that are too close "
+        "to zero are counted and not told apart."
     )
-    note += "zero are counted and not told apart."
     found = Table("Spectra", headings, note)
     for each in lines:
         memory = number(each.get("GiB"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,12 @@ from bulkedge.arrays import Real, as_numpy
 from bulkedge.errors import AccuracyWarning
 from bulkedge.heads.passes import AllKeys, Attention, OtherKeys
 from bulkedge.heads.sight import positive
+from bulkedge.progress import tell
 from bulkedge.spectra.dense import Spectrum
 from bulkedge.spectra.matrix_free import QUANTILES, operator_spectrum
 from bulkedge.spectra.operators import MapOperator, Operator
 from bulkedge.spectra.stopping import MostSteps, Reached
+from bulkedge.spectra.top import STEPS as TOP_STEPS
 from bulkedge.spectra.top import top_singular
 
 COMPUTED = 4096
@@ -223,6 +226,24 @@ def _between(operator: Operator, left: Any, right: Any, head: int) -> Operator:
     )
 
 
+def _told(operator: Operator) -> Operator:
+    """The same operator, which tells how many products with it were made: of many tokens each takes a while."""
+    done, most = count(1), 2 * (STEPS + TOP_STEPS)
+
+    def tell_product() -> None:
+        tell("products of a head", min(next(done), most), most)
+
+    def forward(block: Any) -> Any:
+        tell_product()
+        return operator @ block
+
+    def backward(block: Any) -> Any:
+        tell_product()
+        return operator.T @ block
+
+    return MapOperator(forward, backward, (operator.shape[-2], operator.shape[-1]), operator.like)
+
+
 def _largest(operator: Operator) -> Real:
     """The two largest values, smaller first, to :data:`RESIDUAL` of the largest."""
     return top_singular(operator, 2, RESIDUAL).values[::-1]
@@ -230,6 +251,7 @@ def _largest(operator: Operator) -> Real:
 
 def _estimated(operator: Operator, total: float) -> tuple[dict[str, Any], Real]:
     """Ranks and spectrum of one matrix, of which the sum of squares is known, from products; and its largest values."""
+    operator = _told(operator)
     largest = _largest(operator)
     with warnings.catch_warnings():
         # what is not reached is told beside the numbers
