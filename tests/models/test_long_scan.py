@@ -103,7 +103,7 @@ def test_nothing_has_as_many_numbers_as_there_are_pairs_of_tokens(layer_types, l
         stream(model, draw, input_ids=ids[None])
     assert 2**12 < sizes.largest < tokens**2
     labels = {f"{each} of layers.0.self_attn" for each in ("heads", "fresh heads")}
-    assert {each.label for each in told} >= labels | {"products of a head"}
+    assert {each.label for each in told} >= labels | {"passes over a head"}
     assert all(each.done <= each.total for each in told)
 
 

@@ -229,9 +229,10 @@ class Sight:
     def _counts(self) -> tuple[Any, Any]:
         """Number of keys that each row sees, and of rows that see each key."""
         if self.bias is None:
-            rows, tokens = self.shape
-            return tuple(self.new(self.xp.full, (1, n), float(other)) for n, other in ((rows, tokens), (tokens, rows)))
-        of_rows, of_columns = [], 0.0
+            of_all = [self.new(self.xp.full, (1, own), float(other)) for own, other in (self.shape, self.shape[::-1])]
+            return of_all[0], of_all[1]
+        of_rows: list[Any] = []
+        of_columns: Any = 0.0
         for rows in self.blocks:
             seen = self.part(rows).seen
             of_rows.append(self.xp.sum(seen, axis=2))

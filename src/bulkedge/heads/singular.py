@@ -97,14 +97,14 @@ class Matrices(NamedTuple):
         return _first_two(computed(self.attention, None, left))
 
     def _whole(self, head: int) -> Operator:
-        return self.operator(head) if self.operator else _by_rows(self.attention, None, head)
+        return self.operator(head) if self.operator else _ByRows(self.attention, None, head)
 
     def _rest(self, head: int) -> Operator:
         """Without sinks: rows of the whole, of which sinks are cut out and the rest sums to one again."""
         if self.sinks is None:
             return self._whole(head)
         if self.operator is None:
-            return _by_rows(self.attention, self.sinks, head)
+            return _ByRows(self.attention, self.sinks, head)
         xp = self.attention.sight.xp
         left = xp.exp(xp.where(self.other.taken > 0, self.all_keys.normaliser - self.other.normaliser, -xp.inf))
         return _between(self.operator(head), left, 1 - self.sinks, head)
@@ -194,15 +194,28 @@ def _backward(attention: Attention, sinks: Any, block: Any) -> Any:
     return found
 
 
-def _by_rows(attention: Attention, sinks: Any, head: int) -> Operator:
+class _ByRows(Operator):
     """The matrix of a head as an operator, whatever its scores are: any cap, mask and bias."""
-    like = attention.sight.new(attention.sight.xp.ones, (1, 1))
-    return MapOperator(
-        lambda block: _forward(attention, sinks, block[None])[head],
-        lambda block: _backward(attention, sinks, block[None])[head],
-        attention.sight.shape,
-        like,
-    )
+
+    one_pass = True  # type: ignore[assignment]
+
+    def __init__(self, attention: Attention, sinks: Any, head: int) -> None:
+        self.attention, self.sinks, self.head = attention, sinks, head
+        self.shape, self.like = attention.sight.shape, attention.sight.new(attention.sight.xp.ones, (1, 1))
+
+    def _forward(self, block: Any) -> Any:
+        return _forward(self.attention, self.sinks, block[None])[self.head]
+
+    def _backward(self, block: Any) -> Any:
+        return _backward(self.attention, self.sinks, block[None])[self.head]
+
+    def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
+        xp, images, back = self.attention.sight.xp, [], 0.0
+        for rows, _, weights, _ in self.attention.parts(self.sinks):
+            image = weights[self.head] @ block
+            images.append(image if less is None else image - less[rows])
+            back = back + xp.matrix_transpose(weights[self.head]) @ images[-1]
+        return xp.concat(images, axis=0), back
 
 
 def _between(operator: Operator, left: Any, right: Any, head: int) -> Operator:
@@ -226,22 +239,31 @@ def _between(operator: Operator, left: Any, right: Any, head: int) -> Operator:
     )
 
 
-def _told(operator: Operator) -> Operator:
-    """The same operator, which tells how many products with it were made: of many tokens each takes a while."""
-    done, most = count(1), 2 * (STEPS + TOP_STEPS)
+class _Told(Operator):
+    """An operator that tells how many passes over its entries were made: of many tokens each takes a while."""
 
-    def tell_product() -> None:
-        tell("products of a head", min(next(done), most), most)
+    def __init__(self, operator: Operator) -> None:
+        self.operator, self.shape, self.like, self.done = operator, operator.shape, operator.like, count(1)
 
-    def forward(block: Any) -> Any:
-        tell_product()
-        return operator @ block
+    @property
+    def one_pass(self) -> bool:
+        return self.operator.one_pass
 
-    def backward(block: Any) -> Any:
-        tell_product()
-        return operator.T @ block
+    def _tell(self) -> None:
+        most = (1 if self.one_pass else 2) * (STEPS + TOP_STEPS)
+        tell("passes over a head", min(next(self.done), most), most)
 
-    return MapOperator(forward, backward, (operator.shape[-2], operator.shape[-1]), operator.like)
+    def _forward(self, block: Any) -> Any:
+        self._tell()
+        return self.operator @ block
+
+    def _backward(self, block: Any) -> Any:
+        self._tell()
+        return self.operator.T @ block
+
+    def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
+        self._tell()
+        return self.operator.sweep(block, less)
 
 
 def _largest(operator: Operator) -> Real:
@@ -251,7 +273,7 @@ def _largest(operator: Operator) -> Real:
 
 def _estimated(operator: Operator, total: float) -> tuple[dict[str, Any], Real]:
     """Ranks and spectrum of one matrix, of which the sum of squares is known, from products; and its largest values."""
-    operator = _told(operator)
+    operator = _Told(operator)
     largest = _largest(operator)
     with warnings.catch_warnings():
         # what is not reached is told beside the numbers
