@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np  # noqa: F401 - for the example
 
 from bulkedge.arrays import Real, as_numpy
-from bulkedge.heads import singular
 from bulkedge.heads.passes import (
     AllKeys,
     Attention,
@@ -34,11 +33,12 @@ from bulkedge.heads.passes import (
     variances,
 )
 from bulkedge.heads.sight import NEAR, Sight, positive
+from bulkedge.heads.singular import LEVELS as QUANTILE_LEVELS
 from bulkedge.heads.singular import Matrices
 from bulkedge.spectra.operators import MapOperator
 from bulkedge.spectra.traces import trace_moments
 
-LEVELS = singular.LEVELS
+LEVELS = QUANTILE_LEVELS
 """Levels of the quantile function that stands for a spectrum."""
 SINK_SHARE, SINK_TIMES = 0.05, 8.0
 """A sink gets so much of the attention of the rows that see it, and so many times what an even spread would give."""

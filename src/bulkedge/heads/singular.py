@@ -197,7 +197,7 @@ def _backward(attention: Attention, sinks: Any, block: Any) -> Any:
 class _ByRows(Operator):
     """The matrix of a head as an operator, whatever its scores are: any cap, mask and bias."""
 
-    one_pass = True  # type: ignore[assignment]
+    one_pass = True
 
     def __init__(self, attention: Attention, sinks: Any, head: int) -> None:
         self.attention, self.sinks, self.head = attention, sinks, head

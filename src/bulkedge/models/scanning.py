@@ -231,8 +231,13 @@ def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
                 f"{layer.name}: scores are not all finite; if the model runs in half precision, try single"
             )
         factors = scores.factors if layer.softcap is None else None  # capped scores are no products
-        options = {"sight": scores.sight, "factors": factors, "sink_scores": scores.sinks}
-        found = measured(scores.content, **options, operator=scores.operator())
+        found = measured(
+            scores.content,
+            sight=scores.sight,
+            factors=factors,
+            sink_scores=scores.sinks,
+            operator=scores.operator(),
+        )
         return found | {"picture": _picture(scores)}
 
     parts = for_heads(read, layer, ids)
