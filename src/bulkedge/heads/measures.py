@@ -79,6 +79,8 @@ MEASURES = {
     "column means, sinks taken away: how many directions of queries and keys tell keys apart.",
     "stable_rank": "Sum of the squared singular values over the largest of them, sinks taken away.",
     "effective_rank": "Exponential of the entropy of the squared singular values, sinks taken away.",
+    "entropy_error": "Standard error of the logarithm of the effective rank; zero where all singular values were "
+    "computed.",
     "spectrum_error": "Kolmogorov distance within which the distribution of the singular values is known, with a "
     "probability of 0.9; zero where all of them were computed, as they are up to 4096 tokens.",
     "spectrum_floor": "Of singular values below this only the number is known; zero where all of them were computed.",

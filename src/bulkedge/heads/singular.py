@@ -27,6 +27,7 @@ from bulkedge.spectra.operators import MapOperator, Operator
 from bulkedge.spectra.stopping import MostSteps, Reached
 from bulkedge.spectra.top import STEPS as TOP_STEPS
 from bulkedge.spectra.top import top_singular
+from bulkedge.spectra.traces import trace_of
 
 COMPUTED = 4096
 """Rows or tokens up to which all singular values are computed; more are estimated from products."""
@@ -35,6 +36,8 @@ TOLERANCE, STEPS = 0.02, 24
 is taken, with its error: spectra that pile up at zero, as those of causal heads, would take many more."""
 RESIDUAL = 1e-3
 """Error of the largest singular values that is allowed then, as a part of the largest."""
+SUM_PROBES, SUM_STEPS = 16, 16
+"""Random vectors and steps for the entropy of the squared values."""
 LEVELS = np.linspace(0.0, 1.0, 257)
 """Levels of the quantile function that stands for a spectrum."""
 ROUNDS, WIDTH = 12, 6
@@ -156,6 +159,7 @@ def _ranks(values: Any) -> dict[str, Any]:
         "stable_rank": total[:, 0] / squares[:, -1],
         "effective_rank": xp.exp(-xp.sum(shares * logs, axis=-1)),
         "spectrum": numbers[:, low] * (1 - part) + numbers[:, high] * part,
+        "entropy_error": xp.zeros_like(total[:, 0]),
         "spectrum_error": xp.zeros_like(total[:, 0]),
         "spectrum_floor": xp.zeros_like(total[:, 0]),
     }
@@ -250,7 +254,7 @@ class _Told(Operator):
         return self.operator.one_pass
 
     def _tell(self) -> None:
-        most = (1 if self.one_pass else 2) * (STEPS + TOP_STEPS)
+        most = (1 if self.one_pass else 2) * (STEPS + TOP_STEPS + SUM_STEPS)
         tell("passes over a head", min(next(self.done), most), most)
 
     def _forward(self, block: Any) -> Any:
@@ -279,17 +283,23 @@ def _estimated(operator: Operator, total: float) -> tuple[dict[str, Any], Real]:
         # what is not reached is told beside the numbers
         warnings.simplefilter("ignore", AccuracyWarning)
         found = operator_spectrum(operator, TOLERANCE, stop=Reached(TOLERANCE) | MostSteps(STEPS))
-    shares = found.weights * found.values**2
-    shares = shares[shares > 0] / shares.sum()
-    logs = np.log(shares / (found.size * found.weights[-len(shares) :]))
+    # the distribution is too coarse for a sum that few large values rule: quadrature knows those one by one
+    terms = trace_of(_entropy_terms, operator, SUM_PROBES, SUM_STEPS)
     ranks = {
         "stable_rank": total / largest[-1] ** 2,
-        "effective_rank": np.exp(-np.sum(shares * logs)),
+        "effective_rank": np.exp(np.log(total) - terms.value / total),
+        "entropy_error": terms.error / total,
         "spectrum": np.append(quantiles(found)[:-1], largest[-1]),
         "spectrum_error": found.error,
         "spectrum_floor": found.rounding,
     }
     return ranks, largest
+
+
+def _entropy_terms(values: Real) -> Real:
+    """``s**2 log s**2``, zero at zero."""
+    squares = values**2
+    return squares * np.log(np.where(squares > 0, squares, 1.0))
 
 
 def quantiles(found: Spectrum) -> Real:

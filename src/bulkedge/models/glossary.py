@@ -81,6 +81,7 @@ COLUMNS = {
     "column_energy": Column("column energy", SPECTRUM, "squared cosine", MEASURES["column_energy"]),
     "stable_rank": Column("stable rank", SPECTRUM, "dimensions", MEASURES["stable_rank"]),
     "effective_rank": Column("effective rank", SPECTRUM, "dimensions", MEASURES["effective_rank"]),
+    "entropy_error": Column("error of the effective rank", SPECTRUM, "of its logarithm", MEASURES["entropy_error"]),
     "spectrum_error": Column("error of the spectrum", SPECTRUM, "Kolmogorov distance", MEASURES["spectrum_error"]),
     "spectrum_floor": Column("floor of the spectrum", SPECTRUM, "", MEASURES["spectrum_floor"]),
     "s1": Column("largest singular value", SPECTRUM, "", MEASURES["s1"]),
