@@ -85,7 +85,7 @@ def page(numbers: dict[str, Any] | None) -> str:
     heading = f"# {TITLE}\n\n{ABOUT}\n\n"
     if numbers is None:
         return f"{heading}{NOTHING}\n"
-    where = f"Measured on {numbers['date']} on {numbers['device']}, torch {numbers['torch']}."
+    where = f"Measured on {numbers['date']} on one {numbers['device']}, torch {numbers['torch']}."
     tables = [spectra(numbers["spectra"]), dense(numbers["spectra"]), *map(products, numbers["products"])]
     return heading + "\n\n".join([where, *(each.markdown() for each in tables if each.rows)])
 

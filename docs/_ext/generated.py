@@ -90,9 +90,11 @@ def operator_gpu() -> str:
 
     numbers = json.loads(OPERATOR_GPU.read_text())
     where = (
-        f"*Measured on {numbers['date']} on {numbers['device']}, torch {numbers['torch']}; it is not run again here.*"
+        f"*Measured on {numbers['date']} on one {numbers['device']}, torch {numbers['torch']}; it is not run again here.*"
     )
-    return f"{where}\n\n{spectra(numbers['spectra']).markdown().partition(chr(10))[2]}"
+    longest = max(each["tokens"] for each in numbers["spectra"])
+    missing = "" if longest >= 2**20 else "\nA million tokens were not among what was measured then.\n"
+    return f"{where}\n\n{spectra(numbers['spectra']).markdown().partition(chr(10))[2]}{missing}"
 
 
 PARTS: dict[str, Callable[[], str]] = {

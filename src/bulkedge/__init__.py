@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         UnresolvedError,
     )
     from bulkedge.estimates import Estimate
-    from bulkedge.heads import temperature
+    from bulkedge.heads.temperature import temperature
     from bulkedge.laws import (
         AttentionLaw,
         CausalHeadLaw,
