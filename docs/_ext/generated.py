@@ -89,9 +89,8 @@ def operator_gpu() -> str:
     from benchmarks.operator_gpu_page import spectra
 
     numbers = json.loads(OPERATOR_GPU.read_text())
-    where = (
-        f"*Measured on {numbers['date']} on one {numbers['device']}, torch {numbers['torch']}; it is not run again here.*"
-    )
+    place = f"{numbers['date']} on one {numbers['device']}, torch {numbers['torch']}"
+    where = f"*Measured on {place}; it is not run again here.*"
     longest = max(each["tokens"] for each in numbers["spectra"])
     missing = "" if longest >= 2**20 else "\nA million tokens were not among what was measured then.\n"
     return f"{where}\n\n{spectra(numbers['spectra']).markdown().partition(chr(10))[2]}{missing}"
