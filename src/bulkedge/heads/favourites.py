@@ -68,7 +68,7 @@ class Directions(NamedTuple):
         Parameters
         ----------
         rho, linear, drift : array of shape (heads, d)
-            Squares of rho, l and ``a mu``.
+            Squares of rho, b and ``a mu``.
 
         Returns
         -------
