@@ -11,7 +11,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
 BENCHMARKS = ["laws", "sweep", "attention", "pooled", "width", "channel", "scan", "operator"]
-"""All but gap_free, whose page was measured on a GPU: ``python -m benchmarks.gap_free``."""
+"""All but those whose pages were measured on a GPU; each of them runs by itself: ``python -m benchmarks.gap_free``."""
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 
 
