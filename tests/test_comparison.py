@@ -4,6 +4,8 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.linalg import eigvalsh_tridiagonal
 
 import bulkedge as be
@@ -260,3 +262,13 @@ def test_causal_heads_have_a_law():
     assert result.ks < 0.024
     assert law.ppf(law.cdf([0.05, 1.0])) == pytest.approx([0.05, 1.0], rel=1e-9)
     assert result.outliers == ()
+
+
+@given(st.lists(st.floats(0, 1), min_size=40, max_size=40), st.sampled_from([0.5, 1.0, 2.0]))
+def test_where_values_below_the_rounding_are_does_not_matter(places, ratio):
+    """Only their number does: quantiles of a law, with or without a mass at zero, stay half a step from it."""
+    law, rounding = be.MarchenkoPastur(ratio), 0.4
+    values = law.ppf((np.arange(40) + 0.5) / 40)
+    moved = np.sort(np.where(values < rounding, rounding * np.array(places), values))
+    spectrum = be.Spectrum(moved, np.full(40, 1 / 40), 40, be.Unit.EIGEN, rounding=rounding)
+    assert be.compare(spectrum, law).ks == pytest.approx(1 / 80, abs=1e-9)

@@ -313,10 +313,13 @@ def _kolmogorov(values: Real, weights: Real, law: Distribution, rounding: float)
     jump = np.array([atoms.get(point, 0.0) for point in points.tolist()])
     differences = np.maximum(np.abs(upto - at), np.abs(before - (at - jump)))
     known = np.abs(points) > rounding
-    # of values that are rounding the number is known: it may lie anywhere between the law's at zero and at the
-    # rounding; a law without an atom there has few so small, and a matrix of low rank is far from it
-    inside = ~known
-    beyond = np.maximum(upto[inside] - law.cdf(np.maximum(points[inside], rounding)), at[inside] - upto[inside])
+    rounded = np.flatnonzero(~known)
+    beyond = np.zeros(0)
+    if rounded.size:
+        # of values that are rounding only the number is known: it is between the law's at zero and at the rounding.
+        # A law without an atom has few so small, and a matrix of low rank is far from it
+        share = upto[rounded[-1]]
+        beyond = np.array([share - law.cdf(rounding), law.cdf(0.0) - share])
     return float(np.concatenate([differences[known], beyond]).max(initial=0.0))
 
 
