@@ -18,7 +18,7 @@ function draw() {
     Object.entries(DARK).forEach(([light, dark]) => { text = text.split(light).join(dark); });
   const figure = JSON.parse(text);
   if (innerWidth < 760) stack(figure.layout);
-  Plotly.react("figure", figure.data, figure.layout, { displaylogo: false, responsive: true });
+  Plotly.react("figure", figure.data, figure.layout, { displayModeBar: false, responsive: true });
 }
 
 // panels below each other on a narrow page
