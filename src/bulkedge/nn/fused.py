@@ -149,8 +149,10 @@ class _Running(torch.autograd.Function):
 def _differentiate_running(again: Any, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of all arguments: that of the source is the same map with C transposed, of the gradient alone."""
     keep, own, scale, adjoint, _ = ctx.rest
-    through = None if not ctx.needs_input_grad[0] else gradient if keep == 1 else keep * gradient
-    return through, again(None, gradient, 0.0, own, scale, not adjoint, ctx.heads), *5 * (None,)
+    of_target, of_source = ctx.needs_input_grad[:2]
+    through = None if not of_target else gradient if keep == 1 else keep * gradient
+    mean = again(None, gradient, 0.0, own, scale, not adjoint, ctx.heads) if of_source else None
+    return through, mean, *5 * (None,)
 
 
 def _centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
