@@ -12,19 +12,17 @@ of the cores that it runs on. That of a GPU is written from numbers that are kep
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import bulkedge as be
-from benchmarks.harness import Table, best, page, record, seconds
+from benchmarks.harness import Table, best, command, page, record, seconds
 from bulkedge.heads import rows
 from bulkedge.heads.moments import moments
 
@@ -121,19 +119,9 @@ def tables() -> list[Table]:
 
 
 def main() -> None:
-    """Measure, or read what was measured; print it, and write it where asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="where to write the numbers")
-    parser.add_argument("--read", type=Path, help="numbers that were written, to make a page of them")
-    parser.add_argument("--page", type=Path, help="where to write a page of tables")
-    chosen = parser.parse_args()
     about = f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
-    numbers = json.loads(chosen.read.read_text()) if chosen.read else record(tables(), about)
-    print(gpu_page(numbers))
-    if chosen.json:
-        chosen.json.write_text(json.dumps(numbers, indent=1) + "\n")
-    if chosen.page:
-        chosen.page.write_text(gpu_page(numbers))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    command(parser, lambda _: record(tables(), about), gpu_page)
 
 
 def gpu_page(numbers: dict[str, Any]) -> str:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import platform
 import statistics
 import sys
@@ -31,7 +30,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.harness import Table, heading, seconds, today
+from benchmarks.harness import Table, command, heading, seconds, today
 
 TITLE = "Benchmarks: attention without its gap"
 GPU = torch.cuda.is_available()
@@ -211,17 +210,8 @@ def page(numbers: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--json", type=Path, help="where to write the numbers")
-    parser.add_argument("--read", type=Path, help="numbers written before, instead of a measurement")
-    parser.add_argument("--page", type=Path, help="where to write a page of tables")
     parser.add_argument("--compiled", action="store_true", help="measure it under torch.compile too")
-    chosen = parser.parse_args()
-    numbers = json.loads(chosen.read.read_text()) if chosen.read else written(measurements(compiled=chosen.compiled))
-    print(page(numbers))
-    if chosen.json:
-        chosen.json.write_text(json.dumps(numbers, indent=1))
-    if chosen.page:
-        chosen.page.write_text(page(numbers))
+    command(parser, lambda chosen: written(measurements(compiled=chosen.compiled)), page)
 
 
 if __name__ == "__main__":

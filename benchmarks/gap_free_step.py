@@ -16,13 +16,13 @@ Needs torch and, for GPT-2, transformers; the second line writes the page of a m
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 import bulkedge as be
-from benchmarks.harness import Table, heading, seconds, today
+from benchmarks.harness import Table, command, heading, seconds, today
 from bulkedge.nn import gap_free_attention
 
 TITLE = "Benchmarks: a training step without the gap"
@@ -178,7 +178,7 @@ def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[],
             torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated() / 2**30 if GPU else 0.0
         torch._dynamo.reset()
-        step = make(removed)
+        step = make(removed=removed)
         for _ in range(3):
             step()
         peaks.append(peak(step) - before)
@@ -196,24 +196,21 @@ def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[],
 def measurements(modes: list[str], models: list[str], contexts: list[int] | None = None) -> list[Measurement]:
     """Every model at every context, eagerly and compiled."""
     found = []
-    for mode in modes:
-        compiled = mode == "compiled"
-        for name in models:
-            own = MODELS[name].contexts if name in MODELS else ((1024,) if GPU else (128,))
-            for context in contexts or own:
-                if name in MODELS:
-                    attends = (scaled_dot_product_attention, gap_free_attention)
-
-                    def make(removed: bool, name: str = name, context: int = context) -> Callable[[], Any]:  # noqa: FBT001
-                        return blocks(MODELS[name], context, attends[removed], compiled=compiled)  # noqa: B023
-                else:
-
-                    def make(removed: bool, name: str = name, context: int = context) -> Callable[[], Any]:  # noqa: FBT001, ARG001
-                        return gpt2(context, removed=removed, compiled=compiled)  # noqa: B023
-
-                found.append(measure(name, context, mode, make))
-                print(found[-1], flush=True)
+    for mode, name in product(modes, models):
+        own = MODELS[name].contexts if name in MODELS else ((1024,) if GPU else (128,))
+        for context in contexts or own:
+            made = partial(step_of, name, context, compiled=mode == "compiled")
+            found.append(measure(name, context, mode, made))
+            print(found[-1], flush=True)
     return found
+
+
+def step_of(name: str, context: int, *, removed: bool, compiled: bool) -> Callable[[], Any]:
+    """A step of a model by its name, with the gap or without."""
+    if name not in MODELS:
+        return gpt2(context, removed=removed, compiled=compiled)
+    attend = gap_free_attention if removed else scaled_dot_product_attention
+    return blocks(MODELS[name], context, attend, compiled=compiled)
 
 
 def tables(found: list[Measurement]) -> list[Table]:
@@ -252,23 +249,10 @@ def page(numbers: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--json", type=Path, help="where to write the numbers")
-    parser.add_argument("--read", type=Path, help="numbers written before, instead of a measurement")
-    parser.add_argument("--page", type=Path, help="where to write a page of tables")
     parser.add_argument("--modes", nargs="*", choices=tuple(GOALS), default=list(GOALS))
     parser.add_argument("--models", nargs="*", choices=(*MODELS, "GPT-2"), default=[*MODELS, "GPT-2"])
     parser.add_argument("--contexts", nargs="*", type=int, help="tokens of a sequence, instead of each model's own")
-    chosen = parser.parse_args()
-    if chosen.read:
-        numbers = json.loads(chosen.read.read_text())
-    else:
-        numbers = written(measurements(chosen.modes, chosen.models, chosen.contexts))
-    for table in tables([Measurement(**each) for each in numbers["measurements"]]):
-        print(table.text())
-    if chosen.json:
-        chosen.json.write_text(json.dumps(numbers, indent=1))
-    if chosen.page:
-        chosen.page.write_text(page(numbers))
+    command(parser, lambda chosen: written(measurements(chosen.modes, chosen.models, chosen.contexts)), page)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -66,6 +67,24 @@ def heading(title: str, words: str, numbers: dict[str, Any]) -> str:
     """The opening of a page: its title, a docstring as Markdown, the day and the machine."""
     text = words.strip().replace("::\n", ":\n").replace("``", "`")
     return f"# {title}\n\n{text}\n\nMeasured on {numbers['measured']}, on {numbers['about']}."
+
+
+def command(
+    parser: argparse.ArgumentParser,
+    measured: Callable[[argparse.Namespace], dict[str, Any]],
+    written: Callable[[dict[str, Any]], str],
+) -> None:
+    """Measure, or read what was measured elsewhere; print the page, and write it and its numbers where asked."""
+    parser.add_argument("--json", type=Path, help="where to write the numbers")
+    parser.add_argument("--read", type=Path, help="numbers written before, instead of a measurement")
+    parser.add_argument("--page", type=Path, help="where to write a page of tables")
+    chosen = parser.parse_args()
+    numbers = json.loads(chosen.read.read_text()) if chosen.read else measured(chosen)
+    print(written(numbers))
+    if chosen.json:
+        chosen.json.write_text(json.dumps(numbers, indent=1) + "\n")
+    if chosen.page:
+        chosen.page.write_text(written(numbers))
 
 
 def seconds(value: float) -> str:

@@ -11,19 +11,17 @@ Run it as ``python -m benchmarks.watch`` on the machine that is to be measured; 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bulkedge as be
-from benchmarks.harness import Table, heading, seconds, today
+from benchmarks.harness import Table, command, heading, seconds, today
 from bulkedge.heads.entropies import entropy_table
 from bulkedge.models import blocks, listening, visible
 
@@ -197,17 +195,7 @@ def gpu_page(numbers: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--json", type=Path, help="where to write the numbers")
-    parser.add_argument("--read", type=Path, help="numbers that were written, to make a page of them")
-    parser.add_argument("--page", type=Path, help="where to write a page of tables")
-    chosen = parser.parse_args()
-    numbers = json.loads(chosen.read.read_text()) if chosen.read else measurements()
-    if chosen.json:
-        chosen.json.write_text(json.dumps(numbers, indent=1))
-    if chosen.page:
-        chosen.page.write_text(gpu_page(numbers))
-    print(tables(numbers)[0].text())
+    command(argparse.ArgumentParser(description=TITLE), lambda _: measurements(), gpu_page)
 
 
 if __name__ == "__main__":

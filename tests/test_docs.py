@@ -258,13 +258,29 @@ def test_a_benchmark_says_when_and_on_what_it_was_measured(page):
     assert re.search(r"\b(\d+|one|two) (cores?|NVIDIA)\b", text), f"{page.name}: on what?"
 
 
-@pytest.mark.parametrize(("name", "written"), [("gap_free", "page"), ("channel_gpu", "gpu_page")])
-def test_pages_of_a_gpu_are_written_from_their_numbers(name, written, monkeypatch):
+GPU_PAGES = {
+    "gap_free": ("gap_free", "page"),
+    "gap_free_step": ("gap_free_step", "page"),
+    "channel_gpu": ("channel", "gpu_page"),
+    "watch_gpu": ("watch", "gpu_page"),
+    "operator_gpu": ("operator_gpu_page", "page"),
+    "trainability_gpu": ("trainability_page", "page"),
+}
+"""By their names: the benchmark that writes them from the numbers beside them, and its function."""
+
+
+def test_every_kept_measurement_has_its_page():
+    assert {each.stem for each in (DOCS / "benchmarks").glob("*.json")} == set(GPU_PAGES)
+
+
+@pytest.mark.parametrize("name", GPU_PAGES)
+def test_pages_of_a_gpu_are_written_from_their_numbers(name, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(ROOT)
-    module = import_module(f"benchmarks.{name.removesuffix('_gpu')}")
+    benchmark, written = GPU_PAGES[name]
     numbers = json.loads((DOCS / f"benchmarks/{name}.json").read_text())
-    assert getattr(module, written)(numbers) == (DOCS / f"benchmarks/{name}.md").read_text()
+    found = getattr(import_module(f"benchmarks.{benchmark}"), written)(numbers)
+    assert found == (DOCS / f"benchmarks/{name}.md").read_text()
 
 
 def test_the_comparison_with_peers_has_the_numbers_of_the_benchmark():

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from bulkedge.errors import DomainError
 from bulkedge.nn.attention import Coefficient, shaped_attention
+from bulkedge.nn.call_masks import visible
 from bulkedge.nn.explicit import shaped_matrix
-from bulkedge.nn.sight import visible
 
 NAME = "bulkedge.nn"
 """Under which transformers knows the attention of patched models: what to import is what its error message names."""
