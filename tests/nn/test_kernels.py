@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
-from bulkedge.nn import fused  # noqa: E402
+from bulkedge.nn import fused, native  # noqa: E402
 from bulkedge.nn.attention import gap_free_attention, shaped_attention  # noqa: E402
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and fused.TRITON), reason="the kernels need CUDA and Triton")
@@ -13,6 +13,12 @@ TYPES = [torch.bfloat16, torch.float16, torch.float32]
 TOKENS = [1, 2, 63, 64, 65, 1000, 32768]
 SUMS = 2e-6
 """Absolute error of sums in single precision: they are of order four, where numbers are 5e-7 apart."""
+
+
+@pytest.fixture(autouse=True)
+def without_the_library(monkeypatch):
+    """Whoever built it: :mod:`test_native` tests it."""
+    monkeypatch.setattr(native.Library, "loaded", False)
 
 
 def normal(*shape, seed=0, dtype=torch.bfloat16, device="cuda"):

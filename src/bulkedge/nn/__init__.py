@@ -16,6 +16,7 @@ from bulkedge.nn.attention import gap_free_attention, shaped_attention
 from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std
 from bulkedge.nn.interface import Call, Record, install, records_of, transform, transformed
 from bulkedge.nn.modules import GapFreeAttention
+from bulkedge.nn.native import build_kernels
 from bulkedge.nn.patch import remove_gap, restore_gap
 from bulkedge.nn.patching import Patch, apply_patch, check_interface, patches, restore
 from bulkedge.nn.power import attended_power
@@ -34,6 +35,7 @@ __all__ = [
     "apply_patch",
     "attended_power",
     "attention_variance",
+    "build_kernels",
     "check_interface",
     "gap_free_attention",
     "initial_scales",

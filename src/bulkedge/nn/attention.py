@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from bulkedge.errors import DomainError
 from bulkedge.masks import FullMask, Mask, WindowMask
-from bulkedge.nn import fused
+from bulkedge.nn import fused, native
 from bulkedge.nn.sums import running_sums, wide
 
 Coefficient: TypeAlias = float | Tensor
@@ -137,6 +137,8 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         and gamma
         and _fused_running_mean(query, value, groups)
     ):
+        if native.Library.loaded and groups == 1 and attn_mask is None and not alpha and beta == 1 and 0 < gamma <= 1:
+            return native.attend(query, key, value, dropout_p, scale, gamma)
         return fused.less_running_mean(plain(value), value, keep=beta, own=alpha, scale=gamma)
     values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups)
     one_mean = not is_causal and (seen is None or all(size == 1 for size in seen.shape[-3:-1]))

@@ -1,0 +1,165 @@
+"""Causal attention without its gap in C++ and CUDA, built on the user's machine: no Python in a training step.
+
+``attention.cpp`` has the node of autograd's graph, ``means.cu`` the kernels. :func:`build_kernels` compiles both once
+for this version of torch and of the sources, with torch's own tools; every later process loads the library with this
+module. Without it attention without its gap is what it is: torch's kernels and Triton's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bulkedge.errors import BulkedgeError
+
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.cpp", "means.cu", "means.h"))
+
+
+class Library:
+    """Whether it is in use, which compiled code asks too."""
+
+    loaded = False
+
+
+class BuildError(BulkedgeError):
+    """The library could not be built; the text says what is missing."""
+
+
+def build_kernels(*, verbose: bool = False) -> Path:
+    """Build the library, unless it is there, and use it from now on.
+
+    It is kept where torch keeps extensions (``TORCH_EXTENSIONS_DIR``, a folder in ``~/.cache`` by default), for later
+    processes. Needs a GPU, ninja, a C++ compiler and nvcc of the CUDA version that torch was built with; half a minute.
+
+    Parameters
+    ----------
+    verbose : bool
+        Whether to show what the compilers say.
+
+    Returns
+    -------
+    pathlib.Path
+        The library.
+
+    Raises
+    ------
+    BuildError
+        If something that it needs is missing.
+    """
+    from torch.utils import cpp_extension
+
+    if not torch.cuda.is_available():
+        raise BuildError("torch sees no GPU, so there is nothing to build kernels for")
+    path = library()
+    if not path.exists():
+        sys.stderr.write("bulkedge builds its CUDA kernels, once for this version of torch: half a minute\n")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            cpp_extension.load(
+                path.stem,
+                [str(each) for each in SOURCES if each.suffix != ".h"],
+                extra_cflags=["-O2"],
+                extra_cuda_cflags=["-O3"],
+                build_directory=str(path.parent),
+                with_cuda=True,
+                is_python_module=False,
+                verbose=verbose,
+            )
+        except (OSError, RuntimeError) as error:
+            needed = "needed are ninja, a C++ compiler and CUDA's nvcc, as for any extension of torch"
+            raise BuildError(f"{error.__cause__ or error}\n{needed}") from error
+    load()
+    return path
+
+
+def library() -> Path:
+    """Where the library is, or will be: a folder of its own for these sources and this torch.
+
+    Returns
+    -------
+    pathlib.Path
+        Of a shared library.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
+    digest = hashlib.sha256(torch.__version__.encode())
+    for source in SOURCES:
+        digest.update(source.read_bytes())
+    name = f"bulkedge_{digest.hexdigest()[:16]}"
+    return root / name / f"{name}.so"
+
+
+def load() -> bool:
+    """Use the library if it was built.
+
+    Returns
+    -------
+    bool
+        Whether it is in use.
+    """
+    path = library()
+    if not Library.loaded and path.exists():
+        torch.ops.load_library(str(path))
+        torch.library.register_fake("bulkedge_native::attend_forward", _fake_forward)
+        torch.library.register_fake("bulkedge_native::attend_backward", _fake_backward)
+        Library.loaded = True
+    return Library.loaded
+
+
+def attend(  # noqa: PLR0913, PLR0917 - of attention
+    query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float | None, gamma: float
+) -> Tensor:
+    """``(A - gamma C) V`` for causal attention, as many queries as keys, and no heads that are shared.
+
+    Eagerly, the output of the plain kernel is put together again for the gradient instead of being kept; where torch
+    compiles it is kept.
+
+    Parameters
+    ----------
+    query, key, value : Tensor
+        ``(batch, heads, tokens, dim)`` on a GPU.
+    dropout : float
+        Of A.
+    scale : float or None
+        Of the scores.
+    gamma : float
+        How much of the mean is taken away, at most one: what is put together again is then as accurate as it was.
+
+    Returns
+    -------
+    Tensor
+        ``(batch, heads, tokens, dim)``.
+    """
+    return torch.ops.bulkedge_native.attend(query, key, value, dropout, scale, gamma, torch.compiler.is_compiling())
+
+
+CUDNN = 3
+"""The number that torch has for cuDNN's kernels; one is for flash attention's."""
+
+
+def _fake_forward(query: Tensor, key: Tensor, value: Tensor, backend: int, *rest: Any) -> tuple[Tensor, ...]:
+    dropout, scale, _, keep = rest
+    three, options = (query, key, value), (dropout, True, False)  # causal, and without a matrix for debugging
+    if backend == CUDNN:
+        found = torch.ops.aten._scaled_dot_product_cudnn_attention(*three, None, True, *options, scale=scale)  # noqa: FBT003
+    else:
+        found = torch.ops.aten._scaled_dot_product_flash_attention(*three, *options, scale=scale)
+    output = found[0]
+    if keep:
+        return output, found[1], found[6], found[7], torch.empty_like(output)
+    segments = torch.library.get_ctx().new_dynamic_size()  # which the library knows
+    sums = output.new_empty(output.shape[0] * output.shape[1], segments, output.shape[3], dtype=torch.float32)
+    return output, found[1], found[6], found[7], sums
+
+
+def _fake_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, ...]:  # noqa: ARG001
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+load()

@@ -1,0 +1,220 @@
+"""Attention without its gap in C++ and CUDA, against an explicit matrix in double precision; and when it is used."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
+
+from bulkedge.nn import fused, native  # noqa: E402
+from bulkedge.nn.attention import gap_free_attention, shaped_attention  # noqa: E402
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="the library needs CUDA")
+
+
+@pytest.fixture(scope="module")
+def library():
+    return native.build_kernels()
+
+
+def inputs(*shape, dtype=torch.bfloat16, packed=True, shift=0.0):
+    """Queries, keys and values; views of one tensor where they are packed, with a common part if they are shifted."""
+    batch, heads, tokens, dim = shape
+    rng = torch.Generator("cuda").manual_seed(tokens)
+    drawn = (torch.randn(batch, tokens, 3, heads, dim, generator=rng, device="cuda") + shift).to(dtype)
+    views = (drawn[:, :, k].transpose(1, 2) for k in range(3))
+    return [(each if packed else each.contiguous()).detach().requires_grad_() for each in views]
+
+
+def explicit(q, k, v, gamma=1.0):
+    seen = torch.ones(q.shape[-2], q.shape[-2], dtype=q.dtype, device=q.device).tril()
+    attention = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(seen == 0, -torch.inf).softmax(-1)
+    return (attention - gamma * seen / seen.sum(-1, keepdim=True)) @ v
+
+
+def both(attend, made, sent):
+    output = attend(*made)
+    return [output, *torch.autograd.grad(output, made, sent)]
+
+
+def errors(found, expected):
+    """Relative errors of the output and of the gradients of queries, keys and values."""
+    scale = [float(each.norm().clamp_min(1e-9)) for each in expected]
+    return [float((a.double() - b).norm()) / size for a, b, size in zip(found, expected, scale, strict=True)]
+
+
+SHAPES = [(2, 3, 1, 64), (2, 3, 127, 64), (2, 3, 129, 64), (1, 2, 1000, 128), (2, 2, 333, 80), (1, 1, 9000, 64)]
+
+
+@gpu
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_against_a_matrix(library, shape, dtype, packed):
+    """Within twice the rounding of the type: plain attention is rounded once, and the mean is taken from that."""
+    assert library.exists()
+    made = inputs(*shape, dtype=dtype, packed=packed)
+    sent = torch.randn_like(made[0])
+    for gamma in (1.0, 0.3):
+        found = both(lambda *each, g=gamma: shaped_attention(*each, is_causal=True, gamma=g), made, sent)
+        assert type(found[0].grad_fn).__name__ == "CppFunction"
+        doubles = [each.detach().double().requires_grad_() for each in made]
+        expected = both(lambda *each, g=gamma: explicit(*each, g), doubles, sent.double())
+        if shape[2] == 1:  # nothing is left but what gamma leaves
+            expected, found = expected[::3], found[::3]
+        assert max(errors(found, expected)) <= 2 * torch.finfo(dtype).eps
+
+
+@gpu
+def test_values_with_a_large_common_part(library):
+    """The plain output is rounded near it; put together again it is what it was, as plain attention's gradients say."""
+    assert library.exists()
+    made = inputs(2, 3, 500, 64, shift=8.0)
+    sent = torch.randn_like(made[0])
+    found = both(lambda *each: gap_free_attention(*each, is_causal=True), made, sent)
+    plain = both(lambda *each: scaled_dot_product_attention(*each, is_causal=True), made, sent)
+    doubles = [each.detach().double().requires_grad_() for each in made]
+    of_plain = both(lambda *each: scaled_dot_product_attention(*each, is_causal=True), doubles, sent.double())
+    ours, theirs = (errors(each[1:3], of_plain[1:3]) for each in (found, plain))
+    assert max(ours) <= 1.5 * max(theirs)
+
+
+@gpu
+def test_no_memory_is_kept_beside_that_of_plain_attention(library):
+    assert library.exists()
+
+    def kept(attend):
+        made = inputs(4, 12, 1024, 64)
+        before = torch.cuda.memory_allocated()
+        outputs = [attend(*made, is_causal=True) for _ in range(4)]
+        assert len(outputs) == 4
+        return torch.cuda.memory_allocated() - before
+
+    for attend in (scaled_dot_product_attention, gap_free_attention):  # kernels have workspaces the first time
+        kept(attend)
+    assert kept(gap_free_attention) <= 1.05 * kept(scaled_dot_product_attention)
+
+
+@gpu
+def test_runs_agree_to_the_last_digit(library):
+    assert library.exists()
+    made = inputs(16, 12, 1024, 64)
+    sent = torch.randn_like(made[0])
+    output, *_, of_value = both(lambda *each: gap_free_attention(*each, is_causal=True), made, sent)
+    for _ in range(20):
+        again = both(lambda *each: gap_free_attention(*each, is_causal=True), made, sent)
+        assert torch.equal(again[0], output)
+        assert torch.equal(again[-1], of_value)
+
+
+@gpu
+def test_dropout_is_that_of_the_kernel(library):
+    assert library.exists()
+    made = inputs(2, 3, 256, 64)
+    torch.manual_seed(0)
+    plain = scaled_dot_product_attention(*made, dropout_p=0.5, is_causal=True)
+    torch.manual_seed(0)
+    found = gap_free_attention(*made, dropout_p=0.5, is_causal=True)
+    mean = made[2].double().cumsum(-2) / torch.arange(1, 257, device="cuda")[:, None]
+    torch.testing.assert_close(found.double(), plain.double() - mean, atol=2.0**-6, rtol=0)
+
+
+@gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # by torch itself
+def test_compiled_in_one_graph(library):
+    assert library.exists()
+    made = inputs(2, 4, 333, 64)
+    sent = torch.randn_like(made[0])
+    compiled = torch.compile(gap_free_attention, fullgraph=True)
+    found, expected = (
+        both(lambda *each, f=attend: f(*each, is_causal=True), made, sent) for attend in (compiled, gap_free_attention)
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=2.0**-7 * max(1.0, float(other.abs().max())), rtol=0)
+
+
+@gpu
+def test_the_operators_keep_the_rules_of_torch(library):
+    """Schemas, fake tensors and what is registered for autograd."""
+    assert library.exists()
+    made = [each.detach() for each in inputs(2, 4, 333, 64)]
+    backend = torch._fused_sdp_choice(*made, is_causal=True)
+    utils = ("test_schema", "test_autograd_registration", "test_faketensor")
+    for keep in (True, False):
+        given = (*made, backend, 0.0, None, 1.0, keep)
+        torch.library.opcheck(torch.ops.bulkedge_native.attend_forward.default, given, test_utils=utils)
+        forward = torch.ops.bulkedge_native.attend_forward(*given)
+        back = (torch.ones_like(made[0]), *made, *forward, backend, 0.0, None, 1.0, keep)
+        torch.library.opcheck(torch.ops.bulkedge_native.attend_backward.default, back, test_utils=utils)
+
+
+@gpu
+def test_cuda_graphs(library):
+    assert library.exists()
+    made = [each.detach() for each in inputs(2, 4, 333, 64)]
+    gap_free_attention(*made, is_causal=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = gap_free_attention(*made, is_causal=True)
+    made[2].copy_(torch.randn_like(made[2]))
+    graph.replay()
+    assert torch.equal(output, gap_free_attention(*made, is_causal=True))
+
+
+@gpu
+def test_there_is_no_second_derivative_unless_torch_has_one(library):
+    assert library.exists()
+    made = inputs(1, 2, 40, 64)
+    (first,) = torch.autograd.grad(gap_free_attention(*made, is_causal=True).square().sum(), made[2], create_graph=True)
+    with pytest.raises(RuntimeError, match="not implemented"):
+        torch.autograd.grad(first.square().sum(), made[2])
+    with sdpa_kernel(SDPBackend.MATH):
+        output = gap_free_attention(*made, is_causal=True)
+        (first,) = torch.autograd.grad(output.square().sum(), made[2], create_graph=True)
+        assert torch.autograd.grad(first.square().sum(), made[2])[0].isfinite().all()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the library would be asked for, with torch in its place."""
+    calls = []
+
+    def attend(query, key, value, *options):
+        calls.append(options)
+        return explicit(query, key, value, options[-1])
+
+    monkeypatch.setattr(native.Library, "loaded", True)
+    monkeypatch.setattr(native, "attend", attend)
+    monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
+    monkeypatch.setattr(fused, "less_running_mean", lambda target, *_, **__: target)
+    return calls
+
+
+def test_what_the_library_is_for(asked):
+    drawn = torch.randn(3, 2, 4, 9, 8, dtype=torch.double, generator=torch.Generator().manual_seed(0)).unbind()
+    torch.testing.assert_close(gap_free_attention(*drawn, is_causal=True), explicit(*drawn))
+    shaped_attention(*drawn, is_causal=True, gamma=0.5, dropout_p=0.1, scale=0.3)
+    assert asked == [(0.0, None, 1.0), (0.1, 0.3, 0.5)]
+    others = ({"alpha": 0.1}, {"beta": 0.5}, {"gamma": 2.0}, {"gamma": torch.ones(4, dtype=torch.double)})
+    for options in others:
+        shaped_attention(*drawn, is_causal=True, **options)
+    few = [each[:, :2] for each in drawn[1:]]
+    shaped_attention(drawn[0], *few, is_causal=True, enable_gqa=True)
+    assert len(asked) == 2
+
+
+def test_what_it_needs_is_said():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(native.BuildError, match="no GPU"):
+        native.build_kernels()
+
+
+def test_a_library_is_for_its_sources_and_its_torch(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    before = native.library()
+    assert before.is_relative_to(tmp_path)
+    monkeypatch.setattr(torch, "__version__", "0.0")
+    other = native.library()
+    monkeypatch.setattr(native, "SOURCES", native.SOURCES[:1])
+    assert len({before, other, native.library()}) == 3
