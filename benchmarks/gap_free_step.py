@@ -5,7 +5,8 @@ and the 124M GPT-2 of transformers through ``be.nn.remove_gap``. A step is a for
 autocast and a fused AdamW; 16,384 tokens in it, whatever the context. Steps with plain fused attention and without its
 gap take turns in one process; a ratio is the median over rounds, with quartiles. ``host`` is the time until the last
 launch of a step returns: where that is longer than the GPU's work, a step waits for Python. The goal is at most 1.05
-where torch runs eagerly, 1.03 where it compiles, and 1.02 for the peak of memory.
+where torch runs eagerly, 1.03 where it compiles, and 1.02 for the peak of memory. ``be.nn.build_kernels()`` is called
+first; with ``--kernels triton``, or without a compiler, the kernels are Triton's.
 
 Needs torch and, for GPT-2, transformers; the second line writes the page of a measurement made elsewhere::
 
@@ -31,7 +32,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 import bulkedge as be
 from benchmarks.harness import Table, command, heading, seconds, today
-from bulkedge.nn import gap_free_attention
+from bulkedge.nn import fused, gap_free_attention, native
 
 TITLE = "Benchmarks: a training step without the gap"
 GPU = torch.cuda.is_available()
@@ -40,6 +41,7 @@ TOKENS = 16384 if GPU else 1024
 """Tokens of a step, in as many sequences as the context allows."""
 ROUNDS, STEPS = (15, 5) if GPU else (5, 1)
 GOALS = {"eager": 1.05, "compiled": 1.03}
+KERNELS = {"built": "C++ and CUDA", "triton": "Triton", "torch": "no kernels of ours"}
 MEMORY_GOAL = 1.02
 
 
@@ -88,6 +90,7 @@ class Measurement:
     model: str
     context: int
     mode: str
+    kernels: str
     plain_seconds: float
     ratio: float
     lower: float
@@ -189,8 +192,27 @@ def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[],
     plain, plain_host = (statistics.median(each[0][k] for each in rounds) for k in range(2))
     host = statistics.median(each[1][1] for each in rounds)
     return Measurement(
-        name, context, mode, plain, middle, lower, upper, plain_host, host, peaks[0], peaks[1] / peaks[0]
+        *(name, context, mode, used()),
+        *(plain, middle, lower, upper),
+        *(plain_host, host),
+        peaks[0],
+        peaks[1] / peaks[0],
     )
+
+
+def used() -> str:
+    """Which kernels of ours take part."""
+    return "built" if native.Library.loaded else "triton" if GPU and fused.TRITON else "torch"
+
+
+def choose(kernels: str) -> None:
+    """Build the kernels if they are to be used; say why where that fails."""
+    native.Library.loaded = False
+    if GPU and kernels == "built":
+        try:
+            be.nn.build_kernels()
+        except native.BuildError as error:
+            print(f"not built: {error}")
 
 
 def measurements(modes: list[str], models: list[str], contexts: list[int] | None = None) -> list[Measurement]:
@@ -214,15 +236,15 @@ def step_of(name: str, context: int, *, removed: bool, compiled: bool) -> Callab
 
 
 def tables(found: list[Measurement]) -> list[Table]:
-    """One for each mode."""
+    """One for each mode and kind of kernels."""
     headings = ["model", "context", "plain step", "gap-free / plain", "quartiles", "host, plain", "host", "plain peak"]
     result = []
-    for mode in dict.fromkeys(each.mode for each in found):
-        rows = [each for each in found if each.mode == mode]
+    for mode, kernels in dict.fromkeys((each.mode, each.kernels) for each in found):
+        rows = [each for each in found if (each.mode, each.kernels) == (mode, kernels)]
         met = sum(each.ratio <= GOALS[mode] for each in rows)
         fit = sum(each.memory_ratio <= MEMORY_GOAL for each in rows)
         note = f"{met} of {len(rows)} at most {GOALS[mode]}; memory: {fit} of {len(rows)} at most {MEMORY_GOAL}."
-        table = Table(mode.capitalize(), [*headings, "memory, gap-free / plain"], note)
+        table = Table(f"{mode.capitalize()}, {KERNELS[kernels]}", [*headings, "memory, gap-free / plain"], note)
         for each in rows:
             spread, memory = f"{each.lower:.3f} to {each.upper:.3f}", f"{each.memory_ratio:.3f}"
             times = [seconds(value) for value in (each.plain_host, each.host)]
@@ -252,7 +274,13 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", choices=tuple(GOALS), default=list(GOALS))
     parser.add_argument("--models", nargs="*", choices=(*MODELS, "GPT-2"), default=[*MODELS, "GPT-2"])
     parser.add_argument("--contexts", nargs="*", type=int, help="tokens of a sequence, instead of each model's own")
-    command(parser, lambda chosen: written(measurements(chosen.modes, chosen.models, chosen.contexts)), page)
+    parser.add_argument("--kernels", choices=("built", "triton"), default="built", help="of attention without its gap")
+
+    def measured(chosen: argparse.Namespace) -> dict[str, Any]:
+        choose(chosen.kernels)
+        return written(measurements(chosen.modes, chosen.models, chosen.contexts))
+
+    command(parser, measured, page)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,19 @@ def attend(  # noqa: PLR0913, PLR0917 - of attention
     Tensor
         ``(batch, heads, tokens, dim)``.
     """
-    return torch.ops.bulkedge_native.attend(query, key, value, dropout, scale, gamma, torch.compiler.is_compiling())
+    compiling = torch.compiler.is_compiling()
+    backend = None
+    if compiling:
+        dim = 64 if value.shape[-1] <= 64 else 128 if value.shape[-1] <= 128 else 256
+        backend = _choice(value.dtype, dim, value.device.index)
+    return torch.ops.bulkedge_native.attend.default(query, key, value, dropout, scale, gamma, compiling, backend)
+
+
+@torch.compiler.assume_constant_result
+def _choice(dtype: torch.dtype, dim: int, device: int) -> int:
+    """The kernel that torch chooses for such tensors, asked with some that exist."""
+    example = torch.zeros(1, 1, 128, dim, dtype=dtype, device=torch.device("cuda", device), requires_grad=True)
+    return int(torch._fused_sdp_choice(example, example, example, is_causal=True))
 
 
 CUDNN = 3

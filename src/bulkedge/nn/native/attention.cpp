@@ -151,26 +151,28 @@ public:
   }
 };
 
-// torch's own choice of a kernel, which is not for all inputs; the others get an operator that is.
+// By the kernel that torch would choose itself, unless it was chosen; that kernel is not for all inputs, and the others
+// get an operator that is. Tensors that only have a shape, as when torch compiles, cannot be chosen by.
 Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, double dropout, Scale scale, double gamma,
-              bool keep) {
-  const int64_t backend = at::_fused_sdp_choice(query, key, value, std::nullopt, dropout, true, scale, false);
+              bool keep, std::optional<int64_t> chosen) {
+  const int64_t backend =
+      chosen ? *chosen : at::_fused_sdp_choice(query, key, value, std::nullopt, dropout, true, scale, false);
   const bool half = value.scalar_type() == at::kBFloat16 || value.scalar_type() == at::kHalf;
-  const int64_t dim = value.size(3);
-  if ((backend == FLASH || backend == CUDNN) && half && dim % 8 == 0 && dim <= 256 && query.sizes() == value.sizes() &&
-      key.sizes() == value.sizes())
+  const int64_t dim = value.sym_size(3).guard_int(__FILE__, __LINE__);
+  if ((backend == FLASH || backend == CUDNN) && half && dim % 8 == 0 && dim <= 256 && query.sym_sizes() == value.sym_sizes() &&
+      key.sym_sizes() == value.sym_sizes())
     return Attend::apply(query, key, value, backend, dropout, scale, gamma, keep);
   using Less = Tensor(const std::optional<Tensor> &, const Tensor &, double, double, double, bool, int64_t);
   static const auto less = operator_of<Less>("bulkedge::less_running_mean");
   const Tensor plain = at::scaled_dot_product_attention(query, key, value, std::nullopt, dropout, true, scale, false);
-  return less.call(plain, value, 1.0, 0.0, gamma, false, query.size(1));
+  return less.call(plain, value, 1.0, 0.0, gamma, false, query.sym_size(1).guard_int(__FILE__, __LINE__));
 }
 
 } // namespace
 
 TORCH_LIBRARY(bulkedge_native, library) {
-  library.def("attend(Tensor query, Tensor key, Tensor value, float dropout, float? scale, float gamma, bool keep) "
-              "-> Tensor");
+  library.def("attend(Tensor query, Tensor key, Tensor value, float dropout, float? scale, float gamma, bool keep, "
+              "int? backend) -> Tensor");
   library.def("attend_forward(Tensor query, Tensor key, Tensor value, int backend, float dropout, float? scale, "
               "float gamma, bool keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def("attend_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, "
