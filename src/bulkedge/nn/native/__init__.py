@@ -144,7 +144,7 @@ def attend(  # noqa: PLR0913, PLR0917 - of attention
     return torch.ops.bulkedge_native.attend.default(query, key, value, dropout, scale, gamma, compiling, backend)
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _choice(dtype: torch.dtype, dim: int, device: int) -> int:
     """The kernel that torch chooses for such tensors, asked with some that exist."""
     example = torch.zeros(1, 1, 128, dim, dtype=dtype, device=torch.device("cuda", device), requires_grad=True)
