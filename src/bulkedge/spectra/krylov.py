@@ -14,8 +14,12 @@ not a recurrence for ``M' M``, in which values below the root of the rounding un
 rounding of a product times the condition of a triangle of the block's width. That was 1.4 to 4.1 for attention, full or
 causal; where it is large, the second product is made.
 
-A block that has lost rank is narrowed to its rank, so that clusters, zeros and exhausted spaces end the recurrence
-instead of dividing by zero.
+A block is made orthonormal by its Gram matrix, ``Q = W G^(-1/2)``: tall matrices meet products alone, and one small
+matrix goes to the processor and one comes back, which on a GPU takes less time than any tall decomposition. Sums are
+taken in double precision, so that rounding of the Gram matrix, times the square of a condition, stays below that of
+single precision; in double precision it is done twice. A block that is too ill conditioned for that is decomposed by
+Householder reflections, and one that has lost rank is narrowed to its rank, so that clusters, zeros and exhausted
+spaces end the recurrence instead of dividing by zero.
 
 >>> import numpy as np
 >>> from bulkedge.spectra.operators import MatrixOperator
@@ -29,7 +33,8 @@ instead of dividing by zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -46,10 +51,10 @@ class Projection:
 
     Attributes
     ----------
-    matrix : array of shape (rows, columns)
-        B, in double precision.
-    coupling : array of shape (next, last)
-        S: what leaves the bases, from the last block of U to the next block of V; empty where the bases are invariant.
+    diagonal : list of arrays of shape (left, right)
+        Blocks ``R_j`` on the diagonal of B, in double precision: columns of each block of U and of V.
+    beside : list of arrays of shape (next, left)
+        Blocks ``S_j``: transposed they stand beside the diagonal; the last one is what leaves the bases.
     probes : int
         Columns of the first block, which come first in B.
     steps : int
@@ -59,14 +64,41 @@ class Projection:
         with a factor of safety.
     noise : float
         Ten rounding units of the largest value: what rounding adds to residuals.
+    unit : float
+        Rounding unit in which the operator computes.
+    like : array
+        An array on the operator's backend and device.
     """
 
-    matrix: Real
-    coupling: Real
+    diagonal: list[Real]
+    beside: list[Real]
     probes: int
     steps: int
     rounding: float
     noise: float
+    unit: float
+    like: Any
+
+    @property
+    def columns(self) -> int:
+        """Columns of B: the dimension of the space that the run has seen."""
+        return sum(each.shape[1] for each in self.diagonal)
+
+    @property
+    def coupling(self) -> Real:
+        """S of shape (next, last): from the last block of U to the next block of V; empty where bases are invariant."""
+        return self.beside[-1]
+
+    @cached_property
+    def matrix(self) -> Real:
+        """B, of shape (rows, columns)."""
+        rows, columns = (np.cumsum([0, *(each.shape[axis] for each in self.diagonal)]) for axis in (0, 1))
+        matrix = np.zeros((rows[-1], columns[-1]))
+        for j, block in enumerate(self.diagonal):
+            matrix[rows[j] : rows[j + 1], columns[j] : columns[j + 1]] = block
+            if j + 1 < self.steps:
+                matrix[rows[j] : rows[j + 1], columns[j + 1] : columns[j + 2]] = self.beside[j].T
+        return matrix
 
     @property
     def exhausted(self) -> bool:
@@ -82,8 +114,14 @@ POOR = 1e-2
 LITTLE = 0.5
 """Length of what is taken off a column, over what is left of it, up to which it need not be cleaned again."""
 WELL = 10.0
-"""Condition of a triangle up to which it may be divided by: this multiplies rounding, and stays within ``noise``."""
-
+"""Condition of a factor up to which it may be divided by: this multiplies rounding, and stays within ``noise``."""
+FAIR = 1e3
+"""Condition of a block up to which its Gram matrix is used: rounding in double precision times its square is below a
+hundredth of that in single precision, and the square of that below rounding in double precision."""
+SINGLE = 1e-8
+"""Rounding units below this are those of double precision, in which one Gram matrix is not accurate enough."""
+REPRESENTED = 1e-250
+"""Squared lengths that are smaller may have lost digits to the range of double precision."""
 
 JOINED = 8
 """Blocks of a basis that are columns of one array."""
@@ -114,7 +152,7 @@ class Basis(list[Any]):
         self._arrays.append((array, filled + width))
         super().append(array[:, filled : filled + width])
 
-    def less(self, block: Any) -> Any:
+    def less(self, block: Any) -> tuple[Any, Any]:
         """A block less its components along all columns.
 
         Parameters
@@ -124,13 +162,28 @@ class Basis(list[Any]):
 
         Returns
         -------
-        array of shape (size, k)
+        clean : array of shape (size, k)
             Orthogonal to the basis, up to rounding.
+        taken : array of shape (k,)
+            Squared lengths of what was taken off each column, in double precision.
         """
+        xp, parts = array_namespace(block), []
         for array, filled in self._arrays:
             known = array[:, :filled]
-            block = block - known @ (array_namespace(block).matrix_transpose(known) @ block)
-        return block
+            parts.append(xp.matrix_transpose(known) @ block)
+            block = block - known @ parts[-1]
+        if not parts:
+            return block, xp.zeros(block.shape[1], dtype=xp.float64, device=device(block))
+        with np.errstate(over="ignore"):
+            return block, xp.sum(_wide(xp.concat(parts, axis=0)) ** 2, axis=0)
+
+
+class Factor(NamedTuple):
+    """R of a block ``W = Q R``, for the processor and beside the blocks, and its inverse if R is well conditioned."""
+
+    matrix: Real
+    beside: Any
+    inverse: Any
 
 
 class GolubKahan:
@@ -160,6 +213,7 @@ class GolubKahan:
         self._coupling: list[Real] = []
         self._scale = 0.0
         self._well = True
+        self._known: Any = None
 
     @property
     def steps(self) -> int:
@@ -182,22 +236,26 @@ class GolubKahan:
         if self.exhausted:
             return
         block = self.right[-1]
-        with thin_products():
-            known = self.left[-1] @ self._like(self._coupling[-1].T) if self.left else None
-        image, swept = self._image(block, known)
+        image, swept = self._image(block, self._known)
         with thin_products():
             left, diagonal = self._orthonormal(image, self.left)
-        self._diagonal.append(diagonal)
-        if not self.two_sided:
-            self.left = Basis()
-        self.left.append(left)
-        if not left.shape[1]:
-            self._coupling.append(np.zeros((0, 0)))
-            return
-        back = self._back(left, diagonal, swept)
+            self._diagonal.append(diagonal.matrix)
+            if not self.two_sided:
+                self.left = Basis()
+            self.left.append(left)
+            if not left.shape[1]:
+                self._coupling.append(np.zeros((0, 0)))
+                return
+            self._well = diagonal.inverse is not None
+            # nothing of U but R is in W to rounding: what else was taken off it is in the span of the blocks before,
+            # and its image in that of the blocks of V, which are taken off next
+            back = swept @ diagonal.inverse if self._well and swept is not None else None
+        if back is None:
+            back = self.operator.T @ left
         with thin_products():
-            following, coupling = self._orthonormal(back - block @ self._like(diagonal.T), self.right)
-        self._coupling.append(coupling)
+            following, coupling = self._orthonormal(back - block @ _turned(diagonal.beside), self.right)
+            self._known = left @ _turned(coupling.beside)
+        self._coupling.append(coupling.matrix)
         if following.shape[1]:
             self.right.append(following)
 
@@ -215,15 +273,10 @@ class GolubKahan:
             The matrix, and what leaves it.
         """
         steps = self.steps if steps is None else min(steps, self.steps)
-        rows, columns = (np.cumsum([0, *(each.shape[axis] for each in self._diagonal[:steps])]) for axis in (0, 1))
-        matrix = np.zeros((rows[-1], columns[-1]))
-        for j in range(steps):
-            matrix[rows[j] : rows[j + 1], columns[j] : columns[j + 1]] = self._diagonal[j]
-            if j + 1 < steps:
-                matrix[rows[j] : rows[j + 1], columns[j + 1] : columns[j + 2]] = self._coupling[j].T
         noise = 10 * self._scale * self._unit
         rounding = NEGLIGIBLE * self._scale * self._unit * max(self.operator.shape[-2:]) ** 0.5
-        return Projection(matrix, self._coupling[steps - 1], self.right[0].shape[1], steps, rounding, noise)
+        diagonal, beside, probes = self._diagonal[:steps], self._coupling[:steps], self.right[0].shape[1]
+        return Projection(diagonal, beside, probes, steps, rounding, noise, self._unit, self.operator.like)
 
     def _image(self, block: Any, known: Any) -> tuple[Any, Any]:
         """``W = M V - L``, and ``M' W`` if one pass finds both and the last one could be used; None otherwise."""
@@ -232,41 +285,60 @@ class GolubKahan:
         image = self.operator @ block
         return image if known is None else image - known, None
 
-    def _back(self, left: Any, diagonal: Real, swept: Any) -> Any:
-        """``M' U`` for a new block with ``W = U R``: from ``M' W`` where R may be divided by, or by a product.
-
-        Nothing of U but R is in W to rounding: what else was taken off it is in the span of the blocks before, and its
-        image in that of the blocks of V, which are taken off next.
-        """
-        with thin_products():
-            rotation, sizes, right = np.linalg.svd(diagonal, full_matrices=False)
-        self._well = bool(sizes[0] <= WELL * sizes[-1])
-        if swept is None or not self._well:
-            return self.operator.T @ left
-        with thin_products():
-            return swept @ self._like((right.T / sizes) @ rotation.T)
-
-    def _orthonormal(self, block: Any, known: Basis) -> tuple[Any, Real]:
+    def _orthonormal(self, block: Any, known: Basis) -> tuple[Any, Factor]:
         """An orthonormal basis Q of what a block adds to a basis, and R with block = Q R up to rounding."""
-        xp = array_namespace(block)
-        clean = known.less(block)
+        clean, taken = known.less(block)
+        wide = _wide(clean)
+        gram, beyond = _gram(wide, taken)
+        own = np.diagonal(gram)
         # twice is enough, and once where little was taken off: what is left of it is its rounding
-        if known and not np.all(_lengths(block - clean) <= LITTLE * _lengths(clean)):
-            clean = known.less(clean)
+        if known and not np.all((own > REPRESENTED) & (own < np.inf) & (beyond <= LITTLE**2 * own)):
+            clean, taken = known.less(clean)
+            wide = _wide(clean)
+            gram, _ = _gram(wide, taken)
+        sizes, root, inverse = _roots(gram)
+        scale, least = max(self._scale, float(sizes[0])), NEGLIGIBLE * self._unit * block.shape[0] ** 0.5
+        if not (sizes[-1] * FAIR >= sizes[0] and sizes[-1] > least * scale):
+            return self._decomposed(clean, known)
+        self._scale, poor = scale, bool(sizes[-1] < POOR * scale)
+        basis, beside = self._divided(wide, root, inverse)
+        if poor or self._unit < SINGLE:
+            # rounding is large beside what is left of these columns, or beside that of the block: take it off once more
+            wide = _wide(known.less(basis)[0] if poor else basis)
+            again, more, less = _roots(_gram(wide, taken)[0])
+            if not again[-1] * 2 >= again[0]:
+                return self._decomposed(clean, known)
+            root, inverse = more @ root, inverse @ less
+            basis, _ = self._divided(wide, more, less)
+            beside = self._like(np.stack([root, inverse]))
+        well = bool(sizes[0] <= WELL * sizes[-1])
+        return basis, Factor(root, beside[0], beside[1] if well else None)
+
+    def _divided(self, wide: Any, root: Real, inverse: Real) -> tuple[Any, Any]:
+        """``W R^(-1)`` of a block in double precision, and both R and its inverse, which travel together."""
+        xp, dtype = array_namespace(wide), self.right[0].dtype
+        pair = xp.asarray(np.stack([root, inverse]), dtype=xp.float64, device=device(wide))
+        return xp.astype(wide @ pair[1], dtype, copy=False), xp.astype(pair, dtype, copy=False)
+
+    def _decomposed(self, clean: Any, known: Basis) -> tuple[Any, Factor]:
+        """The same by Householder reflections, for a block that is ill conditioned or has lost rank."""
+        xp = array_namespace(clean)
         basis, triangle = xp.linalg.qr(clean)
         factor = as_numpy(triangle).astype(float)
         if not np.all(np.isfinite(factor)):
             raise DomainError("a product with the operator is not finite")
         rotation, sizes, right = np.linalg.svd(factor)
         self._scale = max(self._scale, float(sizes[0]))
-        rank = int(np.sum(sizes > NEGLIGIBLE * self._unit * block.shape[0] ** 0.5 * self._scale))
+        rank = int(np.sum(sizes > NEGLIGIBLE * self._unit * clean.shape[0] ** 0.5 * self._scale))
         if rank < len(sizes):
             basis, factor = basis @ self._like(rotation[:, :rank]), sizes[:rank, None] * right[:rank]
         if rank and sizes[rank - 1] < POOR * self._scale:
             # rounding is large beside what is left of these columns: take it off once more
-            basis, triangle = xp.linalg.qr(known.less(basis))
+            basis, triangle = xp.linalg.qr(known.less(basis)[0])
             factor = as_numpy(triangle).astype(float) @ factor
-        return basis, factor
+        well = bool(rank and sizes[0] <= WELL * sizes[rank - 1])
+        inverse = self._like(np.linalg.pinv(factor)) if well else None
+        return basis, Factor(factor, self._like(factor), inverse)
 
     def _like(self, matrix: Real) -> Any:
         """A small matrix on the backend of the operator."""
@@ -274,8 +346,29 @@ class GolubKahan:
         return array_namespace(first).asarray(np.ascontiguousarray(matrix), dtype=first.dtype, device=first.device)
 
 
-def _lengths(block: Any) -> Real:
-    """Lengths of columns, whose squares may be out of range."""
+def _wide(block: Any) -> Any:
+    """A block in double precision."""
     xp = array_namespace(block)
-    largest = xp.max(xp.abs(block)) + xp.finfo(block.dtype).smallest_normal
-    return as_numpy(largest * xp.sum((block / largest) ** 2, axis=0) ** 0.5).astype(float)
+    return xp.astype(block, xp.float64, copy=False)
+
+
+def _turned(matrix: Any) -> Any:
+    return array_namespace(matrix).matrix_transpose(matrix)
+
+
+def _gram(wide: Any, taken: Any) -> tuple[Real, Real]:
+    """``W' W`` of a block in double precision, and what was taken off it, on the processor: one transfer for both."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        both = as_numpy(array_namespace(wide).concat([_turned(wide) @ wide, taken[None, :]], axis=0))
+    return both[:-1], both[-1]
+
+
+def _roots(gram: Real) -> tuple[Real, Real, Real]:
+    """Singular values of a block in decreasing order, ``G^(1/2)`` and its inverse; zeros if they cannot be had."""
+    if not np.all(np.isfinite(gram)):
+        return np.zeros(len(gram)), gram, gram
+    squares, vectors = np.linalg.eigh(gram)
+    if not squares[0] > REPRESENTED:
+        return np.zeros(len(gram)), gram, gram
+    sizes = np.sqrt(squares)
+    return sizes[::-1], (vectors * sizes) @ vectors.T, (vectors / sizes) @ vectors.T

@@ -30,11 +30,8 @@ from scipy.linalg import eigh_tridiagonal
 
 from bulkedge.arrays import Real
 from bulkedge.spectra.krylov import Projection
+from bulkedge.spectra.ritz import converged, ritz
 
-ANGLE = 0.01
-"""Largest angle between locked Ritz vectors and singular vectors: weights are then wrong by its square."""
-UNLIKELY = 4.0
-"""Standard deviations by which the probes' weight of locked values may differ from their number over the size."""
 POINT = 1e-7
 """Residual of a node, relative to the largest, up to which it is a point mass."""
 ZERO = 1e-13
@@ -211,72 +208,6 @@ def _merged(nodes: Real, weights: Real, points: Any) -> tuple[Real, Real, Any]:
     group = np.append(0, np.cumsum(~(close & points[:-1] & points[1:])))
     heaviest = [np.flatnonzero(group == each)[np.argmax(weights[group == each])] for each in range(group[-1] + 1)]
     return nodes[heaviest], np.bincount(group, weights).astype(float), points[heaviest]
-
-
-def ritz(projection: Projection) -> tuple[Real, Real, Real]:
-    """Singular values of B with what the probes weigh them by.
-
-    Parameters
-    ----------
-    projection : Projection
-        B.
-
-    Returns
-    -------
-    values : array of shape (columns,)
-        In decreasing order.
-    weights : array of shape (columns, probes)
-        Squared coordinate of each probe along each right singular vector; each column sums to one.
-    residuals : array of shape (columns,)
-        ``|M' u - s v|`` for the Ritz vectors u, v; a singular value of M lies within it of s.
-    """
-    left, found, right = np.linalg.svd(projection.matrix)
-    values = np.zeros(len(right))
-    values[: len(found)] = found
-    last = projection.coupling.shape[1]
-    residuals = np.zeros(len(right))
-    if projection.coupling.size:
-        residuals[: left.shape[1]] = np.linalg.norm(projection.coupling @ left[len(left) - last :], axis=0)[
-            : len(right)
-        ]
-    return values, right[:, : projection.probes] ** 2, residuals
-
-
-def converged(values: Real, weights: Real, residuals: Real, size: int, noise: float = 0.0) -> int:
-    """How many of the largest values are known one by one.
-
-    Parameters
-    ----------
-    values : array of shape (columns,)
-        Ritz values in decreasing order.
-    weights : array of shape (columns, probes)
-        Squared coordinates of the probes along their vectors.
-    residuals : array of shape (columns,)
-        Residuals of the Ritz vectors in exact arithmetic.
-    size : int
-        Number of singular values.
-    noise : float
-        What rounding adds to residuals.
-
-    Returns
-    -------
-    int
-        The first so many Ritz vectors span a space of singular vectors, and all of that space.
-    """
-    if len(values) < 2:
-        return 0
-    # the next value has not converged: it may be as much larger as its residual says
-    gaps = values[:-1] - values[1:] - residuals[1:]
-    worst = np.sqrt(np.cumsum(residuals[:-1] ** 2)) + noise
-    share = np.arange(1, len(values)) / size
-    # equal values in greater number than there are probes are found as many times as there are probes only
-    spread = np.sqrt(2 * share * np.maximum(1 - share, 0) / (size * weights.shape[1]))
-    plausible = np.abs(np.cumsum(weights.mean(axis=1))[:-1] - share) <= UNLIKELY * spread + 1e-12
-    known = np.flatnonzero((worst <= ANGLE * gaps) & (gaps > 0))
-    # a value found fewer times than it is there has too much weight: nothing below it is counted right
-    wrong = known[~plausible[known]]
-    known = known[known < wrong[0]] if wrong.size else known
-    return int(known[-1]) + 1 if known.size else 0
 
 
 def gauss(values: Real, weights: Real, steps: int) -> tuple[list[Real], list[Real], list[Any]]:
