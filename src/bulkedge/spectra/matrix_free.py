@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,11 @@ from bulkedge.domains import Interval
 from bulkedge.errors import AccuracyWarning
 from bulkedge.laws.units import Unit
 from bulkedge.random import normal
+from bulkedge.spectra.deflation import Deflation, deflated
 from bulkedge.spectra.dense import Spectra, Spectrum, filled
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.operators.base import Operator
+from bulkedge.spectra.precision import full_precision
 from bulkedge.spectra.quadrature import Density, density, simulated_errors
 from bulkedge.spectra.stopping import ACCURACY, Checkpoint, MostSteps, Reached, Rule
 from bulkedge.threads import thin_products
@@ -98,7 +100,9 @@ def operator_spectrum(
         return Spectra(filled(operator.batch, members))
     if operator.shape[-1] > operator.shape[-2]:
         operator = operator.T
-    found = _iterated(operator, tolerance, confidence, rng, stop or (Reached(tolerance) | MostSteps(MOST_STEPS)))
+    rule = stop or (Reached(tolerance) | MostSteps(MOST_STEPS))
+    with full_precision(operator.like):
+        found = _iterated(operator, tolerance, confidence, rng, rule)
     found.warn(tolerance)
     values, weights = found.density.quantiles(QUANTILES)
     return Spectrum(
@@ -171,27 +175,54 @@ def frame(operator: Operator, probes: int, rng: Any = None) -> Any:
         return xp.linalg.qr(xp.asarray(drawn, dtype=like.dtype, device=device(like)))[0]
 
 
+class _Known(dict[int, Density]):
+    """Densities after some steps of a run, each computed once, and what was set aside before it."""
+
+    def __init__(self, aside: Deflation | None) -> None:
+        super().__init__()
+        self.aside = aside
+
+    def all_told(self, found: _Found) -> _Found:
+        """An assessment of the run, with what setting aside adds to its error."""
+        if self.aside is None:
+            return found
+        error, floor = self.aside.error(found.density), max(found.floor, self.aside.noise)
+        return replace(found, error=found.error + error, floor=floor)
+
+
 def _iterated(operator: Operator, tolerance: float, confidence: float, rng: Any, rule: Rule) -> _Found:
-    """Steps until the rule says stop."""
-    size, start = operator.shape[-1], time.perf_counter()
-    probes = _probes(size, tolerance)
-    two_sided = probes * 64 * sum(operator.shape) <= TWO_SIDED
-    run = GolubKahan(operator, frame(operator, probes, rng), two_sided=two_sided)
-    known: dict[int, Density] = {}
+    """Steps until the rule says stop, with large values set aside where their directions are known and worth it."""
+    start, block = time.perf_counter(), frame(operator, _probes(operator.shape[-1], tolerance), rng)
+    run, known = _begun(operator, block, deflated(operator, block, tolerance))
+    found = _looked(run, known, FIRST_STEPS, tolerance, confidence)
+    if known.aside is not None and not known.aside.worth(found.density, tolerance):
+        run, known = _begun(operator, block, None)
+        found = _looked(run, known, FIRST_STEPS, tolerance, confidence)
     course: list[tuple[int, float]] = []
-    target = float(FIRST_STEPS)
     while True:
-        while run.steps < target and not run.exhausted:
-            run.step()
-        # beside a GPU all of the processor is there for the small decompositions
-        with nullcontext() if is_torch_array(operator.like) else thin_products():
-            found = _assessed(run, known, tolerance, confidence)
         course.append((run.steps, found.error))
         errors = tuple(error for _, error in course)
-        checkpoint = Checkpoint(run.steps, 2 * probes * run.steps, time.perf_counter() - start, errors)
+        checkpoint = Checkpoint(run.steps, 2 * block.shape[1] * run.steps, time.perf_counter() - start, errors)
         if run.exhausted or rule(checkpoint):
-            return found if found.final else _assessed(run, known, tolerance, confidence, enough=0)
-        target = _next(course, tolerance)
+            return found if found.final else known.all_told(_assessed(run, known, tolerance, confidence, enough=0))
+        found = _looked(run, known, _next(course, tolerance), tolerance, confidence)
+
+
+def _begun(operator: Operator, block: Any, aside: Deflation | None) -> tuple[GolubKahan, _Known]:
+    """A run from a block of probes, or from those in the complement of what is set aside."""
+    two_sided = block.shape[1] * 64 * sum(operator.shape) <= TWO_SIDED
+    if aside is not None:
+        operator, block = aside.operator, aside.block
+    return GolubKahan(operator, block, two_sided=two_sided), _Known(aside)
+
+
+def _looked(run: GolubKahan, known: _Known, target: float, tolerance: float, confidence: float) -> _Found:
+    """What is known after so many steps."""
+    while run.steps < target and not run.exhausted:
+        run.step()
+    # beside a GPU all of the processor is there for the small decompositions
+    with nullcontext() if is_torch_array(run.operator.like) else thin_products():
+        return known.all_told(_assessed(run, known, tolerance, confidence))
 
 
 def _next(course: list[tuple[int, float]], tolerance: float) -> float:
@@ -217,7 +248,7 @@ def _probes(size: int, tolerance: float) -> int:
 
 
 def _assessed(
-    run: GolubKahan, known: dict[int, Density], tolerance: float, confidence: float, enough: int = ENOUGH_STEPS
+    run: GolubKahan, known: _Known, tolerance: float, confidence: float, enough: int = ENOUGH_STEPS
 ) -> _Found:
     """The density after all steps, beside that of fewer and beside simulated frames; ``known`` is added to."""
     projection, size = run.projection(), run.operator.shape[-1]
@@ -238,10 +269,12 @@ def _assessed(
     return _Found(found, error, max(floor, noise), lumped=floor > noise)
 
 
-def _after(run: GolubKahan, steps: int, known: dict[int, Density]) -> Density:
-    """The density after some of the steps, which is computed once."""
+def _after(run: GolubKahan, steps: int, known: _Known) -> Density:
+    """The density of all values after some of the steps, which is computed once."""
     if steps not in known:
-        known[steps] = density(run.projection(steps), run.operator.shape[-1])
+        aside, size = known.aside, run.operator.shape[-1]
+        rest = density(run.projection(steps), size if aside is None else aside.rest)
+        known[steps] = rest if aside is None else aside.whole(rest)
     return known[steps]
 
 
@@ -252,7 +285,8 @@ def _unresolved(found: Density, before: Density, tolerance: float) -> tuple[floa
     """
     top = max(found.top, before.top, *found.locked, *before.locked)
     knots = np.concatenate([found.nodes, before.nodes])
-    x = np.unique(np.concatenate([np.linspace(0, top, 4000), knots * (1 - 1e-6), knots * (1 + 1e-6)]))
+    grids = np.linspace(0, top, 4000), np.linspace(0, found.top, 4000)
+    x = np.unique(np.concatenate([*grids, knots * (1 - 1e-6), knots * (1 + 1e-6)]))
     apart = np.abs(found.cdf(x) - before.cdf(x))
     if found.at_zero <= tolerance / 2:
         return max(float(apart.max()), found.at_zero), 0.0

@@ -21,7 +21,8 @@ from bulkedge.domains import Integers, Interval
 from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.matrix_free import frame
-from bulkedge.spectra.operators.base import MatrixOperator, Operator
+from bulkedge.spectra.operators.base import Operator
+from bulkedge.spectra.operators.given import MatrixOperator
 
 EXTRA = 8
 """Vectors beyond those asked for: they carry what is close to the last one."""

@@ -24,8 +24,9 @@ from bulkedge.errors import DomainError
 from bulkedge.estimates import Estimate
 from bulkedge.spectra.krylov import GolubKahan, Projection
 from bulkedge.spectra.matrix_free import frame
-from bulkedge.spectra.operators.base import MatrixOperator, Operator
-from bulkedge.spectra.quadrature import converged, ritz
+from bulkedge.spectra.operators.base import Operator
+from bulkedge.spectra.operators.given import MatrixOperator
+from bulkedge.spectra.ritz import converged, ritz
 
 PROBES, STEPS = Integers(2, 10**6), Integers(1, 10**6)
 ORDER = Interval(0, 1e3, "(]")

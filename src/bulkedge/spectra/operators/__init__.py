@@ -2,6 +2,7 @@
 
 from bulkedge.spectra.operators.algebra import Gram, Hermitised, Product
 from bulkedge.spectra.operators.attention import AttentionOperator
-from bulkedge.spectra.operators.base import MapOperator, MatrixOperator, Operator
+from bulkedge.spectra.operators.base import Operator
+from bulkedge.spectra.operators.given import MapOperator, MatrixOperator
 
 __all__ = ["AttentionOperator", "Gram", "Hermitised", "MapOperator", "MatrixOperator", "Operator", "Product"]

@@ -1,7 +1,7 @@
 """Operators made of operators: products of layers, Gram matrices, and the symmetric matrix that has both signs.
 
 >>> import numpy as np
->>> from bulkedge.spectra.operators.base import MatrixOperator
+>>> from bulkedge.spectra.operators import MatrixOperator
 >>> layer = MatrixOperator(np.array([[1.0, 1.0], [0.0, 1.0]]))
 >>> Product((layer, layer)).dense().tolist(), Gram(layer).dense().tolist()
 ([[1.0, 2.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, 2.0]])

@@ -21,9 +21,10 @@ from array_api_compat import array_namespace, device, is_torch_array
 
 from bulkedge.domains import Choice, Interval, shown
 from bulkedge.errors import DomainError
-from bulkedge.masks import Mask, MaskOrName, mask_for
+from bulkedge.masks import FullMask, Mask, MaskOrName, mask_for
 from bulkedge.spectra.dense import floating
 from bulkedge.spectra.operators.base import Difference, Operator
+from bulkedge.spectra.operators.directions import Polynomials
 from bulkedge.spectra.operators.means import MaskMean
 from bulkedge.spectra.operators.products import Products
 from bulkedge.spectra.operators.rows import RowBlocks
@@ -120,6 +121,16 @@ class AttentionOperator(Operator):
 
     def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
         return self._products.sweep(block, less)
+
+    def leading(self, *, left: bool = False) -> Polynomials | None:
+        """Polynomials of the keys, or of the queries for left vectors, of full attention of one head.
+
+        With ``exp(q . k)`` as a series of Hermite polynomials, for Gaussian keys, a row is ``sum q^a He_a(k)/a!`` over
+        all multi-indices a, and the normaliser has gone: the terms of the first two degrees are the largest.
+        """
+        points = self.query if left else self.key
+        single = points.ndim == 2 and array_namespace(points).finfo(points.dtype).bits >= 32
+        return Polynomials(points) if single and isinstance(self.mask, FullMask) else None
 
     def __getitem__(self, index: Any) -> Operator:
         return AttentionOperator(self.query[index], self.key[index], self.scale, self.mask, self.backend)

@@ -4,6 +4,7 @@ An operator supplies :meth:`Operator._forward` and :meth:`Operator._backward`, p
 transpose with blocks of columns; checks, transposes, multiples and differences are written here once.
 
 >>> import numpy as np
+>>> from bulkedge.spectra.operators import MatrixOperator
 >>> op = MatrixOperator(np.diag([3.0, 1.0, 2.0])[:, :2])
 >>> op @ np.ones(2), op.T @ np.ones(3), (2 * op).dense()[0]
 (array([3., 1., 0.]), array([3., 1.]), array([6., 0.]))
@@ -12,13 +13,13 @@ transpose with blocks of columns; checks, transposes, multiples and differences 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 from array_api_compat import array_namespace, device
 
 from bulkedge.domains import Interval, shown
 from bulkedge.errors import DomainError
+from bulkedge.spectra.operators.directions import Polynomials
 
 FACTOR = Interval(-1e300, 1e300)
 MOST_DENSE = 20_000
@@ -62,6 +63,28 @@ class Operator(ABC):
         """``W = M V - L`` and ``M' W``, for blocks of shapes (..., columns, k) and (..., rows, k); L may be None."""
         image = self._forward(block) if less is None else self._forward(block) - less
         return image, self._backward(image)
+
+    def leading(self, *, left: bool = False) -> Polynomials | None:  # noqa: ARG002  # operators that know more use it
+        """Directions that are thought to hold the singular vectors of the largest values, as far as they are known.
+
+        No product is spent on them, and nothing is promised: they are where to look first.
+
+        Parameters
+        ----------
+        left : bool
+            Whether left singular vectors are asked for instead of right ones.
+
+        Returns
+        -------
+        Polynomials or None
+            Their number, and on demand a basis; None, as for most operators, if nothing is known.
+        """
+        return None
+
+    @property
+    def low_rank(self) -> bool:
+        """Whether the matrix is known to have a rank that is small beside its size."""
+        return False
 
     # -- what follows --------------------------------------------------------------------------------------------------
 
@@ -197,61 +220,6 @@ class Operator(ABC):
         return f"{type(self).__name__}(shape={self.shape}, {self.like.dtype})"
 
 
-class MatrixOperator(Operator):
-    """A matrix, or a batch of them, that is written out.
-
-    Parameters
-    ----------
-    matrix : array of shape (..., rows, columns)
-        Of NumPy or torch, real, in single or double precision.
-    """
-
-    def __init__(self, matrix: Any) -> None:
-        if getattr(matrix, "ndim", 0) < 2 or 0 in matrix.shape:
-            raise DomainError(f"matrix must have two axes or more, none of them empty; got {shown(matrix)}")
-        if not bool(array_namespace(matrix).all(array_namespace(matrix).isfinite(matrix))):
-            raise DomainError("matrix contains NaN or infinite entries")
-        self.matrix = matrix.detach() if hasattr(matrix, "detach") else matrix
-        self.like, self.shape = self.matrix, tuple(matrix.shape)
-
-    def _forward(self, block: Any) -> Any:
-        return self.matrix @ block
-
-    def _backward(self, block: Any) -> Any:
-        return array_namespace(block).matrix_transpose(self.matrix) @ block
-
-    def __getitem__(self, index: Any) -> Operator:
-        return MatrixOperator(self.matrix[index])
-
-
-class MapOperator(Operator):
-    """A linear map given by two functions: a Jacobian by its products, a chain of layers, a structured matrix.
-
-    Parameters
-    ----------
-    forward : callable
-        Takes a block of shape (columns, k) to ``M V``.
-    backward : callable
-        Takes a block of shape (rows, k) to ``M' U``. That it is the transpose of the other is for the caller to know;
-        :func:`bulkedge.testing.adjointness` measures it.
-    shape : tuple of int
-        (rows, columns).
-    like : array
-        An array of the backend, device and floating type that both functions take.
-    """
-
-    def __init__(
-        self, forward: Callable[[Any], Any], backward: Callable[[Any], Any], shape: tuple[int, int], like: Any
-    ) -> None:
-        self.forward, self.backward, self.shape, self.like = forward, backward, tuple(shape), like
-
-    def _forward(self, block: Any) -> Any:
-        return self.forward(block)
-
-    def _backward(self, block: Any) -> Any:
-        return self.backward(block)
-
-
 class Transposed(Operator):
     """``M'``."""
 
@@ -270,6 +238,10 @@ class Transposed(Operator):
 
     def _backward(self, block: Any) -> Any:
         return self.operator._forward(block)
+
+    def leading(self, *, left: bool = False) -> Polynomials | None:
+        """Those of the operator, from the other side."""
+        return self.operator.leading(left=not left)
 
     def __getitem__(self, index: Any) -> Operator:
         return self.operator[index].T
@@ -299,6 +271,10 @@ class Scaled(Operator):
         image, back = self.operator._sweep(block, None if less is None else less / self.factor)
         return self.factor * image, self.factor**2 * back
 
+    def leading(self, *, left: bool = False) -> Polynomials | None:
+        """Those of the operator."""
+        return self.operator.leading(left=left)
+
     def __getitem__(self, index: Any) -> Operator:
         return Scaled(self.operator[index], self.factor)
 
@@ -326,6 +302,10 @@ class Difference(Operator):
         image, back = self.operator._sweep(block, beside if less is None else beside + less)
         return image, back - self.other._backward(image)
 
+    def leading(self, *, left: bool = False) -> Polynomials | None:
+        """Those of the operator, if what is taken off it has few directions of its own."""
+        return self.operator.leading(left=left) if self.other.low_rank else None
+
     def __getitem__(self, index: Any) -> Operator:
         return Difference(self.operator[index], self.other[index] if self.other.batch else self.other)
 
@@ -341,6 +321,11 @@ class LowRank(Operator):
             )
         self.left, self.right, self.like = left, right, left
         self.shape = (*left.shape[:-1], right.shape[-2])
+
+    @property
+    def low_rank(self) -> bool:
+        """Few columns were given."""
+        return True
 
     def _forward(self, block: Any) -> Any:
         return self.left @ (array_namespace(block).matrix_transpose(self.right) @ block)

@@ -91,6 +91,11 @@ class MaskMean(Operator):
         xp = array_namespace(like)
         self._share = xp.asarray(1.0 / np.asarray(mask.counts()), dtype=xp.float64, device=device(like))[:, None]
 
+    @property
+    def low_rank(self) -> bool:
+        """Whether all rows are the same."""
+        return isinstance(self.mask, FullMask)
+
     def _forward(self, block: Any) -> Any:
         if isinstance(self.mask, FullMask):
             mean = array_namespace(block).mean(block, axis=-2, keepdims=True)
