@@ -25,12 +25,13 @@ from bulkedge.domains import Interval
 from bulkedge.errors import AccuracyWarning
 from bulkedge.laws.units import Unit
 from bulkedge.random import normal
+from bulkedge.spectra.curves import Density
 from bulkedge.spectra.deflation import Deflation, deflated
 from bulkedge.spectra.dense import Spectra, Spectrum, filled
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.operators.base import Operator
 from bulkedge.spectra.precision import full_precision
-from bulkedge.spectra.quadrature import Density, density, simulated_errors
+from bulkedge.spectra.quadrature import density, simulated_errors
 from bulkedge.spectra.stopping import ACCURACY, Checkpoint, MostSteps, Reached, Rule
 from bulkedge.threads import thin_products
 
@@ -238,7 +239,9 @@ def _next(course: list[tuple[int, float]], tolerance: float) -> float:
         return steps * FEWER
     before, larger = course[-2]
     power = np.clip(np.log(larger / error) / np.log(steps / before), 1.0, 4.0)
-    return float(np.clip(steps * (error / tolerance) ** (1 / power), steps + 1, steps * FEWER))
+    following = float(np.clip(steps * (error / tolerance) ** (1 / power), steps + 1, steps * FEWER))
+    # there less is asked for
+    return ENOUGH_STEPS if steps < ENOUGH_STEPS < following else following
 
 
 def _probes(size: int, tolerance: float) -> int:
@@ -288,10 +291,11 @@ def _unresolved(found: Density, before: Density, tolerance: float) -> tuple[floa
     grids = np.linspace(0, top, 4000), np.linspace(0, found.top, 4000)
     x = np.unique(np.concatenate([*grids, knots * (1 - 1e-6), knots * (1 + 1e-6)]))
     apart = np.abs(found.cdf(x) - before.cdf(x))
-    if found.at_zero <= tolerance / 2:
-        return max(float(apart.max()), found.at_zero), 0.0
-    # beyond its second node the distribution is known; beyond that of fewer steps they can be compared
     lowest, highest = (float(each.nodes[min(1, len(each.nodes) - 1)]) for each in (found, before))
+    doubt = found.doubt(before, float(apart[x <= lowest].max(initial=0.0)))
+    if doubt <= tolerance:
+        return max(float(apart.max()), doubt), 0.0
+    # beyond its second node the distribution is known; beyond that of fewer steps they can be compared
     differ = x[(x > lowest) & (x <= highest) & (apart > tolerance / 2)]
     floor = max(lowest, float(differ.max(initial=0.0)))
     return float(apart[x > floor].max(initial=0.0)), floor
