@@ -36,11 +36,12 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from bulkedge.arrays import Real, as_numpy
+from bulkedge.spectra.curves import Density
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.operators.base import Operator, Projected
 from bulkedge.spectra.operators.directions import orthonormalised
 from bulkedge.spectra.operators.given import MapOperator
-from bulkedge.spectra.quadrature import Density, density
+from bulkedge.spectra.quadrature import density
 from bulkedge.threads import thin_products
 
 MOST_SHARE = 1 / 16
