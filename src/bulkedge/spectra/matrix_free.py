@@ -240,7 +240,7 @@ def _next(course: list[tuple[int, float]], tolerance: float) -> float:
     before, larger = course[-2]
     power = np.clip(np.log(larger / error) / np.log(steps / before), 1.0, 4.0)
     following = float(np.clip(steps * (error / tolerance) ** (1 / power), steps + 1, steps * FEWER))
-    # there less is asked for
+    # from there on values close to zero need not be told apart, which may be enough
     return ENOUGH_STEPS if steps < ENOUGH_STEPS < following else following
 
 
