@@ -1,5 +1,7 @@
 """Attention without its gap in C++ and CUDA, against an explicit matrix in double precision; and when it is used."""
 
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -39,8 +41,9 @@ def both(attend, made, sent):
 
 def errors(found, expected):
     """Relative errors of the output and of the gradients of queries, keys and values."""
+    expected = [each.detach() for each in expected]
     scale = [float(each.norm().clamp_min(1e-9)) for each in expected]
-    return [float((a.double() - b).norm()) / size for a, b, size in zip(found, expected, scale, strict=True)]
+    return [float((a.detach().double() - b).norm()) / size for a, b, size in zip(found, expected, scale, strict=True)]
 
 
 SHAPES = [(2, 3, 1, 64), (2, 3, 127, 64), (2, 3, 129, 64), (1, 2, 1000, 128), (2, 2, 333, 80), (1, 1, 9000, 64)]
@@ -201,6 +204,20 @@ def test_what_the_library_is_for(asked):
     few = [each[:, :2] for each in drawn[1:]]
     shaped_attention(drawn[0], *few, is_causal=True, enable_gqa=True)
     assert len(asked) == 2
+
+
+def test_it_is_loaded_once(monkeypatch, tmp_path):
+    """However often it is asked for; whoever switched it off may switch it on again."""
+    done = []
+    place = types.SimpleNamespace()
+    monkeypatch.setattr(native, "library", lambda: tmp_path)
+    monkeypatch.setattr(torch.ops, "bulkedge_native", place, raising=False)
+    monkeypatch.setattr(torch.ops, "load_library", lambda _: (done.append("loaded"), setattr(place, "attend", None)))
+    monkeypatch.setattr(torch.library, "register_fake", lambda name, _: done.append(name.split("_")[-1]))
+    for _ in range(3):
+        monkeypatch.setattr(native.Library, "loaded", False)
+        assert native.load()
+    assert done == ["loaded", "forward", "backward"]
 
 
 def test_what_it_needs_is_said():

@@ -8,7 +8,6 @@ Autograd, ``torch.compile`` and CUDA graphs take both maps; ``torch.func`` does 
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -55,10 +54,15 @@ def takes(value: Tensor) -> bool:
     )
 
 
-@cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _recent(device: int) -> bool:
-    """Whether the GPU has bfloat16."""
-    return torch.cuda.get_device_properties(device).major >= 8
+    """Whether the GPU has bfloat16; asked once for each, and not by what is compiled."""
+    if device not in _generations:
+        _generations[device] = torch.cuda.get_device_properties(device).major
+    return _generations[device] >= 8
+
+
+_generations: dict[int, int] = {}
 
 
 def centred(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001

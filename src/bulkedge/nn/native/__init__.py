@@ -104,10 +104,11 @@ def load() -> bool:
         Whether it is in use.
     """
     path = library()
-    if not Library.loaded and path.exists():
-        torch.ops.load_library(str(path))
-        torch.library.register_fake("bulkedge_native::attend_forward", _fake_forward)
-        torch.library.register_fake("bulkedge_native::attend_backward", _fake_backward)
+    if path.exists():
+        if not hasattr(torch.ops.bulkedge_native, "attend"):
+            torch.ops.load_library(str(path))
+            torch.library.register_fake("bulkedge_native::attend_forward", _fake_forward)
+            torch.library.register_fake("bulkedge_native::attend_backward", _fake_backward)
         Library.loaded = True
     return Library.loaded
 
