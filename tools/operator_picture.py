@@ -39,7 +39,7 @@ def main() -> None:
         axis.annotate("counted, not placed", (floor / 1.15, 0.95), ha="right", fontsize=7)
         axis.set(xscale="log", xlim=(x[0], x[-1]), ylim=(0, 1.02), ylabel="share of the values below")
         axis.set(xlabel=f"squared singular value of √T (A − C), T = {tokens:,} tokens")
-        axis.legend(loc="center right", fontsize=7)
+        axis.legend(loc="lower right", fontsize=7)
         figure.savefig(DOCS / "images/products.png", dpi=160)
 
 

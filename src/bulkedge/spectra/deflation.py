@@ -23,8 +23,8 @@ M as far as the two spaces are not coupled, that is as far as ``E = P M' M Q`` i
 
 Memory, in numbers: ``n r`` for Q, which is made, improved and orthonormalised in place, and ``n p s`` for the basis of
 a run with p probes and s steps, twice that where both bases are kept; beside that blocks of n x 64 and of 8192 x r,
-and matrices of r x r. With r = 2144, p = 32 and s = 40 in single precision Q and bases have 1.0 and 1.3 GiB at 131,072
-tokens (both bases), 8.4 and 5.0 GiB at 1,048,576.
+and matrices of r x r. With r = 2144 and s = 40 in single precision Q and bases have 1.0 and 1.3 GiB at 131,072 tokens
+(p = 32, both bases), 8.4 and 2.5 GiB at 1,048,576 (p = 16, one basis).
 """
 
 from __future__ import annotations

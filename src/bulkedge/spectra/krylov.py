@@ -128,10 +128,17 @@ JOINED = 8
 
 
 class Basis(list[Any]):
-    """Blocks of orthonormal columns. Several are columns of one array: few products clean a block of all of them."""
+    """Blocks of orthonormal columns. Several are columns of one array: few products clean a block of all of them.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    joined : int
+        How many.
+    """
+
+    def __init__(self, joined: int = JOINED) -> None:
         super().__init__()
+        self._joined = joined
         self._arrays: list[tuple[Any, int]] = []
 
     def append(self, block: Any) -> None:
@@ -147,7 +154,7 @@ class Basis(list[Any]):
         if filled + width > array.shape[1]:
             if self:
                 self._arrays.append((array, filled))
-            array, filled = xp.empty((size, JOINED * width), dtype=block.dtype, device=device(block)), 0
+            array, filled = xp.empty((size, self._joined * width), dtype=block.dtype, device=device(block)), 0
         array[:, filled : filled + width] = block
         self._arrays.append((array, filled + width))
         super().append(array[:, filled : filled + width])
@@ -207,7 +214,7 @@ class GolubKahan:
         if not off < 100 * self._unit * block.shape[0] ** 0.5:
             raise DomainError(f"the first block must have orthonormal columns; they differ from it by {off:.3g}")
         self.operator, self.two_sided = operator, two_sided
-        self.right, self.left = Basis(), Basis()
+        self.right, self.left = Basis(), Basis(JOINED if two_sided else 1)
         self.right.append(block)
         self._diagonal: list[Real] = []
         self._coupling: list[Real] = []
@@ -241,7 +248,7 @@ class GolubKahan:
             left, diagonal = self._orthonormal(image, self.left)
             self._diagonal.append(diagonal.matrix)
             if not self.two_sided:
-                self.left = Basis()
+                self.left = Basis(joined=1)
             self.left.append(left)
             if not left.shape[1]:
                 self._coupling.append(np.zeros((0, 0)))

@@ -38,6 +38,8 @@ from bulkedge.threads import thin_products
 CONFIDENCE = Interval(0.5, 0.999)
 LEAST_PROBES, MOST_PROBES = 32, 256
 """Few probes sample well where there are many values, but blocks of this width find large values in few steps."""
+LONG = 2**19
+"""Values beyond which half as many probes do: their basis would not fit beside directions that are set aside."""
 FIRST_STEPS, MOST_STEPS = 8, 160
 """Steps before the first checkpoint, and the most that are made."""
 FEWER = 1.4
@@ -247,7 +249,8 @@ def _next(course: list[tuple[int, float]], tolerance: float) -> float:
 def _probes(size: int, tolerance: float) -> int:
     """Enough for a sampling error of three quarters of the tolerance, which leaves some for the number of steps."""
     needed = int(np.ceil(2 / size * (KOLMOGOROV / (0.75 * tolerance)) ** 2))
-    return min(size, MOST_PROBES, max(LEAST_PROBES, -(-needed // 8) * 8))
+    least = LEAST_PROBES if size <= LONG else LEAST_PROBES // 2
+    return min(size, MOST_PROBES, max(least, -(-needed // 8) * 8))
 
 
 def _assessed(

@@ -21,6 +21,8 @@ COLUMNS = 64
 """Vectors that are multiplied at a time."""
 FEW = 32
 """Up to so many vectors leave room for one more load that is under way."""
+REGISTERS = 128
+"""Of a thread, so that two programs share a multiprocessor; the compiler would take twenty more, and leave room for one."""
 SMALL_SCORES = 64.0
 """Largest product of the lengths of a query and a key up to which scores in two parts are accurate to 1e-4."""
 
@@ -145,6 +147,8 @@ class Tiles(Products):
                     *(dim, _power(dim), columns, _power(columns), OWN, OTHER),
                     num_warps=WARPS,
                     num_stages=3 if columns <= FEW else 2,
+                    # three parts leave no room for a second program anyway
+                    maxnreg=REGISTERS if self._parts < 3 else None,
                 )
             found.append(result)
         return torch.cat(found, -1).reshape(*self._batch, owns, -1)
