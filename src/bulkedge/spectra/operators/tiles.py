@@ -22,7 +22,7 @@ COLUMNS = 64
 FEW = 32
 """Up to so many vectors leave room for one more load that is under way."""
 REGISTERS = 128
-"""Of a thread, so that two programs share a multiprocessor; the compiler would take twenty more, and leave room for one."""
+"""Of a thread, so that two programs share a multiprocessor; the compiler alone takes 148, which leaves room for one."""
 SMALL_SCORES = 64.0
 """Largest product of the lengths of a query and a key up to which scores in two parts are accurate to 1e-4."""
 
