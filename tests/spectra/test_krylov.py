@@ -201,3 +201,12 @@ def test_hard_spectra_on_the_way_of_a_gpu(gpu, name):
     found = be.spectrum(beside(values, "torch", rows=600), tolerance=0.03)
     assert found.weights.sum() == pytest.approx(1)
     assert off(found, values) <= 0.03
+
+
+def test_a_run_that_keeps_one_basis_has_room_for_one_left_block():
+    operator = head(SIZE, np.float32)
+    run = GolubKahan(operator, frame(operator, 8), two_sided=False)
+    for _ in range(5):
+        run.step()
+    assert [array.shape for array, _ in run.left._arrays] == [(SIZE, 8)]
+    assert len(run.right) == 6

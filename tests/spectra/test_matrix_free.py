@@ -11,7 +11,7 @@ import bulkedge as be
 from bulkedge import testing
 from bulkedge.spectra import MapOperator, MatrixOperator, Product, trace_of
 from bulkedge.spectra.krylov import GolubKahan
-from bulkedge.spectra.matrix_free import _next, _unresolved, frame, operator_spectrum
+from bulkedge.spectra.matrix_free import _next, _probes, _unresolved, frame, operator_spectrum
 from bulkedge.spectra.quadrature import density, simulated_errors
 from bulkedge.spectra.stopping import Checkpoint, MostSeconds, MostSteps, Reached
 
@@ -443,3 +443,10 @@ def test_the_benchmark_for_a_gpu_runs_without_one(tmp_path):
     assert all(each["distance to the matrix"] <= 0.011 for each in found["spectra"])
     exact, rows, half = (each["forward error"] for each in found["products"][0]["backends"])
     assert max(exact, rows) < 1e-5 < half < 0.05
+
+
+def test_probes_are_as_many_as_sampling_and_memory_ask_for():
+    """A hundred values need all of them, a million half of what finds large values quickly."""
+    found = [_probes(size, 0.01) for size in (100, 2048, 2**19, 2**20)]
+    assert found == [100, 32, 32, 16]
+    assert _probes(2**20, 0.0005) > 16
