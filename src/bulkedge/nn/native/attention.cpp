@@ -35,10 +35,10 @@ Layout layout_of(const Tensor &x) { return {x.stride(0), x.stride(1), x.stride(2
 // Whether the kernels can read and write it: sixteen bytes at a time.
 bool fits(const Tensor &x) {
   return x.stride(3) == 1 && x.stride(0) % 8 == 0 && x.stride(1) % 8 == 0 && x.stride(2) % 8 == 0 &&
-         x.storage_offset() % 8 == 0;
+         reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
 }
 
-Tensor fitting(const Tensor &x) { return fits(x) ? x : x.contiguous(); }
+Tensor fitting(const Tensor &x) { return fits(x) ? x : x.clone(at::MemoryFormat::Contiguous); }
 
 // result = target - scale C source; the result may be the target. Sums of segments are returned, and may be given.
 Tensor take_means(const Tensor &result, const Tensor &target, const Tensor &given, double scale, bool adjoint,
@@ -86,7 +86,7 @@ Forward attend_forward(const Tensor &query, const Tensor &key, const Tensor &val
     auto found = at::_scaled_dot_product_flash_attention(query, key, value, dropout, true, false, scale);
     output = std::get<0>(found), normaliser = std::get<1>(found), seed = std::get<6>(found), offset = std::get<7>(found);
   }
-  if (!fits(output)) output = output.contiguous();
+  output = fitting(output);
   const Tensor result = keep ? at::empty_like(output) : output;
   const Tensor sums = take_means(result, output, value, gamma, false);
   return {result, normaliser, seed, offset, keep ? output : sums};
