@@ -216,6 +216,18 @@ def bottom_of(nodes: Real, points: Any) -> float:
     Squared nodes lie at 1, 4, 9, ... from an end at which a density in the squared value vanishes as a root, and
     further apart where it does not vanish, at 1, 9, 25, ... where it is as large as a density of values at zero: the
     end is overestimated by none of them.
+
+    Parameters
+    ----------
+    nodes : array of shape (nodes,)
+        Of the rule, in increasing order, in the unit of the values.
+    points : array of bool of shape (nodes,)
+        Which nodes are point masses.
+
+    Returns
+    -------
+    float
+        In the unit of the values.
     """
     if len(nodes) < 3 or points[:2].any():
         return 0.0

@@ -132,13 +132,13 @@ class Basis(list[Any]):
 
     Parameters
     ----------
-    joined : int
-        How many.
+    joined : int, optional
+        How many; eight by default.
     """
 
-    def __init__(self, joined: int = JOINED) -> None:
+    def __init__(self, joined: int | None = None) -> None:
         super().__init__()
-        self._joined = joined
+        self._joined = joined or JOINED
         self._arrays: list[tuple[Any, int]] = []
 
     def append(self, block: Any) -> None:
@@ -214,7 +214,7 @@ class GolubKahan:
         if not off < 100 * self._unit * block.shape[0] ** 0.5:
             raise DomainError(f"the first block must have orthonormal columns; they differ from it by {off:.3g}")
         self.operator, self.two_sided = operator, two_sided
-        self.right, self.left = Basis(), Basis(JOINED if two_sided else 1)
+        self.right, self.left = Basis(), Basis(None if two_sided else 1)
         self.right.append(block)
         self._diagonal: list[Real] = []
         self._coupling: list[Real] = []
