@@ -191,13 +191,10 @@ def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[],
     lower, middle, upper = statistics.quantiles(ratios, n=4)
     plain, plain_host = (statistics.median(each[0][k] for each in rounds) for k in range(2))
     host = statistics.median(each[1][1] for each in rounds)
-    return Measurement(
-        *(name, context, mode, used()),
-        *(plain, middle, lower, upper),
-        *(plain_host, host),
-        peaks[0],
-        peaks[1] / peaks[0],
-    )
+    times = {"plain_seconds": plain, "ratio": middle, "lower": lower, "upper": upper}
+    hosts = {"plain_host": plain_host, "host": host}
+    memory = {"plain_gib": peaks[0], "memory_ratio": peaks[1] / peaks[0]}
+    return Measurement(name, context, mode, used(), **times, **hosts, **memory)
 
 
 def used() -> str:

@@ -206,18 +206,36 @@ def test_what_the_library_is_for(asked):
     assert len(asked) == 2
 
 
-def test_it_is_loaded_once(monkeypatch, tmp_path):
-    """However often it is asked for; whoever switched it off may switch it on again."""
-    done = []
-    place = types.SimpleNamespace()
-    monkeypatch.setattr(native, "library", lambda: tmp_path)
-    monkeypatch.setattr(torch.ops, "bulkedge_native", place, raising=False)
-    monkeypatch.setattr(torch.ops, "load_library", lambda _: (done.append("loaded"), setattr(place, "attend", None)))
+@pytest.fixture
+def built(monkeypatch, tmp_path):
+    """A library that is there, and what is done with it."""
+    done, path = [], tmp_path / "library.so"
+    path.touch()
+    monkeypatch.setattr(native, "library", lambda: path)
+    monkeypatch.setattr(native.Library, "loaded", False)
+    monkeypatch.setattr(native.Library, "described", False)
     monkeypatch.setattr(torch.library, "register_fake", lambda name, _: done.append(name.split("_")[-1]))
+    return done
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["the builder has loaded it", "nobody has"])
+def test_its_operators_are_described_once(built, monkeypatch, there):
+    """However often it is asked for, and whoever loaded it: compilers need the description."""
+    place = types.SimpleNamespace(attend=None) if there else types.SimpleNamespace()
+    monkeypatch.setattr(torch.ops, "bulkedge_native", place, raising=False)
+    monkeypatch.setattr(torch.ops, "load_library", lambda _: None)
     for _ in range(3):
         monkeypatch.setattr(native.Library, "loaded", False)
         assert native.load()
-    assert done == ["loaded", "forward", "backward"]
+        assert native.Library.loaded
+    assert built == ["forward", "backward"]
+
+
+def test_a_library_that_is_broken_is_said_and_not_used(built):
+    with pytest.warns(RuntimeWarning, match="builds it again"):
+        assert not native.load()
+    assert not native.Library.loaded
+    assert not built
 
 
 def test_what_it_needs_is_said():

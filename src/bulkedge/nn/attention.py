@@ -72,8 +72,6 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
     Tensor
         In the type of the plain attention, and within its rounding: means are accumulated in single precision.
     """
-    if native.Library.loaded and is_causal and attn_mask is None and query.shape == value.shape and fused.takes(value):
-        return native.attend(query, key, value, dropout_p, scale, 1.0)
     return shaped_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 

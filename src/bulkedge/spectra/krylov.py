@@ -80,11 +80,6 @@ class Projection:
     like: Any
 
     @property
-    def columns(self) -> int:
-        """Columns of B: the dimension of the space that the run has seen."""
-        return sum(each.shape[1] for each in self.diagonal)
-
-    @property
     def coupling(self) -> Real:
         """S of shape (next, last): from the last block of U to the next block of V; empty where bases are invariant."""
         return self.beside[-1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.cpp", "me
 
 
 class Library:
-    """Whether it is in use, which compiled code asks too."""
+    """Whether it is in use, which compiled code asks too, and whether torch was told what its operators return."""
 
     loaded = False
+    described = False
 
 
 class BuildError(BulkedgeError):
@@ -57,7 +59,7 @@ def build_kernels(*, verbose: bool = False) -> Path:
     if not torch.cuda.is_available():
         raise BuildError("torch sees no GPU, so there is nothing to build kernels for")
     path = library()
-    if not path.exists():
+    if not load():
         sys.stderr.write("bulkedge builds its CUDA kernels, once for this version of torch: half a minute\n")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -74,7 +76,7 @@ def build_kernels(*, verbose: bool = False) -> Path:
         except (OSError, RuntimeError) as error:
             needed = "needed are ninja, a C++ compiler and CUDA's nvcc, as for any extension of torch"
             raise BuildError(f"{error.__cause__ or error}\n{needed}") from error
-    load()
+        load()
     return path
 
 
@@ -86,7 +88,7 @@ def library() -> Path:
     pathlib.Path
         Of a shared library.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - which never raises
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
     digest = hashlib.sha256(torch.__version__.encode())
     for source in SOURCES:
@@ -102,15 +104,27 @@ def load() -> bool:
     -------
     bool
         Whether it is in use.
+
+    Warns
+    -----
+    RuntimeWarning
+        If there is one that cannot be loaded, as one that is half written.
     """
     path = library()
-    if path.exists():
-        if not hasattr(torch.ops.bulkedge_native, "attend"):
-            torch.ops.load_library(str(path))
-            torch.library.register_fake("bulkedge_native::attend_forward", _fake_forward)
-            torch.library.register_fake("bulkedge_native::attend_backward", _fake_backward)
-        Library.loaded = True
-    return Library.loaded
+    if not os.path.isfile(path):  # noqa: PTH113 - which never raises
+        return Library.loaded
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        warnings.warn(
+            f"{error.__cause__ or error}; be.nn.build_kernels() builds it again", RuntimeWarning, stacklevel=2
+        )
+        return False
+    if not Library.described:
+        torch.library.register_fake("bulkedge_native::attend_forward", _fake_forward)
+        torch.library.register_fake("bulkedge_native::attend_backward", _fake_backward)
+    Library.loaded = Library.described = True
+    return True
 
 
 def attend(  # noqa: PLR0913, PLR0917 - of attention
