@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,37 @@ def visible(mask: Mask, start: int, stop: int, like: Any) -> Any:
     return array_namespace(like).asarray(mask.visible()[start:stop].copy(), device=device(like))
 
 
+def running_sums(block: Any) -> Any:
+    """Sums of the first rows: none, one, and so on, up to all.
+
+    In chunks, about as many as rows in each: a GPU sums along rows one by one, with a thread for each column.
+
+    Parameters
+    ----------
+    block : array of shape (..., rows, columns)
+        What to sum.
+
+    Returns
+    -------
+    array of shape (..., rows + 1, columns)
+        The first row is zero.
+
+    Examples
+    --------
+    >>> running_sums(np.ones((3, 1))).T.tolist()
+    [[0.0, 1.0, 2.0, 3.0]]
+    """
+    xp, (*batch, rows, columns) = array_namespace(block), block.shape
+    chunk = max(1, isqrt(rows))
+    chunks = -(-rows // chunk)
+    empty = {"dtype": block.dtype, "device": device(block)}
+    padded = xp.concat([block, xp.zeros((*batch, chunks * chunk - rows, columns), **empty)], axis=-2)
+    inside = xp.cumulative_sum(xp.reshape(padded, (*batch, chunks, chunk, columns)), axis=-2)
+    before = xp.cumulative_sum(inside[..., -1, :], axis=-2, include_initial=True)[..., :-1, None, :]
+    sums = xp.reshape(inside + before, padded.shape)[..., :rows, :]
+    return xp.concat([xp.zeros((*batch, 1, columns), **empty), sums], axis=-2)
+
+
 class MaskMean(Operator):
     """The uniform mean matrix C of a mask, row i constant on what query i sees; full and window masks by sums.
 
@@ -118,7 +150,7 @@ class MaskMean(Operator):
     def _window_sums(block: Any, width: int, *, ahead: bool) -> Any:
         """Sums of ``width`` rows up to each row, or from each row on: differences of running sums."""
         xp, rows = array_namespace(block), block.shape[-2]
-        sums = xp.cumulative_sum(block, axis=-2, include_initial=True)
+        sums = running_sums(block)
         place = xp.arange(rows, device=device(block))
         first, last = (
             (place, xp.clip(place + width, max=rows)) if ahead else (xp.clip(place + 1 - width, min=0), place + 1)
