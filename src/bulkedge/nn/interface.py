@@ -80,10 +80,18 @@ class Call(NamedTuple):
     """What bounds the scores, by ``softcap tanh(score / softcap)``; the matrix is formed then."""
 
 
-class Calls:
-    """How often patched attention was computed, by whatever model."""
+class _Calls:
+    """The last call of patched attention, by whatever model, as an object that no other call is.
 
-    number = 0
+    Not a count: a compiled pass that reads what it wrote is compiled anew when that has changed. And an attribute of an
+    object: for those of a class compilers leave the graph.
+    """
+
+    def __init__(self) -> None:
+        self.last: list[Any] = []
+
+
+CALLS = _Calls()
 
 
 Transform: TypeAlias = Callable[[Call, Mapping[str, Any]], Call]
@@ -180,10 +188,9 @@ def install() -> None:
     plain: Any = vars(PreTrainedConfig)[CHOSEN]
 
     def chosen(configuration: Any) -> Any:
-        if ATTRIBUTE not in configuration.__dict__:
+        if not hasattr(configuration, ATTRIBUTE):  # which compilers guard, and not what a __dict__ lacks
             return plain.fget(configuration)
-        if not _Registered.yet:
-            register()
+        register()
         return NAME
 
     setattr(PreTrainedConfig, CHOSEN, property(chosen, plain.fset, plain.fdel, plain.__doc__))
@@ -191,7 +198,7 @@ def install() -> None:
 
 
 class _Registered:
-    """Whether transformers knows the attention; it is told when the first model asks, because its import is slow."""
+    """Whether transformers knows the attention; it is told with the first patched model, because its import is slow."""
 
     yet = False
 
@@ -199,8 +206,11 @@ class _Registered:
 def register() -> None:
     """Make the attention and its masks known; without the mask, decoders would see the future.
 
-    From then on a model that is built on a configuration with records tells its modules their names.
+    From then on a model that is built on a configuration with records tells its modules their names. A second call does
+    nothing. Not left to the first pass, which may be compiled: no graph can do it.
     """
+    if _Registered.yet:
+        return
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
     AttentionInterface.register(NAME, _attention)
@@ -274,7 +284,7 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
     for name in UNSUPPORTED:
         if wanted.get(name) is not None:
             raise DomainError(f"{type(module).__name__} asks for {name!r}, which patched attention has not")
-    Calls.number += 1
+    CALLS.last = []
     mask, causal = visible(module, query, key, attention_mask, is_causal=is_causal, wanted=wanted)
     if causal and key.shape[2] > query.shape[2]:  # an empty static cache: no row sees what it keeps free
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]

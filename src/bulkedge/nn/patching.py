@@ -15,19 +15,21 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from uuid import uuid4
 
+import torch
 from torch import nn
 
 from bulkedge.errors import DomainError
 from bulkedge.nn.interface import (
     ATTRIBUTE,
+    CALLS,
     CHOSEN,
     NAME,
     REQUESTED,
-    Calls,
     Patched,
     Record,
     install,
     records_of,
+    register,
     transform_of,
 )
 
@@ -89,6 +91,7 @@ def apply_patch(model: nn.Module, kind: str, parameters: Mapping[str, Any] | Non
     transform_of(kind)
     _check(model)
     install()
+    register()
     configurations = list(_configurations(model))
     plain = [each for each in configurations if not records_of(each)]
     _tell_of_other_kernels(model, plain)
@@ -253,11 +256,12 @@ class _FirstPass:
     """Two hooks that make the first forward pass fail if it went past the attention.
 
     The check of the class looks at source text, and may be mistaken. Hooks are on the model, know no other, and are
-    copied and pickled with it.
+    copied and pickled with it. A compiled pass is checked while it is compiled, and keeps them: no graph can take them
+    off, and in it they cost nothing. They go with the first pass that is not compiled.
     """
 
     handles: list[Any] = field(default_factory=list)
-    before: int = 0
+    before: Any = None
     attribute = "_bulkedge_first_pass"
 
     @classmethod
@@ -274,12 +278,19 @@ class _FirstPass:
             handle.remove()
 
     def begin(self, *_: Any) -> None:
-        self.before = Calls.number
+        self.before = CALLS.last
 
     def end(self, model: nn.Module, *_: Any) -> None:
-        self.leave(model)
-        if Calls.number == self.before:
-            restore(model)
-            raise RuntimeError(
-                f"{type(model).__name__} never called transformers' AttentionInterface; its patches are off again"
-            )
+        if CALLS.last is self.before:
+            _never_attended(model)
+        elif not torch.compiler.is_compiling():
+            self.leave(model)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _never_attended(model: nn.Module) -> None:
+    """Take all patches off, and say why; a compiled pass leaves its graph for it."""
+    restore(model)
+    raise RuntimeError(
+        f"{type(model).__name__} never called transformers' AttentionInterface; its patches are off again"
+    )
