@@ -184,7 +184,9 @@ class _Centred(torch.autograd.Function):
             mean = values.mean(-2, keepdim=True, dtype=dtype)
         else:
             mean = (values * weights).sum(-2, keepdim=True, dtype=dtype)
-        return (values - mean).to(values.dtype)
+        centred = values - mean
+        # not .to for nothing: a function that ends in it has zero gradients where torch 2.11 compiles it
+        return centred if dtype == values.dtype else centred.to(values.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | None], output: Tensor) -> None:  # noqa: ARG004
