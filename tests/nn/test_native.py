@@ -83,6 +83,20 @@ def test_values_with_a_large_common_part(library):
 
 
 @gpu
+def test_gradients_of_any_layout(library):
+    """By heads or by tokens, or misaligned: kernels that were planned for the first are used for the others too."""
+    assert library.exists()
+    made = inputs(2, 4, 200, 64)
+    sent = torch.randn_like(made[0])
+    shifted = torch.empty(sent.numel() + 1, dtype=sent.dtype, device="cuda")[1:].view(sent.shape).copy_(sent)
+    doubles = [each.detach().double().requires_grad_() for each in made]
+    expected = both(explicit, doubles, sent.double())
+    for each in (sent.contiguous(), sent, shifted, sent.mT.contiguous().mT):
+        found = both(lambda *each: gap_free_attention(*each, is_causal=True), made, each)
+        assert max(errors(found, expected)) <= 2 * torch.finfo(torch.bfloat16).eps
+
+
+@gpu
 def test_no_memory_is_kept_beside_that_of_plain_attention(library):
     assert library.exists()
 
@@ -143,11 +157,12 @@ def test_the_operators_keep_the_rules_of_torch(library):
     made = [each.detach() for each in inputs(2, 4, 333, 64)]
     backend = torch._fused_sdp_choice(*made, is_causal=True)
     utils = ("test_schema", "test_autograd_registration", "test_faketensor")
-    given = (*made, backend, 0.0, None, 1.0)
-    torch.library.opcheck(torch.ops.bulkedge_native.attend_forward.default, given, test_utils=utils)
-    forward = torch.ops.bulkedge_native.attend_forward(*given)
-    back = (torch.ones_like(made[0]), *made, *forward, backend, 0.0, None, 1.0)
-    torch.library.opcheck(torch.ops.bulkedge_native.attend_backward.default, back, test_utils=utils)
+    for keep in (True, False):
+        given = (*made, backend, 0.0, None, 1.0, keep)
+        torch.library.opcheck(torch.ops.bulkedge_native.attend_forward.default, given, test_utils=utils)
+        forward = torch.ops.bulkedge_native.attend_forward(*given)
+        back = (torch.ones_like(made[0]), *made, *forward, backend, 0.0, None, 1.0, keep)
+        torch.library.opcheck(torch.ops.bulkedge_native.attend_backward.default, back, test_utils=utils)
 
 
 @gpu

@@ -132,7 +132,8 @@ def attend(  # noqa: PLR0913, PLR0917 - of attention
 ) -> Tensor:
     """``(A - gamma C) V`` for causal attention, as many queries as keys, and no heads that are shared.
 
-    The output of the plain kernel is put together again for the gradient instead of being kept.
+    Eagerly, the output of the plain kernel is put together again for the gradient instead of being kept; where torch
+    compiles it is kept.
 
     Parameters
     ----------
@@ -150,11 +151,12 @@ def attend(  # noqa: PLR0913, PLR0917 - of attention
     Tensor
         ``(batch, heads, tokens, dim)``.
     """
+    compiling = torch.compiler.is_compiling()
     backend = None
-    if torch.compiler.is_compiling():
+    if compiling:
         dim = 64 if value.shape[-1] <= 64 else 128 if value.shape[-1] <= 128 else 256
         backend = _choice(value.dtype, dim, value.device.index)
-    return torch.ops.bulkedge_native.attend.default(query, key, value, dropout, scale, gamma, backend)
+    return torch.ops.bulkedge_native.attend.default(query, key, value, dropout, scale, gamma, compiling, backend)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -166,22 +168,21 @@ def _choice(dtype: torch.dtype, dim: int, device: int) -> int:
 
 CUDNN = 3
 """The number that torch has for cuDNN's kernels; one is for flash attention's."""
-THREADS, COLUMNS, TOKENS, SEGMENTS = 256, 8, 4, 64
-"""Of a block, of a thread, of a lane in a tile, and of a head: how the library cuts tokens (``means.cu``)."""
 
 
 def _fake_forward(query: Tensor, key: Tensor, value: Tensor, backend: int, *rest: Any) -> tuple[Tensor, ...]:
-    dropout, scale, _ = rest
+    dropout, scale, _, keep = rest
     three, options = (query, key, value), (dropout, True, False)  # causal, and without a matrix for debugging
     if backend == CUDNN:
         found = torch.ops.aten._scaled_dot_product_cudnn_attention(*three, None, True, *options, scale=scale)  # noqa: FBT003
     else:
         found = torch.ops.aten._scaled_dot_product_flash_attention(*three, *options, scale=scale)
-    batch, heads, tokens, dim = value.shape
-    tile = THREADS // (dim // COLUMNS) * TOKENS
-    segments = torch.sym_min((tokens + tile - 1) // tile, SEGMENTS)
-    totals = value.new_empty(batch * heads, segments, dim, dtype=torch.float32)
-    return found[0], found[1], found[6], found[7], totals
+    output = found[0]
+    if keep:
+        return output, found[1], found[6], found[7], torch.empty_like(output)
+    segments = torch.library.get_ctx().new_dynamic_size()  # which the library knows
+    sums = output.new_empty(output.shape[0] * output.shape[1], segments, output.shape[3], dtype=torch.float32)
+    return output, found[1], found[6], found[7], sums
 
 
 def _fake_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, ...]:  # noqa: ARG001

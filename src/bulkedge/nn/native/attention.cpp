@@ -3,7 +3,7 @@
 // (A - gamma C) V = A V - gamma C V, where C V is the running mean of the values (propagation, equation 9). The fused
 // kernel of torch that computes A V wants its output again for the gradient. That output is not kept: the mean is taken
 // from it in place, and put back when the gradient asks for it. So a step has no more in memory than one of plain
-// attention.
+// attention. Where `keep` is true both are kept, which saves that pass.
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
@@ -40,50 +40,43 @@ bool fits(const Tensor &x) {
 
 Tensor fitting(const Tensor &x) { return fits(x) ? x : x.clone(at::MemoryFormat::Contiguous); }
 
-int64_t tiles_of(const Tensor &x) {
-  const int64_t tile = tile_of(int(x.size(3)));
-  return (x.size(2) + tile - 1) / tile;
-}
-
-// Room for the sums of the segments of a tensor.
-Tensor room(const Tensor &x) {
-  return at::empty({x.size(0) * x.size(1), std::min(tiles_of(x), SEGMENTS), x.size(3)}, x.options().dtype(at::kFloat));
-}
-
-Values values_of(const Tensor &x, const Tensor &totals, bool adjoint) {
-  return {x.const_data_ptr(), totals.mutable_data_ptr<float>(), layout_of(x), adjoint};
-}
-
-// result = target - scale C source; the result may be the target. Sums of the source's segments are written, unless they
-// are known; those of the next values, which have the same shape, if there are any.
-void take_means(const Tensor &result, const Tensor &target, const Tensor &source, double scale, const Values &values,
-                bool known, const Values &next = {}) {
-  if (source.numel() == 0) return;
-  const int64_t all_heads = source.size(0) * source.size(1), tokens = source.size(2), tiles = tiles_of(source);
-  const int64_t wanted = std::clamp(PROGRAMS / all_heads, int64_t(1), SEGMENTS);
-  const int64_t length = (tiles + wanted - 1) / wanted * tile_of(int(source.size(3)));
+// result = target - scale C source; the result may be the target. Sums of segments are returned, and may be given.
+Tensor take_means(const Tensor &result, const Tensor &target, const Tensor &given, double scale, bool adjoint,
+                  const Tensor &known = Tensor()) {
+  const Tensor source = fitting(given);
+  const int64_t all_heads = source.size(0) * source.size(1), tokens = source.size(2), dim = source.size(3);
+  const int64_t tile = tile_of(int(dim)), tiles = (tokens + tile - 1) / tile;
+  const int64_t wanted = std::clamp(PROGRAMS / std::max<int64_t>(all_heads, 1), int64_t(1), SEGMENTS);
+  const int64_t length = (tiles + wanted - 1) / wanted * tile, segments = length ? (tokens + length - 1) / length : 0;
+  const bool summed = known.defined();
+  const Tensor totals = summed ? known : at::empty({all_heads, segments, dim}, source.options().dtype(at::kFloat));
+  if (source.numel() == 0) return totals;
   const Task task{target.const_data_ptr(),
+                  source.const_data_ptr(),
                   result.mutable_data_ptr(),
+                  totals.mutable_data_ptr<float>(),
                   layout_of(target),
+                  layout_of(source),
                   layout_of(result),
-                  values,
-                  next,
                   all_heads,
                   int(source.size(1)),
                   int(tokens),
-                  int(source.size(3)),
-                  int((tokens + length - 1) / length),
+                  int(dim),
+                  int(segments),
                   int(length),
-                  float(scale)};
-  const auto failed = launch(task, source.scalar_type() == at::kBFloat16, known, c10::cuda::getCurrentCUDAStream());
+                  float(scale),
+                  adjoint};
+  const auto failed = launch(task, source.scalar_type() == at::kBFloat16, summed, c10::cuda::getCurrentCUDAStream());
   TORCH_CHECK(failed == cudaSuccess, "bulkedge: ", cudaGetErrorString(failed));
+  return totals;
 }
 
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// Output, normaliser, the two tensors of dropout's state, and sums of the values that put the plain output together again.
+// Output, normaliser, the two tensors of dropout's state, and the plain output where it is kept, or the sums that put it
+// together again.
 Forward attend_forward(const Tensor &query, const Tensor &key, const Tensor &value, int64_t backend, double dropout,
-                       Scale scale, double gamma) {
+                       Scale scale, double gamma, bool keep) {
   const c10::cuda::CUDAGuard guard(query.device());
   Tensor output, normaliser, seed, offset;
   if (backend == CUDNN) {
@@ -94,20 +87,30 @@ Forward attend_forward(const Tensor &query, const Tensor &key, const Tensor &val
     output = std::get<0>(found), normaliser = std::get<1>(found), seed = std::get<6>(found), offset = std::get<7>(found);
   }
   output = fitting(output);
-  const Tensor source = fitting(value), totals = room(source);
-  take_means(output, output, source, gamma, values_of(source, totals, false), false);
-  return {output, normaliser, seed, offset, totals};
+  const Tensor result = keep ? at::empty_like(output) : output;
+  const Tensor sums = take_means(result, output, value, gamma, false);
+  return {result, normaliser, seed, offset, keep ? output : sums};
+}
+
+// A gradient in the layout of the output that it is for. cuDNN's plans for the way back are kept by torch (2.11) under a
+// name without that layout: a gradient of another one is then read as if it were of the first that came.
+Tensor laid_out(const Tensor &gradient, const Tensor &output) {
+  if (gradient.strides() == output.strides() && fits(gradient)) return gradient;
+  return at::empty_like(output).copy_(gradient);
 }
 
 using Backward = std::tuple<Tensor, Tensor, Tensor>;
 
-Backward attend_backward(const Tensor &gradient, const Tensor &query, const Tensor &key, const Tensor &value,
+Backward attend_backward(const Tensor &sent, const Tensor &query, const Tensor &key, const Tensor &value,
                          const Tensor &output, const Tensor &normaliser, const Tensor &seed, const Tensor &offset,
-                         const Tensor &totals, int64_t backend, double dropout, Scale scale, double gamma) {
+                         const Tensor &kept, int64_t backend, double dropout, Scale scale, double gamma, bool keep) {
   const c10::cuda::CUDAGuard guard(query.device());
-  const Tensor plain = at::empty_like(output), source = fitting(value), sent = fitting(gradient), more = room(sent);
-  const Values sent_values = values_of(sent, more, true);
-  take_means(plain, output, source, -gamma, values_of(source, totals, false), true, sent_values);
+  const Tensor gradient = laid_out(sent, output);
+  Tensor plain = kept;
+  if (!keep) {
+    plain = at::empty_like(output);
+    take_means(plain, output, value, -gamma, false, kept);
+  }
   const auto queries = query.sym_size(2), keys = key.sym_size(2);
   auto [of_query, of_key, of_value] =
       backend == CUDNN
@@ -118,7 +121,7 @@ Backward attend_backward(const Tensor &gradient, const Tensor &query, const Tens
                                                                     Tensor(), Tensor(), queries, keys, dropout, true,
                                                                     seed, offset, scale);
   of_value = fitting(of_value);
-  take_means(of_value, of_value, sent, gamma, sent_values, true);
+  take_means(of_value, of_value, gradient, gamma, true);
   return {of_query, of_key, of_value};
 }
 
@@ -129,15 +132,16 @@ template <class Signature> auto operator_of(const char *name) {
 class Attend : public torch::autograd::Function<Attend> {
 public:
   static Tensor forward(torch::autograd::AutogradContext *context, const Tensor &query, const Tensor &key,
-                        const Tensor &value, int64_t backend, double dropout, Scale scale, double gamma) {
+                        const Tensor &value, int64_t backend, double dropout, Scale scale, double gamma, bool keep) {
     static const auto there = operator_of<decltype(attend_forward)>("bulkedge_native::attend_forward");
     at::AutoDispatchBelowADInplaceOrView below;
-    auto [output, normaliser, seed, offset, totals] = there.call(query, key, value, backend, dropout, scale, gamma);
-    context->save_for_backward({query, key, value, output, normaliser, seed, offset, totals});
+    auto [output, normaliser, seed, offset, kept] = there.call(query, key, value, backend, dropout, scale, gamma, keep);
+    context->save_for_backward({query, key, value, output, normaliser, seed, offset, kept});
     context->saved_data["backend"] = backend;
     context->saved_data["dropout"] = dropout;
     context->saved_data["scale"] = scale;
     context->saved_data["gamma"] = gamma;
+    context->saved_data["keep"] = keep;
     return output;
   }
 
@@ -149,22 +153,23 @@ public:
     auto [query, key, value] =
         back.call(gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6], saved[7],
                   context->saved_data["backend"].toInt(), context->saved_data["dropout"].toDouble(),
-                  context->saved_data["scale"].toOptional<double>(), context->saved_data["gamma"].toDouble());
-    return {query, key, value, Tensor(), Tensor(), Tensor(), Tensor()};
+                  context->saved_data["scale"].toOptional<double>(), context->saved_data["gamma"].toDouble(),
+                  context->saved_data["keep"].toBool());
+    return {query, key, value, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
 // By the kernel that torch would choose itself, unless it was chosen; that kernel is not for all inputs, and the others
 // get an operator that is. Tensors that only have a shape, as when torch compiles, cannot be chosen by.
 Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, double dropout, Scale scale, double gamma,
-              std::optional<int64_t> chosen) {
+              bool keep, std::optional<int64_t> chosen) {
   const int64_t backend =
       chosen ? *chosen : at::_fused_sdp_choice(query, key, value, std::nullopt, dropout, true, scale, false);
   const bool half = value.scalar_type() == at::kBFloat16 || value.scalar_type() == at::kHalf;
   const int64_t dim = value.sym_size(3).guard_int(__FILE__, __LINE__);
   if ((backend == FLASH || backend == CUDNN) && half && dim % 8 == 0 && dim <= 256 && query.sym_sizes() == value.sym_sizes() &&
       key.sym_sizes() == value.sym_sizes())
-    return Attend::apply(query, key, value, backend, dropout, scale, gamma);
+    return Attend::apply(query, key, value, backend, dropout, scale, gamma, keep);
   using Less = Tensor(const std::optional<Tensor> &, const Tensor &, double, double, double, bool, int64_t);
   static const auto less = operator_of<Less>("bulkedge::less_running_mean");
   const Tensor plain = at::scaled_dot_product_attention(query, key, value, std::nullopt, dropout, true, scale, false);
@@ -174,13 +179,13 @@ Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, doubl
 } // namespace
 
 TORCH_LIBRARY(bulkedge_native, library) {
-  library.def("attend(Tensor query, Tensor key, Tensor value, float dropout, float? scale, float gamma, "
+  library.def("attend(Tensor query, Tensor key, Tensor value, float dropout, float? scale, float gamma, bool keep, "
               "int? backend) -> Tensor");
   library.def("attend_forward(Tensor query, Tensor key, Tensor value, int backend, float dropout, float? scale, "
-              "float gamma) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+              "float gamma, bool keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def("attend_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, "
-              "Tensor normaliser, Tensor seed, Tensor offset, Tensor totals, int backend, float dropout, float? scale, "
-              "float gamma) -> (Tensor, Tensor, Tensor)");
+              "Tensor normaliser, Tensor seed, Tensor offset, Tensor kept, int backend, float dropout, float? scale, "
+              "float gamma, bool keep) -> (Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(bulkedge_native, CompositeImplicitAutograd, library) { library.impl("attend", attend); }

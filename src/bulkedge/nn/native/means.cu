@@ -2,10 +2,9 @@
 //
 // Tokens are walked in the order of positions: first to last, or for the adjoint last to first. A head is cut into
 // segments of whole tiles, one block of threads for each. The first kernel sums the segments; in the second every block
-// adds up the sums before its own and walks through its segment tile by tile, and may sum a segment of what comes next.
-// For 16,384 tokens of width 768 the two take 26 us on an H200. In one pass a block that walks through all tokens of 32
-// columns takes 20 to 25 us where there are 192 heads, and 24 to 57 us where there are fewer; blocks that tell each other
-// their sums take 32 to 46 us as clusters, and 36 us through global memory.
+// adds up the sums before its own and walks through its segment tile by tile. (For 16,384 tokens of width 768 that takes 29
+// us on an H200. One pass was not faster: 36 us where blocks wait for each other's sums, 32 to 46 where those of a cluster
+// tell each other, 20 to 57 where a block walks through all tokens of 32 columns.)
 //
 // A thread has eight columns of TOKENS neighbouring positions in its registers; a row of threads (a lane) passes its sum
 // on to the next lanes through shared memory. Sums are in single precision.
@@ -83,12 +82,12 @@ __device__ inline int64_t start(const Layout &layout, const Task &task, const Pl
   return place.head / task.heads * layout.by_batch + place.head % task.heads * layout.by_head + place.column;
 }
 
-__device__ inline int token(const Task &task, const Values &values, int position) {
-  return values.adjoint ? task.tokens - 1 - position : position;
+__device__ inline int token(const Task &task, int position) {
+  return task.adjoint ? task.tokens - 1 - position : position;
 }
 
 // What a token weighs in a sum.
-__device__ inline float weight(const Values &values, int at) { return values.adjoint ? 1.0f / (at + 1) : 1.0f; }
+__device__ inline float weight(const Task &task, int at) { return task.adjoint ? 1.0f / (at + 1) : 1.0f; }
 
 // Add up what lanes have, over lanes, for each column; the result is in the first row of `shared`.
 __device__ inline void add_lanes(float *shared, const float (&sums)[COLUMNS], const Task &task, const Place &place) {
@@ -106,37 +105,32 @@ __device__ inline void sums_before(float *shared, const Task &task, const Place 
   const int64_t first = place.head * task.segments;
   float sums[COLUMNS] = {};
   for (int segment = place.lane; segment < place.segment; segment += blockDim.y) {
-    const float *total = task.source.totals + (first + segment) * task.dim + place.column;
+    const float *total = task.totals + (first + segment) * task.dim + place.column;
     for (int c = 0; c < COLUMNS; ++c) sums[c] += total[c];
   }
   add_lanes(shared, sums, task, place);
 }
 
-template <class Pair>
-__device__ inline void sum_segment(float *shared, const Values &values, const Task &task, const Place &place) {
+template <class Pair> __global__ void __launch_bounds__(THREADS) sum_segments(Task task) {
+  __shared__ float shared[THREADS * COLUMNS];
+  const Place place(task, blockIdx.x);
   if (place.segment + 1 == task.segments) return; // nothing comes after it
-  const int64_t base = start(values.layout, task, place);
+  const int64_t base = start(task.source_layout, task, place);
   const int first = place.segment * task.length, last = min(first + task.length, task.tokens);
   float sums[COLUMNS] = {};
 #pragma unroll 4
   for (int position = first + place.lane; position < last; position += blockDim.y) {
-    const int at = token(task, values, position);
-    add<Pair>(sums, weight(values, at), load(values.data, base + at * values.layout.by_token));
+    const int at = token(task, position);
+    add<Pair>(sums, weight(task, at), load(task.source, base + at * task.source_layout.by_token));
   }
   add_lanes(shared, sums, task, place);
-  if (place.own < task.dim) values.totals[place.program * task.dim + place.own] = shared[place.own];
-}
-
-template <class Pair> __global__ void __launch_bounds__(THREADS) sum_segments(Task task) {
-  __shared__ float shared[THREADS * COLUMNS];
-  sum_segment<Pair>(shared, task.source, task, Place(task, blockIdx.x));
+  if (place.own < task.dim) task.totals[place.program * task.dim + place.own] = shared[place.own];
 }
 
 template <class Pair> __global__ void __launch_bounds__(THREADS, 3) take_means(Task task) {
   __shared__ __align__(16) float lanes[THREADS * COLUMNS], before[THREADS * COLUMNS];
   const Place place(task, int64_t(gridDim.x) - 1 - blockIdx.x); // last ones first: the cache still holds them
-  const Values &from = task.source;
-  const int64_t source = start(from.layout, task, place), target = start(task.target_layout, task, place),
+  const int64_t source = start(task.source_layout, task, place), target = start(task.target_layout, task, place),
                 result = start(task.result_layout, task, place);
   const int first = place.segment * task.length, last = min(first + task.length, task.tokens);
   for (int tile = first; tile < last; tile += blockDim.y * TOKENS) {
@@ -145,8 +139,8 @@ template <class Pair> __global__ void __launch_bounds__(THREADS, 3) take_means(T
 #pragma unroll
     for (int i = 0; i < TOKENS; ++i) {
       if (begin + i < last) {
-        const int64_t at = token(task, from, begin + i);
-        values[i] = load(from.data, source + at * from.layout.by_token);
+        const int64_t at = token(task, begin + i);
+        values[i] = load(task.source, source + at * task.source_layout.by_token);
         targets[i] = load(task.target, target + at * task.target_layout.by_token);
       }
     }
@@ -154,7 +148,7 @@ template <class Pair> __global__ void __launch_bounds__(THREADS, 3) take_means(T
     float sums[COLUMNS] = {};
 #pragma unroll
     for (int i = 0; i < TOKENS; ++i) {
-      if (begin + i < last) add<Pair>(sums, weight(from, token(task, from, begin + i)), values[i]);
+      if (begin + i < last) add<Pair>(sums, weight(task, token(task, begin + i)), values[i]);
     }
     float4 *mine = reinterpret_cast<float4 *>(lanes + place.lane * task.dim + place.column);
     mine[0] = make_float4(sums[0], sums[1], sums[2], sums[3]);
@@ -176,17 +170,13 @@ template <class Pair> __global__ void __launch_bounds__(THREADS, 3) take_means(T
 #pragma unroll
     for (int i = 0; i < TOKENS; ++i) {
       if (begin + i < last) {
-        const int at = token(task, from, begin + i);
-        add<Pair>(running, weight(from, at), values[i]);
-        const Eight found = less<Pair>(targets[i], from.adjoint ? task.scale : task.scale / (at + 1), running);
+        const int at = token(task, begin + i);
+        add<Pair>(running, weight(task, at), values[i]);
+        const Eight found = less<Pair>(targets[i], task.adjoint ? task.scale : task.scale / (at + 1), running);
         void *where = static_cast<uint16_t *>(task.result) + result + at * task.result_layout.by_token;
         *static_cast<Eight *>(where) = found;
       }
     }
-  }
-  if (task.next.data) {
-    __syncthreads();
-    sum_segment<Pair>(lanes, task.next, task, place);
   }
 }
 

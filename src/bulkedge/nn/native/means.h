@@ -8,25 +8,19 @@ struct Layout {
   int64_t by_batch, by_head, by_token;
 };
 
-struct Values {
-  const void *data;
-  float *totals; // (all heads, segments, dim): sums of segments
-  Layout layout;
-  bool adjoint; // of C: tokens are walked from the last to the first, each by its weight
-};
-
 struct Task {
-  const void *target; // result = target - scale C source, C transposed for the adjoint
-  void *result;       // may be the target
-  Layout target_layout, result_layout;
-  Values source, next; // the segments of the next values are summed on the way, if there are any
-  int64_t all_heads;   // batch times heads
+  const void *target, *source; // result = target - scale C source, C transposed for the adjoint
+  void *result;                // may be the target
+  float *totals;               // (all heads, segments, dim): sums of segments
+  Layout target_layout, source_layout, result_layout;
+  int64_t all_heads; // batch times heads
   int heads, tokens, dim, segments, length;
   float scale;
+  bool adjoint;
 };
 
 // Tokens of a tile.
 int tile_of(int dim);
 
-// Where the sums of the source's segments are known already, `summed`.
+// Where the sums of segments are known already, `summed`.
 cudaError_t launch(const Task &task, bool bfloat16, bool summed, cudaStream_t stream);
