@@ -89,6 +89,8 @@ def command(
 
 def seconds(value: float) -> str:
     """A duration in the unit that suits it."""
+    if value >= 100:
+        return f"{value:.0f} s"
     return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.3g} ms"
 
 

@@ -29,7 +29,7 @@ DISTANCES = {
     "distance to law": "to the law",
     "distance to Marchenko-Pastur": "to Marchenko–Pastur",
 }
-DENSE = ("Gram seconds, single", "Gram seconds, double", "svdvals seconds")
+DENSE = {"Gram seconds, single": "Gram, single", "Gram seconds, double": "Gram, double"}
 
 
 def number(value: Any) -> str:
@@ -41,17 +41,19 @@ def number(value: Any) -> str:
 
 def spectra(lines: list[dict[str, Any]]) -> Table:
     """Time, memory, stated error and distances of every spectrum."""
-    headings = ["head", "tokens", "time", "memory", "stated error", *DISTANCES.values(), "below the floor"]
+    headings = ["head", "tokens", "time", "memory", "stated error", *DISTANCES.values(), "not placed"]
     note = (
         "Distances are Kolmogorov distances of the squared singular values; the stated error is at a confidence of "
-        "0.9. The matrix itself is decomposed where it fits. Where the last column says so, values that are too close "
-        "to zero are counted and not told apart."
+        "0.9. The matrix itself is decomposed where it fits. The last column is the share of values that are too close "
+        "to zero: they are counted and not told apart, and distances are those of the others."
     )
     found = Table("Spectra", headings, note)
     for each in lines:
         memory = number(each.get("GiB"))
         distances = [number(each.get(name)) for name in DISTANCES]
-        floor = "some" if any("not told apart" in words for words in each.get("warnings", ())) else ""
+        lumped = any("not told apart" in words for words in each.get("warnings", ()))
+        below = [value < each["told apart from"] for value in each["quantiles"]]
+        floor = f"{sum(below) / len(below):.0%}" if lumped else ""
         place = (each["kind"], f"{each['tokens']:,}", seconds(each["seconds"]), memory and f"{memory} GiB")
         found.add(*place, number(each["stated error"]), *distances, floor)
     return found
@@ -59,7 +61,7 @@ def spectra(lines: list[dict[str, Any]]) -> Table:
 
 def dense(lines: list[dict[str, Any]]) -> Table:
     """The same spectra from the matrix."""
-    found = Table("The matrix, decomposed", ["head", "tokens", "products", *DENSE])
+    found = Table("The matrix, decomposed", ["head", "tokens", "products", *DENSE.values()])
     for each in lines:
         times = [seconds(each[name]) if name in each else "" for name in DENSE]
         if any(times):
