@@ -3,6 +3,7 @@
 Without a GPU the node is built with loops for its kernels (``stand_in``): ``pytest -m slow tests/nn/test_native.py``.
 """
 
+import copy
 import shutil
 import types
 from pathlib import Path
@@ -190,6 +191,42 @@ def test_compiled_in_one_graph(library):
     )
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=2.0**-7 * max(1.0, float(other.detach().abs().max())), rtol=0)
+
+
+@node
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # by torch itself
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # which torch hides
+def test_a_compiled_layer(library):
+    """Projections around it, whose gradients want what attention has given away: as accurate as without a compiler."""
+    assert library.exists()
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(128, width, device=DEVICE, dtype=torch.bfloat16) for width in (384, 128)]
+    tokens = torch.randn(2, 300, 128, device=DEVICE, dtype=torch.bfloat16)
+
+    def layer(attend, inside, out, tokens):
+        views = (each.unflatten(-1, (2, 64)).transpose(1, 2) for each in inside(tokens).split(128, -1))
+        return out(attend(*views).transpose(1, 2).flatten(-2))
+
+    def attend(*three):
+        return gap_free_attention(*three, is_causal=True)
+
+    def gradients(layer, attend, layers, tokens):
+        weights = [each for linear in layers for each in linear.parameters()]
+        return torch.autograd.grad(layer(attend, *layers, tokens).square().mean(), weights)
+
+    doubles = [copy.deepcopy(each).double() for each in layers]
+    expected = gradients(layer, explicit, doubles, tokens.double())
+    eager, one, whole = (
+        errors(gradients(*each, layers, tokens), expected)
+        for each in (
+            (layer, attend),
+            (layer, torch.compile(attend, fullgraph=True)),
+            (torch.compile(layer, fullgraph=True), attend),
+        )
+    )
+    assert max(eager) < 0.05
+    for found in (one, whole):
+        assert all(a <= 1.5 * b for a, b in zip(found, eager, strict=True)), (eager, found)
 
 
 @node
