@@ -51,9 +51,8 @@ def spectra(lines: list[dict[str, Any]]) -> Table:
     for each in lines:
         memory = number(each.get("GiB"))
         distances = [number(each.get(name)) for name in DISTANCES]
-        lumped = any("not told apart" in words for words in each.get("warnings", ()))
-        below = [value < each["told apart from"] for value in each["quantiles"]]
-        floor = f"{sum(below) / len(below):.0%}" if lumped else ""
+        # the warning begins with their share
+        floor = next((words.split()[0] for words in each.get("warnings", ()) if "not told apart" in words), "")
         place = (each["kind"], f"{each['tokens']:,}", seconds(each["seconds"]), memory and f"{memory} GiB")
         found.add(*place, number(each["stated error"]), *distances, floor)
     return found

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.masks import BooleanMask, MaskOrName, WindowMask, cesaro_values, mask_for, softmax
+from bulkedge.masks import BooleanMask, MaskOrName, WindowMask, mask_for, prefix_mean_values, softmax
 
 MASKS = {
     "full": be.Mask.full(7),
@@ -70,7 +70,7 @@ def test_window_and_causal():
 
 def test_causal_values_of_a_million_tokens():
     """The norm of the Cesaro matrix tends to two from below (Brown, Halmos and Shields 1965)."""
-    assert 1.8 < cesaro_values(10**6, 1)[0] < 2
+    assert 1.8 < prefix_mean_values(10**6, 1)[0] < 2
     with pytest.raises(be.DomainError, match="is not written out"):
         be.Mask.causal(10**6).mean()
 

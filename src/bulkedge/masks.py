@@ -337,35 +337,16 @@ class WindowMask(Mask):
         if not self.unlimited:
             return super().singular_values(most)
         count = self.tokens if most is None else TOKENS.check("most", most)
-        return cesaro_values(self.tokens, min(count, self.tokens))
-
-
-def cesaro_values(tokens: int, count: int) -> Real:
-    """Largest singular values of the Cesaro matrix, row i uniform on 1 to i: the mean of causal attention.
-
-    Its inverse is bidiagonal, with i on the diagonal and 1 - i beside it. The eigenvalues of its symmetric dilation, a
-    tridiagonal matrix without diagonal, come to full relative accuracy by bisection (Demmel and Kahan 1990).
-
-    Parameters
-    ----------
-    tokens : int
-        Rows and columns of the matrix.
-    count : int
-        How many of its values, between one and ``tokens``.
-
-    Returns
-    -------
-    array of shape (count,)
-        The largest singular values, in decreasing order.
-    """
-    return prefix_mean_values(tokens, count)
+        return prefix_mean_values(self.tokens, min(count, self.tokens))
 
 
 def prefix_mean_values(tokens: int, count: int, popularity: Real | None = None) -> Real:
     """Largest singular values of the mean of causal attention whose columns have popularity ``pi_j``.
 
     Row i is ``pi_j/(pi_1 + ... + pi_i)`` on 1 to i, the Cesaro matrix for equal popularities. Its inverse is
-    bidiagonal, with ``(pi_1 + ... + pi_i)/pi_i`` on the diagonal; see :func:`cesaro_values`.
+    bidiagonal, with ``(pi_1 + ... + pi_i)/pi_i`` on the diagonal: i and, beside it, 1 - i for equal ones. The
+    eigenvalues of its symmetric dilation, a tridiagonal matrix without diagonal, come to full relative accuracy by
+    bisection (Demmel and Kahan 1990).
 
     Parameters
     ----------

@@ -5,9 +5,9 @@ import pytest
 from scipy.stats import kstest
 
 import bulkedge as be
-from bulkedge.ensembles.attention import taylor
 from bulkedge.ensembles.entries import heavy_share, tokens_for
-from bulkedge.masks import cesaro_values
+from bulkedge.ensembles.taylor import taylor
+from bulkedge.masks import prefix_mean_values
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])
@@ -226,8 +226,8 @@ def test_outliers_of_causal_attention():
 
 def test_singular_values_of_the_cesaro_matrix():
     matrix = np.tril(np.ones((200, 200))) / np.arange(1, 201)[:, None]
-    assert cesaro_values(200, 5) == pytest.approx(np.linalg.svd(matrix, compute_uv=False)[:5], rel=1e-12)
-    assert cesaro_values(10**6, 1)[0] < 2
+    assert prefix_mean_values(200, 5) == pytest.approx(np.linalg.svd(matrix, compute_uv=False)[:5], rel=1e-12)
+    assert prefix_mean_values(10**6, 1)[0] < 2
 
 
 def test_regimes():

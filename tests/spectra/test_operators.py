@@ -21,7 +21,7 @@ from bulkedge.spectra.operators import (
     Operator,
     Product,
 )
-from bulkedge.spectra.operators.means import hidden, running_sums
+from bulkedge.spectra.operators.means import hidden, sums_before
 
 torch = pytest.importorskip("torch")
 
@@ -256,11 +256,11 @@ def test_what_rows_of_a_window_do_not_see(tokens, width, data):
 
 
 @given(st.integers(0, 70), st.sampled_from([(), (3,)]), st.booleans())
-def test_running_sums(rows, batch, in_torch):
+def test_sums_before(rows, batch, in_torch):
     """Integers, whose sums are exact in any order."""
     block = np.random.default_rng(rows).integers(-9, 9, (*batch, rows, 2)).astype(float)
     expected = np.concatenate([np.zeros((*batch, 1, 2)), np.cumsum(block, axis=-2)], axis=-2)
-    assert np.array_equal(np.asarray(running_sums(torch.tensor(block) if in_torch else block)), expected)
+    assert np.array_equal(np.asarray(sums_before(torch.tensor(block) if in_torch else block)), expected)
 
 
 def test_the_number_of_threads_does_not_change_a_digit(monkeypatch):

@@ -9,7 +9,7 @@ from bulkedge.estimates import Estimate
 from bulkedge.laws import FiniteHeadLaw, MarchenkoPastur, QuarterCircle, Semicircle
 from bulkedge.laws.finite_head import log_coefficients
 from bulkedge.laws.units import Unit
-from bulkedge.masks import Mask, cesaro_values, softmax
+from bulkedge.masks import Mask, prefix_mean_values, softmax
 from bulkedge.spectra import Spectrum
 from bulkedge.studies.equivalence import poisson
 from bulkedge.studies.equivalence.causal import Causal, shifted
@@ -22,7 +22,7 @@ from bulkedge.studies.equivalence.setting import large_entries, shares
 def test_the_norm_of_the_cesaro_matrix_tends_to_two():
     """Hardy's inequality; the distance is of order 1/log(T)**2, and leaving out small sizes moves the fit by 0.001."""
     sizes = 2.0 ** np.arange(8, 21, 2)
-    norms = [cesaro_values(int(size), 1)[0] for size in sizes]
+    norms = [prefix_mean_values(int(size), 1)[0] for size in sizes]
     fit = curve_fit(lambda x, top, a, b: top - a / (x + b) ** 2, np.log(sizes), norms, p0=(2.0, 40.0, 6.0))
     assert fit[0][0] == pytest.approx(2.0, abs=0.005)
 

@@ -23,6 +23,7 @@ from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.entries import TRUSTED, LargeEntries, heavy_share
 from bulkedge.ensembles.perron import BETA, perron
+from bulkedge.ensembles.taylor import taylor, taylor_degree
 from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.laws.attention import AttentionLaw
 from bulkedge.laws.base import Law
@@ -180,7 +181,8 @@ class SoftmaxAttention(Parametric, Ensemble):
         rng : numpy.random.Generator or torch.Generator
             Draws the scores, then the noise of the linear models.
         degree : int, optional
-            Degree of the Taylor polynomial; :func:`taylor_degree` of the head dimension by default.
+            Degree of the Taylor polynomial; by default :func:`~bulkedge.ensembles.taylor.taylor_degree` of the head
+            dimension.
 
         Returns
         -------
@@ -451,62 +453,3 @@ class SoftmaxAttention(Parametric, Ensemble):
             low, high = high, 2 * high
         log = brentq(lambda x: self._entries.beyond(np.exp(x)) - number, np.log(low), np.log(high), xtol=1e-3)
         return float(np.exp(log))
-
-
-@dataclass(frozen=True)
-class Taylor:
-    """A centred polynomial, with its variance and mean slope for a standard Gaussian."""
-
-    coefficients: tuple[float, ...]
-    variance: float
-    slope: float
-
-    def __call__(self, x: Any) -> Any:
-        """Evaluate, by Horner's rule."""
-        total = 0.0 * x + self.coefficients[-1]
-        for each in self.coefficients[-2::-1]:
-            total = total * x + each
-        return total
-
-
-def taylor(beta: float, degree: int) -> Taylor:
-    """The Taylor polynomial of ``f(x) = exp(beta x - beta**2/2) - 1``, centred (*equivalence*, section 4).
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    degree : int
-        Degree of the polynomial.
-
-    Returns
-    -------
-    Taylor
-        Coefficients of a polynomial in a standard Gaussian score, with mean zero, its variance and its mean slope.
-    """
-    steps = np.cumprod(np.append(1.0, beta / np.arange(1, degree + 1)))
-    raw = np.exp(-(beta**2) / 2) * steps
-    nodes, weights = np.polynomial.hermite_e.hermegauss(degree + 2)
-    weights = weights / weights.sum()
-    values = np.polynomial.polynomial.polyval(nodes, raw)
-    mean = float(weights @ values)
-    slope = float(weights @ np.polynomial.polynomial.polyval(nodes, np.polynomial.polynomial.polyder(raw)))
-    return Taylor((float(raw[0]) - mean, *raw[1:].tolist()), float(weights @ (values - mean) ** 2), slope)
-
-
-def taylor_degree(dim: int, constant: float = 2.0) -> int:
-    """``ceil(c log d/log log d)``, the degree that *equivalence* takes.
-
-    Parameters
-    ----------
-    dim : int
-        Head dimension d.
-    constant : float
-        The constant c of *equivalence*, which only has to be large enough.
-
-    Returns
-    -------
-    int
-        The degree.
-    """
-    return int(np.ceil(constant * np.log(dim) / np.log(np.log(max(dim, 16)))))

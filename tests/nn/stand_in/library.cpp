@@ -1,8 +1,8 @@
 // The node of attention.cpp on a processor: the same source, with loops for its kernels and products of matrices for
 // flash attention's. So what it does in autograd's graph and in compiled code is tested without a GPU.
 //
-// The stand-in for flash attention's way back is as strict as cuDNN's is in truth: it wants gradients in the layout of the
-// output.
+// The stand-in for the way back refuses gradients in another layout than the output's: cuDNN's plans, which torch keeps
+// under a name without that layout, read them wrongly and say nothing.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>

@@ -76,8 +76,8 @@ def visible(mask: Mask, start: int, stop: int, like: Any) -> Any:
     return array_namespace(like).asarray(mask.visible()[start:stop].copy(), device=device(like))
 
 
-def running_sums(block: Any) -> Any:
-    """Sums of the first rows: none, one, and so on, up to all.
+def sums_before(block: Any) -> Any:
+    """Sums of the rows before each row, and of all.
 
     In chunks, about as many as rows in each: a GPU sums along rows one by one, with a thread for each column.
 
@@ -89,11 +89,11 @@ def running_sums(block: Any) -> Any:
     Returns
     -------
     array of shape (..., rows + 1, columns)
-        The first row is zero.
+        The first is zero, the last the sum of all.
 
     Examples
     --------
-    >>> running_sums(np.ones((3, 1))).T.tolist()
+    >>> sums_before(np.ones((3, 1))).T.tolist()
     [[0.0, 1.0, 2.0, 3.0]]
     """
     xp, (*batch, rows, columns) = array_namespace(block), block.shape
@@ -150,7 +150,7 @@ class MaskMean(Operator):
     def _window_sums(block: Any, width: int, *, ahead: bool) -> Any:
         """Sums of ``width`` rows up to each row, or from each row on: differences of running sums."""
         xp, rows = array_namespace(block), block.shape[-2]
-        sums = running_sums(block)
+        sums = sums_before(block)
         place = xp.arange(rows, device=device(block))
         first, last = (
             (place, xp.clip(place + width, max=rows)) if ahead else (xp.clip(place + 1 - width, min=0), place + 1)

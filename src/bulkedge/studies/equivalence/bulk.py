@@ -10,7 +10,8 @@ import xarray as xr
 from bulkedge.arrays import Real
 from bulkedge.comparison import compare
 from bulkedge.domains import Integers, Interval, parameter
-from bulkedge.ensembles.attention import SoftmaxAttention, Stages, taylor, taylor_degree
+from bulkedge.ensembles.attention import SoftmaxAttention, Stages
+from bulkedge.ensembles.taylor import taylor, taylor_degree
 from bulkedge.estimates import Estimate
 from bulkedge.laws import AttentionLaw, MarchenkoPastur, SumLaw
 from bulkedge.laws.base import Law

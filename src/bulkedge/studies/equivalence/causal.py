@@ -13,7 +13,7 @@ from bulkedge.domains import Choice, Each, Integers, Interval, parameter
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.estimates import Estimate
 from bulkedge.laws import CausalHeadLaw, CausalLaw, MarchenkoPastur
-from bulkedge.masks import Mask, cesaro_values
+from bulkedge.masks import Mask, prefix_mean_values
 from bulkedge.progress import track
 from bulkedge.spectra import spectrum
 from bulkedge.studies.base import Study
@@ -99,7 +99,7 @@ class Causal(Study):
     def _largest(self, model: SoftmaxAttention, rng: np.random.Generator) -> xr.Dataset:
         top = [spectrum(model.sample(rng)).values[: -SHOWN - 1 : -1] for _ in range(TIMES * self.draws)]
         sizes, mean = 2 ** np.arange(4, 17), shifted(self.tokens, self.beta, SHOWN)
-        norms = [cesaro_values(size, 1)[0] for size in sizes.tolist()]
+        norms = [prefix_mean_values(size, 1)[0] for size in sizes.tolist()]
         return xr.Dataset(
             {
                 "value": (("sample", "rank"), np.array(top), {"long_name": "singular value of A"}),

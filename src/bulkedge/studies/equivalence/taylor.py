@@ -12,7 +12,8 @@ from scipy.special import ndtr, ndtri
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Integers, Interval, parameter
-from bulkedge.ensembles.attention import SoftmaxAttention, taylor, taylor_degree
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.ensembles.taylor import taylor, taylor_degree
 from bulkedge.estimates import Estimate
 from bulkedge.laws.finite_head import norm_quadrature
 from bulkedge.progress import track
