@@ -1,14 +1,19 @@
 """What pytest leaves alone, and how it imports the package.
 
-Modules that need torch, Triton or Dash are left alone where those are not installed.
+Modules that need torch, Triton or Dash are left alone where those are not installed. Processes that tests start and
+interrupt listen to Ctrl-C, also where this one was told not to, as shells tell what runs in the background.
 """
 
+import signal
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 READING = ("default", "layers", "loading", "probing")
 """Modules of ``models`` that need torch."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from bulkedge.errors import DomainError
-from bulkedge.nn.attention import Coefficient, shaped_attention
+from bulkedge.nn.attention import Coefficient, gap_free_attention_packed, shaped_attention
 from bulkedge.nn.explicit import own_tokens, shaped_matrix
 
 
@@ -107,6 +107,9 @@ class GapFreeAttention(nn.MultiheadAttention):
         """
         tokens_first = query.dim() == 3 and not self.batch_first
         self._check_inputs(query, key, value)
+        masked = not is_causal or attn_mask is not None or key_padding_mask is not None
+        if not (need_weights or masked) and self._is_packed(query, key, value):
+            return self.out_proj(self._attended_packed(query, tokens_first=tokens_first)), None
         q, k, v = (self._apart(each, tokens_first=tokens_first) for each in self._projected(query, key, value))
         self._check_masks(q, k, attn_mask, key_padding_mask, batched=query.dim() == 3)
         k, v, added = self._with_added_keys(k, v)
@@ -150,6 +153,23 @@ class GapFreeAttention(nn.MultiheadAttention):
         weights = separate if weight is None else weight.chunk(3)
         biases = (None, None, None) if bias is None else bias.chunk(3)
         return tuple(linear(*each) for each in zip((query, key, value), weights, biases, strict=True))
+
+    def _is_packed(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
+        """Whether one projection makes all there is, and the mean alone is taken from attention."""
+        alone = self.bias_k is None and not self.add_zero_attn and self.in_proj_weight is not None
+        plain = not self.learnable and (self.alpha, self.beta, self.gamma) == (0.0, 1.0, 1.0)
+        return alone and plain and query is key and key is value
+
+    def _attended_packed(self, inputs: Tensor, *, tokens_first: bool) -> Tensor:
+        """``(A - C) V`` for causal self-attention, heads side by side."""
+        projected = linear(inputs, self.in_proj_weight, self.in_proj_bias)
+        dropout_p = self.dropout if self.training else 0.0
+        if projected.dim() == 2:
+            return gap_free_attention_packed(projected[None], self.num_heads, dropout_p, is_causal=True)[0]
+        if not tokens_first:
+            return gap_free_attention_packed(projected, self.num_heads, dropout_p, is_causal=True)
+        by_batch = gap_free_attention_packed(projected.transpose(0, 1), self.num_heads, dropout_p, is_causal=True)
+        return by_batch.transpose(0, 1)
 
     def _apart(self, projected: Tensor, *, tokens_first: bool) -> Tensor:
         """``(batch, heads, tokens, dim)``, with a batch of one if there was none."""

@@ -121,19 +121,21 @@ def load() -> bool:
         )
         return False
     if not Library.described:
-        torch.library.register_fake("bulkedge_native::attend_forward", _fake_forward)
-        torch.library.register_fake("bulkedge_native::attend_backward", _fake_backward)
+        describe()
     Library.loaded = Library.described = True
     return True
+
+
+def describe() -> None:
+    """Tell torch what the operators return, for its compiler; once for a library that is loaded."""
+    for name, fake in _FAKES.items():
+        torch.library.register_fake(f"bulkedge_native::{name}", fake)
 
 
 def attend(  # noqa: PLR0913, PLR0917 - of attention
     query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float | None, gamma: float
 ) -> Tensor:
     """``(A - gamma C) V`` for causal attention, as many queries as keys, and no heads that are shared.
-
-    Eagerly, the output of the plain kernel is put together again for the gradient instead of being kept; where torch
-    compiles it is kept.
 
     Parameters
     ----------
@@ -144,19 +146,44 @@ def attend(  # noqa: PLR0913, PLR0917 - of attention
     scale : float or None
         Of the scores.
     gamma : float
-        How much of the mean is taken away, at most one: what is put together again is then as accurate as it was.
+        How much of the mean is taken away, at most one: the plain output, which the gradient puts together again, is
+        then as accurate as it was.
 
     Returns
     -------
     Tensor
         ``(batch, heads, tokens, dim)``.
     """
-    compiling = torch.compiler.is_compiling()
-    backend = None
-    if compiling:
-        dim = 64 if value.shape[-1] <= 64 else 128 if value.shape[-1] <= 128 else 256
-        backend = _choice(value.dtype, dim, value.device.index)
-    return torch.ops.bulkedge_native.attend.default(query, key, value, dropout, scale, gamma, compiling, backend)
+    backend = _backend(value.dtype, value.shape[-1], value.device)
+    return torch.ops.bulkedge_native.attend.default(query, key, value, dropout, scale, gamma, backend)
+
+
+def attend_packed(projected: Tensor, heads: int, dropout: float, scale: float | None, gamma: float) -> Tensor:
+    """The same for queries, keys and values side by side in one tensor, whose gradient comes as one tensor too.
+
+    Parameters
+    ----------
+    projected : Tensor
+        ``(batch, tokens, 3 * heads * dim)`` on a GPU.
+    heads : int
+        Of the queries, and as many of keys and values.
+    dropout, scale, gamma
+        As for :func:`attend`.
+
+    Returns
+    -------
+    Tensor
+        ``(batch, tokens, heads * dim)``.
+    """
+    backend = _backend(projected.dtype, projected.shape[-1] // (3 * heads), projected.device)
+    return torch.ops.bulkedge_native.attend_packed.default(projected, heads, dropout, scale, gamma, backend)
+
+
+def _backend(dtype: torch.dtype, dim: int, device: torch.device) -> int | None:
+    """Which of torch's kernels to use, where that has to be known before there are tensors to choose by."""
+    if not torch.compiler.is_compiling():
+        return None
+    return _choice(dtype, 64 if dim <= 64 else 128 if dim <= 128 else 256, device.index)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -170,23 +197,36 @@ CUDNN = 3
 """The number that torch has for cuDNN's kernels; one is for flash attention's."""
 
 
+PROGRAMS = 1056
+"""As ``attention.cpp`` has it: the sums of segments are of so many of them, or of one for each head."""
+
+
 def _fake_forward(query: Tensor, key: Tensor, value: Tensor, backend: int, *rest: Any) -> tuple[Tensor, ...]:
-    dropout, scale, _, keep = rest
+    dropout, scale, _ = rest
     three, options = (query, key, value), (dropout, True, False)  # causal, and without a matrix for debugging
     if backend == CUDNN:
         found = torch.ops.aten._scaled_dot_product_cudnn_attention(*three, None, True, *options, scale=scale)  # noqa: FBT003
     else:
         found = torch.ops.aten._scaled_dot_product_flash_attention(*three, *options, scale=scale)
     output = found[0]
-    if keep:
-        return output, found[1], found[6], found[7], torch.empty_like(output)
-    segments = torch.library.get_ctx().new_dynamic_size()  # which the library knows
-    sums = output.new_empty(output.shape[0] * output.shape[1], segments, output.shape[3], dtype=torch.float32)
+    batch, heads, _, dim = output.shape
+    sums = output.new_empty(torch.sym_max(PROGRAMS, batch * heads) * dim, dtype=torch.float32)
     return output, found[1], found[6], found[7], sums
 
 
 def _fake_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, ...]:  # noqa: ARG001
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+def _fake_packed_backward(gradient: Tensor, projected: Tensor, *_: Any) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(projected)
+
+
+_FAKES = {
+    "attend_forward": _fake_forward,
+    "attend_backward": _fake_backward,
+    "attend_packed_backward": _fake_packed_backward,
+}
 
 
 load()

@@ -3,7 +3,11 @@
 // (A - gamma C) V = A V - gamma C V, where C V is the running mean of the values (propagation, equation 9). The fused
 // kernel of torch that computes A V wants its output again for the gradient. That output is not kept: the mean is taken
 // from it in place, and put back when the gradient asks for it. So a step has no more in memory than one of plain
-// attention. Where `keep` is true both are kept, which saves that pass.
+// attention.
+//
+// There are two such nodes: of queries, keys and values, and of one tensor that has all three side by side, as a single
+// projection makes them. The gradient of the second is put together on the way, which saves the pass by which autograd
+// joins the gradients of three views.
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
@@ -40,7 +44,14 @@ bool fits(const Tensor &x) {
 
 Tensor fitting(const Tensor &x) { return fits(x) ? x : x.clone(at::MemoryFormat::Contiguous); }
 
-// result = target - scale C source; the result may be the target. Sums of segments are returned, and may be given.
+// Sixteen bytes at a time, as the kernels do: numbers of half precision one by one take a GPU twice as long.
+void copy_into(const Tensor &target, const Tensor &source) {
+  const Tensor from = fitting(source);
+  target.view(at::kComplexDouble).copy_(from.view(at::kComplexDouble));
+}
+
+// result = target - scale C source; the result may be the target. Sums of segments are returned, and may be given: a
+// buffer whose size does not depend on how heads are cut.
 Tensor take_means(const Tensor &result, const Tensor &target, const Tensor &given, double scale, bool adjoint,
                   const Tensor &known = Tensor()) {
   const Tensor source = fitting(given);
@@ -49,7 +60,8 @@ Tensor take_means(const Tensor &result, const Tensor &target, const Tensor &give
   const int64_t wanted = std::clamp(PROGRAMS / std::max<int64_t>(all_heads, 1), int64_t(1), SEGMENTS);
   const int64_t length = (tiles + wanted - 1) / wanted * tile, segments = length ? (tokens + length - 1) / length : 0;
   const bool summed = known.defined();
-  const Tensor totals = summed ? known : at::empty({all_heads, segments, dim}, source.options().dtype(at::kFloat));
+  const Tensor totals =
+      summed ? known : at::empty({std::max(PROGRAMS, all_heads) * dim}, source.options().dtype(at::kFloat));
   if (source.numel() == 0) return totals;
   const Task task{target.const_data_ptr(),
                   source.const_data_ptr(),
@@ -73,10 +85,9 @@ Tensor take_means(const Tensor &result, const Tensor &target, const Tensor &give
 
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// Output, normaliser, the two tensors of dropout's state, and the plain output where it is kept, or the sums that put it
-// together again.
+// Output, normaliser, the two tensors of dropout's state, and the sums that put the plain output together again.
 Forward attend_forward(const Tensor &query, const Tensor &key, const Tensor &value, int64_t backend, double dropout,
-                       Scale scale, double gamma, bool keep) {
+                       Scale scale, double gamma) {
   const c10::cuda::CUDAGuard guard(query.device());
   Tensor output, normaliser, seed, offset;
   if (backend == CUDNN) {
@@ -87,9 +98,8 @@ Forward attend_forward(const Tensor &query, const Tensor &key, const Tensor &val
     output = std::get<0>(found), normaliser = std::get<1>(found), seed = std::get<6>(found), offset = std::get<7>(found);
   }
   output = fitting(output);
-  const Tensor result = keep ? at::empty_like(output) : output;
-  const Tensor sums = take_means(result, output, value, gamma, false);
-  return {result, normaliser, seed, offset, keep ? output : sums};
+  const Tensor sums = take_means(output, output, value, gamma, false);
+  return {output, normaliser, seed, offset, sums};
 }
 
 // A gradient in the layout of the output that it is for. cuDNN's plans for the way back are kept by torch (2.11) under a
@@ -101,100 +111,202 @@ Tensor laid_out(const Tensor &gradient, const Tensor &output) {
 
 using Backward = std::tuple<Tensor, Tensor, Tensor>;
 
+// Gradients as the fused kernel has them, for values without the mean's part; `gradient` is in the layout of the output.
+Backward plain_backward(const Tensor &gradient, const Tensor &query, const Tensor &key, const Tensor &value,
+                        const Tensor &output, const Tensor &normaliser, const Tensor &seed, const Tensor &offset,
+                        const Tensor &sums, int64_t backend, double dropout, Scale scale, double gamma) {
+  const Tensor plain = at::empty_like(output);
+  take_means(plain, output, value, -gamma, false, sums);
+  const auto queries = query.sym_size(2), keys = key.sym_size(2);
+  if (backend == CUDNN)
+    return at::_scaled_dot_product_cudnn_attention_backward_symint(gradient, query, key, value, plain, normaliser, seed,
+                                                                   offset, Tensor(), Tensor(), Tensor(), queries, keys,
+                                                                   dropout, true, scale);
+  return at::_scaled_dot_product_flash_attention_backward_symint(gradient, query, key, value, plain, normaliser,
+                                                                 Tensor(), Tensor(), queries, keys, dropout, true, seed,
+                                                                 offset, scale);
+}
+
 Backward attend_backward(const Tensor &sent, const Tensor &query, const Tensor &key, const Tensor &value,
                          const Tensor &output, const Tensor &normaliser, const Tensor &seed, const Tensor &offset,
-                         const Tensor &kept, int64_t backend, double dropout, Scale scale, double gamma, bool keep) {
+                         const Tensor &sums, int64_t backend, double dropout, Scale scale, double gamma) {
   const c10::cuda::CUDAGuard guard(query.device());
   const Tensor gradient = laid_out(sent, output);
-  Tensor plain = kept;
-  if (!keep) {
-    plain = at::empty_like(output);
-    take_means(plain, output, value, -gamma, false, kept);
-  }
-  const auto queries = query.sym_size(2), keys = key.sym_size(2);
-  auto [of_query, of_key, of_value] =
-      backend == CUDNN
-          ? at::_scaled_dot_product_cudnn_attention_backward_symint(gradient, query, key, value, plain, normaliser, seed,
-                                                                    offset, Tensor(), Tensor(), Tensor(), queries, keys,
-                                                                    dropout, true, scale)
-          : at::_scaled_dot_product_flash_attention_backward_symint(gradient, query, key, value, plain, normaliser,
-                                                                    Tensor(), Tensor(), queries, keys, dropout, true,
-                                                                    seed, offset, scale);
+  auto [of_query, of_key, of_value] = plain_backward(gradient, query, key, value, output, normaliser, seed, offset, sums,
+                                                     backend, dropout, scale, gamma);
   of_value = fitting(of_value);
   take_means(of_value, of_value, gradient, gamma, true);
   return {of_query, of_key, of_value};
+}
+
+// Queries, keys and values as views of a tensor (batch, tokens, 3 heads dim), each (batch, heads, tokens, dim).
+std::vector<Tensor> apart(const Tensor &projected, int64_t heads) {
+  std::vector<Tensor> three = projected.unflatten(-1, {3, heads, -1}).unbind(2);
+  for (Tensor &each : three) each = each.transpose(1, 2);
+  return three;
+}
+
+Tensor attend_packed_backward(const Tensor &sent, const Tensor &projected, const Tensor &output,
+                              const Tensor &normaliser, const Tensor &seed, const Tensor &offset, const Tensor &sums,
+                              int64_t heads, int64_t backend, double dropout, Scale scale, double gamma) {
+  const c10::cuda::CUDAGuard guard(projected.device());
+  const Tensor gradient = laid_out(sent, output);
+  const auto given = apart(projected, heads);
+  const auto [of_query, of_key, of_value] = plain_backward(gradient, given[0], given[1], given[2], output, normaliser,
+                                                           seed, offset, sums, backend, dropout, scale, gamma);
+  const Tensor joined = at::empty_like(projected);
+  const auto parts = apart(joined, heads);
+  copy_into(parts[0], of_query);
+  copy_into(parts[1], of_key);
+  take_means(parts[2], fitting(of_value), gradient, gamma, true);
+  return joined;
 }
 
 template <class Signature> auto operator_of(const char *name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
-class Attend : public torch::autograd::Function<Attend> {
-public:
-  static Tensor forward(torch::autograd::AutogradContext *context, const Tensor &query, const Tensor &key,
-                        const Tensor &value, int64_t backend, double dropout, Scale scale, double gamma, bool keep) {
-    static const auto there = operator_of<decltype(attend_forward)>("bulkedge_native::attend_forward");
-    at::AutoDispatchBelowADInplaceOrView below;
-    auto [output, normaliser, seed, offset, kept] = there.call(query, key, value, backend, dropout, scale, gamma, keep);
-    context->save_for_backward({query, key, value, output, normaliser, seed, offset, kept});
+struct Options {
+  int64_t backend;
+  double dropout;
+  Scale scale;
+  double gamma;
+
+  void save(torch::autograd::AutogradContext *context) const {
     context->saved_data["backend"] = backend;
     context->saved_data["dropout"] = dropout;
     context->saved_data["scale"] = scale;
     context->saved_data["gamma"] = gamma;
-    context->saved_data["keep"] = keep;
+  }
+  explicit Options(torch::autograd::AutogradContext *context)
+      : Options(context->saved_data["backend"].toInt(), context->saved_data["dropout"].toDouble(),
+                context->saved_data["scale"].toOptional<double>(), context->saved_data["gamma"].toDouble()) {}
+  Options(int64_t backend, double dropout, Scale scale, double gamma)
+      : backend(backend), dropout(dropout), scale(scale), gamma(gamma) {}
+};
+
+// The way back as an operator; where a second derivative is asked for, that says that there is none.
+template <class Operator, class... Given> auto backward_by(const Operator &back, Given &&...given) {
+  std::optional<at::AutoDispatchBelowADInplaceOrView> below;
+  if (!at::GradMode::is_enabled()) below.emplace();
+  return back.call(given...);
+}
+
+Forward forward_by(const Tensor &query, const Tensor &key, const Tensor &value, const Options &options) {
+  static const auto there = operator_of<decltype(attend_forward)>("bulkedge_native::attend_forward");
+  at::AutoDispatchBelowADInplaceOrView below;
+  return there.call(query, key, value, options.backend, options.dropout, options.scale, options.gamma);
+}
+
+class Attend : public torch::autograd::Function<Attend> {
+public:
+  static Tensor forward(torch::autograd::AutogradContext *context, const Tensor &query, const Tensor &key,
+                        const Tensor &value, const Options &options) {
+    auto [output, normaliser, seed, offset, sums] = forward_by(query, key, value, options);
+    context->save_for_backward({query, key, value, output, normaliser, seed, offset, sums});
+    options.save(context);
     return output;
   }
 
   static variable_list backward(torch::autograd::AutogradContext *context, variable_list gradients) {
     static const auto back = operator_of<decltype(attend_backward)>("bulkedge_native::attend_backward");
     const auto saved = context->get_saved_variables();
-    std::optional<at::AutoDispatchBelowADInplaceOrView> below;
-    if (!at::GradMode::is_enabled()) below.emplace(); // otherwise it says that there is no second derivative
+    const Options options(context);
     auto [query, key, value] =
-        back.call(gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6], saved[7],
-                  context->saved_data["backend"].toInt(), context->saved_data["dropout"].toDouble(),
-                  context->saved_data["scale"].toOptional<double>(), context->saved_data["gamma"].toDouble(),
-                  context->saved_data["keep"].toBool());
-    return {query, key, value, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
+        backward_by(back, gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6], saved[7],
+                    options.backend, options.dropout, options.scale, options.gamma);
+    return {query, key, value, Tensor()};
   }
 };
 
-// By the kernel that torch would choose itself, unless it was chosen; that kernel is not for all inputs, and the others
-// get an operator that is. Tensors that only have a shape, as when torch compiles, cannot be chosen by.
-Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, double dropout, Scale scale, double gamma,
-              bool keep, std::optional<int64_t> chosen) {
-  const int64_t backend =
-      chosen ? *chosen : at::_fused_sdp_choice(query, key, value, std::nullopt, dropout, true, scale, false);
+class AttendPacked : public torch::autograd::Function<AttendPacked> {
+public:
+  static Tensor forward(torch::autograd::AutogradContext *context, const Tensor &projected, int64_t heads,
+                        const Options &options) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    const auto three = apart(projected, heads);
+    auto [output, normaliser, seed, offset, sums] = forward_by(three[0], three[1], three[2], options);
+    context->save_for_backward({projected, output, normaliser, seed, offset, sums});
+    context->saved_data["heads"] = heads;
+    options.save(context);
+    return output;
+  }
+
+  static variable_list backward(torch::autograd::AutogradContext *context, variable_list gradients) {
+    static const auto back = operator_of<decltype(attend_packed_backward)>("bulkedge_native::attend_packed_backward");
+    const auto saved = context->get_saved_variables();
+    const Options options(context);
+    const Tensor found = backward_by(back, gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5],
+                                     context->saved_data["heads"].toInt(), options.backend, options.dropout,
+                                     options.scale, options.gamma);
+    return {found, Tensor(), Tensor()};
+  }
+};
+
+// The kernel that torch would choose itself, unless it was chosen. Tensors that only have a shape, as when torch
+// compiles, cannot be chosen by.
+int64_t kernel_for(const Tensor &query, const Tensor &key, const Tensor &value, double dropout, Scale scale,
+                   std::optional<int64_t> chosen) {
+  return chosen ? *chosen : at::_fused_sdp_choice(query, key, value, std::nullopt, dropout, true, scale, false);
+}
+
+// Whether the nodes are for it: kernels of torch that are not fused have no such way back, and others no such sizes.
+bool takes(const Tensor &query, const Tensor &key, const Tensor &value, int64_t backend) {
   const bool half = value.scalar_type() == at::kBFloat16 || value.scalar_type() == at::kHalf;
   const int64_t dim = value.sym_size(3).guard_int(__FILE__, __LINE__);
-  if ((backend == FLASH || backend == CUDNN) && half && dim % 8 == 0 && dim <= 256 && query.sym_sizes() == value.sym_sizes() &&
-      key.sym_sizes() == value.sym_sizes())
-    return Attend::apply(query, key, value, backend, dropout, scale, gamma, keep);
+  const bool side_by_side = query.sym_stride(3) == 1 && key.sym_stride(3) == 1 && value.sym_stride(3) == 1;
+  return (backend == FLASH || backend == CUDNN) && half && dim % 8 == 0 && dim <= 256 && side_by_side &&
+         query.sym_sizes() == value.sym_sizes() && key.sym_sizes() == value.sym_sizes();
+}
+
+Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, double dropout, Scale scale, double gamma,
+              std::optional<int64_t> chosen) {
+  const int64_t backend = kernel_for(query, key, value, dropout, scale, chosen);
+  if (takes(query, key, value, backend)) return Attend::apply(query, key, value, Options(backend, dropout, scale, gamma));
   using Less = Tensor(const std::optional<Tensor> &, const Tensor &, double, double, double, bool, int64_t);
   static const auto less = operator_of<Less>("bulkedge::less_running_mean");
   const Tensor plain = at::scaled_dot_product_attention(query, key, value, std::nullopt, dropout, true, scale, false);
   return less.call(plain, value, 1.0, 0.0, gamma, false, query.sym_size(1).guard_int(__FILE__, __LINE__));
 }
 
+Tensor attend_packed(const Tensor &projected, int64_t heads, double dropout, Scale scale, double gamma,
+                     std::optional<int64_t> chosen) {
+  const auto three = apart(projected, heads);
+  const int64_t backend = kernel_for(three[0], three[1], three[2], dropout, scale, chosen);
+  const Tensor found = takes(three[0], three[1], three[2], backend)
+                           ? AttendPacked::apply(projected, heads, Options(backend, dropout, scale, gamma))
+                           : attend(three[0], three[1], three[2], dropout, scale, gamma, backend);
+  return found.transpose(1, 2).flatten(2);
+}
+
 } // namespace
 
 TORCH_LIBRARY(bulkedge_native, library) {
-  library.def("attend(Tensor query, Tensor key, Tensor value, float dropout, float? scale, float gamma, bool keep, "
-              "int? backend) -> Tensor");
+  library.def("attend(Tensor query, Tensor key, Tensor value, float dropout, float? scale, float gamma, int? backend) "
+              "-> Tensor");
+  library.def("attend_packed(Tensor projected, int heads, float dropout, float? scale, float gamma, int? backend) "
+              "-> Tensor");
   library.def("attend_forward(Tensor query, Tensor key, Tensor value, int backend, float dropout, float? scale, "
-              "float gamma, bool keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+              "float gamma) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def("attend_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, "
-              "Tensor normaliser, Tensor seed, Tensor offset, Tensor kept, int backend, float dropout, float? scale, "
-              "float gamma, bool keep) -> (Tensor, Tensor, Tensor)");
+              "Tensor normaliser, Tensor seed, Tensor offset, Tensor sums, int backend, float dropout, float? scale, "
+              "float gamma) -> (Tensor, Tensor, Tensor)");
+  library.def("attend_packed_backward(Tensor gradient, Tensor projected, Tensor output, Tensor normaliser, Tensor seed, "
+              "Tensor offset, Tensor sums, int heads, int backend, float dropout, float? scale, float gamma) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(bulkedge_native, CompositeImplicitAutograd, library) { library.impl("attend", attend); }
+TORCH_LIBRARY_IMPL(bulkedge_native, CompositeImplicitAutograd, library) {
+  library.impl("attend", attend);
+  library.impl("attend_packed", attend_packed);
+}
 
 TORCH_LIBRARY_IMPL(bulkedge_native, CUDA, library) {
   library.impl("attend_forward", attend_forward);
   library.impl("attend_backward", attend_backward);
+  library.impl("attend_packed_backward", attend_packed_backward);
 }
 
 TORCH_LIBRARY_IMPL(bulkedge_native, Autograd, library) {
   library.impl("attend_backward", torch::autograd::autogradNotImplementedFallback());
+  library.impl("attend_packed_backward", torch::autograd::autogradNotImplementedFallback());
 }
