@@ -1,15 +1,19 @@
 """A training step with and without the gap of its attention: what a user of gap-free attention waits for.
 
 Blocks of GPT-2 (width 768, 12 heads) or of a wide model (width 2048, heads of 128), q, k and v views of one projection,
-and the 124M GPT-2 of transformers through ``be.nn.remove_gap``. A step is a forward and a backward pass under bfloat16
-autocast and a fused AdamW; 16,384 tokens in it, whatever the context. Steps with plain fused attention and without its
-gap take turns in one process; a ratio is the median over rounds, with quartiles. ``host`` is the time until the last
-launch of a step returns: where that is longer than the GPU's work, a step waits for Python. The goal is at most 1.05
-where torch runs eagerly, 1.03 where it compiles, and 1.02 for the peak of memory. ``be.nn.build_kernels()`` is called
-first; with ``--kernels triton``, or without a compiler, the kernels are Triton's.
+and the 124M GPT-2 of transformers through ``be.nn.remove_gap``. With ``--packed`` the blocks hand their projection over
+as it is (``be.nn.gap_free_attention_packed``); plain ones have views either way, which is all that torch offers. A step
+is a forward and a backward pass under bfloat16 autocast and a fused AdamW; 16,384 tokens in it, whatever the context.
+Steps with plain fused attention and without its gap take turns in one process; a ratio is the median over rounds, with
+quartiles. ``host`` is the time until the last launch of a step returns: where that is longer than the GPU's work, a
+step waits for Python. The goal is at most 1.05 where torch runs eagerly, 1.03 where it compiles, and 1.02 for the peak of
+memory. ``be.nn.build_kernels()`` is called first; with ``--kernels triton``, or without a compiler, the kernels are
+Triton's.
 
-Needs torch and, for GPT-2, transformers; the second line writes the page of a measurement made elsewhere::
+Needs torch and, for GPT-2, transformers. Rows are added to the numbers that are there, and written one by one; the last
+line writes the page of what was measured elsewhere::
 
+    python -m benchmarks.gap_free_step --packed --json docs/benchmarks/gap_free_step.json
     python -m benchmarks.gap_free_step --json docs/benchmarks/gap_free_step.json
     python -m benchmarks.gap_free_step --read docs/benchmarks/gap_free_step.json --page docs/benchmarks/gap_free_step.md
 """
@@ -17,13 +21,15 @@ Needs torch and, for GPT-2, transformers; the second line writes the page of a m
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +38,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 import bulkedge as be
 from benchmarks.harness import Table, command, heading, seconds, today
-from bulkedge.nn import fused, gap_free_attention, native
+from bulkedge.nn import fused, gap_free_attention, gap_free_attention_packed, native
 
 TITLE = "Benchmarks: a training step without the gap"
 GPU = torch.cuda.is_available()
@@ -41,7 +47,13 @@ TOKENS = 16384 if GPU else 1024
 """Tokens of a step, in as many sequences as the context allows."""
 ROUNDS, STEPS = (15, 5) if GPU else (5, 1)
 GOALS = {"eager": 1.05, "compiled": 1.03}
-KERNELS = {"built": "C++ and CUDA", "triton": "Triton", "torch": "no kernels of ours"}
+KERNELS = {
+    "built": "C++ and CUDA",
+    "packed": "C++ and CUDA, one gradient for the projection",
+    "kept": "C++ and CUDA as they were, with the plain output kept",
+    "triton": "Triton",
+    "torch": "no kernels of ours",
+}
 MEMORY_GOAL = 1.02
 
 
@@ -62,9 +74,9 @@ MODELS = {
 
 
 class Block(nn.Module):
-    """A layer of a decoder around whatever attends."""
+    """A layer of a decoder around whatever attends: from a projection and a number of heads to tokens."""
 
-    def __init__(self, shape: Shape, attend: Callable[..., Any]) -> None:
+    def __init__(self, shape: Shape, attend: Callable[[Any, int], Any]) -> None:
         super().__init__()
         width, self.heads, self.attend = shape.width, shape.heads, attend
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
@@ -73,14 +85,23 @@ class Block(nn.Module):
 
     def forward(self, x: Any) -> Any:
         """From tokens to tokens."""
-        batch, tokens, width = x.shape
-        q, k, v = (
-            each.view(batch, tokens, self.heads, -1).transpose(1, 2)
-            for each in self.project(self.norms[0](x)).split(width, -1)
-        )
-        attended = self.attend(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, tokens, width)
-        x = x + self.merge(attended)
+        x = x + self.merge(self.attend(self.project(self.norms[0](x)), self.heads))
         return x + self.narrow(gelu(self.widen(self.norms[1](x)), approximate="tanh"))
+
+
+def by_views(attend: Callable[..., Any]) -> Callable[[Any, int], Any]:
+    """Causal attention of queries, keys and values as views of a projection."""
+
+    def attended(projected: Any, heads: int) -> Any:
+        batch, tokens, width = projected.shape
+        three = (each.view(batch, tokens, heads, -1).transpose(1, 2) for each in projected.split(width // 3, -1))
+        return attend(*three, is_causal=True).transpose(1, 2).reshape(batch, tokens, width // 3)
+
+    return attended
+
+
+PLAIN, VIEWS = by_views(scaled_dot_product_attention), by_views(gap_free_attention)
+PACKED = partial(gap_free_attention_packed, is_causal=True)
 
 
 @dataclass(frozen=True)
@@ -99,6 +120,12 @@ class Measurement:
     host: float
     plain_gib: float
     memory_ratio: float
+    day: str
+
+    @property
+    def what(self) -> tuple[str, ...]:
+        """That it is a measurement of; another takes its place."""
+        return self.model, str(self.context), self.mode, self.kernels
 
 
 def blocks(shape: Shape, context: int, attend: Callable[..., Any], *, compiled: bool) -> Callable[[], Any]:
@@ -173,7 +200,7 @@ def peak(step: Callable[[], Any]) -> float:
     return torch.cuda.max_memory_allocated() / 2**30
 
 
-def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[], Any]]) -> Measurement:
+def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[], Any]], *, packed: bool) -> Measurement:
     """Both kinds of steps in turns; peaks with one of the two models on the device."""
     made, peaks = [], []
     for removed in (False, True):
@@ -194,12 +221,13 @@ def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[],
     times = {"plain_seconds": plain, "ratio": middle, "lower": lower, "upper": upper}
     hosts = {"plain_host": plain_host, "host": host}
     memory = {"plain_gib": peaks[0], "memory_ratio": peaks[1] / peaks[0]}
-    return Measurement(name, context, mode, used(), **times, **hosts, **memory)
+    return Measurement(name, context, mode, used(packed=packed), **times, **hosts, **memory, day=today())
 
 
-def used() -> str:
+def used(*, packed: bool) -> str:
     """Which kernels of ours take part."""
-    return "built" if native.Library.loaded else "triton" if GPU and fused.TRITON else "torch"
+    built = "packed" if packed else "built"
+    return built if native.Library.loaded else "triton" if GPU and fused.TRITON else "torch"
 
 
 def choose(kernels: str) -> None:
@@ -212,42 +240,42 @@ def choose(kernels: str) -> None:
             print(f"not built: {error}")
 
 
-def measurements(modes: list[str], models: list[str], contexts: list[int] | None = None) -> list[Measurement]:
+def measurements(
+    modes: list[str], models: list[str], contexts: list[int] | None = None, *, packed: bool = False
+) -> Iterator[Measurement]:
     """Every model at every context, eagerly and compiled."""
-    found = []
     for mode, name in product(modes, models):
         own = MODELS[name].contexts if name in MODELS else ((1024,) if GPU else (128,))
         for context in contexts or own:
-            made = partial(step_of, name, context, compiled=mode == "compiled")
-            found.append(measure(name, context, mode, made))
-            print(found[-1], flush=True)
-    return found
+            made = partial(step_of, name, context, compiled=mode == "compiled", packed=packed)
+            yield measure(name, context, mode, made, packed=packed)
 
 
-def step_of(name: str, context: int, *, removed: bool, compiled: bool) -> Callable[[], Any]:
+def step_of(name: str, context: int, *, removed: bool, compiled: bool, packed: bool) -> Callable[[], Any]:
     """A step of a model by its name, with the gap or without."""
     if name not in MODELS:
         return gpt2(context, removed=removed, compiled=compiled)
-    attend = gap_free_attention if removed else scaled_dot_product_attention
-    return blocks(MODELS[name], context, attend, compiled=compiled)
+    free = PACKED if packed else VIEWS
+    return blocks(MODELS[name], context, free if removed else PLAIN, compiled=compiled)
 
 
 def tables(found: list[Measurement]) -> list[Table]:
     """One for each mode and kind of kernels."""
     headings = ["model", "context", "plain step", "gap-free / plain", "quartiles", "host, plain", "host", "plain peak"]
+    headings += ["memory, gap-free / plain", "measured"]
     result = []
     for mode, kernels in dict.fromkeys((each.mode, each.kernels) for each in found):
         rows = [each for each in found if (each.mode, each.kernels) == (mode, kernels)]
         met = sum(each.ratio <= GOALS[mode] for each in rows)
         fit = sum(each.memory_ratio <= MEMORY_GOAL for each in rows)
         note = f"{met} of {len(rows)} at most {GOALS[mode]}; memory: {fit} of {len(rows)} at most {MEMORY_GOAL}."
-        table = Table(f"{mode.capitalize()}, {KERNELS[kernels]}", [*headings, "memory, gap-free / plain"], note)
+        table = Table(f"{mode.capitalize()}, {KERNELS[kernels]}", headings, note)
         for each in rows:
             spread, memory = f"{each.lower:.3f} to {each.upper:.3f}", f"{each.memory_ratio:.3f}"
             times = [seconds(value) for value in (each.plain_host, each.host)]
             table.add(
                 *(each.model, str(each.context), seconds(each.plain_seconds), f"{each.ratio:.3f}", spread, *times),
-                *(f"{each.plain_gib:.2f} GiB", memory),
+                *(f"{each.plain_gib:.2f} GiB", memory, each.day),
             )
         result.append(table)
     return result
@@ -260,6 +288,14 @@ def written(found: list[Measurement]) -> dict[str, Any]:
     return {"measured": today(), "about": about, "measurements": [asdict(each) for each in found]}
 
 
+def read(path: Path | None) -> dict[tuple[str, ...], Measurement]:
+    """What was measured before, by what it is of."""
+    if path is None or not path.exists():
+        return {}
+    rows = (Measurement(**each) for each in json.loads(path.read_text())["measurements"])
+    return {each.what: each for each in rows}
+
+
 def page(numbers: dict[str, Any]) -> str:
     """Markdown of what was written."""
     found = [Measurement(**each) for each in numbers["measurements"]]
@@ -269,13 +305,23 @@ def page(numbers: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=TITLE)
     parser.add_argument("--modes", nargs="*", choices=tuple(GOALS), default=list(GOALS))
-    parser.add_argument("--models", nargs="*", choices=(*MODELS, "GPT-2"), default=[*MODELS, "GPT-2"])
+    parser.add_argument("--models", nargs="*", choices=(*MODELS, "GPT-2"), help="all of them unless named")
     parser.add_argument("--contexts", nargs="*", type=int, help="tokens of a sequence, instead of each model's own")
+    parser.add_argument("--packed", action="store_true", help="blocks hand over their projection; not for GPT-2")
     parser.add_argument("--kernels", choices=("built", "triton"), default="built", help="of attention without its gap")
 
     def measured(chosen: argparse.Namespace) -> dict[str, Any]:
         choose(chosen.kernels)
-        return written(measurements(chosen.modes, chosen.models, chosen.contexts))
+        models = chosen.models or ([*MODELS] if chosen.packed else [*MODELS, "GPT-2"])
+        if chosen.packed and "GPT-2" in models:
+            parser.error("transformers' GPT-2 hands over queries, keys and values: leave out --packed")
+        rows = read(chosen.json)
+        for each in measurements(chosen.modes, models, chosen.contexts, packed=chosen.packed):
+            print(each, flush=True)
+            rows[each.what] = each
+            if chosen.json:
+                chosen.json.write_text(json.dumps(written([*rows.values()]), indent=1) + "\n")
+        return written([*rows.values()])
 
     command(parser, measured, page)
 

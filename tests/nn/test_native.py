@@ -196,7 +196,9 @@ def test_compiled_packed_attention_joins_no_gradients(library):
     found, joins = {}, {}
     for name, attend in attends.items():
         graphs.clear()
-        compiled = torch.compile(attend, backend=aot_autograd(fw_compiler=compiler, bw_compiler=compiler), fullgraph=True)
+        compiled = torch.compile(
+            attend, backend=aot_autograd(fw_compiler=compiler, bw_compiler=compiler), fullgraph=True
+        )
         (found[name],) = torch.autograd.grad(compiled(leaf).square().sum(), leaf)
         assert len(graphs) == 2
         joins[name] = "stack" in graphs[1] or "cat" in graphs[1]
@@ -412,7 +414,9 @@ def built(monkeypatch, tmp_path):
     monkeypatch.setattr(native, "library", lambda: path)
     monkeypatch.setattr(native.Library, "loaded", False)
     monkeypatch.setattr(native.Library, "described", False)
-    monkeypatch.setattr(torch.library, "register_fake", lambda name, _: done.append(name.removeprefix("bulkedge_native::")))
+    monkeypatch.setattr(
+        torch.library, "register_fake", lambda name, _: done.append(name.removeprefix("bulkedge_native::"))
+    )
     return done
 
 

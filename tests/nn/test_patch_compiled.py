@@ -155,6 +155,42 @@ def test_a_first_pass_that_is_compiled_is_one_graph(name, padding, monkeypatch):
             torch.testing.assert_close(one, other, atol=1e-12 * max(1.0, float(other.abs().max())), rtol=0)
 
 
+@pytest.mark.parametrize(("padding", "route"), [(False, "cumsum"), (True, "einsum")], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
+def test_a_compiled_decoder_with_a_cache_is_causal_by_itself(name, padding, route):
+    """Its mask is written out for padding alone: a running mean costs less than a product with a mask."""
+    model, graphs, given = build(name).double(), Graphs(), batch(padding=padding) | {"use_cache": True}
+    nn.remove_gap(model)
+    expected = model(**given).logits
+    found = torch.compile(model, backend=graphs)(**given).logits
+    assert {each for each in ("cumsum", "einsum") if graphs.calls(each)} == {route}
+    torch.testing.assert_close(found, expected, atol=1e-12 * float(expected.detach().abs().max()), rtol=0)
+
+
+def test_a_mask_is_left_out_only_where_it_is_causal_and_whole():
+    """Whatever else is asked of it is as transformers has it."""
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+
+    asked = {"batch_size": 2, "q_length": 5, "kv_length": 5, "mask_function": causal_mask_function}
+    assert interface._mask(**asked) is None
+    hidden = torch.ones(2, 5, dtype=torch.bool)
+    hidden[0, 3:] = False
+    others = (
+        {"allow_is_causal_skip": False},
+        {"attention_mask": hidden},
+        {"kv_length": 9, "q_offset": 4},
+        {"q_offset": torch.tensor(0), "kv_length": 9},
+        {
+            "mask_function": lambda _, __, row, column: (row >= column) & (row < column + 2),
+            "allow_is_causal_skip": False,
+        },
+    )
+    for each in others:
+        torch.testing.assert_close(interface._mask(**asked | each), sdpa_mask(**asked | each))
+    rows = interface._mask(**asked | {"mask_function": bidirectional_mask_function, "attention_mask": hidden})
+    assert rows.stride(-2) == 0
+
+
 def test_layers_that_are_compiled_one_by_one():
     """The check of the first pass is eager then, and the attention that it waits for is not."""
     made = []

@@ -351,10 +351,31 @@ def transformed(call: Call) -> Call:
 
 
 def _mask(*, q_length: int, mask_function: Callable[..., Any], **rest: Any) -> Tensor | None:
-    """The masks of ``sdpa``; those that are the same for every row have one row, so that there is one mean."""
-    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+    """The masks of ``sdpa``; those that are the same for every row have one row, so that there is one mean.
 
+    A causal mask that hides nothing else is not written out: kernels know it, and a running mean is far cheaper than a
+    product with the mask. ``sdpa_mask`` leaves it out too, but before transformers 5.22 not where torch compiles.
+    """
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+
+    if mask_function is causal_mask_function and q_length > 1 and _whole(q_length, **rest):
+        return None
     if mask_function is not bidirectional_mask_function:
         return sdpa_mask(q_length=q_length, mask_function=mask_function, **rest)
     row = sdpa_mask(q_length=1, mask_function=mask_function, **rest)
     return None if row is None else row.expand(-1, -1, q_length, -1)
+
+
+def _whole(  # noqa: PLR0913 - what a mask is asked with
+    q_length: int,
+    *,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: Any = 0,
+    attention_mask: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    **_: Any,
+) -> bool:
+    """Whether queries and keys are the same tokens, none of them padding, and a mask may be left out."""
+    placed = isinstance(q_offset, int) and isinstance(kv_offset, int) and q_offset == kv_offset == 0
+    return placed and attention_mask is None and allow_is_causal_skip and kv_length == q_length
