@@ -6,8 +6,8 @@ as it is (``be.nn.gap_free_attention_packed``); plain ones have views either way
 is a forward and a backward pass under bfloat16 autocast and a fused AdamW; 16,384 tokens in it, whatever the context.
 Steps with plain fused attention and without its gap take turns in one process; a ratio is the median over rounds, with
 quartiles. ``host`` is the time until the last launch of a step returns: where that is longer than the GPU's work, a
-step waits for Python. The goal is at most 1.05 where torch runs eagerly, 1.03 where it compiles, and 1.02 for the peak of
-memory. ``be.nn.build_kernels()`` is called first; with ``--kernels triton``, or without a compiler, the kernels are
+step waits for Python. The goal is at most 1.05 where torch runs eagerly, 1.03 where it compiles, and 1.02 for the peak
+of memory. ``be.nn.build_kernels()`` is called first; with ``--kernels triton``, or without a compiler, the kernels are
 Triton's.
 
 Needs torch and, for GPT-2, transformers. Rows are added to the numbers that are there, and written one by one; the last
