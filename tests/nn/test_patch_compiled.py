@@ -285,7 +285,8 @@ def centre(value: torch.Tensor, weights: torch.Tensor | None, adjoint: bool) -> 
 
 def built(query, key, value, *options):
     """What the built library computes."""
-    scale, gamma = options[1:3]
+    scale, alpha, gamma = options[1:4]
+    assert not alpha
     seen = torch.ones(query.shape[2], query.shape[2], dtype=query.dtype).tril()
     attention = (scale * query @ key.mT).masked_fill(seen == 0, -torch.inf).softmax(-1)
     return (attention - gamma * seen / seen.sum(-1, keepdim=True)) @ value

@@ -75,12 +75,16 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
     return shaped_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
-def gap_free_attention_packed(
+def gap_free_attention_packed(  # noqa: PLR0913 - of attention
     projected: Tensor,
     heads: int,
     dropout_p: float = 0.0,
     is_causal: bool = False,  # noqa: FBT001, FBT002
     scale: float | None = None,
+    *,
+    alpha: Coefficient = 0.0,
+    beta: Coefficient = 1.0,
+    gamma: Coefficient = 1.0,
 ) -> Tensor:
     """:func:`gap_free_attention` of queries, keys and values that lie side by side, as one projection makes them.
 
@@ -95,6 +99,8 @@ def gap_free_attention_packed(
         Of the queries, and as many of keys and values.
     dropout_p, is_causal, scale
         As for :func:`gap_free_attention`.
+    alpha, beta, gamma : float or Tensor
+        As for :func:`shaped_attention`.
 
     Returns
     -------
@@ -112,9 +118,12 @@ def gap_free_attention_packed(
             f"projected has shape {tuple(projected.shape)}; for heads = {heads} give (..., tokens, 3 * heads * dim)"
         )
     query, key, value = (each.transpose(-3, -2) for each in projected.unflatten(-1, (3, heads, -1)).unbind(-3))
-    if is_causal and native.Library.loaded and fused.takes(value):
-        return native.attend_packed(projected, heads, dropout_p, scale, 1.0)
-    found = gap_free_attention(query, key, value, dropout_p=dropout_p, is_causal=is_causal, scale=scale)
+    numbers = _numbers(alpha, beta, gamma)
+    if is_causal and numbers and _is_built(numbers) and fused.takes(value):
+        return native.attend_packed(projected, heads, dropout_p, scale, numbers[0], numbers[2])
+    found = shaped_attention(
+        *(query, key, value, None, dropout_p, is_causal, scale), alpha=alpha, beta=beta, gamma=gamma
+    )
     return found.transpose(-3, -2).flatten(-2)
 
 
@@ -172,17 +181,12 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     def attend(value: Tensor) -> Tensor:
         return _times(_grouped(plain(value), groups), beta)
 
-    if (
-        is_causal
-        and isinstance(alpha, float)
-        and isinstance(beta, float)
-        and isinstance(gamma, float)
-        and gamma
-        and _fused_running_mean(query, value, groups)
-    ):
-        if native.Library.loaded and groups == 1 and attn_mask is None and not alpha and beta == 1 and 0 < gamma <= 1:
-            return native.attend(query, key, value, dropout_p, scale, gamma)
-        return fused.less_running_mean(plain(value), value, keep=beta, own=alpha, scale=gamma)
+    numbers = _numbers(alpha, beta, gamma)
+    if is_causal and numbers and numbers[2] and _fused_running_mean(query, value, groups):
+        own, keep, taken = numbers
+        if groups == 1 and attn_mask is None and _is_built(numbers):
+            return native.attend(query, key, value, dropout_p, scale, own, taken)
+        return fused.less_running_mean(plain(value), value, keep=keep, own=own, scale=taken)
     values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups)
     one_mean = not is_causal and (seen is None or all(size == 1 for size in seen.shape[-3:-1]))
     if _equals(gamma, 0):
@@ -208,6 +212,18 @@ def _centred(values: Tensor, weights: Tensor | None) -> Tensor:
         return _Centred.apply(values, weights).squeeze(-3)
     given = None if weights is None else weights.expand(*values.shape[:-1], 1)[..., 0, :, 0]
     return fused.centred(value, given, adjoint=False)
+
+
+def _numbers(alpha: Coefficient, beta: Coefficient, gamma: Coefficient) -> tuple[float, float, float] | None:
+    """The coefficients, if they are the same for every head."""
+    if isinstance(alpha, Tensor) or isinstance(beta, Tensor) or isinstance(gamma, Tensor):
+        return None
+    return float(alpha), float(beta), float(gamma)
+
+
+def _is_built(numbers: tuple[float, float, float]) -> bool:
+    """Whether causal attention with these coefficients has a node of its own, and that was built."""
+    return native.Library.loaded and numbers[1] == 1 and numbers[2] != 0
 
 
 def _fused_running_mean(query: Tensor, value: Tensor, groups: int) -> bool:

@@ -155,21 +155,23 @@ class GapFreeAttention(nn.MultiheadAttention):
         return tuple(linear(*each) for each in zip((query, key, value), weights, biases, strict=True))
 
     def _is_packed(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
-        """Whether one projection makes all there is, and the mean alone is taken from attention."""
+        """Whether one projection makes all queries, keys and values that there are."""
         alone = self.bias_k is None and not self.add_zero_attn and self.in_proj_weight is not None
-        plain = not self.learnable and (self.alpha, self.beta, self.gamma) == (0.0, 1.0, 1.0)
-        return alone and plain and query is key and key is value
+        return alone and query is key and key is value
 
     def _attended_packed(self, inputs: Tensor, *, tokens_first: bool) -> Tensor:
-        """``(A - C) V`` for causal self-attention, heads side by side."""
+        """``(alpha I + beta A - gamma C) V`` for causal self-attention, heads side by side."""
         projected = linear(inputs, self.in_proj_weight, self.in_proj_bias)
-        dropout_p = self.dropout if self.training else 0.0
-        if projected.dim() == 2:
-            return gap_free_attention_packed(projected[None], self.num_heads, dropout_p, is_causal=True)[0]
-        if not tokens_first:
-            return gap_free_attention_packed(projected, self.num_heads, dropout_p, is_causal=True)
-        by_batch = gap_free_attention_packed(projected.transpose(0, 1), self.num_heads, dropout_p, is_causal=True)
-        return by_batch.transpose(0, 1)
+        joined = gap_free_attention_packed(
+            projected.transpose(0, 1) if tokens_first else projected,
+            self.num_heads,
+            self.dropout if self.training else 0.0,
+            is_causal=True,
+            alpha=self.alpha,
+            beta=self.beta,
+            gamma=self.gamma,
+        )
+        return joined.transpose(0, 1) if tokens_first else joined
 
     def _apart(self, projected: Tensor, *, tokens_first: bool) -> Tensor:
         """``(batch, heads, tokens, dim)``, with a batch of one if there was none."""

@@ -43,7 +43,9 @@ template <class Number> void take_means(const Task &task, bool summed) {
         walk<Number>(task, head, column, segment, before, [&](int token, float sum) {
           const float factor = task.adjoint ? task.scale : task.scale / (token + 1);
           const float target = *place<Number>(task.target, task.target_layout, task, head, token, column);
-          *place<Number>(task.result, task.result_layout, task, head, token, column) = target - factor * sum;
+          const float own = *place<Number>(task.source, task.source_layout, task, head, token, column);
+          *place<Number>(task.result, task.result_layout, task, head, token, column) =
+              target + task.own * own - factor * sum;
         });
         if (segment + 1 == task.segments) break; // nobody needs its sum
         float &total = task.totals[(head * task.segments + segment) * task.dim + column];

@@ -11,6 +11,7 @@ import hashlib
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,9 @@ def describe() -> None:
 
 
 def attend(  # noqa: PLR0913, PLR0917 - of attention
-    query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float | None, gamma: float
+    query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float | None, alpha: float, gamma: float
 ) -> Tensor:
-    """``(A - gamma C) V`` for causal attention, as many queries as keys, and no heads that are shared.
+    """``(alpha I + A - gamma C) V`` for causal attention, as many queries as keys, and no heads that are shared.
 
     Parameters
     ----------
@@ -145,9 +146,9 @@ def attend(  # noqa: PLR0913, PLR0917 - of attention
         Of A.
     scale : float or None
         Of the scores.
-    gamma : float
-        How much of the mean is taken away, at most one: the plain output, which the gradient puts together again, is
-        then as accurate as it was.
+    alpha, gamma : float
+        How much of a token's own value is added, and how much of the mean is taken away. For 0 and at most 1 nothing is
+        kept beside the output.
 
     Returns
     -------
@@ -155,10 +156,12 @@ def attend(  # noqa: PLR0913, PLR0917 - of attention
         ``(batch, heads, tokens, dim)``.
     """
     backend = _backend(value.dtype, value.shape[-1], value.device)
-    return torch.ops.bulkedge_native.attend.default(query, key, value, dropout, scale, gamma, backend)
+    return torch.ops.bulkedge_native.attend.default(query, key, value, dropout, scale, alpha, gamma, backend)
 
 
-def attend_packed(projected: Tensor, heads: int, dropout: float, scale: float | None, gamma: float) -> Tensor:
+def attend_packed(  # noqa: PLR0913, PLR0917 - of attention
+    projected: Tensor, heads: int, dropout: float, scale: float | None, alpha: float, gamma: float
+) -> Tensor:
     """The same for queries, keys and values side by side in one tensor, whose gradient comes as one tensor too.
 
     Parameters
@@ -167,7 +170,7 @@ def attend_packed(projected: Tensor, heads: int, dropout: float, scale: float | 
         ``(batch, tokens, 3 * heads * dim)`` on a GPU.
     heads : int
         Of the queries, and as many of keys and values.
-    dropout, scale, gamma
+    dropout, scale, alpha, gamma
         As for :func:`attend`.
 
     Returns
@@ -176,7 +179,7 @@ def attend_packed(projected: Tensor, heads: int, dropout: float, scale: float | 
         ``(batch, tokens, heads * dim)``.
     """
     backend = _backend(projected.dtype, projected.shape[-1] // (3 * heads), projected.device)
-    return torch.ops.bulkedge_native.attend_packed.default(projected, heads, dropout, scale, gamma, backend)
+    return torch.ops.bulkedge_native.attend_packed.default(projected, heads, dropout, scale, alpha, gamma, backend)
 
 
 def _backend(dtype: torch.dtype, dim: int, device: torch.device) -> int | None:
@@ -202,13 +205,15 @@ PROGRAMS = 1056
 
 
 def _fake_forward(query: Tensor, key: Tensor, value: Tensor, backend: int, *rest: Any) -> tuple[Tensor, ...]:
-    dropout, scale, _ = rest
+    dropout, scale, alpha, gamma = rest
     three, options = (query, key, value), (dropout, True, False)  # causal, and without a matrix for debugging
     if backend == CUDNN:
         found = torch.ops.aten._scaled_dot_product_cudnn_attention(*three, None, True, *options, scale=scale)  # noqa: FBT003
     else:
         found = torch.ops.aten._scaled_dot_product_flash_attention(*three, *options, scale=scale)
     output = found[0]
+    if alpha or not 0 <= gamma <= 1:  # the plain output is kept
+        return output, found[1], found[6], found[7], torch.empty_like(output)
     batch, heads, _, dim = output.shape
     sums = output.new_empty(torch.sym_max(PROGRAMS, batch * heads) * dim, dtype=torch.float32)
     return output, found[1], found[6], found[7], sums
@@ -222,7 +227,7 @@ def _fake_packed_backward(gradient: Tensor, projected: Tensor, *_: Any) -> Tenso
     return torch.empty_like(projected)
 
 
-_FAKES = {
+_FAKES: dict[str, Callable[..., Any]] = {
     "attend_forward": _fake_forward,
     "attend_backward": _fake_backward,
     "attend_packed_backward": _fake_packed_backward,

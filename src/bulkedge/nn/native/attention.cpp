@@ -1,9 +1,9 @@
 // Causal attention without its gap as one node of autograd's graph, with no Python on the way there and back.
 //
-// (A - gamma C) V = A V - gamma C V, where C V is the running mean of the values (propagation, equation 9). The fused
-// kernel of torch that computes A V wants its output again for the gradient. That output is not kept: the mean is taken
-// from it in place, and put back when the gradient asks for it. So a step has no more in memory than one of plain
-// attention.
+// (alpha I + A - gamma C) V = A V + alpha V - gamma C V, where C V is the running mean of the values (propagation,
+// equation 9). The fused kernel of torch that computes A V wants its output again for the gradient. Without the gap
+// (alpha = 0) that output is not kept: the mean is taken from it in place, and put back when the gradient asks for it. So
+// a step has no more in memory than one of plain attention.
 //
 // There are two such nodes: of queries, keys and values, and of one tensor that has all three side by side, as a single
 // projection makes them. The gradient of the second is put together on the way, which saves the pass by which autograd
@@ -50,9 +50,17 @@ void copy_into(const Tensor &target, const Tensor &source) {
   target.view(at::kComplexDouble).copy_(from.view(at::kComplexDouble));
 }
 
-// result = target - scale C source; the result may be the target. Sums of segments are returned, and may be given: a
-// buffer whose size does not depend on how heads are cut.
-Tensor take_means(const Tensor &result, const Tensor &target, const Tensor &given, double scale, bool adjoint,
+struct Shape {
+  double alpha, gamma;
+  Shape operator-() const { return {-alpha, -gamma}; }
+  // Put together again, the plain output is as accurate as what was made of it. Values are larger than their averages:
+  // where they are added, or much is taken away, digits would be lost.
+  bool keeps_output() const { return alpha != 0 || gamma < 0 || gamma > 1; }
+};
+
+// result = target + alpha source - gamma C source; the result may be the target. Sums of segments are returned, and may
+// be given: a buffer whose size does not depend on how heads are cut.
+Tensor take_means(const Tensor &result, const Tensor &target, const Tensor &given, Shape shape, bool adjoint,
                   const Tensor &known = Tensor()) {
   const Tensor source = fitting(given);
   const int64_t all_heads = source.size(0) * source.size(1), tokens = source.size(2), dim = source.size(3);
@@ -76,7 +84,8 @@ Tensor take_means(const Tensor &result, const Tensor &target, const Tensor &give
                   int(dim),
                   int(segments),
                   int(length),
-                  float(scale),
+                  float(shape.alpha),
+                  float(shape.gamma),
                   adjoint};
   const auto failed = launch(task, source.scalar_type() == at::kBFloat16, summed, c10::cuda::getCurrentCUDAStream());
   TORCH_CHECK(failed == cudaSuccess, "bulkedge: ", cudaGetErrorString(failed));
@@ -85,9 +94,9 @@ Tensor take_means(const Tensor &result, const Tensor &target, const Tensor &give
 
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// Output, normaliser, the two tensors of dropout's state, and the sums that put the plain output together again.
+// Output, normaliser, the two tensors of dropout's state, and the plain output or the sums that put it together again.
 Forward attend_forward(const Tensor &query, const Tensor &key, const Tensor &value, int64_t backend, double dropout,
-                       Scale scale, double gamma) {
+                       Scale scale, double alpha, double gamma) {
   const c10::cuda::CUDAGuard guard(query.device());
   Tensor output, normaliser, seed, offset;
   if (backend == CUDNN) {
@@ -98,8 +107,10 @@ Forward attend_forward(const Tensor &query, const Tensor &key, const Tensor &val
     output = std::get<0>(found), normaliser = std::get<1>(found), seed = std::get<6>(found), offset = std::get<7>(found);
   }
   output = fitting(output);
-  const Tensor sums = take_means(output, output, value, gamma, false);
-  return {output, normaliser, seed, offset, sums};
+  const Shape shape{alpha, gamma};
+  const Tensor result = shape.keeps_output() ? at::empty_like(output) : output;
+  const Tensor sums = take_means(result, output, value, shape, false);
+  return {result, normaliser, seed, offset, shape.keeps_output() ? output : sums};
 }
 
 // A gradient in the layout of the output that it is for. cuDNN's plans for the way back are kept by torch (2.11) under a
@@ -114,9 +125,12 @@ using Backward = std::tuple<Tensor, Tensor, Tensor>;
 // Gradients as the fused kernel has them, for values without the mean's part; `gradient` is in the layout of the output.
 Backward plain_backward(const Tensor &gradient, const Tensor &query, const Tensor &key, const Tensor &value,
                         const Tensor &output, const Tensor &normaliser, const Tensor &seed, const Tensor &offset,
-                        const Tensor &sums, int64_t backend, double dropout, Scale scale, double gamma) {
-  const Tensor plain = at::empty_like(output);
-  take_means(plain, output, value, -gamma, false, sums);
+                        const Tensor &kept, int64_t backend, double dropout, Scale scale, Shape shape) {
+  Tensor plain = kept;
+  if (!shape.keeps_output()) {
+    plain = at::empty_like(output);
+    take_means(plain, output, value, -shape, false, kept);
+  }
   const auto queries = query.sym_size(2), keys = key.sym_size(2);
   if (backend == CUDNN)
     return at::_scaled_dot_product_cudnn_attention_backward_symint(gradient, query, key, value, plain, normaliser, seed,
@@ -129,13 +143,14 @@ Backward plain_backward(const Tensor &gradient, const Tensor &query, const Tenso
 
 Backward attend_backward(const Tensor &sent, const Tensor &query, const Tensor &key, const Tensor &value,
                          const Tensor &output, const Tensor &normaliser, const Tensor &seed, const Tensor &offset,
-                         const Tensor &sums, int64_t backend, double dropout, Scale scale, double gamma) {
+                         const Tensor &kept, int64_t backend, double dropout, Scale scale, double alpha, double gamma) {
   const c10::cuda::CUDAGuard guard(query.device());
   const Tensor gradient = laid_out(sent, output);
-  auto [of_query, of_key, of_value] = plain_backward(gradient, query, key, value, output, normaliser, seed, offset, sums,
-                                                     backend, dropout, scale, gamma);
+  const Shape shape{alpha, gamma};
+  auto [of_query, of_key, of_value] = plain_backward(gradient, query, key, value, output, normaliser, seed, offset, kept,
+                                                     backend, dropout, scale, shape);
   of_value = fitting(of_value);
-  take_means(of_value, of_value, gradient, gamma, true);
+  take_means(of_value, of_value, gradient, shape, true);
   return {of_query, of_key, of_value};
 }
 
@@ -147,18 +162,19 @@ std::vector<Tensor> apart(const Tensor &projected, int64_t heads) {
 }
 
 Tensor attend_packed_backward(const Tensor &sent, const Tensor &projected, const Tensor &output,
-                              const Tensor &normaliser, const Tensor &seed, const Tensor &offset, const Tensor &sums,
-                              int64_t heads, int64_t backend, double dropout, Scale scale, double gamma) {
+                              const Tensor &normaliser, const Tensor &seed, const Tensor &offset, const Tensor &kept,
+                              int64_t heads, int64_t backend, double dropout, Scale scale, double alpha, double gamma) {
   const c10::cuda::CUDAGuard guard(projected.device());
   const Tensor gradient = laid_out(sent, output);
+  const Shape shape{alpha, gamma};
   const auto given = apart(projected, heads);
   const auto [of_query, of_key, of_value] = plain_backward(gradient, given[0], given[1], given[2], output, normaliser,
-                                                           seed, offset, sums, backend, dropout, scale, gamma);
+                                                           seed, offset, kept, backend, dropout, scale, shape);
   const Tensor joined = at::empty_like(projected);
   const auto parts = apart(joined, heads);
   copy_into(parts[0], of_query);
   copy_into(parts[1], of_key);
-  take_means(parts[2], fitting(of_value), gradient, gamma, true);
+  take_means(parts[2], fitting(of_value), gradient, shape, true);
   return joined;
 }
 
@@ -170,19 +186,20 @@ struct Options {
   int64_t backend;
   double dropout;
   Scale scale;
-  double gamma;
+  double alpha, gamma;
 
   void save(torch::autograd::AutogradContext *context) const {
     context->saved_data["backend"] = backend;
     context->saved_data["dropout"] = dropout;
     context->saved_data["scale"] = scale;
+    context->saved_data["alpha"] = alpha;
     context->saved_data["gamma"] = gamma;
   }
-  explicit Options(torch::autograd::AutogradContext *context)
-      : Options(context->saved_data["backend"].toInt(), context->saved_data["dropout"].toDouble(),
-                context->saved_data["scale"].toOptional<double>(), context->saved_data["gamma"].toDouble()) {}
-  Options(int64_t backend, double dropout, Scale scale, double gamma)
-      : backend(backend), dropout(dropout), scale(scale), gamma(gamma) {}
+  static Options saved(torch::autograd::AutogradContext *context) {
+    auto &data = context->saved_data;
+    return {data["backend"].toInt(), data["dropout"].toDouble(), data["scale"].toOptional<double>(),
+            data["alpha"].toDouble(), data["gamma"].toDouble()};
+  }
 };
 
 // The way back as an operator; where a second derivative is asked for, that says that there is none.
@@ -195,15 +212,15 @@ template <class Operator, class... Given> auto backward_by(const Operator &back,
 Forward forward_by(const Tensor &query, const Tensor &key, const Tensor &value, const Options &options) {
   static const auto there = operator_of<decltype(attend_forward)>("bulkedge_native::attend_forward");
   at::AutoDispatchBelowADInplaceOrView below;
-  return there.call(query, key, value, options.backend, options.dropout, options.scale, options.gamma);
+  return there.call(query, key, value, options.backend, options.dropout, options.scale, options.alpha, options.gamma);
 }
 
 class Attend : public torch::autograd::Function<Attend> {
 public:
   static Tensor forward(torch::autograd::AutogradContext *context, const Tensor &query, const Tensor &key,
                         const Tensor &value, const Options &options) {
-    auto [output, normaliser, seed, offset, sums] = forward_by(query, key, value, options);
-    context->save_for_backward({query, key, value, output, normaliser, seed, offset, sums});
+    auto [output, normaliser, seed, offset, kept] = forward_by(query, key, value, options);
+    context->save_for_backward({query, key, value, output, normaliser, seed, offset, kept});
     options.save(context);
     return output;
   }
@@ -211,10 +228,10 @@ public:
   static variable_list backward(torch::autograd::AutogradContext *context, variable_list gradients) {
     static const auto back = operator_of<decltype(attend_backward)>("bulkedge_native::attend_backward");
     const auto saved = context->get_saved_variables();
-    const Options options(context);
+    const Options options = Options::saved(context);
     auto [query, key, value] =
         backward_by(back, gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6], saved[7],
-                    options.backend, options.dropout, options.scale, options.gamma);
+                    options.backend, options.dropout, options.scale, options.alpha, options.gamma);
     return {query, key, value, Tensor()};
   }
 };
@@ -225,8 +242,8 @@ public:
                         const Options &options) {
     at::AutoDispatchBelowADInplaceOrView below;
     const auto three = apart(projected, heads);
-    auto [output, normaliser, seed, offset, sums] = forward_by(three[0], three[1], three[2], options);
-    context->save_for_backward({projected, output, normaliser, seed, offset, sums});
+    auto [output, normaliser, seed, offset, kept] = forward_by(three[0], three[1], three[2], options);
+    context->save_for_backward({projected, output, normaliser, seed, offset, kept});
     context->saved_data["heads"] = heads;
     options.save(context);
     return output;
@@ -235,10 +252,10 @@ public:
   static variable_list backward(torch::autograd::AutogradContext *context, variable_list gradients) {
     static const auto back = operator_of<decltype(attend_packed_backward)>("bulkedge_native::attend_packed_backward");
     const auto saved = context->get_saved_variables();
-    const Options options(context);
+    const Options options = Options::saved(context);
     const Tensor found = backward_by(back, gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5],
                                      context->saved_data["heads"].toInt(), options.backend, options.dropout,
-                                     options.scale, options.gamma);
+                                     options.scale, options.alpha, options.gamma);
     return {found, Tensor(), Tensor()};
   }
 };
@@ -259,40 +276,42 @@ bool takes(const Tensor &query, const Tensor &key, const Tensor &value, int64_t 
          query.sym_sizes() == value.sym_sizes() && key.sym_sizes() == value.sym_sizes();
 }
 
-Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, double dropout, Scale scale, double gamma,
-              std::optional<int64_t> chosen) {
+Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, double dropout, Scale scale, double alpha,
+              double gamma, std::optional<int64_t> chosen) {
   const int64_t backend = kernel_for(query, key, value, dropout, scale, chosen);
-  if (takes(query, key, value, backend)) return Attend::apply(query, key, value, Options(backend, dropout, scale, gamma));
+  if (takes(query, key, value, backend))
+    return Attend::apply(query, key, value, Options{backend, dropout, scale, alpha, gamma});
   using Less = Tensor(const std::optional<Tensor> &, const Tensor &, double, double, double, bool, int64_t);
   static const auto less = operator_of<Less>("bulkedge::less_running_mean");
   const Tensor plain = at::scaled_dot_product_attention(query, key, value, std::nullopt, dropout, true, scale, false);
-  return less.call(plain, value, 1.0, 0.0, gamma, false, query.sym_size(1).guard_int(__FILE__, __LINE__));
+  return less.call(plain, value, 1.0, alpha, gamma, false, query.sym_size(1).guard_int(__FILE__, __LINE__));
 }
 
-Tensor attend_packed(const Tensor &projected, int64_t heads, double dropout, Scale scale, double gamma,
+Tensor attend_packed(const Tensor &projected, int64_t heads, double dropout, Scale scale, double alpha, double gamma,
                      std::optional<int64_t> chosen) {
   const auto three = apart(projected, heads);
   const int64_t backend = kernel_for(three[0], three[1], three[2], dropout, scale, chosen);
   const Tensor found = takes(three[0], three[1], three[2], backend)
-                           ? AttendPacked::apply(projected, heads, Options(backend, dropout, scale, gamma))
-                           : attend(three[0], three[1], three[2], dropout, scale, gamma, backend);
+                           ? AttendPacked::apply(projected, heads, Options{backend, dropout, scale, alpha, gamma})
+                           : attend(three[0], three[1], three[2], dropout, scale, alpha, gamma, backend);
   return found.transpose(1, 2).flatten(2);
 }
 
 } // namespace
 
 TORCH_LIBRARY(bulkedge_native, library) {
-  library.def("attend(Tensor query, Tensor key, Tensor value, float dropout, float? scale, float gamma, int? backend) "
-              "-> Tensor");
-  library.def("attend_packed(Tensor projected, int heads, float dropout, float? scale, float gamma, int? backend) "
-              "-> Tensor");
+  library.def("attend(Tensor query, Tensor key, Tensor value, float dropout, float? scale, float alpha, float gamma, "
+              "int? backend) -> Tensor");
+  library.def("attend_packed(Tensor projected, int heads, float dropout, float? scale, float alpha, float gamma, "
+              "int? backend) -> Tensor");
   library.def("attend_forward(Tensor query, Tensor key, Tensor value, int backend, float dropout, float? scale, "
-              "float gamma) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+              "float alpha, float gamma) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def("attend_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, "
-              "Tensor normaliser, Tensor seed, Tensor offset, Tensor sums, int backend, float dropout, float? scale, "
-              "float gamma) -> (Tensor, Tensor, Tensor)");
+              "Tensor normaliser, Tensor seed, Tensor offset, Tensor kept, int backend, float dropout, float? scale, "
+              "float alpha, float gamma) -> (Tensor, Tensor, Tensor)");
   library.def("attend_packed_backward(Tensor gradient, Tensor projected, Tensor output, Tensor normaliser, Tensor seed, "
-              "Tensor offset, Tensor sums, int heads, int backend, float dropout, float? scale, float gamma) -> Tensor");
+              "Tensor offset, Tensor kept, int heads, int backend, float dropout, float? scale, float alpha, "
+              "float gamma) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(bulkedge_native, CompositeImplicitAutograd, library) {

@@ -56,12 +56,15 @@ template <class Pair> __device__ inline void add(float (&sums)[COLUMNS], float s
   }
 }
 
-template <class Pair> __device__ inline Eight less(const Eight &targets, float factor, const float (&sums)[COLUMNS]) {
+template <class Pair>
+__device__ inline Eight combined(const Eight &targets, float own, const Eight &values, float factor,
+                                 const float (&sums)[COLUMNS]) {
   Eight found;
 #pragma unroll
   for (int w = 0; w < WORDS; ++w) {
-    const float2 pair = wide<Pair>(targets.at[w]);
-    found.at[w] = narrow<Pair>(make_float2(pair.x - factor * sums[2 * w], pair.y - factor * sums[2 * w + 1]));
+    const float2 pair = wide<Pair>(targets.at[w]), more = wide<Pair>(values.at[w]);
+    found.at[w] = narrow<Pair>(make_float2(pair.x + own * more.x - factor * sums[2 * w],
+                                           pair.y + own * more.y - factor * sums[2 * w + 1]));
   }
   return found;
 }
@@ -172,7 +175,8 @@ template <class Pair> __global__ void __launch_bounds__(THREADS, 3) take_means(T
       if (begin + i < last) {
         const int at = token(task, begin + i);
         add<Pair>(running, weight(task, at), values[i]);
-        const Eight found = less<Pair>(targets[i], task.adjoint ? task.scale : task.scale / (at + 1), running);
+        const float factor = task.adjoint ? task.scale : task.scale / (at + 1);
+        const Eight found = combined<Pair>(targets[i], task.own, values[i], factor, running);
         void *where = static_cast<uint16_t *>(task.result) + result + at * task.result_layout.by_token;
         *static_cast<Eight *>(where) = found;
       }

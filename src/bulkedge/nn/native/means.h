@@ -1,4 +1,4 @@
-// A running mean to take from something: what the kernels are told. The last stride of every tensor is one.
+// A running mean to take from something, and a source to add to it: what the kernels are told. The last stride of every tensor is one.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@ struct Layout {
 };
 
 struct Task {
-  const void *target, *source; // result = target - scale C source, C transposed for the adjoint
+  const void *target, *source; // result = target + own source - scale C source, C transposed for the adjoint
   void *result;                // may be the target
   float *totals;               // (all heads, segments, dim): sums of segments
   Layout target_layout, source_layout, result_layout;
   int64_t all_heads; // batch times heads
   int heads, tokens, dim, segments, length;
-  float scale;
+  float own, scale;
   bool adjoint;
 };
 
