@@ -1,6 +1,7 @@
 """Attention without its gap in C++ and CUDA, against an explicit matrix in double precision; and when it is used.
 
-Without a GPU the node is built with loops for its kernels (``stand_in``): ``pytest -m slow tests/nn/test_native.py``.
+Without a GPU the node is built with its kernels compiled for a processor (``stand_in``): ``pytest -m slow
+tests/nn/test_native.py``.
 """
 
 import copy
@@ -30,7 +31,7 @@ def node(test):
 
 
 @pytest.fixture(scope="module")
-def built_once(tmp_path_factory):
+def built_once(tmp_path_factory, request):
     """The library, or its stand-in."""
     if GPU:
         return native.build_kernels()
@@ -38,11 +39,12 @@ def built_once(tmp_path_factory):
         pytest.skip("ninja or a C++ compiler is missing")
     from torch.utils import cpp_extension
 
-    folder = tmp_path_factory.mktemp("stand_in")
+    folder, means = tmp_path_factory.mktemp("stand_in"), request.getfixturevalue("means")
     cpp_extension.load(
         "stand_in",
         [str(STAND_IN / "library.cpp")],
         extra_cflags=["-O1"],
+        extra_ldflags=[str(means)],
         extra_include_paths=[str(STAND_IN), str(native.SOURCES[0].parent)],
         build_directory=str(folder),
         is_python_module=False,
@@ -53,12 +55,15 @@ def built_once(tmp_path_factory):
 
 @pytest.fixture
 def library(built_once, monkeypatch):
-    """In use."""
+    """In use; on a processor new tensors are full of NaN, so that what nobody has written is not read unnoticed."""
     if not GPU:
+        torch.use_deterministic_algorithms(mode=True)  # which fills them
         monkeypatch.setattr(native.Library, "loaded", True)
         monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
         monkeypatch.setattr(native, "_choice", torch.compiler.assume_constant_result(lambda *_: 1))
-    return built_once
+    yield built_once
+    if not GPU:
+        torch.use_deterministic_algorithms(mode=False)
 
 
 def inputs(*shape, dtype=torch.bfloat16, packed=True, shift=0.0):

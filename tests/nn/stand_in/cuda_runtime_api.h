@@ -1,7 +1,8 @@
-// What the library's node needs of CUDA's own header.
+// What the library needs of CUDA's own header.
 #pragma once
 
 using cudaStream_t = void *;
 using cudaError_t = int;
-constexpr cudaError_t cudaSuccess = 0;
-inline const char *cudaGetErrorString(cudaError_t) { return "no error"; }
+constexpr cudaError_t cudaSuccess = 0, cudaErrorLaunchFailure = 719;
+cudaError_t cudaGetLastError();
+const char *cudaGetErrorString(cudaError_t);

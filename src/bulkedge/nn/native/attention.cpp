@@ -272,7 +272,7 @@ bool takes(const Tensor &query, const Tensor &key, const Tensor &value, int64_t 
   const bool half = value.scalar_type() == at::kBFloat16 || value.scalar_type() == at::kHalf;
   const int64_t dim = value.sym_size(3).guard_int(__FILE__, __LINE__);
   const bool side_by_side = query.sym_stride(3) == 1 && key.sym_stride(3) == 1 && value.sym_stride(3) == 1;
-  return (backend == FLASH || backend == CUDNN) && half && dim % 8 == 0 && dim <= 256 && side_by_side &&
+  return (backend == FLASH || backend == CUDNN) && half && dim > 0 && dim % 8 == 0 && dim <= 256 && side_by_side &&
          query.sym_sizes() == value.sym_sizes() && key.sym_sizes() == value.sym_sizes();
 }
 

@@ -195,7 +195,8 @@ template <class Pair> cudaError_t launch_as(const Task &task, bool summed, cudaS
 
 } // namespace
 
-int tile_of(int dim) { return THREADS / (dim / COLUMNS) * TOKENS; }
+// Without columns there is nothing to do, and any number will do.
+int tile_of(int dim) { return dim ? THREADS / (dim / COLUMNS) * TOKENS : TOKENS; }
 
 cudaError_t launch(const Task &task, bool bfloat16, bool summed, cudaStream_t stream) {
   return (bfloat16 ? launch_as<__nv_bfloat162> : launch_as<__half2>)(task, summed, stream);
