@@ -59,7 +59,7 @@ def library(built_once, monkeypatch):
     if not GPU:
         torch.use_deterministic_algorithms(mode=True)  # which fills them
         monkeypatch.setattr(native.Library, "loaded", True)
-        monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
+        monkeypatch.setattr(fused, "serves", lambda *_: True)
         monkeypatch.setattr(native, "_choice", torch.compiler.assume_constant_result(lambda *_: 1))
     yield built_once
     if not GPU:
@@ -263,7 +263,7 @@ def test_modules_project_once_and_get_one_gradient(library, monkeypatch, options
             output, _ = module(tokens, tokens, tokens, need_weights=False, is_causal=True)
         with monkeypatch.context() as patched:
             patched.setattr(native.Library, "loaded", False)
-            patched.setattr(fused, "takes", lambda _: False)
+            patched.setattr(fused, "serves", lambda *_: False)
             expected, _ = double(*3 * [tokens.double()], need_weights=False, is_causal=True)
         found = torch.autograd.grad(output.float().square().sum(), list(module.parameters()))
         wanted = torch.autograd.grad(expected.square().sum(), list(double.parameters()))
@@ -418,7 +418,7 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(native.Library, "loaded", True)
     monkeypatch.setattr(native, "attend", attend)
-    monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
+    monkeypatch.setattr(fused, "serves", lambda *_: True)
     monkeypatch.setattr(fused, "less_running_mean", lambda target, *_, **__: target)
     return calls
 

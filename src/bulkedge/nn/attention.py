@@ -117,10 +117,11 @@ def gap_free_attention_packed(  # noqa: PLR0913 - of attention
         raise DomainError(
             f"projected has shape {tuple(projected.shape)}; for heads = {heads} give (..., tokens, 3 * heads * dim)"
         )
-    query, key, value = (each.transpose(-3, -2) for each in projected.unflatten(-1, (3, heads, -1)).unbind(-3))
     numbers = _numbers(alpha, beta, gamma)
-    if is_causal and numbers and _is_built(numbers) and fused.takes(value):
+    whole = projected.dim() == 3 and fused.serves(projected, projected.shape[-1] // (3 * heads))
+    if is_causal and whole and numbers and _is_built(numbers):
         return native.attend_packed(projected, heads, dropout_p, scale, numbers[0], numbers[2])
+    query, key, value = (each.transpose(-3, -2) for each in projected.unflatten(-1, (3, heads, -1)).unbind(-3))
     found = shaped_attention(
         *(query, key, value, None, dropout_p, is_causal, scale), alpha=alpha, beta=beta, gamma=gamma
     )
