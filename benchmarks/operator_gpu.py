@@ -5,12 +5,14 @@ Every line is measured in this run, on the device that it names:
 * one product with 64 columns, and one with the transpose, beside torch's flash attention in bfloat16, forward and
   backward: times, and the relative error against rows in double precision on a sample of rows;
 * spectra at increasing numbers of tokens: time, peak memory, stated error, and the distance to the dense spectrum
-  (where that fits), to the law of the head, and of the rival, Marchenko and Pastur's law;
+  (where that fits), to the law of the head, and to a rival that takes scores as independent: Marchenko and Pastur's
+  law, or for causal heads the causal law;
 * Gram matrix and ``eigvalsh`` of the same matrix where they fit.
 
 Run it with nothing but NumPy, SciPy, xarray, torch and Triton beside the package::
 
     PYTHONPATH=src python -m benchmarks.operator_gpu --json docs/benchmarks/operator_gpu.json
+    PYTHONPATH=src python -m benchmarks.operator_gpu --kinds causal --placed 0.5 --json causal.json
     PYTHONPATH=src python -m benchmarks.operator_gpu --tokens 512 1024 --products 1024      # a machine without a GPU
 """
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import time
 import warnings
@@ -130,15 +133,17 @@ def dense(operator: Any) -> tuple[dict[str, Any], Any]:
 
 
 def laws(kind: str, tokens: int) -> dict[str, Any]:
-    """The law of the head, and the rival."""
+    """The law of the head, and the rival: what it would be if scores were independent, and not of rank 64."""
     if kind == "causal":
-        return {"law": be.CausalHeadLaw(beta=1.0, head_dim=HEAD_DIM, tokens=tokens)}
+        law = be.CausalHeadLaw(beta=1.0, head_dim=HEAD_DIM, tokens=tokens)
+        # the variance of exp(score) over its squared mean, at beta = 1
+        return {"law": law, "independent scores": be.CausalLaw(math.expm1(1.0))}
     law = be.FiniteHeadLaw(beta=1.0, head_dim=HEAD_DIM, tokens=tokens, qk_norm=kind == "qk_norm")
     return {"law": law, "Marchenko-Pastur": be.MarchenkoPastur(1.0, law.mean())}
 
 
-def spectrum(kind: str, tokens: int) -> dict[str, Any]:
-    """The spectrum of one head, and its distances."""
+def spectrum(kind: str, tokens: int, placed: float = 0.0) -> dict[str, Any]:
+    """The spectrum of one head, and its distances; of a causal head's values at least a share ``placed`` is placed."""
     options = KINDS[kind]
     query, key = inputs(tokens, qk_norm="qk_norm" in options)
 
@@ -146,7 +151,7 @@ def spectrum(kind: str, tokens: int) -> dict[str, Any]:
         operator = tokens**0.5 * be.AttentionOperator(query, key, mask=options.get("mask", "full")).centred()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            found = be.spectrum(operator, tolerance=TOLERANCE)
+            found = be.spectrum(operator, tolerance=TOLERANCE, placed=placed if kind == "causal" else 0.0)
         return operator, found, [str(each.message) for each in said]
 
     if tokens <= MOST_DENSE:  # compile
@@ -155,6 +160,7 @@ def spectrum(kind: str, tokens: int) -> dict[str, Any]:
     line: dict[str, Any] = {"kind": kind, "tokens": tokens, "seconds": taken, "GiB": memory, "warnings": said}
     line |= {"stated error": found.error, "told apart from": found.rounding**2, "backend": _backend(operator)}
     squares = found.squared().distribution()
+    line["not placed"] = float(squares.cdf(found.rounding**2))
     line["quantiles"] = [float(squares.ppf((k + 0.5) / QUANTILES)) for k in range(QUANTILES)]
     for name, law in laws(kind, tokens).items():
         try:
@@ -173,15 +179,15 @@ def _backend(operator: Any) -> str:
     return str(operator.backend)
 
 
-def report(tokens: list[int], products: list[int], kinds: list[str]) -> Iterator[dict[str, Any]]:
+def report(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """All lines and where they come from, again after each that is added: a long run may be ended."""
     device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
     about = {"device": device, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__}
-    lines = about | {"products": [product(each) for each in products], "spectra": []}
+    lines = about | {"products": [product(each) for each in chosen.products], "spectra": []}
     yield lines
-    for each in tokens:
-        for kind in kinds:
-            lines["spectra"].append(spectrum(kind, each))
+    for each in chosen.tokens:
+        for kind in chosen.kinds:
+            lines["spectra"].append(spectrum(kind, each, chosen.placed))
             print(json.dumps(lines["spectra"][-1], indent=1), flush=True)
             yield lines
 
@@ -192,8 +198,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--tokens", type=int, nargs="*", default=list(TOKENS), help="tokens of the spectra")
     parser.add_argument("--products", type=int, nargs="*", default=list(PRODUCTS), help="tokens of the products")
     parser.add_argument("--kinds", nargs="*", choices=tuple(KINDS), default=list(KINDS), help="kinds of heads")
+    parser.add_argument("--placed", type=float, default=0.0, help="share of the values of causal heads to tell apart")
     chosen = parser.parse_args(arguments)
-    for found in report(chosen.tokens, chosen.products, chosen.kinds):
+    for found in report(chosen):
         if chosen.json:
             chosen.json.write_text(json.dumps(found, indent=1))
     print(json.dumps(found["products"], indent=1))

@@ -27,8 +27,12 @@ NOTHING = "It has not been measured yet."
 DISTANCES = {
     "distance to the matrix": "to the matrix",
     "distance to law": "to the law",
-    "distance to Marchenko-Pastur": "to Marchenko–Pastur",
+    "distance to rival": "to the rival",
 }
+RIVALS = "distance to Marchenko-Pastur", "distance to independent scores"
+"""What would be true if scores were independent: without a mask, and behind a causal one."""
+SEEN = 5e-4
+"""Share of values that is shown, if so many are not placed."""
 DENSE = {"Gram seconds, single": "Gram, single", "Gram seconds, double": "Gram, double"}
 
 
@@ -44,18 +48,25 @@ def spectra(lines: list[dict[str, Any]]) -> Table:
     headings = ["head", "tokens", "time", "memory", "stated error", *DISTANCES.values(), "not placed"]
     note = (
         "Distances are Kolmogorov distances of the squared singular values; the stated error is at a confidence of "
-        "0.9. The matrix itself is decomposed where it fits. The last column is the share of values that are too close "
-        "to zero: they are counted and not told apart, and distances are those of the others."
+        "0.9. The matrix itself is decomposed where it fits. The rival takes scores as independent: Marchenko and "
+        "Pastur's law with the mean of the law, or for causal heads `CausalLaw`. The last column is the share of "
+        "values that are too close to zero: they are counted and not told apart, and distances are those of the others."
     )
     found = Table("Spectra", headings, note)
     for each in lines:
         memory = number(each.get("GiB"))
-        distances = [number(each.get(name)) for name in DISTANCES]
-        # the warning begins with their share
-        floor = next((words.split()[0] for words in each.get("warnings", ()) if "not told apart" in words), "")
+        rival = next((each[name] for name in RIVALS if name in each), None)
+        distances = [number((each | {"distance to rival": rival}).get(name)) for name in DISTANCES]
         place = (each["kind"], f"{each['tokens']:,}", seconds(each["seconds"]), memory and f"{memory} GiB")
-        found.add(*place, number(each["stated error"]), *distances, floor)
+        found.add(*place, number(each["stated error"]), *distances, not_placed(each))
     return found
+
+
+def not_placed(line: dict[str, Any]) -> str:
+    """Share of the values that are counted and not told apart; numbers of before it was kept have it in a warning."""
+    if "not placed" in line:
+        return f"{line['not placed']:.1%}" if line["not placed"] >= SEEN else ""
+    return next((words.split()[0] for words in line.get("warnings", ()) if "not told apart" in words), "")
 
 
 def dense(lines: list[dict[str, Any]]) -> Table:

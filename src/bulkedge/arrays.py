@@ -34,3 +34,23 @@ def as_numpy(array: Any) -> Any:
     tensor = array.detach().cpu()
     # NumPy has no bfloat16
     return np.array((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
+
+
+def filled(shape: tuple[int, ...], items: list[Any]) -> Any:
+    """An array of objects.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Its shape.
+    items : list
+        What it holds, in order.
+
+    Returns
+    -------
+    array of objects
+        Of that shape.
+    """
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array.reshape(shape)

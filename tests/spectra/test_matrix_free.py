@@ -1,5 +1,6 @@
 """Spectra from products alone: against written matrices and prescribed spectra, with error bars that are true."""
 
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from bulkedge.spectra import MapOperator, MatrixOperator, Product, trace_of
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.matrix_free import _next, _probes, _unresolved, frame, operator_spectrum
 from bulkedge.spectra.quadrature import density, simulated_errors
-from bulkedge.spectra.stopping import Checkpoint, MostSeconds, MostSteps, Reached
+from bulkedge.spectra.stopping import Checkpoint, MostSeconds, MostSteps, Placed, Reached
 
 SIZE = 240
 
@@ -162,6 +163,14 @@ def test_rules_are_joined():
     assert not (Reached(0.001) & MostSteps(5))(point)
     assert (Reached(0.001) | MostSteps(5))(point)
     assert MostSeconds(1)(point)
+    assert Placed(1.0)(point)
+    few = replace(point, placed=0.4)
+    assert Placed(0.4)(few)
+    assert Placed(0.0)(few)
+    assert not (Reached(0.01) & Placed(0.5))(few)
+    assert (Reached(0.01) & Placed(0.5) | MostSteps(10))(few)
+    with pytest.raises(be.DomainError, match=r"share = 1\.5"):
+        Placed(1.5)
 
 
 # -- the recurrence ---------------------------------------------------------------------------------------------------

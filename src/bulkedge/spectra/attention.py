@@ -30,7 +30,9 @@ ROW_SUMS = 0.02
 """How far the sum of a row may be from one: half precision passes, dropout and attention sinks outside do not."""
 
 
-def attention_spectrum(attention: Any, mask: str | Mask = "full", *, tolerance: float | None = None) -> Any:
+def attention_spectrum(
+    attention: Any, mask: str | Mask = "full", *, tolerance: float | None = None, placed: float | None = None
+) -> Any:
     """Squared singular values of ``sqrt(keys) (A - C)``, C the mean matrix of the mask.
 
     That is the matrix of :class:`~bulkedge.laws.attention.AttentionLaw`, :class:`~bulkedge.laws.finite_head.
@@ -46,6 +48,8 @@ def attention_spectrum(attention: Any, mask: str | Mask = "full", *, tolerance: 
     tolerance : float, optional
         For an operator: Kolmogorov distance within which the distribution is wanted; 0.01 by default. All values of a
         matrix that is written out are computed, so that it takes none.
+    placed : float, optional
+        For an operator: share of the values to tell apart at least; see :func:`~bulkedge.spectrum`.
 
     Returns
     -------
@@ -64,13 +68,14 @@ def attention_spectrum(attention: Any, mask: str | Mask = "full", *, tolerance: 
     if isinstance(attention, AttentionOperator):
         if not (isinstance(mask, str) and mask == "full") and mask_for(mask, attention.shape[-2]) != attention.mask:
             raise DomainError(f"mask = {mask!r} is not that of {attention!r}, which has its own")
-        wanted = TOLERANCE if tolerance is None else tolerance
-        return spectrum(attention.shape[-1] ** 0.5 * attention.centred(), tolerance=wanted).squared()
-    if tolerance is not None:
-        raise DomainError(
-            f"tolerance = {shown(tolerance)} is for an AttentionOperator: all singular values of a matrix that is "
-            "written out are computed"
-        )
+        wanted, share = TOLERANCE if tolerance is None else tolerance, 0.0 if placed is None else placed
+        return spectrum(attention.shape[-1] ** 0.5 * attention.centred(), tolerance=wanted, placed=share).squared()
+    for name, value in (("tolerance", tolerance), ("placed", placed)):
+        if value is not None:
+            raise DomainError(
+                f"{name} = {shown(value)} is for an AttentionOperator: all singular values of a matrix that is written "
+                "out are computed"
+            )
     weights = floating("attention", attention)
     if weights.ndim < 2:
         raise DomainError(f"attention must have shape (..., queries, keys); got {tuple(weights.shape)}")

@@ -19,7 +19,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import ArrayLike
 
-from bulkedge.arrays import Real, as_numpy
+from bulkedge.arrays import Real, as_numpy, filled
 from bulkedge.domains import FINITE, Choice, Interval, Numbers
 from bulkedge.errors import DomainError
 from bulkedge.laws.distribution import StepDistribution
@@ -254,28 +254,14 @@ class Spectra:
         return f"Spectra(shape={self.shape}, each like {self.members.flat[0]!r})"
 
 
-def filled(shape: tuple[int, ...], items: list[Any]) -> Any:
-    """An array of objects.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Its shape.
-    items : list
-        What it holds, in order.
-
-    Returns
-    -------
-    array of objects
-        Of that shape.
-    """
-    array = np.empty(len(items), dtype=object)
-    array[:] = items
-    return array.reshape(shape)
-
-
-def spectrum(
-    matrix: Any, kind: Kind = "singular", *, tolerance: float = 0.01, confidence: float = 0.9, rng: Any = None
+def spectrum(  # noqa: PLR0913 - what to compute, and how well
+    matrix: Any,
+    kind: Kind = "singular",
+    *,
+    tolerance: float = 0.01,
+    confidence: float = 0.9,
+    rng: Any = None,
+    placed: float = 0.0,
 ) -> Any:
     """All singular values of a matrix, or all eigenvalues of a symmetric one; of an operator their distribution.
 
@@ -294,6 +280,9 @@ def spectrum(
         For an operator: probability with which it is.
     rng : numpy.random.Generator or torch.Generator, optional
         For an operator: draws the probes; the same numbers every time by default.
+    placed : float
+        For an operator: share of the values to tell apart at least, where many are so close to zero that steps which
+        reach the tolerance only count them.
 
     Returns
     -------
@@ -323,7 +312,7 @@ def spectrum(
             raise DomainError(
                 "of an operator only singular values are estimated: those of Gram(op) are eigenvalues too"
             )
-        return operator_spectrum(matrix, tolerance, confidence, rng)
+        return operator_spectrum(matrix, tolerance, confidence, rng, placed=placed)
     dense = floating("matrix", matrix)
     if dense.ndim < 2 or 0 in dense.shape:
         raise DomainError(f"matrix must have two dimensions or more, none of them empty; got {tuple(dense.shape)}")

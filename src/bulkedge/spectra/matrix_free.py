@@ -21,18 +21,19 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
+from bulkedge.arrays import filled
 from bulkedge.domains import Interval
 from bulkedge.errors import AccuracyWarning
 from bulkedge.laws.units import Unit
 from bulkedge.random import normal
 from bulkedge.spectra.curves import Density
 from bulkedge.spectra.deflation import Deflation, deflated
-from bulkedge.spectra.dense import Spectra, Spectrum, filled
+from bulkedge.spectra.dense import Spectra, Spectrum
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.operators.base import Operator
 from bulkedge.spectra.precision import full_precision
 from bulkedge.spectra.quadrature import density, simulated_errors
-from bulkedge.spectra.stopping import ACCURACY, Checkpoint, MostSteps, Reached, Rule
+from bulkedge.spectra.stopping import ACCURACY, SHARE, Checkpoint, MostSteps, Placed, Reached, Rule
 from bulkedge.threads import thin_products
 
 CONFIDENCE = Interval(0.5, 0.999)
@@ -55,16 +56,20 @@ QUANTILES = 4000
 """Values that stand for the continuous part of an estimated spectrum."""
 TWO_SIDED = 2**30
 """Numbers in both bases up to which the left one is kept too."""
+USUAL_STEPS = 64
+"""More than most runs make; those that are asked to place values may make all."""
 KOLMOGOROV = 1.3
 """About the quantile 0.9 of the largest deviation of a Brownian bridge, by which the number of probes is chosen."""
 
 
-def operator_spectrum(
+def operator_spectrum(  # noqa: PLR0913 - what is wanted, and how it is sought
     operator: Operator,
     tolerance: float = 0.01,
     confidence: float = 0.9,
     rng: Any = None,
     stop: Rule | None = None,
+    *,
+    placed: float = 0.0,
 ) -> Any:
     """The distribution of the singular values of an operator, by block Golub-Kahan quadrature.
 
@@ -82,7 +87,10 @@ def operator_spectrum(
     rng : numpy.random.Generator or torch.Generator, optional
         Draws the probes. By default a generator of a fixed seed on the operator's device: the same numbers every time.
     stop : Rule, optional
-        When to stop; by default at the tolerance or after 160 steps.
+        When to stop; by default at the tolerance and the share of values that is to be placed, or after 160 steps.
+    placed : float
+        Share of the values that is to be told apart, instead of being counted as close to zero. Each step more places
+        some more of them.
 
     Returns
     -------
@@ -93,20 +101,26 @@ def operator_spectrum(
     Warns
     -----
     AccuracyWarning
-        If the iteration stopped at an error above the tolerance, or if values close to zero are not told apart.
+        If the iteration stopped at an error above the tolerance, or if more values close to zero than was asked for
+        are not told apart.
     """
-    tolerance, confidence = ACCURACY.check("tolerance", tolerance), CONFIDENCE.check("confidence", confidence)
+    wanted = _Wanted(
+        ACCURACY.check("tolerance", tolerance),
+        CONFIDENCE.check("confidence", confidence),
+        SHARE.check("placed", placed),
+    )
     if operator.batch:
         members = [
-            operator_spectrum(operator[index], tolerance, confidence, rng, stop) for index in np.ndindex(operator.batch)
+            operator_spectrum(operator[index], tolerance, confidence, rng, stop, placed=placed)
+            for index in np.ndindex(operator.batch)
         ]
         return Spectra(filled(operator.batch, members))
     if operator.shape[-1] > operator.shape[-2]:
         operator = operator.T
-    rule = stop or (Reached(tolerance) | MostSteps(MOST_STEPS))
+    rule = stop or ((Reached(wanted.tolerance) & Placed(wanted.placed)) | MostSteps(MOST_STEPS))
     with full_precision(operator.like):
-        found = _iterated(operator, tolerance, confidence, rng, rule)
-    found.warn(tolerance)
+        found, steps = _iterated(operator, wanted, rng, rule)
+    found.warn(wanted, steps)
     values, weights = found.density.quantiles(QUANTILES)
     return Spectrum(
         values,
@@ -120,10 +134,20 @@ def operator_spectrum(
 
 
 @dataclass(frozen=True)
+class _Wanted:
+    """What a run is made for: a distance, how surely, and the share of the values that is told apart."""
+
+    tolerance: float
+    confidence: float
+    placed: float
+
+
+@dataclass(frozen=True)
 class _Found:
     """A density, its error, and the value below which only the number of values is known.
 
-    It is not final if values close to zero may still be told apart.
+    ``apart_from`` is the value above which the density is known to the tolerance, zero if it is everywhere. It is the
+    floor where the values below are lumped. It is not final if values close to zero may still be told apart.
     """
 
     density: Density
@@ -131,24 +155,32 @@ class _Found:
     floor: float
     lumped: bool
     final: bool = True
+    apart_from: float = 0.0
 
-    def warn(self, tolerance: float) -> None:
+    @property
+    def placed(self) -> float:
+        """Share of the values that are told apart."""
+        lowest = max(self.apart_from, self.floor) if self.lumped else self.apart_from
+        return 1 - float(self.density.cdf(np.array([lowest]))[0]) if lowest > 0 else 1.0
+
+    def warn(self, wanted: _Wanted, steps: int) -> None:
         """Say what was not reached."""
-        if self.error > tolerance:
-            warnings.warn(
-                f"the distribution is known to {self.error:.2g}, not to {tolerance:g}: allow more steps, or a larger "
-                "tolerance",
-                AccuracyWarning,
-                stacklevel=4,
+        said = []
+        if self.error > wanted.tolerance:
+            said.append(
+                f"the distribution is known to {self.error:.2g}, not to {wanted.tolerance:g}: allow more steps, or a "
+                "larger tolerance"
             )
-        elif self.lumped:
-            below = float(self.density.cdf(np.array([self.floor]))[0])
-            warnings.warn(
-                f"{below:.1%} of the values are below {self.floor:.3g}, and are not told apart: the spectrum comes too "
-                "close to zero for products alone",
-                AccuracyWarning,
-                stacklevel=4,
+        below = f"{1 - self.placed:.1%} of the values are below {self.floor:.3g}, and are not told apart"
+        if self.lumped and self.placed < wanted.placed:
+            said.append(
+                f"{below}: {self.placed:.1%} are placed after {steps} steps, not {wanted.placed:.1%}; allow more steps "
+                "(operator_spectrum(..., stop=...)), or ask for fewer values"
             )
+        elif self.lumped and not said and not wanted.placed:
+            said.append(f"{below}: the spectrum comes too close to zero for so few products; placed= asks for more")
+        for words in said:
+            warnings.warn(words, AccuracyWarning, stacklevel=4)
 
 
 def frame(operator: Operator, probes: int, rng: Any = None) -> Any:
@@ -193,39 +225,47 @@ class _Known(dict[int, Density]):
         return replace(found, error=found.error + error, floor=floor)
 
 
-def _iterated(operator: Operator, tolerance: float, confidence: float, rng: Any, rule: Rule) -> _Found:
-    """Steps until the rule says stop, with large values set aside where their directions are known and worth it."""
-    start, block = time.perf_counter(), frame(operator, _probes(operator.shape[-1], tolerance), rng)
-    run, known = _begun(operator, block, deflated(operator, block, tolerance))
-    found = _looked(run, known, FIRST_STEPS, tolerance, confidence)
+def _iterated(operator: Operator, wanted: _Wanted, rng: Any, rule: Rule) -> tuple[_Found, int]:
+    """Steps until the rule says stop, with large values set aside where their directions are known and worth it.
+
+    Returns what is known then, and the number of steps.
+    """
+    tolerance, start = wanted.tolerance, time.perf_counter()
+    block = frame(operator, _probes(operator.shape[-1], tolerance), rng)
+    run, known = _begun(operator, block, deflated(operator, block, tolerance), wanted)
+    found = _looked(run, known, FIRST_STEPS, wanted)
     if known.aside is not None and not known.aside.worth(found.density, tolerance):
-        run, known = _begun(operator, block, None)
-        found = _looked(run, known, FIRST_STEPS, tolerance, confidence)
+        run, known = _begun(operator, block, None, wanted)
+        found = _looked(run, known, FIRST_STEPS, wanted)
     course: list[tuple[int, float]] = []
     while True:
         course.append((run.steps, found.error))
-        errors = tuple(error for _, error in course)
-        checkpoint = Checkpoint(run.steps, 2 * block.shape[1] * run.steps, time.perf_counter() - start, errors)
+        errors, seconds = tuple(error for _, error in course), time.perf_counter() - start
+        checkpoint = Checkpoint(run.steps, 2 * block.shape[1] * run.steps, seconds, errors, found.placed)
         if run.exhausted or rule(checkpoint):
-            return found if found.final else known.all_told(_assessed(run, known, tolerance, confidence, enough=0))
-        found = _looked(run, known, _next(course, tolerance), tolerance, confidence)
+            final = found if found.final else known.all_told(_assessed(run, known, wanted, enough=0))
+            return final, run.steps
+        following = max(_next(course, tolerance), _placing(found, run.steps, wanted.placed))
+        # the most steps are not overshot by a checkpoint that lies beyond them
+        found = _looked(run, known, MOST_STEPS if run.steps < MOST_STEPS < following else following, wanted)
 
 
-def _begun(operator: Operator, block: Any, aside: Deflation | None) -> tuple[GolubKahan, _Known]:
+def _begun(operator: Operator, block: Any, aside: Deflation | None, wanted: _Wanted) -> tuple[GolubKahan, _Known]:
     """A run from a block of probes, or from those in the complement of what is set aside."""
-    two_sided = block.shape[1] * 64 * sum(operator.shape) <= TWO_SIDED
+    steps = MOST_STEPS if wanted.placed else USUAL_STEPS
+    two_sided = block.shape[1] * steps * sum(operator.shape) <= TWO_SIDED
     if aside is not None:
         operator, block = aside.operator, aside.block
     return GolubKahan(operator, block, two_sided=two_sided), _Known(aside)
 
 
-def _looked(run: GolubKahan, known: _Known, target: float, tolerance: float, confidence: float) -> _Found:
+def _looked(run: GolubKahan, known: _Known, target: float, wanted: _Wanted) -> _Found:
     """What is known after so many steps."""
     while run.steps < target and not run.exhausted:
         run.step()
     # beside a GPU all of the processor is there for the small decompositions
     with nullcontext() if is_torch_array(run.operator.like) else thin_products():
-        return known.all_told(_assessed(run, known, tolerance, confidence))
+        return known.all_told(_assessed(run, known, wanted))
 
 
 def _next(course: list[tuple[int, float]], tolerance: float) -> float:
@@ -246,6 +286,18 @@ def _next(course: list[tuple[int, float]], tolerance: float) -> float:
     return ENOUGH_STEPS if steps < ENOUGH_STEPS < following else following
 
 
+def _placing(found: _Found, steps: int, share: float) -> float:
+    """Steps of the next checkpoint, by the share of values that is to be placed: the floor falls as one over the steps.
+
+    Where the floor has to be is read off a curve that is not known there: it is gone to in steps that are not too long.
+    """
+    if found.placed >= share:
+        return 0.0
+    values, weights = found.density.quantiles(QUANTILES)
+    lowest = float(np.interp(1 - share, np.cumsum(weights), values))
+    return steps * float(np.clip(found.floor / max(lowest, 1e-300), CONFIRMING, FEWER))
+
+
 def _probes(size: int, tolerance: float) -> int:
     """Enough for a sampling error of three quarters of the tolerance, which leaves some for the number of steps."""
     needed = int(np.ceil(2 / size * (KOLMOGOROV / (0.75 * tolerance)) ** 2))
@@ -253,26 +305,27 @@ def _probes(size: int, tolerance: float) -> int:
     return min(size, MOST_PROBES, max(least, -(-needed // 8) * 8))
 
 
-def _assessed(
-    run: GolubKahan, known: _Known, tolerance: float, confidence: float, enough: int = ENOUGH_STEPS
-) -> _Found:
+def _assessed(run: GolubKahan, known: _Known, wanted: _Wanted, enough: int = ENOUGH_STEPS) -> _Found:
     """The density after all steps, beside that of fewer and beside simulated frames; ``known`` is added to."""
     projection, size = run.projection(), run.operator.shape[-1]
     found, noise = _after(run, run.steps, known), projection.rounding
     if not found.nodes.size:
         return _Found(found, 0.0, noise, lumped=False)
-    unresolved, floor = 0.0, 0.0
+    unresolved, floor, apart_from = 0.0, 0.0, 0.0
     if not projection.exhausted:
         earlier = _after(run, max(1, round(run.steps / FEWER)), known)
-        unresolved, floor = _unresolved(found, earlier, tolerance if run.steps >= enough else np.inf)
-    if unresolved > tolerance:  # there is more to do: the sampling error need not be simulated
+        unresolved, floor = _unresolved(found, earlier, wanted.tolerance)
+        apart_from = floor if floor > noise else 0.0
+        if floor and run.steps < enough:  # values close to zero may still be told apart
+            unresolved, floor = _unresolved(found, earlier, np.inf)
+    if unresolved > wanted.tolerance:  # there is more to do: the sampling error need not be simulated
         error = float(np.hypot(unresolved, KOLMOGOROV * (2 / (size * projection.probes)) ** 0.5))
-        return _Found(found, error, max(floor, noise), lumped=floor > noise, final=run.steps >= enough)
+        return _Found(found, error, max(floor, noise), floor > noise, run.steps >= enough, apart_from)
     drawn = simulated_errors(found, projection.probes, run.steps, DRAWS, np.random.default_rng(run.steps))
     # a curve does not follow the steps of a finite spectrum
     steps = 0.0 if found.points.all() else 1 / size
-    error = float(np.hypot(np.quantile(drawn, confidence), unresolved)) + steps
-    return _Found(found, error, max(floor, noise), lumped=floor > noise)
+    error = float(np.hypot(np.quantile(drawn, wanted.confidence), unresolved)) + steps
+    return _Found(found, error, max(floor, noise), floor > noise, apart_from=apart_from)
 
 
 def _after(run: GolubKahan, steps: int, known: _Known) -> Density:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from bulkedge.domains import Integers, Interval
 
 ACCURACY = Interval(1e-6, 1, "[)")
+SHARE = Interval(0, 1)
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,16 @@ class Checkpoint:
         Time since the start.
     errors : tuple of float
         Stated error at this checkpoint and those before it, the last one last.
+    placed : float
+        Share of the values that are told apart. The others are too close to zero for so many steps: their number is
+        known, and not where they are.
     """
 
     steps: int
     columns: int
     seconds: float
     errors: tuple[float, ...]
+    placed: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,34 @@ def Reached(tolerance: float, times: int = 2) -> Rule:  # noqa: N802  # a rule i
             len(checkpoint.errors) >= times and all(error <= tolerance for error in checkpoint.errors[-times:])
         )
     )
+
+
+def Placed(share: float) -> Rule:  # noqa: N802
+    """Stop when at least this share of the values is told apart; joined with ``Reached``, to the tolerance.
+
+    Steps lower the value below which nothing is told apart: s of them resolve values down to about ``pi/(2 s)`` of the
+    largest that is not known by itself.
+
+    Parameters
+    ----------
+    share : float
+        From 0, which always holds, to 1.
+
+    Returns
+    -------
+    Rule
+        The rule.
+
+    Examples
+    --------
+    >>> rule = Reached(0.01) & Placed(0.7) | MostSteps(160)
+    >>> rule(Checkpoint(steps=44, columns=1408, seconds=1.0, errors=(0.007, 0.006), placed=0.51))
+    False
+    >>> rule(Checkpoint(steps=86, columns=2752, seconds=2.7, errors=(0.007, 0.006), placed=0.72))
+    True
+    """
+    share = SHARE.check("share", share)
+    return Rule(lambda checkpoint: checkpoint.placed >= share)
 
 
 def MostSteps(steps: int) -> Rule:  # noqa: N802
