@@ -9,10 +9,11 @@ Every line is measured in this run, on the device that it names:
   law, or for causal heads the causal law;
 * Gram matrix and ``eigvalsh`` of the same matrix where they fit.
 
-Run it with nothing but NumPy, SciPy, xarray, torch and Triton beside the package::
+Run it with nothing but NumPy, SciPy, xarray, torch and Triton beside the package. Lines are added to the numbers that
+are there, in the place of those of the same kind, and written one by one::
 
     PYTHONPATH=src python -m benchmarks.operator_gpu --json docs/benchmarks/operator_gpu.json
-    PYTHONPATH=src python -m benchmarks.operator_gpu --kinds causal --placed 0.5 --json causal.json
+    PYTHONPATH=src python -m benchmarks.operator_gpu --tokens 1048576 --kinds causal --products --json operator_gpu.json
     PYTHONPATH=src python -m benchmarks.operator_gpu --tokens 512 1024 --products 1024      # a machine without a GPU
 """
 
@@ -26,6 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +145,7 @@ def laws(kind: str, tokens: int) -> dict[str, Any]:
 
 
 def spectrum(kind: str, tokens: int, placed: float = 0.0) -> dict[str, Any]:
-    """The spectrum of one head, and its distances; of a causal head's values at least a share ``placed`` is placed."""
+    """The spectrum of one head, of whose values at least a share ``placed`` is placed, and its distances."""
     options = KINDS[kind]
     query, key = inputs(tokens, qk_norm="qk_norm" in options)
 
@@ -151,14 +153,19 @@ def spectrum(kind: str, tokens: int, placed: float = 0.0) -> dict[str, Any]:
         operator = tokens**0.5 * be.AttentionOperator(query, key, mask=options.get("mask", "full")).centred()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            found = be.spectrum(operator, tolerance=TOLERANCE, placed=placed if kind == "causal" else 0.0)
+            found = be.spectrum(operator, tolerance=TOLERANCE, placed=placed)
         return operator, found, [str(each.message) for each in said]
 
     if tokens <= MOST_DENSE:  # compile
         job()
     taken, memory, (operator, found, said) = peak(job)
     line: dict[str, Any] = {"kind": kind, "tokens": tokens, "seconds": taken, "GiB": memory, "warnings": said}
-    line |= {"stated error": found.error, "told apart from": found.rounding**2, "backend": _backend(operator)}
+    line |= {
+        "wanted": placed,
+        "stated error": found.error,
+        "told apart from": found.rounding**2,
+        "backend": _backend(operator),
+    }
     squares = found.squared().distribution()
     line["not placed"] = float(squares.cdf(found.rounding**2))
     line["quantiles"] = [float(squares.ppf((k + 0.5) / QUANTILES)) for k in range(QUANTILES)]
@@ -182,14 +189,26 @@ def _backend(operator: Any) -> str:
 def report(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """All lines and where they come from, again after each that is added: a long run may be ended."""
     device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
-    about = {"device": device, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__}
-    lines = about | {"products": [product(each) for each in chosen.products], "spectra": []}
-    yield lines
-    for each in chosen.tokens:
-        for kind in chosen.kinds:
-            lines["spectra"].append(spectrum(kind, each, chosen.placed))
-            print(json.dumps(lines["spectra"][-1], indent=1), flush=True)
-            yield lines
+    today = {"date": datetime.now(UTC).date().isoformat()}
+    lines = json.loads(chosen.json.read_text()) if chosen.json and chosen.json.exists() else {}
+    lines |= {"device": device, "torch": torch.__version__} | today
+    found: dict[str, dict[str, Any]] = {
+        room: {what(each): each for each in lines.get(room, ())} for room in ("products", "spectra")
+    }
+    jobs: list[tuple[str, Callable[[], dict[str, Any]]]] = [
+        *(("products", partial(product, each)) for each in chosen.products),
+        *(("spectra", partial(spectrum, kind, each, chosen.placed)) for each in chosen.tokens for kind in chosen.kinds),
+    ]
+    for room, job in jobs:
+        line = job() | today
+        found[room][what(line)] = line
+        print(json.dumps(line, indent=1), flush=True)
+        yield lines | {room: list(known.values()) for room, known in found.items()}
+
+
+def what(line: dict[str, Any]) -> str:
+    """That a line is a measurement of; another takes its place."""
+    return f"{line.get('kind')} {line['tokens']} {line.get('wanted', 0.0)}"
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
@@ -198,12 +217,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--tokens", type=int, nargs="*", default=list(TOKENS), help="tokens of the spectra")
     parser.add_argument("--products", type=int, nargs="*", default=list(PRODUCTS), help="tokens of the products")
     parser.add_argument("--kinds", nargs="*", choices=tuple(KINDS), default=list(KINDS), help="kinds of heads")
-    parser.add_argument("--placed", type=float, default=0.0, help="share of the values of causal heads to tell apart")
+    parser.add_argument("--placed", type=float, default=0.0, help="share of the values to tell apart")
     chosen = parser.parse_args(arguments)
     for found in report(chosen):
         if chosen.json:
-            chosen.json.write_text(json.dumps(found, indent=1))
-    print(json.dumps(found["products"], indent=1))
+            chosen.json.write_text(json.dumps(found, indent=1) + "\n")
     return found
 
 

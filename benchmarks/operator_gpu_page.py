@@ -45,20 +45,20 @@ def number(value: Any) -> str:
 
 def spectra(lines: list[dict[str, Any]]) -> Table:
     """Time, memory, stated error and distances of every spectrum."""
-    headings = ["head", "tokens", "time", "memory", "stated error", *DISTANCES.values(), "not placed"]
+    headings = ["head", "tokens", "time", "memory", "stated error", *DISTANCES.values(), "not placed", "measured"]
     note = (
         "Distances are Kolmogorov distances of the squared singular values; the stated error is at a confidence of "
         "0.9. The matrix itself is decomposed where it fits. The rival takes scores as independent: Marchenko and "
-        "Pastur's law with the mean of the law, or for causal heads `CausalLaw`. The last column is the share of "
-        "values that are too close to zero: they are counted and not told apart, and distances are those of the others."
+        "Pastur's law with the mean of the law, or for causal heads `CausalLaw`. Values that are not placed are "
+        "too close to zero: they are counted and not told apart, and distances are those of the others."
     )
     found = Table("Spectra", headings, note)
-    for each in lines:
+    for each in sorted(lines, key=lambda line: line["tokens"]):
         memory = number(each.get("GiB"))
         rival = next((each[name] for name in RIVALS if name in each), None)
         distances = [number((each | {"distance to rival": rival}).get(name)) for name in DISTANCES]
         place = (each["kind"], f"{each['tokens']:,}", seconds(each["seconds"]), memory and f"{memory} GiB")
-        found.add(*place, number(each["stated error"]), *distances, not_placed(each))
+        found.add(*place, number(each["stated error"]), *distances, not_placed(each), each["date"])
     return found
 
 
@@ -97,7 +97,7 @@ def page(numbers: dict[str, Any] | None) -> str:
     heading = f"# {TITLE}\n\n{ABOUT}\n\n"
     if numbers is None:
         return f"{heading}{NOTHING}\n"
-    where = f"Measured on {numbers['date']} on one {numbers['device']}, torch {numbers['torch']}."
+    where = f"Measured up to {numbers['date']} on one {numbers['device']}, torch {numbers['torch']}."
     tables = [spectra(numbers["spectra"]), dense(numbers["spectra"]), *map(products, numbers["products"])]
     return heading + "\n\n".join([where, *(each.markdown() for each in tables if each.rows)])
 

@@ -452,6 +452,10 @@ def test_the_benchmark_for_a_gpu_runs_without_one(tmp_path):
     assert all(each["distance to the matrix"] <= 0.011 for each in found["spectra"])
     exact, rows, half = (each["forward error"] for each in found["products"][0]["backends"])
     assert max(exact, rows) < 1e-5 < half < 0.05
+    more = ["--tokens", "96", "128", "--products", "--kinds", "full", "--json", str(tmp_path / "found.json")]
+    again = script.main(more)  # in the place of what was there, or beside it
+    assert [each["tokens"] for each in again["spectra"]] == [128, 96]
+    assert again["products"] == found["products"]
 
 
 def test_probes_are_as_many_as_sampling_and_memory_ask_for():
