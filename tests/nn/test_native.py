@@ -311,6 +311,26 @@ def test_dropout_is_that_of_the_kernel(library):
 
 
 @node
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # by torch itself
+def test_inputs_of_several_types(library, monkeypatch, compiled):
+    """As where rotations leave queries and keys in single precision: autocast makes one type of them for torch."""
+    assert library.exists()
+    if not GPU:
+
+        def run(_, target, source, *__):
+            return target - source.cumsum(2) / torch.arange(1, source.shape[2] + 1)[:, None]
+
+        monkeypatch.setattr(fused, "_run", run)
+    query, key, value = (each.detach() for each in inputs(2, 3, 129, 64))
+    attend = torch.compile(gap_free_attention, fullgraph=True) if compiled else gap_free_attention
+    with torch.autocast(DEVICE, torch.bfloat16):
+        found = attend(query.float(), key.float(), value, is_causal=True)
+    expected = explicit(*(each.double() for each in (query, key, value)))
+    assert max(errors([found], [expected])) <= 2 * torch.finfo(torch.bfloat16).eps
+
+
+@node
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # by torch itself
 def test_compiled_in_one_graph(library):
     assert library.exists()

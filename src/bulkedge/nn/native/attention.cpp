@@ -269,7 +269,8 @@ int64_t kernel_for(const Tensor &query, const Tensor &key, const Tensor &value, 
 
 // Whether the nodes are for it: kernels of torch that are not fused have no such way back, and others no such sizes.
 bool takes(const Tensor &query, const Tensor &key, const Tensor &value, int64_t backend) {
-  const bool half = value.scalar_type() == at::kBFloat16 || value.scalar_type() == at::kHalf;
+  const auto type = value.scalar_type();
+  const bool half = (type == at::kBFloat16 || type == at::kHalf) && query.scalar_type() == type && key.scalar_type() == type;
   const int64_t dim = value.sym_size(3).guard_int(__FILE__, __LINE__);
   const bool side_by_side = query.sym_stride(3) == 1 && key.sym_stride(3) == 1 && value.sym_stride(3) == 1;
   return (backend == FLASH || backend == CUDNN) && half && dim > 0 && dim % 8 == 0 && dim <= 256 && side_by_side &&
