@@ -59,6 +59,7 @@ def library(built_once, monkeypatch):
     if not GPU:
         torch.use_deterministic_algorithms(mode=True)  # which fills them
         monkeypatch.setattr(native.Library, "loaded", True)
+        monkeypatch.setattr(native.Library, "build", native.library().stem)
         monkeypatch.setattr(fused, "serves", lambda *_: True)
         monkeypatch.setattr(native, "_choice", torch.compiler.assume_constant_result(lambda *_: 1))
     yield built_once
@@ -378,6 +379,25 @@ def test_a_compiled_layer(library):
     assert max(eager) < 0.05
     for found in (one, whole):
         assert all(a <= 1.5 * b for a, b in zip(found, eager, strict=True)), (eager, found)
+
+
+@node
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # by torch itself
+def test_a_compiled_graph_is_of_its_library(library):
+    """Torch keeps graphs on disk, and would take those of the library before: the arguments say which it is."""
+    assert library.exists()
+    graphs = []
+
+    def compiler(module, _):
+        graphs.append(module.code)
+        return module.forward
+
+    query, key, value = (each.detach() for each in inputs(1, 2, 9, 16))
+    torch.compile(gap_free_attention, backend=compiler, fullgraph=True)(query, key, value, is_causal=True)
+    joined = torch.cat([each.transpose(1, 2).flatten(2) for each in (query, key, value)], -1)
+    torch.compile(gap_free_attention_packed, backend=compiler, fullgraph=True)(joined, 2, is_causal=True)
+    assert native.Library.build.startswith("bulkedge_")
+    assert [graph.count(f"'{native.Library.build}'") for graph in graphs] == [1, 1]
 
 
 @node

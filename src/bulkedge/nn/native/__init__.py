@@ -24,10 +24,16 @@ SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.cpp", "me
 
 
 class Library:
-    """Whether it is in use, which compiled code asks too, and whether torch was told what its operators return."""
+    """Whether it is in use, which compiled code asks too, and whether torch was told what its operators return.
+
+    ``build`` tells one library from another. It is an argument of the operators that compilers look into, because torch
+    keeps compiled graphs on disk, by the names and arguments in them: without it, a later library would be run as the
+    one before was.
+    """
 
     loaded = False
     described = False
+    build = ""
 
 
 class BuildError(BulkedgeError):
@@ -123,7 +129,7 @@ def load() -> bool:
         return False
     if not Library.described:
         describe()
-    Library.loaded = Library.described = True
+    Library.loaded, Library.described, Library.build = True, True, path.stem
     return True
 
 
@@ -156,7 +162,9 @@ def attend(  # noqa: PLR0913, PLR0917 - of attention
         ``(batch, heads, tokens, dim)``.
     """
     backend = _backend(value.dtype, value.shape[-1], value.device)
-    return torch.ops.bulkedge_native.attend.default(query, key, value, dropout, scale, alpha, gamma, backend)
+    return torch.ops.bulkedge_native.attend.default(
+        query, key, value, dropout, scale, alpha, gamma, backend, Library.build
+    )
 
 
 def attend_packed(  # noqa: PLR0913, PLR0917 - of attention
@@ -179,7 +187,9 @@ def attend_packed(  # noqa: PLR0913, PLR0917 - of attention
         ``(batch, tokens, heads * dim)``.
     """
     backend = _backend(projected.dtype, projected.shape[-1] // (3 * heads), projected.device)
-    return torch.ops.bulkedge_native.attend_packed.default(projected, heads, dropout, scale, alpha, gamma, backend)
+    return torch.ops.bulkedge_native.attend_packed.default(
+        projected, heads, dropout, scale, alpha, gamma, backend, Library.build
+    )
 
 
 def _backend(dtype: torch.dtype, dim: int, device: torch.device) -> int | None:

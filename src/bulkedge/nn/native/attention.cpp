@@ -277,8 +277,9 @@ bool takes(const Tensor &query, const Tensor &key, const Tensor &value, int64_t 
          query.sym_sizes() == value.sym_sizes() && key.sym_sizes() == value.sym_sizes();
 }
 
+// The last argument, which library this is, is for compilers: they keep what they make of these two functions on disk.
 Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, double dropout, Scale scale, double alpha,
-              double gamma, std::optional<int64_t> chosen) {
+              double gamma, std::optional<int64_t> chosen, c10::string_view build) {
   const int64_t backend = kernel_for(query, key, value, dropout, scale, chosen);
   if (takes(query, key, value, backend))
     return Attend::apply(query, key, value, Options{backend, dropout, scale, alpha, gamma});
@@ -289,12 +290,12 @@ Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, doubl
 }
 
 Tensor attend_packed(const Tensor &projected, int64_t heads, double dropout, Scale scale, double alpha, double gamma,
-                     std::optional<int64_t> chosen) {
+                     std::optional<int64_t> chosen, c10::string_view build) {
   const auto three = apart(projected, heads);
   const int64_t backend = kernel_for(three[0], three[1], three[2], dropout, scale, chosen);
   const Tensor found = takes(three[0], three[1], three[2], backend)
                            ? AttendPacked::apply(projected, heads, Options{backend, dropout, scale, alpha, gamma})
-                           : attend(three[0], three[1], three[2], dropout, scale, alpha, gamma, backend);
+                           : attend(three[0], three[1], three[2], dropout, scale, alpha, gamma, backend, build);
   return found.transpose(1, 2).flatten(2);
 }
 
@@ -302,9 +303,9 @@ Tensor attend_packed(const Tensor &projected, int64_t heads, double dropout, Sca
 
 TORCH_LIBRARY(bulkedge_native, library) {
   library.def("attend(Tensor query, Tensor key, Tensor value, float dropout, float? scale, float alpha, float gamma, "
-              "int? backend) -> Tensor");
+              "int? backend, str build) -> Tensor");
   library.def("attend_packed(Tensor projected, int heads, float dropout, float? scale, float alpha, float gamma, "
-              "int? backend) -> Tensor");
+              "int? backend, str build) -> Tensor");
   library.def("attend_forward(Tensor query, Tensor key, Tensor value, int backend, float dropout, float? scale, "
               "float alpha, float gamma) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def("attend_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, "
