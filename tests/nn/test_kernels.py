@@ -302,8 +302,23 @@ def test_the_operator_keeps_the_rules_of_torch(on_a_processor, adjoint):
     """Schema, fake tensors, autograd and compilation."""
     assert not on_a_processor
     target, source, _ = (each.detach().requires_grad_() for each in doubles())
-    torch.library.opcheck(fused._running_operator, (target, source, 0.8, 0.3, 0.5, adjoint, 4))
-    torch.library.opcheck(fused._running_operator, (None, source, 0.8, 0.3, 0.5, adjoint, 4))
+    torch.library.opcheck(fused._running_operator, (target, source, 0.8, 0.3, 0.5, adjoint, 4, fused.BUILD))
+    torch.library.opcheck(fused._running_operator, (None, source, 0.8, 0.3, 0.5, adjoint, 4, fused.BUILD))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # by torch itself
+def test_a_compiled_graph_is_of_its_kernels(on_a_processor):
+    """Torch keeps graphs on disk and would run the kernels of the version before: the arguments say which they are."""
+    assert not on_a_processor
+    graphs = []
+
+    def compiler(module, _):
+        graphs.append(module.code)
+        return module.forward
+
+    target, source, _ = (each.detach() for each in doubles())
+    torch.compile(fused.less_running_mean, backend=compiler, fullgraph=True)(target, source)
+    assert [graph.count(f"'{fused.BUILD}'") for graph in graphs] == [1]
 
 
 def test_second_derivatives_without_a_gpu(on_a_processor):

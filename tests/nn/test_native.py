@@ -59,7 +59,7 @@ def library(built_once, monkeypatch):
     if not GPU:
         torch.use_deterministic_algorithms(mode=True)  # which fills them
         monkeypatch.setattr(native.Library, "loaded", True)
-        monkeypatch.setattr(native.Library, "build", native.library().stem)
+        monkeypatch.setattr(native.Library, "build", native.build_of(native.library()))
         monkeypatch.setattr(fused, "serves", lambda *_: True)
         monkeypatch.setattr(native, "_choice", torch.compiler.assume_constant_result(lambda *_: 1))
     yield built_once

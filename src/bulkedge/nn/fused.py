@@ -8,7 +8,9 @@ Autograd, ``torch.compile`` and CUDA graphs take both maps; ``torch.func`` does 
 
 from __future__ import annotations
 
+from hashlib import sha256
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +29,11 @@ REMEMBERED = 4096
 TRITON = find_spec("triton") is not None
 """Whether kernels can be compiled."""
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+BUILD = sha256(b"".join(Path(__file__).with_name(name).read_bytes() for name in ("fused.py", "kernels.py"))).hexdigest()
+"""Which kernels these are, and how they are launched. Torch keeps compiled graphs on disk, by the names and arguments
+of the operators in them; it does not find the kernels in ours, and would run those of the version before."""
 
 
 def takes(value: Tensor) -> bool:
@@ -139,7 +146,7 @@ def less_running_mean(  # noqa: PLR0913 - a linear combination
     """
     heads = (source if target is None else target).shape[1] if heads is None else heads
     if torch.compiler.is_compiling():
-        return _running_operator(target, source, keep, own, scale, adjoint, heads)
+        return _operate(target, source, keep, own, scale, adjoint, heads)
     return _Running.apply(target, source, keep, own, scale, adjoint, heads)
 
 
@@ -216,22 +223,27 @@ def _compiled_running(  # noqa: PLR0913, PLR0917
     scale: float,
     adjoint: bool,  # noqa: FBT001
     heads: int,
+    build: str,  # noqa: ARG001 - for the names of compiled graphs
 ) -> Tensor:
     """What the compiler sees: it launches the kernels by itself, without Python in between."""
     return _run(_wrapped_launch, target, source, keep, own, scale, adjoint, heads)
 
 
 def _keep_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    ctx.rest, ctx.heads = inputs[2:], inputs[1].shape[1]
+    ctx.rest, ctx.heads = inputs[2:-1], inputs[1].shape[1]
 
 
 # without Triton, which looks for its kernels in the operator, there is nothing to find
 _register = torch.library.triton_op if TRITON else torch.library.custom_op
 _running_operator: Any = _register("bulkedge::less_running_mean", _compiled_running, mutates_args=())
-_running_operator.register_fake(lambda target, source, *rest: _allocated(target, source, rest[-1]))
+_running_operator.register_fake(lambda target, source, *rest: _allocated(target, source, rest[-2]))
 _running_operator.register_autograd(
-    lambda *given: _differentiate_running(_running_operator, *given), setup_context=_keep_context
+    lambda *given: (*_differentiate_running(_operate, *given), None), setup_context=_keep_context
 )
+
+
+def _operate(target: Tensor | None, source: Tensor, *rest: Any) -> Tensor:
+    return _running_operator(target, source, *rest, BUILD)
 
 
 def _allocated(target: Tensor | None, source: Tensor, heads: int) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bulkedge.errors import BulkedgeError
+from bulkedge.nn import fused
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.cpp", "means.cu", "means.h"))
 
@@ -129,8 +130,24 @@ def load() -> bool:
         return False
     if not Library.described:
         describe()
-    Library.loaded, Library.described, Library.build = True, True, path.stem
+    Library.loaded, Library.described, Library.build = True, True, build_of(path)
     return True
+
+
+def build_of(path: Path) -> str:
+    """What tells a library from others, and the kernels beside it, which it calls where it has none.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Of the library.
+
+    Returns
+    -------
+    str
+        Another one for other sources.
+    """
+    return f"{path.stem} {fused.BUILD}"
 
 
 def describe() -> None:

@@ -283,10 +283,12 @@ Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, doubl
   const int64_t backend = kernel_for(query, key, value, dropout, scale, chosen);
   if (takes(query, key, value, backend))
     return Attend::apply(query, key, value, Options{backend, dropout, scale, alpha, gamma});
-  using Less = Tensor(const std::optional<Tensor> &, const Tensor &, double, double, double, bool, int64_t);
+  using Less = Tensor(const std::optional<Tensor> &, const Tensor &, double, double, double, bool, int64_t,
+                      c10::string_view);
   static const auto less = operator_of<Less>("bulkedge::less_running_mean");
   const Tensor plain = at::scaled_dot_product_attention(query, key, value, std::nullopt, dropout, true, scale, false);
-  return less.call(plain, value, 1.0, alpha, gamma, false, query.sym_size(1).guard_int(__FILE__, __LINE__));
+  const int64_t heads = query.sym_size(1).guard_int(__FILE__, __LINE__);
+  return less.call(plain, value, 1.0, alpha, gamma, false, heads, build);
 }
 
 Tensor attend_packed(const Tensor &projected, int64_t heads, double dropout, Scale scale, double alpha, double gamma,
