@@ -144,10 +144,11 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class _Found:
-    """A density, its error, and the value below which only the number of values is known.
+    """A density, its error, and the value below which only the number of values is known, the floor.
 
-    ``apart_from`` is the value above which the density is known to the tolerance, zero if it is everywhere. It is the
-    floor where the values below are lumped. It is not final if values close to zero may still be told apart.
+    ``apart_from`` is the value above which the density is known to the tolerance, zero if that is everywhere. Where
+    values are lumped it is the floor; before that, after few steps, the error has to do with all values. What is found
+    is not final if values close to zero may still be told apart.
     """
 
     density: Density

@@ -17,7 +17,8 @@ polynomials in the squared value up to degree 2s - 1. Three things make a distri
   distribution is taken as the truth, weights are drawn, and the same two steps applied to them. A rule of m nodes knows
   integrals up to degree 2m - 1, whose covariances are integrals of degree 4m - 2: 2m atoms stand for all values. What
   such draws do not know, features that no polynomial of that degree sees, shows as a difference between the run and its
-  first steps, and close to zero as :meth:`~bulkedge.spectra.curves.Density.doubt` says.
+  first steps, which is added to the draws place by place, and close to zero as
+  :meth:`~bulkedge.spectra.curves.Density.doubt` says.
 """
 
 from __future__ import annotations
