@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import bulkedge as be
+from bulkedge.spectra.matrix_free import operator_spectrum
+from bulkedge.spectra.stopping import MostSteps, Placed, Rule
 
 
 def largest(found, values):
@@ -89,3 +91,22 @@ def test_full_attention_has_all_values_placed_without_a_step_more():
     operator = be.AttentionOperator(query, key).centred()
     values = [be.spectrum(operator, tolerance=0.03, placed=share).values for share in (0.0, 1.0)]
     np.testing.assert_array_equal(*values)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_share_is_known_at_every_checkpoint():
+    """Also after few steps, where nothing is lumped yet: a rule of one's own stops when as many are placed."""
+    operator, seen = 30 * causal(900).centred(), []
+
+    def noted(checkpoint):
+        seen.append((checkpoint.steps, checkpoint.placed))
+        return False
+
+    with pytest.warns(be.AccuracyWarning, match="not told apart"):
+        found = operator_spectrum(operator, 0.05, stop=Rule(noted) | Placed(0.5) | MostSteps(100))
+    steps, shares = zip(*seen, strict=True)
+    assert steps[0] == 8
+    assert shares[0] < 0.4
+    assert shares[-2] < 0.5 <= shares[-1]
+    assert steps[-1] < 40
+    assert share_placed(found) == pytest.approx(shares[-1], abs=2e-3)

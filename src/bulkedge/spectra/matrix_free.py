@@ -32,7 +32,7 @@ from bulkedge.spectra.dense import Spectra, Spectrum
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.operators.base import Operator
 from bulkedge.spectra.precision import full_precision
-from bulkedge.spectra.quadrature import density, simulated_errors
+from bulkedge.spectra.quadrature import density, simulated_deviations
 from bulkedge.spectra.stopping import ACCURACY, SHARE, Checkpoint, MostSteps, Placed, Reached, Rule
 from bulkedge.threads import thin_products
 
@@ -144,10 +144,11 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class _Found:
-    """A density, its error, and the value below which only the number of values is known.
+    """A density, its error, and the value below which only the number of values is known, the floor.
 
-    ``apart_from`` is the value above which the density is known to the tolerance, zero if it is everywhere. It is the
-    floor where the values below are lumped. It is not final if values close to zero may still be told apart.
+    ``apart_from`` is the value above which the density is known to the tolerance, zero if that is everywhere. Where
+    values are lumped it is the floor; before that, after few steps, the error has to do with all values. What is found
+    is not final if values close to zero may still be told apart.
     """
 
     density: Density
@@ -311,7 +312,7 @@ def _assessed(run: GolubKahan, known: _Known, wanted: _Wanted, enough: int = ENO
     found, noise = _after(run, run.steps, known), projection.rounding
     if not found.nodes.size:
         return _Found(found, 0.0, noise, lumped=False)
-    unresolved, floor, apart_from = 0.0, 0.0, 0.0
+    unresolved, floor, apart_from, earlier = 0.0, 0.0, 0.0, found
     if not projection.exhausted:
         earlier = _after(run, max(1, round(run.steps / FEWER)), known)
         unresolved, floor = _unresolved(found, earlier, wanted.tolerance)
@@ -321,10 +322,15 @@ def _assessed(run: GolubKahan, known: _Known, wanted: _Wanted, enough: int = ENO
     if unresolved > wanted.tolerance:  # there is more to do: the sampling error need not be simulated
         error = float(np.hypot(unresolved, KOLMOGOROV * (2 / (size * projection.probes)) ** 0.5))
         return _Found(found, error, max(floor, noise), floor > noise, run.steps >= enough, apart_from)
-    drawn = simulated_errors(found, projection.probes, run.steps, DRAWS, np.random.default_rng(run.steps))
+    rng = np.random.default_rng(run.steps)
+    places, drawn = simulated_deviations(found, projection.probes, run.steps, DRAWS, rng)
+    sampling = np.quantile(np.abs(drawn).max(axis=1, initial=0.0), wanted.confidence)
+    # where both are large at the same places, they are added
+    shift = np.where(places > floor, found.cdf(places) - earlier.cdf(places), 0.0)
+    both = np.quantile(np.abs(drawn + shift).max(axis=1, initial=0.0), wanted.confidence)
     # a curve does not follow the steps of a finite spectrum
     steps = 0.0 if found.points.all() else 1 / size
-    error = float(np.hypot(np.quantile(drawn, wanted.confidence), unresolved)) + steps
+    error = float(max(np.hypot(sampling, unresolved), both)) + steps
     return _Found(found, error, max(floor, noise), floor > noise, apart_from=apart_from)
 
 

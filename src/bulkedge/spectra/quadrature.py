@@ -17,7 +17,8 @@ polynomials in the squared value up to degree 2s - 1. Three things make a distri
   distribution is taken as the truth, weights are drawn, and the same two steps applied to them. A rule of m nodes knows
   integrals up to degree 2m - 1, whose covariances are integrals of degree 4m - 2: 2m atoms stand for all values. What
   such draws do not know, features that no polynomial of that degree sees, shows as a difference between the run and its
-  first steps, and close to zero as :meth:`~bulkedge.spectra.curves.Density.doubt` says.
+  first steps, which is added to the draws place by place, and close to zero as
+  :meth:`~bulkedge.spectra.curves.Density.doubt` says.
 """
 
 from __future__ import annotations
@@ -104,9 +105,37 @@ def simulated_errors(found: Density, probes: int, steps: int, draws: int, rng: n
     array of shape (draws,)
         Distances; their quantile at a level is the error at that confidence.
     """
+    return np.asarray(np.abs(simulated_deviations(found, probes, steps, draws, rng)[1]).max(axis=1, initial=0.0))
+
+
+def simulated_deviations(
+    found: Density, probes: int, steps: int, draws: int, rng: np.random.Generator
+) -> tuple[Real, Real]:
+    """By how much, and where, distribution functions of frames of random probes would differ from the estimated one.
+
+    Parameters
+    ----------
+    found : Density
+        The estimated distribution.
+    probes : int
+        Probes of the frame.
+    steps : int
+        Nodes of the Gauss rule.
+    draws : int
+        How many frames.
+    rng : numpy.random.Generator
+        Draws their weights.
+
+    Returns
+    -------
+    places : array of shape (places,)
+        Values, some of them between two nodes.
+    deviations : array of shape (draws, places)
+        Distribution function of each frame there, less the estimated one.
+    """
     remaining = found.size - len(found.locked)
     if remaining <= probes or not len(found.nodes):
-        return np.zeros(draws)
+        return np.zeros(0), np.zeros((draws, 0))
     rest = replace(found, locked=np.zeros(0), size=remaining)
     values, shares = found.nodes, found.weights
     if not found.points.all():
@@ -118,12 +147,13 @@ def simulated_errors(found: Density, probes: int, steps: int, draws: int, rng: n
     weights = rng.gamma(np.broadcast_to(shape, (draws, len(shape))))
     weights /= weights.sum(axis=1, keepdims=True)
     if found.points.all():
-        return found.rest * np.abs(np.cumsum(weights - shares, axis=1)).max(axis=1)
-    return OWN_CURVES * found.rest * _distances(rest, *gauss(values[None], weights, min(steps, len(found.nodes))))
+        return values, found.rest * np.cumsum(weights - shares, axis=1)
+    places, deviations = _deviations(rest, *gauss(values[None], weights, min(steps, len(found.nodes))))
+    return places, OWN_CURVES * found.rest * deviations
 
 
-def _distances(truth: Density, nodes: list[Real], weights: list[Real], points: list[Any]) -> Real:
-    """Kolmogorov distances from a distribution to those that are made of Gauss rules as it was made of its own."""
+def _deviations(truth: Density, nodes: list[Real], weights: list[Real], points: list[Any]) -> tuple[Real, Real]:
+    """Distribution functions that are made of Gauss rules as one was made of its own, less that one, and where."""
     knots = np.concatenate([[truth.bottom], truth.nodes, [truth.top]])
     places = np.concatenate([np.linspace(*each, BETWEEN, endpoint=False) for each in pairwise(knots)])
     # point masses are compared on either side
@@ -137,10 +167,9 @@ def _distances(truth: Density, nodes: list[Real], weights: list[Real], points: l
             replace(truth, nodes=x, weights=w, points=p, passed=passed if len(x) == count else None, bottom=low)
             for x, w, p, low in zip(nodes, weights, points, bottoms, strict=True)
         ]
-        return np.array([np.abs(each.cdf(places) - exact).max() for each in made])
+        return places, np.array([each.cdf(places) - exact for each in made])
     masses, low = np.array(weights), np.array(bottoms)[:, None]
     levels = np.cumsum(masses, axis=1) - masses * (1 - passed)
     at = np.concatenate([low, nodes, np.maximum(np.array(nodes)[:, -1:], truth.top)], axis=1)
     levels = np.concatenate([np.zeros_like(low), levels, np.ones_like(low)], axis=1)
-    curves = monotone(at, levels, np.broadcast_to(places, (len(low), len(places))))
-    return np.asarray(np.abs(curves - exact).max(axis=1))
+    return places, monotone(at, levels, np.broadcast_to(places, (len(low), len(places)))) - exact
