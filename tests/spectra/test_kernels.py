@@ -1,15 +1,8 @@
 """Triton's kernels for products with attention, run by its interpreter where Triton is installed."""
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
-import pytest
+from interpreted import interpret, needs_triton
 
 PROGRAM = """
-import numpy as np
-import torch
 from bulkedge.masks import Mask, softmax
 from bulkedge.spectra.operators import tiles
 
@@ -34,8 +27,6 @@ assert (large - torch.tensor(softmax(scores.numpy(), Mask.causal(40).visible()))
 """
 
 
-@pytest.mark.skipif(not (find_spec("triton") and find_spec("torch")), reason="Triton is not installed")
+@needs_triton
 def test_kernels_in_the_interpreter():
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    interpret(PROGRAM)
