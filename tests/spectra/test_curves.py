@@ -12,7 +12,7 @@ from bulkedge.spectra import MapOperator
 from bulkedge.spectra.curves import Density, refined
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.matrix_free import _unresolved, frame, operator_spectrum
-from bulkedge.spectra.quadrature import density, simulated_errors
+from bulkedge.spectra.quadrature import density, simulated_deviations
 from bulkedge.spectra.ritz import converged, ritz
 from bulkedge.spectra.rules import gauss, monotone
 from bulkedge.spectra.stopping import MostSteps
@@ -182,7 +182,7 @@ def test_few_atoms_have_the_errors_of_all_values():
     values = testing.values_of(be.FiniteHeadLaw(beta=1.0, head_dim=64, tokens=600), 600)
     rule = [each[0] for each in gauss(values[None], np.ones((1, 600)), 10)]
     found, probes, rng = refined(Density(np.zeros(0), *rule, values[-1], 600)), 16, np.random.default_rng(1)
-    fast = simulated_errors(found, probes, 10, 300, rng)
+    fast = np.abs(simulated_deviations(found, probes, 10, 300, rng)[1]).max(axis=1)
     atoms, shares = found.quantiles(600)
     weights = rng.gamma(np.broadcast_to(shares * 600 * probes / 2 / (1 - probes / 600), (300, len(atoms))))
     middle, slow = np.cumsum(shares) - shares / 2, []

@@ -12,8 +12,7 @@ import bulkedge as be
 from bulkedge import testing
 from bulkedge.spectra import MapOperator, MatrixOperator, Product, trace_of
 from bulkedge.spectra.krylov import GolubKahan
-from bulkedge.spectra.matrix_free import _next, _probes, _unresolved, frame, operator_spectrum
-from bulkedge.spectra.quadrature import density, simulated_errors
+from bulkedge.spectra.matrix_free import _assessed, _Known, _next, _probes, _Wanted, frame, operator_spectrum
 from bulkedge.spectra.stopping import Checkpoint, MostSeconds, MostSteps, Placed, Reached
 
 SIZE = 240
@@ -363,7 +362,7 @@ def nuclear(seed):
 
 
 def stated(matrix, probes, steps, kind=MatrixOperator):
-    """Actual and stated error of a distribution, for a generator: sampling, what is not resolved, and a finite step."""
+    """Actual and stated error of a distribution after so many steps, for a generator."""
     exact = np.sort(np.linalg.svd(matrix, compute_uv=False))
     size, middle = len(exact), (np.arange(len(exact)) + 0.5) / len(exact)
 
@@ -372,12 +371,9 @@ def stated(matrix, probes, steps, kind=MatrixOperator):
         recurrence = GolubKahan(operator, frame(operator, probes, rng))
         while recurrence.steps < steps:
             recurrence.step()
-        found = density(recurrence.projection(), size)
-        before = density(recurrence.projection(round(steps / 1.4)), size)
-        unresolved, _ = _unresolved(found, before, np.inf)
-        drawn = np.quantile(simulated_errors(found, probes, steps, 100, rng), 0.9)
-        actual = float(np.abs(found.cdf(exact) - middle).max()) + 0.5 / size
-        return actual, float(np.hypot(drawn, unresolved)) + 1 / size
+        found = _assessed(recurrence, _Known(None), _Wanted(tolerance=1.0, confidence=0.9, placed=0.0))
+        actual = float(np.abs(found.density.cdf(exact) - middle).max()) + 0.5 / size
+        return actual, found.error
 
     return run
 

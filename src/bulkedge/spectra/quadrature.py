@@ -84,30 +84,6 @@ def _merged(nodes: Real, weights: Real, points: Any) -> tuple[Real, Real, Any]:
     return nodes[heaviest], np.bincount(group, weights).astype(float), points[heaviest]
 
 
-def simulated_errors(found: Density, probes: int, steps: int, draws: int, rng: np.random.Generator) -> Real:
-    """Kolmogorov distances that frames of random probes would show, if the estimated distribution were the truth.
-
-    Parameters
-    ----------
-    found : Density
-        The estimated distribution.
-    probes : int
-        Probes of the frame.
-    steps : int
-        Nodes of the Gauss rule.
-    draws : int
-        How many frames.
-    rng : numpy.random.Generator
-        Draws their weights.
-
-    Returns
-    -------
-    array of shape (draws,)
-        Distances; their quantile at a level is the error at that confidence.
-    """
-    return np.asarray(np.abs(simulated_deviations(found, probes, steps, draws, rng)[1]).max(axis=1, initial=0.0))
-
-
 def simulated_deviations(
     found: Density, probes: int, steps: int, draws: int, rng: np.random.Generator
 ) -> tuple[Real, Real]:
@@ -131,7 +107,8 @@ def simulated_deviations(
     places : array of shape (places,)
         Values, some of them between two nodes.
     deviations : array of shape (draws, places)
-        Distribution function of each frame there, less the estimated one.
+        Distribution function of each frame there, less the estimated one. The largest modulus in a row is a Kolmogorov
+        distance; the quantile of these at a level is the error at that confidence.
     """
     remaining = found.size - len(found.locked)
     if remaining <= probes or not len(found.nodes):
