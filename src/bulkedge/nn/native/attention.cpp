@@ -44,7 +44,7 @@ bool fits(const Tensor &x) {
 
 Tensor fitting(const Tensor &x) { return fits(x) ? x : x.clone(at::MemoryFormat::Contiguous); }
 
-// Sixteen bytes at a time, as the kernels do: numbers of half precision one by one take a GPU twice as long.
+// Sixteen bytes at a time, as the kernels do, instead of one number of half precision.
 void copy_into(const Tensor &target, const Tensor &source) {
   const Tensor from = fitting(source);
   target.view(at::kComplexDouble).copy_(from.view(at::kComplexDouble));
