@@ -45,7 +45,7 @@ GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 TOKENS = 16384 if GPU else 1024
 """Tokens of a step, in as many sequences as the context allows."""
-ROUNDS, STEPS = (15, 5) if GPU else (5, 1)
+ROUNDS, STEPS = (15, 5) if GPU else (25, 3)
 GOALS = {"eager": 1.05, "compiled": 1.03}
 KERNELS = {
     "built": "C++ and CUDA",
