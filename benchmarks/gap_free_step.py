@@ -37,7 +37,7 @@ from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 import bulkedge as be
-from benchmarks.harness import Table, command, heading, seconds, today
+from benchmarks.harness import Table, command, heading, seconds, today, unbroken
 from bulkedge.nn import fused, gap_free_attention, gap_free_attention_packed, native
 
 TITLE = "Benchmarks: a training step without the gap"
@@ -275,7 +275,7 @@ def tables(found: list[Measurement]) -> list[Table]:
             times = [seconds(value) for value in (each.plain_host, each.host)]
             table.add(
                 *(each.model, str(each.context), seconds(each.plain_seconds), f"{each.ratio:.3f}", spread, *times),
-                *(f"{each.plain_gib:.2f} GiB", memory, each.day),
+                *(f"{each.plain_gib:.2f} GiB", memory, unbroken(each.day)),
             )
         result.append(table)
     return result

@@ -94,6 +94,11 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.3g} ms"
 
 
+def unbroken(day: str) -> str:
+    """A date that stays in one line of a narrow column."""
+    return day.replace("-", "\u2011")
+
+
 def best(function: Callable[[], Any], budget: float = 1.0, least: int = 5) -> float:
     """Fastest of repeated calls after one unmeasured call, in seconds: the cost without the machine's neighbours."""
     function()

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Table, seconds
+from benchmarks.harness import Table, seconds, unbroken
 
 TITLE = "Benchmarks: spectra of attention from products, on a GPU"
 ABOUT = """A head of 64 dimensions, Gaussian queries and keys at β = 1, in single precision. Nothing of the size tokens
@@ -58,7 +58,7 @@ def spectra(lines: list[dict[str, Any]]) -> Table:
         rival = next((each[name] for name in RIVALS if name in each), None)
         distances = [number((each | {"distance to rival": rival}).get(name)) for name in DISTANCES]
         place = (each["kind"], f"{each['tokens']:,}", seconds(each["seconds"]), memory and f"{memory} GiB")
-        found.add(*place, number(each["stated error"]), *distances, not_placed(each), each["date"])
+        found.add(*place, number(each["stated error"]), *distances, not_placed(each), unbroken(each["date"]))
     return found
 
 
