@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention as plain  # noqa: E
 
 from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.masks import Mask  # noqa: E402
-from bulkedge.nn.attention import gap_free_attention, gap_free_attention_packed, shaped_attention  # noqa: E402
+from bulkedge.nn.attention import gap_free_attention, shaped_attention  # noqa: E402
 from bulkedge.nn.sums import CHUNK, _chunked_sums, running_sums  # noqa: E402
 
 SINGLE = 1e-6
@@ -315,30 +315,3 @@ def test_a_bias_that_hides_is_no_key():
     for least in (-torch.inf, torch.finfo(torch.float32).min, -1e9):
         mask = torch.zeros(6, 6).masked_fill(hidden, least)
         torch.testing.assert_close(gap_free_attention(query, key, value, mask), expected, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=str)
-@pytest.mark.parametrize(
-    "form", [(0.0, 1.0, 1.0), (1.0, 0.5, 2.0), tuple(torch.rand(3, 4))], ids=["plain", "numbers", "heads"]
-)
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"is_causal": True, "scale": 0.3}], ids=str)
-def test_a_projection_as_it_is(leading, form, options):
-    """Queries, keys and values side by side are those of an explicit matrix, and so is their gradient."""
-    (projected,) = tensors((*leading, 9, 3 * 4 * 8))
-    coefficients = dict(zip(("alpha", "beta", "gamma"), form, strict=True))
-    found = gap_free_attention_packed(projected, 4, **options, **coefficients)
-    double = projected.detach().double().requires_grad_()
-    three = (each.unflatten(-1, (4, 8)).transpose(-3, -2) for each in double.chunk(3, -1))
-    expected = explicit(*three, options, form).transpose(-3, -2).flatten(-2)
-    torch.testing.assert_close(found.double(), expected, atol=SINGLE, rtol=0)
-    sent = torch.linspace(-1, 1, found.numel()).view(found.shape)
-    gradients = (
-        torch.autograd.grad(*each)[0].double() for each in ((found, projected, sent), (expected, double, sent.double()))
-    )
-    torch.testing.assert_close(*gradients, atol=5 * SINGLE, rtol=0)
-
-
-@pytest.mark.parametrize(("shape", "heads"), [((5, 24), 3), ((24,), 2), ((5, 24), 0)])
-def test_a_projection_of_another_width_is_refused(shape, heads):
-    with pytest.raises(DomainError, match=r"3 \* heads \* dim"):
-        gap_free_attention_packed(torch.zeros(shape), heads)

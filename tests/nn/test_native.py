@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
 from bulkedge.nn import fused, native  # noqa: E402
-from bulkedge.nn.attention import gap_free_attention, gap_free_attention_packed, shaped_attention  # noqa: E402
+from bulkedge.nn.attention import gap_free_attention, shaped_attention  # noqa: E402
 from bulkedge.nn.modules import GapFreeAttention  # noqa: E402
 
 GPU = torch.cuda.is_available()
@@ -165,92 +165,26 @@ def test_gradients_of_any_layout(library):
         assert max(errors(found, expected)) <= 2 * torch.finfo(torch.bfloat16).eps
 
 
-def three_of(projected, heads):
-    return [each.transpose(1, 2) for each in projected.unflatten(-1, (3, heads, -1)).unbind(2)]
-
-
-def explicit_packed(projected, heads):
-    return explicit(*three_of(projected, heads)).transpose(1, 2).flatten(2)
-
-
-@node
-@pytest.mark.parametrize("tokens_first", [False, True])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_packed_against_a_matrix(library, shape, dtype, tokens_first):
-    """As of three views; and the gradient lies as the projection does, so that nobody has to copy it."""
-    assert library.exists()
-    (batch, heads, tokens, dim), rng = shape, torch.Generator(DEVICE).manual_seed(1)
-    first, second = (tokens, batch) if tokens_first else (batch, tokens)
-    leaf = torch.randn(first, second, 3 * heads * dim, generator=rng, device=DEVICE).to(dtype).requires_grad_()
-    projected = leaf.transpose(0, 1) if tokens_first else leaf
-    output = gap_free_attention_packed(projected, heads, is_causal=True)
-    sent = torch.randn(output.shape, device=DEVICE).to(dtype)
-    (gradient,) = torch.autograd.grad(output, projected, sent)
-    assert gradient.stride() == projected.stride()
-    double = projected.detach().double().requires_grad_()
-    expected = explicit_packed(double, heads)
-    (of_double,) = torch.autograd.grad(expected, double, sent.double())
-    if tokens == 1:  # nothing is left but, of queries and keys, what rounding in single precision leaves
-        assert not output.any()
-        assert float(gradient.abs().max()) < 1e-5
-        return
-    parts = [each.transpose(1, 2) for each in three_of(gradient, heads)]
-    wanted = [each.transpose(1, 2) for each in three_of(of_double, heads)]
-    assert max(errors([output, *parts], [expected, *wanted])) <= 2 * torch.finfo(dtype).eps
-
-
-@node
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # by torch itself
-def test_compiled_packed_attention_joins_no_gradients(library):
-    """One graph each way, the gradient by one operator; of three views they are joined by another."""
-    assert library.exists()
-    from functorch.compile import make_boxed_func
-    from torch._dynamo.backends.common import aot_autograd
-
-    graphs = []
-
-    def compiler(module, _):
-        graphs.append(module.code)
-        return make_boxed_func(module.forward)
-
-    leaf = torch.randn(2, 300, 3 * 4 * 64, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
-    attends = {
-        "packed": lambda x: gap_free_attention_packed(x, 4, is_causal=True),
-        "views": lambda x: gap_free_attention(*three_of(x, 4), is_causal=True).transpose(1, 2).flatten(2),
-    }
-    found, joins = {}, {}
-    for name, attend in attends.items():
-        graphs.clear()
-        compiled = torch.compile(
-            attend, backend=aot_autograd(fw_compiler=compiler, bw_compiler=compiler), fullgraph=True
-        )
-        (found[name],) = torch.autograd.grad(compiled(leaf).square().sum(), leaf)
-        assert len(graphs) == 2
-        joins[name] = "stack" in graphs[1] or "cat" in graphs[1]
-    assert joins == {"packed": False, "views": True}
-    double = leaf.detach().double().requires_grad_()
-    (expected,) = torch.autograd.grad(explicit_packed(double, 4).square().sum(), double)
-    ours, theirs = (errors([found[name]], [expected])[0] for name in ("packed", "views"))
-    assert ours <= 1.5 * theirs < 0.05
-
-
 @node
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # by torch itself
 def test_sizes_that_the_compiler_does_not_know(library):
     """Batches and contexts of several sizes in one graph: how heads are cut is nobody's business but the kernels'."""
     assert library.exists()
-    compiled = torch.compile(lambda x: gap_free_attention_packed(x, 2, is_causal=True), fullgraph=True, dynamic=True)
+    compiled = torch.compile(lambda *each, **how: gap_free_attention(*each, **how), fullgraph=True, dynamic=True)
     for batch, tokens in ((2, 300), (3, 17), (700, 5)):
-        leaf = torch.randn(batch, tokens, 3 * 2 * 16, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
-        (found,) = torch.autograd.grad(compiled(leaf).square().sum(), leaf)
-        (expected,) = torch.autograd.grad(gap_free_attention_packed(leaf, 2, is_causal=True).square().sum(), leaf)
-        torch.testing.assert_close(found, expected, atol=2.0**-6 * float(expected.abs().max()), rtol=0)
+        made = inputs(batch, 2, tokens, 16)
+        sent = torch.randn_like(made[0])
+        found, expected = (
+            both(lambda *each, f=attend: f(*each, is_causal=True), made, sent)
+            for attend in (compiled, gap_free_attention)
+        )
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=2.0**-6 * max(1.0, float(other.detach().abs().max())), rtol=0)
 
 
 @node
 @pytest.mark.parametrize("options", [{"batch_first": True}, {}, {"bias": False}, {"alpha": 1.0, "gamma": 0.5}], ids=str)
-def test_modules_project_once_and_get_one_gradient(library, monkeypatch, options):
+def test_modules(library, monkeypatch, options):
     """With and without a batch: what the module gives without the library, within the rounding."""
     assert library.exists()
     torch.manual_seed(0)
@@ -258,9 +192,7 @@ def test_modules_project_once_and_get_one_gradient(library, monkeypatch, options
     double = copy.deepcopy(module).double()
     for shape in ((30, 7, 64), (30, 64)):
         tokens = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
-        with monkeypatch.context() as patched:
-            patched.setattr(native, "attend", None)  # nobody asks for views
-            output, _ = module(tokens, tokens, tokens, need_weights=False, is_causal=True)
+        output, _ = module(tokens, tokens, tokens, need_weights=False, is_causal=True)
         with monkeypatch.context() as patched:
             patched.setattr(native.Library, "loaded", False)
             patched.setattr(fused, "serves", lambda *_: False)
@@ -393,10 +325,8 @@ def test_a_compiled_graph_is_of_its_library(library):
 
     query, key, value = (each.detach() for each in inputs(1, 2, 9, 16))
     torch.compile(gap_free_attention, backend=compiler, fullgraph=True)(query, key, value, is_causal=True)
-    joined = torch.cat([each.transpose(1, 2).flatten(2) for each in (query, key, value)], -1)
-    torch.compile(gap_free_attention_packed, backend=compiler, fullgraph=True)(joined, 2, is_causal=True)
     assert native.Library.build.startswith("bulkedge_")
-    assert [graph.count(f"'{native.Library.build}'") for graph in graphs] == [1, 1]
+    assert [graph.count(f"'{native.Library.build}'") for graph in graphs] == [1]
 
 
 @node
@@ -415,9 +345,6 @@ def check_operators(made, options, utils):
     forward = torch.ops.bulkedge_native.attend_forward(*made, *options)
     back = (torch.ones_like(made[0]), *made, *forward, *options)
     torch.library.opcheck(torch.ops.bulkedge_native.attend_backward.default, back, test_utils=utils)
-    joined = torch.stack(made).permute(1, 3, 0, 2, 4).flatten(2).contiguous()
-    back = (torch.ones_like(made[0]), joined, *forward, 4, *options)
-    torch.library.opcheck(torch.ops.bulkedge_native.attend_packed_backward.default, back, test_utils=utils)
 
 
 @gpu

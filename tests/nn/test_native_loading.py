@@ -33,7 +33,7 @@ def test_its_operators_are_described_once(built, monkeypatch, there):
         monkeypatch.setattr(native.Library, "loaded", False)
         assert native.load()
         assert native.Library.loaded
-    assert built == ["attend_forward", "attend_backward", "attend_packed_backward"]
+    assert built == ["attend_forward", "attend_backward"]
 
 
 def test_a_library_that_is_broken_is_said_and_not_used(built):

@@ -12,7 +12,7 @@ try:
 except ImportError as error:
     raise MissingPackageError("bulkedge.nn needs torch: pip install 'bulkedge[torch]'") from error
 
-from bulkedge.nn.attention import gap_free_attention, gap_free_attention_packed, shaped_attention
+from bulkedge.nn.attention import gap_free_attention, shaped_attention
 from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std
 from bulkedge.nn.interface import Call, Record, install, records_of, transform, transformed
 from bulkedge.nn.modules import GapFreeAttention
@@ -38,7 +38,6 @@ __all__ = [
     "build_kernels",
     "check_interface",
     "gap_free_attention",
-    "gap_free_attention_packed",
     "initial_scales",
     "initialise",
     "initialise_stack",

@@ -75,59 +75,6 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
     return shaped_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
-def gap_free_attention_packed(  # noqa: PLR0913 - of attention
-    projected: Tensor,
-    heads: int,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002
-    scale: float | None = None,
-    *,
-    alpha: Coefficient = 0.0,
-    beta: Coefficient = 1.0,
-    gamma: Coefficient = 1.0,
-) -> Tensor:
-    """:func:`gap_free_attention` of queries, keys and values that lie side by side, as one projection makes them.
-
-    The same numbers. Causal, with built kernels (:func:`build_kernels`), the gradient of the projection is written
-    once: of three views autograd joins the gradients in a pass of its own, with and without the gap.
-
-    Parameters
-    ----------
-    projected : Tensor
-        ``(..., tokens, 3 * heads * dim)``: all heads of the queries, then of the keys, then of the values.
-    heads : int
-        Of the queries, and as many of keys and values.
-    dropout_p, is_causal, scale
-        As for :func:`gap_free_attention`.
-    alpha, beta, gamma : float or Tensor
-        As for :func:`shaped_attention`.
-
-    Returns
-    -------
-    Tensor
-        ``(..., tokens, heads * dim)``, heads side by side, as an output projection takes them.
-
-    Examples
-    --------
-    >>> projected = torch.randn(2, 10, 3 * 4 * 8)                                   # two sequences, four heads
-    >>> gap_free_attention_packed(projected, 4, is_causal=True).shape
-    torch.Size([2, 10, 32])
-    """
-    if heads < 1 or projected.dim() < 2 or projected.shape[-1] % (3 * heads):
-        raise DomainError(
-            f"projected has shape {tuple(projected.shape)}; for heads = {heads} give (..., tokens, 3 * heads * dim)"
-        )
-    numbers = _numbers(alpha, beta, gamma)
-    whole = projected.dim() == 3 and fused.serves(projected, projected.shape[-1] // (3 * heads))
-    if is_causal and whole and numbers and _is_built(numbers):
-        return native.attend_packed(projected, heads, dropout_p, scale, numbers[0], numbers[2])
-    query, key, value = (each.transpose(-3, -2) for each in projected.unflatten(-1, (3, heads, -1)).unbind(-3))
-    found = shaped_attention(
-        *(query, key, value, None, dropout_p, is_causal, scale), alpha=alpha, beta=beta, gamma=gamma
-    )
-    return found.transpose(-3, -2).flatten(-2)
-
-
 def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_product_attention
     query: Tensor,
     key: Tensor,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from bulkedge.errors import DomainError
-from bulkedge.nn.attention import Coefficient, gap_free_attention_packed, shaped_attention
+from bulkedge.nn.attention import Coefficient, shaped_attention
 from bulkedge.nn.explicit import own_tokens, shaped_matrix
 
 
@@ -107,9 +107,6 @@ class GapFreeAttention(nn.MultiheadAttention):
         """
         tokens_first = query.dim() == 3 and not self.batch_first
         self._check_inputs(query, key, value)
-        masked = not is_causal or attn_mask is not None or key_padding_mask is not None
-        if not (need_weights or masked) and self._is_packed(query, key, value):
-            return self.out_proj(self._attended_packed(query, tokens_first=tokens_first)), None
         q, k, v = (self._apart(each, tokens_first=tokens_first) for each in self._projected(query, key, value))
         self._check_masks(q, k, attn_mask, key_padding_mask, batched=query.dim() == 3)
         k, v, added = self._with_added_keys(k, v)
@@ -153,25 +150,6 @@ class GapFreeAttention(nn.MultiheadAttention):
         weights = separate if weight is None else weight.chunk(3)
         biases = (None, None, None) if bias is None else bias.chunk(3)
         return tuple(linear(*each) for each in zip((query, key, value), weights, biases, strict=True))
-
-    def _is_packed(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
-        """Whether one projection makes all queries, keys and values that there are."""
-        alone = self.bias_k is None and not self.add_zero_attn and self.in_proj_weight is not None
-        return alone and query is key and key is value
-
-    def _attended_packed(self, inputs: Tensor, *, tokens_first: bool) -> Tensor:
-        """``(alpha I + beta A - gamma C) V`` for causal self-attention, heads side by side."""
-        projected = linear(inputs, self.in_proj_weight, self.in_proj_bias)
-        joined = gap_free_attention_packed(
-            projected.transpose(0, 1) if tokens_first else projected,
-            self.num_heads,
-            self.dropout if self.training else 0.0,
-            is_causal=True,
-            alpha=self.alpha,
-            beta=self.beta,
-            gamma=self.gamma,
-        )
-        return joined.transpose(0, 1) if tokens_first else joined
 
     def _apart(self, projected: Tensor, *, tokens_first: bool) -> Tensor:
         """``(batch, heads, tokens, dim)``, with a batch of one if there was none."""

@@ -184,31 +184,6 @@ def attend(  # noqa: PLR0913, PLR0917 - of attention
     )
 
 
-def attend_packed(  # noqa: PLR0913, PLR0917 - of attention
-    projected: Tensor, heads: int, dropout: float, scale: float | None, alpha: float, gamma: float
-) -> Tensor:
-    """The same for queries, keys and values side by side in one tensor, whose gradient comes as one tensor too.
-
-    Parameters
-    ----------
-    projected : Tensor
-        ``(batch, tokens, 3 * heads * dim)`` on a GPU.
-    heads : int
-        Of the queries, and as many of keys and values.
-    dropout, scale, alpha, gamma
-        As for :func:`attend`.
-
-    Returns
-    -------
-    Tensor
-        ``(batch, tokens, heads * dim)``.
-    """
-    backend = _backend(projected.dtype, projected.shape[-1] // (3 * heads), projected.device)
-    return torch.ops.bulkedge_native.attend_packed.default(
-        projected, heads, dropout, scale, alpha, gamma, backend, Library.build
-    )
-
-
 def _backend(dtype: torch.dtype, dim: int, device: torch.device) -> int | None:
     """Which of torch's kernels to use, where that has to be known before there are tensors to choose by."""
     if not torch.compiler.is_compiling():
@@ -250,14 +225,9 @@ def _fake_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, 
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-def _fake_packed_backward(gradient: Tensor, projected: Tensor, *_: Any) -> Tensor:  # noqa: ARG001
-    return torch.empty_like(projected)
-
-
 _FAKES: dict[str, Callable[..., Any]] = {
     "attend_forward": _fake_forward,
     "attend_backward": _fake_backward,
-    "attend_packed_backward": _fake_packed_backward,
 }
 
 

@@ -4,10 +4,6 @@
 // equation 9). The fused kernel of torch that computes A V wants its output again for the gradient. Without the gap
 // (alpha = 0) that output is not kept: the mean is taken from it in place, and put back when the gradient asks for it. So
 // a step has no more in memory than one of plain attention.
-//
-// There are two such nodes: of queries, keys and values, and of one tensor that has all three side by side, as a single
-// projection makes them. The gradient of the second is put together on the way, which saves the pass by which autograd
-// joins the gradients of three views.
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
@@ -43,12 +39,6 @@ bool fits(const Tensor &x) {
 }
 
 Tensor fitting(const Tensor &x) { return fits(x) ? x : x.clone(at::MemoryFormat::Contiguous); }
-
-// Sixteen bytes at a time, as the kernels do, instead of one number of half precision.
-void copy_into(const Tensor &target, const Tensor &source) {
-  const Tensor from = fitting(source);
-  target.view(at::kComplexDouble).copy_(from.view(at::kComplexDouble));
-}
 
 struct Shape {
   double alpha, gamma;
@@ -122,152 +112,66 @@ Tensor laid_out(const Tensor &gradient, const Tensor &output) {
 
 using Backward = std::tuple<Tensor, Tensor, Tensor>;
 
-// Gradients as the fused kernel has them, for values without the mean's part; `gradient` is in the layout of the output.
-Backward plain_backward(const Tensor &gradient, const Tensor &query, const Tensor &key, const Tensor &value,
-                        const Tensor &output, const Tensor &normaliser, const Tensor &seed, const Tensor &offset,
-                        const Tensor &kept, int64_t backend, double dropout, Scale scale, Shape shape) {
-  Tensor plain = kept;
-  if (!shape.keeps_output()) {
-    plain = at::empty_like(output);
-    take_means(plain, output, value, -shape, false, kept);
-  }
-  const auto queries = query.sym_size(2), keys = key.sym_size(2);
-  if (backend == CUDNN)
-    return at::_scaled_dot_product_cudnn_attention_backward_symint(gradient, query, key, value, plain, normaliser, seed,
-                                                                   offset, Tensor(), Tensor(), Tensor(), queries, keys,
-                                                                   dropout, true, scale);
-  return at::_scaled_dot_product_flash_attention_backward_symint(gradient, query, key, value, plain, normaliser,
-                                                                 Tensor(), Tensor(), queries, keys, dropout, true, seed,
-                                                                 offset, scale);
-}
-
 Backward attend_backward(const Tensor &sent, const Tensor &query, const Tensor &key, const Tensor &value,
                          const Tensor &output, const Tensor &normaliser, const Tensor &seed, const Tensor &offset,
                          const Tensor &kept, int64_t backend, double dropout, Scale scale, double alpha, double gamma) {
   const c10::cuda::CUDAGuard guard(query.device());
   const Tensor gradient = laid_out(sent, output);
   const Shape shape{alpha, gamma};
-  auto [of_query, of_key, of_value] = plain_backward(gradient, query, key, value, output, normaliser, seed, offset, kept,
-                                                     backend, dropout, scale, shape);
+  Tensor plain = kept;
+  if (!shape.keeps_output()) {
+    plain = at::empty_like(output);
+    take_means(plain, output, value, -shape, false, kept);
+  }
+  const auto queries = query.sym_size(2), keys = key.sym_size(2);
+  auto [of_query, of_key, of_value] =
+      backend == CUDNN
+          ? at::_scaled_dot_product_cudnn_attention_backward_symint(gradient, query, key, value, plain, normaliser, seed,
+                                                                    offset, Tensor(), Tensor(), Tensor(), queries, keys,
+                                                                    dropout, true, scale)
+          : at::_scaled_dot_product_flash_attention_backward_symint(gradient, query, key, value, plain, normaliser,
+                                                                    Tensor(), Tensor(), queries, keys, dropout, true,
+                                                                    seed, offset, scale);
   of_value = fitting(of_value);
   take_means(of_value, of_value, gradient, shape, true);
   return {of_query, of_key, of_value};
-}
-
-// Queries, keys and values as views of a tensor (batch, tokens, 3 heads dim), each (batch, heads, tokens, dim).
-std::vector<Tensor> apart(const Tensor &projected, int64_t heads) {
-  std::vector<Tensor> three = projected.unflatten(-1, {3, heads, -1}).unbind(2);
-  for (Tensor &each : three) each = each.transpose(1, 2);
-  return three;
-}
-
-Tensor attend_packed_backward(const Tensor &sent, const Tensor &projected, const Tensor &output,
-                              const Tensor &normaliser, const Tensor &seed, const Tensor &offset, const Tensor &kept,
-                              int64_t heads, int64_t backend, double dropout, Scale scale, double alpha, double gamma) {
-  const c10::cuda::CUDAGuard guard(projected.device());
-  const Tensor gradient = laid_out(sent, output);
-  const Shape shape{alpha, gamma};
-  const auto given = apart(projected, heads);
-  const auto [of_query, of_key, of_value] = plain_backward(gradient, given[0], given[1], given[2], output, normaliser,
-                                                           seed, offset, kept, backend, dropout, scale, shape);
-  const Tensor joined = at::empty_like(projected);
-  const auto parts = apart(joined, heads);
-  copy_into(parts[0], of_query);
-  copy_into(parts[1], of_key);
-  take_means(parts[2], fitting(of_value), gradient, shape, true);
-  return joined;
 }
 
 template <class Signature> auto operator_of(const char *name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
-struct Options {
-  int64_t backend;
-  double dropout;
-  Scale scale;
-  double alpha, gamma;
-
-  void save(torch::autograd::AutogradContext *context) const {
+class Attend : public torch::autograd::Function<Attend> {
+public:
+  static Tensor forward(torch::autograd::AutogradContext *context, const Tensor &query, const Tensor &key,
+                        const Tensor &value, int64_t backend, double dropout, Scale scale, double alpha, double gamma) {
+    static const auto there = operator_of<decltype(attend_forward)>("bulkedge_native::attend_forward");
+    at::AutoDispatchBelowADInplaceOrView below;
+    auto [output, normaliser, seed, offset, kept] = there.call(query, key, value, backend, dropout, scale, alpha, gamma);
+    context->save_for_backward({query, key, value, output, normaliser, seed, offset, kept});
     context->saved_data["backend"] = backend;
     context->saved_data["dropout"] = dropout;
     context->saved_data["scale"] = scale;
     context->saved_data["alpha"] = alpha;
     context->saved_data["gamma"] = gamma;
-  }
-  static Options saved(torch::autograd::AutogradContext *context) {
-    auto &data = context->saved_data;
-    return {data["backend"].toInt(), data["dropout"].toDouble(), data["scale"].toOptional<double>(),
-            data["alpha"].toDouble(), data["gamma"].toDouble()};
-  }
-};
-
-// The way back as an operator; where a second derivative is asked for, that says that there is none.
-template <class Operator, class... Given> auto backward_by(const Operator &back, Given &&...given) {
-  std::optional<at::AutoDispatchBelowADInplaceOrView> below;
-  if (!at::GradMode::is_enabled()) below.emplace();
-  return back.call(given...);
-}
-
-Forward forward_by(const Tensor &query, const Tensor &key, const Tensor &value, const Options &options) {
-  static const auto there = operator_of<decltype(attend_forward)>("bulkedge_native::attend_forward");
-  at::AutoDispatchBelowADInplaceOrView below;
-  return there.call(query, key, value, options.backend, options.dropout, options.scale, options.alpha, options.gamma);
-}
-
-class Attend : public torch::autograd::Function<Attend> {
-public:
-  static Tensor forward(torch::autograd::AutogradContext *context, const Tensor &query, const Tensor &key,
-                        const Tensor &value, const Options &options) {
-    auto [output, normaliser, seed, offset, kept] = forward_by(query, key, value, options);
-    context->save_for_backward({query, key, value, output, normaliser, seed, offset, kept});
-    options.save(context);
     return output;
   }
 
   static variable_list backward(torch::autograd::AutogradContext *context, variable_list gradients) {
     static const auto back = operator_of<decltype(attend_backward)>("bulkedge_native::attend_backward");
+    std::optional<at::AutoDispatchBelowADInplaceOrView> below;
+    if (!at::GradMode::is_enabled()) below.emplace(); // otherwise it says that there is no second derivative
     const auto saved = context->get_saved_variables();
-    const Options options = Options::saved(context);
+    auto &data = context->saved_data;
     auto [query, key, value] =
-        backward_by(back, gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6], saved[7],
-                    options.backend, options.dropout, options.scale, options.alpha, options.gamma);
-    return {query, key, value, Tensor()};
+        back.call(gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6], saved[7],
+                  data["backend"].toInt(), data["dropout"].toDouble(), data["scale"].toOptional<double>(),
+                  data["alpha"].toDouble(), data["gamma"].toDouble());
+    return {query, key, value, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
-class AttendPacked : public torch::autograd::Function<AttendPacked> {
-public:
-  static Tensor forward(torch::autograd::AutogradContext *context, const Tensor &projected, int64_t heads,
-                        const Options &options) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    const auto three = apart(projected, heads);
-    auto [output, normaliser, seed, offset, kept] = forward_by(three[0], three[1], three[2], options);
-    context->save_for_backward({projected, output, normaliser, seed, offset, kept});
-    context->saved_data["heads"] = heads;
-    options.save(context);
-    return output;
-  }
-
-  static variable_list backward(torch::autograd::AutogradContext *context, variable_list gradients) {
-    static const auto back = operator_of<decltype(attend_packed_backward)>("bulkedge_native::attend_packed_backward");
-    const auto saved = context->get_saved_variables();
-    const Options options = Options::saved(context);
-    const Tensor found = backward_by(back, gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5],
-                                     context->saved_data["heads"].toInt(), options.backend, options.dropout,
-                                     options.scale, options.alpha, options.gamma);
-    return {found, Tensor(), Tensor()};
-  }
-};
-
-// The kernel that torch would choose itself, unless it was chosen. Tensors that only have a shape, as when torch
-// compiles, cannot be chosen by.
-int64_t kernel_for(const Tensor &query, const Tensor &key, const Tensor &value, double dropout, Scale scale,
-                   std::optional<int64_t> chosen) {
-  return chosen ? *chosen : at::_fused_sdp_choice(query, key, value, std::nullopt, dropout, true, scale, false);
-}
-
-// Whether the nodes are for it: kernels of torch that are not fused have no such way back, and others no such sizes.
+// Whether the node is for it: kernels of torch that are not fused have no such way back, and others no such sizes.
 bool takes(const Tensor &query, const Tensor &key, const Tensor &value, int64_t backend) {
   const auto type = value.scalar_type();
   const bool half = (type == at::kBFloat16 || type == at::kHalf) && query.scalar_type() == type && key.scalar_type() == type;
@@ -277,12 +181,14 @@ bool takes(const Tensor &query, const Tensor &key, const Tensor &value, int64_t 
          query.sym_sizes() == value.sym_sizes() && key.sym_sizes() == value.sym_sizes();
 }
 
-// The last argument, which library this is, is for compilers: they keep what they make of these two functions on disk.
+// By the kernel that torch would choose itself, unless it was chosen: tensors that only have a shape, as when torch compiles,
+// cannot be chosen by. The last argument, which library this is, is for compilers: they keep on disk what they make of this.
 Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, double dropout, Scale scale, double alpha,
               double gamma, std::optional<int64_t> chosen, c10::string_view build) {
-  const int64_t backend = kernel_for(query, key, value, dropout, scale, chosen);
+  const int64_t backend =
+      chosen ? *chosen : at::_fused_sdp_choice(query, key, value, std::nullopt, dropout, true, scale, false);
   if (takes(query, key, value, backend))
-    return Attend::apply(query, key, value, Options{backend, dropout, scale, alpha, gamma});
+    return Attend::apply(query, key, value, backend, dropout, scale, alpha, gamma);
   using Less = Tensor(const std::optional<Tensor> &, const Tensor &, double, double, double, bool, int64_t,
                       c10::string_view);
   static const auto less = operator_of<Less>("bulkedge::less_running_mean");
@@ -291,45 +197,27 @@ Tensor attend(const Tensor &query, const Tensor &key, const Tensor &value, doubl
   return less.call(plain, value, 1.0, alpha, gamma, false, heads, build);
 }
 
-Tensor attend_packed(const Tensor &projected, int64_t heads, double dropout, Scale scale, double alpha, double gamma,
-                     std::optional<int64_t> chosen, c10::string_view build) {
-  const auto three = apart(projected, heads);
-  const int64_t backend = kernel_for(three[0], three[1], three[2], dropout, scale, chosen);
-  const Tensor found = takes(three[0], three[1], three[2], backend)
-                           ? AttendPacked::apply(projected, heads, Options{backend, dropout, scale, alpha, gamma})
-                           : attend(three[0], three[1], three[2], dropout, scale, alpha, gamma, backend, build);
-  return found.transpose(1, 2).flatten(2);
-}
-
 } // namespace
 
 TORCH_LIBRARY(bulkedge_native, library) {
   library.def("attend(Tensor query, Tensor key, Tensor value, float dropout, float? scale, float alpha, float gamma, "
-              "int? backend, str build) -> Tensor");
-  library.def("attend_packed(Tensor projected, int heads, float dropout, float? scale, float alpha, float gamma, "
               "int? backend, str build) -> Tensor");
   library.def("attend_forward(Tensor query, Tensor key, Tensor value, int backend, float dropout, float? scale, "
               "float alpha, float gamma) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def("attend_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, "
               "Tensor normaliser, Tensor seed, Tensor offset, Tensor kept, int backend, float dropout, float? scale, "
               "float alpha, float gamma) -> (Tensor, Tensor, Tensor)");
-  library.def("attend_packed_backward(Tensor gradient, Tensor projected, Tensor output, Tensor normaliser, Tensor seed, "
-              "Tensor offset, Tensor kept, int heads, int backend, float dropout, float? scale, float alpha, "
-              "float gamma) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(bulkedge_native, CompositeImplicitAutograd, library) {
   library.impl("attend", attend);
-  library.impl("attend_packed", attend_packed);
 }
 
 TORCH_LIBRARY_IMPL(bulkedge_native, CUDA, library) {
   library.impl("attend_forward", attend_forward);
   library.impl("attend_backward", attend_backward);
-  library.impl("attend_packed_backward", attend_packed_backward);
 }
 
 TORCH_LIBRARY_IMPL(bulkedge_native, Autograd, library) {
   library.impl("attend_backward", torch::autograd::autogradNotImplementedFallback());
-  library.impl("attend_packed_backward", torch::autograd::autogradNotImplementedFallback());
 }
