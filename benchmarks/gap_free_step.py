@@ -1,9 +1,9 @@
 """A training step with and without the gap of its attention: what a user of gap-free attention waits for.
 
 Blocks of GPT-2 (width 768, 12 heads) or of a wide model (width 2048, heads of 128), q, k and v views of one projection,
-and the 124M GPT-2 of transformers through ``be.nn.remove_gap``. With ``--packed`` the blocks hand their projection over
-as it is (``be.nn.gap_free_attention_packed``); plain ones have views either way, which is all that torch offers. A step
-is a forward and a backward pass under bfloat16 autocast and a fused AdamW; 16,384 tokens in it, whatever the context.
+and the 124M GPT-2 of transformers through ``be.nn.remove_gap``, with the cache that it has by default and without. A
+step is a forward and a backward pass under bfloat16 autocast and a fused AdamW; 16,384 tokens in it, whatever the
+context.
 Steps with plain fused attention and without its gap take turns in one process; a ratio is the median over rounds, with
 quartiles. ``host`` is the time until the last launch of a step returns: where that is longer than the GPU's work, a
 step waits for Python. The goal is at most 1.05 where torch runs eagerly, 1.03 where it compiles, and 1.02 for the peak
@@ -13,7 +13,6 @@ Triton's.
 Needs torch and, for GPT-2, transformers. Rows are added to the numbers that are there, and written one by one; the last
 line writes the page of what was measured elsewhere::
 
-    python -m benchmarks.gap_free_step --packed --json docs/benchmarks/gap_free_step.json
     python -m benchmarks.gap_free_step --json docs/benchmarks/gap_free_step.json
     python -m benchmarks.gap_free_step --read docs/benchmarks/gap_free_step.json --page docs/benchmarks/gap_free_step.md
 """
@@ -21,6 +20,7 @@ line writes the page of what was measured elsewhere::
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import statistics
@@ -38,7 +38,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 import bulkedge as be
 from benchmarks.harness import Table, command, heading, seconds, today, unbroken
-from bulkedge.nn import fused, gap_free_attention, gap_free_attention_packed, native
+from bulkedge.nn import fused, gap_free_attention, native
 
 TITLE = "Benchmarks: a training step without the gap"
 GPU = torch.cuda.is_available()
@@ -49,8 +49,6 @@ ROUNDS, STEPS = (15, 5) if GPU else (25, 3)
 GOALS = {"eager": 1.05, "compiled": 1.03}
 KERNELS = {
     "built": "C++ and CUDA",
-    "packed": "C++ and CUDA, one gradient for the projection",
-    "kept": "C++ and CUDA as they were, with the plain output kept",
     "triton": "Triton",
     "torch": "no kernels of ours",
 }
@@ -71,6 +69,10 @@ MODELS = {
     "six blocks of GPT-2": Shape(6, 768, 12, (1024, 2048, 4096, 8192)) if GPU else Shape(2, 256, 4, (256, 1024)),
     "wide blocks": Shape(8, 2048, 16, (2048,)) if GPU else Shape(1, 512, 4, (256,)),
 }
+
+
+DECODERS = {"GPT-2": True, "GPT-2 without a cache": False}
+"""Whether transformers' own model keeps keys and values, as it does by default."""
 
 
 class Block(nn.Module):
@@ -101,7 +103,6 @@ def by_views(attend: Callable[..., Any]) -> Callable[[Any, int], Any]:
 
 
 PLAIN, VIEWS = by_views(scaled_dot_product_attention), by_views(gap_free_attention)
-PACKED = partial(gap_free_attention_packed, is_causal=True)
 
 
 @dataclass(frozen=True)
@@ -146,12 +147,15 @@ def blocks(shape: Shape, context: int, attend: Callable[..., Any], *, compiled: 
     return step
 
 
-def gpt2(context: int, *, removed: bool, compiled: bool) -> Callable[[], Any]:
-    """A step of the 124M GPT-2 of transformers, with fresh weights and no dropout."""
+def gpt2(context: int, *, cache: bool, removed: bool, compiled: bool) -> Callable[[], Any]:
+    """A step of the 124M GPT-2 of transformers, with fresh weights and no dropout.
+
+    Without a cache transformers writes causal masks out when it compiles, since positions might be of packed sequences.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    config = GPT2Config(n_positions=context, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
+    config = GPT2Config(n_positions=context, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=cache)
     model: Any = GPT2LMHeadModel(config).to(DEVICE).train()
     if removed:
         be.nn.remove_gap(model)
@@ -200,12 +204,11 @@ def peak(step: Callable[[], Any]) -> float:
     return torch.cuda.max_memory_allocated() / 2**30
 
 
-def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[], Any]], *, packed: bool) -> Measurement:
+def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[], Any]]) -> Measurement:
     """Both kinds of steps in turns; peaks with one of the two models on the device."""
     made, peaks = [], []
     for removed in (False, True):
-        if GPU:
-            torch.cuda.empty_cache()
+        gc.collect()  # what is freed later would be missing from the peak
         before = torch.cuda.memory_allocated() / 2**30 if GPU else 0.0
         torch._dynamo.reset()
         step = make(removed=removed)
@@ -221,13 +224,12 @@ def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[],
     times = {"plain_seconds": plain, "ratio": middle, "lower": lower, "upper": upper}
     hosts = {"plain_host": plain_host, "host": host}
     memory = {"plain_gib": peaks[0], "memory_ratio": peaks[1] / peaks[0]}
-    return Measurement(name, context, mode, used(packed=packed), **times, **hosts, **memory, day=today())
+    return Measurement(name, context, mode, used(), **times, **hosts, **memory, day=today())
 
 
-def used(*, packed: bool) -> str:
+def used() -> str:
     """Which kernels of ours take part."""
-    built = "packed" if packed else "built"
-    return built if native.Library.loaded else "triton" if GPU and fused.TRITON else "torch"
+    return "built" if native.Library.loaded else "triton" if GPU and fused.TRITON else "torch"
 
 
 def choose(kernels: str) -> None:
@@ -240,23 +242,20 @@ def choose(kernels: str) -> None:
             print(f"not built: {error}")
 
 
-def measurements(
-    modes: list[str], models: list[str], contexts: list[int] | None = None, *, packed: bool = False
-) -> Iterator[Measurement]:
+def measurements(modes: list[str], models: list[str], contexts: list[int] | None = None) -> Iterator[Measurement]:
     """Every model at every context, eagerly and compiled."""
+    step_of("six blocks of GPT-2", 256, removed=False, compiled=False)()  # libraries keep room for themselves once
     for mode, name in product(modes, models):
         own = MODELS[name].contexts if name in MODELS else ((1024,) if GPU else (128,))
         for context in contexts or own:
-            made = partial(step_of, name, context, compiled=mode == "compiled", packed=packed)
-            yield measure(name, context, mode, made, packed=packed)
+            yield measure(name, context, mode, partial(step_of, name, context, compiled=mode == "compiled"))
 
 
-def step_of(name: str, context: int, *, removed: bool, compiled: bool, packed: bool) -> Callable[[], Any]:
+def step_of(name: str, context: int, *, removed: bool, compiled: bool) -> Callable[[], Any]:
     """A step of a model by its name, with the gap or without."""
-    if name not in MODELS:
-        return gpt2(context, removed=removed, compiled=compiled)
-    free = PACKED if packed else VIEWS
-    return blocks(MODELS[name], context, free if removed else PLAIN, compiled=compiled)
+    if name in DECODERS:
+        return gpt2(context, cache=DECODERS[name], removed=removed, compiled=compiled)
+    return blocks(MODELS[name], context, VIEWS if removed else PLAIN, compiled=compiled)
 
 
 def tables(found: list[Measurement]) -> list[Table]:
@@ -305,18 +304,15 @@ def page(numbers: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=TITLE)
     parser.add_argument("--modes", nargs="*", choices=tuple(GOALS), default=list(GOALS))
-    parser.add_argument("--models", nargs="*", choices=(*MODELS, "GPT-2"), help="all of them unless named")
+    names = [*MODELS, *DECODERS]
+    parser.add_argument("--models", nargs="*", choices=names, default=names, help="all of them unless named")
     parser.add_argument("--contexts", nargs="*", type=int, help="tokens of a sequence, instead of each model's own")
-    parser.add_argument("--packed", action="store_true", help="blocks hand over their projection; not for GPT-2")
     parser.add_argument("--kernels", choices=("built", "triton"), default="built", help="of attention without its gap")
 
     def measured(chosen: argparse.Namespace) -> dict[str, Any]:
         choose(chosen.kernels)
-        models = chosen.models or ([*MODELS] if chosen.packed else [*MODELS, "GPT-2"])
-        if chosen.packed and "GPT-2" in models:
-            parser.error("transformers' GPT-2 hands over queries, keys and values: leave out --packed")
         rows = read(chosen.json)
-        for each in measurements(chosen.modes, models, chosen.contexts, packed=chosen.packed):
+        for each in measurements(chosen.modes, chosen.models, chosen.contexts):
             print(each, flush=True)
             rows[each.what] = each
             if chosen.json:
