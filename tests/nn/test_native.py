@@ -170,14 +170,15 @@ def test_gradients_of_any_layout(library):
 def test_sizes_that_the_compiler_does_not_know(library):
     """Batches and contexts of several sizes in one graph: how heads are cut is nobody's business but the kernels'."""
     assert library.exists()
-    compiled = torch.compile(lambda *each, **how: gap_free_attention(*each, **how), fullgraph=True, dynamic=True)
+
+    def attend(*three):
+        return gap_free_attention(*three, is_causal=True)
+
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True)
     for batch, tokens in ((2, 300), (3, 17), (700, 5)):
         made = inputs(batch, 2, tokens, 16)
         sent = torch.randn_like(made[0])
-        found, expected = (
-            both(lambda *each, f=attend: f(*each, is_causal=True), made, sent)
-            for attend in (compiled, gap_free_attention)
-        )
+        found, expected = (both(each, made, sent) for each in (compiled, attend))
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, atol=2.0**-6 * max(1.0, float(other.detach().abs().max())), rtol=0)
 
