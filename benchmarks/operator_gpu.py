@@ -9,8 +9,8 @@ Every line is measured in this run, on the device that it names:
   law, or for causal heads the causal law;
 * Gram matrix and ``eigvalsh`` of the same matrix where they fit.
 
-Run it with nothing but NumPy, SciPy, xarray, torch and Triton beside the package. Lines are added to the numbers that
-are there, in the place of those of the same kind, and written one by one::
+Run it with nothing but NumPy, SciPy, xarray, array-api-compat, torch and Triton beside the package. Lines are added to
+the numbers that are there, in the place of those of the same kind, and written one by one::
 
     PYTHONPATH=src python -m benchmarks.operator_gpu --json docs/benchmarks/operator_gpu.json
     PYTHONPATH=src python -m benchmarks.operator_gpu --tokens 1048576 --kinds causal --products --json operator_gpu.json

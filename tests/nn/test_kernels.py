@@ -158,7 +158,7 @@ def test_attention_is_that_of_torch(case, dtype, monkeypatch):
     sent = normal(2, 4, 333, 64, seed=5, dtype=dtype)
     found = gap_free_attention(*made, **options)
     gradients = torch.autograd.grad(found, made, sent)
-    monkeypatch.setattr(fused, "serves", lambda *_: False)
+    monkeypatch.setattr(fused, "takes", lambda _: False)
     expected = gap_free_attention(*made, **options)
     # three roundings of numbers below eight, and in single precision those of the sums
     rounding = 3 * 8 * torch.finfo(dtype).eps / 2
@@ -174,7 +174,7 @@ def test_shaped_attention_is_that_of_torch(options, monkeypatch):
     made, _ = attention_inputs("full", torch.float32)
     coefficients = {"alpha": 0.3, "beta": 0.8, "gamma": 0.5}
     found = shaped_attention(*made, **options, **coefficients)
-    monkeypatch.setattr(fused, "serves", lambda *_: False)
+    monkeypatch.setattr(fused, "takes", lambda _: False)
     torch.testing.assert_close(found, shaped_attention(*made, **options, **coefficients), atol=SUMS, rtol=0)
 
 
@@ -192,7 +192,7 @@ def test_second_derivatives(case, monkeypatch):
 
     options = {key: each[..., :40] if key == "attn_mask" else each for key, each in options.items()}
     found = second()
-    monkeypatch.setattr(fused, "serves", lambda *_: False)
+    monkeypatch.setattr(fused, "takes", lambda _: False)
     for one, other in zip(found, second(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5 * float(other.abs().max()), rtol=0)
 
@@ -260,7 +260,7 @@ def on_a_processor(monkeypatch):
         calls.append((launch is fused._launch, target is not None, options["adjoint"]))
         return fused._allocated(target, source, options["heads"]).copy_(running(target, source, **options))
 
-    monkeypatch.setattr(fused, "serves", lambda *_: True)
+    monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
     monkeypatch.setattr(fused, "_run", kernel)
     return calls
 

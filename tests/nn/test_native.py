@@ -59,7 +59,7 @@ def library(built_once, monkeypatch):
         torch.use_deterministic_algorithms(mode=True)  # which fills them
         monkeypatch.setattr(native.Library, "loaded", True)
         monkeypatch.setattr(native.Library, "build", native.build_of(native.library()))
-        monkeypatch.setattr(fused, "serves", lambda *_: True)
+        monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
         monkeypatch.setattr(native, "_choice", torch.compiler.assume_constant_result(lambda *_: 1))
     yield built_once
     if not GPU:
@@ -188,6 +188,8 @@ def test_sizes_that_the_compiler_does_not_know(library):
 def test_modules(library, monkeypatch, options):
     """With and without a batch: what the module gives without the library, within the rounding."""
     assert library.exists()
+    asked, attend = [], native.attend
+    monkeypatch.setattr(native, "attend", lambda *given: asked.append(given) or attend(*given))
     torch.manual_seed(0)
     module = GapFreeAttention(64, 4, **options).to(DEVICE, torch.bfloat16)
     double = copy.deepcopy(module).double()
@@ -196,11 +198,12 @@ def test_modules(library, monkeypatch, options):
         output, _ = module(tokens, tokens, tokens, need_weights=False, is_causal=True)
         with monkeypatch.context() as patched:
             patched.setattr(native.Library, "loaded", False)
-            patched.setattr(fused, "serves", lambda *_: False)
+            patched.setattr(fused, "takes", lambda _: False)
             expected, _ = double(*3 * [tokens.double()], need_weights=False, is_causal=True)
         found = torch.autograd.grad(output.float().square().sum(), list(module.parameters()))
         wanted = torch.autograd.grad(expected.square().sum(), list(double.parameters()))
         assert max(errors([output, *found], [expected, *wanted])) < 0.03
+    assert len(asked) == 2  # the library, and for each shape
 
 
 @gpu
@@ -385,7 +388,7 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(native.Library, "loaded", True)
     monkeypatch.setattr(native, "attend", attend)
-    monkeypatch.setattr(fused, "serves", lambda *_: True)
+    monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
     monkeypatch.setattr(fused, "less_running_mean", lambda target, *_, **__: target)
     return calls
 

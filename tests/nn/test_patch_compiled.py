@@ -304,7 +304,7 @@ def kernels(monkeypatch):
     monkeypatch.setitem(masks._global_mapping, interface.NAME, lambda **_: None)
     operator = torch.library.custom_op("bulkedge_tests::centre", centre, mutates_args=())
     operator.register_fake(lambda value, *_: torch.empty_like(value))
-    monkeypatch.setattr(fused, "serves", lambda *_: True)
+    monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
     monkeypatch.setattr(fused, "_run", running_mean)
     monkeypatch.setattr(fused, "_centre_operator", operator)
     monkeypatch.setattr(fused, "_launch_centre", centre)

@@ -132,7 +132,7 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     numbers = _numbers(alpha, beta, gamma)
     if is_causal and numbers and numbers[2] and _fused_running_mean(query, value, groups):
         own, keep, taken = numbers
-        if groups == 1 and attn_mask is None and _is_built(numbers):
+        if native.Library.loaded and groups == 1 and attn_mask is None and keep == 1:
             return native.attend(query, key, value, dropout_p, scale, own, taken)
         return fused.less_running_mean(plain(value), value, keep=keep, own=own, scale=taken)
     values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups)
@@ -167,11 +167,6 @@ def _numbers(alpha: Coefficient, beta: Coefficient, gamma: Coefficient) -> tuple
     if isinstance(alpha, Tensor) or isinstance(beta, Tensor) or isinstance(gamma, Tensor):
         return None
     return float(alpha), float(beta), float(gamma)
-
-
-def _is_built(numbers: tuple[float, float, float]) -> bool:
-    """Whether causal attention with these coefficients has a node of its own, and that was built."""
-    return native.Library.loaded and numbers[1] == 1 and numbers[2] != 0
 
 
 def _fused_running_mean(query: Tensor, value: Tensor, groups: int) -> bool:

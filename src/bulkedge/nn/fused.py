@@ -49,36 +49,18 @@ def takes(value: Tensor) -> bool:
     bool
         True for tensors on a GPU that Triton supports, in single, half or bfloat16 precision, with dim up to 256.
     """
-    return value.dim() == 4 and serves(value, value.shape[-1])
-
-
-def serves(tensor: Tensor, dim: int) -> bool:
-    """Whether the kernels are for values of this kind, wherever in a tensor they are.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        Of any shape.
-    dim : int
-        Numbers of one token in one head.
-
-    Returns
-    -------
-    bool
-        As for :func:`takes`.
-    """
     return (
         TRITON
-        and tensor.is_cuda
-        and type(tensor) is Tensor  # no subclass that shards it, say
-        and tensor.dtype in TYPES
-        and tensor.numel() > 0
-        and dim <= 256
-        and _recent(tensor.device.index)
+        and value.is_cuda
+        and type(value) is Tensor  # no subclass that shards it, say
+        and value.dtype in TYPES
+        and value.dim() == 4
+        and value.numel() > 0
+        and value.shape[-1] <= 256
+        and _recent(value.device.index)
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _recent(device: int) -> bool:
     """Whether the GPU has bfloat16; asked once for each, and not by what is compiled."""
     if device not in _generations:

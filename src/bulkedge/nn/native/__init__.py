@@ -178,17 +178,17 @@ def attend(  # noqa: PLR0913, PLR0917 - of attention
     Tensor
         ``(batch, heads, tokens, dim)``.
     """
-    backend = _backend(value.dtype, value.shape[-1], value.device)
     return torch.ops.bulkedge_native.attend.default(
-        query, key, value, dropout, scale, alpha, gamma, backend, Library.build
+        query, key, value, dropout, scale, alpha, gamma, _backend(value), Library.build
     )
 
 
-def _backend(dtype: torch.dtype, dim: int, device: torch.device) -> int | None:
+def _backend(value: Tensor) -> int | None:
     """Which of torch's kernels to use, where that has to be known before there are tensors to choose by."""
     if not torch.compiler.is_compiling():
         return None
-    return _choice(dtype, 64 if dim <= 64 else 128 if dim <= 128 else 256, device.index)
+    dim = value.shape[-1]
+    return _choice(value.dtype, 64 if dim <= 64 else 128 if dim <= 128 else 256, value.device.index)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
