@@ -3,33 +3,60 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# test,test-torch adds torch and transformers, whose tests are skipped without them
+# test-torch adds torch, transformers and Triton, whose tests are skipped without them
 EXTRAS ?= test
+# the exact versions that the tests gate on; as a variable, pip heeds it when it builds this package too
+LOCK := constraints.txt
+export PIP_CONSTRAINT ?= $(CURDIR)/$(LOCK)
 
-.PHONY: help test test-core test-slow test-minimum mutants demo lint format bench docs docs-check clean
+.PHONY: help test test-core test-slow test-newest test-minimum lock mutants demo demo-all lint format bench docs docs-check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-# one stamp for each set of packages, older than pyproject.toml when that has changed
-$(VENV)/.base: pyproject.toml
+# one stamp for each set of packages, older than the lock when that has changed
+$(VENV)/.base: pyproject.toml $(LOCK)
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit(f"bulkedge needs Python 3.11 or newer; $(PYTHON) is {v}. Name another one: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
 	touch $@
 
 $(sort $(VENV)/.$(EXTRAS) $(VENV)/.torch $(VENV)/.docs): $(VENV)/.%: $(VENV)/.base
+	@case '$*' in *torch*|docs) echo "$(DOWNLOAD)";; esac
 	$(PIP) --editable '.[$*]'
 	touch $@
 
-test: $(VENV)/.$(EXTRAS)  ## run the tests (six minutes on two cores)
-	$(BIN)/pytest -n auto
+DOWNLOAD := Installing torch and transformers into $(VENV): 0.3 GB to download, or 3 GB where pip takes torch with CUDA (Linux with no CPU build at hand).
+
+PYTEST := $(BIN)/pytest -n auto --dist worksteal
+
+test: $(VENV)/.$(EXTRAS)  ## run the tests (three minutes on two cores; five where torch is installed)
+	$(PYTEST) -q -rs
 
 test-core: $(VENV)/.$(EXTRAS)  ## run the core: no simulations, studies, processes, reference values, torch (a minute)
-	$(BIN)/pytest -n auto -m 'not (slow or limits or studies or conformance or processes or accuracy or torch)' tests
+	$(PYTEST) -m 'not (slow or limits or studies or conformance or processes or accuracy or torch)' tests
 
 test-slow: $(VENV)/.$(EXTRAS)  ## run the checks that take minutes: a thousand examples of every law
-	$(BIN)/pytest -n auto -m slow
-	$(BIN)/pytest -n auto tests/conformance --hypothesis-profile=thorough
+	$(PYTEST) -m slow
+	$(PYTEST) tests/conformance --hypothesis-profile=thorough
+
+# the newest of everything, in an environment of its own: what it reports does not gate, and a warning of another package
+# is a warning
+NEWEST := .venv-newest
+NEWEST_EXTRAS ?= test
+
+test-newest:  ## report how the tests fare with the newest version of every dependency; does not gate
+	$(PYTHON) -m venv --clear $(NEWEST)
+	PIP_CONSTRAINT= $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[$(NEWEST_EXTRAS)]'
+	@$(NEWEST)/bin/python tools/newer.py $(LOCK)
+	$(NEWEST)/bin/pytest -n auto --dist worksteal -q -W default -W error:::bulkedge
+
+# uv resolves for all platforms and Pythons at once; torch stays where the kernels were last tested on a GPU
+HELD := torch==2.13.0
+lock:  ## resolve all extras anew and write the lock (needs nothing installed)
+	python3 -m venv out/uv && PIP_CONSTRAINT= out/uv/bin/python -m pip install --quiet uv
+	echo '$(HELD) hatchling hatch-vcs' | tr ' ' '\n' | out/uv/bin/uv pip compile pyproject.toml - --universal --python-version 3.11 --all-extras \
+	    --upgrade --no-emit-index-url --no-annotate --no-strip-markers --quiet --custom-compile-command 'make lock' --output-file $(LOCK)
 
 # the oldest versions that pyproject.toml allows, on the oldest Python that is at hand; old versions and the newest of what
 # they need deprecate each other's ways, which is no fault of ours
@@ -40,7 +67,7 @@ MINIMUM_PYTEST := $(MINIMUM)/bin/pytest -q -n auto -W default::DeprecationWarnin
 $(MINIMUM)/.ready: pyproject.toml .ci/minimum.py
 	$(MINIMUM_PYTHON) -m venv --clear $(MINIMUM)
 	$(MINIMUM)/bin/python .ci/minimum.py > $(MINIMUM)/constraints.txt
-	$(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check \
+	PIP_CONSTRAINT= $(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --constraint $(MINIMUM)/constraints.txt --editable '.[test-core]'
 	touch $@
 
@@ -84,4 +111,4 @@ docs-check: $(VENV)/.docs  ## build the documentation without running it, and ch
 	$(BIN)/python docs/_ext/links.py out/docs-check --without-figures
 
 clean:  ## remove everything that was built
-	rm -rf $(VENV) $(MINIMUM) .venv-peers out docs/_build docs/figures build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MINIMUM) $(NEWEST) .venv-peers out docs/_build docs/figures build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,43 +1,81 @@
-"""What pytest leaves alone, and how it imports the package.
+"""How pytest imports the package, and what it skips where an optional package is not installed.
 
-Modules that need torch, Triton or Dash are left alone where those are not installed. Processes that tests start and
-interrupt listen to Ctrl-C, also where this one was told not to, as shells tell what runs in the background.
+Which modules and examples need an extra is found by trying: an import that fails because an optional package is missing
+is a skip that names the package; any other failure is an error.
 """
 
+import re
 import signal
-from contextlib import suppress
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Generator
+from doctest import UnexpectedException
+from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 SOURCES = Path(__file__).parent / "src"
 
+# tests interrupt processes that they start; a shell tells what runs in the background to ignore Ctrl-C
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-READING = ("default", "layers", "loading", "probing")
-"""Modules of ``models`` that need torch."""
 
-collect_ignore_glob = []
-if not find_spec("torch"):
-    collect_ignore_glob += [
-        "src/bulkedge/nn/*",
-        *(f"src/bulkedge/spectra/operators/{name}.py" for name in ("fused", "tiles")),
-        *(f"src/bulkedge/models/{name}.py" for name in READING),
-    ]
-if not find_spec("dash"):
-    collect_ignore_glob += [f"src/bulkedge/explore/{name}.py" for name in ("app", "layout", "matrix_page")]
-if not find_spec("triton"):
-    collect_ignore_glob += ["src/bulkedge/nn/kernels.py", "src/bulkedge/spectra/operators/kernels.py"]
+def optional_packages() -> set[str]:
+    """Import names of what only the extras require; they are those of the distributions."""
+    extras = [each for each in metadata.requires("bulkedge") or () if "extra ==" in each]
+    return {re.split(r"[^\w.-]", each)[0].lower() for each in extras}
 
 
-def pytest_collect_file(file_path: Path) -> None:
+OPTIONAL = optional_packages()
+
+
+def missing_package(error: BaseException | None) -> str:
+    """The optional package for want of which something failed; empty if that is not why."""
+    while error is not None:
+        name = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+        if name in OPTIONAL:
+            return name
+        error = error.__cause__
+    return ""
+
+
+class NeedsExtra(pytest.File):
+    """A module that cannot be imported here: one skip in place of its doctests."""
+
+    package: str
+
+    def collect(self) -> list[pytest.Item]:
+        """Skip, and say what is missing."""
+        pytest.skip(f"needs {self.package}", allow_module_level=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
     """Import a module of the package by its own name before its doctests are collected.
 
-    Pytest would import the file a second time, under the same name and beside the module that everyone else has: two
-    classes of the same name are then not the same, and workers cannot unpickle either.
+    Pytest would import the file a second time under the same name: two classes of the same name are then not the same,
+    and workers cannot unpickle either.
     """
+    collectors = yield
     if file_path.suffix == ".py" and file_path.is_relative_to(SOURCES) and file_path.stem != "__main__":
         name = ".".join(file_path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__")
-        with suppress(ImportError):  # which pytest will meet again, and report
+        try:
             import_module(name)
+        except ImportError as error:
+            if package := missing_package(error):
+                skipped = NeedsExtra.from_parent(parent, path=file_path)
+                skipped.package = package
+                return [skipped]
+    return collectors
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """Skip an example that needs an extra when it runs."""
+    try:
+        return (yield)
+    except UnexpectedException as error:
+        if package := missing_package(error.exc_info[1]):
+            pytest.skip(f"needs {package}")
+        raise

@@ -50,6 +50,13 @@ def gpt_oss():
     return model, tokens()
 
 
+def checkpoint_activations(model, *, on):
+    """Recompute activations in the backward pass, or not; transformers 5.23 renamed the methods."""
+    state = "enable" if on else "disable"
+    names = f"activation_checkpointing_{state}", f"gradient_checkpointing_{state}"
+    next(getattr(model, name) for name in names if hasattr(model, name))()
+
+
 def tokens():
     return {"input_ids": torch.randint(0, 50, (3, 20))}
 

@@ -25,6 +25,8 @@ def numbers(study: Study, data: xr.Dataset) -> list[dict[str, Any]]:
     return [
         {
             "statement": claim.statement,
+            "relation": claim.relation,
+            "verdict": claim.verdict,
             "predicted": float(f"{claim.predicted:.7g}"),
             "measured": float(f"{claim.measured.value:.7g}"),
             "error": float(f"{claim.measured.error:.7g}"),

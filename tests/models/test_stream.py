@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from small_models import SMALL, build, hidden  # noqa: E402
+from small_models import SMALL, build, checkpoint_activations, hidden  # noqa: E402
 
 from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.models import capture, stream, watch  # noqa: E402
@@ -127,7 +127,7 @@ def test_nothing_to_see_is_an_error():
 
 def test_a_module_runs_again_on_what_it_was_given():
     model, inputs = build("llama")
-    model.gradient_checkpointing_disable()
+    checkpoint_activations(model, on=False)
     before = hidden(model, inputs)
     trace = names_of(model)
     same = []

@@ -10,7 +10,7 @@ import xarray as xr
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from small_models import MODELS, UNFUSED, build, padded, training  # noqa: E402
+from small_models import MODELS, UNFUSED, build, checkpoint_activations, padded, training  # noqa: E402
 
 import bulkedge as be  # noqa: E402
 from bulkedge.errors import DomainError  # noqa: E402
@@ -121,12 +121,12 @@ def test_implementations_agree_and_stay(name, implementation):
 def gradients(model, inputs, *, checkpointing, bfloat):
     model.zero_grad()
     if checkpointing:
-        model.gradient_checkpointing_enable()
+        checkpoint_activations(model, on=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat):
         output = model(**inputs).last_hidden_state
         output.float().square().sum().backward()
     if checkpointing:
-        model.gradient_checkpointing_disable()
+        checkpoint_activations(model, on=False)
     return [output.detach(), *(each.grad.clone() for each in model.parameters() if each.grad is not None)]
 
 

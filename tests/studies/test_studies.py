@@ -175,8 +175,10 @@ def assert_as_written_down(name, claims):
     assert [claim.statement for claim in claims] == [each["statement"] for each in before]
     for claim, each in zip(claims, before, strict=True):
         theory = [claim.predicted, claim.finite_size, claim.rival.value]
+        assert claim.relation == each["relation"], claim.statement
         if name in TRAINED:
             continue
+        assert claim.verdict == each["verdict"], claim.statement
         slack = 0.1 * each["error"]
         assert claim.measured.value == pytest.approx(each["measured"], abs=slack), claim.statement
         assert claim.measured.error == pytest.approx(each["error"], rel=0.1), claim.statement

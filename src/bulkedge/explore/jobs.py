@@ -117,6 +117,7 @@ class Jobs:
         self.apart = apart
         self.benches: dict[str, Executor] = {DRAWS: self._started()}
         self.pages: OrderedDict[str, Job] = OrderedDict()
+        self.unfinished: set[Job] = set()  # also those that no page has any more
         self.lock = Lock()
         self.theories: Kept[Room, Theory] = Kept()
         self.samples: Kept[tuple[Room, int], tuple[list[Any], dict[str, str]]] = Kept()
@@ -156,6 +157,7 @@ class Jobs:
             self.pages.move_to_end(page)
             while len(self.pages) > MOST_PAGES:
                 self.pages.popitem(last=False)[1].cancelled.set()
+            self.unfinished.add(job)
         self.threads.submit(self._follow, job)
         return job
 
@@ -218,7 +220,7 @@ class Jobs:
     def stop(self) -> None:
         """Cancel everything."""
         with self.lock:
-            for job in self.pages.values():
+            for job in self.unfinished:
                 job.cancelled.set()
             benches = list(self.benches.values())
         for each in benches:
@@ -267,6 +269,8 @@ class Jobs:
         finally:
             job.steps += 1
             job.done = True
+            with self.lock:
+                self.unfinished.discard(job)
 
 
 def _calm() -> None:
