@@ -47,7 +47,7 @@ class NeedsExtra(pytest.File):
 
     def collect(self) -> list[pytest.Item]:
         """Skip, and say what is missing."""
-        pytest.skip(f"needs {self.package}", allow_module_level=True)
+        pytest.skip(f"{self.path.relative_to(SOURCES)} needs {self.package}", allow_module_level=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "bulkedge", max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "bulkedge", max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("thorough", settings.get_profile("bulkedge"), max_examples=1000, derandomize=False)
 settings.load_profile("bulkedge")
@@ -39,9 +39,15 @@ TIERS = {
 """The mark of each folder or file; what has none is the core, which takes less than a minute."""
 
 
+SLOW = set((TESTS / "slow_tests.txt").read_text(encoding="utf-8").splitlines())
+"""Tests that took long when last measured (``tools/slow_tests.py``)."""
+
+
 def pytest_collection_modifyitems(items):
-    """Mark what is not of the core."""
+    """Mark what is slow, and what is not of the core."""
     for item in items:
+        if item.nodeid in SLOW and item.get_closest_marker("always") is None:
+            item.add_marker(pytest.mark.slow)
         place = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
         for start, mark in TIERS.items():
             if place == start or place.startswith(f"{start}/"):

@@ -135,6 +135,7 @@ def test_declarations_reach_help():
     ]
 
 
+@pytest.mark.always
 def test_declarations_are_as_written_down():
     """Bounds, defaults and the paper's values change on purpose only: ``python tools/declared.py`` accepts a change."""
     path = Path(__file__).parent.parent / "tools" / "declared.py"

@@ -5,6 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import bulkedge
 
 ROOT = Path(bulkedge.__file__).parent
@@ -73,6 +75,7 @@ def test_every_module_has_a_layer():
     assert [name for name, _ in modules() if name != "bulkedge" and layer_of(name) is None] == []
 
 
+@pytest.mark.always
 def test_imports_point_up_the_pipeline():
     wrong = [
         f"{name} imports {target}"
@@ -124,6 +127,7 @@ def private_names(tree):
             yield from (each.id for each in targets if isinstance(each, ast.Name))
 
 
+@pytest.mark.always
 def test_no_room_uses_the_private_names_of_another():
     """What two rooms share is public, or in the wrong place; third-party names are not ours to judge."""
     trees = {path: tree_of(path) for _, path in modules()}

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 import bulkedge
 
 SOURCES = sorted(Path(bulkedge.__file__).parent.rglob("*.py"))
@@ -51,6 +53,7 @@ def test_the_modules_are_hidden():
     assert without_posix(code).split() == ["hidden"]
 
 
+@pytest.mark.always
 def test_every_module_imports():
     code = """
         import importlib, pkgutil, bulkedge
@@ -83,6 +86,7 @@ COMMANDS = """
 """
 
 
+@pytest.mark.always
 def test_the_command_line_runs(tmp_path):
     expected = {
         "bulkedge": ["--version"],

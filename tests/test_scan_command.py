@@ -91,6 +91,7 @@ def test_a_wide_terminal_has_room_for_factors(bert, monkeypatch):
     assert bulkedge("scan", bert, *QUICK).output.splitlines()[0].split()[-1] == "8×"
 
 
+@pytest.mark.always
 def test_everything_at_once(gpt2, tmp_path):
     """JSON for programs, a page for people and a store for later, with p-values and the probe, all of one scan."""
     command = ["scan", gpt2, "--draws", 5, "--tokens", 24, "--json"]

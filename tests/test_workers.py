@@ -14,6 +14,7 @@ from bulkedge.studies.laws.edge import Edge
 from bulkedge.studies.laws.transition import Transition
 
 
+@pytest.mark.always
 def test_several_processes_write_the_same_bytes_as_one(tmp_path):
     wanted = [Third(), Transition(size=60, draws=2, strengths=5), First(failing=1), Edge(size=50, draws=200)]
     one, two = tmp_path / "one", tmp_path / "two"

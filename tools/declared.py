@@ -31,7 +31,7 @@ def declared() -> dict[str, str]:
 
 
 def declarations(tree: ast.AST) -> Iterator[str]:
-    """Calls that declare a parameter or a domain, without the words of its meaning, and defaults of public functions."""
+    """Calls that declare a parameter (without its words) or a domain, and defaults of public functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in DOMAINS:
             given = node.args if node.func.id != "parameter" else [*node.args[:1], *node.args[2:]]

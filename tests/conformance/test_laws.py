@@ -360,6 +360,7 @@ def images(law):
     assert double.mean() == pytest.approx(2 * law.mean(), abs=1e-9 * size(law))
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 @costly(10)
 @given(data=st.data())

@@ -85,6 +85,7 @@ def test_every_room_opens_and_fits_its_page(visit, width, scheme):
         assert page.locator("input[type=range]").evaluate_all("all => all.every(each => each.labels.length === 1)")
 
 
+@pytest.mark.always
 def test_a_slider_moves_the_curve_to_what_python_says_and_the_address_keeps_it(visit):
     page = visit("heads?qk_norm=True&tokens=256&axes=quantiles")
     page.wait_for_function(DRAWN)

@@ -198,6 +198,7 @@ def survey(seed, first, count):
     return counts, lines, slowest
 
 
+@pytest.mark.always
 def test_a_sample_of_compositions():
     count = 16
     counts, lines, _ = survey(seed=1, first=10, count=count)

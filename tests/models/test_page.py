@@ -127,6 +127,7 @@ def test_what_a_name_says_is_text(visit):
     assert page.evaluate("window.hacked") is None
 
 
+@pytest.mark.always
 def test_a_click_shows_a_head_with_its_numbers(visit, scans):
     page, data = visit("small"), scans["small"]
     assert page.locator("#nothing").is_visible()

@@ -72,6 +72,7 @@ def test_heads_at_random_look_everywhere_alike(name):
         np.testing.assert_allclose(each, np.mean(1 / visible), rtol=0.15)
 
 
+@pytest.mark.always
 def test_a_head_that_learnt_induction_is_found():
     """Two layers of attention and nothing else, on sequences that repeat: from no score to the best in seconds.
 

@@ -240,6 +240,7 @@ def test_where_the_graph_has_to_be_whole_the_compiler_refuses_it():
     assert nn.patches(model)
 
 
+@pytest.mark.always
 def test_a_compiled_model_notices_its_patches():
     """Made, added to and taken off after it was compiled: a graph without them may not run with them."""
     model, graphs = build("llama"), Graphs()

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 NOT_FOUND = """
 import sys
 import bulkedge as be
@@ -22,6 +24,7 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.always
 def test_the_package_does_not_import_torch():
     done = python("import sys, bulkedge, bulkedge.studies.base as base; base.studies(); print('torch' in sys.modules)")
     assert done.stdout == "False\n", done.stderr
@@ -36,6 +39,7 @@ def test_other_names_are_unknown():
     assert "module 'bulkedge' has no attribute 'mm'" in python(HIDE + "be.mm").stderr
 
 
+@pytest.mark.always
 def test_everything_else_is_there():
     """A star import, and every name that it brings; what needs torch says so when it is asked for."""
     done = python(NOT_FOUND + "exec('from bulkedge import *'); print(all(hasattr(be, name) for name in be.__all__))")

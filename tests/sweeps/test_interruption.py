@@ -127,6 +127,7 @@ def test_a_kill_leaves_no_workers_behind(script, uninterrupted, tmp_path):
     assert same_files(uninterrupted, tmp_path)
 
 
+@pytest.mark.always
 def test_ctrl_c_keeps_what_is_finished(script, uninterrupted, tmp_path):
     with start(script, tmp_path, start_new_session=True) as process:
         wait_for_cells(tmp_path)
