@@ -9,6 +9,8 @@ shows these without a traceback; any other exception is a fault of the package, 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 
 class BulkedgeError(Exception):
     """Base of the errors below."""
@@ -27,7 +29,7 @@ class UnresolvedError(BulkedgeError, ArithmeticError):
 
 
 class MissingPackageError(BulkedgeError, ModuleNotFoundError):
-    """An optional package is needed and not installed; the message has the command that installs it."""
+    """An optional package is needed and not installed: ``name``; the message has the command that installs it."""
 
 
 class StoreError(BulkedgeError, RuntimeError):
@@ -40,3 +42,10 @@ class RegimeWarning(UserWarning):
 
 class AccuracyWarning(UserWarning):
     """An estimate that is less accurate than was asked for."""
+
+
+def need(what: str, *packages: str, install: str = "'bulkedge[torch]'") -> None:
+    """Raise a MissingPackageError unless these packages are installed; nothing is imported."""
+    missing = [each for each in packages if find_spec(each) is None]
+    if missing:
+        raise MissingPackageError(f"{what} needs {' and '.join(missing)}: pip install {install}", name=missing[0])

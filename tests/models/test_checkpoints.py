@@ -118,7 +118,7 @@ def test_pickles_are_not_run(folder, monkeypatch):
     with pytest.raises(StoreError, match="cannot be read without running code"):
         open_checkpoint(folder)
     assert not (folder / "run").exists()
-    monkeypatch.setattr(checkpoints, "find_spec", lambda name: None)
+    monkeypatch.setattr("bulkedge.errors.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match="needs torch"):
         open_checkpoint(folder)
 

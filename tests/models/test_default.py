@@ -102,7 +102,7 @@ def test_domains(wrong):
 
 
 def test_missing_packages(monkeypatch):
-    monkeypatch.setattr(default, "find_spec", lambda name: None)
+    monkeypatch.setattr("bulkedge.errors.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match=r"bulkedge\[torch\]"):
         default_model()
 

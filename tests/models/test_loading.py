@@ -280,7 +280,7 @@ def test_names_and_nothing(monkeypatch):
 
 
 def without(monkeypatch, *packages):
-    monkeypatch.setattr(loading, "find_spec", lambda name: None if name in packages else object())
+    monkeypatch.setattr("bulkedge.errors.find_spec", lambda name: None if name in packages else object())
 
 
 def test_missing_packages_are_named(monkeypatch, tmp_path):

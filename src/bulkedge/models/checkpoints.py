@@ -15,7 +15,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.domains import shown
-from bulkedge.errors import DomainError, MissingPackageError, StoreError
+from bulkedge.errors import DomainError, StoreError, need
 
 MOST_JSON = 100_000_000
 """Bytes of a header, an index or a configuration beyond which it is none; the limit of safetensors itself."""
@@ -182,8 +181,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     files, places = _shards(file)
     if any(each.suffix == ".safetensors" for each in files):
         return Safetensors(path, read_json(config), _gathered(files, _header, places))
-    if find_spec("torch") is None:
-        raise MissingPackageError(f"{file.name} needs torch: pip install 'bulkedge[torch]'; safetensors need nothing")
+    need(file.name, "torch", install="'bulkedge[torch]'; safetensors need nothing")
     return PyTorchFiles(path, read_json(config), _gathered(files, _torch_header, places))
 
 

@@ -168,7 +168,7 @@ class Circuits:
         try:
             pandas = import_module("pandas")
         except ImportError:
-            raise MissingPackageError("a table needs pip install pandas; records() has the same without") from None
+            raise MissingPackageError("a table needs pip install pandas; records() has the same without", name="pandas") from None
         return pandas.DataFrame(self.records())
 
     def to_json(self) -> str:

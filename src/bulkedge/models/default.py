@@ -22,11 +22,10 @@ differently: induction comes suddenly, and need not come by the same step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from bulkedge.domains import Choice, Integers
-from bulkedge.errors import MissingPackageError
+from bulkedge.errors import need
 from bulkedge.models.packaged import TEXTS, sample_text
 from bulkedge.progress import track
 from bulkedge.threads import one_thread
@@ -118,7 +117,7 @@ def letters() -> Any:
     transformers.PreTrainedTokenizerFast
         Token ``k`` is the letter ``ALPHABET[k]``; the first stands for all that is not in the alphabet.
     """
-    _check_packages()
+    need("the default model", "torch", "transformers")
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -156,12 +155,6 @@ def held_out_loss(model: Any) -> float:
         with torch.no_grad():
             losses.append(float(model(input_ids=windows, labels=windows).loss))
     return sum(losses) / len(losses)
-
-
-def _check_packages() -> None:
-    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-    if missing:
-        raise MissingPackageError(f"the default model needs {' and '.join(missing)}: pip install 'bulkedge[torch]'")
 
 
 def _codes(tokenizer: Any) -> tuple[list[Any], list[Any]]:

@@ -19,12 +19,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bulkedge.domains import Choice, shown
-from bulkedge.errors import DomainError, MissingPackageError, StoreError
+from bulkedge.errors import DomainError, MissingPackageError, StoreError, need
 from bulkedge.models.default import NAME, default_model
 from bulkedge.models.packaged import MODELS, packaged_model
 
@@ -85,11 +84,15 @@ def load_model(
         If files are missing, damaged or unsafe, or if weights do not fit the configuration.
     """
     trust_remote_code = Choice((False, True)).check("trust_remote_code", trust_remote_code)
-    _need("loading a model", ("torch", "transformers"), "'bulkedge[torch]'")
-    if device == "auto":
-        _need('device = "auto"', ("accelerate",), "accelerate")
-    placing = _placing(device, _dtype(dtype))
     text = "" if name is None else os.fspath(name)
+    path = Path(text).expanduser()
+    hub = HUB_ID.fullmatch(text) is not None and path.suffix not in SAFE + PICKLED + GGUF
+    if not (text in ("", *MODELS) or path.exists() or hub):
+        raise _unknown(text)
+    need("loading a model", "torch", "transformers")
+    if device == "auto":
+        need('device = "auto"', "accelerate", install="accelerate")
+    placing = _placing(device, _dtype(dtype))
     if text == "":
         model, tokenizer = default_model()
         return _placed(model, placing), tokenizer, NAME
@@ -97,25 +100,20 @@ def load_model(
         model, tokenizer = packaged_model(text)
         return _placed(model, placing), tokenizer, text
     loading = {"trust_remote_code": trust_remote_code}
-    path = Path(text).expanduser()
     with _quiet(), _words(text):
         if path.is_dir():
             return (*_from_folder(path, loading, placing), path.resolve().name)
-        if path.is_file():
+        if path.exists():
             return (*_from_file(path, loading, placing), path.stem)
-        if HUB_ID.fullmatch(text) and path.suffix not in SAFE + PICKLED + GGUF:
-            return (*_from_hub(text, loading, placing), text)
+        return (*_from_hub(text, loading, placing), text)
+
+
+def _unknown(text: str) -> DomainError:
     near = "".join(f"; did you mean {each}?" for each in get_close_matches(text, MODELS, 1))
-    raise DomainError(
+    return DomainError(
         f"model = {shown(text)} is neither a file or folder here, nor a name of {sorted(MODELS)}, nor a hub id,"
         f" which has the form organisation/name{near}"
     )
-
-
-def _need(what: str, packages: tuple[str, ...], install: str) -> None:
-    missing = [each for each in packages if find_spec(each) is None]
-    if missing:
-        raise MissingPackageError(f"{what} needs {' and '.join(missing)}: pip install {install}")
 
 
 def _dtype(dtype: Any) -> Any:
@@ -171,11 +169,11 @@ def _from_file(path: Path, loading: dict[str, Any], placing: dict[str, Any]) -> 
 
 def _from_gguf(path: Path, loading: dict[str, Any], placing: dict[str, Any]) -> tuple[Any, Any]:
     """Transformers always wants accelerate for these, and gguf for what its own reader does not know."""
-    _need("a GGUF file", ("accelerate",), "gguf accelerate")
+    need("a GGUF file", "accelerate", install="gguf accelerate")
     try:
         return _from_repository(str(path.parent), loading | {"gguf_file": path.name, "local_files_only": True}, placing)
     except ImportError:
-        _need(f"{path.name}, a GGUF file,", ("gguf",), "gguf accelerate")
+        need(f"{path.name}, a GGUF file,", "gguf", install="gguf accelerate")
         raise
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bulkedge.domains import Choice
-from bulkedge.errors import MissingPackageError
+from bulkedge.errors import MissingPackageError, need
 
 
 class PackagedModel(NamedTuple):
@@ -55,8 +55,7 @@ def packaged_model(name: str) -> tuple[Any, Any]:
         If the package, or transformers, is not installed.
     """
     folder, model = packaged_folder(name), MODELS[name]
-    if find_spec("transformers") is None:
-        raise _missing(name)
+    need(f"the model {name!r}", "torch", "transformers")
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging as spoken
 
@@ -95,12 +94,9 @@ def packaged_folder(name: str) -> Path:
     folders = [Path(each) / model.folder for each in (package.submodule_search_locations or ())] if package else []
     folder = next((each for each in folders if (each / "config.json").is_file()), None)
     if folder is None:
-        raise _missing(name)
+        words = f"the model {name!r} needs pip install 'bulkedge[torch]' {model.distribution}"
+        raise MissingPackageError(words, name=model.package)
     return folder
-
-
-def _missing(name: str) -> MissingPackageError:
-    return MissingPackageError(f"the model {name!r} needs pip install 'bulkedge[torch]' {MODELS[name].distribution}")
 
 
 def sample_text(name: str) -> str:

