@@ -36,5 +36,7 @@ def on_the_page(folder):
     assert sections == listed
     assert verdicts == [claim["verdict"] for claim in claims]
     assert summary(Counter(verdicts)) in page
-    assert page.count("data:image/png;base64,") == len(sections)
+    figures = re.findall(r'<img src="([^"]+)"', page)
+    assert figures == [f"{name}/figure.png" for name in sections]
+    assert all((folder / each).is_file() for each in figures)
     return sections, verdicts

@@ -2,13 +2,16 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from commands import bulkedge
 from exhibits import EXHIBITS, RUNS
 
+from bulkedge.cli.demo import HEADLINES
 from bulkedge.estimates import Estimate
 from bulkedge.studies.claims import Claim
+from bulkedge.studies.items import PAPERS
 
 
 def test_reproduce_writes_a_folder_and_prints_the_claims(tmp_path):
@@ -182,3 +185,21 @@ def test_several_studies_at_once_are_counted(exhibits, tmp_path):
     assert list(dict.fromkeys(claim["study"] for claim in json.loads((tmp_path / "claims.json").read_text()))) == [
         *EXHIBITS
     ]
+
+
+def test_several_studies_print_the_claims_that_do_not_hold(exhibits, tmp_path, monkeypatch):
+    everything = bulkedge("reproduce", "--out", tmp_path, "--claims").stdout
+    assert everything.count("holds") == 15
+    assert bulkedge("reproduce", "--out", tmp_path).stdout == f"the page is {tmp_path / 'index.html'}\n"
+    monkeypatch.setattr(Claim, "verdict", property(lambda self: "undecided" if "0 of" in self.statement else "holds"))
+    some = bulkedge("reproduce", "--out", tmp_path).stdout
+    assert (some.count("undecided"), some.count("holds")) == (3, 0)
+
+
+def test_the_demo_shows_a_number_of_each_paper():
+    golden = json.loads((Path(__file__).parent / "studies" / "claims.json").read_text())
+    assert {name.split("/")[0] for name in HEADLINES} == set(PAPERS)
+    for name, statement in HEADLINES.items():
+        (claim,) = (each for each in golden[name] if each["statement"] == statement)
+        assert claim["relation"] == "="
+        assert claim["predicted"] != 0

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +21,6 @@ from bulkedge.sweeps import open_sweep  # noqa: E402
 QUICK = ("--tokens", 24, "--draws", 0, "--no-probe")
 BERT = {"num_hidden_layers": 3, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 16}
 GPT2 = {"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32}
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def saved(folder, config):
@@ -279,32 +276,3 @@ def test_a_sweep_over_models_of_any_shape(bert, gpt2, tmp_path):
     assert len(claims) == 2
     assert all(claim.verdict != "holds" for claim in claims)  # its weights are random, and draws depend on its path
     assert len(study.plot(alone.assign_attrs(parameters=json.dumps(study.parameters()))).axes) == 2
-
-
-# -- make demo ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-@pytest.mark.parametrize("extras", ["test", "torch"])
-def test_the_demo_installs_torch_and_scans_first(tmp_path, extras):
-    """With programs that say how they were called in place of Python and bulkedge."""
-    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
-    (tmp_path / "pyproject.toml").touch()
-    binaries = tmp_path / ".venv" / "bin"
-    binaries.mkdir(parents=True)
-    for name in ("python", "bulkedge"):
-        (binaries / name).write_text('#!/bin/sh\necho "called: $@"\n')
-        (binaries / name).chmod(0o755)
-    make = [shutil.which("make"), "demo", f"EXTRAS={extras}"]
-
-    def called():
-        done = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert not done.stderr
-        return [line.removeprefix("called: ") for line in done.stdout.splitlines() if line.startswith("called: ")]
-
-    runs = ["scan --html out/demo/scan.html", "reproduce --out out/demo"]
-    *installs, scan, reproduce = called()
-    assert [line.rpartition(" ")[2] for line in installs] == [".", ".[torch]"]
-    assert [scan, reproduce] == runs
-    assert called() == runs  # a second time nothing is installed
-    assert (tmp_path / "out" / "demo").is_dir()

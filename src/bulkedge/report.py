@@ -206,9 +206,10 @@ def _finished(study: Study, seed: int) -> _Finished:
         figure.savefig(image, format="png", dpi=DPI)
         figure.savefig(document, format="pdf", metadata={"CreationDate": None})
         claims = tuple(study.claims(data))
-    seconds, width = time.perf_counter() - start, round(PIXELS_PER_INCH * figure.get_size_inches()[0])
+    seconds = time.perf_counter() - start
+    width, height = (round(PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
     origin, command = origin_of(study, seed), command_for(study, seed)
-    result = Reproduction(origin, study.summary(), command, seconds, width, claims, study.chosen())
+    result = Reproduction(origin, study.summary(), command, seconds, width, height, claims, study.chosen())
     warned = tuple(dict.fromkeys(f"{each.category.__name__}: {each.message}" for each in caught))
     return _Finished(result, data, image.getvalue(), document.getvalue(), warned)
 

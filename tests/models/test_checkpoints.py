@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bulkedge.errors import BulkedgeError, DomainError, MissingPackageError, StoreError
-from bulkedge.models import checkpoints
 from bulkedge.models.checkpoints import open_checkpoint
 
 PARTS = [(slice(None), slice(None)), (slice(2, 5), slice(None)), (slice(None), slice(1, 4)), (slice(0, 1), slice(3, 4))]

@@ -1,4 +1,4 @@
-"""The command line, ``bulkedge list | reproduce | scan | sweep | law | explore``: arguments and printing, no work."""
+"""The command line, ``bulkedge demo | list | reproduce | scan | sweep | law | explore``: arguments and printing."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from bulkedge.cli.demo import demo_command
 from bulkedge.cli.exploring import explore_command
 from bulkedge.cli.options import Declared, LawCommand, StudyCommand, complete_name, families
 from bulkedge.cli.reproduction import reproduce_command
@@ -71,6 +72,7 @@ def main() -> None:
     fit_width()
 
 
+main.add_command(demo_command)
 main.add_command(reproduce_command)
 main.add_command(scan_command)
 main.add_command(explore_command)

@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +36,16 @@ COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
 )
 @click.option("--again", is_flag=True, help="Run also what the folder holds from the same code, parameters and seed.")
 @click.option("--workers", type=click.IntRange(1), help="Processes; 1 runs in this one. Default: one a core.")
+@click.option("--claims", "all_claims", is_flag=True, help="Print every claim, also of several studies.")
 @click.option("--json", "as_json", is_flag=True, help="Print the claims of these studies as JSON.")
-def reproduce_command(name: str, *, paper: bool, folder: Path, as_json: bool, **given: Any) -> None:
+def reproduce_command(name: str, *, paper: bool, folder: Path, all_claims: bool, as_json: bool, **given: Any) -> None:
     """Run studies, write their data, figures and a page, and check their claims.
 
     NAME is a study, a paper, or nothing for all of them; with a study, its parameters are options too
-    (bulkedge reproduce laws/edge --help). What the folder holds already is kept, and the page shows all of it; the
-    same command goes on after an interruption. Exits with 1 if a claim of these studies fails or a study raises, not if
-    a claim is undecided.
+    (bulkedge reproduce laws/edge --help). One study prints all its claims. Several print a line each, and the claims
+    that do not hold; the page has all of them. What the folder holds already is kept, and the page shows all of it;
+    the same command goes on after an interruption. Exits with 1 if a claim of these studies fails or a study raises,
+    not if a claim is undecided.
     """
     from bulkedge.gallery import words
     from bulkedge.studies.base import ready
@@ -60,7 +63,7 @@ def reproduce_command(name: str, *, paper: bool, folder: Path, as_json: bool, **
     if as_json:
         click.echo(written([claim for result in results for claim in result.shown_claims()], indent=1))
     elif results:
-        out.print(claims_table(results, values=paper))
+        print_claims(results, everything=all_claims or len(results) == 1, values=paper)
         click.echo(f"the page is {folder / 'index.html'}")
     found = words.tally(claim for result in results for claim in result.claims)
     tell(
@@ -167,6 +170,15 @@ def remaining(step: Step) -> str:
         An end of a sentence, from its comma on; empty if nothing is left or known.
     """
     return f", {about(step.left)} left" if step.left else ""
+
+
+def print_claims(results: list[Reproduction], *, everything: bool, values: bool = False) -> None:
+    """Print claims as a table: every one, or those that do not hold, if there are any."""
+    if not everything:
+        kept = [(each, tuple(claim for claim in each.claims if claim.verdict != "holds")) for each in results]
+        results = [replace(each, claims=claims) for each, claims in kept if claims]
+    if results:
+        out.print(claims_table(results, values=values))
 
 
 def claims_table(results: list[Reproduction], *, values: bool = False) -> Table:

@@ -113,7 +113,7 @@ def scan_command(model: str, *, weights: bool, as_json: bool, **given: Any) -> N
         _require_room(page, store)
         texts = [_text(path) for path in given["texts"]] or None
     with explained(kept=False), shown_progress(), told_warnings():
-        before, found = _scanned(model, texts, given)
+        before, found = scan_with_options(model, texts, given)
     with explained(kept=False):
         if store is not None:
             found.save(store)
@@ -192,7 +192,7 @@ def _text(path: Path) -> str:
     return text
 
 
-def _scanned(name: str, texts: list[str] | None, given: Mapping[str, Any]) -> tuple[Scan | None, Scan]:
+def scan_with_options(name: str, texts: list[str] | None, given: Mapping[str, Any]) -> tuple[Scan | None, Scan]:
     """The scan, and for the default model one from before its training."""
     from bulkedge.models import default_model, load_model, scan
     from bulkedge.models.default import CONTEXT

@@ -8,7 +8,6 @@ process that is stopped at any moment leaves the results it found or the ones it
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
@@ -107,12 +106,9 @@ class Gallery:
             return
         claims = [claim for each in results for claim in each.shown_claims()]
         replace_text(self.root / "claims.json", written(claims, indent=1))
-        images = {
-            each.name: base64.b64encode((self.root / each.name / IMAGE).read_bytes()).decode() for each in results
-        }
         replace_text(self.root / "papers.html", papers.page(results))
         scan = SCAN if (self.root / SCAN).is_file() else ""
-        replace_text(self.root / "index.html", index(results, images, scan=scan))
+        replace_text(self.root / "index.html", index(results, scan=scan))
 
 
 def read(folder: Path, name: str) -> Reproduction:

@@ -1,8 +1,8 @@
-"""The page of a gallery: every study with its figure and its claims, paper by paper, complete in one file."""
+"""The page of a gallery: every study with its figure and its claims, paper by paper."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -75,29 +75,26 @@ def in_order(results: Iterable[Reproduction]) -> list[Reproduction]:
     return sorted(results, key=lambda each: (place.get(each.paper, len(place)), each.name))
 
 
-def index(results: Sequence[Reproduction], images: Mapping[str, str], *, scan: str = "") -> str:
+def index(results: Sequence[Reproduction], *, scan: str = "") -> str:
     """The page.
 
     Parameters
     ----------
     results : sequence of Reproduction
         In the order of the page.
-    images : mapping of str to str
-        From the name of each study to its figure, a PNG in base 64.
     scan : str
         The page of a model's scan beside this one, to be linked, if there is one.
 
     Returns
     -------
     str
-        HTML that needs no other file to be read; links to data and PDF beside it.
+        HTML; its figures, data and PDFs are files beside it.
     """
     papers = [(paper, list(group)) for paper, group in groupby(results, key=lambda each: each.paper)]
     own = {
         "title": "reproduced claims" if len(results) > 1 else results[0].name,
         "papers": papers,
         "titles": TITLES,
-        "images": images,
         "values": words.values,
         "states": VERDICTS,
         "scan": scan,

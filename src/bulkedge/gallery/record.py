@@ -67,8 +67,8 @@ class Reproduction:
         The command that runs it again.
     seconds : float
         How long it took.
-    width : int
-        Width of the figure on the page, in pixels.
+    width, height : int
+        Size of the figure on the page, in pixels.
     claims : tuple of Claim
         What it says of the paper's statements.
     chosen : dict of str to str
@@ -82,6 +82,7 @@ class Reproduction:
     command: str
     seconds: float
     width: int
+    height: int
     claims: tuple[Claim, ...]
     chosen: dict[str, str]
     digest: str = ""
@@ -106,7 +107,9 @@ class Reproduction:
     def record(self) -> dict[str, Any]:
         """All of it, for ``record.json``."""
         claims = [claim.record() for claim in self.claims]
-        own = {key: getattr(self, key) for key in ("summary", "command", "seconds", "width", "chosen", "digest")}
+        own = {
+            key: getattr(self, key) for key in ("summary", "command", "seconds", "width", "height", "chosen", "digest")
+        }
         return asdict(self.origin) | own | {"claims": claims}
 
     @classmethod
@@ -133,9 +136,9 @@ class Reproduction:
             str(record[key]) for key in ("study", "version", "sources", "summary", "command", "digest")
         )
         origin = Origin(study, dict(record["parameters"]), int(record["seed"]), version, code)
-        seconds, width = float(record["seconds"]), int(record["width"])
+        seconds, width, height = float(record["seconds"]), int(record["width"]), int(record["height"])
         chosen = {name: str(record["chosen"][name]) for name in origin.parameters}
-        return cls(origin, summary, command, seconds, width, claims, chosen, digest)
+        return cls(origin, summary, command, seconds, width, height, claims, chosen, digest)
 
     def shown_claims(self) -> list[dict[str, Any]]:
         """The claims as ``claims.json`` has them, each with what made it."""

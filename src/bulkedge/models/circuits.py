@@ -25,7 +25,7 @@ import numpy as np
 
 from bulkedge.arrays import Real
 from bulkedge.domains import Choice, Integers, shown
-from bulkedge.errors import DomainError, MissingPackageError
+from bulkedge.errors import DomainError, need
 from bulkedge.laws.product import ProductLaw
 from bulkedge.laws.units import Unit
 from bulkedge.models.checkpoints import Checkpoint, open_checkpoint
@@ -165,11 +165,8 @@ class Circuits:
     @property
     def table(self) -> Any:
         """The records as a pandas DataFrame."""
-        try:
-            pandas = import_module("pandas")
-        except ImportError:
-            raise MissingPackageError("a table needs pip install pandas; records() has the same without", name="pandas") from None
-        return pandas.DataFrame(self.records())
+        need("a table", "pandas", install="pandas; records() has the same without")
+        return import_module("pandas").DataFrame(self.records())
 
     def to_json(self) -> str:
         """The records as JSON.
