@@ -49,7 +49,7 @@ test-newest:  ## report how the tests fare with the newest version of every depe
 	$(PYTHON) -m venv --clear $(NEWEST)
 	PIP_CONSTRAINT= $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[$(NEWEST_EXTRAS)]'
 	@$(NEWEST)/bin/python tools/newer.py $(LOCK)
-	$(NEWEST)/bin/pytest -n auto --dist worksteal -q -o filterwarnings=error::bulkedge.errors.RegimeWarning
+	$(NEWEST)/bin/pytest -n auto --dist worksteal -q -o filterwarnings=error::bulkedge.support.errors.RegimeWarning
 
 # uv resolves for all platforms and Pythons at once; torch stays where the kernels were last tested on a GPU
 HELD := torch==2.13.0

@@ -23,8 +23,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import bulkedge as be
 from benchmarks.harness import Table, best, command, page, record, seconds
-from bulkedge.heads import rows
-from bulkedge.heads.moments import moments
+from bulkedge.heads.channel import rows
+from bulkedge.heads.channel.moments import moments
 
 TITLE = "Benchmarks: the channel of a head"
 HEADS, TOKENS, DIM = 32, 4096, 64

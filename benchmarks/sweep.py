@@ -16,10 +16,10 @@ import xarray as xr
 from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import Table, seconds
-from bulkedge.domains import Integers, parameter
-from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim
-from bulkedge.sweeps import SerialExecutor, Sweep, local_processes, run
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim
+from bulkedge.lab.sweeps import SerialExecutor, Sweep, local_processes, run
+from bulkedge.support.domains import Integers, parameter
 
 TITLE = "Benchmarks: sweeps"
 CELLS = 16

@@ -22,8 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bulkedge as be
 from benchmarks.harness import Table, command, heading, seconds, today
-from bulkedge.heads.entropies import entropy_table
-from bulkedge.models import blocks, listening, visible
+from bulkedge.heads.channel.entropies import entropy_table
+from bulkedge.models.hooks import attention_hooks as listening
+from bulkedge.models.hooks import visible
+from bulkedge.models.watching import moment_entropy as blocks
 
 TITLE = "The cost of watching attention"
 GPU = torch.cuda.is_available()

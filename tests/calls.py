@@ -1,6 +1,6 @@
 """Calls that a user gets wrong: every public call with one argument replaced by something it is not for.
 
-An answer is *clear* if it is an error of :mod:`bulkedge.errors` that names the argument, or Python's own refusal of a
+An answer is *clear* if it is an error of :mod:`bulkedge.support.errors` that names the argument, or Python's own refusal of a
 call that does not fit the signature. Anything else that is raised (IndexError, a warning turned error) is
 *unclear*: its reader has to open the source. What returns is not judged here.
 """
@@ -88,7 +88,7 @@ def calls():
         ),
         "CausalLaw": (be.CausalLaw, {"variance": 1.0}),
         "CausalHeadLaw": (be.CausalHeadLaw, {"beta": 0.5, "head_dim": 32, "tokens": 200}),
-        "HotHeadLaw": (be.HotHeadLaw, {"beta": 2.0, "tokens": 500}),
+        "SharpHeadLaw": (be.SharpHeadLaw, {"beta": 2.0, "tokens": 500}),
         "ProfileLaw": (be.ProfileLaw, {"variances": ((1.0, 2.0),), "rows": (1.0,), "columns": (0.5, 0.5)}),
         "PoissonLaw": (be.PoissonLaw, {"rate": 1.0}),
         "EmpiricalLaw": (be.EmpiricalLaw, {"values": [1.0, 2.0], "weights": [0.5, 0.5]}),
@@ -132,7 +132,7 @@ def calls():
         "optimal_weights": (be.recovery.optimal_weights, {"correlation": CORRELATION}),
         "self_attention_weights": (
             be.recovery.self_attention_weights,
-            {"sequences": np.ones((4, 3)), "temperature": 1.0},
+            {"sequences": np.ones((4, 3)), "score_scale": 1.0},
         ),
         "prefix_correlation": (be.recovery.prefix_correlation, {"length": 6, "prefix": 3, "correlation": 0.5}),
         "spiked_correlation": (be.recovery.spiked_correlation, {"length": 2, "direction": [1, 1], "strength": 1.0}),

@@ -59,8 +59,8 @@ def exhibits(monkeypatch):
     """The command line knows three small studies and no other."""
     from exhibits import EXHIBITS
 
-    monkeypatch.setattr("bulkedge.studies.base.studies", lambda: EXHIBITS)
-    monkeypatch.setattr("bulkedge.report.available_cores", lambda: 1)
+    monkeypatch.setattr("bulkedge.lab.studies.base.studies", lambda: EXHIBITS)
+    monkeypatch.setattr("bulkedge.lab.gallery.run.available_cores", lambda: 1)
 
 
 @pytest.fixture(scope="module")

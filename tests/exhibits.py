@@ -11,12 +11,12 @@ from functools import cache
 import numpy as np
 import xarray as xr
 
-from bulkedge.domains import Choice, Each, Integers, Interval, parameter
-from bulkedge.errors import RegimeWarning, UnresolvedError
-from bulkedge.estimates import Estimate
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.plots.style import marks, panels
-from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, Rival
+from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
+from bulkedge.support.errors import RegimeWarning, UnresolvedError
+from bulkedge.support.estimates import Estimate
 
 RUNS = Counter()
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from bulkedge.domains import UNWRITTEN, Choice, Each, Integers, Interval, Text, parameters
+from bulkedge.support.domains import UNWRITTEN, Choice, Each, Integers, Interval, Text, parameters
 
 
 def costly(examples):

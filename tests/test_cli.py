@@ -13,9 +13,9 @@ from commands import bulkedge
 import bulkedge as be
 from bulkedge.cli.options import families
 from bulkedge.cli.terminal import PlainProgress, about, duration
-from bulkedge.domains import Choice, Each, Integers, Text, parameters
+from bulkedge.lab.studies.base import studies
 from bulkedge.laws import AttentionLaw
-from bulkedge.studies.base import studies
+from bulkedge.support.domains import Choice, Each, Integers, Text, parameters
 
 
 def test_list():

@@ -5,7 +5,7 @@ from click.shell_completion import ShellComplete
 
 from bulkedge.cli import main
 from bulkedge.cli.options import families
-from bulkedge.studies.base import studies
+from bulkedge.lab.studies.base import studies
 
 
 def completed(*words):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bulkedge as be
-from bulkedge.domains import POSITIVE, Choice, Each, Integers, Interval, Parametric, Text, parameter
+from bulkedge.support.domains import POSITIVE, Choice, Each, Integers, Interval, Parametric, Text, parameter
 
 BAD = [
     (be.Semicircle, {"variance": 0}, r"variance = 0 is outside its domain \[1e-60, 1e\+60\]"),

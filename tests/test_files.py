@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from bulkedge.files import remove_folder
+from bulkedge.support.files import remove_folder
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,33 +12,27 @@ import bulkedge
 ROOT = Path(bulkedge.__file__).parent
 
 LAYERS = [
-    ["arrays", "errors", "version"],
-    ["domains", "estimates", "files", "progress", "random", "records", "threads"],
-    ["masks"],
+    ["version", "support"],
+    ["visibility"],
     ["laws"],
     ["spectra"],
-    ["comparison", "denoising", "testing"],
-    ["recovery"],
+    ["testing"],
     ["ensembles"],
-    ["nulls"],
-    ["propagation"],
-    ["programs", "heads"],
+    ["inference"],
+    ["heads"],
+    ["recovery", "propagation", "programs"],
     ["nn"],
-    ["plots"],
     ["models"],
-    ["studies"],
-    ["sweeps"],
-    ["gallery"],
-    ["report"],
-    ["explore"],
+    ["plots"],
+    ["lab"],
     ["cli", "__main__"],
 ]
 """From the bottom up; a module may import from its own layer and those before it."""
-THIN = {("bulkedge.spectra.dense", "bulkedge.comparison")}
+THIN = {("bulkedge.spectra.dense", "bulkedge.inference.comparison")}
 """``spectrum.plot(law)`` compares and draws when it is called; with the plots themselves, the only way back."""
 DRAWING = {"matplotlib", "plotly"}
-MAY_DRAW = re.compile(r"bulkedge\.(plots|studies\.\w+\.(plot|figures)|report|explore|models)(\.|$)")
-MAY_PRINT = re.compile(r"bulkedge\.(cli|explore)(\.|$)")
+MAY_DRAW = re.compile(r"bulkedge\.(plots|lab|models)(\.|$)")
+MAY_PRINT = re.compile(r"bulkedge\.(cli|lab\.explore)(\.|$)")
 
 
 @cache
@@ -106,9 +100,9 @@ def test_only_the_top_of_the_pipeline_draws_or_prints():
 
 
 def room_of(path):
-    """A room is a folder, or a module beside them; the engine under the laws is one of its own."""
-    parts = path.relative_to(ROOT).parts
-    return ".".join(parts[:-1]) if len(parts) > 1 else path.stem
+    """A room is a folder with all below it, or a module beside them; the engine under the laws is one of its own."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return "laws.engine" if parts[:2] == ("laws", "engine") else parts[0]
 
 
 def private(name):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bulkedge
-from bulkedge.domains import Parametric, parameters
+from bulkedge.support.domains import Parametric, parameters
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS / "_ext"))

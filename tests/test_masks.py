@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.masks import BooleanMask, MaskOrName, WindowMask, mask_for, prefix_mean_values, softmax
+from bulkedge.visibility import BooleanMask, MaskOrName, WindowMask, mask_for, prefix_mean_values, softmax
 
 MASKS = {
     "full": be.Mask.full(7),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.nulls import LawNull, SimulatedNull, null_of
+from bulkedge.inference.nulls import LawNull, SimulatedNull, null_of
 
 MODEL = be.Wishart(dim=40, samples=80)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from exhibits import First, Second, Third
 
-from bulkedge.errors import StoreError
-from bulkedge.estimates import Estimate
-from bulkedge.gallery import papers
-from bulkedge.gallery.page import anchor
-from bulkedge.report import reproduce
-from bulkedge.studies import items
-from bulkedge.studies.claims import Claim, Rival
-from bulkedge.studies.items import PAPERS, Item
-from bulkedge.studies.laws.edge import Edge
+from bulkedge.lab.gallery import papers
+from bulkedge.lab.gallery.page import anchor
+from bulkedge.lab.gallery.run import reproduce
+from bulkedge.lab.studies import items
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.items import PAPERS, Item
+from bulkedge.lab.studies.laws.edge import Edge
+from bulkedge.support.errors import StoreError
+from bulkedge.support.estimates import Estimate
 
 ROOT = Path(__file__).resolve().parent.parent
 ITEMS = (

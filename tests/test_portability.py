@@ -68,7 +68,7 @@ def test_every_module_imports():
                 importlib.import_module(module.name)
                 count += 1
             except ModuleNotFoundError as error:
-                missing = isinstance(error, bulkedge.errors.MissingPackageError)
+                missing = isinstance(error, bulkedge.support.errors.MissingPackageError)
                 if not missing and (error.name or "").split(".")[0] not in optional:
                     raise
         print(count)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bulkedge.errors import DomainError
-from bulkedge.random import normal, numpy_generator
+from bulkedge.support.errors import DomainError
+from bulkedge.support.random import normal, numpy_generator
 
 
 def test_numpy():

@@ -18,13 +18,13 @@ from listeners import Listener, on_the_page
 
 import bulkedge.version
 from bulkedge.cli import main
-from bulkedge.errors import DomainError, StoreError
-from bulkedge.files import locked
-from bulkedge.gallery import Gallery, read, record
-from bulkedge.records import written
-from bulkedge.report import command_for, origin_of, reproduce
-from bulkedge.studies.base import studies
-from bulkedge.studies.laws.edge import Edge
+from bulkedge.lab.gallery import Gallery, read, record
+from bulkedge.lab.gallery.run import command_for, origin_of, reproduce
+from bulkedge.lab.studies.base import studies
+from bulkedge.lab.studies.laws.edge import Edge
+from bulkedge.support.errors import DomainError, StoreError
+from bulkedge.support.files import locked
+from bulkedge.support.records import written
 
 TESTS = Path(__file__).parent
 
@@ -90,9 +90,9 @@ def test_what_is_there_is_kept_and_is_what_was_run(tmp_path):
 def test_what_is_of_another_origin_is_run_again(tmp_path, monkeypatch, change, differs):
     reproduce([First(), Second()], tmp_path)
     if "version" in change:
-        monkeypatch.setattr("bulkedge.report.__version__", change["version"])
+        monkeypatch.setattr("bulkedge.lab.gallery.run.__version__", change["version"])
     if "sources" in change:
-        monkeypatch.setattr("bulkedge.report.sources", lambda: change["sources"])
+        monkeypatch.setattr("bulkedge.lab.gallery.run.sources", lambda: change["sources"])
     study, seed = change.get("study", First()), change.get("seed", 0)
     ran, (result,), listener = runs(study, folder=tmp_path, seed=seed)
     assert ran == [1]
@@ -110,23 +110,23 @@ def test_again_runs_also_what_is_there(tmp_path):
 
 
 def test_the_sources_tell_an_edited_package_from_the_released_one(tmp_path, monkeypatch):
-    package = tmp_path / "package" / "gallery"
-    package.mkdir(parents=True)
-    (package.parent / "laws.py").write_text("first = 1\n")
-    monkeypatch.setattr(record, "__file__", str(package / "record.py"))
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "laws.py").write_text("first = 1\n")
+    monkeypatch.setattr(record, "__file__", str(package / "lab" / "gallery" / "record.py"))
     digest = record.sources.__wrapped__
     before = digest()
     assert digest() == before
-    (package.parent / "laws.py").write_text("first = 2\n")
+    (package / "laws.py").write_text("first = 2\n")
     assert digest() != before
 
 
 def test_results_of_other_code_say_so_on_the_page(tmp_path, monkeypatch):
     with monkeypatch.context() as earlier:
-        earlier.setattr("bulkedge.report.__version__", "0.0.1")
+        earlier.setattr("bulkedge.lab.gallery.run.__version__", "0.0.1")
         reproduce([First()], tmp_path)
     with monkeypatch.context() as edited:
-        edited.setattr("bulkedge.report.sources", lambda: "other")
+        edited.setattr("bulkedge.lab.gallery.run.sources", lambda: "other")
         reproduce([Second()], tmp_path)
     reproduce([Third()], tmp_path)
     page = (tmp_path / "index.html").read_text()
@@ -292,7 +292,7 @@ import os, shutil, sys
 from pathlib import Path
 import xarray as xr
 from exhibits import First, Second
-from bulkedge.report import reproduce
+from bulkedge.lab.gallery.run import reproduce
 
 STEPS = [(Path, "rename"), (Path, "write_bytes"), (Path, "write_text"), (os, "replace"), (shutil, "rmtree"),
          (xr.Dataset, "to_zarr")]
@@ -358,12 +358,12 @@ def test_stopped_at_any_step_a_run_loses_no_result_that_was_there_and_goes_on(tm
 
 SCRIPT = """
 import sys, time
-import bulkedge.studies.base
+import bulkedge.lab.studies.base
 from exhibits import First, Sleeper
 from bulkedge.cli import main
 
 if __name__ == "__main__":
-    bulkedge.studies.base.studies = lambda: {each.name(): each for each in (First, Sleeper)}
+    bulkedge.lab.studies.base.studies = lambda: {each.name(): each for each in (First, Sleeper)}
     main(["reproduce", "--out", sys.argv[1], "--workers", sys.argv[2]])
 """
 

@@ -9,9 +9,9 @@ from commands import bulkedge
 from exhibits import EXHIBITS, RUNS
 
 from bulkedge.cli.demo import HEADLINES
-from bulkedge.estimates import Estimate
-from bulkedge.studies.claims import Claim
-from bulkedge.studies.items import PAPERS
+from bulkedge.lab.studies.claims import Claim
+from bulkedge.lab.studies.items import PAPERS
+from bulkedge.support.estimates import Estimate
 
 
 def test_reproduce_writes_a_folder_and_prints_the_claims(tmp_path):
@@ -44,7 +44,7 @@ def test_reproduce_as_json(tmp_path):
 
 
 def test_reproduce_exits_with_one_if_a_claim_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr("bulkedge.studies.claims.Claim.verdict", "fails")
+    monkeypatch.setattr("bulkedge.lab.studies.claims.Claim.verdict", "fails")
     result = bulkedge("reproduce", "laws/edge", "--draws", 200, "--out", tmp_path, code=1)
     assert "2 of 2 claims fail" in result.output
     assert (tmp_path / "index.html").read_text().count('<td class="fails"') == 2

@@ -13,10 +13,12 @@ transformers = pytest.importorskip("transformers")
 
 import bulkedge as be  # noqa: E402
 from bulkedge.cli.scanning import longer_contexts  # noqa: E402
-from bulkedge.models import default_model, loading, scanning  # noqa: E402
-from bulkedge.models.default import ALPHABET, letters  # noqa: E402
-from bulkedge.studies.base import studies  # noqa: E402
-from bulkedge.sweeps import open_sweep  # noqa: E402
+from bulkedge.lab.studies.base import studies  # noqa: E402
+from bulkedge.lab.sweeps import open_sweep  # noqa: E402
+from bulkedge.models import default_model
+from bulkedge.models.loading import loader as loading
+from bulkedge.models.loading.default import ALPHABET, letters  # noqa: E402
+from bulkedge.models.scanning import scanner as scanning  # noqa: E402
 
 QUICK = ("--tokens", 24, "--draws", 0, "--no-probe")
 BERT = {"num_hidden_layers": 3, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 16}
@@ -75,7 +77,7 @@ def test_a_folder_for_people(bert):
 
 def test_factors_of_longer_contexts_in_words():
     heads = [
-        {"temperature_2": 1.5, "temperature_8": each, "temperature_32": np.nan} for each in (3.0, np.nan, 1.25, 2.0)
+        {"score_scale_2": 1.5, "score_scale_8": each, "score_scale_32": np.nan} for each in (3.0, np.nan, 1.25, 2.0)
     ]
     assert list(longer_contexts(heads)) == [
         "At 2× the tokens heads keep their entropy with scores times 1.5 to 1.5, 1.5 in the median.",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
-from bulkedge.threads import in_order, one_thread, thin_products
+from bulkedge.support.threads import in_order, one_thread, thin_products
 
 
 def pools():

@@ -8,10 +8,10 @@ from exhibits import First, Second, Third
 from folders import same_files
 from listeners import Listener, on_the_page
 
-from bulkedge.errors import DomainError, UnresolvedError
-from bulkedge.report import ReproductionError, reproduce
-from bulkedge.studies.laws.edge import Edge
-from bulkedge.studies.laws.transition import Transition
+from bulkedge.lab.gallery.run import ReproductionError, reproduce
+from bulkedge.lab.studies.laws.edge import Edge
+from bulkedge.lab.studies.laws.transition import Transition
+from bulkedge.support.errors import DomainError, UnresolvedError
 
 
 @pytest.mark.always

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from bulkedge.domains import Choice, Integers, Interval, parameter
-from bulkedge.estimates import Estimate
-from bulkedge.studies.base import Study
-from bulkedge.studies.claims import Claim, Rival
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.support.domains import Choice, Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import xarray as xr
 
-from bulkedge.studies.base import Study, studies
+from bulkedge.lab.studies.base import Study, studies
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 CLAIMS, FIGURES = TESTS / "studies" / "claims.json", TESTS / "studies" / "figures.json"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bulkedge.errors import BulkedgeError
-from bulkedge.explore.grid import BETAS, LEVELS, law_of, levels, shapes, spreads_of
-from bulkedge.explore.interpolation import lagrange
+from bulkedge.lab.explore.grid import BETAS, LEVELS, law_of, levels, shapes, spreads_of
+from bulkedge.lab.explore.interpolation import lagrange
+from bulkedge.support.errors import BulkedgeError
 
 TABLE = Path(__file__).parent.parent / "src" / "bulkedge" / "explore" / "tables" / "heads.npz"
 SMALLEST = {False: 1e-12, True: 1e-6}

@@ -9,12 +9,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bulkedge.errors import StoreError
-from bulkedge.files import locked, replace_text
-from bulkedge.gallery import Gallery
-from bulkedge.gallery.page import in_order
-from bulkedge.gallery.papers import markdown
-from bulkedge.gallery.record import Reproduction
+from bulkedge.lab.gallery import Gallery
+from bulkedge.lab.gallery.page import in_order
+from bulkedge.lab.gallery.papers import markdown
+from bulkedge.lab.gallery.record import Reproduction
+from bulkedge.support.errors import StoreError
+from bulkedge.support.files import locked, replace_text
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

@@ -8,19 +8,19 @@ from matplotlib.figure import Figure
 
 import bulkedge as be
 from bulkedge.plots.style import panels, styled
-from bulkedge.studies.base import Study
-from bulkedge.studies.equivalence.causal import Causal
-from bulkedge.studies.equivalence.finite_head import FiniteHead
-from bulkedge.studies.heads.hot import Hot
-from bulkedge.studies.laws.bulk import Bulk
-from bulkedge.studies.laws.edge import Edge
-from bulkedge.studies.laws.plot import law_panel
-from bulkedge.studies.laws.transition import Transition
-from bulkedge.studies.propagation.rank_collapse import RankCollapse
-from bulkedge.studies.recovery.alignment import Alignment
-from bulkedge.studies.recovery.finite_table import FiniteTable
-from bulkedge.studies.width.depth import Depth
-from bulkedge.studies.width.distribution import Distribution
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.equivalence.causal import Causal
+from bulkedge.lab.studies.equivalence.finite_head import FiniteHead
+from bulkedge.lab.studies.heads.sharp import Hot
+from bulkedge.lab.studies.laws.bulk import Bulk
+from bulkedge.lab.studies.laws.edge import Edge
+from bulkedge.lab.studies.laws.plot import law_panel
+from bulkedge.lab.studies.laws.transition import Transition
+from bulkedge.lab.studies.propagation.rank_collapse import RankCollapse
+from bulkedge.lab.studies.recovery.alignment import Alignment
+from bulkedge.lab.studies.recovery.finite_table import FiniteTable
+from bulkedge.lab.studies.width.depth import Depth
+from bulkedge.lab.studies.width.distribution import Distribution
 
 STUDIES: tuple[Callable[[], Study], ...] = (
     Edge, Transition, FiniteHead, Hot, Causal, Alignment, FiniteTable, Distribution, Depth, RankCollapse

@@ -12,8 +12,8 @@ from dataclasses import MISSING
 from pathlib import Path
 
 import bulkedge
-from bulkedge.domains import Parametric, parameters
-from bulkedge.studies.base import Study, studies
+from bulkedge.support.domains import Parametric, parameters
+from bulkedge.lab.studies.base import Study, studies
 
 REPRODUCED = Path(__file__).parents[1] / "figures" / "reproduced"
 """Where ``make docs`` has the studies reproduced, at their quick sizes."""

@@ -133,7 +133,7 @@ def export_rooms(app: Sphinx, error: Exception | None) -> None:
     templates = sorted((Path(bulkedge.__file__).parent / "explore" / "templates").glob("export.*"))
     kept, mark, made_by = FIGURES / "rooms.html", FIGURES / "rooms.txt", digest(*map(Path.read_text, templates))
     if not (kept.exists() and mark.exists() and mark.read_text() == made_by):
-        from bulkedge.explore.export import export
+        from bulkedge.lab.explore.export import export
 
         export(kept)
         mark.write_text(made_by)

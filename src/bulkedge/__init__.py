@@ -23,13 +23,10 @@ from bulkedge.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below finds the same names when they are used
     from bulkedge import heads, programs, propagation, recovery
+    from bulkedge import lab as lab
     from bulkedge import models as models
     from bulkedge import nn as nn
     from bulkedge import plots as plots
-    from bulkedge import studies as studies
-    from bulkedge import sweeps as sweeps
-    from bulkedge.comparison import Comparison, Comparisons, compare
-    from bulkedge.denoising import Denoised, denoise
     from bulkedge.ensembles import (
         AttentionStack,
         Ensemble,
@@ -42,18 +39,10 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         Wigner,
         Wishart,
     )
-    from bulkedge.errors import (
-        AccuracyWarning,
-        BulkedgeError,
-        DomainError,
-        MissingPackageError,
-        RegimeWarning,
-        StoreError,
-        UnitError,
-        UnresolvedError,
-    )
-    from bulkedge.estimates import Estimate
-    from bulkedge.heads.temperature import temperature
+    from bulkedge.heads.score_scales import score_scales
+    from bulkedge.inference.comparison import Comparison, Comparisons, compare
+    from bulkedge.inference.denoising import Denoised, denoise
+    from bulkedge.inference.nulls import LawNull, Null, PValue, SimulatedNull, null_of
     from bulkedge.laws import (
         AttentionLaw,
         CausalHeadLaw,
@@ -63,7 +52,6 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         EmpiricalLaw,
         FiniteHeadLaw,
         FussCatalan,
-        HotHeadLaw,
         IndependentProduct,
         Law,
         MarchenkoPastur,
@@ -73,6 +61,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         ProfileLaw,
         QuarterCircle,
         Semicircle,
+        SharpHeadLaw,
         SingularOutlier,
         SingularSpike,
         Spike,
@@ -84,13 +73,11 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         free_mul,
         rectangular_add,
     )
-    from bulkedge.masks import Mask
     from bulkedge.models import Scan as Scan
     from bulkedge.models import compare_scans as compare_scans
     from bulkedge.models import load_scan as load_scan
     from bulkedge.models import scan as scan
     from bulkedge.models import watch as watch
-    from bulkedge.nulls import LawNull, Null, PValue, SimulatedNull, null_of
     from bulkedge.spectra import (
         AttentionOperator,
         Operator,
@@ -106,6 +93,18 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         top_singular,
         trace_moments,
     )
+    from bulkedge.support.errors import (
+        AccuracyWarning,
+        BulkedgeError,
+        DomainError,
+        MissingPackageError,
+        RegimeWarning,
+        StoreError,
+        UnitError,
+        UnresolvedError,
+    )
+    from bulkedge.support.estimates import Estimate
+    from bulkedge.visibility import Mask
 
 __all__ = [
     # laws
@@ -124,7 +123,7 @@ __all__ = [
     "CorrelatedAttentionLaw",
     "CausalLaw",
     "CausalHeadLaw",
-    "HotHeadLaw",
+    "SharpHeadLaw",
     "ProfileLaw",
     "PoissonLaw",
     "EmpiricalLaw",
@@ -193,15 +192,15 @@ __all__ = [
     "programs",
     # heads of real models
     "heads",
-    "temperature",
+    "score_scales",
     "__version__",
 ]
 
 NEED_TORCH = ("scan", "Scan", "load_scan", "compare_scans", "watch")
 """Names of the façade that ``from bulkedge import *`` leaves out, because their modules need torch."""
 HOMES = (
-    *("errors", "estimates", "masks", "laws", "spectra", "comparison", "denoising"),
-    *("ensembles", "nulls", "heads", "models"),
+    *("support.errors", "support.estimates", "visibility", "laws", "spectra", "inference.comparison"),
+    *("inference.denoising", "ensembles", "inference.nulls", "heads", "models"),
 )
 """Where the names of the façade are defined, from the bottom of the package up: looking for a name in this order
 imports nothing that its own home does not import."""

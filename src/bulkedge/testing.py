@@ -25,14 +25,14 @@ from array_api_compat import array_namespace, device
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from bulkedge.arrays import Real, as_numpy
-from bulkedge.domains import FINITE, Integers, Interval
-from bulkedge.errors import DomainError
-from bulkedge.estimates import Estimate
 from bulkedge.laws.distribution import Distribution
 from bulkedge.laws.units import Unit
-from bulkedge.random import numpy_generator
 from bulkedge.spectra import Operator
+from bulkedge.support.arrays import Real, as_numpy
+from bulkedge.support.domains import FINITE, Integers, Interval
+from bulkedge.support.errors import DomainError
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.random import numpy_generator
 
 SIZE = Integers(1, 10**5)
 CONFIDENCE = Interval(0, 1, "()")

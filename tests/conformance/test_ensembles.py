@@ -14,9 +14,9 @@ import pytest
 
 import bulkedge as be
 from bulkedge import ensembles
-from bulkedge.domains import Parametric, parameters
-from bulkedge.errors import DomainError, RegimeWarning
 from bulkedge.recovery import mean_weights, prefix_correlation
+from bulkedge.support.domains import Parametric, parameters
+from bulkedge.support.errors import DomainError, RegimeWarning
 
 CLASSES = [
     each
@@ -176,7 +176,7 @@ def test_different_parameters_are_different_ensembles(models):
 EXTREME = {
     "few tokens": be.SoftmaxAttention(16, 64, 1.0),
     "few dimensions": be.SoftmaxAttention(200, 8, 1.0),
-    "hot": be.SoftmaxAttention(200, 64, 3.0),
+    "sharp": be.SoftmaxAttention(200, 64, 3.0),
     "very unequal entries": be.RandomMarkov(60, 50.0),
     "as deep as wide": be.AttentionStack(10, 40, 40, gap=False, entries="exponential"),
     "stack of unequal entries": be.AttentionStack(2, 60, 90, gap=False, variance=30.0),

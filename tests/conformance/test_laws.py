@@ -14,7 +14,7 @@ from strategies import costly, parameters_of
 
 import bulkedge as be
 from bulkedge import laws
-from bulkedge.domains import Parametric
+from bulkedge.support.domains import Parametric
 
 FAMILIES = [
     family
@@ -246,7 +246,7 @@ def beside_edges(law):
 
 def spikes(law):
     if law.unit in {be.Unit.SINGULAR, be.Unit.SQUARED}:
-        with pytest.raises(be.errors.UnitError, match="singular_spike"):
+        with pytest.raises(be.UnitError, match="singular_spike"):
             law.spike(1.0)
     else:
         additive_spikes(law)

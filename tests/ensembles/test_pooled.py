@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import bulkedge as be
+from bulkedge.ensembles.correlations import product_loading
 from bulkedge.ensembles.pooled import critical_strength, spectral_alignment
-from bulkedge.recovery.correlations import product_loading
-from bulkedge.recovery.weights import causal_noise, causal_signal
+from bulkedge.ensembles.weights import causal_noise, causal_signal
 
 LENGTH = 10
 PREFIX = be.recovery.prefix_correlation(LENGTH, 4, 0.6)
@@ -73,7 +73,7 @@ def test_self_attention_weights():
     )
     with pytest.raises(ValueError, match="sequences must have shape"):
         be.recovery.self_attention_weights(sequences[0, 0])
-    with pytest.raises(ValueError, match="temperature = nan"):
+    with pytest.raises(ValueError, match="score_scale = nan"):
         be.recovery.self_attention_weights(sequences, np.nan)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.explore import export
-from bulkedge.explore.rooms import ROOMS, Width
+from bulkedge.lab.explore import export
+from bulkedge.lab.explore.rooms import ROOMS, Width
 
 pytest.importorskip("plotly")
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.errors import DomainError
-from bulkedge.explore.drawing import plotly
-from bulkedge.explore.fitting import fit
-from bulkedge.explore.fresh import FreshHead, centred, largest_values
-from bulkedge.explore.matrix import reported
+from bulkedge.lab.explore.drawing import plotly
+from bulkedge.lab.explore.fitting import fit
+from bulkedge.lab.explore.fresh import FreshHead, centred, largest_values
+from bulkedge.lab.explore.matrix import reported
+from bulkedge.support.errors import DomainError
 
 RNG = np.random.default_rng(0)
 SIZE = 32
@@ -40,7 +40,7 @@ ODD = {
     "heavy tails": RNG.standard_cauchy((SIZE, SIZE)),
     "whole numbers": RNG.integers(-3, 4, (SIZE, SIZE)).astype(float),
     "wide": noise(16, 200),
-    "hot": softmax(20 * noise(SIZE, SIZE)),
+    "sharp": softmax(20 * noise(SIZE, SIZE)),
     "hot, causal": softmax(20 * noise(SIZE, SIZE), causal=True),
     "window": softmax(np.where(np.abs(np.subtract.outer(np.arange(SIZE), np.arange(SIZE))) < 4, 0.0, -1e9)),
     "one dimension": softmax(np.outer(noise(SIZE), noise(SIZE))),

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import pytest
 from commands import bulkedge
 
-from bulkedge.domains import Integers, parameter
-from bulkedge.errors import DomainError
-from bulkedge.explore.jobs import Jobs, Kept
-from bulkedge.explore.room import Room
+from bulkedge.lab.explore.jobs import Jobs, Kept
+from bulkedge.lab.explore.room import Room
+from bulkedge.support.domains import Integers, parameter
+from bulkedge.support.errors import DomainError
 
 pytest.importorskip("dash")
 
-from bulkedge.explore import app as application
-from bulkedge.explore.server import HOST, free_port, make_server
+from bulkedge.lab.explore import app as application
+from bulkedge.lab.explore.server import HOST, free_port, make_server
 
 GO = threading.Event()
 
@@ -61,7 +61,7 @@ class Slow(Room):
 
 @pytest.fixture
 def jobs(monkeypatch):
-    monkeypatch.setattr("bulkedge.explore.jobs.REST", 0.01)
+    monkeypatch.setattr("bulkedge.lab.explore.jobs.REST", 0.01)
     GO.set()
     made = Jobs(apart=False)
     yield made
@@ -179,8 +179,8 @@ def test_a_taken_port_gives_the_next():
 
 def test_without_dash_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dash", None)
-    for name in [name for name in sys.modules if name.startswith("bulkedge.explore.") and "app" in name]:
+    for name in [name for name in sys.modules if name.startswith("bulkedge.lab.explore.") and "app" in name]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("bulkedge.explore.app", raising=False)
+    monkeypatch.delattr("bulkedge.lab.explore.app", raising=False)
     result = bulkedge("explore", "--no-browser", code=1)
     assert "pip install 'bulkedge[explore]'" in result.output

@@ -11,8 +11,8 @@ import bulkedge as be
 
 pytest.importorskip("dash")
 
-from bulkedge.explore.rooms import ROOMS, Heads, Recovery
-from bulkedge.explore.server import make_server
+from bulkedge.lab.explore.rooms import ROOMS, Heads, Recovery
+from bulkedge.lab.explore.server import make_server
 
 DRAWN = "document.querySelector('#figure .js-plotly-plot')?.layout?.meta"
 

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.domains import Choice, Integers, Interval
-from bulkedge.explore.controls import kind, stops
-from bulkedge.explore.curves import Curve, figure
-from bulkedge.explore.drawing import plotly
-from bulkedge.explore.grid import COOLEST, HEAD_DIMS, HOTTEST, TOKENS, Shape, law_of
-from bulkedge.explore.interpolation import ACCURACY, LARGEST, SHOWN_FROM, quantiles
-from bulkedge.explore.jobs import theory_of
-from bulkedge.explore.rooms import ROOMS, ChannelRoom, Collapse, Heads, Recovery, Width
-from bulkedge.explore.rooms.heads import distance, head_law
+from bulkedge.lab.explore.controls import kind, stops
+from bulkedge.lab.explore.curves import Curve, figure
+from bulkedge.lab.explore.drawing import plotly
+from bulkedge.lab.explore.grid import FLATTEST, HEAD_DIMS, SHARPEST, TOKENS, Shape, law_of
+from bulkedge.lab.explore.interpolation import ACCURACY, LARGEST, SHOWN_FROM, quantiles
+from bulkedge.lab.explore.jobs import theory_of
+from bulkedge.lab.explore.rooms import ROOMS, ChannelRoom, Collapse, Heads, Recovery, Width
+from bulkedge.lab.explore.rooms.heads import distance, head_law
+from bulkedge.support.domains import Choice, Integers, Interval
 
 SMALL = {
     "heads": Heads(tokens=256, qk_norm=True, beta=0.7),
@@ -77,7 +77,7 @@ def test_what_is_wrong_with_an_address_is_told_and_has_its_default():
     room, problems = Heads.read("beta=7&tokens=1024&foo=1&qk_norm=yes")
     assert (room.beta, room.tokens, room.qk_norm) == (0.8, 1024, False)
     assert problems == [
-        f"beta = '7' is outside its domain [{COOLEST}, {HOTTEST}]",
+        f"beta = '7' is outside its domain [{FLATTEST}, {SHARPEST}]",
         "'foo' is no parameter of this room",
         "qk_norm = 'yes' is outside its domain {False, True}",
     ]
@@ -87,7 +87,7 @@ def test_logarithmic_sliders_are_for_domains_of_several_decades():
     assert stops(Interval(0.01, 1), 0.5)[1].startswith("0.01")
     assert len(stops(Integers(1, 10), 3)) == 10
     with pytest.raises(TypeError):
-        stops(be.domains.Text(), "a")
+        stops(be.support.domains.Text(), "a")
 
 
 @pytest.mark.parametrize("name", ROOMS)
@@ -169,7 +169,7 @@ def test_interpolated_laws_anywhere(number):
     rng = np.random.default_rng(number)
     shape = Shape(*(rng.choice(each) for each in (HEAD_DIMS, TOKENS, (0, 1), (0, 1))))
     shape = Shape(int(shape[0]), int(shape[1]), bool(shape[2]), bool(shape[3]))
-    beta, spread = rng.uniform(COOLEST, HOTTEST), 0.0 if shape.causal else rng.uniform(0, 1)
+    beta, spread = rng.uniform(FLATTEST, SHARPEST), 0.0 if shape.causal else rng.uniform(0, 1)
     found, law = quantiles(shape, beta, spread), law_of(shape, beta, spread)
     x = np.geomspace(1.01 * SHOWN_FROM, 1.2 * found.values[-1], 600)
     assert np.max(np.abs(found.cdf(x) - law.cdf(x))) < ACCURACY
@@ -231,7 +231,7 @@ def test_the_thresholds_of_recovery_are_where_the_alignment_begins():
 
 
 def test_tables_for_other_programs():
-    app = pytest.importorskip("bulkedge.explore.app")
+    app = pytest.importorskip("bulkedge.lab.explore.app")
     curves = [
         Curve("a, b", [1.0, 2.0], [3.0, 4.0]),
         Curve("ends", [0.0, 1.0, 2.0], [5.0, 6.0], shape="bars"),

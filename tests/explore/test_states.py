@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.domains import Choice, Integers
-from bulkedge.errors import DomainError
-from bulkedge.explore.controls import kind, place, stops
-from bulkedge.explore.interpolation import ACCURACY, LARGEST
-from bulkedge.explore.jobs import Job, Jobs
-from bulkedge.explore.room import MOST_ADDRESS, MOST_PROBLEMS, read_address
-from bulkedge.explore.rooms import ROOMS, ChannelRoom, Collapse, Heads, Recovery, Width
-from bulkedge.explore.rooms.recovery import pooled
+from bulkedge.lab.explore.controls import kind, place, stops
+from bulkedge.lab.explore.interpolation import ACCURACY, LARGEST
+from bulkedge.lab.explore.jobs import Job, Jobs
+from bulkedge.lab.explore.room import MOST_ADDRESS, MOST_PROBLEMS, read_address
+from bulkedge.lab.explore.rooms import ROOMS, ChannelRoom, Collapse, Heads, Recovery, Width
+from bulkedge.lab.explore.rooms.recovery import pooled
+from bulkedge.support.domains import Choice, Integers
+from bulkedge.support.errors import DomainError
 
 pytest.importorskip("dash")
 
-from bulkedge.explore import app as application
-from bulkedge.explore import matrix_page
+from bulkedge.lab.explore import app as application
+from bulkedge.lab.explore import matrix_page
 
 TEN_DIGITS = 2e-11
 
@@ -44,7 +44,7 @@ def drawn(family, rng):
 @pytest.fixture
 def jobs(monkeypatch):
     """Jobs that never begin: what a page gets at once is looked at here."""
-    monkeypatch.setattr("bulkedge.explore.jobs.REST", 1000)
+    monkeypatch.setattr("bulkedge.lab.explore.jobs.REST", 1000)
     made = Jobs(apart=False)
     yield made
     made.stop()
@@ -168,7 +168,7 @@ def test_simulations_that_are_asked_for_again_are_others(jobs):
 # -- against the library -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::bulkedge.errors.RegimeWarning")
+@pytest.mark.filterwarnings("ignore::bulkedge.support.errors.RegimeWarning")
 def test_recovery_agrees_with_the_library_to_ten_digits():
     rng = np.random.default_rng(1)
     for _ in range(12):
@@ -186,7 +186,7 @@ def test_recovery_agrees_with_the_library_to_ten_digits():
         assert room.facts([])["rows V, sequences N in 200 dimensions"] == f"{model.vocab}, {model.samples}"
 
 
-@pytest.mark.filterwarnings("ignore::bulkedge.errors.RegimeWarning")
+@pytest.mark.filterwarnings("ignore::bulkedge.support.errors.RegimeWarning")
 def test_channel_width_and_collapse_agree_with_the_library_to_ten_digits():
     rng = np.random.default_rng(2)
     for _ in range(8):

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.errors import DomainError
-from bulkedge.explore.fitting import fit, tail
-from bulkedge.explore.matrix import (
+from bulkedge.lab.explore.fitting import fit, tail
+from bulkedge.lab.explore.matrix import (
     curves_of,
     decoder_attention,
     fit_head,
@@ -22,7 +21,8 @@ from bulkedge.explore.matrix import (
     reported,
     script,
 )
-from bulkedge.explore.uploads import MOST_BYTES, MOST_CHOICES, choices, content, matrices, matrix, tensors
+from bulkedge.lab.explore.uploads import MOST_BYTES, MOST_CHOICES, choices, content, matrices, matrix, tensors
+from bulkedge.support.errors import DomainError
 
 
 def npy(array, **options):
@@ -258,7 +258,7 @@ def test_the_python_of_a_fit_runs(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_heads_of_the_embedded_decoder_are_read(monkeypatch):
-    default = pytest.importorskip("bulkedge.models.default")
+    default = pytest.importorskip("bulkedge.models.loading.default")
     begun = default.default_model(trained=False)  # training it takes half a minute
     monkeypatch.setattr(default, "default_model", lambda: begun)
     decoder_attention.cache_clear()

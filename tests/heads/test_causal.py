@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from bulkedge.errors import DomainError
 from bulkedge.heads import CausalChannel, Channel
-from bulkedge.heads.rows import log_mean_exponential
+from bulkedge.heads.channel.rows import log_mean_exponential
 from bulkedge.propagation.trainability import softmax_of_gaussians
+from bulkedge.support.errors import DomainError
 
 
 def attention(q, k, scale):
@@ -155,8 +155,8 @@ def test_mean_logarithms_of_exponentials():
         value, score = log_mean_exponential(np, deviation, count)
         entropy = [softmax_of_gaussians(float(each), count).entropy for each in deviation]
         np.testing.assert_allclose(np.log(count) + value - score, entropy, atol=1e-6)
-        hot, hotter = (log_mean_exponential(np, np.array([each]), count)[0][0] for each in (12.0, 13.0))
-        assert hotter - hot == pytest.approx(score[-1] / 12)
+        hot, sharper = (log_mean_exponential(np, np.array([each]), count)[0][0] for each in (12.0, 13.0))
+        assert sharper - hot == pytest.approx(score[-1] / 12)
     many = log_mean_exponential(np, np.array([1.0]), 10**9)
     assert many[0][0] == pytest.approx(0.5, abs=1e-7)
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from scipy.linalg import eigvalsh
 
-from bulkedge.errors import DomainError
-from bulkedge.heads import Channel, popularity, rows
-from bulkedge.propagation.softmax import softmax_of_gaussians, transforms
+from bulkedge.heads import Channel
+from bulkedge.heads.channel import popularity, rows
+from bulkedge.heads.softmax import softmax_of_gaussians, transforms
+from bulkedge.support.errors import DomainError
 
 TOKENS, DRAWS = 1500, 8
 COUPLINGS = [np.array([0.5, 0.3, 0.2, 0.1]), np.full(6, 0.3)]
@@ -105,7 +106,7 @@ def test_popularity(mean):
 
 @pytest.mark.parametrize(("beta", "most"), [(2.0, 0.05), (3.0, 0.1), (5.0, 0.19)])
 def test_popularity_saturates(beta, most):
-    """Hot rows give a key one at most: total variation at 1000 tokens and 16 directions, two to three times less."""
+    """Sharp rows give a key one at most: total variation at 1000 tokens and 16 directions, two to three times less."""
     couplings = np.full(16, beta / 4)
     _, keys, weights = attention(couplings, 0.0, np.random.default_rng(13), 1000)
     columns, channel = weights.mean(axis=0), Channel(couplings)
@@ -242,7 +243,7 @@ def test_rows_are_quick_and_lose_nothing(monkeypatch):
     calls = []
     monkeypatch.setattr(rows, "transforms", lambda *each: calls.append(each) or transforms(*each))
     Channel([0.5, 0.2]).rows(1501)
-    assert 0 < len(calls) < 60  # half a millisecond each; hot rows' table, which costs ten times as much, is not made
+    assert 0 < len(calls) < 60  # half a millisecond each; sharp rows' table, which costs ten times as much, is not made
     made = len(calls)
     Channel([0.5, 0.2]).rows(977)
     assert len(calls) == made  # other numbers of keys share what depends on the spread alone
@@ -359,7 +360,7 @@ def test_shares_sum_to_one_before_they_are_made_to(beta, tokens, monkeypatch):
         logs.append(popularity.saturated(*forms))
         return logs[-1]
 
-    monkeypatch.setattr("bulkedge.heads.channel.saturated", listened)
+    monkeypatch.setattr("bulkedge.heads.channel.channel.saturated", listened)
     keys = np.random.default_rng(tokens).standard_normal((3, tokens, 8))
     shares = Channel(np.full((3, 8), beta / np.sqrt(8))).popularity(keys)
     assert np.all(shares > 0)

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from bulkedge.errors import DomainError
-from bulkedge.heads import Channel, moments
-from bulkedge.heads.popularity import forms
-from bulkedge.heads.rows import mean_rows
+from bulkedge.heads import Channel
+from bulkedge.heads.channel import moments
+from bulkedge.heads.channel.popularity import forms
+from bulkedge.heads.channel.rows import mean_rows
+from bulkedge.support.errors import DomainError
 
 HEADS, TOKENS, DIM = 3, 120, 6
-KINDS = ("plain", "mean", "cold", "hot", "stretched", "few tokens", "one query", "one key", "a dead head")
+KINDS = ("plain", "mean", "cold", "sharp", "stretched", "few tokens", "one query", "one key", "a dead head")
 
 
 def head(kind, seed):
@@ -28,7 +29,7 @@ def head(kind, seed):
         k = np.repeat(k[:, :1], TOKENS, axis=1)
     if kind == "a dead head":
         q[1] = 0.0
-    scale = {"cold": 1e-4, "hot": 5.0}.get(kind, 1.0)
+    scale = {"cold": 1e-4, "sharp": 5.0}.get(kind, 1.0)
     return q, scale * k + 3.0
 
 
@@ -75,7 +76,7 @@ def test_no_decomposition_is_needed(kind, seed, monkeypatch):
     exact = [by_eigenvalues(*each, 0.7) for each in zip(q, k, strict=True)]
     for library in libraries():
         with monkeypatch.context() as patch:
-            patch.setattr("bulkedge.heads.channel.coupled", refused)
+            patch.setattr("bulkedge.heads.channel.channel.coupled", refused)
             channel = Channel.from_qk(library(q), library(k), 0.7)
             channel.popularity(library(k))
             found = np.asarray(forms(library(k), channel._maps))

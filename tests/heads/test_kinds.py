@@ -6,9 +6,9 @@ import numpy as np
 import planted
 import pytest
 
-from bulkedge.errors import DomainError
-from bulkedge.heads.kinds import KINDS, NEEDED, idle, kinds_of
-from bulkedge.heads.measures import measured
+from bulkedge.heads.measures.kinds import KINDS, NEEDED, idle, kinds_of
+from bulkedge.heads.measures.measures import measured
+from bulkedge.support.errors import DomainError
 
 NAMES = tuple(kind.name for kind in KINDS)
 PLANTED = {

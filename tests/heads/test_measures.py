@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from bulkedge.heads.measures import COMPARED, LEVELS, MEASURES, MOST_SINKS, compared, measured
-from bulkedge.heads.sight import FEWEST, NEAR, Sight
+from bulkedge.heads.measures.measures import COMPARED, LEVELS, MEASURES, MOST_SINKS, compared, measured
+from bulkedge.heads.measures.sight import FEWEST, NEAR, Sight
 
 TOKENS = 40
 

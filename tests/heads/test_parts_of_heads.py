@@ -5,8 +5,8 @@ import pytest
 from numpy.polynomial import hermite_e
 
 from bulkedge.heads import Channel
-from bulkedge.heads.features import FAR, LARGEST, Expander, MultiIndices, Tokens, _factor, _hermite, _moments
-from bulkedge.heads.popularity import forms, own_maps
+from bulkedge.heads.channel.popularity import forms, own_maps
+from bulkedge.heads.law.features import FAR, LARGEST, Expander, MultiIndices, Tokens, _factor, _hermite, _moments
 
 
 def test_forms_of_popularity_by_quadrature():

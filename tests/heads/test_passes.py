@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bulkedge.heads import measures, singular
-from bulkedge.heads.measures import COMPARED, compared, measured, spread
-from bulkedge.heads.sight import Sight
+from bulkedge.heads.measures import measures
+from bulkedge.heads.measures import singular_values as singular
+from bulkedge.heads.measures.measures import COMPARED, compared, measured, spread
+from bulkedge.heads.measures.sight import Sight
 from bulkedge.spectra.operators import AttentionOperator
 
 ROWS = 30

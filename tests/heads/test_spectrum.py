@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from scipy.stats import ortho_group
 
-from bulkedge.errors import AccuracyWarning, DomainError, UnresolvedError
-from bulkedge.heads import Channel, ChannelLaw, resolvent, spectrum
-from bulkedge.heads.features import Expander, MultiIndices, Tokens
-from bulkedge.heads.resolvent import Edges, Equations, Own
-from bulkedge.heads.tabulation import Walk
+from bulkedge.heads import Channel, ChannelLaw
+from bulkedge.heads.law import channel_law as spectrum
+from bulkedge.heads.law import resolvent
+from bulkedge.heads.law.channel_cdf import Walk
+from bulkedge.heads.law.features import Expander, MultiIndices, Tokens
+from bulkedge.heads.law.resolvent import Edges, Equations, Own
 from bulkedge.laws import Unit
+from bulkedge.support.errors import AccuracyWarning, DomainError, UnresolvedError
 
 TOKENS = 200
 NARROW = 0.7 * np.array([0.68, 0.61, 0.41, 0.27, 0.14, 0.07]) / 1.07

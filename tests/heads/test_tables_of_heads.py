@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from bulkedge.errors import AccuracyWarning, DomainError, UnresolvedError
-from bulkedge.heads import ChannelLaw, resolvent, tabulation
-from bulkedge.heads.features import Tokens
-from bulkedge.heads.resolvent import Edges, Equations, Own, _accelerated
-from bulkedge.heads.tabulation import RISE, ROUGH, SETTLED, STEPS, Walk, _ascend, _fill, _moved
+from bulkedge.heads import ChannelLaw
+from bulkedge.heads.law import channel_cdf as tabulation
+from bulkedge.heads.law import resolvent
+from bulkedge.heads.law.channel_cdf import RISE, ROUGH, SETTLED, STEPS, Walk, _ascend, _fill, _moved
+from bulkedge.heads.law.features import Tokens
+from bulkedge.heads.law.resolvent import Edges, Equations, Own, _accelerated
+from bulkedge.support.errors import AccuracyWarning, DomainError, UnresolvedError
 
 
 class Linear:

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.laws.causal_terms import columns_of, intervals_for, masked, row_terms
-from bulkedge.laws.engine.along import newton, ray, turned
-from bulkedge.laws.engine.logarithmic import density
-from bulkedge.laws.engine.masked import Masked, Side, mesh
-from bulkedge.masks import prefix_mean_values
+from bulkedge.laws.attention.causal_terms import columns_of, intervals_for, masked, row_terms
+from bulkedge.laws.engine.masked.causal_continuation import newton, ray, turned
+from bulkedge.laws.engine.masked.logarithmic import density
+from bulkedge.laws.engine.masked.riccati import Masked, Side, mesh
+from bulkedge.visibility import prefix_mean_values
 
 LAW = be.CausalHeadLaw(0.8, 64, 1000, qk_norm=True)
 

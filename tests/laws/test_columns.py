@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.laws.columns import ColumnLaw, column_atoms
+from bulkedge.laws.attention.popular_keys import ColumnLaw, column_atoms
 
 
 def popularity(spread, count=600, seed=3):
@@ -98,7 +98,7 @@ def test_columns_that_are_alike_change_nothing(alike):
     ],
 )
 def test_what_is_no_popularity(given, message):
-    with pytest.raises(be.errors.DomainError, match=message):
+    with pytest.raises(be.DomainError, match=message):
         be.AttentionLaw(1.0, 0.5).with_columns(given)
 
 
@@ -127,7 +127,7 @@ def test_any_popularity_is_resolved_or_refused(kind, qk_norm):
         found = law.with_columns(drawn(kind, rng))
         try:
             mean = found.mean()
-        except be.errors.UnresolvedError:
+        except be.UnresolvedError:
             refused += 1
             continue
         assert mean == pytest.approx(found.profiled().variances.sum(), rel=1e-8)

@@ -23,7 +23,7 @@ from compositions import OPERATIONS, Composition, NotSettledError, composition, 
 
 import bulkedge as be
 from bulkedge import laws
-from bulkedge.errors import DomainError, UnresolvedError
+from bulkedge.support.errors import DomainError, UnresolvedError
 
 SLOWEST = 10.0
 """Seconds of processor time after which an answer, or an error, comes too late."""

@@ -9,7 +9,7 @@ from scipy.stats import chi2, norm, poisson
 
 import bulkedge as be
 from bulkedge.ensembles.attention import heavy_share
-from bulkedge.laws.finite_head import norm_quadrature
+from bulkedge.laws.attention.finite_head import norm_quadrature
 from bulkedge.programs.mixture import HeadMixture
 
 ROUNDING = 2e-12

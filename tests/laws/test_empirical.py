@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.errors import DomainError
-from bulkedge.laws.free import _is_point, _is_symmetric
+from bulkedge.laws.classical.free import _is_point, _is_symmetric
+from bulkedge.support.errors import DomainError
 
 
 @given(st.integers(1, 3000), st.floats(-1e3, 1e3))

@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.laws.base import Law
-from bulkedge.laws.engine.gaps import bulk_of
+from bulkedge.laws.attention.finite_head import (
+    cosine_quadrature,
+    harmonics,
+    log_coefficients,
+    log_harmonics,
+    norm_quadrature,
+)
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
-from bulkedge.laws.finite_head import cosine_quadrature, harmonics, log_coefficients, log_harmonics, norm_quadrature
+from bulkedge.laws.engine.subordination.bulk import bulk_of
+from bulkedge.laws.law import Law
 
 
 @pytest.mark.parametrize(("dim", "kappa"), [(2, 1.4), (3, 0.01), (64, 8.0), (1000, 31.0), (4096, 192.0)])

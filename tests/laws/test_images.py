@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.laws.images import Affine
+from bulkedge.laws.classical.images import Affine
 
 UNIT = be.Unit
 

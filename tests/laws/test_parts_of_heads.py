@@ -7,17 +7,11 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import lognorm
 
-from bulkedge.errors import DomainError
 from bulkedge.laws import FiniteHeadLaw
-from bulkedge.laws.causal_terms import ALIKE, LEVELS, columns_of, first_rows, intervals_for, masked, row_terms
-from bulkedge.laws.columns import column_atoms
-from bulkedge.laws.engine.along import newton, ray
-from bulkedge.laws.engine.cavity import Cavity, Graph
-from bulkedge.laws.engine.logarithmic import WIDTH, LogDensity, _deep, _deep_inverse
-from bulkedge.laws.engine.masked import Masked, Side, mesh
-from bulkedge.laws.engine.profiles import Profile
-from bulkedge.laws.log_table import LogTable
-from bulkedge.laws.token_head import (
+from bulkedge.laws.attention.causal_terms import ALIKE, LEVELS, columns_of, first_rows, intervals_for, masked, row_terms
+from bulkedge.laws.attention.log_table import LogTable
+from bulkedge.laws.attention.popular_keys import column_atoms
+from bulkedge.laws.attention.token_head import (
     Sizes,
     TokenHeadLaw,
     _couplings,
@@ -28,6 +22,12 @@ from bulkedge.laws.token_head import (
     liked,
     population,
 )
+from bulkedge.laws.engine.cavity import Cavity, Graph
+from bulkedge.laws.engine.masked.causal_continuation import newton, ray
+from bulkedge.laws.engine.masked.logarithmic import WIDTH, LogDensity, _deep, _deep_inverse
+from bulkedge.laws.engine.masked.riccati import Masked, Side, mesh
+from bulkedge.laws.engine.profiles import Profile
+from bulkedge.support.errors import DomainError
 
 # -- given tokens ------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ def oracle(strength, left, right, loss):
 @pytest.mark.parametrize(("left", "right"), [(0.9, 0.9), (0.9, 0.6), (0.5, 0.95), (0.3, 0.4)])
 def test_factors_minimise_the_loss(left, right, loss):
     expected = oracle(3.0, left, right, loss)
-    found = 3.0 * be.laws.shrinkage.factor(np.array(left**2), np.array(right**2), loss)
+    found = 3.0 * be.laws.spikes.shrinkage.factor(np.array(left**2), np.array(right**2), loss)
     assert found == pytest.approx(expected, abs=1e-6)  # the search ends at 1e-10, where the loss is flat to 1e-20
 
 
@@ -71,11 +71,11 @@ def test_shrinkage_undoes_what_spikes_do(law, loss):
     for strength in (4.0, 9.0):
         if law.unit is be.Unit.EIGEN:
             spike = law.spike(strength)
-            expected = strength * be.laws.shrinkage.factor(spike.overlap, spike.overlap, loss)
+            expected = strength * be.laws.spikes.shrinkage.factor(spike.overlap, spike.overlap, loss)
             assert law.shrink(spike.location, loss) == pytest.approx(expected, rel=1e-9)
         else:
             spike = law.singular_spike(strength)
-            expected = strength * be.laws.shrinkage.factor(spike.left_overlap, spike.right_overlap, loss)
+            expected = strength * be.laws.spikes.shrinkage.factor(spike.left_overlap, spike.right_overlap, loss)
             assert law.shrink(spike.location, loss) == pytest.approx(expected**2, rel=1e-9)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.errors import DomainError, UnitError
+from bulkedge.support.errors import DomainError, UnitError
 
 SCALES = (1.0, 1e-8, 37.0)
 PLACES = st.floats(-10, 10).map(lambda x: x if abs(x) > 1e-20 else 0.0)

@@ -7,7 +7,7 @@ from scipy.stats import kstest
 import bulkedge as be
 from bulkedge.ensembles.entries import heavy_share, tokens_for
 from bulkedge.ensembles.taylor import taylor
-from bulkedge.masks import prefix_mean_values
+from bulkedge.visibility import prefix_mean_values
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])
@@ -142,7 +142,7 @@ def test_tokens_that_are_like_each_other_are_warned_of():
     rng = np.random.default_rng(20261122)
     centres, own = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in rng.standard_normal((2, 256, 512)))
     inputs = centres[rng.integers(0, 80, 256)] + 0.1 * own
-    with pytest.warns(be.errors.RegimeWarning, match="more, or less, alike than Gaussian ones"):
+    with pytest.warns(be.RegimeWarning, match="more, or less, alike than Gaussian ones"):
         be.SoftmaxAttention(256, 32, 0.5, inputs=inputs).law()
     with pytest.raises(ValueError, match="all the same token"):
         be.SoftmaxAttention(50, 40, 0.5, inputs=np.ones((50, 3))).law()
@@ -162,7 +162,7 @@ def test_law_of_causal_attention_is_that_of_heads():
         assert isinstance(be.SoftmaxAttention(1000, 16, 0.5, mask="causal").law(), be.CausalLaw)
     with pytest.warns(be.RegimeWarning) as found:
         be.SoftmaxAttention(10_000, 64, 1.6, mask="causal").law()
-    assert any("temperature" in str(each.message) for each in found)
+    assert any("score_scale" in str(each.message) for each in found)
 
 
 def test_law_of_causal_attention():

@@ -8,7 +8,7 @@ from scipy.linalg import eigvalsh
 
 import bulkedge as be
 from bulkedge.ensembles.perron import perron
-from bulkedge.errors import RegimeWarning
+from bulkedge.support.errors import RegimeWarning
 
 SIZES = [(150, 24), (150, 300), (400, 48), (400, 700)]
 BETAS = [0.3, 0.7, 1.2, 1.8, 2.7, 5.0]

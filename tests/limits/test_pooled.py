@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import chi2
 
 import bulkedge as be
-from bulkedge.recovery.weights import self_attention_spread
+from bulkedge.ensembles.weights import self_attention_spread
 
 LENGTH = 12
 CORRELATIONS = {

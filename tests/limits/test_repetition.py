@@ -7,8 +7,8 @@ import pytest
 
 import bulkedge as be
 from bulkedge.ensembles.repetition import MOST_REPETITION, counted_bulk
-from bulkedge.errors import RegimeWarning
 from bulkedge.recovery import causal_weights, mean_weights
+from bulkedge.support.errors import RegimeWarning
 
 
 def pooled(sizes, weights, signal=0.0):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.errors import RegimeWarning
 from bulkedge.propagation.gradients import gradient_norms
 from bulkedge.propagation.isometry import tradeoff
+from bulkedge.support.errors import RegimeWarning
 
 SHAPES = [(40, 400), (40, 100), (60, 66)]
 

@@ -9,9 +9,9 @@ pytest.importorskip("transformers")
 
 from small_models import build, hidden  # noqa: E402
 
-from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.models import ablate_heads, capture  # noqa: E402
 from bulkedge.nn import patches, remove_gap, restore  # noqa: E402
+from bulkedge.support.errors import DomainError  # noqa: E402
 
 PROJECTIONS = {
     "gpt2": ("h.{}.attn", "h.{}.attn.c_proj"),

@@ -15,9 +15,9 @@ transformers = pytest.importorskip("transformers")
 from small_models import training  # noqa: E402
 
 import bulkedge as be  # noqa: E402
-from bulkedge.models.alarms import BEYOND, find_alarms  # noqa: E402
-from bulkedge.models.jumps import FIRST, find_jumps, record_factor  # noqa: E402
-from bulkedge.models.readings import NAMES  # noqa: E402
+from bulkedge.models.watching.alarms import BEYOND, find_alarms  # noqa: E402
+from bulkedge.models.watching.change_detection import FIRST, find_jumps, record_factor  # noqa: E402
+from bulkedge.models.watching.measures import NAMES  # noqa: E402
 from bulkedge.nn import apply_patch, transform  # noqa: E402
 
 
@@ -182,7 +182,7 @@ def test_planted_sinks_and_copies_are_alarms():
 
 def trained(model, windows, rate, every, steps, fault=None):  # noqa: PLR0913, PLR0917 - as a script has them
     """Alarms above notes of a run of Adam, without those of frozen heads; ``fault`` is put in for two readings more."""
-    from bulkedge.studies.heads.watch import loss_of
+    from bulkedge.lab.studies.heads.watch import loss_of
 
     adam = torch.optim.Adam(model.parameters(), lr=rate)
     with be.watch(model.train(), every=every) as watched, ExitStack() as stack:
@@ -200,7 +200,7 @@ def trained(model, windows, rate, every, steps, fault=None):  # noqa: PLR0913, P
 
 @pytest.mark.parametrize("steps", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_healthy_steps_are_silent(steps):
-    from bulkedge.studies.heads import watch as study
+    from bulkedge.lab.studies.heads import watch as study
 
     tokens, batch = (128, 4) if steps > 100 else (48, 2)
     generator = torch.Generator().manual_seed(30)
@@ -210,8 +210,8 @@ def test_healthy_steps_are_silent(steps):
 
 @pytest.mark.slow
 def test_faults_in_the_training_of_a_trained_decoder_are_found():
+    from bulkedge.lab.studies.heads import watch as study
     from bulkedge.models import default_model
-    from bulkedge.studies.heads import watch as study
 
     @transform("sink of a head")
     def sink(call, parameters):

@@ -12,11 +12,11 @@ transformers = pytest.importorskip("transformers")
 
 from scipy import stats  # noqa: E402
 
-from bulkedge.heads.measures import measured, spread  # noqa: E402
+from bulkedge.heads.measures.measures import measured, spread  # noqa: E402
 from bulkedge.models import stream  # noqa: E402
-from bulkedge.models.fresh import COORDINATE, TESTED, draw_fresh  # noqa: E402
-from bulkedge.models.scores import for_heads  # noqa: E402
-from bulkedge.models.surprise import beside, p_values  # noqa: E402
+from bulkedge.models.hooks.scores import for_heads  # noqa: E402
+from bulkedge.models.scanning.p_values import beside, p_values  # noqa: E402
+from bulkedge.models.scanning.random_heads import COORDINATE, TESTED, draw_fresh  # noqa: E402
 
 TOKENS, WORDS = 96, 300
 BETAS = (0.5, 1.0, 2.0, 3.0)
@@ -55,7 +55,7 @@ def t5():
 
 
 def gemma2():
-    """Its scores are capped at what the hottest heads are tempered to, and one of its layers has a window."""
+    """Its scores are capped at what the sharpest heads are tempered to, and one of its layers has a window."""
     cap = {"attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 16, "head_dim": 16, "sliding_window": 48}
     return transformers.Gemma2Model(transformers.Gemma2Config(**SMALL, **cap, num_key_value_heads=2, vocab_size=WORDS))
 

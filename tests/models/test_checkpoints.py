@@ -9,8 +9,8 @@ from checkpoint_files import LLAMA, write_config, write_llama, write_shards, wri
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bulkedge.errors import BulkedgeError, DomainError, MissingPackageError, StoreError
-from bulkedge.models.checkpoints import open_checkpoint
+from bulkedge.models.loading.checkpoints import open_checkpoint
+from bulkedge.support.errors import BulkedgeError, DomainError, MissingPackageError, StoreError
 
 PARTS = [(slice(None), slice(None)), (slice(2, 5), slice(None)), (slice(None), slice(1, 4)), (slice(0, 1), slice(3, 4))]
 
@@ -117,7 +117,7 @@ def test_pickles_are_not_run(folder, monkeypatch):
     with pytest.raises(StoreError, match="cannot be read without running code"):
         open_checkpoint(folder)
     assert not (folder / "run").exists()
-    monkeypatch.setattr("bulkedge.errors.find_spec", lambda name: None)
+    monkeypatch.setattr("bulkedge.support.errors.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match="needs torch"):
         open_checkpoint(folder)
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.errors import BulkedgeError, DomainError, MissingPackageError
 from bulkedge.models import scan_weights
-from bulkedge.models.random_heads import LEVEL
+from bulkedge.models.circuits.random_circuits import LEVEL
+from bulkedge.support.errors import BulkedgeError, DomainError, MissingPackageError
 
 
 def test_an_unknown_layout_is_refused_with_its_names(tmp_path):
@@ -142,6 +142,6 @@ def test_results_are_read_by_other_programs(tmp_path, monkeypatch):
     assert said["records"] == found.records()
     if find_spec("pandas"):
         assert found.table.to_dict("records") == found.records()
-    monkeypatch.setattr("bulkedge.errors.find_spec", lambda name: None)
+    monkeypatch.setattr("bulkedge.support.errors.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match="pip install pandas"):
         _ = found.table

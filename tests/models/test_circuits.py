@@ -11,11 +11,12 @@ import pytest
 from checkpoint_files import LLAMA, STEM, dense, llama_layer, write_config, write_llama, write_shards, write_tensors
 
 import bulkedge as be
-from bulkedge.errors import DomainError
-from bulkedge.models import MODELS, circuits, scan_weights
-from bulkedge.models.checkpoints import Checkpoint
-from bulkedge.models.random_heads import LEVEL, RandomHead
-from bulkedge.progress import listening
+from bulkedge.models import MODELS, scan_weights
+from bulkedge.models.circuits import circuits
+from bulkedge.models.circuits.random_circuits import LEVEL, RandomHead
+from bulkedge.models.loading.checkpoints import Checkpoint
+from bulkedge.support.errors import DomainError
+from bulkedge.support.progress import listening
 
 MEASURED = (
     "frobenius", "stable_rank", "largest", "edge", "largest_over_edge", "p_largest", "spikes", "signal_energy",

@@ -6,9 +6,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from bulkedge.errors import DomainError, MissingPackageError  # noqa: E402
-from bulkedge.models import TEXTS, default, default_model, held_out_loss, load_model, probe, sample_text  # noqa: E402
-from bulkedge.progress import listening  # noqa: E402
+from bulkedge.models import TEXTS, default_model, held_out_loss, load_model, probe, sample_text
+from bulkedge.models.loading import default  # noqa: E402
+from bulkedge.support.errors import DomainError, MissingPackageError  # noqa: E402
+from bulkedge.support.progress import listening  # noqa: E402
 
 
 def same(one, other):
@@ -102,7 +103,7 @@ def test_domains(wrong):
 
 
 def test_missing_packages(monkeypatch):
-    monkeypatch.setattr("bulkedge.errors.find_spec", lambda name: None)
+    monkeypatch.setattr("bulkedge.support.errors.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match=r"bulkedge\[torch\]"):
         default_model()
 

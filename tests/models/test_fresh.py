@@ -9,14 +9,14 @@ transformers = pytest.importorskip("transformers")
 from scipy import stats  # noqa: E402
 from small_models import build, hidden  # noqa: E402
 
-from bulkedge.errors import DomainError  # noqa: E402
-from bulkedge.heads.measures import LEVELS, measured, spread  # noqa: E402
-from bulkedge.models import fresh as room  # noqa: E402
-from bulkedge.models import scores as portions  # noqa: E402
+from bulkedge.heads.measures.measures import LEVELS, measured, spread  # noqa: E402
 from bulkedge.models import stream  # noqa: E402
-from bulkedge.models.fresh import FreshHeads, draw_fresh, fresh_weights, interpolated, spectral_distance  # noqa: E402
-from bulkedge.models.scores import for_heads  # noqa: E402
-from bulkedge.models.surprise import benjamini_hochberg, beside, p_values  # noqa: E402
+from bulkedge.models.hooks import scores as portions  # noqa: E402
+from bulkedge.models.hooks.scores import for_heads  # noqa: E402
+from bulkedge.models.scanning import random_heads as room  # noqa: E402
+from bulkedge.models.scanning.p_values import benjamini_hochberg, beside, p_values  # noqa: E402
+from bulkedge.models.scanning.random_heads import FreshHeads, draw_fresh, fresh_weights, interpolated, spectral_distance  # noqa: E402
+from bulkedge.support.errors import DomainError  # noqa: E402
 
 
 def generator(seed=0):
@@ -143,8 +143,8 @@ def test_every_draw_has_a_middle_of_its_own(betas):
     assert (np.diff(middle) > 0).all()
     assert (low < middle).all()
     assert (middle < high).all()
-    assert low[0] <= np.clip(min(betas), room.COLDEST, None)
-    assert high[0] >= np.clip(max(betas), None, room.HOTTEST)
+    assert low[0] <= np.clip(min(betas), room.FLATTEST, None)
+    assert high[0] >= np.clip(max(betas), None, room.SHARPEST)
 
 
 @pytest.mark.parametrize("at_once", [1, 2**20])

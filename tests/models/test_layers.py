@@ -13,9 +13,9 @@ from small_models import MODELS, SMALL, UNFUSED, build, hidden, padded  # noqa: 
 from torch.nn.attention.flex_attention import create_block_mask  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 
-from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.models import capture, stream, watch  # noqa: E402
 from bulkedge.nn import apply_patch, patches, remove_gap, transform  # noqa: E402
+from bulkedge.support.errors import DomainError  # noqa: E402
 
 
 def eager(model, inputs):
@@ -151,9 +151,9 @@ def readings(model, inputs):
 
 
 def test_a_kernel_that_computes_something_else_is_noticed(monkeypatch):
-    registered(monkeypatch, "hot", dense(from_padding, 1.01), masking_utils.flash_attention_mask)
+    registered(monkeypatch, "sharp", dense(from_padding, 1.01), masking_utils.flash_attention_mask)
     model, inputs = build("llama")
-    model.set_attn_implementation("hot")
+    model.set_attn_implementation("sharp")
     with pytest.raises(DomainError, match=r"layers.0.self_attn: LlamaAttention computes something else"):
         capture(model, **inputs)
 

@@ -15,7 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bulkedge.models import circuits, scan_weights  # noqa: E402
+from bulkedge.models import scan_weights
+from bulkedge.models.circuits import circuits  # noqa: E402
 
 WIDTH, HEADS, DIM = 24, 4, 6
 BASIC = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": 2, "intermediate_size": 16}

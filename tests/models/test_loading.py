@@ -14,8 +14,9 @@ transformers = pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from bulkedge.errors import BulkedgeError, DomainError, MissingPackageError, StoreError  # noqa: E402
-from bulkedge.models import load_model, loading  # noqa: E402
+from bulkedge.models import load_model
+from bulkedge.models.loading import loader as loading  # noqa: E402
+from bulkedge.support.errors import BulkedgeError, DomainError, MissingPackageError, StoreError  # noqa: E402
 
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 8}
 INPUTS = {"input_ids": torch.arange(6)[None]}
@@ -76,7 +77,7 @@ def test_a_folder_gives_the_model_that_was_saved(tmp_path, build, cls, expected)
 
 
 def test_a_tokenizer_comes_with_its_folder(tmp_path):
-    from bulkedge.models.default import letters
+    from bulkedge.models.loading.default import letters
 
     saved(gpt2(), tmp_path)
     letters().save_pretrained(tmp_path)
@@ -255,7 +256,7 @@ def test_a_hub_id_without_network_says_so(tmp_path):
         "def connect(*_): raise SystemExit('a connection was opened')\n"
         "socket.socket.connect = socket.getaddrinfo = connect\n"
         "from bulkedge.models import load_model\n"
-        "from bulkedge.errors import StoreError\n"
+        "from bulkedge.support.errors import StoreError\n"
         "try:\n    load_model('no-such-organisation/no-such-model')\n"
         "except StoreError as error:\n    print(error)\n"
     )
@@ -266,7 +267,7 @@ def test_a_hub_id_without_network_says_so(tmp_path):
 
 def test_nothing_heavy_is_imported_before_it_is_used():
     loaded = "{'torch', 'transformers'} & {*sys.modules}"
-    program = f"import sys, bulkedge.models.loading, bulkedge.models.default\nassert not {loaded}"
+    program = f"import sys, bulkedge.models.loading.loader, bulkedge.models.loading.default\nassert not {loaded}"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
@@ -280,7 +281,7 @@ def test_names_and_nothing(monkeypatch):
 
 
 def without(monkeypatch, *packages):
-    monkeypatch.setattr("bulkedge.errors.find_spec", lambda name: None if name in packages else object())
+    monkeypatch.setattr("bulkedge.support.errors.find_spec", lambda name: None if name in packages else object())
 
 
 def test_missing_packages_are_named(monkeypatch, tmp_path):

@@ -11,15 +11,16 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 import bulkedge as be  # noqa: E402
-from bulkedge.errors import RegimeWarning  # noqa: E402
-from bulkedge.heads import singular  # noqa: E402
-from bulkedge.heads.measures import MEASURES  # noqa: E402
-from bulkedge.masks import FullMask, WindowMask  # noqa: E402
-from bulkedge.models import capture, scores, stream  # noqa: E402
-from bulkedge.models.fresh import TESTED, draw_fresh  # noqa: E402
-from bulkedge.progress import listening  # noqa: E402
+from bulkedge.heads.measures import singular_values as singular  # noqa: E402
+from bulkedge.heads.measures.measures import MEASURES  # noqa: E402
+from bulkedge.models import capture, stream
+from bulkedge.models.hooks import scores  # noqa: E402
+from bulkedge.models.scanning.random_heads import TESTED, draw_fresh  # noqa: E402
 from bulkedge.spectra import krylov  # noqa: E402
 from bulkedge.spectra.operators import rows  # noqa: E402
+from bulkedge.support.errors import RegimeWarning  # noqa: E402
+from bulkedge.support.progress import listening  # noqa: E402
+from bulkedge.visibility import FullMask, WindowMask  # noqa: E402
 
 ESTIMATED = {"stable_rank", "effective_rank", "entropy_error", "spectrum_error", "spectrum_floor", "s1", "gap"}
 """What products tell; all else is a sum over rows."""

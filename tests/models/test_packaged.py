@@ -4,8 +4,9 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from bulkedge.errors import DomainError, MissingPackageError
-from bulkedge.models import TEXTS, packaged, packaged_model, sample_text
+from bulkedge.models import TEXTS, packaged_model, sample_text
+from bulkedge.models.loading import packaged
+from bulkedge.support.errors import DomainError, MissingPackageError
 
 
 def test_a_missing_package_says_how_to_get_it(monkeypatch):

@@ -11,12 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scans import LEVELS, made_up_scan
 
-from bulkedge.errors import DomainError
-from bulkedge.heads.measures import MEASURES
-from bulkedge.models.fresh import TESTED
-from bulkedge.models.glossary import COLUMNS, GROUPS, KINDS, canonical, describe, kind_of
-from bulkedge.models.packing import alike, checked, digits, embedded, kinds, numbers, over_texts, packed, pictures
-from bulkedge.models.predicted import PREDICTED
+from bulkedge.heads.measures.measures import MEASURES
+from bulkedge.models.scanning.glossary import COLUMNS, GROUPS, KINDS, canonical, describe, kind_of
+from bulkedge.models.scanning.page_json import (
+    alike,
+    checked,
+    digits,
+    embedded,
+    kinds,
+    numbers,
+    over_texts,
+    packed,
+    pictures,
+)
+from bulkedge.models.scanning.predicted import PREDICTED
+from bulkedge.models.scanning.random_heads import TESTED
+from bulkedge.support.errors import DomainError
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -76,8 +86,8 @@ def test_every_number_of_a_scan_is_carried(texts):
         if name == "sink_position":
             found = np.nan_to_num(found, nan=-1)
         np.testing.assert_allclose(found, expected, rtol=5.001e-4, err_msg=name)
-    for factor, column in zip((2, 8, 32), data["temperature"].values.T, strict=True):
-        np.testing.assert_allclose(carried["values"][f"temperature_{factor}"], column, rtol=5.001e-4)
+    for factor, column in zip((2, 8, 32), data["score_scale"].values.T, strict=True):
+        np.testing.assert_allclose(carried["values"][f"score_scale_{factor}"], column, rtol=5.001e-4)
     for name, text in carried["bands"].items():
         found = np.frombuffer(base64.b64decode(text), dtype="<f4").reshape(6, len(LEVELS))
         np.testing.assert_allclose(found, np.median(data[name].values, axis=0), rtol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scans import made_up_scan
 
-from bulkedge.models.page import scan_page
+from bulkedge.models.scanning.page import scan_page
 
 NASTY = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'&\u2028\u202eevil\ud800🦖"
 BEYOND = """[...document.querySelectorAll("main *")].filter(each =>

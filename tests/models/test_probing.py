@@ -10,9 +10,11 @@ transformers = pytest.importorskip("transformers")
 
 from small_models import build  # noqa: E402
 
-from bulkedge.errors import DomainError  # noqa: E402
-from bulkedge.models import default, ordinary_tokens, probe, probing  # noqa: E402
-from bulkedge.models.layers import Layer  # noqa: E402
+from bulkedge.models import ordinary_tokens, probe
+from bulkedge.models.hooks.capture import Layer  # noqa: E402
+from bulkedge.models.loading import default
+from bulkedge.models.scanning import probing  # noqa: E402
+from bulkedge.support.errors import DomainError  # noqa: E402
 
 LARGE = 60.0
 """A score beside which others have no weight."""

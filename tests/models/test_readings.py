@@ -11,11 +11,11 @@ transformers = pytest.importorskip("transformers")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import bulkedge as be  # noqa: E402
+from bulkedge.heads.softmax import gibbs_of_gaussians, softmax_of_gaussians  # noqa: E402
 from bulkedge.models import default_model, packaged_model, sample_text  # noqa: E402
-from bulkedge.models.readings import NAMES, Inputs, readings  # noqa: E402
-from bulkedge.models.tabulated import gaussian_rows  # noqa: E402
-from bulkedge.models.visible import BLOCKS, NEAR, SHORTEST, Visible  # noqa: E402
-from bulkedge.propagation.softmax import gibbs_of_gaussians, softmax_of_gaussians  # noqa: E402
+from bulkedge.models.hooks.visible import BLOCKS, NEAR, SHORTEST, Visible  # noqa: E402
+from bulkedge.models.watching.gaussian_rows import gaussian_rows  # noqa: E402
+from bulkedge.models.watching.measures import NAMES, Inputs, readings  # noqa: E402
 
 
 class Counter(TorchDispatchMode):
@@ -144,8 +144,8 @@ def test_rows_in_parts_are_the_same(name, monkeypatch):
     query, key = torch.randn(2, 4, 200, 8), torch.randn(2, 2, 200, 8)
     visible, _ = among(name, 200)
     whole = one(query, key, 0.5, visible, 24)
-    monkeypatch.setattr("bulkedge.models.blocks.LARGEST", 3 * NEAR * query[..., :1, :].numel())
-    monkeypatch.setattr("bulkedge.models.visible.SOME", 17 * 400)
+    monkeypatch.setattr("bulkedge.models.watching.moment_entropy.LARGEST", 3 * NEAR * query[..., :1, :].numel())
+    monkeypatch.setattr("bulkedge.models.hooks.visible.SOME", 17 * 400)
     for reading, expected in one(query, key, 0.5, visible, 24).items():
         torch.testing.assert_close(whole[reading], expected, rtol=1e-4, atol=1e-5)
 

@@ -12,11 +12,11 @@ transformers = pytest.importorskip("transformers")
 from small_models import MODELS, UNFUSED, build, hidden  # noqa: E402
 
 import bulkedge as be  # noqa: E402
-from bulkedge.errors import DomainError, RegimeWarning, StoreError  # noqa: E402
-from bulkedge.heads.measures import MEASURES, measured  # noqa: E402
+from bulkedge.heads.measures.measures import MEASURES, measured  # noqa: E402
 from bulkedge.models import capture  # noqa: E402
-from bulkedge.models.fresh import TESTED  # noqa: E402
-from bulkedge.models.sequences import sequences  # noqa: E402
+from bulkedge.models.loading.sequences import sequences  # noqa: E402
+from bulkedge.models.scanning.random_heads import TESTED  # noqa: E402
+from bulkedge.support.errors import DomainError, RegimeWarning, StoreError  # noqa: E402
 
 IDS = torch.arange(48)[None] % 13
 
@@ -119,7 +119,7 @@ def test_the_table_has_a_row_a_head(found):
     assert len(table) == 12
     assert table["beta"].tolist() == np.median(found.data["beta"], axis=0).tolist()
     assert set(table["offset"]) <= set(np.unique(found.data["offset"]))
-    assert {"temperature_8", "kind", "q", "induction"} <= set(table.columns)
+    assert {"score_scale_8", "kind", "q", "induction"} <= set(table.columns)
 
 
 def test_saved_and_loaded(found, tmp_path):

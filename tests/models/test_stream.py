@@ -7,9 +7,9 @@ transformers = pytest.importorskip("transformers")
 
 from small_models import SMALL, build, checkpoint_activations, hidden  # noqa: E402
 
-from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.models import capture, stream, watch  # noqa: E402
 from bulkedge.nn import GapFreeAttention, patches  # noqa: E402
+from bulkedge.support.errors import DomainError  # noqa: E402
 
 IDS = torch.arange(20)[None] % 11
 

@@ -13,11 +13,11 @@ transformers = pytest.importorskip("transformers")
 from small_models import MODELS, UNFUSED, build, checkpoint_activations, padded, training  # noqa: E402
 
 import bulkedge as be  # noqa: E402
-from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.models import capture  # noqa: E402
-from bulkedge.models.listening import _listeners  # noqa: E402
-from bulkedge.models.readings import NAMES, UNCAPPED, readings  # noqa: E402
+from bulkedge.models.hooks.attention_hooks import _listeners  # noqa: E402
+from bulkedge.models.watching.measures import NAMES, UNCAPPED, readings  # noqa: E402
 from bulkedge.nn import apply_patch, patches, transform  # noqa: E402
+from bulkedge.support.errors import DomainError  # noqa: E402
 
 
 def read(model, inputs, **wanted):
@@ -239,7 +239,7 @@ def test_the_host_waits_for_nothing(monkeypatch):
                 shown.append(plain(*arguments))
             return shown[-1]
 
-        monkeypatch.setattr("bulkedge.models.watching.readings", strict)
+        monkeypatch.setattr("bulkedge.models.watching.watcher.readings", strict)
         model(**inputs)
     assert [each.shape[1] for each in shown] == [3]  # all layers together
     assert watched.data.sizes["layer"] == 3

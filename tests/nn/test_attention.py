@@ -7,9 +7,9 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention as plain  # noqa: E402
 
-from bulkedge.masks import Mask  # noqa: E402
 from bulkedge.nn.attention import gap_free_attention, shaped_attention  # noqa: E402
 from bulkedge.nn.sums import CHUNK, _chunked_sums, running_sums  # noqa: E402
+from bulkedge.visibility import Mask  # noqa: E402
 
 SINGLE = 1e-6
 """Absolute error in single precision: outputs are of order one, and sums of a few hundred terms round to 1e-7."""

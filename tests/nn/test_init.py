@@ -8,10 +8,10 @@ from scipy.special import roots_genlaguerre
 
 torch = pytest.importorskip("torch")
 
-from bulkedge.masks import Mask  # noqa: E402
 from bulkedge.nn import GapFreeAttention, attended_power  # noqa: E402
 from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std  # noqa: E402
 from bulkedge.nn.power import _powers  # noqa: E402
+from bulkedge.visibility import Mask  # noqa: E402
 
 
 def within(values, predicted, bias=0.0):

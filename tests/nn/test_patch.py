@@ -113,7 +113,7 @@ def test_padding_masks_of_encoders_are_seen_to_have_one_mean(monkeypatch):
         strides.append(mask.stride(-2))
         return shaped_attention(query, key, value, mask, *rest, **coefficients)
 
-    monkeypatch.setattr("bulkedge.nn.interface.shaped_attention", spy)
+    monkeypatch.setattr("bulkedge.nn.patching.interface.shaped_attention", spy)
     with remove_gap(model):
         hidden(model, padded(inputs, "right"))
     assert strides == [0, 0, 0]

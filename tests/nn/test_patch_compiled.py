@@ -14,7 +14,8 @@ transformers = pytest.importorskip("transformers")
 from small_models import SMALL  # noqa: E402
 
 from bulkedge import nn  # noqa: E402
-from bulkedge.nn import fused, interface, native  # noqa: E402
+from bulkedge.nn import fused, native
+from bulkedge.nn.patching import interface  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),  # by torch itself
@@ -255,7 +256,7 @@ def test_a_compiled_model_notices_its_patches():
     plain = outputs()
     with nn.remove_gap(model):
         free = outputs()
-        with nn.temper(model, [[1.0, 1.5, 2.0, 2.5]]):
+        with nn.scale_scores(model, [[1.0, 1.5, 2.0, 2.5]]):
             sharp = outputs()
         assert torch.equal(outputs(), free)
     assert torch.equal(outputs(), plain)

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from small_models import SMALL, build  # noqa: E402
 
-from bulkedge.errors import DomainError  # noqa: E402
 from bulkedge.nn import patches, remove_gap, restore_gap  # noqa: E402
+from bulkedge.support.errors import DomainError  # noqa: E402
 
 CLOSE = {"atol": 1e-10, "rtol": 0}
 """Numbers of order one in double precision; rotary angles are rounded to single precision, but alike in both."""

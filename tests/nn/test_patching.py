@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 from small_models import MODELS, SMALL, build, hidden  # noqa: E402
 
 from bulkedge import nn  # noqa: E402
-from bulkedge.nn import interface  # noqa: E402
+from bulkedge.nn.patching import interface  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import bulkedge as be  # noqa: E402
+from bulkedge.heads.softmax import moments_of_weights  # noqa: E402
 from bulkedge.nn import GapFreeAttention, initial_scales, initialise  # noqa: E402
-from bulkedge.propagation.softmax import moments_of_weights  # noqa: E402
 
 WIDTH, HEAD_DIM, DEPTH = 64, 16, 6
 

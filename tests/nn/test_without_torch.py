@@ -26,7 +26,9 @@ def python(code):
 
 @pytest.mark.always
 def test_the_package_does_not_import_torch():
-    done = python("import sys, bulkedge, bulkedge.studies.base as base; base.studies(); print('torch' in sys.modules)")
+    done = python(
+        "import sys, bulkedge, bulkedge.lab.studies.base as base; base.studies(); print('torch' in sys.modules)"
+    )
     assert done.stdout == "False\n", done.stderr
 
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import bulkedge as be
-from bulkedge.studies.claims import Claim, Rival
+from bulkedge.lab.studies.claims import Claim, Rival
 
 mpl.use("Agg")
 LAWS = {

@@ -6,10 +6,10 @@ from scipy.optimize import brentq
 from scipy.sparse import csr_array
 from scipy.special import ndtr
 
+from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences, pool
 from bulkedge.laws import MarchenkoPastur
 from bulkedge.recovery.classifier import LabelledSequences, LabelledSigns, RidgeClassifier, prefix_majority
-from bulkedge.recovery.correlations import prefix_correlation
 from bulkedge.recovery.learned import learned_weights, ridge_coefficients
 
 LENGTH, PREFIX = 9, 3

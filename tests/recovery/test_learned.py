@@ -5,13 +5,13 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.special import softmax
 
+from bulkedge.ensembles.weights import pool
 from bulkedge.recovery.learned import (
     learned_weights,
     ridge_coefficients,
     ridge_loss,
     through_softmax,
 )
-from bulkedge.recovery.weights import pool
 
 
 def problem(seed, vocab=30, dim=6, samples=80, length=4):

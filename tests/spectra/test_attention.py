@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.masks import softmax
+from bulkedge.visibility import softmax
 
 RNG = np.random.default_rng(11)
 SCORES = RNG.standard_normal((2, 40, 40))

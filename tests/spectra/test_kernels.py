@@ -3,7 +3,7 @@
 from interpreted import interpret, needs_triton
 
 PROGRAM = """
-from bulkedge.masks import Mask, softmax
+from bulkedge.visibility import Mask, softmax
 from bulkedge.spectra.operators import tiles
 
 tiles.OWN, tiles.OTHER = 32, 16

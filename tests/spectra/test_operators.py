@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 import bulkedge as be
-from bulkedge.masks import softmax
 from bulkedge.spectra.operators import (
     AttentionOperator,
     Gram,
@@ -22,6 +21,7 @@ from bulkedge.spectra.operators import (
     Product,
 )
 from bulkedge.spectra.operators.means import hidden, sums_before
+from bulkedge.visibility import softmax
 
 torch = pytest.importorskip("torch")
 
@@ -52,7 +52,7 @@ def attention(mask, backend="rows", dtype="float64", library="numpy", batch=(), 
     square = not isinstance(mask, str) or mask != "full"
     query, key = heads(ROWS, ROWS if square else KEYS, batch, size)
     query, key = query.astype(dtype), key.astype(dtype)
-    visible = be.masks.mask_for(mask, ROWS).visible() if square else None
+    visible = be.visibility.mask_for(mask, ROWS).visible() if square else None
     matrix = softmax(0.7 * query.astype(float) @ key.astype(float).swapaxes(-1, -2), visible)
     if library == "torch":
         query, key = torch.tensor(query), torch.tensor(key)

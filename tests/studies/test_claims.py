@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bulkedge.errors import DomainError
-from bulkedge.estimates import Estimate
-from bulkedge.studies.claims import AGREEMENT, EXCLUSION, Claim, Rival, average, share
+from bulkedge.lab.studies.claims import AGREEMENT, EXCLUSION, Claim, Rival, average, share
+from bulkedge.support.errors import DomainError
+from bulkedge.support.estimates import Estimate
 
 FAR = Rival("far away", 1e6)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bulkedge.studies.width.depth import correlations
+from bulkedge.lab.studies.width.depth import correlations
 
 
 def test_correlations_are_those_of_numpy():

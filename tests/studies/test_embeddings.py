@@ -2,8 +2,8 @@
 
 import pytest
 
-from bulkedge.models import weights
-from bulkedge.studies.recovery.embeddings import Embeddings
+from bulkedge.lab.studies.recovery.embeddings import Embeddings
+from bulkedge.models.loading import tables as weights
 
 
 def test_missing_tables_are_named(monkeypatch):

@@ -7,13 +7,13 @@ from scipy.special import airy
 from scipy.stats import poisson
 
 from bulkedge.ensembles.taylor import taylor
+from bulkedge.lab.studies.equivalence.bulk import BEYOND_EDGE
+from bulkedge.lab.studies.equivalence.coefficients import crossing
+from bulkedge.lab.studies.equivalence.items import ITEMS
+from bulkedge.lab.studies.equivalence.normaliser import mean_square
+from bulkedge.lab.studies.equivalence.taylor import degree_reached
+from bulkedge.lab.studies.equivalence.threshold import mean_threshold
 from bulkedge.laws import AttentionLaw
-from bulkedge.studies.equivalence.bulk import BEYOND_EDGE
-from bulkedge.studies.equivalence.coefficients import crossing
-from bulkedge.studies.equivalence.items import ITEMS
-from bulkedge.studies.equivalence.normaliser import mean_square
-from bulkedge.studies.equivalence.taylor import degree_reached
-from bulkedge.studies.equivalence.threshold import mean_threshold
 
 
 @pytest.mark.parametrize("beta", [0.05, 0.3, 1.0, 2.0, 4.0])

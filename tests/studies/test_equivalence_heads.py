@@ -5,18 +5,18 @@ import pytest
 from scipy.optimize import curve_fit
 
 from bulkedge.ensembles.perron import perron
-from bulkedge.estimates import Estimate
+from bulkedge.lab.studies.equivalence import poisson
+from bulkedge.lab.studies.equivalence.causal import Causal, shifted
+from bulkedge.lab.studies.equivalence.finite_head import _floor
+from bulkedge.lab.studies.equivalence.outliers import Outliers
+from bulkedge.lab.studies.equivalence.poisson import Poisson
+from bulkedge.lab.studies.equivalence.setting import large_entries, shares
 from bulkedge.laws import FiniteHeadLaw, MarchenkoPastur, QuarterCircle, Semicircle
-from bulkedge.laws.finite_head import log_coefficients
+from bulkedge.laws.attention.finite_head import log_coefficients
 from bulkedge.laws.units import Unit
-from bulkedge.masks import Mask, prefix_mean_values, softmax
 from bulkedge.spectra import Spectrum
-from bulkedge.studies.equivalence import poisson
-from bulkedge.studies.equivalence.causal import Causal, shifted
-from bulkedge.studies.equivalence.finite_head import _floor
-from bulkedge.studies.equivalence.outliers import Outliers
-from bulkedge.studies.equivalence.poisson import Poisson
-from bulkedge.studies.equivalence.setting import large_entries, shares
+from bulkedge.support.estimates import Estimate
+from bulkedge.visibility import Mask, prefix_mean_values, softmax
 
 
 def test_the_norm_of_the_cesaro_matrix_tends_to_two():

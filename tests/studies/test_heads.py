@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from bulkedge.ensembles import SoftmaxAttention
+from bulkedge.lab.studies.heads import setting, trained
+from bulkedge.lab.studies.heads.setting import generator, squared_values
+from bulkedge.lab.studies.heads.shrinkage import loss_of
 from bulkedge.laws import MarchenkoPastur
-from bulkedge.studies.heads import setting, trained
-from bulkedge.studies.heads.setting import generator, squared_values
-from bulkedge.studies.heads.shrinkage import loss_of
 
 
 @pytest.mark.parametrize("mask", ["full", "causal"])
@@ -78,7 +78,7 @@ def test_values_of_a_trained_head_are_those_between_words_in_their_places(apart,
     ids = rng.permutation(np.concatenate([np.arange(words), rng.integers(0, words, 25)]))
     query, key = (rng.standard_normal((2, words, 5)) * np.array([[[0.5]], [[1.0]]]))[:, ids]
     query, key = query + apart * rng.standard_normal(query.shape), key + apart * rng.standard_normal(key.shape)
-    head = trained.Head("text", 1, 2, query, key, ids, np.nextafter(trained.COOL, 0), 0.5, 0.1)
+    head = trained.Head("text", 1, 2, query, key, ids, np.nextafter(trained.FLAT, 0), 0.5, 0.1)
     found = trained._measured(head)
     values = squares_of(query, key, ids)
     if not apart:
@@ -99,7 +99,7 @@ def test_values_of_a_trained_head_are_those_between_words_in_their_places(apart,
     assert there[1] == pytest.approx(means[1])
     assert all(each[2] == 1.0 and np.array_equal(each[3], ids) for each in asked)
     asked.clear()
-    hot = trained._measured(head._replace(coupling=trained.COOL))
-    assert np.isnan(hot["distance"][2]), "of a hot head the finite-head law is not asked"
+    hot = trained._measured(head._replace(coupling=trained.FLAT))
+    assert np.isnan(hot["distance"][2]), "of a sharp head the finite-head law is not asked"
     assert np.isnan(hot["predicted"][2]).all()
     assert hot["distance"][:2] == found["distance"][:2]

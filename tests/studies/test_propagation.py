@@ -5,15 +5,15 @@ import pytest
 
 import bulkedge as be
 from bulkedge.ensembles.markov import RandomMarkov, without_gap
-from bulkedge.estimates import Estimate
+from bulkedge.lab.studies.propagation.key_query import distance
+from bulkedge.lab.studies.propagation.plateau import _crossing
+from bulkedge.lab.studies.propagation.rank_collapse import fitted_slope
+from bulkedge.lab.studies.propagation.setting import gap_free_stack, mean_with_gap, rigidity
+from bulkedge.lab.studies.propagation.spectrum import edge_at, finite_share
 from bulkedge.propagation.gradients import estimated_gradient_norms
 from bulkedge.propagation.isometry import tradeoff
 from bulkedge.propagation.moments import finite_moments
-from bulkedge.studies.propagation.key_query import distance
-from bulkedge.studies.propagation.plateau import _crossing
-from bulkedge.studies.propagation.rank_collapse import fitted_slope
-from bulkedge.studies.propagation.setting import gap_free_stack, mean_with_gap, rigidity
-from bulkedge.studies.propagation.spectrum import edge_at, finite_share
+from bulkedge.support.estimates import Estimate
 
 
 def drawn_moments(tokens, width, depth, count, seed):

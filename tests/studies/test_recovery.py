@@ -8,14 +8,12 @@ import pytest
 
 import bulkedge as be
 from bulkedge.ensembles.pooled import critical_strength, spectral_alignment
-from bulkedge.errors import UnresolvedError
-from bulkedge.estimates import Estimate
-from bulkedge.recovery.weights import causal_noise, causal_signal, pool, self_attention_weights
-from bulkedge.studies.recovery.items import ITEMS
-from bulkedge.studies.recovery.layers import layer_weights, limit_weights
-from bulkedge.studies.recovery.phase_diagram import PhaseDiagram
-from bulkedge.studies.recovery.population import Population
-from bulkedge.studies.recovery.setting import (
+from bulkedge.ensembles.weights import causal_noise, causal_signal, pool, self_attention_weights
+from bulkedge.lab.studies.recovery.items import ITEMS
+from bulkedge.lab.studies.recovery.layers import layer_weights, limit_weights
+from bulkedge.lab.studies.recovery.phase_diagram import PhaseDiagram
+from bulkedge.lab.studies.recovery.population import Population
+from bulkedge.lab.studies.recovery.setting import (
     Predictions,
     correlations,
     extrapolated,
@@ -23,8 +21,10 @@ from bulkedge.studies.recovery.setting import (
     outlier_roots,
     weights_of,
 )
-from bulkedge.studies.recovery.thresholds import Thresholds
-from bulkedge.studies.recovery.uneven import UnevenRows
+from bulkedge.lab.studies.recovery.thresholds import Thresholds
+from bulkedge.lab.studies.recovery.uneven import UnevenRows
+from bulkedge.support.errors import UnresolvedError
+from bulkedge.support.estimates import Estimate
 
 RATIOS = [(0.5, 1 / 3), (0.1, 0.8), (2.0, 0.05), (0.3, 3.0)]
 

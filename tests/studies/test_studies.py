@@ -12,13 +12,13 @@ from drawn import described
 from matplotlib.figure import Figure
 from toys import Toy
 
-from bulkedge.domains import parameters
-from bulkedge.estimates import Estimate
-from bulkedge.files import replace_text
-from bulkedge.studies.base import find, ready, studies, to_install
-from bulkedge.studies.claims import Claim, Rival
-from bulkedge.studies.items import PAPERS, items, places
-from bulkedge.studies.laws.transition import Transition
+from bulkedge.lab.studies.base import find, ready, studies, to_install
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.items import PAPERS, items, places
+from bulkedge.lab.studies.laws.transition import Transition
+from bulkedge.support.domains import parameters
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.files import replace_text
 from bulkedge.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ SMALL = {
     "equivalence/taylor": {"sizes": 3, "draws": 8},
     "equivalence/threshold": {"fourfold": 2, "doublings": 2, "draws": 12},
     "equivalence/top": {"tokens": 200, "head_dim": 200, "draws": 30},
-    "heads/hot": {"tokens": 200, "betas": (3.0,), "draws": 8},
+    "heads/sharp": {"tokens": 200, "betas": (3.0,), "draws": 8},
     "heads/gap": {"tokens": 300, "draws": 40, "smallest": 64, "doublings": 2},
     "heads/popularity": {"tokens": 256},
     "heads/initialised": {"tokens": 256},
@@ -49,7 +49,7 @@ SMALL = {
     "heads/longer": {"context": 16, "steps": 40, "rate": 0.01, "decoders": 2, "sequences": 16},
     "heads/scan": {"tokens": 48, "steps": 5, "starts": 3},
     "heads/shrinkage": {"size": 160, "strengths": 3, "draws": 16},
-    "heads/temperature": {"tokens": 128, "rows": 500, "context": 32, "steps": 4, "seeds": 2},
+    "heads/score-scales": {"tokens": 128, "rows": 500, "context": 32, "steps": 4, "seeds": 2},
     "heads/trained": {"tokens": 192, "heads": 12},
     "heads/watch": {"seeds": 6, "steps": 10, "tokens": 32, "every": 1, "high": 0.3},
     "laws/bulk": {"size": 100, "draws": 6},
@@ -73,7 +73,7 @@ SMALL = {
     "recovery/bulk": {"dim": 80, "vocab": 160, "samples": 240, "draws": 30},
     "recovery/classes": {"dim": 80, "draws": 40},
     "recovery/classification": {"dim": 40, "signals": 3, "draws": 8},
-    "recovery/data-dependent": {"dim": 120, "temperatures": (2.0,), "draws": 10},
+    "recovery/data-dependent": {"dim": 120, "score_scales": (2.0,), "draws": 10},
     "recovery/embeddings": {"dim": 60, "vocab": 2000, "draws": 4},
     "recovery/finite-table": {"dim": 80, "ratios": (0.5, 2.0), "draws": 16},
     "recovery/harmonic": {"dims": (50, 100, 200), "draws": 8},
@@ -330,7 +330,7 @@ def test_places_of_tests():
     assert not is_test("tests/studies/test_studies.py::find")
     assert not is_test("tests/studies/test_studies.py::test_that_nobody_wrote")
     assert not is_test("tests/studies/test_nowhere.py::test_find")
-    assert not is_test("src/bulkedge/studies/base.py::find")
+    assert not is_test("src/bulkedge/lab/studies/base.py::find")
 
 
 def test_a_claim_without_power_refutes_no_rival():

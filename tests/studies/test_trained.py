@@ -5,8 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bulkedge.propagation import Trainability  # noqa: E402
-from bulkedge.studies.propagation.networks import (  # noqa: E402
+from bulkedge.lab.studies.propagation.networks import (  # noqa: E402
     Adam,
     Architecture,
     best,
@@ -16,10 +15,11 @@ from bulkedge.studies.propagation.networks import (  # noqa: E402
     levels,
     trained,
 )
-from bulkedge.studies.propagation.plateau import _crossing, _power  # noqa: E402
-from bulkedge.studies.propagation.real_task import SHAPES, RealTask, _decoder, _weights, manual  # noqa: E402
-from bulkedge.studies.propagation.trainability import powers  # noqa: E402
-from bulkedge.studies.propagation.training import Training  # noqa: E402
+from bulkedge.lab.studies.propagation.plateau import _crossing, _power  # noqa: E402
+from bulkedge.lab.studies.propagation.real_task import SHAPES, RealTask, _decoder, _weights, manual  # noqa: E402
+from bulkedge.lab.studies.propagation.trainability import powers  # noqa: E402
+from bulkedge.lab.studies.propagation.training import Training  # noqa: E402
+from bulkedge.propagation import Trainability  # noqa: E402
 
 
 def test_each_row_has_its_own_adam():

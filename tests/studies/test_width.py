@@ -5,15 +5,15 @@ import pytest
 import xarray as xr
 from scipy.special import ndtr
 
-from bulkedge.estimates import Estimate
+from bulkedge.lab.studies.width.activations import gap
+from bulkedge.lab.studies.width.kl_decay import NODES as POINTS
+from bulkedge.lab.studies.width.kl_decay import REACH, KlDecay, divergence, exact_divergences, gaussians, leading_order
+from bulkedge.lab.studies.width.positions import kernel_moments, rotated
+from bulkedge.lab.studies.width.sequence import Sequence, joint_limit, scaled_kernel
+from bulkedge.lab.studies.width.setting import distribution_function, excess, extrapolated, kurtosis, slope
+from bulkedge.lab.studies.width.training import Layer, Training
 from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations
-from bulkedge.studies.width.activations import gap
-from bulkedge.studies.width.kl_decay import NODES as POINTS
-from bulkedge.studies.width.kl_decay import REACH, KlDecay, divergence, exact_divergences, gaussians, leading_order
-from bulkedge.studies.width.positions import kernel_moments, rotated
-from bulkedge.studies.width.sequence import Sequence, joint_limit, scaled_kernel
-from bulkedge.studies.width.setting import distribution_function, excess, extrapolated, kurtosis, slope
-from bulkedge.studies.width.training import Layer, Training
+from bulkedge.support.estimates import Estimate
 
 
 def gaussian_data(variance, base, noise=0.0, batches=4, seed=0):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from folders import same_files
 
-from bulkedge.sweeps import open_sweep
+from bulkedge.lab.sweeps import open_sweep
 
 pytest.importorskip("distributed")
 TESTS = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ import xarray as xr
 import zarr
 from toys import Fragile, Labelled, Toy
 
-from bulkedge.sweeps import SerialExecutor, StoreError, Sweep, open_sweep, run
+from bulkedge.lab.sweeps import SerialExecutor, StoreError, Sweep, open_sweep, run
 
 SWEEPS = {
     "ragged": Sweep(Toy(), {"size": (2, 7, 4), "kind": ("normal", "uniform")}, repetitions=2),
@@ -32,7 +32,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr("bulkedge.sweeps.reading.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("bulkedge.lab.sweeps.reading.LOOK_SECONDS", 0.0)
 
 
 def flip(rng, path, _):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import Toy
 
-from bulkedge.studies.base import studies
-from bulkedge.sweeps import Sweep, parse_axis
+from bulkedge.lab.studies.base import studies
+from bulkedge.lab.sweeps import Sweep, parse_axis
 
 
 @pytest.mark.parametrize(

@@ -13,21 +13,21 @@ import pytest
 from folders import same_files
 from toys import Toy
 
-from bulkedge.sweeps import SerialExecutor, Sweep, open_sweep, run
+from bulkedge.lab.sweeps import SerialExecutor, Sweep, open_sweep, run
 
 TESTS = Path(__file__).parent.parent
 SWEEP = "Sweep(Toy(pause=0.02), {'rate': (0.5, 1.0, 1.5, 2.0), 'size': (3, 5)}, repetitions=25)"
 SCRIPT = f"""
 import sys
 from toys import Toy
-from bulkedge.sweeps import Sweep, local_processes, run
+from bulkedge.lab.sweeps import Sweep, local_processes, run
 if __name__ == "__main__":
     run({SWEEP}, sys.argv[1], local_processes(2))
 """
 FORKS = f"""
 import os, sys
 from toys import Toy
-from bulkedge.sweeps import SerialExecutor, Sweep, run
+from bulkedge.lab.sweeps import SerialExecutor, Sweep, run
 for folder in sys.stdin:
     child = os.fork()
     if not child:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from toys import Empty, Fragile, Hanging, Toy
 
-from bulkedge.progress import listening, track
-from bulkedge.sweeps import SerialExecutor, Sweep, failures, local_processes, loop, open_sweep, run
-from bulkedge.sweeps.executors import available_cores, within
+from bulkedge.lab.sweeps import SerialExecutor, Sweep, failures, local_processes, loop, open_sweep, run
+from bulkedge.lab.sweeps.executors import available_cores, within
+from bulkedge.support.progress import listening, track
 
 TESTS = Path(__file__).parent.parent
 
@@ -227,7 +227,7 @@ SCRIPT = """
     import sys
     from concurrent.futures import ProcessPoolExecutor
     from toys import Hanging
-    from bulkedge.sweeps import Sweep, local_processes, run
+    from bulkedge.lab.sweeps import Sweep, local_processes, run
     if __name__ == "__main__":
         with {pool} as pool:
             run(Sweep(Hanging(), {{"place": (0, 1)}}), sys.argv[1], pool)

@@ -13,7 +13,7 @@ import pytest
 from folders import same_files
 from toys import Fragile, Labelled, Toy
 
-from bulkedge.sweeps import SerialExecutor, StoreError, Sweep, failures, local_processes, open_sweep, run
+from bulkedge.lab.sweeps import SerialExecutor, StoreError, Sweep, failures, local_processes, open_sweep, run
 
 SWEEP = Sweep(Toy(), {"rate": (0.5, 1.0, 2.0), "kind": ("normal", "uniform")}, repetitions=2)
 
@@ -78,7 +78,7 @@ def test_a_store_of_another_sweep_is_refused(serial, other, message):
 
 
 def test_a_store_of_another_version_is_refused(serial, monkeypatch):
-    monkeypatch.setattr("bulkedge.sweeps.grid.__version__", "9.9")
+    monkeypatch.setattr("bulkedge.lab.sweeps.grid.__version__", "9.9")
     with pytest.raises(StoreError, match=r"bulkedge = .* there, '9.9' here"):
         run(SWEEP, serial, SerialExecutor())
 

@@ -10,10 +10,10 @@ import xarray as xr
 from folders import same_files
 from toys import Described, Empty, Odd, Toy
 
-from bulkedge.sweeps import SerialExecutor, StoreError, Sweep, failures, open_sweep, run
-from bulkedge.sweeps.checksums import cell_checksum
-from bulkedge.sweeps.files import clear_drafts
-from bulkedge.sweeps.store import LARGEST_CHUNK, Store, _inner_chunks
+from bulkedge.lab.sweeps import SerialExecutor, StoreError, Sweep, failures, open_sweep, run
+from bulkedge.lab.sweeps.checksums import cell_checksum
+from bulkedge.lab.sweeps.files import clear_drafts
+from bulkedge.lab.sweeps.store import LARGEST_CHUNK, Store, _inner_chunks
 
 
 class Shuffled(SerialExecutor):
@@ -129,7 +129,7 @@ def test_a_process_killed_while_an_array_moves_loses_nothing(tmp_path, moment):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(tmp_path), "rename", lambda *each: die() if next(steps) == moment else rename(*each))
-        patch.setattr("bulkedge.sweeps.files.remove_folder", die)
+        patch.setattr("bulkedge.lab.sweeps.files.remove_folder", die)
         patch.setattr(Store, "admit", lambda *each: die() if dead else admit(*each))  # the dead do not try again
         with pytest.raises(KilledError):
             run(GROWING, tmp_path / "killed", SerialExecutor())

@@ -22,14 +22,14 @@ from bulkedge.cli.options import Declared, LawCommand, StudyCommand, complete_na
 from bulkedge.cli.reproduction import reproduce_command
 from bulkedge.cli.scanning import scan_command
 from bulkedge.cli.terminal import err, explained, fit_width, out, shown_progress, unknown
-from bulkedge.domains import Each, Interval, parameters
-from bulkedge.errors import DomainError
-from bulkedge.records import written
+from bulkedge.support.domains import Each, Interval, parameters
+from bulkedge.support.errors import DomainError
+from bulkedge.support.records import written
 from bulkedge.version import __version__
 
 if TYPE_CHECKING:
+    from bulkedge.lab.sweeps import Sweep
     from bulkedge.laws import Law
-    from bulkedge.sweeps import Sweep
 
 NUMBERS = Each(Interval(-1e300, 1e300), most=100_000)
 LEVELS = Each(Interval(0, 1), most=100_000)
@@ -85,7 +85,7 @@ main.add_command(explore_command)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_studies(*, as_json: bool) -> None:
     """List the studies."""
-    from bulkedge.studies.base import studies
+    from bulkedge.lab.studies.base import studies
 
     print_summaries("study", dict(studies()), as_json=as_json)
 
@@ -133,7 +133,7 @@ def sweep_command(name: str, **given: Any) -> None:
 
     bulkedge sweep laws/edge --grid size=50:200:50 --seeds 4 --out runs/edge
     """
-    from bulkedge.sweeps import run
+    from bulkedge.lab.sweeps import run
 
     with explained():
         sweep = _planned(name, given)
@@ -175,16 +175,16 @@ def opening(folder: Path) -> str:
     str
         Two expressions of Python.
     """
-    from bulkedge.sweeps.files import RESULTS
+    from bulkedge.lab.sweeps.files import RESULTS
 
     plain = f"xarray.open_zarr({str(folder / RESULTS)!r}, consolidated=False)"
-    return f"bulkedge.sweeps.open_sweep({str(folder)!r}), or {plain}"
+    return f"bulkedge.lab.sweeps.open_sweep({str(folder)!r}), or {plain}"
 
 
 def _planned(name: str, given: dict[str, Any]) -> Sweep:
     """The sweep that the options describe."""
-    from bulkedge.studies.base import ready, studies
-    from bulkedge.sweeps import Sweep, parse_axis
+    from bulkedge.lab.studies.base import ready, studies
+    from bulkedge.lab.sweeps import Sweep, parse_axis
 
     if name not in studies():
         raise unknown("study", name, list(studies()))
@@ -220,7 +220,7 @@ def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[
     workers : int
         How many cells it runs at a time, or zero where the executor itself knows.
     """
-    from bulkedge.sweeps import SerialExecutor, local_processes, stop
+    from bulkedge.lab.sweeps import SerialExecutor, local_processes, stop
 
     if cluster:
         try:

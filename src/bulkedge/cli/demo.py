@@ -15,7 +15,7 @@ from bulkedge.cli.scanning import scan_command, scan_with_options, told_warnings
 from bulkedge.cli.terminal import explained, out, shown_progress
 
 if TYPE_CHECKING:
-    from bulkedge.gallery import Reproduction
+    from bulkedge.lab.gallery import Reproduction
 
 HEADLINES = {
     "equivalence/bulk": "linear model: values beyond 4 (exp(beta^2) - 1)",
@@ -40,8 +40,8 @@ def demo_command(folder: Path) -> None:
 
     The decoder is trained on the spot, so nothing is downloaded. All claims of the four papers: bulkedge reproduce.
     """
-    from bulkedge.report import reproduce
-    from bulkedge.studies.base import studies
+    from bulkedge.lab.gallery.run import reproduce
+    from bulkedge.lab.studies.base import studies
 
     defaults = scan_command.make_context("scan", []).params
     with explained("the same command goes on from there"), shown_progress() as head:
@@ -61,7 +61,7 @@ def demo_command(folder: Path) -> None:
 
 def headlines_table(results: list[Reproduction]) -> Table:
     """The headline claim of each study: predicted, measured, verdict."""
-    from bulkedge.gallery import words
+    from bulkedge.lab.gallery import words
 
     table = Table("study", "headline claim", "predicted", "measured", "verdict", box=None, pad_edge=False)
     for result in results:

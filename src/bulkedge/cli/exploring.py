@@ -27,12 +27,12 @@ def explore_command(port: int, path: Path | None, *, no_browser: bool) -> None:
     """
     if path is not None:
         with explained(kept=False):
-            from bulkedge.explore.export import export
+            from bulkedge.lab.explore.export import export
 
             export(path)
         tell(f"wrote {path}")
         return
     with explained("bulkedge explore opens it again", kept=False):
-        from bulkedge.explore.server import serve
+        from bulkedge.lab.explore.server import serve
 
         serve(port, browser=not no_browser, tell=lambda address: tell(f"{address} (Ctrl-C stops it)"))

@@ -12,8 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from bulkedge.cli.terminal import explained, unknown
-from bulkedge.domains import Choice, Domain, Each, Instance, Parameter, Parametric, parameters
-from bulkedge.errors import DomainError
+from bulkedge.support.domains import Choice, Domain, Each, Instance, Parameter, Parametric, parameters
+from bulkedge.support.errors import DomainError
 
 if TYPE_CHECKING:
     AnyParamType = click.ParamType[Any]
@@ -216,7 +216,7 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def _studies() -> dict[str, type]:
-    from bulkedge.studies.base import studies
+    from bulkedge.lab.studies.base import studies
 
     return dict(studies())
 

@@ -16,13 +16,13 @@ from rich.table import Table
 
 from bulkedge.cli.options import PaperCommand, complete_name
 from bulkedge.cli.terminal import Heading, about, duration, explained, noted, out, shown_progress, tell
-from bulkedge.errors import BulkedgeError
-from bulkedge.records import written
+from bulkedge.support.errors import BulkedgeError
+from bulkedge.support.records import written
 
 if TYPE_CHECKING:
-    from bulkedge.gallery import Reproduction
-    from bulkedge.report import Step
-    from bulkedge.studies.base import Study
+    from bulkedge.lab.gallery import Reproduction
+    from bulkedge.lab.gallery.run import Step
+    from bulkedge.lab.studies.base import Study
 
 COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
 
@@ -47,8 +47,8 @@ def reproduce_command(name: str, *, paper: bool, folder: Path, all_claims: bool,
     the same command goes on after an interruption. Exits with 1 if a claim of these studies fails or a study raises,
     not if a claim is undecided.
     """
-    from bulkedge.gallery import words
-    from bulkedge.studies.base import ready
+    from bulkedge.lab.gallery import words
+    from bulkedge.lab.studies.base import ready
 
     began, options = time.monotonic(), {key: given.pop(key) for key in ("seed", "again", "workers")}
     changes = {key: value for key, value in given.items() if value is not None}
@@ -81,7 +81,7 @@ def _reproduced(
     studies: Sequence[Study], folder: Path, options: dict[str, Any]
 ) -> tuple[list[Reproduction], list[Exception]]:
     """The results of the studies that did not raise, and what the others raised."""
-    from bulkedge.report import ReproductionError, reproduce
+    from bulkedge.lab.gallery.run import ReproductionError, reproduce
 
     try:
         return reproduce(studies, folder, **options), []
@@ -127,7 +127,7 @@ class Teller:
 
     def finish(self, step: Step, result: Reproduction) -> None:
         """A study is done, or was there already."""
-        from bulkedge.gallery import words
+        from bulkedge.lab.gallery import words
 
         self.kept += step.kept
         time_taken = "kept, 0.0 s" if step.kept else duration(result.seconds)
@@ -196,7 +196,7 @@ def claims_table(results: list[Reproduction], *, values: bool = False) -> Table:
     rich.table.Table
         A row for each claim, below the name of its study.
     """
-    from bulkedge.gallery import words
+    from bulkedge.lab.gallery import words
 
     table = Table("claim", "predicted", "measured", "rival", "verdict", box=None, pad_edge=False)
     table.columns[-1].no_wrap = True

@@ -15,12 +15,12 @@ from rich.table import Table
 
 from bulkedge.cli.options import Declared
 from bulkedge.cli.terminal import explained, out, shown_progress, tell
-from bulkedge.domains import Each, Integers
-from bulkedge.errors import AccuracyWarning, DomainError, RegimeWarning, StoreError
-from bulkedge.records import written
+from bulkedge.support.domains import Each, Integers
+from bulkedge.support.errors import AccuracyWarning, DomainError, RegimeWarning, StoreError
+from bulkedge.support.records import written
 
 if TYPE_CHECKING:
-    from bulkedge.models.results import Scan
+    from bulkedge.models.scanning.results import Scan
 
 SHOWN = {
     "layer": "layer",
@@ -38,7 +38,7 @@ SHOWN = {
     "distance": "distance",
     "null_distance": "null",
     "q": "q",
-    "temperature_8": "8×",
+    "score_scale_8": "8×",
 }
 """Columns of the terminal's table, and what stands above them; how far texts agree is told of several only. The last is
 the factor on the scores that keeps the entropy of rows at eight times the tokens, where there is room for it."""
@@ -124,7 +124,7 @@ def scan_command(model: str, *, weights: bool, as_json: bool, **given: Any) -> N
         return
     alone = found.data.sizes["text"] == 1
     left_out = {"agreement"} if alone else set()
-    left_out |= {"temperature_8"} if out.width < WIDE else set()
+    left_out |= {"score_scale_8"} if out.width < WIDE else set()
     records = found.records()
     out.print(heads_table(records, {name: each for name, each in SHOWN.items() if name not in left_out}))
     for sentence in (*found.summary().splitlines(), *longer_contexts(records), *found.warnings):
@@ -147,7 +147,7 @@ def longer_contexts(records: list[dict[str, Any]]) -> Iterator[str]:
         A sentence for each of the contexts that some head has a factor for.
     """
     for times in (2, 8, 32):
-        factors = sorted(row[f"temperature_{times}"] for row in records if isfinite(row[f"temperature_{times}"]))
+        factors = sorted(row[f"score_scale_{times}"] for row in records if isfinite(row[f"score_scale_{times}"]))
         if factors:
             yield (
                 f"At {times}× the tokens heads keep their entropy with scores times {factors[0]:.3g} to "
@@ -163,7 +163,7 @@ def _tell_weights(model: str, given: Mapping[str, Any], *, as_json: bool) -> Non
         if not model:
             raise DomainError("--weights needs MODEL: a folder with config.json and safetensors, one of its files, ...")
         from bulkedge.models import MODELS, scan_weights
-        from bulkedge.models.packaged import packaged_folder
+        from bulkedge.models.loading.packaged import packaged_folder
 
         found = scan_weights(packaged_folder(model) if model in MODELS else model, layers=given["layers"])
     if as_json:
@@ -195,8 +195,8 @@ def _text(path: Path) -> str:
 def scan_with_options(name: str, texts: list[str] | None, given: Mapping[str, Any]) -> tuple[Scan | None, Scan]:
     """The scan, and for the default model one from before its training."""
     from bulkedge.models import default_model, load_model, scan
-    from bulkedge.models.default import CONTEXT
-    from bulkedge.models.scanning import check_sizes
+    from bulkedge.models.loading.default import CONTEXT
+    from bulkedge.models.scanning.scanner import check_sizes
 
     tokens = given["tokens"] if given["tokens"] is not None else TOKENS if name else CONTEXT
     check_sizes(tokens, given["draws"])

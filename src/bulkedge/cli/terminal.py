@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from bulkedge.errors import BulkedgeError, DomainError
-from bulkedge.progress import Progress, listening
+from bulkedge.support.errors import BulkedgeError, DomainError
+from bulkedge.support.progress import Progress, listening
 
 INTERRUPTED = 130
 PLAIN_SECONDS = 5.0

@@ -19,22 +19,22 @@ import numpy as np
 from array_api_compat import array_namespace
 from scipy.optimize import brentq
 
-from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.entries import TRUSTED, LargeEntries, heavy_share
 from bulkedge.ensembles.perron import BETA, perron
 from bulkedge.ensembles.taylor import taylor, taylor_degree
-from bulkedge.errors import DomainError, RegimeWarning
-from bulkedge.laws.attention import AttentionLaw
-from bulkedge.laws.base import Law
-from bulkedge.laws.causal import CausalLaw
-from bulkedge.laws.causal_head import HOTTEST, CausalHeadLaw
-from bulkedge.laws.empirical import PoissonLaw
-from bulkedge.laws.finite_head import FiniteHeadLaw
-from bulkedge.laws.token_head import Sizes
-from bulkedge.masks import FullMask, MaskOrName, WindowMask, mask_for, softmax
-from bulkedge.random import normal
+from bulkedge.laws.attention.causal import CausalLaw
+from bulkedge.laws.attention.causal_head import SHARPEST, CausalHeadLaw
+from bulkedge.laws.attention.finite_head import FiniteHeadLaw
+from bulkedge.laws.attention.proportional import AttentionLaw
+from bulkedge.laws.attention.token_head import Sizes
+from bulkedge.laws.classical.empirical import PoissonLaw
+from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.support.errors import DomainError, RegimeWarning
+from bulkedge.support.random import normal
+from bulkedge.visibility import FullMask, MaskOrName, WindowMask, mask_for, softmax
 
 INDEPENDENT = 4
 """Head dimensions a token from which causal scores are as good as independent."""
@@ -247,7 +247,7 @@ class SoftmaxAttention(Parametric, Ensemble):
             ``"finite head"`` and ``"proportional"`` (*equivalence*, Theorem 3.2) for moderate beta, ``"one-hot"`` (its
             Figure 4) for large beta, ``"auto"`` as :meth:`regime` says; a warning tells when no law is to be trusted.
             Causal attention and inputs have one law each, ``"auto"``; of other masks none is known. That of inputs
-            knows their covariance, mean and repetitions (:class:`~bulkedge.laws.token_head.TokenHeadLaw`), and warns
+            knows their covariance, mean and repetitions (:class:`~bulkedge.laws.attention.token_head.TokenHeadLaw`), and warns
             where these do not say enough.
 
         Returns
@@ -302,9 +302,9 @@ class SoftmaxAttention(Parametric, Ensemble):
                 stacklevel=3,
             )
             return independent
-        if self.beta > HOTTEST:
+        if self.beta > SHARPEST:
             warnings.warn(
-                f"beta = {self.beta:g}: large entries are no noise at this temperature, and the law of causal heads is "
+                f"beta = {self.beta:g}: large entries are no noise at this beta, and the law of causal heads is "
                 "not reliable here",
                 RegimeWarning,
                 stacklevel=3,
@@ -371,7 +371,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         The column sums of A are not all one: entries fluctuate, and keys of larger norm are liked more
         (:mod:`bulkedge.ensembles.perron` has the derivation, at any beta). The mean over draws is within 3 % of this.
         Where a single entry is nearly one, or column sums vary by more than a third, the top singular value is no
-        longer that of the mean: then a :class:`~bulkedge.errors.RegimeWarning` says so, and this is a lower bound.
+        longer that of the mean: then a :class:`~bulkedge.support.errors.RegimeWarning` says so, and this is a lower bound.
         """
         self._require_plain("outliers")
         found = perron(self.beta, self.head_dim, self.tokens, qk_norm=self.qk_norm)
@@ -419,7 +419,7 @@ class SoftmaxAttention(Parametric, Ensemble):
 
         They come from large entries, alone, with others in their row or column, or by pushing the edge outwards
         (:mod:`bulkedge.ensembles.entries`). Means of simulations are within a third of this, mostly below it; where
-        more than 40 % of the variance is in large entries a :class:`~bulkedge.errors.RegimeWarning` says that there
+        more than 40 % of the variance is in large entries a :class:`~bulkedge.support.errors.RegimeWarning` says that there
         is no such bulk.
         """
         count = self._entries.beyond(self._finite_edge)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.laws.base import Law
+from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum
 
 

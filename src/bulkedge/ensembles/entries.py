@@ -2,7 +2,7 @@
 
 An entry x of ``sqrt(T) (A - uu')`` is a perturbation of rank one. Entries at random places are free of each other, so
 that n of them in a row add ``n x**2 w/(1 - x**2 w**2)`` to the R-transform of the symmetrised law, where noise of the
-same variance adds ``n x**2 w`` (:class:`~bulkedge.laws.finite_head.FiniteHeadLaw` does so up to the size at which an
+same variance adds ``n x**2 w`` (:class:`~bulkedge.laws.attention.finite_head.FiniteHeadLaw` does so up to the size at which an
 entry leaves the bulk). With entries of *all* sizes in it, the law has no edge at a finite number of tokens but a thin
 tail: its mass beyond a point, times T, is the expected number of singular values there. That counts what counting large
 entries one by one misses: entries that leave only because their row or column holds others, and the edge of the bulk,
@@ -23,9 +23,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from bulkedge.arrays import Complex, Real
-from bulkedge.errors import UnresolvedError
-from bulkedge.laws.finite_head import (
+from bulkedge.laws.attention.finite_head import (
     cosine_quadrature,
     harmonics,
     log_coefficients,
@@ -33,6 +31,8 @@ from bulkedge.laws.finite_head import (
     norm_quadrature,
     separated,
 )
+from bulkedge.support.arrays import Complex, Real
+from bulkedge.support.errors import UnresolvedError
 
 TRUSTED = 0.05
 """Share of the variance in single large entries up to which a law that does not know them is trusted."""

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.domains import Each, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
-from bulkedge.laws.base import Law
-from bulkedge.laws.product import MarchenkoPastur, ProductLaw
-from bulkedge.laws.semicircle import Semicircle
-from bulkedge.laws.sum import SumLaw
-from bulkedge.random import normal
+from bulkedge.laws.classical.product import MarchenkoPastur, ProductLaw
+from bulkedge.laws.classical.semicircle import Semicircle
+from bulkedge.laws.classical.sum import SumLaw
+from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.support.domains import Each, Integers, Interval, Parametric, parameter
+from bulkedge.support.random import normal
 
 SIZE = Integers(2, 10**6)
 VARIANCE = Interval(1e-30, 1e30)
@@ -30,7 +30,7 @@ VARIANCE = Interval(1e-30, 1e30)
 
 @dataclass(frozen=True)
 class Wigner(Parametric, Ensemble):
-    """Symmetric Gaussian matrix; its eigenvalues follow :class:`~bulkedge.laws.semicircle.Semicircle`."""
+    """Symmetric Gaussian matrix; its eigenvalues follow :class:`~bulkedge.laws.classical.semicircle.Semicircle`."""
 
     size: int = parameter(SIZE, "number of rows")
     variance: float = parameter(VARIANCE, "variance of the limit", 1.0)
@@ -51,7 +51,7 @@ class Wigner(Parametric, Ensemble):
 
 @dataclass(frozen=True)
 class Wishart(Parametric, Ensemble):
-    """Sample covariance of white noise; its eigenvalues follow :class:`~bulkedge.laws.product.MarchenkoPastur`."""
+    """Sample covariance of white noise; its eigenvalues follow :class:`~bulkedge.laws.classical.product.MarchenkoPastur`."""
 
     dim: int = parameter(SIZE, "dimension d")
     samples: int = parameter(SIZE, "samples V")
@@ -75,7 +75,7 @@ class Wishart(Parametric, Ensemble):
 class GaussianProduct(Parametric, Ensemble):
     """Product of rectangular Gaussian matrices.
 
-    Its squared singular values follow :class:`~bulkedge.laws.product.ProductLaw`.
+    Its squared singular values follow :class:`~bulkedge.laws.classical.product.ProductLaw`.
     """
 
     dim: int = parameter(SIZE, "rows d of the product")
@@ -105,7 +105,7 @@ class GaussianProduct(Parametric, Ensemble):
 class GaussianSum(Parametric, Ensemble):
     """Low-rank Gaussian terms plus noise.
 
-    Its squared singular values follow :class:`~bulkedge.laws.sum.SumLaw`, squared. The linear model of *equivalence*:
+    Its squared singular values follow :class:`~bulkedge.laws.classical.sum.SumLaw`, squared. The linear model of *equivalence*:
     ``sum_k b_k P_k Q_k'/sqrt(T N_k)``, an infinite ratio being a full matrix ``b W/sqrt(T)``.
     """
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.arrays import Real
 from bulkedge.spectra import cosine_similarity, effective_rank, spectrum, stable_rank_excess
+from bulkedge.support.arrays import Real
 
 
 @dataclass(frozen=True)

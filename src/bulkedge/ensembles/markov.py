@@ -17,16 +17,16 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.entries import heavy_share
 from bulkedge.ensembles.perron import perron_of_independent
-from bulkedge.errors import DomainError, RegimeWarning
-from bulkedge.laws.base import Law
-from bulkedge.laws.semicircle import QuarterCircle
-from bulkedge.random import numpy_generator
+from bulkedge.laws.classical.semicircle import QuarterCircle
+from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.support.errors import DomainError, RegimeWarning
+from bulkedge.support.random import numpy_generator
 
 Entries = Literal["lognormal", "exponential", "uniform"]
 ENTRIES = Choice(("lognormal", "exponential", "uniform"))

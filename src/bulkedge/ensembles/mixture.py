@@ -25,19 +25,19 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.optimize import brentq
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Each, Instance, Integers, Parametric, SymmetricMatrix, parameter
 from bulkedge.ensembles.base import Ensemble
+from bulkedge.ensembles.correlations import CORRELATION, product_loading
 from bulkedge.ensembles.repetition import MOST_REPETITION, repetition, repetition_message
-from bulkedge.errors import DomainError, RegimeWarning
-from bulkedge.laws.base import Law
-from bulkedge.laws.empirical import EmpiricalLaw
-from bulkedge.laws.free import free_mul
-from bulkedge.laws.product import MarchenkoPastur
-from bulkedge.random import numpy_generator
-from bulkedge.recovery.correlations import CORRELATION, product_loading
-from bulkedge.recovery.weights import WEIGHTS, pool
+from bulkedge.ensembles.weights import WEIGHTS, pool
+from bulkedge.laws.classical.empirical import EmpiricalLaw
+from bulkedge.laws.classical.free import free_mul
+from bulkedge.laws.classical.product import MarchenkoPastur
+from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Each, Instance, Integers, Parametric, SymmetricMatrix, parameter
+from bulkedge.support.errors import DomainError, RegimeWarning
+from bulkedge.support.random import numpy_generator
 
 WHITE = EmpiricalLaw([1.0])
 

@@ -33,9 +33,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import betainc, ndtr
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Interval
-from bulkedge.laws.finite_head import cosine_quadrature, norm_quadrature
+from bulkedge.laws.attention.finite_head import cosine_quadrature, norm_quadrature
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Interval
 
 STEP = 0.1
 """Spacing of the trapezoidal rules in ``log s`` and in standard deviations of a score: the integrands are analytic in a

@@ -25,18 +25,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
+from bulkedge.ensembles.correlations import CORRELATION, draw_signs
 from bulkedge.ensembles.repetition import MOST_REPETITION, counted_bulk, repetition, repetition_message
-from bulkedge.errors import DomainError, RegimeWarning
-from bulkedge.laws.base import Law
-from bulkedge.laws.product import MarchenkoPastur, ProductLaw
-from bulkedge.laws.spikes import Outlier, Spike
-from bulkedge.random import numpy_generator
-from bulkedge.recovery.correlations import CORRELATION, draw_signs
-from bulkedge.recovery.weights import WEIGHTS, pool
+from bulkedge.ensembles.weights import WEIGHTS, pool
+from bulkedge.laws.classical.product import MarchenkoPastur, ProductLaw
+from bulkedge.laws.law import Law
+from bulkedge.laws.spikes.rank_one import Outlier, Spike
 from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.support.errors import DomainError, RegimeWarning
+from bulkedge.support.random import numpy_generator
 
 SMALLEST = float(np.finfo(float).tiny)
 Table = Literal["finite", "additive"]
@@ -154,7 +154,7 @@ class PooledSequences(Parametric, Ensemble):
 
         The fourth free cumulant of the bulk exceeds that of ``kappa MP(delta) * MP(gamma)`` by this many squared
         variances, as two sequences may share a token at all four places where they meet. Beyond
-        ``MOST_REPETITION`` a :class:`~bulkedge.errors.RegimeWarning` tells that the free product is off.
+        ``MOST_REPETITION`` a :class:`~bulkedge.support.errors.RegimeWarning` tells that the free product is off.
         """
         return repetition(self.weights, self.vocab_ratio, self.sample_ratio)
 

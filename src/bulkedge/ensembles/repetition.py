@@ -21,10 +21,10 @@ from functools import reduce
 import numpy as np
 from scipy.special import betaln, xlog1py, xlogy
 
-from bulkedge.arrays import Real
-from bulkedge.laws.base import Law
-from bulkedge.laws.free import free_add
-from bulkedge.laws.product import MarchenkoPastur
+from bulkedge.laws.classical.free import free_add
+from bulkedge.laws.classical.product import MarchenkoPastur
+from bulkedge.laws.law import Law
+from bulkedge.support.arrays import Real
 
 MOST_REPETITION = 0.03
 """Excess fourth free cumulant over squared variance up to which the free product is trusted: beyond, the Kolmogorov

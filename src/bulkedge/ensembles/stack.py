@@ -25,21 +25,21 @@ from typing import Any, Literal
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.layer import Layer, Weights
 from bulkedge.ensembles.markov import ENTRIES, Entries, RandomMarkov, without_gap, without_outliers
-from bulkedge.errors import DomainError, RegimeWarning
-from bulkedge.laws.attention import AttentionLaw
-from bulkedge.laws.base import Law
-from bulkedge.laws.empirical import EmpiricalLaw
-from bulkedge.laws.independent import IndependentProduct
-from bulkedge.laws.product import FussCatalan, ProductLaw
-from bulkedge.laws.semicircle import QuarterCircle
-from bulkedge.masks import softmax
-from bulkedge.random import numpy_generator
+from bulkedge.laws.attention.proportional import AttentionLaw
+from bulkedge.laws.classical.empirical import EmpiricalLaw
+from bulkedge.laws.classical.independent import IndependentProduct
+from bulkedge.laws.classical.product import FussCatalan, ProductLaw
+from bulkedge.laws.classical.semicircle import QuarterCircle
+from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.support.errors import DomainError, RegimeWarning
+from bulkedge.support.random import numpy_generator
+from bulkedge.visibility import softmax
 
 DEEPEST = 0.1
 """Layers for each token up to which the laws hold: at 0.05 the Kolmogorov distance is 0.015, at 0.17 it is 0.05."""

@@ -1,10 +1,10 @@
 """Heads of real models: what their queries and keys say of their attention before it is formed, and what they do."""
 
-from bulkedge.heads.causal import CausalChannel
-from bulkedge.heads.channel import Channel
-from bulkedge.heads.kinds import KINDS, Kind, Kinds, idle, kinds_of
-from bulkedge.heads.spectrum import ChannelLaw
-from bulkedge.heads.temperature import published_rules, temperature
+from bulkedge.heads.channel.causal import CausalChannel
+from bulkedge.heads.channel.channel import Channel
+from bulkedge.heads.law.channel_law import ChannelLaw
+from bulkedge.heads.measures.kinds import KINDS, Kind, Kinds, idle, kinds_of
+from bulkedge.heads.score_scales import published_rules, score_scales
 
 __all__ = [
     "KINDS",
@@ -16,5 +16,5 @@ __all__ = [
     "idle",
     "kinds_of",
     "published_rules",
-    "temperature",
+    "score_scales",
 ]

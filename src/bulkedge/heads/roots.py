@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bulkedge.arrays import Real
+from bulkedge.support.arrays import Real
 
 ROUNDS = 80
 """Steps at most; five to ten are usual."""

@@ -1,23 +1,23 @@
 """Limiting spectral laws, one file a family; :mod:`bulkedge.laws.engine` is the numerical engine under them."""
 
-from bulkedge.laws.attention import AttentionLaw
-from bulkedge.laws.base import Law
-from bulkedge.laws.causal import CausalLaw
-from bulkedge.laws.causal_head import CausalHeadLaw
-from bulkedge.laws.correlated import CorrelatedAttentionLaw
+from bulkedge.laws.attention.causal import CausalLaw
+from bulkedge.laws.attention.causal_head import CausalHeadLaw
+from bulkedge.laws.attention.correlated import CorrelatedAttentionLaw
+from bulkedge.laws.attention.finite_head import FiniteHeadLaw
+from bulkedge.laws.attention.proportional import AttentionLaw
+from bulkedge.laws.attention.sharp_head import SharpHeadLaw
+from bulkedge.laws.classical.empirical import EmpiricalLaw, PoissonLaw
+from bulkedge.laws.classical.free import free_add, free_mul, rectangular_add
+from bulkedge.laws.classical.independent import IndependentProduct
+from bulkedge.laws.classical.product import FussCatalan, MarchenkoPastur, ProductLaw
+from bulkedge.laws.classical.profile import ProfileLaw
+from bulkedge.laws.classical.semicircle import QuarterCircle, Semicircle
+from bulkedge.laws.classical.sum import SumLaw
+from bulkedge.laws.classical.tracy_widom import TracyWidom
 from bulkedge.laws.distribution import Distribution, StepDistribution
-from bulkedge.laws.empirical import EmpiricalLaw, PoissonLaw
-from bulkedge.laws.finite_head import FiniteHeadLaw
-from bulkedge.laws.free import free_add, free_mul, rectangular_add
-from bulkedge.laws.hot_head import HotHeadLaw
-from bulkedge.laws.independent import IndependentProduct
-from bulkedge.laws.product import FussCatalan, MarchenkoPastur, ProductLaw
-from bulkedge.laws.profile import ProfileLaw
-from bulkedge.laws.semicircle import QuarterCircle, Semicircle
-from bulkedge.laws.singular_spikes import SingularOutlier, SingularSpike
-from bulkedge.laws.spikes import Outlier, Spike
-from bulkedge.laws.sum import SumLaw
-from bulkedge.laws.tracy_widom import TracyWidom
+from bulkedge.laws.law import Law
+from bulkedge.laws.spikes.rank_one import Outlier, Spike
+from bulkedge.laws.spikes.singular_spikes import SingularOutlier, SingularSpike
 from bulkedge.laws.units import Unit
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "EmpiricalLaw",
     "FiniteHeadLaw",
     "FussCatalan",
-    "HotHeadLaw",
     "IndependentProduct",
     "Law",
     "MarchenkoPastur",
@@ -39,6 +38,7 @@ __all__ = [
     "ProfileLaw",
     "QuarterCircle",
     "Semicircle",
+    "SharpHeadLaw",
     "SingularOutlier",
     "SingularSpike",
     "Spike",

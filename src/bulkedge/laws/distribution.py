@@ -1,6 +1,6 @@
 """What a distribution is: a distribution function, its quantiles, and the unit of its values.
 
-A :class:`~bulkedge.laws.base.Law` is one and adds density, edges, transforms and spikes. What only has a distribution
+A :class:`~bulkedge.laws.law.Law` is one and adds density, edges, transforms and spikes. What only has a distribution
 function (a causal head, a simulated null, an estimated spectrum) is a distribution and nothing more.
 
 >>> sampled = StepDistribution([1.0, 2.0, 4.0])
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bulkedge.arrays import EPS, Real
-from bulkedge.domains import FINITE, REAL, shown
-from bulkedge.errors import DomainError
 from bulkedge.laws.units import UNIT, Unit
-from bulkedge.random import numpy_generator
+from bulkedge.support.arrays import EPS, Real
+from bulkedge.support.domains import FINITE, REAL, shown
+from bulkedge.support.errors import DomainError
+from bulkedge.support.random import numpy_generator
 
 Atoms = tuple[tuple[float, float], ...]
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import brentq
 
-from bulkedge.arrays import EPS
-from bulkedge.errors import DomainError
-from bulkedge.laws.engine.crossings import CLOSEST
+from bulkedge.laws.engine.measure.crossings import CLOSEST
+from bulkedge.support.arrays import EPS
+from bulkedge.support.errors import DomainError
 
 if TYPE_CHECKING:
-    from bulkedge.laws.base import Law
+    from bulkedge.laws.law import Law
 
 
 def beyond_edges(law: Law, w: float) -> float:

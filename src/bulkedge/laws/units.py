@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from bulkedge.domains import Choice
+from bulkedge.support.domains import Choice
 
 
 class Unit(StrEnum):

@@ -6,22 +6,22 @@ What needs torch (:data:`LAZY`) loads it when it is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bulkedge.errors import MissingPackageError
-from bulkedge.models.packaged import MODELS, TEXTS, packaged_model, sample_text
-from bulkedge.models.weights import TABLES, embedding_table
+from bulkedge.models.loading.packaged import MODELS, TEXTS, packaged_model, sample_text
+from bulkedge.models.loading.tables import TABLES, embedding_table
+from bulkedge.support.errors import MissingPackageError
 
 if TYPE_CHECKING:
-    from bulkedge.models.ablation import ablate_heads
-    from bulkedge.models.alarms import Alarm
-    from bulkedge.models.attending import Layer
-    from bulkedge.models.circuits import Circuits, scan_weights
-    from bulkedge.models.default import default_model, held_out_loss
-    from bulkedge.models.layers import Visit, capture, stream
-    from bulkedge.models.loading import load_model
-    from bulkedge.models.probing import ordinary_tokens, probe
-    from bulkedge.models.results import Scan, compare_scans, load_scan
-    from bulkedge.models.scanning import scan
-    from bulkedge.models.watching import Watch, watch
+    from bulkedge.models.circuits.circuits import Circuits, scan_weights
+    from bulkedge.models.hooks.attention_inputs import Layer
+    from bulkedge.models.hooks.capture import Visit, capture, stream
+    from bulkedge.models.loading.default import default_model, held_out_loss
+    from bulkedge.models.loading.loader import load_model
+    from bulkedge.models.scanning.ablation import ablate_heads
+    from bulkedge.models.scanning.probing import ordinary_tokens, probe
+    from bulkedge.models.scanning.results import Scan, compare_scans, load_scan
+    from bulkedge.models.scanning.scanner import scan
+    from bulkedge.models.watching.alarms import Alarm
+    from bulkedge.models.watching.watcher import Watch, watch
 
 __all__ = [
     "MODELS",
@@ -52,17 +52,17 @@ __all__ = [
 ]
 
 LAZY = {
-    "ablation": ("ablate_heads",),
-    "alarms": ("Alarm",),
-    "circuits": ("Circuits", "scan_weights"),
-    "default": ("default_model", "held_out_loss"),
-    "attending": ("Layer",),
-    "layers": ("Visit", "capture", "stream"),
-    "loading": ("load_model",),
-    "probing": ("ordinary_tokens", "probe"),
-    "results": ("Scan", "compare_scans", "load_scan"),
-    "scanning": ("scan",),
-    "watching": ("Watch", "watch"),
+    "circuits.circuits": ("Circuits", "scan_weights"),
+    "hooks.attention_inputs": ("Layer",),
+    "hooks.capture": ("Visit", "capture", "stream"),
+    "loading.default": ("default_model", "held_out_loss"),
+    "loading.loader": ("load_model",),
+    "scanning.ablation": ("ablate_heads",),
+    "scanning.probing": ("ordinary_tokens", "probe"),
+    "scanning.results": ("Scan", "compare_scans", "load_scan"),
+    "scanning.scanner": ("scan",),
+    "watching.alarms": ("Alarm",),
+    "watching.watcher": ("Watch", "watch"),
 }
 """Modules that need torch or laws, and what is public in them."""
 

@@ -1,11 +1,11 @@
-"""Attention without its spectral gap, or at other temperatures, for torch, which the extra ``torch`` installs.
+"""Attention without its spectral gap, or at other score scales, for torch, which the extra ``torch`` installs.
 
 >>> import bulkedge as be
 >>> be.nn.gap_free_attention.__name__
 'gap_free_attention'
 """
 
-from bulkedge.errors import MissingPackageError
+from bulkedge.support.errors import MissingPackageError
 
 try:
     import torch  # noqa: F401 - the whole package needs it; say so once
@@ -14,15 +14,15 @@ except ImportError as error:
 
 from bulkedge.nn.attention import gap_free_attention, shaped_attention
 from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std
-from bulkedge.nn.interface import Call, Record, install, records_of, transform, transformed
 from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.native import build_kernels
-from bulkedge.nn.patch import remove_gap, restore_gap
-from bulkedge.nn.patching import Patch, apply_patch, check_interface, patches, restore
+from bulkedge.nn.patching.gap import remove_gap, restore_gap
+from bulkedge.nn.patching.interface import Call, Record, install, records_of, transform, transformed
+from bulkedge.nn.patching.patch import Patch, apply_patch, check_interface, patches, restore
+from bulkedge.nn.patching.score_scales import scale_scores
 from bulkedge.nn.power import attended_power
 from bulkedge.nn.scales import Scales, initial_scales
 from bulkedge.nn.stacks import initialise_stack
-from bulkedge.nn.tempering import temper
 
 install()  # so that patched models that were saved or pickled come back as they were
 
@@ -47,9 +47,9 @@ __all__ = [
     "remove_gap",
     "restore",
     "restore_gap",
+    "scale_scores",
     "shaped_attention",
     "skip_weights",
-    "temper",
     "transform",
     "transformed",
     "value_std",

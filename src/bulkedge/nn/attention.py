@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from bulkedge.errors import DomainError
-from bulkedge.masks import FullMask, Mask, WindowMask
 from bulkedge.nn import fused, native
 from bulkedge.nn.sums import running_sums, wide
+from bulkedge.support.errors import DomainError
+from bulkedge.visibility import FullMask, Mask, WindowMask
 
 Coefficient: TypeAlias = float | Tensor
 """A number, or a tensor with one number for each head."""
@@ -53,7 +53,7 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
     query, key, value : Tensor
         ``(..., heads, tokens, dim)``; with `enable_gqa` keys and values may have fewer heads.
     attn_mask : Tensor or Mask, optional
-        Boolean (true: may be seen) or additive, or a :class:`bulkedge.masks.Mask`: a full or causal one is not written
+        Boolean (true: may be seen) or additive, or a :class:`bulkedge.visibility.Mask`: a full or causal one is not written
         out, any other at each call, so where time matters give ``mask.visible(query)``. An additive mask hides a key
         where it is minus infinity, below -1e8 or below half of the least number of its type; others shape ``A`` and
         leaves ``C`` alone. A row that sees no key has no mean: nothing is subtracted from it.

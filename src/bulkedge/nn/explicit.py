@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from bulkedge.errors import DomainError
 from bulkedge.nn.attention import Coefficient, seen_keys
+from bulkedge.support.errors import DomainError
 
 
 def shaped_matrix(  # noqa: PLR0913

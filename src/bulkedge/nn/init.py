@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from bulkedge.domains import Integers, Interval
-from bulkedge.errors import DomainError
-from bulkedge.masks import Mask
 from bulkedge.nn.power import attended_power
 from bulkedge.nn.scales import Scales
 from bulkedge.nn.stacks import has_gap, initialise_stack
+from bulkedge.support.domains import Integers, Interval
+from bulkedge.support.errors import DomainError
+from bulkedge.visibility import Mask
 
 POSITIVE = Interval(0, math.inf, "()")
 SIZE = Integers(1, 10**9)

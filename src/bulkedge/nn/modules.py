@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from bulkedge.errors import DomainError
 from bulkedge.nn.attention import Coefficient, shaped_attention
 from bulkedge.nn.explicit import own_tokens, shaped_matrix
+from bulkedge.support.errors import DomainError
 
 
 class GapFreeAttention(nn.MultiheadAttention):

@@ -26,9 +26,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from bulkedge.arrays import Index, Real
-from bulkedge.domains import Integers, Interval
-from bulkedge.masks import Mask, MaskOrName, mask_for
+from bulkedge.support.arrays import Index, Real
+from bulkedge.support.domains import Integers, Interval
+from bulkedge.visibility import Mask, MaskOrName, mask_for
 
 POSITIVE = Interval(0, math.inf, "()")
 SIZE = Integers(1, 10**7)

@@ -24,19 +24,19 @@ from typing import Literal
 import numpy as np
 from numpy.polynomial.chebyshev import Chebyshev, chebpts2
 
-from bulkedge.domains import Choice, Integers, Interval
-from bulkedge.errors import DomainError
+from bulkedge.heads.softmax import moments_of_weights, transforms
 from bulkedge.nn.power import attended_power
 from bulkedge.propagation.overlap import overlaps
-from bulkedge.propagation.softmax import moments_of_weights, transforms
 from bulkedge.propagation.trainability import freezing_beta
+from bulkedge.support.domains import Choice, Integers, Interval
+from bulkedge.support.errors import DomainError
 
 Norm = Literal["pre", "post"]
 NORM, MASK, GAP = Choice(("pre", "post")), Choice(("full", "causal")), Choice((True, False))
 DEPTH, TOKENS, WIDTH, HEAD_DIM = Integers(1, 10_000), Integers(4, 10**6), Integers(8, 10**6), Integers(8, 10**5)
 SIMILARITY = Interval(0, 1, "[)")
 BETAS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-"""Score scales to choose from, as far as rows do not freeze: hotter ones let gradients grow and gain little rank."""
+"""Score scales to choose from, as far as rows do not freeze: sharper ones let gradients grow and gain little rank."""
 LEAST_WITHOUT = 1.0
 """The smallest of them without the gap: small scores then leave next to nothing of the tokens, and values that make up
 for it make more of what tokens have in common by chance than the prediction knows."""
@@ -278,8 +278,8 @@ def _known(rows: _Rows) -> tuple[Callable[[float], float], ...]:
 
     The second is ``sum A**2 (1 - A)**2`` over the first: a weight of one does not move with its score.
     """
-    hottest = min(max(BETAS), FREE * freezing_beta(rows.tokens))
-    spreads = hottest * (chebpts2(NODES) + 1) / 2
+    sharpest = min(max(BETAS), FREE * freezing_beta(rows.tokens))
+    spreads = sharpest * (chebpts2(NODES) + 1) / 2
     counts = [rows.tokens] if rows.mask == "full" else _counts(rows.tokens)
     values = np.empty((3, NODES))
     for column, spread in enumerate(spreads):
@@ -295,7 +295,7 @@ def _known(rows: _Rows) -> tuple[Callable[[float], float], ...]:
         values[2, column] = attended_power(
             max(float(spread), 1e-6), rows.tokens, rows.width, rows.head_dim, gap=rows.gap, mask=rows.mask
         )
-    return tuple(Chebyshev.fit(spreads, each, NODES - 1, domain=[0, hottest]) for each in values)
+    return tuple(Chebyshev.fit(spreads, each, NODES - 1, domain=[0, sharpest]) for each in values)
 
 
 def _counts(tokens: int) -> list[int]:

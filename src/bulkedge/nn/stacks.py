@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bulkedge.errors import DomainError
 from bulkedge.nn.modules import GapFreeAttention
+from bulkedge.nn.patching.score_scales import attention_modules
 from bulkedge.nn.scales import Scales
-from bulkedge.nn.tempering import attention_modules
+from bulkedge.support.errors import DomainError
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 """Linear maps of an attention module of transformers, in most of its decoders."""

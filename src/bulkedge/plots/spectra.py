@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from bulkedge.arrays import Real
-from bulkedge.comparison import Comparison
-from bulkedge.domains import Choice
-from bulkedge.errors import DomainError
-from bulkedge.laws.base import Law
+from bulkedge.inference.comparison import Comparison
 from bulkedge.laws.distribution import Distribution
+from bulkedge.laws.law import Law
 from bulkedge.laws.units import Unit
 from bulkedge.plots.style import BARS, SIMULATION, THEORY
 from bulkedge.spectra import Spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Choice
+from bulkedge.support.errors import DomainError
 
 POINTS = 600
 UPPER_HALF = (0.5, 0.99)

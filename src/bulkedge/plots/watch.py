@@ -1,4 +1,4 @@
-"""A run that was watched: the hottest head, the entropy and the residual of every layer along the steps."""
+"""A run that was watched: the sharpest head, the entropy and the residual of every layer along the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator, NullFormatte
 from bulkedge.plots.style import COLOURS, panels, styled
 
 MARKERS = {
-    "hot": ".",
+    "sharp": ".",
     "growing": ".",
     "frozen": "s",
     "runaway": "^",

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.arrays import Real
-from bulkedge.errors import DomainError
 from bulkedge.programs.gaussian import cdf, density
 from bulkedge.programs.instructions import name_of
+from bulkedge.support.arrays import Real
+from bulkedge.support.errors import DomainError
 
 LEGENDRE = np.polynomial.legendre.leggauss(48)
 DEGREES = 96

@@ -19,9 +19,6 @@ from typing import Any, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
-from bulkedge.errors import DomainError
 from bulkedge.programs.activations import ACTIVATIONS
 from bulkedge.programs.graph import (
     Program,
@@ -36,6 +33,9 @@ from bulkedge.programs.graph import (
     trace,
 )
 from bulkedge.programs.instructions import Scaling
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.support.errors import DomainError
 
 HEADS = Integers(1, 10_000)
 FLAG = Choice((False, True))

@@ -16,10 +16,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bulkedge.arrays import Index, Mask, Real
-from bulkedge.domains import Integers
-from bulkedge.errors import DomainError
-from bulkedge.estimates import Estimate
+from bulkedge.support.arrays import Index, Mask, Real
+from bulkedge.support.domains import Integers
+from bulkedge.support.errors import DomainError
+from bulkedge.support.estimates import Estimate
 
 Distance = Callable[[Real, Real], float]
 

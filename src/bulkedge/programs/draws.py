@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.domains import Integers
+from bulkedge.support.domains import Integers
 
 Job = Callable[[Any, int], tuple[Any, ...]]
 

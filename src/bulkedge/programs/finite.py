@@ -21,8 +21,6 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from bulkedge.domains import Integers
-from bulkedge.errors import DomainError
 from bulkedge.programs.draws import draw_first, draw_last, in_blocks, returned
 from bulkedge.programs.gaussian import cholesky
 from bulkedge.programs.graph import Program
@@ -43,7 +41,9 @@ from bulkedge.programs.instructions import (
     Vectors,
     Weight,
 )
-from bulkedge.random import normal
+from bulkedge.support.domains import Integers
+from bulkedge.support.errors import DomainError
+from bulkedge.support.random import normal
 
 MEMORY = 2**22
 """Numbers that a block of draws may hold at once; 32 MB in double precision."""

@@ -24,10 +24,10 @@ import numpy as np
 from scipy.linalg import eigh_tridiagonal
 from scipy.special import gammaln, ndtr
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Integers, Parametric, parameter
-from bulkedge.errors import DomainError
 from bulkedge.programs.mixture import HeadMixture, chi_square_rule
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Parametric, parameter
+from bulkedge.support.errors import DomainError
 
 NODES = 40
 """Nodes to which the law of k is compressed; functions of k that are integrated here are far smoother than that."""

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.arrays import EPS, Real
-from bulkedge.errors import DomainError
+from bulkedge.support.arrays import EPS, Real
+from bulkedge.support.errors import DomainError
 
 REACH = 7.5
 STEPS = {1: 0.125, 2: 0.25, 3: 0.45, 4: 0.6}

@@ -34,8 +34,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from bulkedge import masks
-from bulkedge.errors import DomainError
+from bulkedge import visibility as masks
 from bulkedge.programs.instructions import (
     Add,
     Center,
@@ -57,6 +56,7 @@ from bulkedge.programs.instructions import (
     check_gram,
 )
 from bulkedge.programs.scope import check_scope
+from bulkedge.support.errors import DomainError
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Choice, Integers, Interval, SymmetricMatrix
-from bulkedge.errors import DomainError
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Choice, Integers, Interval, SymmetricMatrix
+from bulkedge.support.errors import DomainError
 
 Scaling = Literal["sqrt", "linear"]
 COUNT = Integers(1, 10_000)

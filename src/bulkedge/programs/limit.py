@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.errors import DomainError
 from bulkedge.programs.activations import IDENTITY, first_moment, second_moment
 from bulkedge.programs.draws import draw_first, in_blocks, returned
 from bulkedge.programs.gaussian import block, cholesky, mean, product, transpose
@@ -52,7 +51,8 @@ from bulkedge.programs.instructions import (
     Vectors,
 )
 from bulkedge.programs.scope import gaussian_names
-from bulkedge.random import normal
+from bulkedge.support.errors import DomainError
+from bulkedge.support.random import normal
 
 LINEAR = (Combine, Add, Center)
 CACHE = 2**18

@@ -27,14 +27,14 @@ import numpy as np
 from scipy.linalg import eigh_tridiagonal
 from scipy.special import factorial2, ndtr, ndtri
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Integers, Interval, Parametric, parameter
-from bulkedge.errors import DomainError
-from bulkedge.estimates import Estimate
 from bulkedge.programs.gaussian import STEPS, cholesky, lattice, mean
 from bulkedge.programs.graph import Program, softmax, trace
 from bulkedge.programs.graph import linear as weighted
 from bulkedge.programs.instructions import check_gram
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, Parametric, parameter
+from bulkedge.support.errors import DomainError
+from bulkedge.support.estimates import Estimate
 
 SETTLED = 1e-3
 """Largest relative difference to the rule with every other node. Both rules converge geometrically, so the error of

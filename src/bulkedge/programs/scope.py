@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bulkedge.errors import DomainError
 from bulkedge.programs.instructions import (
     Dot,
     Input,
@@ -21,6 +20,7 @@ from bulkedge.programs.instructions import (
     SumCopies,
     Weight,
 )
+from bulkedge.support.errors import DomainError
 
 
 def check_scope(instructions: Sequence[Instruction], kinds: Kinds) -> None:

@@ -3,11 +3,11 @@
 The random matrices themselves, :class:`bulkedge.RandomMarkov` and :class:`bulkedge.AttentionStack`, are ensembles.
 """
 
+from bulkedge.heads.softmax import softmax_of_gaussians
 from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms, pullback
 from bulkedge.propagation.isometry import Isometry, deepest, tradeoff
 from bulkedge.propagation.moments import Moments, finite_moments
 from bulkedge.propagation.overlap import Overlaps, overlaps, participation_variance, softmax_overlap
-from bulkedge.propagation.softmax import softmax_of_gaussians
 from bulkedge.propagation.trainability import Trainability, freezing_beta
 
 __all__ = [

@@ -23,11 +23,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Integers
 from bulkedge.ensembles.layer import Layer
 from bulkedge.ensembles.stack import AttentionStack
-from bulkedge.errors import DomainError
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers
+from bulkedge.support.errors import DomainError
 
 MOST_PATHS = 256
 """Ways through the layers above, up to which the sum over them is taken: eight layers with skip."""

@@ -20,9 +20,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Choice, Interval
 from bulkedge.ensembles.stack import AttentionStack
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Choice, Interval
 
 
 @dataclass(frozen=True)

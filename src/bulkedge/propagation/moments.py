@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from bulkedge.domains import Choice
 from bulkedge.ensembles.stack import AttentionStack
-from bulkedge.errors import DomainError
+from bulkedge.support.domains import Choice
+from bulkedge.support.errors import DomainError
 
 
 class Moments(NamedTuple):

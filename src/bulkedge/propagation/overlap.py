@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.polynomial import Chebyshev
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Integers, Interval
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval
 
 BETA, TOKENS, CORRELATION = Interval(0, 12), Integers(1, 10**7), Interval(-1, 1)
 STEP = 0.3

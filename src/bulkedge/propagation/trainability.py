@@ -35,11 +35,11 @@ from typing import Literal
 import numpy as np
 from scipy.optimize import brentq
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Choice, Integers, Interval, Parametric, parameter
-from bulkedge.errors import DomainError
+from bulkedge.heads.softmax import BETA, softmax_of_gaussians
 from bulkedge.propagation.overlap import Overlaps, overlaps
-from bulkedge.propagation.softmax import BETA, softmax_of_gaussians
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.support.errors import DomainError
 
 TOKENS = Interval(1, 1e300)
 Verdict = Literal["inside", "rank collapse", "entropy collapse"]

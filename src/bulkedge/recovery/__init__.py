@@ -3,16 +3,13 @@
 The random matrices themselves, :class:`bulkedge.PooledSequences` and :class:`bulkedge.PooledMixture`, are ensembles.
 """
 
-from bulkedge.recovery.classifier import LabelledSequences, LabelledSigns, RidgeClassifier, prefix_majority
-from bulkedge.recovery.correlations import (
+from bulkedge.ensembles.correlations import (
     autoregressive_correlation,
     draw_signs,
     prefix_correlation,
     spiked_correlation,
 )
-from bulkedge.recovery.learned import LearnedWeights, learned_weights
-from bulkedge.recovery.tables import TableFit, TableSpectrum, table_spectrum
-from bulkedge.recovery.weights import (
+from bulkedge.ensembles.weights import (
     causal_noise,
     causal_signal,
     causal_weights,
@@ -22,6 +19,9 @@ from bulkedge.recovery.weights import (
     self_attention_spread,
     self_attention_weights,
 )
+from bulkedge.recovery.classifier import LabelledSequences, LabelledSigns, RidgeClassifier, prefix_majority
+from bulkedge.recovery.learned import LearnedWeights, learned_weights
+from bulkedge.recovery.tables import TableFit, TableSpectrum, table_spectrum
 
 __all__ = [
     "LabelledSequences",

@@ -37,18 +37,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Instance, Integers, Interval, Parametric, parameter
-from bulkedge.errors import DomainError
-from bulkedge.laws.base import Law
-from bulkedge.laws.product import MarchenkoPastur, ProductLaw
+from bulkedge.ensembles.weights import pool
+from bulkedge.laws.classical.product import MarchenkoPastur, ProductLaw
+from bulkedge.laws.law import Law
 from bulkedge.recovery.learned import (
     LearnedWeights,
     LossGradient,
     minimise_on_simplex,
     ridge_coefficients,
 )
-from bulkedge.recovery.weights import pool
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Instance, Integers, Interval, Parametric, parameter
+from bulkedge.support.errors import DomainError
 
 LONGEST = 18
 """Longest sequence whose sign patterns are listed one by one."""

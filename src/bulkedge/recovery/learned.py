@@ -26,11 +26,11 @@ from numpy.typing import ArrayLike
 from scipy.linalg import solve
 from scipy.optimize import minimize
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Integers, Interval
-from bulkedge.errors import DomainError
-from bulkedge.masks import softmax
-from bulkedge.recovery.weights import pool
+from bulkedge.ensembles.weights import pool
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval
+from bulkedge.support.errors import DomainError
+from bulkedge.visibility import softmax
 
 RIDGE = Interval(1e-12, 1e12)
 REACH = 15.0

@@ -30,17 +30,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bulkedge.arrays import Real
-from bulkedge.comparison import Comparison, compare
-from bulkedge.domains import FINITE, Integers
-from bulkedge.errors import DomainError
-from bulkedge.laws.base import Law
-from bulkedge.laws.empirical import EmpiricalLaw
-from bulkedge.laws.finite_size import LEVEL
-from bulkedge.laws.free import free_add, free_mul
-from bulkedge.laws.product import MarchenkoPastur
-from bulkedge.random import numpy_generator
+from bulkedge.inference.comparison import Comparison, compare
+from bulkedge.laws.classical.empirical import EmpiricalLaw
+from bulkedge.laws.classical.free import free_add, free_mul
+from bulkedge.laws.classical.product import MarchenkoPastur
+from bulkedge.laws.law import Law
+from bulkedge.laws.spikes.finite_size import LEVEL
 from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import FINITE, Integers
+from bulkedge.support.errors import DomainError
+from bulkedge.support.random import numpy_generator
 
 GROUPS = 6
 """Sizes of rows that the elliptical law tells apart."""

@@ -1,14 +1,14 @@
 """The spectrum of an attention matrix, in the normalisation of the laws of attention.
 
 >>> import numpy as np
->>> from bulkedge.masks import Mask, softmax
+>>> from bulkedge.visibility import Mask, softmax
 >>> scores = np.random.default_rng(0).standard_normal((2, 64, 64))      # two heads
 >>> attention_spectrum(softmax(scores)).shape
 (2,)
 >>> attention_spectrum(softmax(scores, Mask.causal(64).visible()))
 Traceback (most recent call last):
     ...
-bulkedge.errors.DomainError: attention is zero above the diagonal, so it is causal: pass mask='causal'
+bulkedge.support.errors.DomainError: attention is zero above the diagonal, so it is causal: pass mask='causal'
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.arrays import as_numpy
-from bulkedge.domains import shown
-from bulkedge.errors import DomainError
-from bulkedge.masks import FullMask, Mask, MaskOrName, mask_for
 from bulkedge.spectra.dense import floating, spectrum
 from bulkedge.spectra.operators import AttentionOperator
+from bulkedge.support.arrays import as_numpy
+from bulkedge.support.domains import shown
+from bulkedge.support.errors import DomainError
+from bulkedge.visibility import FullMask, Mask, MaskOrName, mask_for
 
 TOLERANCE = 0.01
 """Kolmogorov distance within which the distribution of an operator is wanted, unless another is given."""
@@ -35,8 +35,8 @@ def attention_spectrum(
 ) -> Any:
     """Squared singular values of ``sqrt(keys) (A - C)``, C the mean matrix of the mask.
 
-    That is the matrix of :class:`~bulkedge.laws.attention.AttentionLaw`, :class:`~bulkedge.laws.finite_head.
-    FiniteHeadLaw` and, for a causal mask, of :class:`~bulkedge.laws.causal_head.CausalHeadLaw`.
+    That is the matrix of :class:`~bulkedge.laws.attention.proportional.AttentionLaw`, :class:`~bulkedge.laws.attention.finite_head.
+    FiniteHeadLaw` and, for a causal mask, of :class:`~bulkedge.laws.attention.causal_head.CausalHeadLaw`.
 
     Parameters
     ----------

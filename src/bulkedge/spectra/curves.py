@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.arrays import Real
 from bulkedge.spectra.rules import gauss, monotone
+from bulkedge.support.arrays import Real
 
 FALLING = (0.8, 0.95), (1.0, 2.5)
 """Bend close to zero over that of fewer steps, and the error there over the distance of their curves."""

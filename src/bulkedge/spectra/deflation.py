@@ -35,14 +35,14 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.arrays import Real, as_numpy
 from bulkedge.spectra.curves import Density
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.operators.base import Operator, Projected
 from bulkedge.spectra.operators.directions import orthonormalised
 from bulkedge.spectra.operators.given import MapOperator
 from bulkedge.spectra.quadrature import density
-from bulkedge.threads import thin_products
+from bulkedge.support.arrays import Real, as_numpy
+from bulkedge.support.threads import thin_products
 
 MOST_SHARE = 1 / 16
 """Share of all directions up to which some are set aside: beyond it products with all of them cost more than steps."""

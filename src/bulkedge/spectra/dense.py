@@ -19,12 +19,12 @@ import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import ArrayLike
 
-from bulkedge.arrays import Real, as_numpy, filled
-from bulkedge.domains import FINITE, Choice, Interval, Numbers
-from bulkedge.errors import DomainError
 from bulkedge.laws.distribution import StepDistribution
 from bulkedge.laws.units import UNIT, Unit
-from bulkedge.records import html_table
+from bulkedge.support.arrays import Real, as_numpy, filled
+from bulkedge.support.domains import FINITE, Choice, Interval, Numbers
+from bulkedge.support.errors import DomainError
+from bulkedge.support.records import html_table
 
 HERMITIAN_TOLERANCE = 1e-6
 """Relative asymmetry up to which a matrix counts as symmetric: float32 rounding passes, a wrong matrix does not."""
@@ -173,7 +173,7 @@ class Spectrum:
             The axes.
         """
         from bulkedge import plots
-        from bulkedge.comparison import compare
+        from bulkedge.inference.comparison import compare
 
         if law is None:
             return plots.histogram(self, axes, scale=scale)

@@ -39,10 +39,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from bulkedge.arrays import Real, as_numpy
-from bulkedge.errors import DomainError
 from bulkedge.spectra.operators.base import Operator
-from bulkedge.threads import thin_products
+from bulkedge.support.arrays import Real, as_numpy
+from bulkedge.support.errors import DomainError
+from bulkedge.support.threads import thin_products
 
 
 @dataclass(frozen=True)

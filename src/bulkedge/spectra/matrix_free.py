@@ -21,11 +21,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
-from bulkedge.arrays import filled
-from bulkedge.domains import Interval
-from bulkedge.errors import AccuracyWarning
 from bulkedge.laws.units import Unit
-from bulkedge.random import normal
 from bulkedge.spectra.curves import Density
 from bulkedge.spectra.deflation import Deflation, deflated
 from bulkedge.spectra.dense import Spectra, Spectrum
@@ -34,7 +30,11 @@ from bulkedge.spectra.operators.base import Operator
 from bulkedge.spectra.precision import full_precision
 from bulkedge.spectra.quadrature import density, simulated_deviations
 from bulkedge.spectra.stopping import ACCURACY, SHARE, Checkpoint, MostSteps, Placed, Reached, Rule
-from bulkedge.threads import thin_products
+from bulkedge.support.arrays import filled
+from bulkedge.support.domains import Interval
+from bulkedge.support.errors import AccuracyWarning
+from bulkedge.support.random import normal
+from bulkedge.support.threads import thin_products
 
 CONFIDENCE = Interval(0.5, 0.999)
 LEAST_PROBES, MOST_PROBES = 32, 256

@@ -29,11 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.arrays import Real
 from bulkedge.spectra.curves import Density, bottom_of, refined
 from bulkedge.spectra.krylov import Projection
 from bulkedge.spectra.ritz import converged, ritz
 from bulkedge.spectra.rules import gauss, monotone
+from bulkedge.support.arrays import Real
 
 OWN_CURVES = 1.1
 """Error of a curve that is held against its own rule, over that of one with the steps of another: 1.04 to 1.21."""

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bulkedge.arrays import Real
-from bulkedge.domains import FINITE
-from bulkedge.errors import DomainError
 from bulkedge.spectra.dense import Spectrum, spectrum
 from bulkedge.spectra.operators import Operator
 from bulkedge.spectra.traces import estimated_stable_rank
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import FINITE
+from bulkedge.support.errors import DomainError
 
 
 def stable_rank(matrix: Any) -> Any:

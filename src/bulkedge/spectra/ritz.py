@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from bulkedge.arrays import Real, as_numpy
 from bulkedge.spectra.krylov import SINGLE, Projection
-from bulkedge.threads import thin_products
+from bulkedge.support.arrays import Real, as_numpy
+from bulkedge.support.threads import thin_products
 
 ANGLE = 0.01
 """Largest angle between locked Ritz vectors and singular vectors: weights are then wrong by its square."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
-from bulkedge.arrays import Real
+from bulkedge.support.arrays import Real
 
 POINT = 1e-7
 """Residual of a node, relative to the largest, up to which it is a point mass."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bulkedge.domains import Integers, Interval
+from bulkedge.support.domains import Integers, Interval
 
 ACCURACY = Interval(1e-6, 1, "[)")
 SHARE = Interval(0, 1)

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Integers, Interval
-from bulkedge.errors import DomainError, UnresolvedError
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.matrix_free import frame
 from bulkedge.spectra.operators.base import Operator
 from bulkedge.spectra.operators.given import MatrixOperator
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval
+from bulkedge.support.errors import DomainError, UnresolvedError
 
 EXTRA = 8
 """Vectors beyond those asked for: they carry what is close to the last one."""

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.arrays import Real
-from bulkedge.domains import Integers, Interval
-from bulkedge.errors import DomainError
-from bulkedge.estimates import Estimate
 from bulkedge.spectra.krylov import GolubKahan, Projection
 from bulkedge.spectra.matrix_free import frame
 from bulkedge.spectra.operators.base import Operator
 from bulkedge.spectra.operators.given import MatrixOperator
 from bulkedge.spectra.ritz import converged, ritz
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval
+from bulkedge.support.errors import DomainError
+from bulkedge.support.estimates import Estimate
 
 PROBES, STEPS = Integers(2, 10**6), Integers(1, 10**6)
 ORDER = Interval(0, 1e3, "(]")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.laws.engine.continuum import resolve
-from bulkedge.laws.engine.edges import Edge
+from bulkedge.laws.engine.measure.continuum import resolve
+from bulkedge.laws.engine.measure.edges import Edge
 
 
 def squares(z):

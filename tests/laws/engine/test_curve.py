@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bulkedge.laws.engine.curve import Curve
+from bulkedge.laws.engine.subordination.curve import Curve
 
 
 def curve(x, u):

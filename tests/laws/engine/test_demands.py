@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.errors import UnresolvedError
-from bulkedge.laws.engine.demands import FEWEST, SMALLEST_MASS, check_moments, countable
-from bulkedge.laws.engine.problem import Moments
+from bulkedge.laws.engine.subordination.moment_check import FEWEST, SMALLEST_MASS, check_moments, countable
+from bulkedge.laws.engine.subordination.problem import Moments
+from bulkedge.support.errors import UnresolvedError
 
 LAWS = {
     "sum": be.free_add(be.EmpiricalLaw([0.0, 10.0], [0.9, 0.1]), be.Semicircle()),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.laws.engine.levy import Levy, exact_cauchy, level_points
-from bulkedge.laws.engine.rational import LocalSum
+from bulkedge.laws.engine.explicit.levy import Levy, exact_cauchy, level_points
+from bulkedge.laws.engine.explicit.rational import LocalSum
 
 LAWS = {
     "two atoms": be.EmpiricalLaw([-0.7, 0.3]),

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bulkedge.laws.causal_terms import masked, row_terms
-from bulkedge.laws.engine import masked as module
+from bulkedge.laws.attention.causal_terms import masked, row_terms
+from bulkedge.laws.engine.masked import riccati as module
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bulkedge.laws.engine.charts import Chart, about, doubtful, overlaid, surroundings
-from bulkedge.laws.engine.edges import Edge
-from bulkedge.laws.engine.neighbours import Known, _nearest, between
-from bulkedge.laws.engine.slivers import bridged, ending
+from bulkedge.laws.engine.measure.edges import Edge
+from bulkedge.laws.engine.subordination.shifted_islands import Chart, about, doubtful, overlaid, surroundings
+from bulkedge.laws.engine.subordination.starting_points import Known, _nearest, between
+from bulkedge.laws.engine.subordination.unresolved_edges import bridged, ending
 
 CENTRES = (Fraction(-3), Fraction(7, 3), Fraction(100_003, 10))
 RADII = (0.5, 1e-9, 1e-14)

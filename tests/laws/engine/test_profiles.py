@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.laws.base import Law
-from bulkedge.laws.engine.account import Account
-from bulkedge.laws.engine.fixed_point import descend
-from bulkedge.laws.engine.gaps import bulk_of
-from bulkedge.laws.engine.newton import newton
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum, Sizes
-from bulkedge.laws.engine.survey import Survey
+from bulkedge.laws.engine.subordination.bulk import bulk_of
+from bulkedge.laws.engine.subordination.fixed_point import descend
+from bulkedge.laws.engine.subordination.newton import newton
+from bulkedge.laws.engine.subordination.support import Survey
+from bulkedge.laws.engine.subordination.work_budget import Account
+from bulkedge.laws.law import Law
 
 
 class Sum(Law):

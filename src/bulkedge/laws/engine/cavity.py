@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bulkedge.arrays import Complex, Index, Real
-from bulkedge.errors import UnresolvedError
+from bulkedge.support.arrays import Complex, Index, Real
+from bulkedge.support.errors import UnresolvedError
 
 MEMORY = 4
 """Steps that are combined into the next one (Anderson's method)."""

@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bulkedge.arrays import EPS, Complex, Real
-from bulkedge.laws.engine.edges import Edge
-from bulkedge.laws.engine.paired import Paired
-from bulkedge.laws.engine.problem import Problem
+from bulkedge.laws.engine.measure.edges import Edge
+from bulkedge.laws.engine.profile_step import Paired
+from bulkedge.laws.engine.subordination.problem import Problem
+from bulkedge.support.arrays import EPS, Complex, Real
 
 
 class Sizes(NamedTuple):
@@ -209,7 +209,7 @@ class ProfiledSum(Problem):
         Returns
         -------
         ProfiledSum
-            The law of the squares of a :class:`~bulkedge.laws.sum.SumLaw`.
+            The law of the squares of a :class:`~bulkedge.laws.classical.sum.SumLaw`.
         """
         same = Profile(np.ones(1), np.ones((len(variances), 1)))
         return cls(np.array(variances), np.array(ratios), same, same)
@@ -299,7 +299,7 @@ class ProfiledSum(Problem):
         return Paired(pulled, np.stack(averaged), responses, self.variances[:, None], self._coupling, self._scale)
 
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        """One round; see :data:`bulkedge.laws.engine.newton.Step`."""
+        """One round; see :data:`bulkedge.laws.engine.subordination.newton.Step`."""
         return self._general_step(u, z) if self._paired is None else self._paired.step(u, z)
 
     def _general_step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bulkedge.errors import BulkedgeError
 from bulkedge.nn import fused
+from bulkedge.support.errors import BulkedgeError
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.cpp", "means.cu", "means.h"))
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from bulkedge.errors import DomainError
 from bulkedge.spectra.operators.base import Operator
+from bulkedge.support.errors import DomainError
 
 
 class Product(Operator):

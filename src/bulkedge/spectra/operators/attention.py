@@ -19,15 +19,15 @@ from typing import Any
 
 from array_api_compat import array_namespace, device, is_torch_array
 
-from bulkedge.domains import Choice, Interval, shown
-from bulkedge.errors import DomainError
-from bulkedge.masks import FullMask, Mask, MaskOrName, mask_for
 from bulkedge.spectra.dense import floating
 from bulkedge.spectra.operators.base import Difference, Operator
 from bulkedge.spectra.operators.directions import Polynomials
 from bulkedge.spectra.operators.means import MaskMean
 from bulkedge.spectra.operators.products import Products
 from bulkedge.spectra.operators.rows import RowBlocks
+from bulkedge.support.domains import Choice, Interval, shown
+from bulkedge.support.errors import DomainError
+from bulkedge.visibility import FullMask, Mask, MaskOrName, mask_for
 
 SCALE = Interval(-1e30, 1e30)
 BACKENDS = ("auto", "rows", "sdpa", "triton")

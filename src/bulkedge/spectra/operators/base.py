@@ -17,9 +17,9 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
-from bulkedge.domains import Interval, shown
-from bulkedge.errors import DomainError
 from bulkedge.spectra.operators.directions import Polynomials
+from bulkedge.support.domains import Interval, shown
+from bulkedge.support.errors import DomainError
 
 FACTOR = Interval(-1e300, 1e300)
 MOST_DENSE = 20_000

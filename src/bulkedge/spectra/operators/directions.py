@@ -25,7 +25,7 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
-from bulkedge.threads import thin_products
+from bulkedge.support.threads import thin_products
 
 ROWS = 8192
 """Rows of a tall matrix that are worked on at a time."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from bulkedge.masks import FullMask, Mask, WindowMask
 from bulkedge.spectra.operators.products import Products
+from bulkedge.visibility import FullMask, Mask, WindowMask
 
 
 class Fused(Products):

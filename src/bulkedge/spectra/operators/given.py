@@ -14,9 +14,9 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from bulkedge.domains import shown
-from bulkedge.errors import DomainError
 from bulkedge.spectra.operators.base import Operator
+from bulkedge.support.domains import shown
+from bulkedge.support.errors import DomainError
 
 
 class MatrixOperator(Operator):

@@ -1,7 +1,7 @@
 """The mean matrix of a mask as an operator, and what a few rows of a mask see: no mask is written out whole.
 
 >>> import numpy as np
->>> from bulkedge.masks import Mask
+>>> from bulkedge.visibility import Mask
 >>> (MaskMean(Mask.causal(4), np.ones(1)) @ np.array([4.0, 0.0, 2.0, 2.0])).tolist()
 [4.0, 2.0, 2.0, 2.0]
 """
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from bulkedge.masks import FullMask, Mask, WindowMask
 from bulkedge.spectra.operators.base import Operator
+from bulkedge.visibility import FullMask, Mask, WindowMask
 
 BLOCK = 1024
 """Rows of a mask without structure that are multiplied at a time."""

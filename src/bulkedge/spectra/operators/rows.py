@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
-from bulkedge.masks import Mask
 from bulkedge.spectra.operators.means import hidden
 from bulkedge.spectra.operators.products import Products
-from bulkedge.threads import in_order
+from bulkedge.support.threads import in_order
+from bulkedge.visibility import Mask
 
 ENTRIES = {"cpu": 2**20, "gpu": 2**27}
 """Entries of attention that are held at a time, by each thread: enough for efficient products, and few enough for

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bulkedge.masks import FullMask, Mask, WindowMask
 from bulkedge.spectra.operators.products import Products
+from bulkedge.visibility import FullMask, Mask, WindowMask
 
 TRITON = find_spec("triton") is not None
 """Whether kernels can be compiled."""

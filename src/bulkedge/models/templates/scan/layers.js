@@ -39,24 +39,24 @@ const strips = () => {
 };
 
 const longer = () => {
-  const offered = factors.filter(factor => scan.values[`temperature_${factor}`]),
+  const offered = factors.filter(factor => scan.values[`score_scale_${factor}`]),
     place = part("longer-chart");
   part("longer").hidden = !offered.length;
   if (!offered.length) return;
   const medians = factor =>
     rowsOf.map(layer =>
-      middleOf(scan.values[`temperature_${factor}`].filter((_, head) => heads.layer[head] === layer)),
+      middleOf(scan.values[`score_scale_${factor}`].filter((_, head) => heads.layer[head] === layer)),
     );
   const names = ["one", "two", "three"];
   place.append(
     make(
       "figure",
       {},
-      make("figcaption", {}, "Temperature factor, median of each layer's heads"),
+      make("figcaption", {}, "Score scale, median of each layer's heads"),
       chart(
         rowsOf,
         offered.map((factor, line) => ({ y: medians(factor), name: names[line % 3], dots: true, label: `${factor}×` })),
-        { across: "layer", up: "factor on scores", x: "in layer", says: "temperature factor by layer" },
+        { across: "layer", up: "factor on scores", x: "in layer", says: "score scale by layer" },
         { whole: true },
       ),
       key(offered.map((factor, line) => [names[line % 3], `${factor}× the tokens`])),
@@ -67,7 +67,7 @@ const longer = () => {
       "ul",
       { class: "says" },
       ...offered.map(factor => {
-        const found = scan.values[`temperature_${factor}`].filter(Number.isFinite),
+        const found = scan.values[`score_scale_${factor}`].filter(Number.isFinite),
           length = scan.tokens ? ` (${scan.tokens * factor} tokens)` : "";
         return make(
           "li",

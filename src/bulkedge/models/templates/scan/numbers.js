@@ -84,7 +84,7 @@ const scoreBars = head => {
 };
 
 const longerTable = head => {
-  if (!factors.length || !factors.some(factor => scan.values[`temperature_${factor}`])) return null;
+  if (!factors.length || !factors.some(factor => scan.values[`score_scale_${factor}`])) return null;
   const rows = factors.map(factor =>
     make(
       "tr",
@@ -96,7 +96,7 @@ const longerTable = head => {
         make("small", {}, scan.tokens ? ` ${scan.tokens * factor} tokens` : ""),
       ),
       make("td", { class: "number" }, shown(valueOf(scan, `longer_entropy_${factor}`, head))),
-      make("td", { class: "number" }, shown(valueOf(scan, `temperature_${factor}`, head))),
+      make("td", { class: "number" }, shown(valueOf(scan, `score_scale_${factor}`, head))),
     ),
   );
   return make(

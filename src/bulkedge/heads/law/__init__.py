@@ -1,0 +1,1 @@
+"""The whole spectrum of an anisotropic head."""

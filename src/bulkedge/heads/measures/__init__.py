@@ -1,0 +1,1 @@
+"""Numbers that say what attention matrices do, and the kinds of heads that follow from them."""

@@ -1,0 +1,379 @@
+"""Numbers that tell what attention matrices do, for all heads of a layer at once, from their scores.
+
+Scores come in two parts: the *content* ``scale q . k``, and the *bias* that is added to it, positional terms and minus
+infinity where a row does not see a key. Keys that get a large share of everyone's attention are *sinks*; they are told
+first and then taken away: the other numbers are of the softmax over the keys that are left, because next to a sink all
+else looks alike. Some heads have a sink that is none of their keys: a learned score in the softmax, whose weight
+nothing gets. It is taken away first of all. :data:`MEASURES` says what each number is.
+
+Rows are read in blocks (:mod:`bulkedge.heads.measures.row_sums`), and of very many tokens the spectrum is estimated from products
+(:mod:`bulkedge.heads.measures.singular_values`): then nothing has as many entries as there are pairs of tokens.
+
+>>> rng = np.random.default_rng(0)
+>>> found = measured(rng.standard_normal((2, 64, 64)))
+>>> found["beta"].shape, bool(abs(found["beta"][0] - 1) < 0.1), found["spectrum"].shape
+((2,), True, (2, 257))
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np  # noqa: F401 - for the example
+
+from bulkedge.heads.measures.row_sums import (
+    AllKeys,
+    Attention,
+    OtherKeys,
+    Preferred,
+    of_all_keys,
+    of_other_keys,
+    of_preferences,
+    variances,
+)
+from bulkedge.heads.measures.sight import NEAR, Sight, positive
+from bulkedge.heads.measures.singular_values import LEVELS as QUANTILE_LEVELS
+from bulkedge.heads.measures.singular_values import Matrices
+from bulkedge.spectra.operators import MapOperator
+from bulkedge.spectra.traces import trace_moments
+from bulkedge.support.arrays import Real, as_numpy
+
+LEVELS = QUANTILE_LEVELS
+"""Levels of the quantile function that stands for a spectrum."""
+SINK_SHARE, SINK_TIMES = 0.05, 8.0
+"""A sink gets so much of the attention of the rows that see it, and so many times what an even spread would give."""
+SINK_AGREEMENT = 1 / 3
+"""Rows agree on a sink: the squared mean of what they give it is at least this part of the mean square. Where a few
+directions of queries choose keys, some keys get as much from a fraction of the rows."""
+SINK_RATIO, MOST_SINKS = 1 / 3, 4
+"""Sinks have at least this share of the strongest one's attention; if more keys than that do, none is singled out."""
+PROBES = 32
+"""Random vectors that tell the rank of very many scores under a cap: to about a twentieth."""
+LARGEST = 600.0
+"""Scores beyond have all of the attention; exponentials of larger ones overflow."""
+
+MEASURES = {
+    "beta": "Root mean square over rows of the spread of a row's content scores over the keys that it sees.",
+    "beta_without_sink": "Root mean square over rows of the spread of a row's content scores over keys that are no "
+    "sinks.",
+    "entropy": "Mean entropy of a row, in nats.",
+    "evenness": "Mean entropy of a row over the logarithm of the number of keys that it sees; 1 is uniform.",
+    "largest": "Mean over rows of the largest weight.",
+    "sink_mass": "Mean share of a row's attention on sinks: keys that get 5 % of the attention of the rows that see "
+    "them, eight times an even share, more or less the same from all, and a third of what the strongest gets; more "
+    "than four such keys are no sinks. With it the share of a sink that is none of the keys, where the head has one.",
+    "sink_count": "Number of keys that are sinks.",
+    "sink_position": "Position of the strongest sink, or -1.",
+    "offset": "The offset of key minus row whose stripe gets most attention.",
+    "offset_mass": "Mean attention along that stripe, sinks taken away.",
+    "near_mass": "Attention within eight tokens of the row beyond what the head's own columns would put there, sinks "
+    "taken away.",
+    "same_token_mass": "Attention to other keys with the row's own token, over rows that see such keys, sinks taken "
+    "away.",
+    "same_token_excess": "The same beyond what the head's own columns would put there.",
+    "column_energy": "Squared cosine between the attention matrix and the one whose rows all have the head's own "
+    "preferences among keys, sinks taken away.",
+    "column_share": "Share of the variance of the attention about an even spread that preferences which all rows share "
+    "explain, sinks taken away.",
+    "content_rank": "Participation number of the squared singular values of the content scores without their row and "
+    "column means, sinks taken away: how many directions of queries and keys tell keys apart.",
+    "stable_rank": "Sum of the squared singular values over the largest of them, sinks taken away.",
+    "effective_rank": "Exponential of the entropy of the squared singular values, sinks taken away.",
+    "entropy_error": "Standard error of the logarithm of the effective rank; zero where all singular values were "
+    "computed.",
+    "spectrum_error": "Kolmogorov distance within which the distribution of the singular values is known, with a "
+    "probability of 0.9; zero where all of them were computed, as they are up to 4096 tokens.",
+    "spectrum_floor": "Of singular values below this only the number is known; zero where all of them were computed.",
+    "s1": "Largest singular value of the whole attention matrix.",
+    "gap": "1 - s2/s1 of the whole attention matrix.",
+}
+"""What is measured on every head, and what it means."""
+COMPARED = (
+    *("beta_without_sink", "evenness", "largest", "offset_mass", "near_mass", "same_token_mass"),
+    *("column_energy", "stable_rank", "effective_rank"),
+)
+"""What fresh heads are measured by."""
+
+
+def measured(  # noqa: PLR0913 - scores in their parts, and what was worked out before
+    content: Any,
+    bias: Any = None,
+    ids: Any = None,
+    *,
+    sight: Sight | None = None,
+    factors: Any = None,
+    sink_scores: Any = None,
+    operator: Any = None,
+) -> dict[str, Real]:
+    """Measure heads.
+
+    Parameters
+    ----------
+    content : array of shape (heads, rows, tokens) or callable
+        Scores without what is added to them, NumPy or torch, in double precision where spectra are to be trusted; or,
+        with ``sight``, a function that returns those of a slice of rows.
+    bias : array, optional
+        What is added, minus infinity for keys that a row does not see; it broadcasts to the shape of the scores.
+    ids : array of shape (tokens,), optional
+        Token of every position, where rows and keys are of one sequence. Without it what is about positions and tokens
+        is nan.
+    sight : Sight, optional
+        Bias and ids, worked out before for other heads of the layer; in place of both.
+    factors : pair of arrays, optional
+        Queries (heads, rows, dim) and keys (heads, tokens, dim) whose products are the content, where they are at hand:
+        the rank of the scores costs less with them.
+    sink_scores : array of shape (heads,), optional
+        Scores of a sink that is none of the keys, the same for all rows of a head. All numbers but ``sink_mass``,
+        ``s1`` and ``gap`` are of the softmax over the keys.
+    operator : callable, optional
+        Takes the number of a head to the operator of its whole attention matrix, a quicker way to products than through
+        its rows; for more tokens than have all their singular values computed.
+
+    Returns
+    -------
+    dict of str to array
+        :data:`MEASURES`, each of shape (heads,); ``"columns"``, share of all attention that each key gets, of shape
+        (heads, tokens); and ``"spectrum"``, singular values without sinks at the :data:`LEVELS`, of shape (heads,
+        levels), smallest first.
+    """
+    heads = _Heads.of(content, sight or Sight.of(content, bias, ids))
+    xp, matrices = heads.xp, heads.matrices(operator)
+    ranks, first_two = matrices.ranks()
+    found = _compared(heads) | ranks | _sink_facts(heads)
+    found["beta"] = _mean_spread(heads.sight, heads.all_keys.variance)
+    found["entropy"] = xp.sum(heads.all_keys.entropy * heads.sight.busy, axis=-1)
+    found["content_rank"] = _content_rank(heads, factors)
+    found["columns"] = heads.all_keys.columns / heads.sight.shape[0]
+    if sink_scores is not None:
+        found |= _beside_sink(heads, matrices, sink_scores)
+    else:
+        found |= matrices.first_two() if heads.sunk else first_two
+    return {name: as_numpy(each) for name, each in found.items()}
+
+
+def compared(content: Any, sight: Sight, operator: Any = None) -> dict[str, Real]:
+    """The measures of heads by which they are compared with fresh ones, and nothing else.
+
+    Parameters
+    ----------
+    content : array of shape (heads, rows, tokens) or callable
+        As for :func:`measured`.
+    sight : Sight
+        Who sees whom.
+    operator : callable, optional
+        As for :func:`measured`.
+
+    Returns
+    -------
+    dict of str to array
+        :data:`COMPARED` and ``"spectrum"``.
+    """
+    heads = _Heads.of(content, sight)
+    found = _compared(heads) | heads.matrices(operator).ranks()[0]
+    return {name: as_numpy(found[name]) for name in (*COMPARED, "spectrum")}
+
+
+def spread(content: Any, sight: Sight) -> Any:
+    """Inverse temperature of heads: root mean square over rows of the spread of a row's content scores.
+
+    Parameters
+    ----------
+    content : array of shape (heads, rows, tokens) or callable
+        As for :func:`measured`.
+    sight : Sight
+        Who sees whom.
+
+    Returns
+    -------
+    array of shape (heads,)
+        In the library of the scores.
+    """
+    attention = Attention(content, sight)
+    rows = [variances(attention.content(each), sight.part(each)) for each in sight.blocks]
+    return _mean_spread(sight, sight.xp.concat(rows, axis=-1))
+
+
+def _mean_spread(sight: Sight, variance: Any) -> Any:
+    return sight.xp.sqrt(sight.xp.sum(variance * sight.busy, axis=-1))
+
+
+class _Heads(NamedTuple):
+    """Attention matrices, and what three passes over their rows have found."""
+
+    attention: Attention
+    all_keys: AllKeys
+    sinks: Any
+    """Ones for keys that are sinks, (heads, tokens)."""
+    sunk: bool
+    """Whether there is any."""
+    other: OtherKeys
+    preferred: Preferred
+
+    @classmethod
+    def of(cls, content: Any, sight: Sight) -> _Heads:
+        attention = Attention(content, sight)
+        all_keys = of_all_keys(attention)
+        sinks = _sinks(all_keys, sight)
+        sunk = bool(sight.xp.any(sinks > 0))
+        away = sinks if sunk else None
+        other = of_other_keys(attention, away)
+        return cls(attention, all_keys, sinks, sunk, other, of_preferences(attention, away, other.preferences))
+
+    @property
+    def sight(self) -> Sight:
+        return self.attention.sight
+
+    @property
+    def xp(self) -> Any:
+        return self.sight.xp
+
+    def matrices(self, operator: Any) -> Matrices:
+        return Matrices(self.attention, self.all_keys, self.other, self.sinks if self.sunk else None, operator)
+
+
+def _sinks(whole: AllKeys, sight: Sight) -> Any:
+    """Ones for keys that are sinks, (heads, tokens); only keys that a quarter of the rows see can be."""
+    xp, rows = sight.xp, sight.shape[0]
+    counts = positive(sight.column_counts)
+    share = whole.columns / counts
+    agreed = share**2 >= SINK_AGREEMENT * whole.column_squares / counts
+    found = (share >= SINK_SHARE) & (share >= SINK_TIMES * sight.even) & (sight.column_counts >= rows / 4) & agreed
+    strongest = xp.max(xp.where(found, share, xp.zeros_like(share)), axis=-1, keepdims=True)
+    numbers = xp.astype(found & (share >= SINK_RATIO * strongest), share.dtype)
+    return xp.where(xp.sum(numbers, axis=-1, keepdims=True) > MOST_SINKS, xp.zeros_like(numbers), numbers)
+
+
+def _compared(heads: _Heads) -> dict[str, Any]:
+    """The :data:`COMPARED` measures but those of the spectrum, with what is found on the way to them."""
+    xp, sight, whole = heads.xp, heads.sight, heads.all_keys
+    even = xp.log(xp.clip(sight.row_counts, 2.0, None))
+    return {
+        "beta_without_sink": _mean_spread(sight, heads.other.variance),
+        "evenness": xp.sum(whole.entropy / even * sight.busy, axis=-1),
+        "largest": xp.sum(whole.largest * sight.busy, axis=-1),
+        **_column_facts(heads),
+        **_stripes(heads),
+        **_same_token(heads),
+    }
+
+
+def _sink_facts(heads: _Heads) -> dict[str, Any]:
+    """How much attention sinks get, how many there are, and where the strongest is."""
+    xp, sinks = heads.xp, heads.sinks
+    count = xp.sum(sinks, axis=-1)
+    strongest = xp.astype(xp.argmax(heads.all_keys.columns * sinks, axis=-1), sinks.dtype)
+    return {
+        "sink_mass": xp.sum(_on_sinks(heads) * heads.sight.busy, axis=-1),
+        "sink_count": count,
+        "sink_position": xp.where(count > 0, strongest, -xp.ones_like(strongest)),
+    }
+
+
+def _on_sinks(heads: _Heads) -> Any:
+    """What each row gives to sinks, (heads, rows): what it does not give to the other keys."""
+    xp = heads.xp
+    if not heads.sunk:
+        return xp.zeros_like(heads.all_keys.entropy)
+    kept = xp.exp(xp.clip(heads.other.normaliser - heads.all_keys.normaliser, None, 0.0))
+    seen = heads.sight.row_counts > 0
+    return xp.where(heads.other.taken > 0, 1 - kept, xp.astype(seen, kept.dtype))
+
+
+def _beside_sink(heads: _Heads, matrices: Matrices, scores: Any) -> dict[str, Any]:
+    """What a sink that is none of the keys changes: it takes its share of every row, and leaves the rest as it is."""
+    xp = heads.xp
+    left = 1 / (1 + xp.exp(xp.clip(scores[:, None] - heads.all_keys.normaliser, None, LARGEST)))
+    mass = xp.sum((1 - left * (1 - _on_sinks(heads))) * heads.sight.busy, axis=-1)
+    return {"sink_mass": mass} | matrices.first_two(left)
+
+
+def _column_facts(heads: _Heads) -> dict[str, Any]:
+    """How much of the matrix the common preferences are: of all, and of what an even spread leaves."""
+    xp, other, product, busy = heads.xp, heads.other, heads.preferred.product, heads.sight.busy
+    own, squares = other.taken * heads.preferred.energy, other.squares
+    uneven = xp.sum((squares - other.taken / positive(other.keys)) * busy, axis=-1)
+    missed = xp.sum((squares - 2 * product + own) * busy, axis=-1)
+    some = uneven > 1e-12 * xp.sum(squares * busy, axis=-1)
+    share = 1 - missed / xp.where(some, uneven, xp.ones_like(uneven))
+    return {
+        "column_energy": xp.sum(product, axis=-1) ** 2 / (xp.sum(own, axis=-1) * xp.sum(squares, axis=-1)),
+        "column_share": xp.where(some, xp.clip(share, 0.0, None), xp.zeros_like(share)),
+    }
+
+
+def _content_rank(heads: _Heads, factors: Any) -> Any:
+    """Participation number of the content scores over rows that see anything and keys that anyone sees, no sinks.
+
+    With queries Q and keys K, centred, the squared singular values of ``Q K'`` are the eigenvalues of ``Q'Q K'K``.
+    """
+    xp, sight = heads.xp, heads.sight
+    keys = xp.astype(sight.column_counts > 0, heads.sinks.dtype) * (1 - heads.sinks)
+    rows = xp.broadcast_to(xp.astype(sight.row_counts > 0, keys.dtype), (keys.shape[0], sight.shape[0]))
+    if factors is None and len(sight.blocks) > 1:
+        return sight.new(xp.asarray, [_estimated_rank(heads.attention, rows, keys, each) for each in range(len(keys))])
+    if factors is None:
+        eye = xp.broadcast_to(sight.new(xp.eye, sight.shape[1]), (1, *2 * sight.shape[1:]))
+        factors = heads.attention.content(sight.blocks[0]), eye
+    grams = []
+    for vectors, kept in zip(factors, (rows, keys), strict=True):
+        mean = xp.sum(vectors * kept[..., None], axis=1) / positive(xp.sum(kept, axis=-1, keepdims=True))
+        centred = (vectors - mean[:, None, :]) * kept[..., None]
+        grams.append(xp.matmul(xp.matrix_transpose(centred), centred))
+    product = xp.matmul(*grams)
+    total = xp.sum(xp.linalg.diagonal(product), axis=-1)
+    return total**2 / positive(xp.sum(product * xp.matrix_transpose(product), axis=(1, 2)))
+
+
+def _estimated_rank(attention: Attention, rows: Any, keys: Any, head: int) -> float:
+    """The same for scores that are no products of few numbers a token, from products with random vectors."""
+    xp, sight = attention.sight.xp, attention.sight
+
+    def centred(block: Any, kept: Any) -> Any:
+        mean = xp.sum(block * kept[head, :, None], axis=0) / positive(xp.sum(kept[head]))
+        return (block - mean) * kept[head, :, None]
+
+    def forward(block: Any) -> Any:
+        block = centred(block, keys)
+        return centred(xp.concat([attention.content(each)[head] @ block for each in sight.blocks], axis=0), rows)
+
+    def backward(block: Any) -> Any:
+        block = centred(block, rows)
+        parts = (xp.matrix_transpose(attention.content(each)[head]) @ block[each] for each in sight.blocks)
+        return centred(sum(parts), keys)
+
+    scores = MapOperator(forward, backward, sight.shape, sight.new(xp.ones, (1, 1)))
+    # two steps know the second moment of the squares without an error of the quadrature
+    first, second = (each.value for each in trace_moments(scores, (1, 2), probes=PROBES, steps=2))
+    return min(sight.shape) * first**2 / second if second > 0 else 0.0
+
+
+def _stripes(heads: _Heads) -> dict[str, Any]:
+    """Mean attention along every diagonal that half of the rows have, and the best of them."""
+    xp, sight, sums = heads.xp, heads.sight, heads.other.stripes
+    rows, tokens = sight.shape
+    if not sight.ordered:
+        nothing = sight.new(xp.full, (heads.sinks.shape[0],), xp.nan)
+        return {"offset": nothing, "offset_mass": nothing, "near_mass": nothing}
+    reach = tokens // 2
+    masses = sums[:, rows - 1 - reach : rows + reach] / sight.stripes
+    near = xp.sum(sums[:, rows - 1 - NEAR : rows + NEAR], axis=-1)
+    return {
+        "offset": xp.astype(xp.argmax(masses, axis=-1), sums.dtype) - reach,
+        "offset_mass": xp.max(masses, axis=-1),
+        "near_mass": near - xp.sum(heads.preferred.near * sight.busy, axis=-1),
+    }
+
+
+def _same_token(heads: _Heads) -> dict[str, Any]:
+    """Attention to other places of a row's token, of which some are no sinks, and its excess over the preferences."""
+    xp, sight, found = heads.xp, heads.sight, heads.preferred
+    if not sight.ordered:
+        nothing = sight.new(xp.full, (heads.sinks.shape[0],), xp.nan)
+        return {"same_token_mass": nothing, "same_token_excess": nothing}
+    weights = xp.astype(found.same_there > 0, found.same.dtype)
+    count = xp.sum(weights, axis=-1)
+
+    def mean(values: Any) -> Any:
+        return xp.where(count > 0, xp.sum(values * weights, axis=-1) / xp.clip(count, 1.0, None), xp.nan)
+
+    return {"same_token_mass": mean(found.same), "same_token_excess": mean(found.same - found.same_expected)}

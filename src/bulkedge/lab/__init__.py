@@ -1,0 +1,1 @@
+"""Everything that runs experiments: studies, sweeps, their gallery, the explorer. The library never imports it."""

@@ -1,0 +1,308 @@
+"""What follows a slider in the background: the law itself where a table was drawn first, then simulations.
+
+A page has one job at a time. Another choice of parameters cancels it before the next draw, and nothing that a page asks
+for waits for it: laws and draws are computed in another process, at a lower priority.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from bulkedge.lab.explore.curves import Curve
+from bulkedge.lab.explore.room import SEEDS, Room
+from bulkedge.lab.sweeps import local_processes, stop
+from bulkedge.support.errors import BulkedgeError, RegimeWarning, UnresolvedError
+
+REST = 0.25
+"""Seconds that parameters rest before anything is computed for them: nothing is, while a slider moves."""
+MOST_PAGES, MOST_KEPT = 32, 64
+DRAWS = "draws"
+"""The bench of laws and simulations."""
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+LISTENING = Lock()
+
+
+class Theory(NamedTuple):
+    """What theory says, where it says of itself that it ends, and numbers that need no simulation."""
+
+    curves: list[Curve]
+    cautions: tuple[str, ...]
+    facts: dict[str, str]
+
+
+class Kept(Generic[Key, Value]):
+    """The last few results, by what they are of."""
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self.most, self.lock = most, Lock()
+        self.found: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key) -> Value | None:
+        """What is known of something.
+
+        Parameters
+        ----------
+        key : hashable
+            A room with its parameters, say.
+
+        Returns
+        -------
+        object, optional
+            None if it was not computed, or is forgotten.
+        """
+        with self.lock:
+            if key in self.found:
+                self.found.move_to_end(key)
+            return self.found.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keep a result, and forget the oldest.
+
+        Parameters
+        ----------
+        key : hashable
+            What it is of.
+        value : object
+            The result.
+        """
+        with self.lock:
+            self.found[key] = value
+            while len(self.found) > self.most:
+                self.found.popitem(last=False)
+
+
+@dataclass(eq=False)
+class Job:
+    """What is computed for one room, and how far it is."""
+
+    room: Room
+    seed: int = 0
+    """Of the first simulation; the others have the next."""
+    samples: list[Any] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+    steps: int = 0
+    """Grows with every result, so that a page knows whether there is something new."""
+    done: bool = False
+    cancelled: Event = field(default_factory=Event)
+
+    @property
+    def running(self) -> bool:
+        """Whether results may still come."""
+        return not self.done and not self.cancelled.is_set()
+
+
+class Jobs:
+    """Jobs of all open pages.
+
+    Parameters
+    ----------
+    apart : bool
+        Whether to compute in a process apart; otherwise in a thread of this one, which is started at once.
+    """
+
+    def __init__(self, *, apart: bool = True) -> None:
+        self.threads = ThreadPoolExecutor(8, thread_name_prefix="explore")
+        self.apart = apart
+        self.benches: dict[str, Executor] = {DRAWS: self._started()}
+        self.pages: OrderedDict[str, Job] = OrderedDict()
+        self.unfinished: set[Job] = set()  # also those that no page has any more
+        self.lock = Lock()
+        self.theories: Kept[Room, Theory] = Kept()
+        self.samples: Kept[tuple[Room, int], tuple[list[Any], dict[str, str]]] = Kept()
+
+    def _started(self) -> Executor:
+        if not self.apart:
+            return ThreadPoolExecutor(1)
+        work = local_processes(1)
+        work.submit(_calm)  # the process starts while the browser opens
+        return work
+
+    def of(self, page: str, room: Room, seed: int = 0) -> Job:
+        """The job of a page; a new one, if its parameters have changed.
+
+        Parameters
+        ----------
+        page : str
+            Name of the page.
+        room : Room
+            What it shows now.
+        seed : int
+            That of the first simulation.
+
+        Returns
+        -------
+        Job
+            Perhaps not begun yet.
+        """
+        with self.lock:
+            job = self.pages.get(page)
+            if job is not None and (job.room, job.seed) == (room, seed):
+                return job
+            if job is not None:
+                job.cancelled.set()
+            known = self.samples.get((room, seed))
+            job = self.pages[page] = Job(room, seed, list(known[0]), known[1]) if known else Job(room, seed)
+            self.pages.move_to_end(page)
+            while len(self.pages) > MOST_PAGES:
+                self.pages.popitem(last=False)[1].cancelled.set()
+            self.unfinished.add(job)
+        self.threads.submit(self._follow, job)
+        return job
+
+    def computed(self, work: Callable[..., Value], *arguments: Any, bench: str = DRAWS) -> Value:
+        """Compute something apart, and wait for it.
+
+        Parameters
+        ----------
+        work : callable
+            What to compute.
+        *arguments : object
+            Its arguments.
+        bench : str
+            Each of these has a process of its own, so that what takes long keeps nothing else waiting.
+
+        Returns
+        -------
+        object
+            Its result.
+
+        Raises
+        ------
+        UnresolvedError
+            If the process ended over it; another one is started.
+        """
+        with self.lock:
+            at = self.benches.get(bench) or self._started()
+            self.benches[bench] = at
+        try:
+            return at.submit(work, *arguments).result()
+        except BrokenExecutor as error:
+            with self.lock:
+                if self.benches[bench] is at:  # of several that wait only one starts another
+                    self.benches[bench] = self._started()
+            raise UnresolvedError(
+                "the process that computes has ended, perhaps for want of memory; another one is started"
+            ) from error
+
+    def again(self, page: str) -> int | None:
+        """Forget the job of a page: it goes on where it was stopped, or has other draws if it was done.
+
+        Parameters
+        ----------
+        page : str
+            Name of the page.
+
+        Returns
+        -------
+        int, optional
+            The seed to go on with; None if the page has no job.
+        """
+        with self.lock:
+            job = self.pages.pop(page, None)
+            if job is None:
+                return None
+            job.cancelled.set()
+            whole = len(job.samples) >= job.room.draws
+            return (job.seed + job.room.draws) % SEEDS.high if whole else job.seed
+
+    def stop(self) -> None:
+        """Cancel everything."""
+        with self.lock:
+            for job in self.unfinished:
+                job.cancelled.set()
+            benches = list(self.benches.values())
+        for each in benches:
+            stop(each, wait=False)
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+    def theory(self, room: Room) -> Theory:
+        """The theory of a room, computed once.
+
+        Parameters
+        ----------
+        room : Room
+            With its parameters.
+
+        Returns
+        -------
+        Theory
+            Not to be changed.
+        """
+        found = self.theories.get(room)
+        if found is None:
+            found = theory_of(room)
+            self.theories.put(room, found)
+        return found
+
+    def _follow(self, job: Job) -> None:
+        """Ask the process for one thing after another, until all is there or nobody wants it."""
+        try:
+            if job.cancelled.wait(REST):
+                return
+            if self.theories.get(job.room) is None:
+                self.theories.put(job.room, self.computed(theory_of, job.room))
+            job.steps += 1
+            while len(job.samples) < job.room.draws and not job.cancelled.is_set():
+                drawn, facts = self.computed(_draw, job.room, job.seed, list(job.samples))
+                job.samples.append(drawn)
+                job.facts = facts
+                job.steps += 1
+            self.samples.put((job.room, job.seed), (list(job.samples), job.facts))
+        except CancelledError:
+            pass
+        except BulkedgeError as error:
+            job.problem = str(error)
+        except Exception as error:  # noqa: BLE001 - a fault of a room is told on its page, where it can be seen
+            job.problem = f"{type(error).__name__}: {error}"
+        finally:
+            job.steps += 1
+            job.done = True
+            with self.lock:
+                self.unfinished.discard(job)
+
+
+def _calm() -> None:
+    """Be slower than what is looked at; called in the process."""
+    with suppress(OSError, AttributeError):
+        os.nice(10)
+
+
+def theory_of(room: Room) -> Theory:
+    """The theory of a room, with what it warns of.
+
+    Parameters
+    ----------
+    room : Room
+        With its parameters.
+
+    Returns
+    -------
+    Theory
+        Its curves and cautions.
+    """
+    # filters of warnings are those of the whole process: one theory at a time
+    with LISTENING, warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", RegimeWarning)
+        curves, facts = room.theory(), room.facts([])
+    cautions = dict.fromkeys(str(each.message) for each in heard if issubclass(each.category, RegimeWarning))
+    return Theory(curves, tuple(cautions), facts)
+
+
+def _draw(room: Room, seed: int, before: Sequence[Any]) -> tuple[Any, dict[str, str]]:
+    """One more simulation, and what all of them say together; what theory warns of is told with the theory."""
+    drawn = room.simulate(seed + len(before))
+    with LISTENING, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RegimeWarning)
+        return drawn, room.facts([*before, drawn])

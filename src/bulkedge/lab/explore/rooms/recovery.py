@@ -1,0 +1,190 @@
+"""The room *recovery*: which pooling of a sequence keeps the signal, two transitions and a phase diagram to click."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+import bulkedge as be
+from bulkedge.lab.explore.curves import Curve, Panel
+from bulkedge.lab.explore.room import Room
+from bulkedge.support.domains import Choice, Integers, Interval, parameter
+
+MOST_SIGNAL, MOST_RATIO = 3.0, 2.0
+
+
+def panels(p: Any) -> list[Panel]:  # noqa: ARG001 - those of other rooms depend on it
+    """Axes of the figure."""
+    return [
+        Panel("Alignment with the signal", "signal |μ|", "squared overlap"),
+        Panel("Eigenvalues of the pooled rows", "eigenvalue of Y′Y/N", "density"),
+        Panel(
+            "Bright is aligned (click it)",
+            "vocabulary ratio d/V",
+            "signal |μ|",
+            click=("vocab_ratio", "signal"),
+        ),
+    ]
+
+
+def pooled(p: Any) -> Any:
+    """The model, in 200 dimensions: ratios are those of the nearest whole numbers, in theory as in simulation."""
+    dim = 200
+    prefix = max(1, round(p.prefix * p.length))
+    correlation = be.recovery.prefix_correlation(p.length, prefix, p.correlation)
+    weights = {
+        "mean": be.recovery.mean_weights(p.length),
+        "causal": be.recovery.causal_weights(p.length),
+        "optimal": be.recovery.optimal_weights(correlation),
+    }[p.weights]
+    vocab, samples = 2 * round(dim / p.vocab_ratio / 2), round(dim / p.sample_ratio)
+    return be.PooledSequences(dim, vocab, samples, p.signal, weights, correlation)
+
+
+def alignments(model: Any, signal: Any, vocab_ratio: Any, sample_ratio: float) -> Any:
+    """Squared overlap of the top eigenvector with the signal, for arrays of signals and vocabulary ratios.
+
+    Parameters
+    ----------
+    model : PooledSequences
+        Whose weights and correlation count.
+    signal, vocab_ratio : array_like
+        Of shapes that broadcast.
+    sample_ratio : float
+        Dimensions over sequences.
+
+    Returns
+    -------
+    array
+        Between zero and one.
+    """
+    from bulkedge.ensembles.pooled import spectral_alignment
+
+    power = np.asarray(signal) ** 2
+    strength = model.alpha / model.kappa * (power + vocab_ratio)
+    return spectral_alignment(strength, vocab_ratio, sample_ratio) * power / (power + vocab_ratio)
+
+
+def thresholds(model: Any, vocab_ratio: Any, sample_ratio: float) -> Any:
+    """The signal from which on the top eigenvector knows of it, for arrays of vocabulary ratios.
+
+    Parameters
+    ----------
+    model : PooledSequences
+        Whose weights and correlation count.
+    vocab_ratio : array of shape (n,)
+        Dimensions over rows of the table.
+    sample_ratio : float
+        Dimensions over sequences.
+
+    Returns
+    -------
+    array of shape (n,)
+        Zero where the noise of the table alone leaves the bulk.
+    """
+    from bulkedge.ensembles.pooled import critical_strength
+
+    critical = np.array([critical_strength(each, sample_ratio) for each in vocab_ratio])
+    return np.sqrt(np.maximum(critical * model.kappa / model.alpha - vocab_ratio, 0.0))
+
+
+def theory(p: Any) -> list[Curve]:
+    """Alignment along the signal, the phase diagram, and the spectrum."""
+    model, bulk = pooled(p), pooled(p).bulk()
+    signal, ratio = np.linspace(0, 3, 121), np.linspace(0.05, 2, 40)
+    delta, gamma = model.vocab_ratio, model.sample_ratio
+    none = 1e-9  # samples without end
+    low, high = bulk.support[-1]
+    x = np.linspace(low + 1e-3 * (high - low), high, 200)
+    limits, spike = model.threshold(), model.sample_spike()
+    here: dict[str, Any] = {"look": "here", "shape": "points"}
+    curves = [
+        Curve("N as given", signal, alignments(model, signal, delta, gamma)),
+        Curve("samples without end", signal, alignments(model, signal, delta, none), look="rival"),
+        Curve("threshold of the sample", limits.sample, look="mark", shape="mark"),
+        Curve("threshold of the population", limits.population, look="second", shape="mark"),
+        Curve("these parameters", [p.signal], [model.alignment().total], **here),
+        Curve(
+            "alignment", ratio, signal[::4], panel=2, shape="map", z=alignments(model, signal[::4, None], ratio, gamma)
+        ),
+        Curve("N as given", ratio, thresholds(model, ratio, gamma), panel=2),
+        Curve("samples without end", ratio, thresholds(model, ratio, none), panel=2, look="rival"),
+        Curve("these parameters", [delta], [p.signal], panel=2, **here),
+        Curve("bulk", x, bulk.pdf(x), panel=1),
+    ]
+    if spike.detectable:
+        curves.append(Curve("predicted outlier", float(spike.location), panel=1, look="rival", shape="mark"))
+    return curves
+
+
+def simulate(p: Any, rng: np.random.Generator) -> dict[str, Any]:
+    """One draw: eigenvalues of the pooled rows, and the overlap of the top eigenvector with the signal."""
+    model = pooled(p)
+    drawn = model.draw(rng)
+    values, vectors = np.linalg.eigh(drawn.rows.T @ drawn.rows / model.samples)
+    return {"values": values, "overlap": float(vectors[:, -1].sum() ** 2 / model.dim)}  # μ is along (1, ..., 1)
+
+
+def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
+    """Mean overlap, and all eigenvalues."""
+    overlap = np.array([each["overlap"] for each in samples])
+    values = np.concatenate([each["values"] for each in samples])
+    ends = np.linspace(0, 1.05 * values.max(), 71)
+    label = f"simulation, {len(samples)} × 200 dimensions"
+    error = [np.std(overlap) / np.sqrt(max(len(samples) - 1, 1))]
+    heights = np.histogram(values, ends)[0] / (len(values) * np.diff(ends))
+    return [
+        Curve(label, [p.signal], [overlap.mean()], look="simulation", shape="points", error=error),
+        Curve(label, ends, heights, panel=1, look="simulation", shape="bars"),
+    ]
+
+
+@dataclass(frozen=True)
+class Recovery(Room):
+    """Signal recovery from pooled sequences."""
+
+    name = "recovery"
+    title = "Recovery"
+    shows = (
+        "From which signal on the top eigenvector of pooled sequences knows it: two transitions, and a phase diagram."
+    )
+    not_claimed = "The curves are limits of many dimensions; beside a threshold finite sizes blur them."
+    symbols = {"vocab_ratio": "vocabulary ratio d/V", "sample_ratio": "sample ratio d/N", "signal": "signal |μ|"}  # noqa: RUF012
+    exported = {  # noqa: RUF012
+        "signal": tuple(round(0.2 * k, 1) for k in range(16)),
+        "vocab_ratio": (0.1, 0.25, 0.5, 1.0),
+        "weights": ("mean", "causal", "optimal"),
+    }
+
+    signal: float = parameter(Interval(0, MOST_SIGNAL), "length of the mean of a class", 1.2)
+    vocab_ratio: float = parameter(Interval(0.05, MOST_RATIO), "dimensions over rows of the table, V even", 0.5)
+    sample_ratio: float = parameter(Interval(0.05, MOST_RATIO), "dimensions over sequences", 0.3)
+    weights: Literal["mean", "causal", "optimal"] = parameter(
+        Choice(("mean", "causal", "optimal")), "how positions are pooled", "causal"
+    )
+    length: int = parameter(Integers(4, 40), "tokens of a sequence", 20)
+    prefix: float = parameter(Interval(0.05, 1), "share of positions that are correlated", 0.3)
+    correlation: float = parameter(Interval(0, 0.95), "correlation between these", 0.3)
+
+    @classmethod
+    def code(cls) -> Sequence[Callable[..., Any]]:
+        """The functions above."""
+        return (panels, pooled, alignments, thresholds, theory, simulate, seen)
+
+    def facts(self, samples: Sequence[Any]) -> dict[str, str]:
+        """The thresholds, and the alignment predicted and found."""
+        model = pooled(self)
+        limits = model.threshold()
+        found = {
+            "rows V, sequences N in 200 dimensions": f"{model.vocab}, {model.samples}",
+            "threshold, samples without end": f"{limits.population:.2f}",
+            "threshold, N as given": f"{limits.sample:.2f}",
+            "alignment, predicted": f"{model.alignment().total:.3f}",
+        }
+        if samples:
+            overlap = np.array([each["overlap"] for each in samples])
+            found["alignment, simulated"] = f"{overlap.mean():.3f}"
+        return found

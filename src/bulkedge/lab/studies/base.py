@@ -1,0 +1,290 @@
+"""What a study is: frozen parameters, a labelled dataset, claims that it can refute, and a figure.
+
+A study is a frozen dataclass in a file of its own, ``studies/<paper>/<figure>.py``; that path is its name. Its
+parameters are declared with :func:`bulkedge.support.domains.parameter`, whose default is the quick size and whose ``paper``
+or ``ours`` value is that of ``--paper``; the figure is drawn by the function of the same name in
+``studies/<paper>/plot.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from abc import ABC, abstractmethod
+from dataclasses import MISSING
+from functools import cache
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import xarray as xr
+
+import bulkedge.lab.studies as package
+from bulkedge.lab.studies.claims import Claim
+from bulkedge.support.domains import Parametric, parameters
+from bulkedge.support.errors import DomainError
+from bulkedge.version import __version__
+
+Preset = Literal["quick", "paper"]
+
+
+class Study(Parametric, ABC):
+    """A named experiment.
+
+    One that needs an optional package names it in ``requires``, as its module is called, and imports it when it runs.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Simulate and compute: variables with labelled dimensions, and a ``units`` attribute where they have one.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            The source of all randomness of the study; the same seed gives the same dataset.
+
+        Returns
+        -------
+        xarray.Dataset
+            What the claims and the figure are made from.
+        """
+
+    @abstractmethod
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """What the dataset says of the paper's statements.
+
+        Parameters
+        ----------
+        data : xarray.Dataset
+            What :meth:`run` returned, for a study of these parameters.
+
+        Returns
+        -------
+        list of Claim
+            Each with the number that is predicted, the measured one with its error, and what a rival predicts.
+        """
+
+    @classmethod
+    def preset(cls, which: Preset = "quick", /, **changes: Any) -> Self:
+        """The study at one of its two sizes, with some parameters changed.
+
+        Parameters
+        ----------
+        which : {"quick", "paper"}
+            The defaults, made for a look in seconds, or the sizes of the paper's own figure, which are ours where the
+            paper gives none.
+        **changes : object
+            Parameters that differ from the preset, by name.
+
+        Returns
+        -------
+        Study
+            A study of this class.
+
+        Raises
+        ------
+        DomainError
+            If a parameter is outside its domain.
+
+        Examples
+        --------
+        >>> edge = find("laws/edge")[0]
+        >>> edge.preset("paper").parameters() == edge().parameters()
+        False
+        """
+        at_paper = {each.name: each.large for each in parameters(cls) if each.large is not MISSING}
+        return cls(**((at_paper if which == "paper" else {}) | changes))
+
+    @classmethod
+    def name(cls) -> str:
+        """``paper/figure``, from where the study is defined; elsewhere, its module and class."""
+        module = cls.__module__
+        if module.startswith(package.__name__ + "."):
+            return module.removeprefix(package.__name__ + ".").replace(".", "/").replace("_", "-")
+        return f"{module}.{cls.__qualname__}"
+
+    @classmethod
+    def missing(cls) -> tuple[str, ...]:
+        """Which of the packages it needs are not installed."""
+        return tuple(package for package in cls.requires if find_spec(package) is None)
+
+    @classmethod
+    def summary(cls) -> str:
+        """What the study shows, in a sentence."""
+        return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+
+    def parameters(self) -> dict[str, Any]:
+        """The declared parameters with their values."""
+        return {each.name: getattr(self, each.name) for each in parameters(type(self))}
+
+    def chosen(self) -> dict[str, str]:
+        """Who chose the value of each parameter.
+
+        Returns
+        -------
+        dict of str to str
+            From its name to ``"paper"`` for the value that the paper gives, ``"ours"`` for the one we chose for the
+            paper's size, ``"quick"`` for another default, and ``"given"`` for any other.
+
+        Examples
+        --------
+        >>> find("laws/edge")[0](size=50, draws=100_000).chosen()
+        {'size': 'given', 'draws': 'ours', 'level': 'ours'}
+        """
+        own = type(self)
+        large, quick, values = own.preset("paper").parameters(), own.preset("quick").parameters(), self.parameters()
+        found = {}
+        for each in parameters(own):
+            value, name = values[each.name], each.name
+            if each.large is not MISSING and value == large[name]:
+                found[name] = each.source
+            else:
+                found[name] = "quick" if value == quick[name] else "given"
+        return found
+
+    def simulate(self, seed: int) -> xr.Dataset:
+        """Run, and record in the dataset what made it.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of NumPy's default generator, which :meth:`run` gets.
+
+        Returns
+        -------
+        xarray.Dataset
+            That of :meth:`run`, with the attributes ``study``, ``parameters`` (as JSON), ``seed`` and ``bulkedge`` (the
+            version).
+        """
+        data = self.run(np.random.default_rng(seed))
+        made_by = {"study": self.name(), "parameters": json.dumps(self.parameters()), "seed": seed}
+        return data.assign_attrs(made_by | {"bulkedge": __version__})
+
+    def plot(self, data: xr.Dataset) -> Any:
+        """Draw the figure (a matplotlib Figure) of a dataset.
+
+        Parameters
+        ----------
+        data : xarray.Dataset
+            What :meth:`run` returned.
+
+        Returns
+        -------
+        matplotlib Figure
+            Drawn by the function of the study's name in ``plot.py`` of its folder.
+        """
+        folder, _, name = type(self).__module__.rpartition(".")
+        draw = getattr(import_module(f"{folder}.plot"), name)
+        with import_module("bulkedge.plots.style").styled():
+            return draw(data)
+
+
+@cache
+def studies() -> dict[str, type[Study]]:
+    """Every study of the package, by its name."""
+    found = {}
+    for folder in iter_modules(package.__path__, package.__name__ + "."):
+        if not folder.ispkg:
+            continue
+        for each in iter_modules(import_module(folder.name).__path__, folder.name + "."):
+            if each.ispkg or each.name.endswith(".plot"):
+                continue  # what draws is loaded when a figure is drawn
+            for _, member in inspect.getmembers(import_module(each.name), inspect.isclass):
+                if issubclass(member, Study) and member.__module__ == each.name:
+                    found[member.name()] = member
+    return dict(sorted(found.items()))
+
+
+def find(name: str) -> list[type[Study]]:
+    """The study of that name, or all studies of the paper of that name, or all.
+
+    Parameters
+    ----------
+    name : str
+        ``"laws/bulk"``, ``"laws"``, or the empty string for all.
+
+    Returns
+    -------
+    list of type
+        Classes of the studies, at least one.
+
+    Raises
+    ------
+    DomainError
+        If there is none of that name.
+
+    Examples
+    --------
+    >>> [study.name() for study in find("laws")]
+    ['laws/bulk', 'laws/edge', 'laws/transition']
+    """
+    chosen = [study for known, study in studies().items() if name in ("", known, known.split("/")[0])]
+    if not chosen:
+        raise DomainError(f"study = {name!r} is unknown; there are {', '.join(studies())}")
+    return chosen
+
+
+def to_install(missing: tuple[str, ...]) -> str:
+    """What to tell pip for optional packages.
+
+    Parameters
+    ----------
+    missing : tuple of str
+        Names of modules.
+
+    Returns
+    -------
+    str
+        The extras of bulkedge that bring them, and the names of those that none brings.
+    """
+    try:
+        lines = metadata.requires("bulkedge") or []
+    except metadata.PackageNotFoundError:  # run from its source
+        lines = []
+    found = (re.match(r"([\w.-]+).*extra == ['\"](?!test|docs)([\w-]+)['\"]", line) for line in lines)
+    extra_of = {each[1].replace("-", "_").lower(): each[2] for each in found if each}
+    extras = sorted({extra_of[each] for each in missing if each in extra_of})
+    others = [each for each in missing if each not in extra_of]
+    return " ".join([f"'bulkedge[{','.join(extras)}]'"] * bool(extras) + others)
+
+
+def ready(name: str) -> tuple[list[type[Study]], list[str]]:
+    """The studies of that name that can run here, and sentences about those that cannot.
+
+    A study that was asked for by its own name and cannot run, or a paper none of whose studies can, is an error.
+
+    Parameters
+    ----------
+    name : str
+        As for :func:`find`.
+
+    Returns
+    -------
+    chosen : list of type
+        Studies whose optional packages are all installed; at least one.
+    sentences : list of str
+        Which of the others need what, and how to install it.
+
+    Raises
+    ------
+    DomainError
+        If none of them can run.
+    """
+    chosen, lacking = [], dict[tuple[str, ...], list[str]]()
+    for study in find(name):
+        if missing := study.missing():
+            lacking.setdefault(missing, []).append(study.name())
+        else:
+            chosen.append(study)
+    sentences = [
+        f"{', '.join(names)}: not without {' and '.join(missing)} (pip install {to_install(missing)})"
+        for missing, names in lacking.items()
+    ]
+    if not chosen:
+        raise DomainError("; ".join(sentences))
+    return chosen, sentences

@@ -1,0 +1,134 @@
+"""Figure 3, its second panel: the two largest singular values, until rows attend to one token each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.ensembles.entries import heavy_share
+from bulkedge.ensembles.perron import BETA, perron
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.equivalence.top import largest
+from bulkedge.laws import AttentionLaw, MarchenkoPastur, TracyWidom
+from bulkedge.laws.law import Law
+from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+from bulkedge.visibility import softmax
+
+LARGEST_LAW = 6.0
+"""Largest beta for which the law of the linear model is computed; its edge is far beyond the matrix's norm there."""
+SAFE, BROKEN = 0.7, 3.0
+"""Up to the first beta less than a thousandth of the variance is in large entries from 400 tokens on; from the second
+on nearly all of it is, up to 10,000 tokens."""
+
+
+@dataclass(frozen=True)
+class Breakdown(Study):
+    """The two largest singular values follow the linear model, leave it, and end at those of one-hot rows.
+
+    The linear model says that the largest stays at one and that the second is the edge of a bulk that grows like
+    ``exp(beta**2)``. One-hot rows have the largest numbers of rows that attend to the same token.
+    """
+
+    tokens: int = parameter(Integers(100, 10_000), "tokens", 400, paper=1000)
+    head_dim: int = parameter(Integers(100, 10_000), "head dimension", 400, paper=1000)
+    last: float = parameter(Interval(5, 100), "largest beta", 50.0, ours=50.0)
+    steps: int = parameter(Integers(6, 100), "values of beta from 0.5 on, spaced evenly in the logarithm", 20, ours=40)
+    draws: int = parameter(Integers(2, 1000), "draws", 10, ours=10)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Draw scores, and scale them by each beta; then others, whose rows choose their best token."""
+        betas = np.geomspace(0.5, self.last, self.steps)
+        model = SoftmaxAttention(self.tokens, self.head_dim, 1.0)
+        found, counts = [], []
+        for _ in track(range(self.draws), "draws"):
+            scores = model.scores(rng)
+            found.append([largest(softmax(beta * scores, None), 2) for beta in betas.tolist()])
+            chosen = np.bincount(model.scores(rng).argmax(axis=1), minlength=self.tokens)
+            counts.append(np.sort(chosen)[:-3:-1])
+        values = np.array(found)
+        theory = [self._theory(beta) for beta in betas.tolist()]
+        return xr.Dataset(
+            {
+                "first": (("draw", "beta"), values[..., 0], {"long_name": "s_1(A)^2"}),
+                "second": (("draw", "beta"), values[..., 1], {"long_name": "s_2(A)^2"}),
+                "one_hot": (("draw", "rank"), counts, {"long_name": "largest numbers of rows that choose one token"}),
+                "theory": (("beta", "quantity"), theory),
+            },
+            coords={"beta": betas, "rank": [1, 2], "quantity": ["perron", "edge", "reach", "rival", "heavy"]},
+            attrs=self.parameters(),
+        )
+
+    def _theory(self, beta: float) -> list[float]:
+        """Perron value, edge, mean largest value of the bulk and of Marchenko-Pastur, all of A; nan where not known."""
+        heavy = heavy_share(beta, self.tokens)
+        if beta > LARGEST_LAW:
+            return [np.nan, np.nan, np.nan, np.nan, heavy]
+        top = perron(min(beta, BETA.high), self.head_dim, self.tokens)
+        law = AttentionLaw(beta, self.head_dim / self.tokens)
+        rival = MarchenkoPastur(1.0, law.mean())
+        values = [law.edge, self._reach(law), self._reach(rival)]
+        return [top.square if top.trusted else np.nan, *(value / self.tokens for value in values), heavy]
+
+    def _reach(self, law: Law) -> float:
+        return law.edge + law.edge_scale * self.tokens ** (-2 / 3) * TracyWidom(1).mean()
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """At the edge where the linear model holds, far below it where it does not, and at one-hot rows in the end."""
+        return [*self._linear(data), *self._one_hot(data)]
+
+    def _linear(self, data: xr.Dataset) -> list[Claim]:
+        theory = {name: data.theory.sel(quantity=name) for name in data["quantity"].values.tolist()}
+        safe = data.beta <= SAFE
+        ratio = data.second / theory["reach"]
+        broken = ratio.sel(beta=slice(BROKEN, LARGEST_LAW))
+        law = AttentionLaw(SAFE, self.head_dim / self.tokens)
+        rivals = (theory["rival"] / theory["reach"]).where(safe, drop=True)
+        return [
+            Claim(
+                statement=f"second value over the edge of the linear model, up to beta = {SAFE:g}",
+                place="equivalence: Figure 3, Edge bound",
+                measured=_over_draws(ratio.where(safe, drop=True)),
+                predicted=1.0,
+                rival=Rival("the edge of Marchenko-Pastur", float(rivals.mean())),
+                finite_size=law.edge_scale / law.edge / self.tokens + float(theory["heavy"].where(safe).max()),
+                reason="order n**(-1/3) of the Tracy-Widom limit, and the share of the variance in large entries",
+            ),
+            Claim(
+                statement=f"second value over the edge of the linear model, beta = {BROKEN:g} to {LARGEST_LAW:g}",
+                place="equivalence: Figure 3, Threshold",
+                measured=_over_draws(broken),
+                predicted=float((data.one_hot.sel(rank=2).mean() / theory["edge"]).sel(beta=broken.beta).mean()),
+                rival=Rival("the linear model holds for all beta", 1.0),
+                relation="<=",
+            ),
+        ]
+
+    def _one_hot(self, data: xr.Dataset) -> list[Claim]:
+        soft = np.sqrt(2 * np.log(self.tokens)) / self.last
+        rivals = {1: Rival("s_1 = 1, as in the linear model", 1.0), 2: Rival("s_2 < s_1 = 1", 1.0)}
+        return [
+            Claim(
+                statement=f"{name}(A)^2 at beta = {self.last:g}: the rows that choose one token, {which}",
+                place="equivalence: Figure 3, Open question 1",
+                measured=Estimate.of(data[variable].isel(beta=-1)),
+                predicted=Estimate.of(data.one_hot.sel(rank=rank)),
+                rival=rivals[rank],
+                finite_size=soft * float(data.one_hot.sel(rank=rank).mean()),
+                reason="a share sqrt(2 log T)/beta of the rows is not one-hot, and lowers the squares by as much",
+            )
+            for rank, name, variable, which in (
+                (1, "s_1", "first", "largest number"),
+                (2, "s_2", "second", "second largest number"),
+            )
+        ]
+
+
+def _over_draws(values: xr.DataArray) -> Estimate:
+    """Mean over beta, whose values share their scores, then over draws."""
+    return average(values.mean("beta"))

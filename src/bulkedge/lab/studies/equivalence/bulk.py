@@ -1,0 +1,279 @@
+"""Figure 1: from attention to its linear model, step by step, and why the bulk is not Marchenko-Pastur's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.attention import SoftmaxAttention, Stages
+from bulkedge.ensembles.taylor import taylor, taylor_degree
+from bulkedge.inference.comparison import compare
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.laws import AttentionLaw, MarchenkoPastur, SumLaw
+from bulkedge.laws.law import Law
+from bulkedge.laws.units import Unit
+from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+BINS, POINTS, LEVELS = 50, 400, 200
+REMOVED = 3
+"""Largest values left out of the bulk, as in the paper."""
+SCALES = np.linspace(0.6, 1.1, 21)
+"""Scales at which Marchenko-Pastur is tried, over that of the law's mean; the best one was between 0.75 and 0.95."""
+BEYOND_EDGE = 0.1695
+"""Expected number of values beyond a soft edge of real matrices: the integral of the Airy density of Dyson index 1."""
+HALVINGS = (4, 2, 1)
+"""Sizes at which the stages are compared with each other: tokens and head dimension over these."""
+
+
+@dataclass(frozen=True)
+class Bulk(Study):
+    """Attention and the six matrices of the proof share one bulk, which is not that of Marchenko and Pastur."""
+
+    tokens: int = parameter(Integers(100, 10_000), "tokens", 500, paper=1000)
+    head_dim: int = parameter(Integers(128, 10_000), "head dimension", 500, paper=1000)
+    beta: float = parameter(Interval(0.05, 2), "inverse temperature", 1.0, paper=1.0)
+    draws: int = parameter(Integers(2, 1000), "draws", 12, paper=10)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Draw the matrices at the full, half and fourth size, and compare the largest ones with the laws."""
+        smaller = [self._values(self.tokens // by, self.head_dim // by, rng) for by in HALVINGS]
+        values = smaller[-1]
+        law, _, rival = self._laws()
+        x = np.linspace(0, 1.05 * law.edge, POINTS)[1:]
+        bins = np.linspace(0, law.edge, BINS + 1)
+        levels = (np.arange(self.tokens)[::-1] + 0.5) / self.tokens
+        curves = xr.Dataset(
+            {
+                "quantile": ("rank", law.ppf(levels)),
+                "rival_quantile": ("rank", rival.ppf(levels)),
+                "bin_edge": ("end", bins),
+                "x": ("point", x),
+                "theory": ("point", law.pdf(x)),
+                "rival": ("point", rival.pdf(x)),
+            }
+        )
+        parts = (self._pictures(values, bins), self._distances(values), self._apart(smaller))
+        return xr.merge([curves, *parts]).assign_attrs(self.parameters())
+
+    def _laws(self) -> tuple[Law, Law, Law]:
+        """The paper's law, the one of this size, and Marchenko-Pastur of the paper's mean."""
+        law = AttentionLaw(self.beta, self.head_dim / self.tokens)
+        finite = SoftmaxAttention(self.tokens, self.head_dim, self.beta).law("finite head")
+        return law, finite, MarchenkoPastur(1.0, law.mean())
+
+    def _values(self, tokens: int, head_dim: int, rng: np.random.Generator) -> xr.DataArray:
+        """Squared singular values of ``sqrt(T) A`` and of the six matrices of the proof, increasing."""
+        model = SoftmaxAttention(tokens, head_dim, self.beta)
+        found = []
+        for _ in track(range(self.draws), f"{tokens} tokens"):
+            stages = model.stages(rng)
+            whole = stages.attention + tokens**-0.5
+            found.append([spectrum(matrix).squared().values for matrix in (whole, *stages)])
+        return xr.DataArray(found, dims=("draw", "stage", "rank"), coords={"stage": ["whole", *Stages._fields]})
+
+    def _pictures(self, values: xr.DataArray, bins: Real) -> xr.Dataset:
+        density = [
+            np.histogram(one[:, :-REMOVED], bins)[0] / np.diff(bins) / one.size
+            for one in values.transpose("stage", "draw", "rank").values
+        ]
+        ordered = values.isel(rank=slice(None, None, -1))
+        return xr.Dataset(
+            {
+                "sorted": ordered.mean("draw").assign_attrs(long_name="squared singular value"),
+                "simulation": (("stage", "bin"), density),
+            }
+        )
+
+    def _distances(self, values: xr.DataArray) -> xr.Dataset:
+        """Kolmogorov distances of the bulks, distribution functions at quantiles, and values beyond 4 theta_1."""
+        law, finite, rival = self._laws()
+        scaled = [rival.scaled(scale) for scale in SCALES.tolist()]
+        bulk = values.isel(rank=slice(None, -REMOVED)).values
+        distances = [
+            [[_distance(row, law), _distance(row, finite), _distance(row, rival)] for row in stages] for stages in bulk
+        ]
+        attention = values.sel(stage="attention").values
+        nearest = [min(_distance(row[:-REMOVED], each) for each in scaled) for row in attention]
+        at = law.ppf((np.arange(LEVELS) + 0.5) / LEVELS)
+        empirical = [[np.searchsorted(row, at) / self.tokens for row in stages] for stages in values.values]
+        return xr.Dataset(
+            {
+                "kolmogorov": (("draw", "stage", "law"), distances, {"long_name": "Kolmogorov distance"}),
+                "nearest": (
+                    "draw",
+                    nearest,
+                    {"long_name": "distance of attention to the nearest Marchenko-Pastur law"},
+                ),
+                "empirical": (("draw", "stage", "level"), empirical, {"long_name": "distribution function at x"}),
+                "level_x": ("level", at),
+                "beyond": (values > 4 * law.mean()).sum("rank").assign_attrs(long_name="values beyond 4 theta_1"),
+            },
+            coords={"law": ["theory", "finite head", "rival"]},
+        )
+
+    def _apart(self, sizes: list[xr.DataArray]) -> xr.Dataset:
+        """Kolmogorov distance of the values of each stage to those of attention, from the same scores, over tokens."""
+        stages = sizes[0].stage.values.tolist()[2:]
+        apart = [
+            [
+                [
+                    _distance(draw.sel(stage=stage).values, _steps(draw.sel(stage="attention").values))
+                    for stage in stages
+                ]
+                for draw in values
+            ]
+            for values in sizes
+        ]
+        return xr.Dataset(
+            {"apart": (("tokens", "draw", "step"), apart, {"long_name": "Kolmogorov distance to attention"})},
+            coords={"step": stages, "tokens": [self.tokens // by for by in HALVINGS]},
+        )
+
+    # -- claims --------------------------------------------------------------------------------------------------------
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """None of Marchenko-Pastur in any stage, an edge beyond its own, and stages that come together."""
+        return [*self._rejections(data), *self._edges(data), *self._steps(data)]
+
+    def _shares(self, data: xr.Dataset, stage: str, theory: Law) -> tuple[Estimate, float]:
+        """Share of Marchenko-Pastur in a stage, and what corrections of order 1/n may add to it."""
+        rival = MarchenkoPastur(1.0, theory.mean())
+        at = data.level_x.values
+        predicted, other = theory.cdf(at), rival.cdf(at)
+        direction = np.abs(other - predicted)
+        found = share(data.empirical.sel(stage=stage).values, predicted, other)
+        # rows of attention sum to one, which fixes one value; linear models have no such constraint
+        moved = 0.5 if stage.endswith("linear") else 1.5
+        return found, moved / self.tokens * float(direction.sum() / (direction @ direction))
+
+    def _rejections(self, data: xr.Dataset) -> list[Claim]:
+        law, finite, _ = self._laws()
+        order = "real matrices move the distribution function by at most 1/(2n), the value that row sums fix by 1/n"
+        claims = []
+        exact = {"whole": finite, "attention": finite, "taylor_linear": self._taylor_law(), "linear": law}
+        for stage in data.stage.values.tolist():
+            measured, shift = self._shares(data, stage, exact.get(stage, law))
+            whose = "the finite-head law" if exact.get(stage) is finite else "the law"
+            claims.append(
+                Claim(
+                    statement=f"{NAMES[stage]}: share of Marchenko-Pastur in its values (0 is {whose})",
+                    place=PLACES[stage],
+                    measured=measured,
+                    predicted=0.0,
+                    rival=Rival("Marchenko-Pastur of the same mean", 1.0),
+                    finite_size=shift,
+                    reason=order,
+                    relation="=" if stage in exact else "<=",
+                )
+            )
+        distances = data.kolmogorov.sel(stage="attention")
+        pairs = {
+            "Marchenko-Pastur of the same mean than from the law": distances.sel(law="rival")
+            - distances.sel(law="theory"),
+            "the nearest Marchenko-Pastur law of any scale than from the finite-head law": data.nearest
+            - distances.sel(law="finite head"),
+        }
+        for words, difference in pairs.items():
+            claims.append(
+                Claim(
+                    statement=f"attention: by how much it is farther from {words} (Kolmogorov distance)",
+                    place="equivalence: Figure 1",
+                    measured=Estimate.of(difference),
+                    predicted=0.0,
+                    rival=Rival("no farther", 0.0),
+                    relation=">=",
+                )
+            )
+        return claims
+
+    def _taylor_law(self) -> Law:
+        """Of the linear model of the Taylor polynomial, whose coefficients differ from those of the exponential."""
+        polynomial = taylor(self.beta, taylor_degree(self.head_dim))
+        signal = polynomial.slope**2
+        return SumLaw((signal, polynomial.variance - signal), (self.head_dim / self.tokens, np.inf)).squared()
+
+    def _edges(self, data: xr.Dataset) -> list[Claim]:
+        law, finite, _ = self._laws()
+        rival = Rival("Marchenko-Pastur, whose edge this is", BEYOND_EDGE)
+        edge = 4 * law.mean()
+        return [
+            Claim(
+                statement="linear model: values beyond 4 (exp(beta^2) - 1)",
+                place="equivalence: Figure 1, Edge bound",
+                measured=_counted(data.beyond.sel(stage="linear")),
+                predicted=self.tokens * float(1 - law.cdf(edge)),
+                rival=rival,
+                finite_size=0.5,
+                reason="the 1/n correction of real matrices moves at most half a value",
+            ),
+            Claim(
+                statement="attention: values beyond 4 (exp(beta^2) - 1) are at least those of its bulk",
+                place="equivalence: Figure 1, Edge bound",
+                measured=_counted(data.beyond.sel(stage="attention")),
+                predicted=self.tokens * float(1 - finite.cdf(edge)),
+                rival=rival,
+                finite_size=0.5,
+                reason="the 1/n correction of real matrices moves at most half a value",
+                relation=">=",
+            ),
+        ]
+
+    def _steps(self, data: xr.Dataset) -> list[Claim]:
+        x = np.log(data.tokens.values)
+
+        def exponent(draws: Real) -> float:
+            return float(np.polyfit(x, np.log(draws.mean(axis=0)), 1)[0])
+
+        return [
+            Claim(
+                statement=f"{NAMES[step]}: exponent in T with which its values approach those of attention",
+                place=PLACES[step],
+                measured=Estimate.jackknife(exponent, data.apart.sel(step=step).transpose("draw", "tokens").values),
+                predicted=-0.5,
+                rival=Rival("another limit", 0.0),
+                relation="<=",
+            )
+            for step in data.step.values.tolist()
+        ]
+
+
+NAMES = {
+    "whole": "sqrt(T) A",
+    "attention": "attention",
+    "fixed_normaliser": "fixed normaliser",
+    "entrywise": "entrywise",
+    "taylor": "Taylor polynomial",
+    "taylor_linear": "linear model of the polynomial",
+    "linear": "linear model",
+}
+PLACES = {
+    "whole": "equivalence: Figure 1",
+    "attention": "equivalence: Theorem 3.2, Figure 1",
+    "fixed_normaliser": "equivalence: Figure 1",
+    "entrywise": "equivalence: Figure 1",
+    "taylor": "equivalence: Figure 1, Lemma 4.4",
+    "taylor_linear": "equivalence: Figure 1, Lemma 4.5",
+    "linear": "equivalence: Theorem 3.2, Figure 1",
+}
+
+
+def _counted(numbers: xr.DataArray) -> Estimate:
+    """Mean of whole numbers, which may all be the same: their rounding, a twelfth in variance, is part of the error."""
+    found = Estimate.of(numbers)
+    return Estimate(found.value, float(np.hypot(found.error, (12 * numbers.size) ** -0.5)), found.freedom)
+
+
+def _steps(values: Real) -> Spectrum:
+    return Spectrum.of(values, Unit.SQUARED)
+
+
+def _distance(values: Real, law: Law | Spectrum) -> float:
+    """Kolmogorov distance, outliers of the law left aside."""
+    return float(compare(_steps(values), law).ks)

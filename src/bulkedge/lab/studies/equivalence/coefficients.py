@@ -1,0 +1,112 @@
+"""Figure 3, its first panel: what the linear model is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from scipy.optimize import brentq
+
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+
+SAMPLED = 1.3
+"""Up to this beta averages over Gaussian scores are reliable: the variance of f**2 grows like exp(6 beta**2)."""
+BATCHES = 20
+
+
+@dataclass(frozen=True)
+class Coefficients(Study):
+    """Variance ``theta_1 = E f**2`` and signal ``theta_2 = (E f')**2`` of an entry: from beta = 1.12 on most is noise.
+
+    Here ``f(s) = exp(beta s - beta**2/2) - 1``. The part of the variance that is noise overtakes the part that is
+    linear in the scores where ``exp(beta**2) = 1 + 2 beta**2``, at beta = 1.121.
+    """
+
+    first: float = parameter(Interval(0.01, 0.5), "smallest beta", 0.1, ours=0.1)
+    last: float = parameter(Interval(1.3, 5), "largest beta", 3.0, ours=3.0)
+    steps: int = parameter(Integers(10, 500), "values of beta", 30, ours=100)
+    samples: int = parameter(Integers(1000, 10**8), "Gaussian scores", 4 * 10**6, ours=2 * 10**7)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Both by formula, and by averages over Gaussian scores, in independent batches."""
+        beta = np.linspace(self.first, self.last, self.steps)
+        sampled = beta[beta <= SAMPLED]
+        variance, slope = np.empty((2, BATCHES, len(sampled)))
+        for batch in range(BATCHES):
+            scores = rng.standard_normal(self.samples // BATCHES)
+            for k, each in enumerate(sampled.tolist()):
+                f = np.expm1(each * scores - each**2 / 2)
+                # the mean slope, E f' = E[s f] by partial integration
+                variance[batch, k], slope[batch, k] = np.mean(f**2), np.mean(scores * f)
+        return xr.Dataset(
+            {
+                "variance": ("beta", np.expm1(beta**2), {"long_name": "theta_1"}),
+                "signal": ("beta", beta**2, {"long_name": "theta_2"}),
+                "sampled_variance": (("draw", "sampled"), variance, {"long_name": "mean of f**2"}),
+                "sampled_slope": (("draw", "sampled"), slope, {"long_name": "mean slope of f"}),
+                "crossing": ((), crossing(), {"long_name": "beta where noise overtakes the linear part"}),
+            },
+            coords={"beta": beta, "sampled": sampled},
+            attrs=self.parameters(),
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Both coefficients, where samples can tell, and where the noise overtakes the linear part."""
+        at = data.sampled.values
+        near = at <= 1.0
+        variance, slope = data.sampled_variance.values, data.sampled_slope.values
+
+        def met(draws: Real) -> float:
+            return _crosses(at, draws[:, 0].mean(axis=0), draws[:, 1].mean(axis=0) ** 2)
+
+        return [
+            Claim(
+                statement="theta_1 = exp(beta^2) - 1 up to beta = 1: share of its linear part alone",
+                place="equivalence: Figure 3, Theorem 3.2",
+                measured=share(variance[:, near], np.expm1(at[near] ** 2), at[near] ** 2),
+                predicted=0.0,
+                rival=Rival("beta^2", 1.0),
+            ),
+            Claim(
+                statement="root of theta_2 = beta^2 up to beta = 1: share of the slope's mean square",
+                place="equivalence: Figure 3, Theorem 3.2",
+                measured=share(slope[:, near], at[near], at[near] * np.exp(at[near] ** 2 / 2)),
+                predicted=0.0,
+                rival=Rival("beta exp(beta^2/2), the root of E f'^2", 1.0),
+            ),
+            Claim(
+                statement="the beta at which noise, theta_1 - theta_2, overtakes the linear part, theta_2",
+                place="equivalence: Figure 3",
+                measured=Estimate.jackknife(met, np.stack([variance, slope], axis=1)),
+                predicted=float(data.crossing),
+                rival=Rival("beta = 1", 1.0),
+                finite_size=1.2 * float(np.diff(at).max()) ** 2 / 8,
+                reason="linear interpolation between values of beta; curvature over slope is 1.2 there",
+            ),
+        ]
+
+
+def crossing() -> float:
+    """Where ``exp(beta**2) = 1 + 2 beta**2``.
+
+    Returns
+    -------
+    float
+        1.1209.
+    """
+    return float(brentq(lambda beta: np.expm1(beta**2) - 2 * beta**2, 0.5, 2.0))
+
+
+def _crosses(at: Real, variance: Real, signal: Real) -> float:
+    """Where the variance is twice the signal, between values of beta by its logarithm."""
+    excess = np.log(variance / (2 * signal))
+    after = int(np.argmax(excess > 0))
+    if not after:
+        return float("nan")
+    before = after - 1
+    return float(at[before] + (at[after] - at[before]) * excess[before] / (excess[before] - excess[after]))

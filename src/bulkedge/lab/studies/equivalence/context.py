@@ -1,0 +1,91 @@
+"""What a longer context does to the bulk and the gap, at a fixed head dimension (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.laws import TracyWidom
+from bulkedge.laws.attention.finite_head import FiniteHeadLaw, log_coefficients
+from bulkedge.spectra import spectrum
+from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+
+@dataclass(frozen=True)
+class Context(Study):
+    """Second singular value of attention as the context grows to a million tokens: it stops falling, and the gap stays.
+
+    Queries and keys are normalised. Once there are many more tokens than dimensions, the linear degree is of fixed
+    rank, and ``s_2(A)`` tends to ``lambda_1/lambda_0``, about ``beta/sqrt(head_dim)``. Independent scores would let it
+    fall as one over the root of the context for ever.
+    """
+
+    head_dim: int = parameter(Integers(8, 1024), "head dimension", 64, ours=64)
+    beta: float = parameter(Interval(0.1, 1.25), "inverse temperature", 0.7, ours=0.7)
+    largest: int = parameter(Integers(256, 20_000), "largest context that is simulated", 1024, ours=2048)
+    draws: int = parameter(Integers(2, 100), "draws of each size", 8, ours=8)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Edges by law up to 2**20 tokens, and by simulation as far as told."""
+        tokens = 2 ** np.arange(7, 21)
+        laws = [
+            FiniteHeadLaw(self.beta, self.head_dim, int(size), qk_norm=True) for size in track(tokens.tolist(), "laws")
+        ]
+        second = np.full((len(tokens), self.draws), np.nan)
+        for k in track(list(range(int(np.sum(tokens <= self.largest)))), "contexts"):
+            model = SoftmaxAttention(int(tokens[k]), self.head_dim, self.beta, qk_norm=True)
+            second[k] = [spectrum(model.sample(rng)).values[-2] for _ in range(self.draws)]
+        edges = np.array([law.edge for law in laws])
+        inside = np.array([law.edge_scale for law in laws]) * tokens ** (-2 / 3) * TracyWidom(1).mean()
+        logs = log_coefficients(self.head_dim, np.array([self.beta * np.sqrt(self.head_dim)]), 1)[:, 0]
+        return xr.Dataset(
+            {
+                "edge": ("tokens", np.sqrt(edges / tokens), {"long_name": "edge of the finite-head law"}),
+                "mean": ("tokens", np.sqrt((edges + inside) / tokens), {"long_name": "mean of the largest bulk value"}),
+                "independent": (
+                    "tokens",
+                    2 * np.sqrt(np.expm1(self.beta**2) / tokens),
+                    {"long_name": "quarter circle of independent scores"},
+                ),
+                "second": (("tokens", "draw"), second, {"long_name": "second singular value of A"}),
+                "limit": ((), np.exp(logs[1] - logs[0]), {"long_name": "lambda_1/lambda_0"}),
+            },
+            coords={"tokens": tokens},
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The law where it can be simulated, and how fast the value falls."""
+        found = data.sel(tokens=slice(None, self.largest))
+        # the shift by Tracy and Widom has relative corrections of order n**(-1/3), n the values of the linear degree
+        shift = float(((found.edge - found["mean"]) / found["mean"]).mean()) * self.head_dim ** (-1 / 3)
+        logs = np.log(found.tokens.values.astype(float))
+        weights = (logs - logs.mean()) / np.sum((logs - logs.mean()) ** 2)
+        reason = "corrections of order head_dim**(-1/3) to the mean of Tracy and Widom"
+        return [
+            Claim(
+                statement="second singular value over the mean at the law's edge, mean over contexts",
+                place="ours",
+                measured=average(found.second / found["mean"]),
+                predicted=1.0,
+                rival=Rival("independent scores", float((found.independent / found["mean"]).mean())),
+                finite_size=shift,
+                reason=reason,
+            ),
+            Claim(
+                statement=f"power of the context with which it falls, from {int(found.tokens[0])} "
+                f"to {int(found.tokens[-1])} tokens",
+                place="ours",
+                measured=Estimate.of(np.log(found.second.transpose("draw", "tokens").values) @ weights),
+                predicted=float(np.log(found["mean"].values) @ weights),
+                rival=Rival("the root of the context, as of independent scores", -0.5),
+                finite_size=float(np.abs(weights).sum()) * shift,
+                reason=reason,
+            ),
+        ]

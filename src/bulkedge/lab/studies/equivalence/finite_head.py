@@ -1,0 +1,110 @@
+"""Which law holds at the size of real heads (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.inference.comparison import compare
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.equivalence.setting import UNKNOWN, large_entries, shares
+from bulkedge.laws import AttentionLaw, FiniteHeadLaw, QuarterCircle
+from bulkedge.spectra import spectrum
+from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
+from bulkedge.support.progress import track
+
+DIMS = ("beta", "head_dim", "tokens")
+
+
+@dataclass(frozen=True)
+class FiniteHead(Study):
+    """The bulk at the size of real heads follows the finite-head law, and not the law of the proportional regime.
+
+    Beside the Kolmogorov distances to both stands the finite-size floor: the distance of an i.i.d. log-normal Markov
+    matrix of the same size and beta to its own quarter-circle law.
+    """
+
+    tokens: tuple[int, ...] = parameter(
+        Each(Integers(64, 20_000)), "numbers of tokens", (256, 512), ours=(512, 1024, 2048)
+    )
+    head_dims: tuple[int, ...] = parameter(Each(Integers(32, 4096)), "head dimensions", (32, 64), ours=(32, 64, 128))
+    betas: tuple[float, ...] = parameter(
+        Each(Interval(0.01, 4)), "values of beta", (0.5, 1.0), ours=(0.25, 0.5, 0.75, 1.0)
+    )
+    qk_norm: bool = parameter(
+        Choice((False, True)), "whether queries and keys are normalised", default=False, ours=False
+    )
+    draws: int = parameter(Integers(2, 100), "draws for each cell of the grid", 8, ours=4)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Draw each cell of the grid, and the floor, which does not depend on the head dimension."""
+        grid = [(beta, dim, size) for beta in self.betas for dim in self.head_dims for size in self.tokens]
+        cells = xr.concat([self._cell(*cell, rng) for cell in track(grid, "cells")], dim="cell")
+        shape = len(self.betas), len(self.head_dims), len(self.tokens)
+        found = xr.Dataset(
+            {
+                name: ((*DIMS, *values.dims[1:]), values.values.reshape(shape + values.shape[1:]))
+                for name, values in cells.items()
+            },
+            coords={"beta": list(self.betas), "head_dim": list(self.head_dims), "tokens": list(self.tokens)},
+        )
+        floor = [
+            [[_floor(beta, size, rng) for _ in range(self.draws)] for size in self.tokens]
+            for beta in track(self.betas, "floor")
+        ]
+        return found.assign(floor=(("beta", "tokens", "draw"), floor))
+
+    def _cell(self, beta: float, dim: int, size: int, rng: np.random.Generator) -> xr.Dataset:
+        model = SoftmaxAttention(size, dim, beta, self.qk_norm)
+        law, rival = FiniteHeadLaw(beta, dim, size, self.qk_norm), AttentionLaw(beta, dim / size)
+        found = [model.spectrum(rng) for _ in range(self.draws)]
+        rest = shares(found, law, rival)
+        # a perturbation of rank m moves m values past a point at most: m/T, of one sign at all points at worst
+        moved = (UNKNOWN + large_entries(beta, size)) / size
+        return xr.Dataset(
+            {
+                "finite_head": ("draw", [compare(each, law).ks for each in found]),
+                "proportional": ("draw", [compare(each, rival).ks for each in found]),
+                "share": ("draw", rest.draws),
+                "allowed": ((), moved * rest.response),
+            }
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """How much of the proportional law is in the distribution functions, and which law is nearer."""
+        claims = [
+            Claim(
+                statement=f"share of the proportional law in the distribution functions, beta = {beta:g}",
+                place="ours",
+                measured=average(data.share.sel(beta=beta)),
+                predicted=0.0,
+                rival=Rival("the proportional law", 1.0),
+                finite_size=float(data.allowed.sel(beta=beta).mean()),
+                reason="rank of what the law leaves out, over T: the zero of the constant vector, the term of norms "
+                "of keys, and the expected number of entries whose square exceeds the variance of a row",
+            )
+            for beta in self.betas
+        ]
+        gain = data.proportional - data.finite_head
+        return claims + [
+            Claim(
+                statement=f"distance to the proportional law less that to the finite-head law, head dimension {dim}",
+                place="ours",
+                measured=average(gain.sel(head_dim=dim)),
+                predicted=0.0,
+                rival=Rival("no nearer", 0.0),
+                relation=">=",
+            )
+            for dim in self.head_dims
+        ]
+
+
+def _floor(beta: float, size: int, rng: np.random.Generator) -> float:
+    weights = np.exp(beta * rng.standard_normal((size, size)))
+    markov = weights / weights.sum(axis=1, keepdims=True)
+    law = QuarterCircle(float(np.expm1(beta**2)))
+    return compare(spectrum(np.sqrt(size) * (markov - 1 / size)), law).ks

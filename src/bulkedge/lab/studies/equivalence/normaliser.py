@@ -1,0 +1,128 @@
+"""Lemma 4.1: the row normalisers concentrate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from scipy.special import ndtri
+
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+
+@dataclass(frozen=True)
+class Normaliser(Study):
+    """Row normalisers concentrate at the scale ``d**(-1/2)``, on average over rows and uniformly.
+
+    The mean square of ``Z_i/(T exp(beta**2/2)) - 1`` is known at any size: given its query, a row has independent
+    log-normal weights, and the query's squared norm is a chi-square variable. Head dimension and tokens are equal.
+    """
+
+    first: int = parameter(Integers(32, 1000), "smallest number of tokens, and head dimension", 64, ours=64)
+    sizes: int = parameter(Integers(3, 12), "how many sizes, each twice the one before", 5, ours=7)
+    beta: float = parameter(Interval(0.05, 1), "inverse temperature", 0.5, ours=0.5)
+    draws: int = parameter(Integers(3, 1000), "draws of each size", 20, ours=20)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Mean square and largest deviation of ``Z_i/T`` from ``exp(beta**2/2)``, relative, over the rows of a draw."""
+        tokens = self.first * 2 ** np.arange(self.sizes)
+        square, most = np.empty((2, self.sizes, self.draws))
+        for k in track(list(range(self.sizes)), "sizes"):
+            model = SoftmaxAttention(int(tokens[k]), int(tokens[k]), self.beta)
+            for draw in range(self.draws):
+                ratio = model.normalisers(model.scores(rng)) / np.exp(self.beta**2 / 2) - 1
+                square[k, draw], most[k, draw] = np.mean(ratio**2), np.abs(ratio).max()
+        return xr.Dataset(
+            {
+                "square": (("tokens", "draw"), square, {"long_name": "mean square over rows"}),
+                "most": (("tokens", "draw"), most, {"long_name": "largest over rows"}),
+                "predicted": ("tokens", [mean_square(self.beta, each, each) for each in tokens.tolist()]),
+            },
+            coords={"tokens": tokens},
+            attrs=self.parameters(),
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The exponents, of the typical and of the largest deviation, and the constant."""
+        logs = np.log(data.tokens.values)
+
+        def exponent(draws: Real) -> float:
+            return float(np.polyfit(logs, np.log(draws.mean(axis=0)), 1)[0])
+
+        exact = exponent(data.predicted.values[None]) / 2
+        plain = np.expm1(self.beta**2) / data.tokens / data.predicted
+        spread, shift = self._extremes(data.tokens.values)
+        typical = Estimate.jackknife(lambda some: exponent(some) / 2, data.square.values.T)
+        return [
+            Claim(
+                statement="exponent in T of the root mean square deviation of the normalisers",
+                place="equivalence: Lemma 4.1",
+                measured=typical,
+                predicted=-0.5,
+                rival=Rival("concentration at the scale d^(-1/4) only", -0.25),
+                finite_size=abs(exact + 0.5),
+                reason="the exact mean square has this exponent over these sizes",
+            ),
+            Claim(
+                statement="exponent in T of the largest deviation among all rows",
+                place="equivalence: Lemma 4.1",
+                measured=Estimate.jackknife(exponent, data.most.values.T),
+                predicted=-0.5 + spread,
+                rival=Rival("concentration at the scale d^(-1/4) only", -0.25),
+                finite_size=shift,
+                reason="log-normal weights are skewed, which the largest deviation feels by order T**(-1/2)",
+            ),
+            Claim(
+                statement="mean square deviation over its exact value, about (theta_1 + beta^4/2)/T, mean over sizes",
+                place="equivalence: Lemma 4.1; ours",
+                measured=average(data.square / data.predicted),
+                predicted=1.0,
+                rival=Rival("theta_1/T, without the norms of queries", float(plain.mean())),
+            ),
+        ]
+
+    def _extremes(self, tokens: Real) -> tuple[float, float]:
+        """What the largest of T Gaussian deviations adds to the exponent, the d^delta of the lemma, and their skewness.
+
+        The median of the largest of T absolute values, in standard deviations, grows like ``sqrt(2 log T)``. Skewness g
+        raises a quantile m by ``g (m**2 - 1)/6`` (Cornish and Fisher); that of a mean of T log-normal weights is
+        ``(exp(beta**2) + 2) sqrt(exp(beta**2) - 1)/sqrt(T)``, and falls over the sizes.
+        """
+        most = ndtri(1 - np.log(2) / (2 * tokens))
+        variance = np.expm1(self.beta**2)
+        skewness = (variance + 3) * np.sqrt(variance / tokens)
+        raised = np.log1p(skewness * (most**2 - 1) / (6 * most))
+        logs = np.log(tokens)
+        return float(np.polyfit(logs, np.log(most), 1)[0]), abs(float(np.polyfit(logs, raised, 1)[0]))
+
+
+def mean_square(beta: float, tokens: int, head_dim: int) -> float:
+    """``E (Z_i/(T exp(beta**2/2)) - 1)**2``, exactly.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    tokens, head_dim : int
+        Number of tokens T, and dimension d of queries and keys.
+
+    Returns
+    -------
+    float
+        About ``(exp(beta**2) - 1)/T + beta**4/(2 d)``. Weights ``exp(beta s)`` are independent given the query, with
+        ``E exp(k beta s) = E exp(k**2 beta**2 r**2/2)``, and ``d r**2`` is a chi-square variable.
+    """
+
+    def moment(factor: float) -> float:
+        return float((1 - 2 * factor * beta**2 / head_dim) ** (-head_dim / 2))
+
+    mean = moment(0.5) * np.exp(-(beta**2) / 2)
+    square = (moment(1.0) + (moment(2.0) - moment(1.0)) / tokens) * np.exp(-(beta**2))
+    return float(square - 2 * mean + 1)

@@ -1,0 +1,119 @@
+"""Localised outliers: single large entries that leave the bulk (*equivalence*, Figure 2, leaves them open)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.spectra import spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+PLACE = "equivalence: Open question 3"
+LEVEL = 0.01
+"""Values beyond the finite edge that a bulk without outliers has in a draw."""
+
+
+@dataclass(frozen=True)
+class Outliers(Study):
+    """Values beyond the bulk are made by single large entries, and not by the rank-one term of weight sqrt(theta_3).
+
+    They are counted as they are, without the entries whose square exceeds the variance of a row, and without the mean
+    of every column, which holds the whole term of rank one.
+    """
+
+    tokens: int = parameter(Integers(100, 4000), "tokens, and head dimension", 200, ours=1000)
+    betas: tuple[float, ...] = parameter(
+        Each(Interval(0.3, 1.5)), "values of beta", (0.8, 1.0, 1.2), ours=(0.8, 1.0, 1.2)
+    )
+    draws: int = parameter(Integers(2, 1000), "draws for each beta", 24, ours=24)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Count values beyond the finite edge, and measure how localised their vectors are."""
+        parts = [self._measure(beta, rng) for beta in track(self.betas, "beta")]
+        return xr.concat(parts, dim=xr.Variable("beta", list(self.betas)))
+
+    def _measure(self, beta: float, rng: np.random.Generator) -> xr.Dataset:
+        model = SoftmaxAttention(self.tokens, self.tokens, beta)
+        edge = model.law("finite head").finite_edge(self.tokens, LEVEL)
+        rows = []
+        for _ in range(self.draws):
+            matrix = np.sqrt(self.tokens) * (model.sample(rng) - 1 / self.tokens)
+            left, values, _ = np.linalg.svd(matrix)
+            participation, beyond = (left**4).sum(axis=0), values**2 > edge
+            capped = np.where(matrix**2 > np.expm1(beta**2), 0.0, matrix)
+            rows.append(
+                (
+                    beyond.sum(),
+                    _beyond(capped, edge),
+                    _beyond(matrix - matrix.mean(axis=0), edge),
+                    participation[beyond].mean() if beyond.any() else np.nan,
+                    np.median(participation),
+                )
+            )
+        names = ("found", "without_entries", "without_columns", "outside", "inside")
+        return xr.Dataset(
+            {
+                **{name: ("draw", column) for name, column in zip(names, np.array(rows).T, strict=True)},
+                "expected": ((), model.expected_entry_outliers(), {"long_name": "expected values beyond the edge"}),
+            }
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Their number, what makes it vanish, and that they are localised."""
+        expected = float(data.expected.mean())
+        counts = (
+            ("values beyond the edge, mean over beta", data.found, Rival("none: false alarms", LEVEL)),
+            (
+                "how many of them vanish with the entries whose square exceeds theta_1",
+                data.found - data.without_entries,
+                Rival("none: entries do not make them", 0.0),
+            ),
+            (
+                "how many of them are left without the mean of each column",
+                data.without_columns,
+                Rival("none: the term of rank one makes them", LEVEL),
+            ),
+        )
+        claims = [
+            Claim(
+                statement=statement,
+                place=PLACE,
+                measured=_counted(values, expected),
+                predicted=expected,
+                rival=rival,
+                finite_size=expected / 3,
+                reason="the count takes entries as free of each other and of the bulk: right to a third at 200 to 1000 "
+                "tokens (bulkedge.ensembles.entries)",
+            )
+            for statement, values, rival in counts
+        ]
+        outside = data.outside.values[np.isfinite(data.outside.values)]
+        return claims + [
+            Claim(
+                statement="inverse participation ratio of outliers' vectors: localised",
+                place=PLACE,
+                measured=Estimate.of(outside),
+                predicted=3 / self.tokens,
+                rival=Rival("spread evenly, as in the bulk: 3/T", 3 / self.tokens),
+                relation=">=",
+            )
+            for _ in range(len(outside) > 1)
+        ]
+
+
+def _counted(values: xr.DataArray, expected: float) -> Estimate:
+    """The mean; where every draw has the same number, as none at small beta, with the error of a Poisson number."""
+    found = average(values)
+    return found if found.error > 0 else Estimate(found.value, (expected / values.size) ** 0.5)
+
+
+def _beyond(matrix: Real, edge: float) -> int:
+    return int(np.sum(spectrum(matrix).values ** 2 > edge))

@@ -1,0 +1,155 @@
+"""The term of rank one that the second Hermite coefficient adds to attention: what it is, and which outlier it makes.
+
+Open question 3 of *equivalence* suggests a term of rank one with weight ``sqrt(theta_3)`` for the outliers of nonlinear
+models. Given the norms of a query and of a key, ``|q_i|**2 = d r_i**2`` and ``|k_j|**2 = d rho_j**2``, the mean of
+``T A_ij`` is ``exp(beta**2 r_i**2 (rho_j**2 - 1)/2)``, because the normaliser knows ``r_i``. To first order that is
+one plus ``beta**2 (rho_j**2 - 1)/2``: longer keys are liked more. So ``sqrt(T) (A - uu')`` has the term
+
+    ``sqrt(theta_3/phi) u v'``,   ``theta_3 = (E f'')**2/2 = beta**4/2``,   ``phi = d/T``,
+
+with u the constant unit vector and v that of the ``rho_j**2 - 1``, of variance ``2/d``. At the sizes of real heads its
+singular value lies in the gap of the bulk below the ``d`` values of the linear degree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.ensembles.perron import perron
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.laws import FiniteHeadLaw
+from bulkedge.spectra import spectrum
+from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+from bulkedge.visibility import softmax
+
+PLACE = "equivalence: Open question 3"
+TRACY_WIDOM = 0.76
+"""The largest of n values of a Marchenko-Pastur law is about so many ``n**(-2/3)``, relative, inside its edge."""
+
+
+@dataclass(frozen=True)
+class RankOne(Study):
+    """The rank-one term of weight sqrt(theta_3): its size, its direction, and the outlier that it makes in a gap.
+
+    With normalised queries and keys there is no such term, and no such outlier.
+    """
+
+    tokens: int = parameter(Integers(128, 10_000), "tokens", 512, ours=1024)
+    head_dim: int = parameter(Integers(32, 1024), "head dimension", 32, ours=64)
+    betas: tuple[float, ...] = parameter(
+        Each(Interval(0.1, 1)), "values of beta, two or more", (0.4, 0.5, 0.6), ours=(0.4, 0.5, 0.6)
+    )
+    draws: int = parameter(Integers(2, 1000), "draws for each beta", 12, ours=16)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Project each draw on the term, and look for its value below those of the linear degree."""
+        parts = [self._measure(beta, rng) for beta in track(self.betas, "beta")]
+        return xr.concat(parts, dim=xr.Variable("beta", list(self.betas)))
+
+    def _measure(self, beta: float, rng: np.random.Generator) -> xr.Dataset:
+        draws = np.array([self._draw(beta, rng) for _ in range(self.draws)])
+        found = perron(beta, self.head_dim, self.tokens)
+        strength = beta**2 * np.sqrt(self.tokens / self.head_dim / 2)
+        law, smooth = (FiniteHeadLaw(beta, self.head_dim, self.tokens, qk_norm) for qk_norm in (False, True))
+        spike = [each.location for each in law.singular_spike(strength).outliers if each.location < law.support[-1][0]]
+        names = ("amplitude", "columns", "beside", "beside_normed")
+        return xr.Dataset(
+            {
+                **{name: ("draw", column) for name, column in zip(names, draws.T, strict=True)},
+                "strength": ((), strength, {"long_name": "sqrt(theta_3/phi)"}),
+                "tilt": ((), self.tokens * found.tilt, {"long_name": "its square at this size"}),
+                "spread": ((), self.tokens * found.spread, {"long_name": "variance of the column sums, times T"}),
+                "location": ((), max(spike, default=np.nan), {"long_name": "its squared singular value in the gap"}),
+                "edge": ((), law.support[0][1], {"long_name": "end of the bulk below the linear degree"}),
+                "edge_normed": ((), smooth.support[0][1], {"long_name": "the same with QK-norm"}),
+                "next": ((), law.support[-1][0], {"long_name": "where the linear degree begins"}),
+            }
+        )
+
+    def _draw(self, beta: float, rng: np.random.Generator) -> tuple[float, float, float, float]:
+        """Amplitude along the norms of keys, variance of column sums, and the value number ``head_dim + 1``.
+
+        The last is given twice: over the square of the term that the norms of this draw make, and with QK-norm.
+        """
+        query, key = rng.standard_normal((2, self.tokens, self.head_dim))
+        excess = (key**2).mean(axis=1) - 1
+        matrix = self.tokens**0.5 * (softmax(beta * query @ key.T / self.head_dim**0.5, None) - 1 / self.tokens)
+        columns = matrix.sum(axis=0) / self.tokens**0.5
+        # the mean over queries of exp(beta**2 r**2 (rho**2 - 1)/2), r**2 a chi-square over its degrees of freedom
+        liked = (1 - beta**2 * excess / self.head_dim) ** (-self.head_dim / 2)
+        term = np.sum((liked / liked.mean() - 1) ** 2)
+        normed = SoftmaxAttention(self.tokens, self.head_dim, beta, qk_norm=True).spectrum(rng).values
+        return (
+            float(columns @ excess / np.linalg.norm(excess)),
+            float(columns @ columns),
+            float(spectrum(matrix).values[-self.head_dim - 1] ** 2 / term),
+            float(normed[-self.head_dim - 1]),
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Size and growth of the term, and its outlier."""
+        return [*self._sizes(data), *(claim for beta in self.betas for claim in self._outlier(data.sel(beta=beta)))]
+
+    def _sizes(self, data: xr.Dataset) -> list[Claim]:
+        claims = [
+            Claim(
+                statement="column sums of A along the norms of keys, over sqrt(theta_3/phi), mean over beta",
+                place=PLACE,
+                measured=average(data.amplitude / data.strength),
+                predicted=float((np.sqrt(data.tilt) / data.strength).mean()),
+                rival=Rival("no term of rank one", 0.0),
+            ),
+            Claim(
+                statement="variance of column sums, times T, mean over beta: theta_1 + theta_3/phi",
+                place=PLACE,
+                measured=average(data["columns"]),
+                predicted=float(data.spread.mean()),
+                rival=Rival("theta_1 alone, no term of rank one", float((data.spread - data.tilt).mean())),
+            ),
+        ]
+        logs = np.log(np.array(self.betas))
+        if len(set(self.betas)) > 1 and float(data.amplitude.min()) > 0:
+            weights = (logs - logs.mean()) / np.sum((logs - logs.mean()) ** 2)
+            claims.append(
+                Claim(
+                    statement="power of beta with which the term grows: the second Hermite coefficient",
+                    place=PLACE,
+                    measured=Estimate.of(np.log(data.amplitude.transpose("draw", "beta").values) @ weights),
+                    predicted=float(np.log(np.sqrt(data.tilt.values)) @ weights),
+                    rival=Rival("the first power, as the linear degree", 1.0),
+                )
+            )
+        return claims
+
+    def _outlier(self, one: xr.Dataset) -> list[Claim]:
+        beta, square = float(one.beta), float(one.strength**2)
+        if not np.isfinite(one.location):
+            return []
+        return [
+            Claim(
+                statement=f"value below the linear degree over theta_3/phi of its draw, beta = {beta:g}: an outlier",
+                place=PLACE,
+                measured=Estimate.of(one.beside),
+                predicted=float(one.location) / square,
+                rival=Rival("no outlier: the end of the bulk there", float(one.edge) / square),
+                finite_size=4 / self.head_dim,
+                reason="v**2 weighs longer keys more, whose columns are larger: rho**2 has the mean 1 + 4/d under it",
+            ),
+            Claim(
+                statement=f"the same value with QK-norm over the end of the bulk, beta = {beta:g}: no outlier",
+                place=PLACE,
+                measured=Estimate.of(one.beside_normed / one.edge_normed),
+                predicted=1.0,
+                rival=Rival("the outlier of Gaussian keys", float(one.location / one.edge_normed)),
+                finite_size=TRACY_WIDOM * self.tokens ** (-2 / 3) + 1 / self.head_dim,
+                reason="the largest bulk value lies 0.76 n**(-2/3) inside; harmonics of degree two, which make that "
+                "bulk, are Gaussian up to terms of order 1/d",
+            ),
+        ]

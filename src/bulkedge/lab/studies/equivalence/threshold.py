@@ -1,0 +1,189 @@
+"""Where the linear model ends: its threshold in beta, located over three decades of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.ensembles.perron import perron
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.equivalence.top import largest
+from bulkedge.laws import AttentionLaw
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+from bulkedge.visibility import softmax
+
+SMALLEST = 64
+GRID = np.linspace(0.55, 1.05, 11)
+"""Values of beta at which matrices are drawn, over ``sqrt(log T)``; thresholds are read off between them."""
+HALF = 0.5
+"""The linear model has failed where it predicts twice what is there."""
+
+
+@dataclass(frozen=True)
+class Threshold(Study):
+    """The beta beyond which the linear model predicts twice the bulk that is there grows like the root of log T.
+
+    Two thresholds: of the mean of the squared singular values, which the linear model says to be ``exp(beta**2) - 1``,
+    and of the second one, which it says to be at the edge. The first needs rows only, and those of attention given
+    their queries are independent Gaussian scores, so that it is followed to many tokens. Head dimension and tokens are
+    equal.
+    """
+
+    fourfold: int = parameter(Integers(2, 8), "how often the tokens are multiplied by four, for the mean", 4, ours=6)
+    rows: int = parameter(Integers(8, 10_000), "rows of attention in a draw, for the mean", 100, ours=100)
+    doublings: int = parameter(Integers(2, 6), "how often the tokens are doubled, for the second value", 3, ours=5)
+    draws: int = parameter(Integers(3, 1000), "draws of each size", 10, ours=12)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Both over their predictions, at values of beta around each threshold."""
+        long = SMALLEST * 4 ** np.arange(self.fourfold + 1)
+        short = SMALLEST * 2 ** np.arange(self.doublings + 1)
+        means = [[self._means(tokens, rng) for _ in range(self.draws)] for tokens in track(long.tolist(), "rows")]
+        seconds = [[_seconds(tokens, rng) for _ in range(self.draws)] for tokens in track(short.tolist(), "matrices")]
+        located = [_located(each, np.log(tokens)) for each, tokens in ((means, long), (seconds, short))]
+        return xr.Dataset(
+            {
+                "mean": (("tokens", "draw", "grid"), means, {"long_name": "mean squared singular value"}),
+                "second": (("short", "draw", "grid"), seconds, {"long_name": "second value over the edge"}),
+                "threshold_mean": ("tokens", located[0].value),
+                "threshold_mean_error": ("tokens", located[0].error),
+                "threshold_second": ("short", located[1].value),
+                "threshold_second_error": ("short", located[1].error),
+                "predicted": ("tokens", [mean_threshold(tokens) for tokens in long.tolist()]),
+                "carried": ("short", [_edge_reaches(2 * tokens) for tokens in short.tolist()]),
+            },
+            coords={"tokens": long, "short": short, "grid": GRID},
+            attrs=self.parameters(),
+        )
+
+    def _means(self, tokens: int, rng: np.random.Generator) -> Real:
+        """``(T sum_j A_ij**2 - 1)/(exp(beta**2) - 1)``, averaged over rows i: one where the linear model holds."""
+        betas, sums = GRID * np.sqrt(np.log(tokens)), np.zeros(len(GRID))
+        for norm in np.sqrt(rng.chisquare(tokens, size=self.rows) / tokens).tolist():
+            scores = norm * rng.standard_normal((1, tokens))
+            sums += [float(np.sum(softmax(beta * scores, None) ** 2)) for beta in betas.tolist()]
+        return np.asarray((tokens * sums / self.rows - 1) / np.expm1(betas**2))
+
+    # -- claims --------------------------------------------------------------------------------------------------------
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Exponents of log T, the constant, and the same for the second value."""
+        logs = np.log(data.tokens.values)
+        draws = data["mean"].transpose("draw", "tokens", "grid").values
+        exact = _exponent(data.predicted.values, logs)
+        found = Estimate.jackknife(lambda some: _exponent(_thresholds(some, logs), logs), draws)
+        last = Estimate.jackknife(lambda some: _thresholds(some, logs)[-1] / np.sqrt(logs[-1]), draws)
+        place = "equivalence: Threshold, Figure 3"
+        return [
+            Claim(
+                statement="threshold of the mean: its exponent in log T",
+                place=place,
+                measured=found,
+                predicted=0.5,
+                rival=Rival("the same beta for all T", 0.0),
+                finite_size=abs(exact - 0.5),
+                reason="the exact mean of a row's sum of squares has this exponent over these sizes",
+            ),
+            Claim(
+                statement="threshold of the mean: its exponent in log T, that of the exact mean of a row",
+                place=place,
+                measured=found,
+                predicted=exact,
+                rival=Rival("beta of order log T", 1.0),
+            ),
+            Claim(
+                statement=f"threshold of the mean at {int(data.tokens[-1])} tokens, over sqrt(log T)",
+                place=place,
+                measured=last,
+                predicted=float(data.predicted[-1]) / np.sqrt(logs[-1]),
+                rival=Rival("as at the fewest tokens", float(data.predicted[0]) / np.sqrt(logs[-1])),
+            ),
+            self._of_second(data),
+        ]
+
+    def _of_second(self, data: xr.Dataset) -> Claim:
+        logs = np.log(data.short.values)
+        draws = data.second.transpose("draw", "short", "grid").values
+        slope = Estimate.jackknife(lambda some: _slope(_thresholds(some, logs), logs), draws)
+        return Claim(
+            statement="threshold of the second value: slope of its square in log T",
+            place="equivalence: Threshold, Figure 3",
+            measured=slope,
+            predicted=_slope(data.carried.values, logs),
+            rival=Rival("the same beta for all T", 0.0),
+            finite_size=float(np.log(2) / np.ptp(logs)),
+            reason="at the threshold the edge is 2 T s_2(A)^2, and s_2^2, near one, at most doubles over these sizes",
+        )
+
+
+def mean_threshold(tokens: int) -> float:
+    """The beta at which the mean squared singular value is half of what the linear model says.
+
+    Parameters
+    ----------
+    tokens : int
+        Number of tokens T, and head dimension.
+
+    Returns
+    -------
+    float
+        Where ``T E sum_j A_ij**2 - 1 = (exp(beta**2) - 1)/2``; about ``sqrt(2 log(T)/3)`` for very many tokens, where
+        the scores that carry the variance, 2 beta, are those at which a weight saturates, ``log(T)/beta + beta/2``.
+    """
+
+    def excess(beta: float) -> float:
+        found = perron(beta, tokens, tokens)
+        rows = found.spread - (1 - 1 / tokens) * found.tilt
+        return float(tokens * rows / np.expm1(beta**2) - HALF)
+
+    return float(brentq(excess, 0.3 * np.sqrt(np.log(tokens)), 1.2 * np.sqrt(np.log(tokens)), xtol=1e-4))
+
+
+def _seconds(tokens: int, rng: np.random.Generator) -> Real:
+    """``T s_2(A)**2`` over the edge of the linear model."""
+    scores = SoftmaxAttention(tokens, tokens, 1.0).scores(rng)
+    betas = (GRID * np.sqrt(np.log(tokens))).tolist()
+    values = [largest(softmax(beta * scores, None), 2)[1] for beta in betas]
+    return np.array([tokens * value / AttentionLaw(beta, 1.0).edge for value, beta in zip(values, betas, strict=True)])
+
+
+def _edge_reaches(value: float) -> float:
+    """The beta at which the edge of the linear model reaches a value."""
+    return float(brentq(lambda beta: np.log(AttentionLaw(beta, 1.0).edge / value), 0.5, 6.0, xtol=1e-6))
+
+
+def _thresholds(draws: Real, logs: Real) -> Real:
+    """Where the mean over draws, of shape (draw, size, grid), falls below one half, between points of the grid."""
+    found = []
+    for curve, log in zip(np.log(draws.mean(axis=0) / HALF), logs, strict=True):
+        after = int(np.argmax(curve < 0))
+        part = curve[after - 1] / (curve[after - 1] - curve[after]) if after else np.nan
+        found.append(np.sqrt(log) * (GRID[after - 1] + part * (GRID[after] - GRID[after - 1])))
+    return np.array(found)
+
+
+def _located(values: ArrayLike, logs: Real) -> Estimate:
+    """Thresholds of all sizes, from values of shape (size, draw, grid), with their errors."""
+    draws = np.swapaxes(np.asarray(values), 0, 1)
+    each = [
+        Estimate.jackknife(lambda some: float(_thresholds(some, log)[0]), draws[:, [k]])  # noqa: B023
+        for k, log in enumerate(logs[:, None])
+    ]
+    return Estimate(np.array([one.value for one in each]), np.array([one.error for one in each]))
+
+
+def _exponent(thresholds: Real, logs: Real) -> float:
+    return float(np.polyfit(np.log(logs), np.log(thresholds), 1)[0])
+
+
+def _slope(thresholds: Real, logs: Real) -> float:
+    return float(np.polyfit(logs, thresholds**2, 1)[0])

@@ -1,0 +1,153 @@
+"""The gap of a head from its couplings, and what grows past the threshold (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from scipy.sparse.linalg import svds
+from scipy.special import ndtr
+
+from bulkedge.heads import Channel
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+from bulkedge.visibility import softmax
+
+CURVE = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65)
+"""Couplings of the figure."""
+
+
+@dataclass(frozen=True)
+class Gap(Study):
+    """The gap of a head follows from its largest coupling, whatever the mean query, and closes where that is 1/sqrt(2).
+
+    Attention of Gaussian queries and keys with a few couplings: ``s_2/s_1`` tends to ``r(a_max)``. Past the threshold
+    ``s_1`` grows as a power of the number of tokens that is neither that of a bounded operator nor of one key for all.
+    """
+
+    coupling: float = parameter(Interval(0.3, 0.59), "the largest coupling, below the threshold", 0.5, ours=0.5)
+    directions: int = parameter(Integers(1, 8), "directions that have it", 2, ours=2)
+    mean: float = parameter(Interval(0.5, 2), "mean query in the first direction, in deviations", 1.5, ours=1.5)
+    below: float = parameter(Interval(0.2, 0.5), "the largest coupling with a mean query", 0.3, ours=0.3)
+    tokens: int = parameter(Integers(100, 20_000), "tokens below the threshold", 1000, ours=2500)
+    past: float = parameter(Interval(0.75, 3), "squared coupling past the threshold", 2.0, ours=2.0)
+    smallest: int = parameter(Integers(32, 4096), "fewest tokens past it", 128, ours=256)
+    doublings: int = parameter(Integers(1, 6), "how often they are doubled", 3, ours=3)
+    draws: int = parameter(Integers(8, 10_000), "draws", 80, ours=160)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens past the threshold."""
+        return tuple(self.smallest * 2**k for k in range(self.doublings + 1))
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Draw heads below the threshold, with and without a mean query, and past it at growing sizes."""
+        equal = np.full(self.directions, self.coupling)
+        shift = self.mean * (np.arange(self.directions) == 0)
+        few = max(self.draws // 4, 8)
+        still = [self._top(equal, 0.0, self.tokens, rng) for _ in track(range(self.draws), "without a mean")]
+        below = np.full(self.directions, self.below)
+        moved = [self._top(below, shift, self.tokens, rng) for _ in track(range(few), "with a mean")]
+        curve = [
+            [self._top(np.array([each]), 0.0, self.tokens, rng)[1] for each in CURVE]
+            for _ in track(range(8), "couplings")
+        ]
+        past = [
+            [self._top(np.sqrt([self.past]), 0.0, size, rng) for size in self.sizes]
+            for _ in track(range(self.draws), "past the threshold")
+        ]
+        a = np.linspace(0.05, 0.5**0.5, 200)
+        return xr.Dataset(
+            {
+                "ratio": ("draw", np.array(still)[:, 1], {"long_name": "s₂/s₁"}),
+                "moved_first": ("few", np.array(moved)[:, 0], {"long_name": "s₁ with a mean query"}),
+                "moved_ratio": ("few", np.array(moved)[:, 1], {"long_name": "s₂/s₁ with a mean query"}),
+                "curve": (("eighth", "coupling"), curve, {"long_name": "s₂/s₁"}),
+                "predicted": ("a", np.array([Channel([each]).ratio for each in a])),
+                "first": (("draw", "tokens"), np.array(past)[..., 0], {"long_name": "s₁"}),
+                "second": (("draw", "tokens"), np.array(past)[..., 1], {"long_name": "s₂/s₁"}),
+            },
+            coords={"coupling": list(CURVE), "a": a, "tokens": list(self.sizes)},
+        )
+
+    @staticmethod
+    def _top(couplings: Real, mean: float | Real, tokens: int, rng: np.random.Generator) -> tuple[float, float]:
+        """The largest singular value, and the mean of those that are equal in the limit over it."""
+        queries, keys = rng.standard_normal((2, tokens, len(couplings)))
+        weights = softmax((couplings * (queries + mean)) @ keys.T)
+        values = np.sort(svds(weights, k=len(couplings) + 1, v0=np.ones(tokens), return_singular_vectors=False))[::-1]
+        return float(values[0]), float(values[1:].mean() / values[0])
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The ratio, with and without a mean query, the largest value, and how it grows."""
+        still = Channel(np.full(self.directions, self.coupling))
+        below = Channel(np.full(self.directions, self.below))
+        moved = Channel(below.couplings, self.mean * (np.arange(self.directions) == 0))
+        channel = Channel(np.sqrt([self.past]))
+        slopes = _slopes(np.log(data.first.values), self.sizes)
+        keys = 0.5 * _slopes(np.array([[_longest(size) for size in self.sizes]]), self.sizes)[0]
+        growth = {
+            "place": "ours",
+            "measured": Estimate.of(slopes),
+            "predicted": channel.growth,
+            "finite_size": 2 * self.past / (1 + 2 * self.past) * abs(1 - keys),
+            "reason": "the longest of T keys is shorter than sqrt(2 log T), by its exact mean square",
+        }
+        noise = "indices of Mehler's series past those counted are noise of their squared norm N: s + N/(T s)"
+        return [
+            Claim(
+                statement=f"s₂/s₁ at a coupling of {self.coupling:g}",
+                place="ours",
+                measured=average(data.ratio),
+                predicted=still.ratio,
+                rival=Rival("the coupling itself", self.coupling),
+                finite_size=_noise(still, self.tokens),
+                reason=noise,
+            ),
+            Claim(
+                statement="s₂/s₁ with a mean query",
+                place="ours",
+                measured=average(data.moved_ratio.rename(few="draw")),
+                predicted=moved.ratio,
+                rival=Rival("s₂ as without it", below.ratio * below.perron / moved.perron),
+                finite_size=_noise(moved, self.tokens),
+                reason=noise,
+            ),
+            Claim(
+                statement="s₁ with a mean query",
+                place="ours",
+                measured=average(data.moved_first.rename(few="draw")),
+                predicted=moved.perron,
+                rival=Rival("one, as for any eigenvalue of a stochastic matrix", 1.0),
+                finite_size=moved.squared_norm / (self.tokens * moved.perron),
+                reason=noise,
+            ),
+            Claim(
+                f"s₁ grows past the threshold: exponent at a² = {self.past:g}", rival=Rival("bounded", 0.0), **growth
+            ),
+            Claim(f"and slowly: exponent at a² = {self.past:g}", rival=Rival("one key for all rows", 0.5), **growth),
+        ]
+
+
+def _noise(channel: Channel, tokens: int) -> float:
+    """By how much noise raises ``s_2/s_1``: each singular value by the squared norm over tokens times itself."""
+    first, ratio = channel.perron, channel.ratio
+    shifts = channel.squared_norm / tokens / np.array([first, ratio * first]) ** 2
+    return float(ratio * (shifts[1] - shifts[0]))
+
+
+def _slopes(logs: Real, sizes: tuple[int, ...]) -> Real:
+    """Slopes of rows against the logarithms of the sizes, by least squares."""
+    x = np.log(sizes) - np.mean(np.log(sizes))
+    return np.asarray(logs @ x / (x @ x))
+
+
+def _longest(tokens: int) -> float:
+    """Mean square of the longest of so many standard Gaussian numbers."""
+    x = np.linspace(0, 12, 24_001)
+    return float(np.trapezoid(2 * x * (1 - (2 * ndtr(x) - 1) ** tokens), x))

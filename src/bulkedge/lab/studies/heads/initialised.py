@@ -1,0 +1,114 @@
+"""Heads of a decoder before training (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.heads.setting import causal_bulk
+from bulkedge.laws import CausalHeadLaw, CausalLaw, FiniteHeadLaw
+from bulkedge.spectra import attention_spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, parameter
+from bulkedge.support.progress import track
+
+LEVELS = np.arange(1, 20) / 20
+POINTS = 300
+HEADS, WIDTH, SPREAD, EPSILON = 12, 768, 0.02, 1e-5
+"""Those of GPT-2: its weights are drawn with that standard deviation, and its layer norm adds that to variances."""
+BETA = SPREAD**2 * WIDTH / (1 + EPSILON / (2 * SPREAD**2))
+"""Standard deviation of the scores: inputs of the layer norm are sums of two embeddings of variance ``SPREAD**2``."""
+
+
+@dataclass(frozen=True)
+class Initialised(Study):
+    """The heads of GPT-2 with fresh weights follow the law of causal heads, at the score scale that its weights imply.
+
+    Tokens are all different, as the law has it: those of a text repeat, and share a mean. Behind the layer norm the
+    scores of the first layer have standard deviation ``0.02**2 * 768``, less 1.2 % for what the layer norm adds.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+
+    tokens: int = parameter(Integers(64, 8192), "tokens that a head reads", 512, ours=1024)
+    models: int = parameter(Integers(1, 50), "models, of twelve heads each", 1, ours=2)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Distribution functions of the heads at the quantiles of the law, and their score scales."""
+        dim = WIDTH // HEADS
+        law = CausalHeadLaw(BETA, dim, self.tokens)
+        laws = {"law": law, "independent": CausalLaw(np.expm1(BETA**2)), "full": FiniteHeadLaw(BETA, dim, self.tokens)}
+        points = np.asarray(law.ppf(LEVELS))
+        x = np.geomspace(law.ppf(0.12), law.edge, POINTS)
+        found = [self._heads(rng) for _ in track(range(self.models), "models")]
+        values = [each for one in found for each in one[0]]
+        return xr.Dataset(
+            {
+                "beta": (
+                    "draw",
+                    np.concatenate([one[1] for one in found]),
+                    {"long_name": "standard deviation of scores"},
+                ),
+                "mass": (("draw", "level"), [_mass(each, points) for each in values]),
+                "shown": (("draw", "x"), [_mass(each, x) for each in values], {"long_name": "share of values up to x"}),
+                "predicted": (("law", "x"), [each.cdf(x) for each in laws.values()]),
+                "rival": ("level", laws["independent"].cdf(points), {"long_name": "independent scores"}),
+                "unmasked": ("level", laws["full"].cdf(points), {"long_name": "the same head without a mask"}),
+            },
+            coords={
+                "level": LEVELS,
+                "x": ("x", x, {"long_name": "squared singular value of √T(A − C)"}),
+                "law": list(laws),
+            },
+        )
+
+    def _heads(self, rng: np.random.Generator) -> tuple[list[Real], Real]:
+        """Squared singular values of the heads of a fresh model, and the standard deviations of their scores."""
+        import torch
+        from transformers import GPT2Config, GPT2Model
+
+        from bulkedge.models import capture
+
+        sizes: dict[str, Any] = {
+            "n_layer": 1,
+            "n_head": HEADS,
+            "n_embd": WIDTH,
+            "vocab_size": self.tokens,
+            "n_positions": self.tokens,
+        }
+        sizes |= {"bos_token_id": None, "eos_token_id": None}
+        config = GPT2Config(**sizes, initializer_range=SPREAD, layer_norm_epsilon=EPSILON)
+        with torch.random.fork_rng():
+            torch.manual_seed(int(rng.integers(2**62)))
+            build: Any = GPT2Model
+            model = build(config).eval()
+        (layer,) = capture(model, input_ids=torch.as_tensor(rng.permutation(self.tokens))[None])
+        attention = layer.attention()[0].numpy()
+        scores = layer.scale * (layer.query[0].double() @ layer.key[0].double().mT).numpy()
+        spreads = np.sqrt(scores.var(axis=2, ddof=1).mean(axis=1))
+        return [each.values for each in attention_spectrum(attention, mask="causal")], spreads
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The bulk against both rivals, and the score scale."""
+        claims = causal_bulk(data, self.tokens, "GPT-2's heads")
+        claims.append(
+            Claim(
+                statement="standard deviation of the scores",
+                place="ours",
+                measured=average(data.beta),
+                predicted=BETA,
+                rival=Rival("one, as of scores at the scale of the root of the dimension", 1.0),
+                finite_size=BETA / WIDTH,
+                reason="lengths of weights and inputs, one over the width",
+            )
+        )
+        return claims
+
+
+def _mass(values: Real, points: Real) -> Real:
+    return np.searchsorted(values, points, side="right") / len(values)

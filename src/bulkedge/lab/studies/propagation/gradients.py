@@ -1,0 +1,264 @@
+"""*propagation*, Figures 4, 5 and 9: gradients explode with the gap, and grow linearly without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.stack import AttentionStack
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Each, Integers, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+SKIP: dict[str, Any] = {"skip": 1.0, "skip_scaling": "rescaled"}
+MARKOV: dict[str, Any] = {"entries": "exponential"}
+KEY_QUERY: dict[str, Any] = {"attention": "key-query"}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "Markov": MARKOV,
+    "Markov + LN": MARKOV | {"layer_norm": True},
+    "Markov + skip": MARKOV | SKIP,
+    "Markov + skip + LN": MARKOV | SKIP | {"layer_norm": True},
+    "key-query": KEY_QUERY,
+    "key-query + LN": KEY_QUERY | {"layer_norm": True},
+    "key-query + skip + LN": KEY_QUERY | SKIP | {"layer_norm": True},
+}
+GAPS = ("kept", "removed")
+PROBES = 8
+DEEP = 3
+"""Depth up to which gradients of key-query attention are compared: deeper ones freeze, and their gradients vanish."""
+
+
+@dataclass(frozen=True)
+class Gradients(Study):
+    """Squared gradient norms of the first layer's values: ``T**L`` with the gap, linear in T without it.
+
+    Of one layer over the number of tokens for every architecture; of a few layers for Markov attention, whose
+    expectation is known exactly; and over depth for every architecture, by reverse-mode differentiation where the stack
+    is not linear. Key-query attention grows with depth whether its gap is removed or not; under LayerNorm it grows only
+    if it is.
+    """
+
+    sizes: tuple[int, ...] = parameter(
+        Each(Integers(8, 1000)), "numbers of tokens, increasing", (24, 48, 96), ours=(50, 100, 200, 400)
+    )
+    depths: tuple[int, ...] = parameter(Each(Integers(1, 6)), "depths of Markov attention", (1, 2, 3), ours=(1, 2, 3))
+    draws: int = parameter(Integers(4, 1000), "draws of each", 24, ours=24)
+    tokens: int = parameter(Integers(8, 500), "tokens of the part on depth", 64, ours=100)
+    deepest: int = parameter(Integers(2, 20), "largest depth there", 5, ours=8)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """One layer, a few layers, and over depth."""
+        return xr.merge([self._one_layer(rng), self._few_layers(rng), self._over_depth(rng)])
+
+    def _one_layer(self, rng: np.random.Generator) -> xr.Dataset:
+        norms = np.empty((2, len(VARIANTS), len(self.sizes), self.draws))
+        for k, size in enumerate(track(list(self.sizes), "widths, one layer")):
+            for i, gap in enumerate((True, False)):
+                for j, options in enumerate(VARIANTS.values()):
+                    norms[i, j, k] = _estimated(AttentionStack(1, size, size, gap=gap, **options), self.draws, rng)
+        return xr.Dataset(
+            {"one_layer": (("gap", "variant", "size", "draw"), norms, {"long_name": "squared gradient norm, L = 1"})},
+            coords={"gap": list(GAPS), "variant": list(VARIANTS), "size": list(self.sizes)},
+        )
+
+    def _few_layers(self, rng: np.random.Generator) -> xr.Dataset:
+        shape = (2, len(self.depths), len(self.sizes))
+        norms, predicted = np.empty((*shape, self.draws)), np.empty(shape)
+        for k, size in enumerate(track(list(self.sizes), "widths")):
+            for i, gap in enumerate((True, False)):
+                for j, depth in enumerate(self.depths):
+                    stack = AttentionStack(depth, size, size, gap=gap, **MARKOV)
+                    norms[i, j, k] = [gradient_norms(stack, stack.layers(rng))[0] for _ in range(self.draws)]
+                    predicted[i, j, k] = stack.predicted_gradient()
+        dims = ("gap", "depth", "size")
+        return xr.Dataset(
+            {
+                "norm": ((*dims, "draw"), norms, {"long_name": "squared gradient norm of the first layer"}),
+                "predicted": (dims, predicted, {"long_name": "its expectation"}),
+            },
+            coords={"depth": list(self.depths)},
+        )
+
+    def _over_depth(self, rng: np.random.Generator) -> xr.Dataset:
+        steps = np.arange(1, self.deepest + 1)
+        found = np.empty((2, len(VARIANTS), len(steps), self.draws))
+        for j, options in enumerate(track(list(VARIANTS.values()), "variants")):
+            for i, gap in enumerate((True, False)):
+                for k, depth in enumerate(steps.tolist()):
+                    stack = AttentionStack(depth, self.tokens, self.tokens, gap=gap, **options)
+                    found[i, j, k] = _estimated(stack, self.draws, rng)
+        stacks = [[AttentionStack(depth, self.tokens, self.tokens, gap=gap, **MARKOV) for depth in steps.tolist()]
+                  for gap in (True, False)]  # fmt: skip
+        return xr.Dataset(
+            {
+                "over_depth": (("gap", "variant", "step", "draw"), found, {"long_name": "squared gradient norm"}),
+                "expected": (("gap", "step"), [[stack.predicted_gradient() for stack in row] for row in stacks]),
+            },
+            coords={"step": steps},
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Expectations, growth with T, and with depth."""
+        few = [claim for gap in GAPS for claim in self._few_claims(data.sel(gap=gap), gap)]
+        return [*self._one_claims(data), *few, *self._depth_claims(data)]
+
+    def _one_claims(self, data: xr.Dataset) -> list[Claim]:
+        """One layer: linear in T for all, and what the gap does to the slope."""
+        ends = data.one_layer.isel(size=[0, -1])
+        span = log(self.sizes[-1] / self.sizes[0])
+        linear = [
+            Claim(
+                statement=f"{variant}, gap {gap}: exponent of T in the gradient of one layer",
+                place="propagation: Figure 4" if gap == "kept" else "propagation: Figure 4, Proposition 6",
+                measured=_growth(ends.sel(gap=gap, variant=variant).values, span),
+                predicted=1.0,
+                rival=Rival("2, as of two layers", 2.0),
+                finite_size=4 / self.sizes[0] / span,
+                reason="4/T at the smallest size, for rows that sum to one and tokens of mean zero",
+            )
+            for variant in VARIANTS
+            for gap in GAPS
+        ]
+        return [*linear, *(self._slope(data, *each) for each in (("Markov", 2), ("Markov + LN", 1)))]
+
+    def _slope(self, data: xr.Dataset, variant: str, rounded: int) -> Claim:
+        """What the gap multiplies the gradient of one layer with: under LayerNorm nothing at all."""
+        size = self.sizes[-1]
+        kept, removed = (data.one_layer.sel(gap=gap, variant=variant, size=size).values for gap in GAPS)
+        other = 1 + (size + 1) / (size - 1)
+        return Claim(
+            statement=f"{variant}: gradient of one layer with the gap over that without it, whose limit is {rounded}",
+            place="propagation: Figure 4, Proposition 4; ours",
+            measured=_quotient(kept, removed),
+            predicted=other if rounded == 2 else 1.0,
+            rival=Rival("1, no effect", 1.0) if rounded == 2 else Rival("2, as without LayerNorm", other),
+        )
+
+    def _few_claims(self, one: xr.Dataset, gap: str) -> list[Claim]:
+        """A few layers of Markov attention: constants and exponents."""
+        span, depth = log(self.sizes[-1] / self.sizes[0]), self.depths[-1]
+        place = "propagation: Proposition 4" if gap == "kept" else "propagation: Proposition 6"
+        ends = one.norm.sel(depth=depth).isel(size=[0, -1]).values
+        limits = one.predicted.sel(depth=depth).isel(size=[0, -1]).values
+        constants = [
+            Claim(
+                statement=f"gap {gap}, depth {each}: gradient over its expectation, all sizes",
+                place=f"{place}; ours",
+                measured=average((one.norm / one.predicted).sel(depth=each)),
+                predicted=1.0,
+                rival=_other_gap(each, gap, self.sizes),
+            )
+            for each in self.depths
+        ]
+        return [
+            *constants,
+            Claim(
+                statement=f"gap {gap}: exponent of T at depth {depth}, whose limit is {depth if gap == 'kept' else 1}",
+                place=place,
+                measured=_growth(ends, span),
+                predicted=log(limits[1] / limits[0]) / span,
+                rival=Rival("linear", 1.0) if gap == "kept" else Rival("as with the gap", depth),
+            ),
+        ]
+
+    def _depth_claims(self, data: xr.Dataset) -> list[Claim]:
+        """Powers of T that a layer brings."""
+        reach, bound = (self.deepest - 1) * log(self.tokens), log(2) / log(self.tokens)
+        claims = []
+        for gap, other in (("kept", "controlled, no growth"), ("removed", "T a layer")):
+            expected = data.expected.sel(gap=gap).values
+            claims.append(
+                Claim(
+                    statement=f"Markov, gap {gap}: powers of T in the gradient for each layer, up to {self.deepest}",
+                    place="propagation: Figure 5",
+                    measured=_growth(data.over_depth.sel(gap=gap, variant="Markov").isel(step=[0, -1]).values, reach),
+                    predicted=log(expected[-1] / expected[0]) / reach,
+                    rival=Rival(other, 0.0 if gap == "kept" else 1.0),
+                )
+            )
+        controlled = [("Markov + LN", "kept"), ("Markov + LN", "removed"), ("key-query + LN", "kept")]
+        for variant, gap in controlled:
+            one = data.over_depth.sel(gap=gap, variant=variant).isel(step=[0, -1]).values
+            claims.append(
+                Claim(
+                    statement=f"{variant}, gap {gap}: powers of T for each layer",
+                    place="propagation: Figure 5",
+                    measured=_growth(one, reach),
+                    predicted=0.0,
+                    rival=Rival("T a layer, as without LayerNorm", 1.0),
+                    finite_size=bound,
+                    reason="a factor of two a layer is a constant, not a power of T",
+                )
+            )
+        return [*claims, *self._key_query(data)]
+
+    def _key_query(self, data: xr.Dataset) -> list[Claim]:
+        """Key-query attention grows faster than the bound, and without its gap too."""
+        step = min(DEEP, self.deepest)
+        logs: xr.DataArray = np.log(data.over_depth.sel(step=[1, step]))
+        kept = logs.sel(gap="kept", variant="key-query", step=step)
+        bound = log(float(data.expected.sel(gap="kept", step=step)))
+        places = ("propagation: Figure 5, Figure 9, Multiple outliers", "propagation: Figure 9; ours")
+        removed = [logs.sel(gap="removed", variant=name) for name in ("key-query", "key-query + LN")]
+        grown = [
+            Claim(
+                statement=f"{one.variant.item()}, gap removed: log of the gradient, layer 1 to {step}: it still grows",
+                place=place,
+                measured=Estimate.mean(
+                    [Estimate.of(2 * one.sel(step=step).values), Estimate.of(-2 * one.sel(step=1).values)]
+                ),
+                predicted=0.0,
+                rival=Rival("controlled, as Markov attention", 0.0),
+                relation=">=",
+            )
+            for one, place in zip(removed, places, strict=True)
+        ]
+        return [
+            Claim(
+                statement=f"key-query, gap kept, depth {step}: log of the gradient over that of Markov attention",
+                place="propagation: Figure 5, Figure 9",
+                measured=Estimate.of(kept.values - bound),
+                predicted=0.0,
+                rival=Rival("no faster", 0.0),
+                relation=">=",
+            ),
+            *grown,
+        ]
+
+
+def _estimated(stack: AttentionStack, draws: int, rng: np.random.Generator) -> list[float]:
+    """Squared gradient norms of the first layer, one for each draw: random probes, without bias."""
+    return [estimated_gradient_norms(stack, stack.layers(rng), rng, PROBES)[0][0] for _ in range(draws)]
+
+
+def _growth(ends: Real, span: float) -> Estimate:
+    """Growth of the logarithm of the mean between two sets of draws (end, draw), over a span."""
+    parts = [Estimate.jackknife(lambda draws: log(np.mean(draws)), draws) for draws in ends]
+    signed = [Estimate(sign * 2 * part.value / span, 2 * part.error / span, part.freedom)
+              for sign, part in zip((-1, 1), parts, strict=True)]  # fmt: skip
+    return Estimate.mean(signed)
+
+
+def _quotient(upper: Real, lower: Real) -> Estimate:
+    """Quotient of the means of two independent sets of draws."""
+    ratio = float(np.mean(upper) / np.mean(lower))
+    logs = _growth(np.array([lower, upper]), 1.0)
+    return Estimate(ratio, ratio * logs.error, logs.freedom)
+
+
+def _other_gap(depth: int, gap: str, sizes: tuple[int, ...]) -> Rival:
+    """What the ratio to the expectation would be if the gap made no difference: mean over the sizes."""
+    pairs = [
+        [AttentionStack(depth, size, size, gap=each, **MARKOV).predicted_gradient() for each in (True, False)]
+        for size in sizes
+    ]
+    ratios = [without / with_gap if gap == "kept" else with_gap / without for with_gap, without in pairs]
+    return Rival(f"as with the gap {'removed' if gap == 'kept' else 'kept'}", float(np.mean(ratios)))

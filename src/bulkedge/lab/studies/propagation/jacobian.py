@@ -1,0 +1,131 @@
+"""*propagation*, Proposition 8: the Jacobian of gap-free attention, and what isometry costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.stack import AttentionStack
+from bulkedge.inference.comparison import separation
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim
+from bulkedge.lab.studies.propagation.setting import Places, Rivals, expectations, gap_free_claims, gap_free_stack
+from bulkedge.laws import FussCatalan, Law
+from bulkedge.propagation.isometry import tradeoff
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.progress import track
+
+BINS, POINTS = 40, 2000
+PLACES = Places("propagation: Proposition 8", "propagation: Proposition 8", "propagation: Theorem 8")
+RIVALS = Rivals("variance 2l, a free product", "variance 2l, a free product", "a free product")
+SMOOTH = "an exact zero, and three deviations of a smooth linear statistic, 1/pi, as each factor averages the other"
+
+
+@dataclass(frozen=True)
+class Jacobian(Study):
+    """Squared singular values of ``dX_l/dX_0`` without the gap: products of two independent Fuss-Catalan variables.
+
+    At mean one their variance is ``l (l + 2)`` for any shape of the layers, and no scale brings them close to one.
+    """
+
+    tokens: int = parameter(Integers(20, 1000), "number of tokens T", 200, ours=300)
+    ratios: tuple[float, ...] = parameter(Each(Interval(0.1, 10)), "ratios T/d", (0.5, 1.0, 2.0), ours=(0.5, 1.0, 2.0))
+    depth: int = parameter(Integers(1, 6), "largest number of layers", 3, ours=3)
+    draws: int = parameter(Integers(4, 1000), "draws of each", 16, ours=24)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Both factors of the Kronecker product, layer by layer."""
+        stacks = [gap_free_stack(self.depth, self.tokens, 1.0).at_depth(layer) for layer in range(1, self.depth + 1)]
+        laws = [stack.jacobian_law() for stack in stacks]  # at mean one, the same for every ratio
+        apart = [separation(law, FussCatalan(2 * k + 2), 500) for k, law in enumerate(laws)]
+        parts = [self._measure(ratio, laws, rng) for ratio in track(list(self.ratios), "ratios")]
+        found = xr.concat(parts, dim=xr.Variable("ratio", list(self.ratios)))
+        layer = np.arange(1, self.depth + 1)
+        return found.merge(self._isometry(stacks[0])).assign(
+            spread=("layer", layer * (layer + 2.0), {"long_name": "variance over squared mean"}),
+            rival_spread=("layer", 2.0 * layer),
+            separation=("layer", apart),
+        )
+
+    def _isometry(self, stack: AttentionStack) -> xr.Dataset:
+        """The trade-off of mean and variance, over the mean and over depth, for T = d."""
+        mean, steps = np.linspace(0, 1.2, 61), np.arange(1, 13)
+        curves = [tradeoff(stack.at_depth(layer), "jacobian").distortion(mean) for layer in range(1, self.depth + 1)]
+        kinds = [(values, of) for of in ("kernel", "jacobian") for values in ("gaussian", "orthogonal")]
+        least = [
+            [tradeoff(replace(stack, values=values, depth=int(step)), of).least for step in steps]  # type: ignore[arg-type]
+            for values, of in kinds
+        ]
+        return xr.Dataset(
+            {
+                "distortion": (("layer", "target"), np.array(curves), {"long_name": "E (x - 1)^2"}),
+                "least": (("kind", "step"), least, {"long_name": "least E (x - 1)^2 over all scales"}),
+            },
+            coords={"target": mean, "step": steps, "kind": [f"{of}, {values} values" for values, of in kinds]},
+        )
+
+    def _measure(self, ratio: float, laws: list[Law], rng: np.random.Generator) -> xr.Dataset:
+        stack = gap_free_stack(self.depth, self.tokens, ratio)
+        drawn = [squared_singular_values(stack, rng) for _ in range(self.draws)]
+        parts = [
+            _layer(stack.at_depth(k + 1), [each[k] for each in drawn], law).assign_coords(layer=k + 1)
+            for k, law in enumerate(laws)
+        ]
+        return xr.concat(parts, dim="layer")
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Mean, second moment and law, for every ratio and depth."""
+        return gap_free_claims(data, PLACES, RIVALS, SMOOTH)
+
+
+def _layer(stack: AttentionStack, drawn: list[Real], law: Law) -> xr.Dataset:
+    """Moments, distances and densities of the squared singular values of each draw, in increasing order."""
+    known = expectations(stack, "jacobian", stack.depth * (stack.depth + 2.0))
+    known |= {"floor": (1 + 3 / np.pi) / min(stack.tokens, stack.width)}
+    edges = law.edge * np.linspace(0, 1, BINS + 1) ** 3
+    x = law.edge * np.linspace(0.02, 1, 300) ** 3
+    ranks = (np.arange(len(drawn[0])) + 0.5) / len(drawn[0])
+    every = slice(None, None, max(1, len(ranks) // POINTS))
+    # the law is compared at the mean that T tokens have
+    distances = [np.max(np.abs(law.cdf(each[every] / known["expected_mean"]) - ranks[every])) for each in drawn]
+    counts = np.sum([np.histogram(each, edges)[0] for each in drawn], axis=0)
+    return xr.Dataset(
+        {
+            "mean": ("draw", [each.mean() for each in drawn], {"long_name": "mean squared singular value"}),
+            "second": ("draw", [np.mean(each**2) for each in drawn], {"long_name": "second moment"}),
+            "distance": ("draw", distances, {"long_name": "Kolmogorov distance to the law"}),
+            "simulation": ("bin", counts / (len(drawn) * len(ranks)) / np.diff(edges)),
+            "bin_edge": ("end", edges),
+            "x": ("point", x),
+            "theory": ("point", law.pdf(x)),
+            "rival": ("point", FussCatalan(2 * stack.depth).pdf(x)),
+            **{name: ((), float(value)) for name, value in known.items()},
+        }
+    )
+
+
+def squared_singular_values(stack: AttentionStack, rng: np.random.Generator) -> list[Real]:
+    """Squared singular values of ``(W_1 ... W_l)' (x) (A_l ... A_1)`` for every layer l, in increasing order.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        A linear stack.
+    rng : numpy.random.Generator
+        Draws it, once.
+
+    Returns
+    -------
+    list of arrays of shape (width * tokens,)
+        One for each layer.
+    """
+    values, attention = np.eye(stack.width), np.eye(stack.tokens)
+    found = []
+    for layer in stack.layers(rng):
+        values, attention = values @ layer.weights.values, layer.attention @ attention
+        of_values, of_attention = (np.linalg.svd(part, compute_uv=False) ** 2 for part in (values, attention))
+        found.append(np.sort(np.outer(of_values, of_attention).ravel()))
+    return found

@@ -1,0 +1,204 @@
+"""Is key-query attention a random Markov matrix (*propagation*, Proposition 1)? Only if heads are wider than long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.attention import SoftmaxAttention
+from bulkedge.ensembles.markov import RandomMarkov
+from bulkedge.inference.comparison import separation
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.propagation.setting import RIGID, rigidity
+from bulkedge.laws import AttentionLaw, FiniteHeadLaw, Law, QuarterCircle
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+LAWS = ("quarter circle", "finite head", "proportional")
+BOTH = "propagation: Proposition 1; equivalence: Theorem 3.2"
+BINS = 40
+NARROW, WIDE = 1.0, 8.0
+"""Heads up to so many dimensions for each token are told apart from random Markov matrices; from so many on they are
+like them."""
+LENGTHS = (
+    "1/sqrt(d T), as mean squared lengths of T queries and T keys fluctuate by sqrt(2/(d T)) each and scale the bulk"
+)
+SHRINK = 4
+"""The part at d = T compares T with T over this."""
+
+
+@dataclass(frozen=True)
+class KeyQuery(Study):
+    """Key-query attention of the first layer beside random Markov matrices: far apart unless d is far above T.
+
+    Scores of one query, or of one key, are independent; all of them are a matrix of rank d. *propagation*, Proposition
+    1, takes them as independent, and then the bulk is a quarter circle. *equivalence*, Theorem 3.2, has its law at d/T
+    fixed, and the finite-head law at any d. The Kolmogorov distance to the quarter circle is that of the two laws: at d
+    = T it does not fall with the number of tokens.
+    """
+
+    tokens: int = parameter(Integers(100, 5000), "number of tokens T", 320, ours=512)
+    head_dims: tuple[int, ...] = parameter(
+        Each(Integers(32, 4096)),
+        "head dimensions d",
+        (32, 64, 128, 320, 1000, 4000),
+        ours=(32, 64, 128, 512, 2048, 4096),
+    )
+    beta: float = parameter(Interval(0.1, 1), "standard deviation of the scores", 0.5, ours=0.5)
+    draws: int = parameter(Integers(4, 1000), "draws of each", 10, ours=12)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Every head dimension, a random Markov matrix of the same variance, and d = T at fewer tokens."""
+        parts = [self._measure(dim, rng) for dim in track(list(self.head_dims), "head dimensions")]
+        markov = RandomMarkov(self.tokens, self.variance)
+        floor = [distance(markov.spectrum(rng).values, self.circle) for _ in range(self.draws)]
+        few = self.tokens // SHRINK
+        small = [
+            distance(SoftmaxAttention(few, few, self.beta).spectrum(rng).values, self.circle) for _ in range(self.draws)
+        ]
+        large = [
+            distance(SoftmaxAttention(self.tokens, self.tokens, self.beta).spectrum(rng).values, self.circle)
+            for _ in range(self.draws)
+        ]
+        found = xr.concat(parts, dim=xr.Variable("head_dim", list(self.head_dims)))
+        return found.assign(
+            markov=("draw", floor, {"long_name": "distance of a random Markov matrix to the quarter circle"}),
+            square=(("size", "draw"), [small, large], {"long_name": "distance to the quarter circle at d = T"}),
+            square_limit=((), separation(AttentionLaw(self.beta, 1.0), self.circle)),
+        ).assign_coords(size=[few, self.tokens], law=list(LAWS))
+
+    @property
+    def variance(self) -> float:
+        """That of the weights, ``exp(beta**2) - 1``."""
+        return float(np.expm1(self.beta**2))
+
+    @property
+    def circle(self) -> Law:
+        """What the bulk would be if scores were independent."""
+        return QuarterCircle(self.variance).squared()
+
+    def _measure(self, dim: int, rng: np.random.Generator) -> xr.Dataset:
+        laws = (self.circle, FiniteHeadLaw(self.beta, dim, self.tokens), AttentionLaw(self.beta, dim / self.tokens))
+        drawn = [SoftmaxAttention(self.tokens, dim, self.beta).spectrum(rng).values for _ in range(self.draws)]
+        edge = 1.05 * np.sqrt(max(law.edge for law in laws[:2]))
+        edges = np.linspace(0, edge, BINS + 1)
+        x = np.linspace(0, edge, 200)[1:]
+        counts = np.histogram(np.sqrt(np.concatenate(drawn)), edges)[0]
+        return xr.Dataset(
+            {
+                "distance": (
+                    ("law", "draw"),
+                    [[distance(values, law) for values in drawn] for law in laws],
+                    {"long_name": "Kolmogorov distance of the squared bulk"},
+                ),
+                "apart": ((), separation(laws[1], laws[0]), {"long_name": "distance of the two laws"}),
+                "simulation": ("bin", counts / (self.draws * self.tokens) / np.diff(edges)),
+                "x": ("point", x),
+                "finite": ("point", laws[1].sqrt().pdf(x)),
+                "circle": ("point", laws[0].sqrt().pdf(x)),
+                "bin_edge": ("end", edges),
+            }
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Where it is a random Markov matrix, where it is not, and what it is then."""
+        narrow = [dim for dim in self.head_dims if dim <= NARROW * self.tokens]
+        wide = [dim for dim in self.head_dims if dim >= WIDE * self.tokens]
+        return [
+            *(claim for dim in narrow for claim in self._narrow(dim, data)),
+            *(self._wide(dim, data) for dim in wide),
+            self._square(data),
+            self._nearer(data),
+        ]
+
+    def _floor(self, dim: int) -> float:
+        """How far from its law a spectrum may be at this size."""
+        return rigidity(self.tokens) + (dim * self.tokens) ** -0.5
+
+    def _narrow(self, dim: int, data: xr.Dataset) -> list[Claim]:
+        one = data.sel(head_dim=dim)
+        return [
+            Claim(
+                statement=f"d = {dim}: distance to the quarter circle is that of the finite-head law",
+                place=BOTH,
+                measured=Estimate.of(one.distance.sel(law=LAWS[0])),
+                predicted=float(one.apart),
+                rival=Rival("a random Markov matrix", float(data.markov.mean())),
+                finite_size=self._floor(dim),
+                reason=f"the spectrum's own distance to its law: {LENGTHS}; {RIGID}",
+            ),
+            Claim(
+                statement=f"d = {dim}: distance to the finite-head law",
+                place="equivalence: Theorem 3.2; ours",
+                measured=Estimate.of(one.distance.sel(law=LAWS[1])),
+                predicted=0.0,
+                rival=Rival("a random Markov matrix", float(one.apart)),
+                finite_size=self._floor(dim),
+                reason=f"{LENGTHS}; {RIGID}",
+                relation="<=",
+            ),
+        ]
+
+    def _wide(self, dim: int, data: xr.Dataset) -> Claim:
+        one = data.sel(head_dim=dim)
+        return Claim(
+            statement=f"d = {dim}, far above T: distance to the quarter circle",
+            place="propagation: Proposition 1",
+            measured=Estimate.of(one.distance.sel(law=LAWS[0])),
+            predicted=0.0,
+            rival=Rival("as far as at d = T", float(data.square_limit)),
+            finite_size=self._floor(dim) + float(one.apart),
+            reason=f"what the finite-head law keeps at d/T = {dim / self.tokens:g}; {RIGID}",
+            relation="<=",
+        )
+
+    def _square(self, data: xr.Dataset) -> Claim:
+        span, limit = np.log(data["size"].values[1] / data["size"].values[0]), float(data.square_limit)
+        logs = np.log(data.square.values)
+        return Claim(
+            statement="d = T: exponent of T in the distance to the quarter circle; it does not fall",
+            place=BOTH,
+            measured=Estimate.mean([Estimate.of(2 * logs[1] / span), Estimate.of(-2 * logs[0] / span)]),
+            predicted=0.0,
+            rival=Rival("-1, as that of random Markov matrices", -1.0),
+            finite_size=rigidity(int(data["size"][0])) / limit / span,
+            reason=f"the distance of the smaller spectrum to its own law, over {limit:.3f}: {RIGID}",
+        )
+
+    def _nearer(self, data: xr.Dataset) -> Claim:
+        dim = min(self.head_dims, key=lambda each: abs(np.log(each / self.tokens)))
+        one = data.distance.sel(head_dim=dim)
+        return Claim(
+            statement=f"d = {dim}: how much nearer the proportional law is than the quarter circle",
+            place=BOTH,
+            measured=Estimate.of(one.sel(law=LAWS[0]) - one.sel(law=LAWS[2])),
+            predicted=0.0,
+            rival=Rival("no nearer", 0.0),
+            relation=">=",
+        )
+
+
+def distance(values: Real, law: Law) -> float:
+    """Kolmogorov distance of all values to a law, those beyond its edge among them.
+
+    Parameters
+    ----------
+    values : array of shape (T,)
+        In increasing order, in the law's unit.
+    law : Law
+        Without atoms.
+
+    Returns
+    -------
+    float
+        The largest difference of the distribution functions. (``compare`` sets outliers aside, which are a part of the
+        bulk here.)
+    """
+    below = np.arange(len(values)) / len(values)
+    at = law.cdf(np.sort(values))
+    return float(np.max(np.maximum(np.abs(at - below), np.abs(at - below - 1 / len(values)))))

@@ -1,0 +1,198 @@
+"""*propagation*, Figure 7: what leaves the bulk of key-query attention in deeper layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.entries import LargeEntries
+from bulkedge.ensembles.markov import without_gap
+from bulkedge.ensembles.stack import AttentionStack
+from bulkedge.inference.comparison import compare
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.laws import AttentionLaw, CorrelatedAttentionLaw, EmpiricalLaw, Law
+from bulkedge.spectra import spectrum
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+SHOWN = 40
+COLLAPSED = 0.01
+"""Scale of the scores below which tokens count as collapsed: where the law for their Gram matrix stops."""
+ROUNDING = 1e-12
+"""Share of the tokens' power below which what they do not have in common is rounding."""
+DISTANCE = "Kolmogorov distance to the law of these tokens, nan where they are all the same"
+HALVES = 4
+"""Draws at half the size for each at full size: they are cheap."""
+LEVEL = 0.01
+"""How often an edge is exceeded by one of the values of its own bulk."""
+
+
+@dataclass(frozen=True)
+class Outliers(Study):
+    """Key-query attention in deeper layers: with the gap one more outlier, without it none, but a wider bulk.
+
+    After a layer with the gap, tokens share a direction. Queries along it weigh the keys alike in every row, ``A`` is
+    about ``u w'`` with w not constant, and ``A - uu'`` keeps an outlier of size ``sqrt(T (exp(beta**2 c (1 - c)) -
+    1))``, c the share of the tokens' power that is common. Without the gap the tokens share no direction. What then
+    lies beyond the edge of the first layer, and looks like many outliers, is bulk: the law for tokens with their Gram
+    matrix holds it, though beyond the second layer it only bounds the edge. Tokens are normalised.
+    """
+
+    tokens: int = parameter(Integers(50, 2000), "number of tokens and of dimensions", 160, ours=400)
+    beta: float = parameter(Interval(0.1, 1), "inverse temperature", 0.5, ours=0.5)
+    depth: int = parameter(Integers(2, 6), "layers", 3, ours=5)
+    draws: int = parameter(Integers(4, 100), "draws", 10, ours=10)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Every layer of stacks with and without the gap; two layers without it at half the size."""
+        first = AttentionLaw(self.beta, 1.0)
+        parts = [
+            xr.concat([self._draw(gap, first, rng) for _ in track(range(self.draws), f"gap = {gap}")], dim="draw")
+            for gap in (True, False)
+        ]
+        half = [self._half(first, rng) for _ in range(HALVES * self.draws)]
+        return xr.concat(parts, dim=xr.Variable("gap", ["kept", "removed"])).assign(
+            first_edge=((), np.sqrt(first.edge), {"long_name": "edge for orthonormal tokens"}),
+            half_beyond=("half_draw", half, {"long_name": "beyond_first of layer 2 at half the tokens, gap removed"}),
+        )
+
+    def _stack(self, tokens: int, gap: bool) -> AttentionStack:  # noqa: FBT001
+        common = {"attention": "key-query", "layer_norm": True, "variance": np.expm1(self.beta**2)}
+        return AttentionStack(self.depth, tokens, tokens, gap=gap, **common)
+
+    def _half(self, first: Law, rng: np.random.Generator) -> float:
+        stack = self._stack(self.tokens // 2, gap=False)
+        _, signal = stack.step(stack.start(), stack.weights(rng))
+        attention = stack.attend(signal, stack.weights(rng))
+        values = spectrum(np.sqrt(stack.tokens) * without_gap(attention)).squared().values
+        return float(np.sum(values > first.edge))
+
+    def _draw(self, gap: bool, first: Law, rng: np.random.Generator) -> xr.Dataset:  # noqa: FBT001
+        stack = self._stack(self.tokens, gap)
+        signal, rows = stack.start(), []
+        for _ in range(self.depth):
+            weights = stack.weights(rng)
+            rows.append(self._measure(signal, stack.attend(signal, weights), first))
+            _, signal = stack.step(signal, weights)
+        return xr.concat(rows, dim=xr.Variable("layer", np.arange(1, self.depth + 1)))
+
+    def _measure(self, signal: Real, attention: Real, first: Law) -> xr.Dataset:
+        found = spectrum(np.sqrt(self.tokens) * without_gap(attention)).squared()
+        apart = signal - signal.mean(axis=0)
+        gram = np.maximum(np.linalg.eigvalsh(apart @ apart.T), 0.0)
+        share = gram.sum() / np.sum(signal**2)
+        own = self._law(gram, share, first)
+        # tokens that are the same but for rounding have no bulk to compare with
+        comparison = compare(found, own, LEVEL) if share > ROUNDING else None
+        tilt = np.sqrt(self.tokens * np.expm1(self.beta**2 * share * (1 - share)))
+        return xr.Dataset(
+            {
+                "value": ("rank", np.sqrt(found.values[::-1][:SHOWN]), {"long_name": "sqrt(T) s_k of A - uu'"}),
+                "edge": ((), np.sqrt(own.edge), {"long_name": "edge of the bulk for these tokens"}),
+                # noise of this variance moves an outlier x to x + variance/x
+                "tilt": ((), tilt + own.mean() / max(tilt, 1e-12), {"long_name": "predicted outlier"}),
+                "share": ((), share, {"long_name": "share of the power that tokens do not have in common"}),
+                "beyond_first": ((), float(np.sum(found.values > first.edge))),
+                "beyond_own": ((), float(len(comparison.outliers)) if comparison else np.nan),
+                "distance": ((), comparison.ks if comparison else np.nan, {"long_name": DISTANCE}),
+                "distance_first": ((), compare(found, first, LEVEL).ks, {"long_name": "to that of orthonormal tokens"}),
+            },
+            coords={"rank": np.arange(1, SHOWN + 1)},
+        )
+
+    def _law(self, gram: Real, share: float, first: Law) -> Law:
+        """The law for keys and queries that differ as much as these tokens do.
+
+        Where they have collapsed attention is uniform, and the first layer's law, scaled down, stands for no bulk.
+        """
+        if np.ptp(gram[1:]) < 1e-9 or self.beta * share < COLLAPSED:
+            return first.scaled(share**2)
+        return CorrelatedAttentionLaw(self.beta * share, 1.0, EmpiricalLaw(gram / gram.mean()))
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The first layer, the second with the gap, and the deeper ones without it."""
+        kept, removed = data.sel(gap="kept"), data.sel(gap="removed")
+        second = removed.sel(layer=2)
+        return [
+            self._counted("layer 1: values of A - uu' beyond the edge", data.beyond_own.sel(layer=1), 0, 1),
+            self._tilt(kept.sel(layer=2)),
+            self._counted("layer 2, gap kept: outliers of A - uu'", kept.beyond_own.sel(layer=2), 1, 0),
+            Claim(
+                statement="layer 2, gap removed: how much nearer the law of these tokens is than that of layer 1",
+                place="propagation: Figure 7; ours",
+                measured=Estimate.of(second.distance_first - second.distance),
+                predicted=0.0,
+                rival=Rival("no nearer", 0.0),
+                relation=">=",
+            ),
+            *(self._bulk(removed.sel(layer=layer)) for layer in (2, 3) if layer <= self.depth),
+            self._extensive(data, second),
+        ]
+
+    def _tilt(self, one: xr.Dataset) -> Claim:
+        ratio = one.value.sel(rank=1) / one.tilt
+        return Claim(
+            statement="layer 2, gap kept: largest value of A - uu' over that predicted from what tokens share",
+            place="propagation: Figure 7; ours",
+            measured=Estimate.of(ratio),
+            predicted=1.0,
+            rival=Rival("the edge of the bulk, no outlier", float((one.edge / one.tilt).mean())),
+            finite_size=float((one.edge**2 / one.tilt**2).mean()) / self.tokens**0.5,
+            reason="the bulk beside a common part that is a softmax of T numbers, of relative order 1/sqrt(T)",
+        )
+
+    def _bulk(self, one: xr.Dataset) -> Claim:
+        layer = int(one.layer)
+        return Claim(
+            statement=f"layer {layer}, gap removed: values beyond the edge for these tokens",
+            place="propagation: Figure 7; ours",
+            measured=_with_alarms(one.beyond_own),
+            predicted=LEVEL,
+            rival=Rival("outliers, as many as lie beyond layer 1's edge", float(one.beyond_first.mean())),
+            finite_size=self._large_entries(),
+            reason="values that single large entries of the softmax make",
+            relation="<=",
+        )
+
+    def _extensive(self, data: xr.Dataset, second: xr.Dataset) -> Claim:
+        whole, half = (Estimate.jackknife(lambda v: float(np.log(np.mean(v))), each)
+                       for each in (second.beyond_first.values, data.half_beyond.values))  # fmt: skip
+        parts = [Estimate(sign * 2 * e.value / np.log(2), 2 * e.error / np.log(2), e.freedom)
+                 for sign, e in ((1, whole), (-1, half))]  # fmt: skip
+        return Claim(
+            statement="layer 2, gap removed: exponent of T in the number of values beyond layer 1's edge: it is a bulk",
+            place="propagation: Figure 7; ours",
+            measured=Estimate.mean(parts),
+            predicted=1.0,
+            rival=Rival("0, a few outliers", 0.0),
+            finite_size=0.5 / float(data.half_beyond.mean()) / np.log(2),
+            reason="half a value of the smaller matrix: where a bulk of so few values ends",
+        )
+
+    def _counted(self, statement: str, found: xr.DataArray, predicted: int, rival: int) -> Claim:
+        return Claim(
+            statement=statement,
+            place="propagation: Figure 7; ours",
+            measured=_with_alarms(found),
+            predicted=predicted,
+            rival=Rival("none" if rival == 0 else "one, as if the gap were kept", rival),
+            finite_size=LEVEL + self._large_entries(),
+            reason="the level of false alarms, and values that single large entries of the softmax make",
+        )
+
+    def _large_entries(self) -> float:
+        """Expected number of values that single large entries push beyond the edge, in the first layer."""
+        edge = AttentionLaw(self.beta, 1.0).finite_edge(self.tokens, LEVEL)
+        return LargeEntries(self.beta, self.tokens, self.tokens).beyond(edge)
+
+
+def _with_alarms(found: xr.DataArray) -> Estimate:
+    """Mean of counts; where they hardly scatter, the error is that of one false alarm in a hundred."""
+    values = found.values.ravel()
+    error = max(values.std(ddof=1), LEVEL**0.5) / len(values) ** 0.5
+    return Estimate(float(values.mean()), float(error), float(len(values) - 1))

@@ -1,0 +1,154 @@
+"""*propagation*, "Scaling discussion": skip connections, values, and Xavier's queries and keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.markov import without_gap
+from bulkedge.ensembles.stack import AttentionStack
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.propagation.moments import finite_moments
+from bulkedge.support.domains import Each, Integers, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+SCALINGS: tuple[Literal["plain", "rescaled"], ...] = ("plain", "rescaled")
+
+
+@dataclass(frozen=True)
+class Scaling(Study):
+    """Beside a plain skip connection attention weighs 1/sqrt(T); with values rescaled by sqrt(d) it holds its own.
+
+    Also: how the size of the kernel changes with depth for three variances of the values, and how Xavier's scaling of
+    queries and keys leaves nothing of attention once its gap is removed.
+    """
+
+    sizes: tuple[int, ...] = parameter(
+        Each(Integers(16, 2000)), "numbers of tokens, increasing", (32, 64, 128, 256), ours=(100, 200, 400, 800)
+    )
+    draws: int = parameter(Integers(3, 100), "draws of each", 12, ours=20)
+    tokens: int = parameter(Integers(16, 1000), "tokens of the part on values", 100, ours=300)
+    depth: int = parameter(Integers(2, 20), "layers there", 6, ours=10)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Branches, then sizes, then Xavier."""
+        return xr.merge([self._branches(rng), self._values(rng)])
+
+    def _branches(self, rng: np.random.Generator) -> xr.Dataset:
+        share = np.empty((2, 2, len(self.sizes), self.draws))
+        leftover = np.empty((len(self.sizes), self.draws))
+        for k, size in enumerate(track(list(self.sizes), "sizes")):
+            for i, scaling in enumerate(SCALINGS):
+                for j, gap in enumerate((True, False)):
+                    stack = AttentionStack(
+                        1, size, size, gap=gap, skip=1.0, skip_scaling=scaling, entries="exponential"
+                    )
+                    share[i, j, k] = [
+                        np.linalg.norm(stack.sample(rng) - stack.start()) / np.sqrt(size) for _ in range(self.draws)
+                    ]
+            xavier = AttentionStack(1, size, size, attention="xavier")
+            leftover[k] = [np.sum(without_gap(next(xavier.layers(rng)).attention) ** 2) for _ in range(self.draws)]
+        sizes = np.array(self.sizes)
+        # exactly E |A|_F**2/T for rows that are uniform on the simplex, with the gap and without
+        plain = np.sqrt(np.stack([2 / (sizes + 1), (sizes - 1) / (sizes + 1) / sizes]))
+        return xr.Dataset(
+            {
+                "branch": (
+                    ("skip_scaling", "gap", "size", "draw"),
+                    share,
+                    {"long_name": "norm of the attention branch over that of the skip"},
+                ),
+                "predicted_branch": (("skip_scaling", "gap", "size"), np.stack([plain, plain * np.sqrt(sizes)])),
+                "xavier": (("size", "draw"), leftover, {"long_name": "variance of attention, T |A - uu'|_F^2/T"}),
+                "predicted_xavier": ("size", np.log(2) / sizes**2),
+            },
+            coords={"skip_scaling": list(SCALINGS), "gap": ["kept", "removed"], "size": sizes},
+        )
+
+    def _values(self, rng: np.random.Generator) -> xr.Dataset:
+        width = 2 * self.tokens
+        powers = {"1/d": 1 / width, "gamma/sigma^2": self.tokens / width, "1": 1.0}
+        means, predicted = np.empty((len(powers), self.depth, self.draws)), np.empty((len(powers), self.depth))
+        for k, power in enumerate(powers.values()):
+            stack = AttentionStack(
+                self.depth, self.tokens, width, gap=False, value_variance=power, entries="exponential"
+            )
+            drawn = [[np.mean(layer.singular_values**2) for layer in stack.layers(rng)] for _ in range(self.draws)]
+            means[k] = np.transpose(drawn)
+            predicted[k] = [finite_moments(stack.at_depth(depth)).mean for depth in range(1, self.depth + 1)]
+        return xr.Dataset(
+            {
+                "mean": (("values", "layer", "draw"), means, {"long_name": "mean eigenvalue of the kernel"}),
+                "predicted_mean": (("values", "layer"), predicted),
+            },
+            coords={"values": list(powers), "layer": np.arange(1, self.depth + 1)},
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Weights of the branch, size of the kernel, and what Xavier leaves."""
+        with_gap = data.assign(with_gap=data.predicted_branch.sel(gap="kept", drop=True))
+        return [
+            *(
+                self._branch(with_gap.sel(skip_scaling=scaling, gap=gap).isel(size=-1))
+                for scaling in SCALINGS
+                for gap in ("kept", "removed")
+            ),
+            *self._xavier(data),
+            *(self._size(data.sel(values=kind).isel(layer=-1)) for kind in ("gamma/sigma^2", "1")),
+        ]
+
+    def _branch(self, one: xr.Dataset) -> Claim:
+        scaling, size = one.skip_scaling.item(), self.sizes[-1]
+        if one.gap.item() == "removed":
+            other = Rival("as with the gap", float(one.with_gap) ** 2)
+        else:
+            other = (
+                Rival("equal weights", 1.0) if scaling == "plain" else Rival("1/T, as beside a plain skip", 1 / size)
+            )
+        return Claim(
+            statement=f"{scaling} skip, gap {one.gap.item()}: squared weight of attention at T = {size}",
+            place="propagation: Scaling discussion",
+            measured=Estimate.of(one.branch**2),
+            predicted=float(one.predicted_branch) ** 2,
+            rival=other,
+        )
+
+    def _xavier(self, data: xr.Dataset) -> list[Claim]:
+        last, span = data.isel(size=-1), np.log(self.sizes[-1] / self.sizes[0])
+        logs = np.log(data.xavier.isel(size=[0, -1])).values
+        return [
+            Claim(
+                statement=f"Xavier's scaling: variance of attention over beta^2/d^2 at T = {self.sizes[-1]}",
+                place="propagation: Proposition 1, Scaling discussion",
+                measured=Estimate.of(last.xavier / last.predicted_xavier),
+                predicted=1.0,
+                rival=Rival("beta^2/d, one factor of 1/sqrt(d) only", self.sizes[-1]),
+                finite_size=2 / self.sizes[-1],
+                reason="the mean of each row, 1/T, which softmax does not see, and its square",
+            ),
+            Claim(
+                statement="Xavier's scaling: exponent of T in the variance of attention: it is uniform in the limit",
+                place="propagation: Proposition 1",
+                measured=Estimate.mean([Estimate.of(2 * logs[1] / span), Estimate.of(-2 * logs[0] / span)]),
+                predicted=-2.0,
+                rival=Rival("-1", -1.0),
+                finite_size=2 / self.sizes[0] / span,
+                reason="the same at the smallest size",
+            ),
+        ]
+
+    def _size(self, one: xr.Dataset) -> Claim:
+        kind = one["values"].item()
+        grown = 2.0**self.depth  # d/T = 2
+        return Claim(
+            statement=f"values of variance {kind}: mean eigenvalue after {self.depth} layers over its expectation",
+            place="propagation: Proposition 7, Remark",
+            measured=Estimate.of(one["mean"] / one.predicted_mean),
+            predicted=1.0,
+            rival=Rival("as of variance one", grown) if kind != "1" else Rival("kept at one", 1 / grown),
+        )

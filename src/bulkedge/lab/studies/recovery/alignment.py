@@ -1,0 +1,121 @@
+"""Figure 4: alignment over signal strength, for three poolings and two correlation models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim
+from bulkedge.lab.studies.recovery.setting import (
+    WEIGHTINGS,
+    Predictions,
+    correlations,
+    halved,
+    leading_each,
+    measured,
+    other,
+    versus,
+    weights_of,
+)
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, parameter
+
+CLEAR, LEAST = 1.5, 0.6
+"""Signals from so many thresholds on, and no weaker than that, are clear: only order 1/d is left at finite size."""
+PANELS = {"prefix": "Figure 4(a)", "spiked": "Figure 4(b)"}
+GAINS = {
+    "prefix": (("optimal", "causal"), ("causal", "mean")),
+    "spiked": (("optimal", "causal"), ("optimal", "mean")),
+}
+"""Which weights are said to beat which, in each correlation model."""
+
+
+@dataclass(frozen=True)
+class Alignment(Study):
+    """Squared overlap of the top eigenvector with the signal: optimal weights find it first, wherever the signal is."""
+
+    dim: int = parameter(Integers(40, 5000), "dimension of the embeddings; half of it is drawn too", 120, ours=600)
+    vocab: int = parameter(Integers(40, 100_000), "rows of the table, even", 240, ours=1200)
+    samples: int = parameter(Integers(40, 100_000), "sequences", 360, ours=1800)
+    signals: int = parameter(Integers(4, 100), "signal strengths", 8, ours=15)
+    table: Table = parameter(TABLE, "class means of the table", "finite", ours="finite")
+    draws: int = parameter(Integers(2, 1000), "draws of each", 40, ours=20)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Simulate each model with each weighting."""
+        signal, fine = np.linspace(0.2, 3.0, self.signals), np.linspace(0.02, 3.0, 200)
+        parts = [self._measure(name, matrix, signal, rng) for name, matrix in correlations().items()]
+        data = xr.concat(parts, dim=xr.Variable("model", list(correlations())))
+        theories = {"": self.table, "rival_": other(self.table)[0]}
+        for prefix, table in theories.items():
+            for name, at, dim in (("predicted", signal, "signal"), ("curve", fine, "fine_signal")):
+                data[prefix + name] = (("model", "weighting", dim), self._curves(data.snr, at, table))
+        return data.assign_coords(weighting=list(WEIGHTINGS), signal=signal, fine_signal=fine)
+
+    def _measure(self, name: str, matrix: Real, signal: Real, rng: np.random.Generator) -> xr.Dataset:
+        """All weightings pool the same sequences, so that their differences scatter less than they do."""
+        weights = [weights_of(each, matrix) for each in WEIGHTINGS]
+        models = [
+            PooledSequences(self.dim, self.vocab, self.samples, 1.0, each, matrix, self.table) for each in weights
+        ]
+        sizes = [(each, halved(each)) for each in (replace(models[0], signal=strength) for strength in signal)]
+        found = measured(lambda model, rng: leading_each(model, weights, rng)[1], sizes, self.draws, rng, name)
+        dims = "signal", "draw", "weighting"
+        return xr.Dataset(
+            {
+                "measured": (dims, found.plain, {"long_name": "squared overlap with the signal"}),
+                "limit": (dims, found.limit, {"long_name": "the same without its term of order 1/d"}),
+                "threshold": ("weighting", [each.threshold().sample for each in models]),
+                "snr": ("weighting", [each.alpha / each.kappa for each in models]),
+            }
+        )
+
+    def _curves(self, snr: xr.DataArray, signal: Real, table: Table) -> Real:
+        predictions = Predictions(snr.values[..., None], self.dim / self.samples, table)
+        return predictions.alignment(signal, np.array(self.dim / self.vocab))
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Alignment well above the thresholds, and the order of the weightings."""
+        claims = []
+        for name in data.model.values.tolist():
+            for weighting in WEIGHTINGS:
+                one = data.sel(model=name, weighting=weighting)
+                clear = one.sel(signal=one.signal > max(CLEAR * float(one.threshold), LEAST))
+                if clear.sizes["signal"]:
+                    claims.append(
+                        versus(
+                            f"{name}, {weighting} weights: mean alignment beyond {CLEAR} thresholds",
+                            f"recovery: Theorem 4, Equation 8, {PANELS[name]}",
+                            clear.limit,
+                            clear.predicted,
+                            (other(self.table)[1], clear.rival_predicted),
+                        )
+                    )
+            claims += self._order(data.sel(model=name), name)
+        return claims
+
+    def _order(self, data: xr.Dataset, name: str) -> list[Claim]:
+        """What better weights gain in alignment, where both are clear of their thresholds."""
+        claims = []
+        for better, worse in GAINS[name]:
+            least = max(CLEAR * float(data.threshold.sel(weighting=[better, worse]).max()), LEAST)
+            clear = data.sel(signal=slice(least, 2 * least))
+            if not clear.sizes["signal"]:
+                continue
+            gain, predicted = (
+                clear[each].sel(weighting=better) - clear[each].sel(weighting=worse) for each in ("limit", "predicted")
+            )
+            claims.append(
+                versus(
+                    f"{name}: alignment of {better} weights less that of {worse} weights",
+                    f"recovery: Theorem 5, {PANELS[name]}",
+                    gain,
+                    predicted,
+                    ("no gain", 0.0),
+                )
+            )
+        return claims

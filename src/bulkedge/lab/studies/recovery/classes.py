@@ -1,0 +1,116 @@
+"""Open points (i) and (v): several classes, and noise that is not isotropic (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.correlations import prefix_correlation
+from bulkedge.ensembles.mixture import WHITE, PooledMixture
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim
+from bulkedge.lab.studies.recovery.setting import CORRELATION, measured, versus, weights_of
+from bulkedge.laws import EmpiricalLaw
+from bulkedge.laws.law import Law
+from bulkedge.support.domains import Integers, Interval, parameter
+
+LENGTH, PREFIX = 20, 8
+SHARES, MEANS = (0.2, 0.3, 0.5), (16.0, 6.0, 3.0)
+"""Shares of the three classes in the table, and squared lengths of their means, which are orthogonal."""
+NOISES: dict[str, Law] = {"white": WHITE, "coloured": EmpiricalLaw([0.1, 3.25], [5 / 7, 2 / 7])}
+"""Laws of the eigenvalues of the noise's covariance, both of mean one."""
+
+
+@dataclass(frozen=True)
+class Classes(Study):
+    """Three classes of different sizes: two outliers between them, in white noise and in noise of two variances.
+
+    Theory is that of ``PooledMixture``: an outlier is where a matrix of the size of the number of classes has the
+    eigenvalue one.
+    """
+
+    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 120, ours=400)
+    vocab_ratio: float = parameter(Interval(0.05, 2), "dimension over vocabulary", 0.5, ours=0.5)
+    sample_ratio: float = parameter(Interval(0.05, 2), "dimension over samples", 0.4, ours=0.4)
+    draws: int = parameter(Integers(4, 1000), "draws of each noise", 200, ours=60)
+
+    def model(self, noise: str, part: float = 1.0) -> PooledMixture:
+        """The ensemble.
+
+        Parameters
+        ----------
+        noise : {"white", "coloured"}
+            Which noise.
+        part : float
+            By how much sizes are multiplied.
+
+        Returns
+        -------
+        PooledMixture
+            With causal weights on a correlated prefix.
+        """
+        correlation = prefix_correlation(LENGTH, PREFIX, CORRELATION)
+        dim = round(part * self.dim)
+        sizes = tuple(round(share * dim / self.vocab_ratio) for share in SHARES)
+        weights = weights_of("causal", correlation)
+        samples = round(dim / self.sample_ratio)
+        return PooledMixture(dim, sizes, samples, np.diag(MEANS), weights, correlation, NOISES[noise])
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Top two eigenvalues and their overlaps with the span of the class means."""
+        parts = []
+        for noise in NOISES:
+            model = self.model(noise)
+            pair = model, self.model(noise, 0.5)
+            found = measured(lambda each, rng: each.leading(rng).ravel(), [pair], self.draws, rng, noise)
+            theory = np.array([each[:2] for each in model.spikes()])
+            plain, limit = (each[0].reshape(-1, 2, 2) for each in found)
+            dims = "draw", "rank"
+            parts.append(
+                xr.Dataset(
+                    {
+                        "location": (dims, plain[..., 0], {"long_name": "eigenvalue"}),
+                        "overlap": (dims, plain[..., 1], {"long_name": "squared length within the class means"}),
+                        "limit_location": (dims, limit[..., 0]),
+                        "limit_overlap": (dims, limit[..., 1]),
+                        "predicted_location": ("rank", theory[:, 0]),
+                        "predicted_overlap": ("rank", theory[:, 1]),
+                        "edge": ((), float(model.law().edge)),
+                    }
+                )
+            )
+        return xr.concat(parts, dim=xr.Variable("noise", list(NOISES))).assign_coords(rank=[1, 2])
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Two outliers, not one; and the colour of the noise."""
+        white, coloured = (data.sel(noise=each) for each in NOISES)
+        two = "two classes, and one outlier: the edge"
+        claims = [
+            versus(
+                "three classes: second eigenvalue",
+                "recovery: Open problem (i); ours",
+                white.limit_location.sel(rank=2),
+                white.predicted_location.sel(rank=2),
+                (two, white.edge),
+            ),
+            versus(
+                "three classes: squared length of the second eigenvector within the class means",
+                "recovery: Open problem (i); ours",
+                white.limit_overlap.sel(rank=2),
+                white.predicted_overlap.sel(rank=2),
+                ("two classes, and one direction", 0.0),
+            ),
+        ]
+        for name, meaning in (("location", "eigenvalue"), ("overlap", "squared length within the class means")):
+            claims.append(
+                versus(
+                    f"noise of two variances: {meaning}, first and second eigenvector",
+                    "recovery: Open problem (v); ours",
+                    coloured[f"limit_{name}"].mean("rank"),
+                    coloured[f"predicted_{name}"],
+                    ("isotropic noise of the same mean", white[f"predicted_{name}"]),
+                )
+            )
+        return claims

@@ -1,0 +1,130 @@
+"""Figure 6: test accuracy of a ridge classifier on pooled sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.correlations import prefix_correlation
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim
+from bulkedge.lab.studies.recovery.setting import WEIGHTINGS, measured, versus, weights_of
+from bulkedge.recovery.classifier import LabelledSigns, RidgeClassifier, prefix_majority
+from bulkedge.recovery.learned import learned_weights
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+
+RESTARTS = 2
+FINE = 60
+"""Strengths at which the lines of the figure are computed."""
+UNLIMITED = 10**7
+"""Training sequences that leave no noise of training."""
+
+
+@dataclass(frozen=True)
+class Classification(Study):
+    """Accuracy over signal strength for mean, causal, optimal and learned pooling, with the closed form as lines.
+
+    Labels are the majority of the prefix. The paper has no formula for these curves; the lines are ours, those of
+    learned pooling for the weights that minimise the limit of the training loss.
+    """
+
+    dim: int = parameter(Integers(20, 5000), "dimension of the embeddings; half of it is drawn too", 80, ours=200)
+    vocab_ratio: float = parameter(Interval(0.05, 2), "dimension over vocabulary", 0.5, ours=0.5)
+    sample_ratio: float = parameter(Interval(0.05, 2), "dimension over training sequences", 0.25, ours=1 / 6)
+    tests: int = parameter(Integers(100, 100_000), "test sequences", 2000, ours=4000)
+    length: int = parameter(Integers(2, 14), "positions", 10, ours=10)
+    prefix: int = parameter(Integers(1, 13), "positions that carry the label, an odd number", 3, ours=3)
+    correlation: float = parameter(Interval(0, 1), "correlation of their signs", 0.6, ours=0.6)
+    ridge: float = parameter(Interval(1e-6, 1e6), "ridge penalty", 0.1, ours=0.1)
+    strongest: float = parameter(Interval(1, 10), "largest signal strength", 2.4, ours=2.5)
+    signals: int = parameter(Integers(3, 100), "signal strengths, from none on", 4, ours=9)
+    draws: int = parameter(Integers(4, 1000), "draws for each strength", 16, ours=12)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Train on draws of each strength, and evaluate the closed form on a finer grid."""
+        population = prefix_majority(self.length, self.prefix, self.correlation)
+        signal, fine = np.linspace(0, self.strongest, self.signals), np.linspace(0, self.strongest, FINE)
+        pairs = [(self._model(each, population), self._model(each, population, 0.5)) for each in signal.tolist()]
+        found = measured(self._measure, pairs, self.draws, rng, "signals")
+        (theory, rival), (curve, rival_curve) = (
+            [
+                np.array([self._predict(replace(model, samples=samples or model.samples), rng) for model in models])
+                for samples in (None, UNLIMITED)
+            ]
+            for models in ([self._model(each, population) for each in grid.tolist()] for grid in (signal, fine))
+        )
+        dims = "signal", "draw", "weighting"
+        return xr.Dataset(
+            {
+                "accuracy": (dims, found.plain, {"long_name": "test accuracy"}),
+                "limit": (dims, found.limit, {"long_name": "the same without its term of order 1/d"}),
+                "predicted": (("signal", "weighting"), theory, {"long_name": "its limit"}),
+                "rival": (("signal", "weighting"), rival, {"long_name": "the limit for unlimited training data"}),
+                "curve": (("fine_signal", "weighting"), curve, {"long_name": "its limit"}),
+                "rival_curve": (
+                    ("fine_signal", "weighting"),
+                    rival_curve,
+                    {"long_name": "its limit, unlimited data"},
+                ),
+            },
+            coords={"signal": signal, "fine_signal": fine, "weighting": [*WEIGHTINGS, "learned"]},
+        )
+
+    def _model(self, signal: float, population: LabelledSigns, part: float = 1.0) -> RidgeClassifier:
+        dim = round(part * self.dim)
+        vocab, samples = 2 * round(dim / self.vocab_ratio / 2), round(dim / self.sample_ratio)
+        return RidgeClassifier(dim, vocab, samples, signal, self.ridge, population)
+
+    def _fixed(self) -> list[Real]:
+        correlation = prefix_correlation(self.length, self.prefix, self.correlation)
+        return [weights_of(weighting, correlation) for weighting in WEIGHTINGS]
+
+    def _measure(self, model: RidgeClassifier, rng: np.random.Generator) -> list[float]:
+        data = model.sample(rng, self.tests)
+        tokens, labels = data.tokens[: model.samples], data.labels[: model.samples]
+        learned = learned_weights(data.table, tokens, labels, self.ridge, rng, restarts=RESTARTS).weights
+        return [model.tested(data, weights) for weights in (*self._fixed(), learned)]
+
+    def _predict(self, model: RidgeClassifier, rng: np.random.Generator) -> list[float]:
+        learned = model.learned(rng, restarts=RESTARTS).weights
+        return [model.accuracy(weights) for weights in (*self._fixed(), learned)]
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The closed form for each pooling, and their order at each strength."""
+        claims = [
+            versus(
+                f"{weighting}: mean test accuracy over the signal strengths",
+                "recovery: Figure 6, Open problem (vi)",
+                data.limit.sel(weighting=weighting),
+                data.predicted.sel(weighting=weighting),
+                ("unlimited training data", data.rival.sel(weighting=weighting)),
+            )
+            for weighting in (*WEIGHTINGS, "learned")
+        ]
+        silent = data.sel(signal=0.0)
+        claims.append(
+            versus(
+                "no signal: test accuracy of the three fixed poolings",
+                "recovery: Figure 6; ours",
+                silent.limit.sel(weighting=list(WEIGHTINGS)).mean("weighting"),
+                silent.predicted.sel(weighting=list(WEIGHTINGS)),
+                ("exact class means: chance", 0.5),
+            )
+        )
+        pairs = (("causal", "mean"), ("optimal", "causal"), ("learned", "mean"))
+        return claims + [self._ahead(data.sel(signal=at), *pair) for pair in pairs for at in data.signal.values]
+
+    def _ahead(self, data: xr.Dataset, better: str, worse: str) -> Claim:
+        gain, predicted = (
+            data[name].sel(weighting=better) - data[name].sel(weighting=worse) for name in ("limit", "predicted")
+        )
+        return versus(
+            f"signal {float(data.signal):.3g}: accuracy of {better} less that of {worse} pooling",
+            "recovery: Figure 6",
+            gain,
+            predicted,
+            ("no difference", 0.0),
+        )

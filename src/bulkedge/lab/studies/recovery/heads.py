@@ -1,0 +1,105 @@
+"""Open point (iv), heads: concatenated poolings of the same sequences (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.correlations import prefix_correlation
+from bulkedge.ensembles.pooled import PooledSequences, spectral_alignment
+from bulkedge.ensembles.weights import pool
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim
+from bulkedge.lab.studies.recovery.setting import CORRELATION, halved, measured, top, versus
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+
+LENGTH, PREFIX = 40, 30
+QUANTITIES = (("location", "largest eigenvalue"), ("overlap", "squared overlap with the signal"))
+
+
+@dataclass(frozen=True)
+class Heads(Study):
+    """Two heads that attend to the first and the second half of the positions, concatenated.
+
+    Rows have twice the dimension, noise ``K x S`` and a signal ``A x mm'`` (Kronecker products) with ``K = W W'`` and
+    ``A = W R W'``, a row of W for each head. For heads of the same noise that share no position ``K = kappa``, and the
+    theorems hold with the largest eigenvalue of A for alpha and twice the ratio of dimension to samples.
+    """
+
+    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 120, ours=300)
+    vocab_ratio: float = parameter(Interval(0.05, 2), "dimension over vocabulary", 0.5, ours=0.5)
+    sample_ratio: float = parameter(Interval(0.05, 5), "dimension over samples", 2.0, ours=2.0)
+    strongest: float = parameter(Interval(0.5, 10), "strongest signal", 0.8, ours=0.8)
+    signals: int = parameter(Integers(3, 100), "signal strengths", 5, ours=8)
+    draws: int = parameter(Integers(4, 1000), "draws of each", 60, ours=40)
+
+    def weights(self) -> Real:
+        """Weights of the heads, an array of heads x positions."""
+        return np.kron(np.eye(2), np.full(LENGTH // 2, 2 / LENGTH))
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Both heads, over the signal."""
+        correlation = prefix_correlation(LENGTH, PREFIX, CORRELATION)
+        sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
+        signal = np.linspace(0.5 * self.strongest, self.strongest, self.signals)
+        models = [PooledSequences(*sizes, each, self.weights()[0], correlation) for each in signal]
+        values, vectors = np.linalg.eigh(self.weights() @ correlation @ self.weights().T)
+        found = measured(
+            lambda model, rng: _quantities(model, self.weights(), vectors[:, -1], rng),
+            [(each, halved(each)) for each in models],
+            self.draws,
+            rng,
+            "signals",
+        )
+        fine = np.linspace(signal[0], signal[-1], 60)
+        kinds = {
+            "both": (values[-1], 2 * self.sample_ratio),
+            "free": (values[-1], self.sample_ratio),
+            "best": (models[0].alpha, self.sample_ratio),
+        }
+        data: dict[str, Any] = {}
+        for number, (name, meaning) in enumerate(QUANTITIES):
+            data[name] = (("signal", "draw"), found.plain[..., number], {"long_name": meaning})
+            data[f"limit_{name}"] = (("signal", "draw"), found.limit[..., number])
+            for at, dim, label in ((signal, "signal", "predicted"), (fine, "fine_signal", "curve")):
+                theory = [self._theory(at, alpha, ratio, models[0].kappa)[number] for alpha, ratio in kinds.values()]
+                data[f"{label}_{name}"] = (("kind", dim), np.array(theory))
+        return xr.Dataset(data, coords={"signal": signal, "fine_signal": fine, "kind": list(kinds)})
+
+    def _theory(self, signal: Real, alpha: float, sample_ratio: float, kappa: float) -> tuple[Real, Real]:
+        """Outlier and alignment with the signal, beyond the threshold."""
+        delta = self.vocab_ratio
+        omega = alpha * (signal**2 + delta) / kappa
+        x = omega - delta
+        location = kappa * (1 + x) * (x + delta) * (x + sample_ratio) / x**2
+        return location, spectral_alignment(omega, delta, sample_ratio) * signal**2 / (signal**2 + delta)
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The outlier and the overlap of both heads."""
+        rivals = {
+            "location": (("best", "the better head alone"), ("free", "as if the second head cost no dimension")),
+            "overlap": (("free", "as if the second head cost no dimension"),),
+        }
+        return [
+            versus(
+                f"two heads: {meaning}, not {said}",
+                "recovery: Open problem (iv); ours",
+                data[f"limit_{name}"],
+                data[f"predicted_{name}"].sel(kind="both"),
+                (said, data[f"predicted_{name}"].sel(kind=kind)),
+            )
+            for name, meaning in QUANTITIES
+            for kind, said in rivals[name]
+        ]
+
+
+def _quantities(model: PooledSequences, weights: Real, direction: Real, rng: np.random.Generator) -> Real:
+    """Largest eigenvalue of the concatenated heads, and overlap with the signal in the best combination of them."""
+    draw = model.draw(rng)
+    rows = np.concatenate([pool(draw.table, draw.tokens, each) for each in weights], axis=1)
+    value, vector = top(rows)
+    return np.array([value, (vector @ np.kron(direction, draw.mean)) ** 2 / model.signal**2])

@@ -1,0 +1,161 @@
+"""Open point (iv), layers: self-attention on what self-attention made (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.correlations import prefix_correlation
+from bulkedge.ensembles.pooled import PooledSequences
+from bulkedge.ensembles.weights import pool
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.lab.studies.recovery.setting import BLOCK, CORRELATION, halved, measured, top, versus
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.visibility import softmax
+
+LENGTH, PREFIX, DEPTH = 40, 20, 3
+
+
+@dataclass(frozen=True)
+class Layers(Study):
+    """Weights of one, two and three layers of causal self-attention without parameters, and the outlier of two.
+
+    Scores of the first layer vanish as d grows. Its outputs share tokens, so that their products do not vanish: with B
+    the weights of the layers below, scores tend to ``tau B B'``. The weights are again the same for all sequences. In
+    the second layer these scores do not depend on the key, and attention is uniform again; in the third it is not.
+    """
+
+    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 100, ours=400)
+    vocab_ratio: float = parameter(Interval(0.02, 2), "dimension over vocabulary", 0.25, ours=0.25)
+    sample_ratio: float = parameter(Interval(0.05, 2), "dimension over samples", 1 / 3, ours=1 / 3)
+    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.0, ours=1.0)
+    score_scale: float = parameter(Interval(0.01, 10), "factor tau of the scores", 3.0, ours=3.0)
+    draws: int = parameter(Integers(4, 1000), "draws", 40, ours=30)
+
+    def model(self, depth: int = 2) -> PooledSequences:
+        """The ensemble with the limit of the weights.
+
+        Parameters
+        ----------
+        depth : int
+            Layers, between one and three.
+
+        Returns
+        -------
+        PooledSequences
+            Of the study's sizes.
+        """
+        correlation = prefix_correlation(LENGTH, PREFIX, CORRELATION)
+        sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
+        return PooledSequences(*sizes, self.signal, limit_weights(LENGTH, self.score_scale)[depth - 1], correlation)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Layers on drawn sequences."""
+        models = self.model(1), self.model(2)
+        pair = models[1], halved(models[1])
+        found = measured(lambda each, rng: _quantities(each, self.score_scale, rng), [pair], self.draws, rng, "draws")
+        shape = (self.draws, DEPTH, LENGTH)
+        dims = "draw", "depth", "position"
+        return xr.Dataset(
+            {
+                "weights": (dims, found.limit[0, :, 2:].reshape(shape)),
+                "plain_weights": (dims, found.plain[0, :, 2:].reshape(shape), {"long_name": "mean weight"}),
+                "limit": (dims[1:], limit_weights(LENGTH, self.score_scale)),
+                "without": (dims[1:], limit_weights(LENGTH, 0.0), {"long_name": "the same without scores"}),
+                "location": ("draw", found.limit[0, :, 0]),
+                "overlap": ("draw", found.limit[0, :, 1]),
+                "predicted_location": ("layers", [float(each.sample_spike().location) for each in models]),
+                "predicted_overlap": ("layers", [each.alignment().total for each in models]),
+            },
+            coords={"position": np.arange(1, LENGTH + 1), "depth": np.arange(1, DEPTH + 1), "layers": [1, 2]},
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The weights, and the outlier."""
+        one, two, three = (data.sel(depth=each) for each in (1, 2, 3))
+        place = "recovery: Open problem (iv); ours"
+        return [
+            Claim(
+                statement="share of one layer's harmonic weights in those of two layers",
+                place=place,
+                measured=share(two.weights, two.limit, one.limit),
+                predicted=0.0,
+                rival=Rival("one layer", 1.0),
+            ),
+            Claim(
+                statement="share of uniform attention, three times, in the weights of three layers",
+                place=place,
+                measured=share(three.weights, three.limit, three.without),
+                predicted=0.0,
+                rival=Rival("scores vanish in all layers", 1.0),
+            ),
+            versus(
+                "two layers: outlier",
+                place,
+                data.location,
+                data.predicted_location.sel(layers=2),
+                ("one layer", data.predicted_location.sel(layers=1)),
+            ),
+        ]
+
+
+def limit_weights(length: int, score_scale: float) -> Real:
+    """Weights of layers of causal self-attention as the dimension grows, averaged over rows.
+
+    Parameters
+    ----------
+    length : int
+        Positions.
+    score_scale : float
+        The factor tau of the scores; zero for uniform attention.
+
+    Returns
+    -------
+    array of shape (layers, L)
+        Weights of one, two and three layers, each summing to one.
+    """
+    return layer_weights(np.eye(length), score_scale, np.zeros((length, length)))
+
+
+def layer_weights(products: Real, score_scale: float, scores: Real) -> Real:
+    """Weights of one, two and three layers of causal self-attention, averaged over rows.
+
+    Parameters
+    ----------
+    products : array of shape (..., L, L)
+        Inner products of the tokens of a sequence over d; those of orthonormal ones are the limit.
+    score_scale : float
+        The factor tau of the scores, the same in all layers.
+    scores : array of shape (..., L, L)
+        Those of the first layer, tau times the products but for what vanishes in the limit.
+
+    Returns
+    -------
+    array of shape (..., layers, L)
+        The weights of each sequence.
+    """
+    length = products.shape[-1]
+    seen = np.tri(length, length, -1, dtype=bool)
+    seen[0, 0] = True
+    kept, found = softmax(scores, seen), []
+    for _ in range(DEPTH):
+        found.append(kept.mean(axis=-2))
+        kept = softmax(score_scale * kept @ products @ np.swapaxes(kept, -1, -2), seen) @ kept
+    return np.stack(found, axis=-2)
+
+
+def _quantities(model: PooledSequences, score_scale: float, rng: np.random.Generator) -> Real:
+    """Largest eigenvalue and overlap with two layers, and the mean weights of all depths."""
+    draw = model.draw(rng)
+    found = []
+    for block in np.array_split(draw.tokens, max(1, model.samples // BLOCK)):
+        embedded = draw.table[block]
+        products = embedded @ np.swapaxes(embedded, -1, -2) / model.dim
+        found.append(layer_weights(products, score_scale, score_scale * products))
+    weights = np.concatenate(found)
+    value, vector = top(pool(draw.table, draw.tokens, weights[:, 1]))
+    return np.array([value, (vector @ draw.mean) ** 2 / model.signal**2, *weights.mean(axis=0).ravel()])

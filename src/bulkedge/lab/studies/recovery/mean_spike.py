@@ -1,0 +1,121 @@
+"""The mean of the table is a spike of its own, and can be mistaken for the signal (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.pooled import PooledSequences
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.recovery.setting import WEIGHTINGS, correlations, leading, versus, weights_of
+from bulkedge.support.domains import Choice, Integers, Interval, parameter
+
+WEAK, STRONG = 0.75, 1.35
+"""Signals, in units of that at which the two spikes are the same, that are clear of it."""
+FINE = 120
+"""Strengths at which the lines of the figure are computed."""
+CENTRED = {"as drawn": False, "centred": True}
+
+
+@dataclass(frozen=True)
+class MeanSpike(Study):
+    """Largest eigenvalue and alignment with and without centring the table.
+
+    Not centred, the table has a mean of squared length d/V, which every pooled row carries whole while of the signal
+    only alpha is kept: until the signal is strong the top eigenvector is that mean, and tells nothing.
+    """
+
+    dim: int = parameter(Integers(50, 5000), "dimension of the embeddings; half of it is drawn too", 120, ours=400)
+    vocab: int = parameter(Integers(50, 100_000), "rows of the table, even", 240, ours=800)
+    samples: int = parameter(Integers(50, 100_000), "sequences", 360, ours=1200)
+    weighting: str = parameter(Choice(WEIGHTINGS), "pooling", "mean", ours="mean")
+    strongest: float = parameter(Interval(0.5, 10), "strongest signal", 3.2, ours=3.2)
+    signals: int = parameter(Integers(4, 100), "signal strengths", 9, ours=16)
+    draws: int = parameter(Integers(2, 1000), "draws of each", 20, ours=20)
+
+    def model(self) -> PooledSequences:
+        """The ensemble, not centred, at unit signal."""
+        correlation = correlations()["prefix"]
+        weights = weights_of(self.weighting, correlation)
+        return PooledSequences(self.dim, self.vocab, self.samples, 1.0, weights, correlation, centered=False)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Both tables over the signal; the signal's own spike is the same in both."""
+        signal = np.linspace(self.strongest / self.signals, self.strongest, self.signals)
+        raw = self.model()
+        models, curve = (
+            [replace(raw, signal=each) for each in at] for at in (signal, np.linspace(0.02, self.strongest, FINE))
+        )
+        found = [
+            leading([replace(each, centered=centered) for each in models], self.draws, rng, label)
+            for label, centered in CENTRED.items()
+        ]
+        plain, limit = (np.array(each) for each in zip(*found, strict=True))
+        dims = "table", "signal", "draw"
+        return xr.Dataset(
+            {
+                "location": (dims, plain[..., 0], {"long_name": "largest eigenvalue"}),
+                "overlap": (dims, plain[..., 1], {"long_name": "squared overlap with the signal"}),
+                "limit_location": (dims, limit[..., 0]),
+                "limit_overlap": (dims, limit[..., 1]),
+                "signal_spike": ("signal", [each.sample_spike().location for each in models]),
+                "alignment": ("signal", [each.alignment().total for each in models]),
+                "curve_location": ("fine_signal", [each.sample_spike().location for each in curve]),
+                "curve_overlap": ("fine_signal", [each.alignment().total for each in curve]),
+                "mean_spike": ((), raw.mean_spike().location),
+                "crossing": ((), np.sqrt(raw.vocab_ratio * (1 / raw.alpha - 1))),
+            },
+            coords={"table": list(CENTRED), "signal": signal, "fine_signal": [each.signal for each in curve]},
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The spike of the mean, and that centring takes it away."""
+        weak = data.sel(signal=data.signal < WEAK * data.crossing)
+        strong = data.sel(signal=data.signal > STRONG * data.crossing)
+        middle = data.sel(signal=(data.signal > 0.5 * data.crossing) & (data.signal < WEAK * data.crossing))
+        raw, centred = "as drawn", "centred"
+        return [
+            versus(
+                "as drawn, weak signal: largest eigenvalue, that of the mean",
+                "ours",
+                weak.limit_location.sel(table=raw),
+                data.mean_spike,
+                ("that of the signal", weak.signal_spike),
+            ),
+            Claim(
+                statement="as drawn, weak signal: squared overlap of the top eigenvector with the signal",
+                place="recovery: Equation 8; ours",
+                measured=average(middle.overlap.sel(table=raw)),
+                predicted=0.0,
+                rival=Rival("equation 8, as if the table were centred", float(middle.alignment.mean())),
+                finite_size=self._mixing(middle),
+                reason="second order perturbation: the spikes mix by their overlap, of variance 1/d, over their gap",
+                relation="<=",
+            ),
+            versus(
+                "as drawn, strong signal: squared overlap",
+                "ours",
+                strong.limit_overlap.sel(table=raw),
+                strong.alignment,
+                ("the mean's eigenvector, which knows nothing", 0.0),
+            ),
+            versus(
+                "centred, signals at which the mean had outranked them: squared overlap",
+                "recovery: Equation 8; ours",
+                middle.limit_overlap.sel(table=centred),
+                middle.alignment,
+                ("the mean's eigenvector, which knows nothing", 0.0),
+            ),
+        ]
+
+    def _mixing(self, data: xr.Dataset) -> float:
+        """Mean squared mixing of two spikes of sizes a and b whose directions have an overlap of variance 1/d.
+
+        The matrix in their plane has the off-diagonal entry ``sqrt(a b) g/sqrt(d)`` with g standard normal, so that
+        the top vector turns by a squared angle of ``a b/(d (a - b)**2)``.
+        """
+        first, second = float(data.mean_spike), data.signal_spike
+        return float(np.mean(first * second / (first - second) ** 2)) / self.dim + 1 / self.dim

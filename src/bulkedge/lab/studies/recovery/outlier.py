@@ -1,0 +1,104 @@
+"""Theorems 3 and 4: which root of equation 7 the outlier is, and how its eigenvector turns from the population's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from scipy.linalg import eigh
+
+from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table, critical_strength
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.lab.studies.recovery.population import Population, population_covariance
+from bulkedge.lab.studies.recovery.setting import halved, measured, outlier_roots, top, versus
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+
+WEAKEST, STRONGEST = 1.5, 3.0
+"""Strengths omega, in thresholds of the sample."""
+
+
+@dataclass(frozen=True)
+class Outlier(Study):
+    """Largest eigenvalue of the sample over signal strength, beside both roots of equation 7: it is the smaller one.
+
+    The text of Theorem 3 says the largest root. That one belongs to another strength with the same eigenvalue of the
+    population, which is below the threshold. On the right, the squared overlap of the eigenvectors of sample and
+    population, with and without the factor theta/lambda of Theorem 4.
+    """
+
+    dim: int = parameter(Integers(40, 5000), "dimension of the embeddings; half of it is drawn too", 200, ours=600)
+    vocab_ratio: float = parameter(Interval(0.02, 5), "dimension over vocabulary", 0.5, ours=0.5)
+    sample_ratio: float = parameter(Interval(0.02, 5), "dimension over samples", 1 / 3, ours=1 / 3)
+    strengths: int = parameter(Integers(3, 100), "signal strengths", 6, ours=15)
+    table: Table = parameter(TABLE, "class means of the table", "additive", paper="additive")
+    draws: int = parameter(Integers(2, 1000), "draws of each", 16, ours=20)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Samples of each strength."""
+        threshold = float(critical_strength(self.vocab_ratio, self.sample_ratio))
+        relative, fine = np.linspace(WEAKEST, STRONGEST, self.strengths), np.linspace(1.0, STRONGEST, 101)
+        family = Population(self.dim, self.vocab_ratio, self.sample_ratio, table=self.table)
+        models, curve = ([family.model(each * threshold) for each in at] for at in (relative, fine))
+        found = measured(_quantities, [(each, halved(each)) for each in models], self.draws, rng, "strengths")
+        data: dict[str, Any] = {}
+        for kind, dim, at in (("predicted_", "strength", models), ("curve_", "fine_strength", curve)):
+            for name, values in self._theory(at).items():
+                data[kind + name] = (dim, values)
+        for number, name in enumerate(("location", "overlap")):
+            data[name] = (("strength", "draw"), found.plain[..., number])
+            data[f"limit_{name}"] = (("strength", "draw"), found.limit[..., number])
+        coords = {"strength": ("strength", relative, {"units": "threshold"}), "fine_strength": fine}
+        return xr.Dataset(data, coords=coords)
+
+    def _theory(self, models: list[PooledSequences]) -> dict[str, Real]:
+        """Both roots, and the overlap with and without the factor of Theorem 4."""
+        kappa = models[0].kappa
+        theta = np.array([float(each.population_spike().location) for each in models])
+        smaller, larger = outlier_roots(theta / kappa, self.vocab_ratio, self.sample_ratio)
+        overlap = np.array([float(each.sample_spike().overlap) for each in models])
+        return {
+            "location": kappa * smaller,
+            "larger": kappa * larger,
+            "overlap": overlap,
+            "bare": overlap * kappa * smaller / theta,
+        }
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The root, and the factor."""
+        curves = data.limit_location.transpose("draw", "strength")
+        return [
+            Claim(
+                statement="share of the larger root of equation 7 in the outliers over signal strength",
+                place="recovery: Theorem 3, Equation 7",
+                measured=share(curves, data.predicted_location, data.predicted_larger),
+                predicted=0.0,
+                rival=Rival("the largest root, as the text says", 1.0),
+            ),
+            versus(
+                f"largest eigenvalue from {WEAKEST} thresholds on",
+                "recovery: Theorem 3",
+                data.limit_location,
+                data.predicted_location,
+                ("the largest root, as the text says", data.predicted_larger),
+            ),
+            versus(
+                "squared overlap of the eigenvectors of sample and population",
+                "recovery: Theorem 4, Lemma 2",
+                data.limit_overlap,
+                data.predicted_overlap,
+                ("the derivative alone, as in additive models", data.predicted_bare),
+            ),
+        ]
+
+
+def _quantities(model: PooledSequences, rng: np.random.Generator) -> Real:
+    """Largest eigenvalue of the sample, and overlap of its eigenvector with that of the population."""
+    draw = model.draw(rng)
+    last = model.dim - 1
+    _, vectors = eigh(population_covariance(draw, model)[0], subset_by_index=(last, last))
+    value, vector = top(draw.rows)
+    return np.array([value, (vector @ vectors[:, 0]) ** 2])

@@ -1,0 +1,120 @@
+"""Figure 2: where the signal is recovered, over its strength and the vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.correlations import spiked_correlation
+from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table, critical_strength
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.recovery.setting import (
+    Predictions,
+    halved,
+    leading_each,
+    measured,
+    other,
+    versus,
+    weights_of,
+)
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+
+SHOWN = ("mean", "optimal")
+LENGTH, SUPPORT, STRENGTH = 20, 5, 20.0
+"""Positions, those of the spike, and its strength: alpha/kappa is 1.8 for mean, 4.2 for optimal weights."""
+PROBES, WITHIN = ((1.4, 0.5), (2.2, 1.0), (2.6, 1.8)), (0.15, 0.3)
+"""Signals and vocabulary ratios at which the map is simulated, beyond both boundaries; and ratios at which it is
+between them, where mean weights reach ``BELOW`` of their critical strength."""
+BELOW = 0.65
+
+
+@dataclass(frozen=True)
+class PhaseDiagram(Study):
+    """Alignment with the signal over signal strength and vocabulary ratio, for mean and for optimal weights.
+
+    Signs have a spiked correlation as in the paper, on the first five of twenty positions. Dashed: where the outlier of
+    the sample leaves the bulk. At the paper's size the map is the paper's own, for a table with exact class means.
+    """
+
+    resolution: int = parameter(Integers(10, 2000), "points along each axis", 200, ours=200)
+    sample_ratio: float = parameter(Interval(0.01, 10), "dimension over samples", 1 / 3, ours=1 / 3)
+    table: Table = parameter(TABLE, "class means of the table", "finite", paper="additive")
+    dim: int = parameter(Integers(50, 5000), "dimension of the simulations; half of it is drawn too", 120, ours=400)
+    draws: int = parameter(Integers(2, 1000), "draws of each simulated point", 40, ours=40)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """The two maps with their boundaries, and simulations at a few points."""
+        signal = np.linspace(0.02, 3.5, self.resolution)
+        ratio = np.linspace(0.02, 2.0, self.resolution)
+        correlation = spiked_correlation(LENGTH, np.arange(LENGTH) < SUPPORT, STRENGTH)
+        weights = [weights_of(weighting, correlation) for weighting in SHOWN]
+        places = np.array([*PROBES, *(self._between(each, correlation) for each in WITHIN)])
+        pairs = [(each, halved(each)) for each in (self._model(weights[0], correlation, *place) for place in places)]
+        found = measured(lambda model, rng: leading_each(model, weights, rng)[1], pairs, self.draws, rng, "points")
+        parts = []
+        for each in weights:
+            snr = float(each @ correlation @ each / (each @ each))
+            own, rival = (Predictions(snr, self.sample_ratio, table) for table in (self.table, other(self.table)[0]))
+            parts.append(
+                xr.Dataset(
+                    {
+                        "alignment": (("vocab_ratio", "signal"), own.alignment(signal[None], ratio[:, None])),
+                        "boundary": ("vocab_ratio", own.threshold(ratio), {"long_name": "threshold of the signal"}),
+                        "predicted": ("probe", own.alignment(*places.T)),
+                        "rival": ("probe", rival.alignment(*places.T)),
+                        "snr": ((), snr, {"long_name": "alpha/kappa"}),
+                    },
+                    coords={"signal": signal, "vocab_ratio": ratio},
+                )
+            )
+        data = xr.concat(parts, dim=xr.Variable("weighting", list(SHOWN)))
+        data["measured"] = (("probe", "draw", "weighting"), found.plain, {"long_name": "simulated alignment"})
+        data["limit"] = (("probe", "draw", "weighting"), found.limit)
+        return data.assign_coords(probe_signal=("probe", places[:, 0]), probe_ratio=("probe", places[:, 1]))
+
+    def _between(self, ratio: float, correlation: Real) -> tuple[float, float]:
+        """A point at which mean weights are below their boundary and optimal ones beyond theirs."""
+        strength = BELOW * float(critical_strength(ratio, self.sample_ratio))
+        square = strength / float(correlation.mean() * LENGTH) - (ratio if self.table == "finite" else 0.0)
+        return float(np.sqrt(square)), ratio
+
+    def _model(self, weights: Real, correlation: Real, signal: float, ratio: float) -> PooledSequences:
+        vocab, samples = 2 * round(self.dim / ratio / 2), round(self.dim / self.sample_ratio)
+        return PooledSequences(self.dim, vocab, samples, signal, weights, correlation, self.table)
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The maps where they were simulated, and which recovers more."""
+        claims = []
+        for weighting in SHOWN:
+            one = data.sel(weighting=weighting).isel(probe=slice(len(PROBES)))
+            claims.append(
+                versus(
+                    f"{weighting} weights: mean alignment at the simulated points beyond the boundary",
+                    "recovery: Equation 8, Figure 2",
+                    one.limit,
+                    one.predicted,
+                    (other(self.table)[1], one.rival),
+                )
+            )
+        between = data.isel(probe=slice(len(PROBES), None))
+        gain, predicted = (
+            between[name].sel(weighting="optimal") - between[name].sel(weighting="mean")
+            for name in ("limit", "predicted")
+        )
+        first = (between.limit - between.measured).mean("draw")
+        claims.append(
+            Claim(
+                statement="alignment of optimal less mean weights at points between the two boundaries",
+                place="recovery: Theorem 5, Figure 2",
+                measured=average(gain),
+                predicted=float(predicted.mean()),
+                rival=Rival("the same boundary for both", 0.0),
+                finite_size=2 * float((first**2).sum("weighting").mean()),
+                reason="twice the square of the terms of order 1/d that were taken off: near a boundary the next order",
+            )
+        )
+        return claims

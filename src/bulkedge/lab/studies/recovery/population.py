@@ -1,0 +1,221 @@
+"""Theorem 2: the population covariance given the table, and its transition, before that of the sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+from scipy.linalg import eigh
+
+from bulkedge.ensembles.correlations import prefix_correlation
+from bulkedge.ensembles.pooled import TABLE, PooledDraw, PooledSequences, Table
+from bulkedge.ensembles.weights import pool
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.recovery.setting import (
+    CORRELATION,
+    LONG,
+    LONG_PREFIX,
+    halved,
+    measured,
+    top,
+    versus,
+    weights_of,
+)
+from bulkedge.laws import MarchenkoPastur, TracyWidom
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+
+ABOVE, BELOW, BETWEEN = 1.3, 0.8, 0.75
+"""Strengths omega, in thresholds, from which the population's outlier stands clear, below which there is none, and (in
+thresholds of the sample) below which a sample has none."""
+QUANTITIES = ("location", "overlap", "sample_overlap", "kept")
+
+
+@dataclass(frozen=True)
+class Population(Study):
+    """Largest eigenvalue of the population covariance given the table, and its overlap with the signal, over strength.
+
+    Nothing is estimated from sequences here but in the second transition: between the two thresholds the population
+    has an outlier and a sample has none. The table has exact class means, as Theorem 2 has it.
+    """
+
+    dim: int = parameter(Integers(40, 5000), "dimension of the embeddings; half of it is drawn too", 200, ours=600)
+    vocab_ratio: float = parameter(Interval(0.02, 5), "dimension over vocabulary", 0.5, ours=0.5)
+    sample_ratio: float = parameter(Interval(0.02, 5), "dimension over samples", 1.0, ours=1.0)
+    strengths: int = parameter(Integers(6, 100), "strengths between 0.5 and 2.5 thresholds", 11, ours=21)
+    table: Table = parameter(TABLE, "class means of the table", "additive", paper="additive")
+    draws: int = parameter(Integers(2, 1000), "draws of each", 12, ours=20)
+
+    def model(self, strength: float) -> PooledSequences:
+        """The ensemble whose spike has this strength.
+
+        Parameters
+        ----------
+        strength : float
+            ``omega``, the spike over the noise.
+
+        Returns
+        -------
+        PooledSequences
+            With causal weights on a correlated prefix.
+        """
+        correlation = prefix_correlation(LONG, LONG_PREFIX, CORRELATION)
+        sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
+        unit = PooledSequences(*sizes, 1.0, weights_of("causal", correlation), correlation, self.table)
+        spread = unit.vocab_ratio if self.table == "finite" else 0.0
+        return replace(unit, signal=float(np.sqrt(max(strength * unit.kappa / unit.alpha - spread, 0.0))))
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Tables of each strength."""
+        delta = self.vocab_ratio
+        threshold = delta + np.sqrt(delta)
+        relative, fine = np.linspace(0.5, 2.5, self.strengths), np.linspace(0.5, 2.5, 201)
+        models, curve = ([self.model(each * threshold) for each in at] for at in (relative, fine))
+        found = measured(_quantities, [(each, halved(each)) for each in models], self.draws, rng, "strengths")
+        data = {
+            f"{kind}{name}": (("strength", "draw"), values[..., number])
+            for number, name in enumerate(QUANTITIES)
+            for kind, values in (("", found.plain), ("limit_", found.limit))
+        }
+        theory = {
+            f"{kind}{name}": (dim, [value(each) for each in at])
+            for kind, dim, at in (("predicted_", "strength", models), ("curve_", "fine_strength", curve))
+            for name, value in THEORY.items()
+        }
+        sample = models[0].sample_spike().threshold / models[0].kappa
+        return xr.Dataset(
+            data | theory | {"omega": ("strength", relative * threshold), "kappa": ((), models[0].kappa)},
+            coords={"strength": ("strength", relative, {"units": "threshold"}), "fine_strength": fine},
+            attrs={"sample_threshold": float(self._strength_of(sample) / threshold)},
+        )
+
+    def _strength_of(self, level: float) -> float:
+        """The omega whose population eigenvalue, over kappa, is that: the larger root of equation 6."""
+        half = (level - 1 + self.vocab_ratio) / 2
+        return float(half + np.sqrt(half**2 - self.vocab_ratio * level))
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Outlier and overlap above the threshold, nothing below it, nothing in a sample between the two."""
+        above, below = data.sel(strength=slice(ABOVE, None)), data.sel(strength=slice(None, BELOW))
+        mixed = float((data.kappa * (above.omega + 1)).mean())
+        return [
+            versus(
+                f"largest eigenvalue of the population over {ABOVE} thresholds",
+                "recovery: Theorem 2, Equation 6",
+                above.limit_location,
+                above.predicted_location,
+                ("the planted strength on the noise's mean, kappa (omega + 1)", mixed),
+            ),
+            versus(
+                f"squared overlap of its eigenvector with the signal over {ABOVE} thresholds",
+                "recovery: Theorem 2",
+                above.limit_overlap,
+                above.predicted_overlap,
+                ("an unlimited vocabulary: the signal itself", 1.0),
+            ),
+            Claim(
+                statement=f"squared overlap of the population's eigenvector below {BELOW} thresholds",
+                place="recovery: Theorem 2",
+                measured=average(below.overlap),
+                predicted=0.0,
+                rival=Rival(f"no threshold: as at {ABOVE}", float(above.predicted_overlap[0])),
+                finite_size=25 / self.dim,
+                reason="d times the overlap is about 1/(1 - 0.8)**2 = 25 at most",
+                relation="<=",
+            ),
+            self._sticks(below),
+            *self._between(data),
+            self._kept(data),
+        ]
+
+    def _sticks(self, below: xr.Dataset) -> Claim:
+        delta, kappa, omega = self.vocab_ratio, float(below.kappa), below.omega
+        law = MarchenkoPastur(delta, kappa)
+        shift = law.edge_scale * self.dim ** (-2 / 3) * TracyWidom(1).mean()
+        continued = kappa * omega * (omega + 1 - delta) / (omega - delta)
+        return Claim(
+            statement=f"largest eigenvalue of the population below {BELOW} thresholds",
+            place="recovery: Theorem 2",
+            measured=average(below.location),
+            predicted=law.edge + shift,
+            rival=Rival("equation 6 without a threshold", float(continued.where(omega > delta, drop=True).mean())),
+            finite_size=abs(shift) * self.dim ** (-1 / 3),
+            reason="the mean of the Tracy-Widom law, d**(-2/3), is the first correction; the next is d**(-1/3) of it",
+        )
+
+    def _between(self, data: xr.Dataset) -> list[Claim]:
+        one = data.sel(strength=slice(1.1, BETWEEN * data.attrs["sample_threshold"]))
+        if not one.sizes["strength"]:
+            return []
+        return [
+            Claim(
+                statement="squared overlap of a sample's eigenvector between the population's threshold and its own",
+                place="recovery: Theorem 3, Theorem 4",
+                measured=average(one.sample_overlap),
+                predicted=0.0,
+                rival=Rival("one transition alone, that of the population", float(one.predicted_overlap.mean())),
+                finite_size=1 / self.dim / (1 - BETWEEN) ** 2,
+                reason="d times the overlap is about 1/(1 - 0.75)**2 = 16 at most",
+                relation="<=",
+            )
+        ]
+
+    def _kept(self, data: xr.Dataset) -> Claim:
+        return Claim(
+            statement="variance of pooled rows along the class means, over that of equation 3",
+            place="recovery: Equation 3",
+            measured=average(data.kept),
+            predicted=1.0,
+            rival=Rival("signs without correlation: kappa for alpha", float(data.predicted_uncorrelated.mean())),
+        )
+
+
+def population_covariance(draw: PooledDraw, model: PooledSequences) -> tuple[Real, Real]:
+    """``kappa S + alpha m m'`` of the table that was drawn, and m, half the difference of its class means.
+
+    Parameters
+    ----------
+    draw : PooledDraw
+        Whose table.
+    model : PooledSequences
+        Its kappa and alpha.
+
+    Returns
+    -------
+    covariance : array of shape (dim, dim)
+        Of pooled rows, given the table.
+    half : array of shape (dim,)
+        Half the difference of the class means.
+    """
+    positive, negative = np.split(draw.table, 2)
+    means = positive.mean(axis=0), negative.mean(axis=0)
+    half = (means[0] - means[1]) / 2
+    inner = np.concatenate([positive - means[0], negative - means[1]])
+    return model.kappa * inner.T @ inner / model.vocab + model.alpha * np.outer(half, half), half
+
+
+def _quantities(model: PooledSequences, rng: np.random.Generator) -> Real:
+    """Those named in ``QUANTITIES``, of one draw."""
+    draw = model.draw(rng)
+    matrix, half = population_covariance(draw, model)
+    values, vectors = eigh(matrix, subset_by_index=(model.dim - 1, model.dim - 1))
+    unit = draw.mean / np.linalg.norm(draw.mean)
+    rows = pool(draw.table, draw.tokens, model.weights)
+    kept = np.mean((rows @ half) ** 2) / (half @ matrix @ half)
+    return np.array([values[0], (unit @ vectors[:, 0]) ** 2, (unit @ top(rows)[1]) ** 2, kept])
+
+
+def _uncorrelated(model: PooledSequences) -> float:
+    """What equation 3 would lose if alpha were kappa, along m, in the limit."""
+    square = model.signal**2 + (model.vocab_ratio if model.table == "finite" else 0.0)
+    return float((1 + square) * model.kappa / (model.kappa + model.alpha * square))
+
+
+THEORY = {
+    "location": lambda model: float(model.population_spike().location),
+    "overlap": lambda model: float(model.population_spike().overlap),
+    "sample_overlap": lambda model: model.alignment().total,
+    "uncorrelated": _uncorrelated,
+}

@@ -1,0 +1,111 @@
+"""Open point (ii): correlations that differ from sequence to sequence (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.correlations import draw_signs, prefix_correlation
+from bulkedge.ensembles.pooled import PooledSequences
+from bulkedge.ensembles.weights import optimal_weights, pool
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim
+from bulkedge.lab.studies.recovery.setting import CORRELATION, halved, measured, top, versus, weights_of
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+
+LENGTH, SHORT, LONG = 20, 4, 16
+"""Positions, and the prefix of one half of the sequences and of the other."""
+QUANTITIES = (("location", "largest eigenvalue"), ("overlap", "squared overlap with the signal"))
+
+
+@dataclass(frozen=True)
+class SampleCorrelations(Study):
+    """Two kinds of sequences, of short and of long prefixes: only the mean of their correlations matters.
+
+    With the same weights for all, a row of either kind has the same noise, and the resolvent is the same at all rows:
+    what the outlier sees is the mean of ``(w.xi)**2``, ``w' E[R] w``. So the theorems hold with the mean of the
+    correlations, and the best weights are the top eigenvector of that.
+    """
+
+    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 120, ours=400)
+    vocab_ratio: float = parameter(Interval(0.05, 2), "dimension over vocabulary", 0.5, ours=0.5)
+    sample_ratio: float = parameter(Interval(0.05, 2), "dimension over samples", 1 / 3, ours=1 / 3)
+    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.2, ours=1.2)
+    draws: int = parameter(Integers(4, 1000), "draws of each weighting", 100, ours=60)
+
+    def models(self, weighting: str) -> dict[str, PooledSequences]:
+        """The ensembles whose sequences are all of one kind, and that of the mean correlation.
+
+        Parameters
+        ----------
+        weighting : {"mean", "causal", "optimal"}
+            Pooling; the optimal weights are those of the mean correlation.
+
+        Returns
+        -------
+        dict of PooledSequences
+            ``"short"``, ``"long"`` and ``"mixed"``.
+        """
+        short, long = (prefix_correlation(LENGTH, each, CORRELATION) for each in (SHORT, LONG))
+        mixed = (short + long) / 2
+        weights = optimal_weights(mixed) if weighting == "optimal" else weights_of(weighting, mixed)
+        sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
+        parts = {"short": short, "long": long, "mixed": mixed}
+        return {name: PooledSequences(*sizes, self.signal, weights, matrix) for name, matrix in parts.items()}
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Mixtures of the two kinds, with two poolings."""
+        shown = ("causal", "optimal")
+        parts = []
+        for weighting in shown:
+            models = self.models(weighting)
+            pair = (models["mixed"], halved(models["mixed"]))
+            found = measured(_quantities, [pair], self.draws, rng, weighting)
+            data: dict[str, Any] = {}
+            for number, (name, meaning) in enumerate(QUANTITIES):
+                data[name] = ("draw", found.plain[0, :, number], {"long_name": meaning})
+                data[f"limit_{name}"] = ("draw", found.limit[0, :, number])
+            theory = {
+                "predicted_location": ("kind", [float(each.sample_spike().location) for each in models.values()]),
+                "predicted_overlap": ("kind", [each.alignment().total for each in models.values()]),
+            }
+            parts.append(xr.Dataset(data | theory, coords={"kind": list(models)}))
+        return xr.concat(parts, dim=xr.Variable("weighting", list(shown)))
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The mean correlation, not that of one kind."""
+        claims = []
+        for weighting in data.weighting.values.tolist():
+            one = data.sel(weighting=weighting)
+            for name, meaning in QUANTITIES:
+                predicted = one[f"predicted_{name}"]
+                for rival, said in (("long", "as if all prefixes were long"), ("short", "as if all were short")):
+                    if name == "overlap" and rival == "long":
+                        continue
+                    claims.append(
+                        versus(
+                            f"{weighting} weights, two kinds of prefixes: {meaning}, not {said}",
+                            "recovery: Open problem (ii); ours",
+                            one[f"limit_{name}"],
+                            predicted.sel(kind="mixed"),
+                            (said, predicted.sel(kind=rival)),
+                        )
+                    )
+        return claims
+
+
+def _quantities(model: PooledSequences, rng: np.random.Generator) -> Real:
+    """Largest eigenvalue and overlap of a draw, half of whose sequences have the short prefix."""
+    signs = []
+    for prefix, count in ((SHORT, model.samples // 2), (LONG, model.samples - model.samples // 2)):
+        signs.append(draw_signs(prefix_correlation(LENGTH, prefix, CORRELATION), count, rng))
+    table = replace(model, samples=2).draw(rng)
+    half = model.vocab // 2
+    chosen = np.concatenate(signs)
+    tokens = rng.integers(0, half, chosen.shape) + np.where(chosen > 0, 0, half)
+    value, vector = top(pool(table.table, tokens, model.weights))
+    return np.array([value, (vector @ table.mean) ** 2 / model.signal**2])

@@ -1,0 +1,157 @@
+"""Section 5: the theorems with the weights that causal self-attention has on each sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.ensembles.correlations import prefix_correlation
+from bulkedge.ensembles.pooled import PooledSequences
+from bulkedge.ensembles.weights import pool
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.lab.studies.recovery.population import population_covariance
+from bulkedge.lab.studies.recovery.setting import (
+    CORRELATION,
+    LONG,
+    LONG_PREFIX,
+    attention_weights,
+    halved,
+    measured,
+    top,
+    versus,
+    weights_of,
+)
+from bulkedge.laws import MarchenkoPastur
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+
+BINS, POINTS, LEVELS = 40, 300, np.linspace(0.05, 0.95, 19)
+QUANTITIES = ("location", "overlap", "optimal", "variance")
+
+
+@dataclass(frozen=True)
+class SelfAttention(Study):
+    """Bulk, outlier and alignment of sequences that are pooled by self-attention of their own tokens.
+
+    The weights are the softmax of scores ``tau x_t.x_s/d``, drawn anew for each sequence; the lines are those of the
+    harmonic weights to which they tend (Lemma 1).
+    """
+
+    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 100, ours=400)
+    vocab: int = parameter(Integers(40, 10_000), "rows of the table, even", 200, ours=800)
+    samples: int = parameter(Integers(40, 10_000), "sequences", 300, ours=1200)
+    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.0, ours=1.0)
+    score_scale: float = parameter(Interval(0.01, 3), "factor tau of the scores", 1.0, ours=1.0)
+    draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
+
+    def model(self, weighting: str) -> PooledSequences:
+        """The ensemble with fixed weights.
+
+        Parameters
+        ----------
+        weighting : {"mean", "causal", "optimal"}
+            Which weights.
+
+        Returns
+        -------
+        PooledSequences
+            Of the study's sizes.
+        """
+        correlation = prefix_correlation(LONG, LONG_PREFIX, CORRELATION)
+        sizes = self.dim, self.vocab, self.samples
+        return PooledSequences(*sizes, self.signal, weights_of(weighting, correlation), correlation)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Pool draws with their own weights."""
+        causal, mean, optimal = (self.model(each) for each in ("causal", "mean", "optimal"))
+        law, values = causal.bulk(), list[Real]()
+        places = law.ppf(LEVELS)
+
+        def quantities(model: PooledSequences, rng: np.random.Generator) -> Real:
+            draw = model.draw(rng)
+            rows = pool(draw.table, draw.tokens, attention_weights(draw, self.score_scale))
+            found = np.linalg.eigvalsh(rows.T @ rows / model.samples)
+            if model is causal:
+                values.append(found)
+            population, half = population_covariance(draw, model)
+            best = top(pool(draw.table, draw.tokens, optimal.weights))[1]
+            unit, (value, vector) = draw.mean / np.linalg.norm(draw.mean), top(rows)
+            variance = np.mean((rows @ half) ** 2) / (half @ population @ half)
+            below = np.searchsorted(found[:-1], places, side="right") / (model.dim - 1)
+            return np.array([value, (vector @ unit) ** 2, (best @ unit) ** 2, variance, *below])
+
+        found = measured(quantities, [(causal, halved(causal))], self.draws, rng, "draws")
+        return self._describe((causal, mean, optimal), np.array(values), found.limit[0])
+
+    def _describe(self, models: tuple[PooledSequences, ...], values: Real, limit: Real) -> xr.Dataset:
+        causal, mean, _ = models
+        law, matched = causal.bulk(), MarchenkoPastur(causal.vocab_ratio + causal.sample_ratio, causal.kappa)
+        last = 1.1 * max(law.edge, float(causal.sample_spike().location))
+        bins, x = np.linspace(0, last, BINS + 1), np.linspace(0, 1.02 * law.edge, POINTS)[1:]
+        flat = replace(causal, weights=mean.weights)
+        square = self.signal**2 + causal.vocab_ratio
+        along = [each.kappa + each.alpha * square for each in (flat, causal)]
+        data = {name: ("draw", limit[:, number]) for number, name in enumerate(QUANTITIES)}
+        return xr.Dataset(
+            data
+            | {
+                "simulation": ("bin", np.histogram(values, bins)[0] / np.diff(bins) / values.size),
+                "bin_edge": ("end", bins),
+                "x": ("point", x),
+                "theory": ("point", law.pdf(x)),
+                "flat_theory": ("point", flat.bulk().pdf(x), {"long_name": "law of mean pooling"}),
+                "below": (("draw", "level"), limit[:, len(QUANTITIES) :]),
+                "matched_level": ("level", matched.cdf(law.ppf(LEVELS))),
+                "largest": ("draw", values[:, -1]),
+                "outlier": ("weighting", [float(each.sample_spike().location) for each in models]),
+                "alignment": ("weighting", [each.alignment().total for each in models]),
+                "along": ((), along[0] / along[1], {"long_name": "variance along the class means, mean over causal"}),
+            },
+            coords={"level": LEVELS, "weighting": ["causal", "mean", "optimal"]},
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Each theorem, with mean pooling as the rival where there is no nearer one."""
+        outlier, alignment = data.outlier, data.alignment
+        gain = alignment.sel(weighting="optimal") - alignment.sel(weighting="causal")
+        flat = "mean pooling"
+        return [
+            Claim(
+                statement="share of Marchenko-Pastur in the bulk of sequences pooled by self-attention",
+                place="recovery: Theorem 1, Lemma 1",
+                measured=share(data.below, data.level, data.matched_level),
+                predicted=0.0,
+                rival=Rival("Marchenko-Pastur of this mean and variance", 1.0),
+            ),
+            versus(
+                "variance of rows along the class means, over that of the population with harmonic weights",
+                "recovery: Equation 3, Theorem 2, Lemma 1",
+                data.variance,
+                1.0,
+                (flat, data.along),
+            ),
+            versus(
+                "outlier of sequences pooled by self-attention",
+                "recovery: Theorem 3, Lemma 1",
+                data.location,
+                outlier.sel(weighting="causal"),
+                (flat, outlier.sel(weighting="mean")),
+            ),
+            versus(
+                "alignment of sequences pooled by self-attention",
+                "recovery: Theorem 4, Equation 8, Lemma 1",
+                data.overlap,
+                alignment.sel(weighting="causal"),
+                (flat, alignment.sel(weighting="mean")),
+            ),
+            versus(
+                "alignment of optimal weights less that of self-attention",
+                "recovery: Theorem 5, Lemma 1",
+                data.optimal - data.overlap,
+                gain,
+                ("self-attention is optimal", 0.0),
+            ),
+        ]

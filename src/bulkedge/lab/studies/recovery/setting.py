@@ -1,0 +1,361 @@
+"""What the studies of *recovery* share: the two correlation models, the three weightings, and draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from scipy.linalg import eigh
+
+from bulkedge.ensembles.correlations import prefix_correlation, spiked_correlation
+from bulkedge.ensembles.pooled import PooledDraw, PooledSequences, Table, critical_strength, spectral_alignment
+from bulkedge.ensembles.weights import causal_weights, mean_weights, optimal_weights, pool, self_attention_weights
+from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.support.arrays import Real
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+LENGTH, PREFIX, CORRELATION = 10, 4, 0.6
+"""Positions, those with a signal, and their correlation, in the prefix model."""
+LONG, LONG_PREFIX = 40, 8
+"""The same where causal weights need to spread over many positions, so that tokens do not repeat."""
+DIRECTION, STRENGTH = (0, 0, 1, 0, -1, 0, 0, 1, 0, 0), 6.0
+"""Direction and strength of the spiked model; the paper has a sign pattern on a few positions."""
+BLOCK = 200
+"""Sequences that are embedded at a time."""
+WEIGHTINGS = ("mean", "causal", "optimal")
+
+
+def correlations() -> dict[str, Real]:
+    """The two models of Figure 4."""
+    return {
+        "prefix": prefix_correlation(LENGTH, PREFIX, CORRELATION),
+        "spiked": spiked_correlation(LENGTH, DIRECTION, STRENGTH),
+    }
+
+
+def weights_of(weighting: str, correlation: Real) -> Real:
+    """The pooling weights of that name for a correlation matrix.
+
+    Parameters
+    ----------
+    weighting : {"mean", "causal", "optimal"}
+        Which weights.
+    correlation : array of shape (L, L)
+        Correlation of the signs, for the optimal weights; the others read its size.
+
+    Returns
+    -------
+    array of shape (L,)
+        Weights that sum to one.
+    """
+    if weighting == "optimal":
+        return optimal_weights(correlation)
+    return (mean_weights if weighting == "mean" else causal_weights)(len(correlation))
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Alignment and threshold of the sample for arrays of signals and vocabulary ratios, in closed form."""
+
+    snr: Any
+    """Alpha over kappa."""
+    sample_ratio: float
+    table: Table
+
+    def _spread(self, vocab_ratio: Real) -> Real:
+        return vocab_ratio if self.table == "finite" else 0.0 * vocab_ratio
+
+    def alignment(self, signal: Real, vocab_ratio: Real) -> Real:
+        """Squared overlap of equation 8, with the factor for the noise of the table's class means.
+
+        Parameters
+        ----------
+        signal : array
+            Lengths of the signal.
+        vocab_ratio : array
+            ``delta = d/V``, of a shape that broadcasts with the first.
+
+        Returns
+        -------
+        array
+            Squared overlap of the top eigenvector with the signal; zero below the threshold.
+        """
+        square, spread = signal**2, self._spread(vocab_ratio)
+        spectral = spectral_alignment(self.snr * (square + spread), vocab_ratio, self.sample_ratio)
+        return np.asarray(spectral * square / (square + spread))
+
+    def threshold(self, vocab_ratio: Real) -> Real:
+        """Equation 36; zero where the noise of the class means leaves the bulk alone.
+
+        Parameters
+        ----------
+        vocab_ratio : array
+            ``delta = d/V``.
+
+        Returns
+        -------
+        array
+            The smallest length of the signal that is seen, of the same shape.
+        """
+        square = critical_strength(vocab_ratio, self.sample_ratio) / self.snr - self._spread(vocab_ratio)
+        return np.sqrt(np.maximum(square, 0.0))
+
+
+def outlier_roots(population: Any, vocab_ratio: float, sample_ratio: float) -> tuple[Any, Any]:
+    """The two roots of equation 7, in the units of kappa: what the text takes for the outlier, and what it is.
+
+    With ``theta`` the population's outlier over kappa and ``y = lambda/theta - 1`` the quadratic is ``y**2 - (gamma/
+    delta)(theta - 1 - delta) y + gamma**2/delta = 0``: its roots are ``gamma/x`` and ``gamma x/delta``, with ``x =
+    omega - delta`` that of the spike and ``delta/x`` that of the other strength with the same theta. A spike that is
+    seen has ``x > sqrt(delta)``, so that the first is the smaller one.
+
+    Parameters
+    ----------
+    population : array_like
+        theta, the population's outlier in units of kappa.
+    vocab_ratio, sample_ratio : float
+        ``delta = d/V`` and ``gamma = d/N``.
+
+    Returns
+    -------
+    smaller, larger : arrays of the same shape
+        lambda over kappa.
+    """
+    theta = np.asarray(population, dtype=float)
+    half = sample_ratio / vocab_ratio * (theta - 1 - vocab_ratio) / 2
+    root = np.sqrt(half**2 - sample_ratio**2 / vocab_ratio)
+    larger = half + root
+    return theta * (1 + sample_ratio**2 / vocab_ratio / larger), theta * (1 + larger)
+
+
+class Found(NamedTuple):
+    """Draws of some quantities of some models, each an array of shape (models, draws, quantities)."""
+
+    plain: Real
+    """At the size asked for."""
+    limit: Real
+    """``2 m(d) - m(d/2)``, which is free of terms of order 1/d; see :func:`extrapolated`."""
+
+
+def extrapolated(large: Real, small: Real) -> Real:
+    """Draws of ``2 m(large) - m(small)``: the limit, where a quantity is off by a term twice as big at the small size.
+
+    Outliers and overlaps are off by order 1/d, so that half the dimension is the small size; quantities that are off
+    by order ``d**(-1/2)`` need a quarter of it.
+
+    Parameters
+    ----------
+    large : array of shape (draws, ...)
+        Draws at the large size.
+    small : array of shape (2 draws, ...)
+        Twice as many at the small size, averaged in pairs.
+
+    Returns
+    -------
+    array of shape (draws, ...)
+        Independent draws of the combination.
+    """
+    pairs = np.reshape(small, (len(large), 2, *np.shape(large)[1:]))
+    return np.asarray(2 * large - pairs.mean(axis=1))
+
+
+def measured(
+    measure: Callable[[Any, np.random.Generator], Any],
+    sizes: Sequence[tuple[Any, Any]],
+    draws: int,
+    rng: np.random.Generator,
+    label: str,
+) -> Found:
+    """Draw some quantities of models, each at its size and at a smaller one.
+
+    Parameters
+    ----------
+    measure : callable
+        Takes a model and a generator, gives an array of quantities.
+    sizes : sequence of pairs of models
+        Each model, and the same at the small size.
+    draws : int
+        Draws of each model; twice as many at the small size.
+    rng : numpy.random.Generator
+        Source of all randomness.
+    label : str
+        What the progress bar counts.
+
+    Returns
+    -------
+    Found
+        The draws, and those of the limit.
+    """
+    plain, limit = [], []
+    for large, small in track(sizes, label):
+        found = np.array([measure(large, rng) for _ in range(draws)], dtype=float)
+        plain.append(found)
+        limit.append(extrapolated(found, np.array([measure(small, rng) for _ in range(2 * draws)], dtype=float)))
+    return Found(np.array(plain), np.array(limit))
+
+
+def halved(model: PooledSequences, times: int = 2) -> PooledSequences:
+    """The same ratios at half the size.
+
+    Parameters
+    ----------
+    model : PooledSequences
+        An ensemble.
+    times : int
+        By how much sizes are divided.
+
+    Returns
+    -------
+    PooledSequences
+        With the nearest even vocabulary.
+    """
+    vocab = 2 * round(model.vocab / times / 2)
+    return replace(model, dim=round(model.dim / times), vocab=vocab, samples=round(model.samples / times))
+
+
+def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Found:
+    """Top eigenvalue and overlap of so many draws of each model.
+
+    Parameters
+    ----------
+    models : sequence of PooledSequences
+        The ensembles.
+    draws : int
+        Draws of each.
+    rng : numpy.random.Generator
+        Source of all randomness.
+    label : str
+        What the progress bar counts.
+
+    Returns
+    -------
+    Found
+        Location and overlap of each draw.
+    """
+    return measured(lambda model, rng: model.leading(rng), [(each, halved(each)) for each in models], draws, rng, label)
+
+
+def top(rows: Real) -> tuple[float, Real]:
+    """Largest eigenvalue of ``Y'Y/N``, and its eigenvector.
+
+    Parameters
+    ----------
+    rows : array of shape (N, d)
+        Pooled rows Y.
+
+    Returns
+    -------
+    float
+        The eigenvalue.
+    array of shape (d,)
+        The unit vector.
+    """
+    samples, dim = rows.shape
+    values, vectors = eigh(rows.T @ rows / samples, subset_by_index=(dim - 1, dim - 1), overwrite_a=True)
+    return float(values[0]), np.asarray(vectors[:, 0])
+
+
+def leading_each(model: PooledSequences, weights: Sequence[Real], rng: np.random.Generator) -> Real:
+    """Top eigenvalue and overlap of one draw of table and sequences, pooled in several ways.
+
+    Parameters
+    ----------
+    model : PooledSequences
+        The ensemble; its own weights are not used.
+    weights : sequence of arrays of shape (L,)
+        Pooling weights.
+    rng : numpy.random.Generator
+        Source of all randomness.
+
+    Returns
+    -------
+    array of shape (2, weightings)
+        Largest eigenvalues, and squared overlaps with the signal.
+    """
+    draw = model.draw(rng)
+    found = [top(pool(draw.table, draw.tokens, each)) for each in weights]
+    along = [float(vector @ draw.mean) ** 2 / model.signal**2 for _, vector in found]
+    return np.array([[value for value, _ in found], along])
+
+
+def less(first: Estimate, second: Estimate) -> Estimate:
+    """The difference of two independent estimates.
+
+    Parameters
+    ----------
+    first, second : Estimate
+        Scalars.
+
+    Returns
+    -------
+    Estimate
+        The first less the second, with the freedom of Welch and Satterthwaite.
+    """
+    half = Estimate.mean([first, Estimate(-second.value, second.error, second.freedom)])
+    return Estimate(2 * half.value, 2 * half.error, half.freedom)
+
+
+def attention_weights(draw: PooledDraw, score_scale: float) -> Real:
+    """Weights of causal self-attention on each sequence of a draw, a block of sequences at a time.
+
+    Parameters
+    ----------
+    draw : PooledDraw
+        Table and tokens.
+    score_scale : float
+        The factor tau of the scores ``tau x_t.x_s/d``.
+
+    Returns
+    -------
+    array of shape (N, L)
+        The weights of each sequence.
+    """
+    blocks = np.array_split(draw.tokens, max(1, len(draw.tokens) // BLOCK))
+    return np.concatenate([self_attention_weights(draw.table[block], score_scale) for block in blocks])
+
+
+def versus(statement: str, place: str, draws: xr.DataArray, predicted: Any, rival: tuple[str, Any]) -> Claim:
+    """The claim that draws of the limit have the mean that was predicted, and not that of the rival.
+
+    Parameters
+    ----------
+    statement, place : str
+        Those of the claim.
+    draws : xarray.DataArray
+        With a dimension ``draw``; others are cells, independent of each other.
+    predicted : array
+        What theory says of each cell.
+    rival : tuple of (str, array)
+        Name of the rival, and what it says of each cell.
+
+    Returns
+    -------
+    Claim
+        About the means over cells.
+    """
+    name, value = rival
+    return Claim(statement, place, average(draws), float(np.mean(predicted)), Rival(name, float(np.mean(value))))
+
+
+def other(table: Table) -> tuple[Table, str]:
+    """The other kind of table, and what its form is called as a rival.
+
+    Parameters
+    ----------
+    table : {"finite", "additive"}
+        What the class means are.
+
+    Returns
+    -------
+    table : {"finite", "additive"}
+        The other.
+    name : str
+        For :class:`~bulkedge.lab.studies.claims.Rival`.
+    """
+    if table == "finite":
+        return "additive", "the paper's form, without the noise of the class means"
+    return "finite", "with the noise of the class means, which this table has not"

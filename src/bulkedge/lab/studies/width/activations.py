@@ -1,0 +1,150 @@
+"""Activations on top of attention: the paper's clip, and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.width.setting import (
+    BATCHES,
+    STATISTIC,
+    before_projection,
+    extrapolated,
+    over_heads,
+    pairs,
+    read,
+)
+from bulkedge.programs import ACTIVATIONS, equal_correlations
+from bulkedge.programs.activations import second_moment
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+WHERE = ("narrow", "wide", "limit")
+
+
+@dataclass(frozen=True)
+class Activations(Study):
+    """Whatever function is applied to the coordinates, its moments are those of the mixture, not of a Gaussian process.
+
+    What a random kernel adds to ``E f(y_0)**2`` beyond its mean kernel, which is all that infinitely many heads have:
+    drawn at widths n and 2n, extrapolated in 1/n, against the limit.
+    """
+
+    inputs: int = parameter(Integers(2, 16), "inputs s", 3, ours=3)
+    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0, ours=4.0)
+    activations: tuple[str, ...] = parameter(
+        Each(Choice(tuple(ACTIVATIONS))),
+        "activations",
+        ("clip", "relu", "gelu", "softplus"),
+        ours=("clip", "relu", "gelu", "softplus", "tanh"),
+    )
+    heads: int = parameter(Integers(1, 256), "heads", 2, ours=2)
+    width: int = parameter(Integers(8, 4096), "width n", 64, paper=256)
+    draws: int = parameter(Integers(100, 10**6), "draws", 10_000, ours=50_000)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """What each activation makes of kernels at both widths and in the limit, and densities there."""
+        program = before_projection(equal_correlations(self.inputs), self.heads, self.score_variance)
+        drawn = {
+            "narrow": program.finite(self.width, rng, self.draws),
+            "wide": program.finite(2 * self.width, rng, self.draws),
+            "limit": program.limit(rng, 4 * self.draws),
+        }
+        kernels = {name: over_heads(each) for name, each in drawn.items()}
+        edges = np.linspace(-1.5, 2.5, 41)
+        gaps, densities, mean = [], [], []
+        for name in track(self.activations, "activations"):
+            f = ACTIVATIONS[name]
+            gaps.append(pairs([gap(f, kernels[where]) for where in WHERE]))
+            mean.append(pairs([Estimate.of(moments(f, kernels[where])) for where in WHERE]))
+            densities.append([_density(f, kernels[where], edges, rng) for where in ("narrow", "limit")])
+        dims = ("activation", "where", "statistic")
+        return xr.Dataset(
+            {
+                "gap": (dims, gaps, {"long_name": "E f(y_0) f(y_1) less that of the mean kernel"}),
+                "moment": (dims, mean, {"long_name": "E f(y_0) f(y_1)"}),
+                "density": (("activation", "drawn", "bin"), densities, {"long_name": "density of f(y_0)"}),
+            },
+            coords={
+                "activation": list(self.activations),
+                "where": list(WHERE),
+                "drawn": ["finite", "limit"],
+                "statistic": list(STATISTIC),
+                "bin_edge": edges,
+            },
+            attrs={"width": self.width, "heads": self.heads, "inputs": self.inputs, "draws": self.draws},
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """What the randomness of the kernel adds, for each activation."""
+        claims = []
+        for name in self.activations:
+            narrow, wide, limit = (read(data.gap.sel(activation=name, where=each), BATCHES - 1) for each in WHERE)
+            claims.append(
+                Claim(
+                    statement=f"{name}: what a random kernel adds to E f(y_0) f(y_1)",
+                    place="width: Theorem 3.1, Other activations",
+                    measured=extrapolated(narrow, wide),
+                    predicted=limit,
+                    rival=Rival("a Gaussian process of the same mean kernel", 0.0),
+                )
+            )
+        return claims
+
+
+def moments(f: Callable[..., Any], kernels: Real) -> Real:
+    """``E f(y_0) f(y_1)`` given the kernel, of two positions.
+
+    Parameters
+    ----------
+    f : callable
+        One of :data:`~bulkedge.programs.ACTIVATIONS`.
+    kernels : array of shape (draws, inputs, inputs)
+        Covariances of a coordinate at all positions.
+
+    Returns
+    -------
+    array of shape (draws,)
+        The means over the coordinate.
+    """
+    return np.asarray(second_moment(f, f, kernels[:, 0, 0], kernels[:, 1, 1], kernels[:, 0, 1]))
+
+
+def gap(f: Callable[..., Any], kernels: Real) -> Estimate:
+    """Mean of ``E f(y_0) f(y_1)`` over kernels, less its value at their mean: zero if the kernel is not random.
+
+    Parameters
+    ----------
+    f : callable
+        One of :data:`~bulkedge.programs.ACTIVATIONS`.
+    kernels : array of shape (draws, inputs, inputs)
+        Covariances of a coordinate at all positions.
+
+    Returns
+    -------
+    Estimate
+        With its error by the jackknife over batches.
+    """
+    found = moments(f, kernels)
+    entries = np.stack([found, kernels[:, 0, 0], kernels[:, 1, 1], kernels[:, 0, 1]], axis=1)
+    batches = [group.mean(axis=0) for group in np.array_split(entries, BATCHES)]
+
+    def statistic(rows: Real) -> float:
+        value, *kernel = rows.mean(axis=0)
+        return float(value - second_moment(f, f, *(np.array([each]) for each in kernel))[0])
+
+    return Estimate.jackknife(statistic, batches)
+
+
+def _density(f: Callable[..., Any], kernels: Real, edges: Real, rng: np.random.Generator) -> Real:
+    """Histogram of ``f(y_0)``, a coordinate for each kernel."""
+    values = f(np.sqrt(kernels[:, 0, 0]) * rng.standard_normal(len(kernels)))
+    return np.asarray(np.histogram(values, edges)[0] / (len(values) * (edges[1] - edges[0])))

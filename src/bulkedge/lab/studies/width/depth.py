@@ -1,0 +1,157 @@
+"""Kernels of deep stacks: the Markov chain of the limit against finite width (the paper's first open question)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.width.setting import BATCHES
+from bulkedge.programs import Attention, Block, Perceptron, equal_correlations, stack
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+WHERE = ("chain", "finite")
+
+
+@dataclass(frozen=True)
+class Depth(Study):
+    """Correlation of positions over depth: its mean and its spread are those of a Markov chain of random kernels.
+
+    Given the kernel of a layer the next scores are Gaussian, so kernels are a Markov chain. Finite stacks are drawn at
+    widths n and 2n and extrapolated in 1/n. Attention alone collapses to rank one, residual blocks more slowly; the
+    kernel stays random at every depth.
+    """
+
+    inputs: int = parameter(Integers(2, 16), "inputs s", 3, ours=4)
+    heads: int = parameter(Integers(1, 64), "heads", 1, ours=1)
+    depth: int = parameter(Integers(2, 32), "blocks", 4, ours=6)
+    score_variance: float = parameter(Interval(0.01, 20), "variance of a score at unit norm", 4.0, ours=4.0)
+    width: int = parameter(Integers(8, 2048), "width n", 64, ours=128)
+    draws: int = parameter(Integers(50, 10**6), "draws", 4000, ours=12_000)
+
+    def blocks(self, scaling: str = "sqrt") -> dict[str, Block]:
+        """The blocks that are stacked.
+
+        Parameters
+        ----------
+        scaling : {"sqrt", "linear"}
+            Scores over the root of the width, or over the width.
+
+        Returns
+        -------
+        dict
+            Blocks by their names.
+        """
+        attention = Attention(self.heads, scaling, score_variance=self.score_variance)
+        return {
+            "attention": Block(attention, skip=False),
+            "residual": Block(attention),
+            "residual, ReLU": Block(attention, Perceptron("relu")),
+            "LayerNorm first": Block(attention, Perceptron("relu"), norm="pre"),
+            "LayerNorm last": Block(attention, Perceptron("relu"), norm="post"),
+        }
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """First two moments of the correlation of positions after each block, batch by batch."""
+        gram = equal_correlations(self.inputs)
+        mean, variance, uniform = [], [], []
+        rivals = self.blocks("linear")
+        for name, block in track(list(self.blocks().items()), "blocks"):
+            program = stack(gram, block, self.depth)
+            chain = moments(correlations(program.limit(rng, 4 * self.draws)[:-1]))
+            few, more = (
+                moments(correlations(program.finite(n, rng, self.draws)[:-1])) for n in (self.width, 2 * self.width)
+            )
+            # kernels at finite width also fluctuate by 1/sqrt(n) given the scores: variances are extrapolated as well
+            finite = 2 * more - few
+            mean.append([chain[0], finite[0]])
+            uniform.append(correlations(stack(gram, rivals[name], self.depth).limit(rng, 1)[:-1])[:, 0])
+            variance.append([chain[1], finite[1]])
+        dims = ("block", "where", "batch", "layer")
+        return xr.Dataset(
+            {
+                "mean": (dims, mean, {"long_name": "mean correlation of two positions"}),
+                "variance": (dims, variance, {"long_name": "variance of that correlation over initialisations"}),
+                "uniform": (("block", "layer"), uniform, {"long_name": "correlation under uniform attention"}),
+            },
+            coords={"block": list(rivals), "where": list(WHERE), "layer": np.arange(1, self.depth + 1)},
+            attrs={"width": self.width, "inputs": self.inputs, "heads": self.heads, "draws": self.draws},
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Mean and variance of the correlation over all depths, of each block, and the order of collapse."""
+        claims = []
+        for name in data.block.values.tolist():
+            one = data.sel(block=name)
+            rivals = {
+                "mean": Rival("uniform attention, of scores over n", float(one.uniform.mean())),
+                "variance": Rival("a kernel that is not random", 0.0),
+            }
+            for what, rival in rivals.items():
+                chain, finite = (Estimate.of(one[what].sel(where=each).mean("layer")) for each in WHERE)
+                claims.append(
+                    Claim(
+                        statement=f"{name}: {what} of the correlation over all depths, extrapolated in 1/n",
+                        place="width: Open question 1",
+                        measured=finite,
+                        predicted=chain,
+                        rival=rival,
+                    )
+                )
+        last = data["mean"].sel(where="finite", layer=self.depth)
+        claims.append(
+            Claim(
+                statement="correlation after the last block: attention alone, less the same with residual",
+                place="ours",
+                measured=Estimate.of(last.sel(block="attention") - last.sel(block="residual")),
+                predicted=0.0,
+                rival=Rival("no nearer to rank one", 0.0),
+                relation=">=",
+            )
+        )
+        return claims
+
+
+def correlations(kernels: tuple[Real, ...]) -> Real:
+    """Mean correlation of two positions, for each layer and draw.
+
+    Parameters
+    ----------
+    kernels : tuple of arrays of shape (draws, positions, positions)
+        The kernels after each layer.
+
+    Returns
+    -------
+    array of shape (layers, draws)
+        Mean over all pairs of different positions.
+    """
+    found = []
+    for each in kernels:
+        scale = np.sqrt(np.einsum("dii->di", each))
+        normed = each / (scale[:, :, None] * scale[:, None, :])
+        size = each.shape[-1]
+        found.append((normed.sum(axis=(1, 2)) - size) / (size * (size - 1)))
+    return np.array(found)
+
+
+def moments(drawn: Real) -> Real:
+    """Mean and variance over draws, batch by batch.
+
+    Parameters
+    ----------
+    drawn : array of shape (layers, draws)
+        A number for each layer and draw.
+
+    Returns
+    -------
+    array of shape (2, BATCHES, layers)
+        Means, and variances without bias.
+    """
+    groups = np.array_split(drawn, BATCHES, axis=1)
+    return np.array([[group.mean(axis=1) for group in groups], [group.var(axis=1, ddof=1) for group in groups]])

@@ -1,0 +1,78 @@
+"""Narrow heads: what a small head dimension does to the limit (the paper's Appendix B.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.width.setting import STATISTIC, before_projection, excess, kurtosis, over_heads, pairs, read
+from bulkedge.programs import HeadMixture, dot, equal_correlations, linear
+from bulkedge.programs.graph import trace
+from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.progress import track
+
+
+@dataclass(frozen=True)
+class HeadDim(Study):
+    """Kurtosis of scores and outputs for heads of d dimensions: exact at any width, with a correction of order 1/d.
+
+    A score is Gaussian given its query, whose length fluctuates: excess kurtosis ``6/d``. The output sees the values
+    through d dimensions as well.
+    """
+
+    inputs: int = parameter(Integers(2, 4), "inputs s", 3, ours=3)
+    score_variance: float = parameter(Interval(0.01, 8), "variance of a score", 2.0, ours=2.0)
+    heads: int = parameter(Integers(2, 64), "heads", 2, ours=8)
+    head_dims: tuple[int, ...] = parameter(
+        Each(Integers(2, 1024)), "head dimensions d", (2, 4, 8, 16), ours=(2, 4, 8, 16, 32, 64)
+    )
+    draws: int = parameter(Integers(1000, 10**7), "draws for each dimension", 40_000, ours=100_000)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Fourth cumulants of a score and of an output."""
+        gram = equal_correlations(self.inputs)
+        mixture = HeadMixture(gram, self.heads, 0, self.score_variance)
+        part = Fraction(1, self.heads)
+        layer = before_projection(gram, self.heads, self.score_variance, part)
+        score = trace(lambda x: dot(linear(x, part), linear(x, part)), gram)
+        found: dict[str, list[list[float]]] = {"output": [], "score": []}
+        for dim in track(self.head_dims, "dimensions"):
+            given = over_heads(layer.finite(self.heads * dim, rng, self.draws))[:, 0, 0]
+            p = score.finite(self.heads * dim, rng, 2 * self.draws)[:, 0, 0]
+            found["output"] += pairs([kurtosis(given)])
+            found["score"] += pairs([excess(p)])
+        pair = ("head_dim", "statistic")
+        return xr.Dataset(
+            {
+                "output": (pair, found["output"], {"long_name": "excess kurtosis of an output"}),
+                "score": (pair, found["score"], {"long_name": "excess kurtosis of a score"}),
+                "output_theory": ("head_dim", [mixture.excess_kurtosis(dim) for dim in self.head_dims]),
+                "score_theory": ("head_dim", [6 / dim for dim in self.head_dims]),
+                "limit": ((), mixture.excess_kurtosis(), {"long_name": "excess kurtosis of wide heads"}),
+            },
+            coords={"head_dim": list(self.head_dims), "statistic": list(STATISTIC)},
+            attrs={"heads": self.heads, "inputs": self.inputs, "draws": self.draws},
+        )
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Each dimension."""
+        rivals = {
+            "score": Rival("a Gaussian score", 0.0),
+            "output": Rival("wide heads", float(data.limit)),
+        }
+        return [
+            Claim(
+                statement=f"excess kurtosis of {what}, head dimension {dim}",
+                place="width: Appendix B.2",
+                measured=read(data[name].sel(head_dim=dim), self.draws - 1),
+                predicted=float(data[f"{name}_theory"].sel(head_dim=dim)),
+                rival=rivals[name],
+            )
+            for dim in self.head_dims
+            for name, what in (("score", "a score"), ("output", "an output"))
+        ]

@@ -1,0 +1,272 @@
+"""Figure 1(b): how fast an attention layer converges in its width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.width.setting import BATCHES, STATISTIC, before_projection, pairs
+from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations, kl_divergence
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+REACH, FITTED, WHOLE = 9.0, 64, 16
+"""How far densities are integrated; the widest layer for the fitted exponent; the widest layer with all draws."""
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(100)
+NAMES = {"kl": "Kullback-Leibler divergence", "energy": "energy distance"}
+
+
+@dataclass(frozen=True)
+class KlDecay(Study):
+    """Divergence of a coordinate from its limit: near one over n squared, and slower by a known correction below 64.
+
+    The law at width n is known, so the divergence is an integral, ``c/n**2 (1 - b/n + ...)``. It is measured without a
+    bandwidth: a coordinate is Gaussian given all but the last weight, and its density is the mean of those Gaussians.
+    The paper's kernel estimates are drawn beside it, with the floor below which they see nothing. Layers wider than 16
+    have fewer draws, in proportion.
+    """
+
+    inputs: int = parameter(Integers(2, 5), "inputs s", 2, ours=2)
+    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 1.0, ours=1.0)
+    widths: tuple[int, ...] = parameter(
+        Each(Integers(4, 8192)), "widths n", (4, 8, 16, 64, 256), ours=(4, 8, 16, 32, 64, 256, 1024)
+    )
+    draws: int = parameter(Integers(1000, 10**8), "draws at each width", 120_000, ours=2_000_000)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Mean densities and characteristic functions at each width, batch by batch."""
+        gram = equal_correlations(self.inputs)
+        limit = HeadMixture(gram, 1, 0, self.score_variance)
+        layer = before_projection(gram, 1, self.score_variance)
+        x, t = REACH * (NODES + 1) / 2, 20 * (NODES + 1) / 2
+        wide = limit.kernel_values(self.score_variance)
+        base = gaussians(wide[0], x) @ wide[1]
+        rows = []
+        reference = self._limit(rng, layer, self.draws)
+        for width in track(self.widths, "widths"):
+            groups = np.array_split(layer.finite(width, rng, self._count(width))[:, 0, 0], BATCHES)
+            law = FiniteMixture(limit, width)
+            rows.append(
+                {
+                    "density": [gaussians(group, x).mean(axis=1) for group in groups],
+                    "characteristic": [np.exp(-(t[:, None] ** 2) * group / 2).mean(axis=1) for group in groups],
+                    "exact_density": law.pdf(x),
+                    "exact_characteristic": law.characteristic(t),
+                    "kernel": kernel_estimate(np.concatenate(groups), reference, self.kernel_draws, rng),
+                }
+            )
+        again = self._limit(rng, layer, BATCHES * self.kernel_draws)
+        gathered = {name: ("width", [row[name] for row in rows]) for name in rows[0]}
+        dims = {"density": ("batch", "x"), "characteristic": ("batch", "t"), "kernel": ("statistic",)}
+        dims |= {"exact_density": ("x",), "exact_characteristic": ("t",)}
+        return xr.Dataset(
+            {name: (("width", *dims[name]), values) for name, (_, values) in gathered.items()}
+            | {
+                "limit_density": ("x", base),
+                "limit_characteristic": ("t", limit.characteristic(t)),
+                "floor": ("statistic", kernel_estimate(again, reference, self.kernel_draws, rng)),
+            },
+            coords={"width": list(self.widths), "x": x, "t": t, "statistic": list(STATISTIC)},
+            attrs={"inputs": self.inputs, "score_variance": self.score_variance, "draws": self.draws}
+            | {"kernel_draws": self.kernel_draws},
+        )
+
+    def _count(self, width: int) -> int:
+        return max(self.draws * WHOLE // max(width, WHOLE), 4 * BATCHES)
+
+    @property
+    def kernel_draws(self) -> int:
+        """Draws of a kernel estimate, the same at each width: a quarter of what the widest layer has."""
+        return self._count(max(self.widths)) // 4
+
+    def _limit(self, rng: np.random.Generator, layer: object, draws: int) -> Real:
+        return np.asarray(layer.limit(rng, draws)[:, 0, 0])  # type: ignore[attr-defined]
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Each width, the exponent, and what a kernel estimate can see."""
+        return [*self._divergences(data), *self._exponents(data), self._floor(data)]
+
+    def _divergences(self, data: xr.Dataset) -> list[Claim]:
+        exact, first = exact_divergences(data), min(self.widths)
+        narrowest = float(exact[0, self.widths.index(first)])
+        claims = []
+        for width in self.widths:
+            slow = Rival("a power -3/2 from the narrowest on", narrowest * (first / width) ** 1.5)
+            leading = Rival("the leading order alone", leading_order(self) / width**2)
+            claims.append(
+                Claim(
+                    statement=f"Kullback-Leibler divergence from the limit at width {width}",
+                    place="width: Figure 1(b), Mechanism 3",
+                    measured=divergence(data, width),
+                    predicted=float(exact[0, self.widths.index(width)]),
+                    rival=leading if width == first else slow,
+                )
+            )
+        return claims
+
+    def _exponents(self, data: xr.Dataset) -> list[Claim]:
+        fitted = [width for width in self.widths if width <= FITTED]
+        exact = exact_divergences(data)[:, [self.widths.index(width) for width in fitted]]
+        claims: list[Claim] = []
+        if len(fitted) < 2:
+            return claims
+        for row, kind in enumerate(NAMES):
+            curves = data[CURVES[kind]].sel(width=fitted).transpose("batch", "width", ...).values
+
+            def exponent(batches: Real, kind: str = kind) -> float:
+                found = [STATISTICS[kind](batches[:, k], data) for k in range(len(fitted))]
+                return float(np.polyfit(np.log(fitted), np.log(np.maximum(found, 1e-300)), 1)[0])
+
+            predicted = float(np.polyfit(np.log(fitted), np.log(exact[row]), 1)[0])
+            claims.append(
+                Claim(
+                    statement=f"exponent of the {NAMES[kind]}, fitted from width {fitted[0]} to {fitted[-1]}",
+                    place="width: Figure 1(b)",
+                    measured=Estimate.jackknife(exponent, curves),
+                    predicted=predicted,
+                    rival=Rival("one over the power 3/2 of n", -1.5),
+                )
+            )
+        return claims
+
+    def _floor(self, data: xr.Dataset) -> Claim:
+        value, error = data.floor.values.tolist()
+        return Claim(
+            statement=f"what a kernel estimate from {self.kernel_draws} draws sees of the limit itself",
+            place="width: Figure 1(b)",
+            measured=Estimate(value, error, BATCHES - 1),
+            predicted=0.0,
+            rival=Rival("nothing, without bias", 0.0),
+            relation=">=",
+        )
+
+
+def gaussians(variances: Real, x: Real) -> Real:
+    """Centred Gaussian densities.
+
+    Parameters
+    ----------
+    variances : array of shape (draws,)
+        Their variances.
+    x : array of shape (points,)
+        Where.
+
+    Returns
+    -------
+    array of shape (points, draws)
+        The densities.
+    """
+    return np.asarray(np.exp(-(x[:, None] ** 2) / (2 * variances)) / np.sqrt(2 * np.pi * variances))
+
+
+def kernel_estimate(variances: Real, reference: Real, size: int, rng: np.random.Generator) -> list[float]:
+    """The paper's divergence of kernel density estimates, from draws of a coordinate, with its error over groups.
+
+    Parameters
+    ----------
+    variances : array of shape (draws,)
+        Variances given all but the last weight.
+    reference : array of shape (draws,)
+        The same of the limit.
+    size : int
+        Draws for each estimate; there are as many estimates as the draws allow, from two on and up to BATCHES.
+    rng : numpy.random.Generator
+        Draws the last weight.
+
+    Returns
+    -------
+    list of float
+        Mean over estimates, and its standard error.
+    """
+    wide = np.sqrt(reference) * rng.standard_normal(len(reference))
+    y = np.sqrt(variances) * rng.standard_normal(len(variances))
+    starts = range(0, min(len(y), BATCHES * size) - size + 1, size)
+    return pairs([Estimate.of([kl_divergence(y[start : start + size], wide) for start in starts])])[0]
+
+
+def _kl(batches: Real, data: xr.Dataset) -> float:
+    """Divergence of the mean density, less the bias that its scatter over batches gives to second order."""
+    base, found = data.limit_density.values, batches.mean(axis=0)
+    bias = batches.var(axis=0, ddof=1) / len(batches) / (2 * found)
+    return float(REACH * WEIGHTS @ (found * np.log(found / base) - bias))
+
+
+def _energy(batches: Real, data: xr.Dataset) -> float:
+    """``(2/pi) int (phi_n - phi)**2/t**2 dt`` over t > 0, from products of different batches: without bias."""
+    apart = batches - data.limit_characteristic.values
+    total, own = apart.sum(axis=0), np.sum(apart**2, axis=0)
+    products = (total**2 - own) / (len(batches) * (len(batches) - 1))
+    return float(10 * WEIGHTS @ (products / data.t.values**2) * 2 / np.pi)
+
+
+STATISTICS = {"kl": _kl, "energy": _energy}
+CURVES = {"kl": "density", "energy": "characteristic"}
+
+
+def divergence(data: xr.Dataset, width: int, kind: str = "kl") -> Estimate:
+    """A divergence from the limit at one of the widths, its error by the jackknife over batches.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        That of the study.
+    width : int
+        One of its widths.
+    kind : {"kl", "energy"}
+        Which divergence.
+
+    Returns
+    -------
+    Estimate
+        The divergence.
+    """
+    return Estimate.jackknife(partial(STATISTICS[kind], data=data), data[CURVES[kind]].sel(width=width).values)
+
+
+def exact_divergences(data: xr.Dataset) -> Real:
+    """Both divergences of the exact laws.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        That of the study.
+
+    Returns
+    -------
+    array of shape (2, widths)
+        Kullback-Leibler divergences, and energy distances.
+    """
+    density, base = data.exact_density.values, data.limit_density.values
+    apart = (data.exact_characteristic.values - data.limit_characteristic.values) / data.t.values
+    return np.array([REACH * (density * np.log(density / base)) @ WEIGHTS, 20 / np.pi * apart**2 @ WEIGHTS])
+
+
+def leading_order(study: KlDecay) -> float:
+    """``n**2`` times the divergence as n grows: one step of Richardson's extrapolation from widths of thousands.
+
+    Parameters
+    ----------
+    study : KlDecay
+        Its inputs and score variance are read.
+
+    Returns
+    -------
+    float
+        The constant c of ``c/n**2``.
+    """
+    limit = HeadMixture(equal_correlations(study.inputs), 1, 0, study.score_variance)
+    x = REACH * (NODES + 1) / 2
+    values, weights, _ = limit.kernel_values(study.score_variance)
+    base = gaussians(values, x) @ weights
+    found = []
+    for width in (1024, 2048):
+        density = FiniteMixture(limit, width).pdf(x)
+        found.append(float(width**2 * REACH * WEIGHTS @ (density * np.log(density / base))))
+    return 2 * found[1] - found[0]

@@ -1,0 +1,115 @@
+"""Scores over n instead of the root of n: attention that does not attend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.width.setting import kurtosis, slope
+from bulkedge.programs import HeadMixture, dot, equal_correlations, linear, scalar, softmax
+from bulkedge.programs.graph import Traced, trace
+from bulkedge.programs.mixture import chi_square_rule
+from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+
+SCALINGS = ("sqrt", "linear")
+
+
+@dataclass(frozen=True)
+class Scaling(Study):
+    """Variance of a coordinate given its scores: random if they are over the root of n, constant if they are over n.
+
+    Its spread is what makes the law of a coordinate non-Gaussian. Given the query the scores are Gaussian at any width,
+    so mean and spread are known there.
+    """
+
+    inputs: int = parameter(Integers(2, 5), "inputs s", 4, ours=4)
+    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0, ours=4.0)
+    widths: tuple[int, ...] = parameter(Each(Integers(8, 8192)), "widths n", (16, 64, 256), paper=(16, 64, 256, 1024))
+    draws: int = parameter(Integers(100, 10**7), "draws at each width", 4000, ours=20_000)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Draw attention weights of the first input, and what variance they give."""
+        gram = equal_correlations(self.inputs)
+        found = np.empty((len(SCALINGS), len(self.widths), self.draws))
+        moments = np.empty((len(SCALINGS), len(self.widths), 2))
+        for k, width in track(list(enumerate(self.widths)), "widths"):
+            for j, scaling in enumerate(SCALINGS):
+                weights = trace(partial(self._attention, scaling=scaling), gram).finite(width, rng, self.draws)
+                found[j, k] = np.einsum("di,ij,dj->d", weights[:, 0], gram, weights[:, 0])
+                moments[j, k] = self._moments(width, scaling)
+        mixture = HeadMixture(gram, 1, 0, self.score_variance)
+        return xr.Dataset(
+            {
+                "variance": (("scaling", "width", "draw"), found, {"long_name": "variance given the scores"}),
+                "moments": (("scaling", "width", "order"), moments, {"long_name": "its first two moments, exact"}),
+                "kurtosis": ((), mixture.excess_kurtosis(), {"long_name": "excess kurtosis of the limit"}),
+                "mean": ((), mixture.variance(), {"long_name": "variance of the limit"}),
+                "uniform": ((), gram.mean(), {"long_name": "variance under uniform attention"}),
+            },
+            coords={"scaling": list(SCALINGS), "width": list(self.widths), "order": [1, 2]},
+            attrs={"inputs": self.inputs, "score_variance": self.score_variance, "draws": self.draws},
+        )
+
+    def _moments(self, width: int, scaling: str) -> list[float]:
+        """``E k`` and ``E k**2`` at this width, by quadrature over the scores and the length of the query."""
+        mixture = HeadMixture(equal_correlations(self.inputs), 1, 0, self.score_variance)
+        scale = self.score_variance / (1 if scaling == "sqrt" else width)
+        total = np.zeros(2)
+        for length, mass in zip(*chi_square_rule(width), strict=True):
+            values, weights, _ = mixture.kernel_values(scale * length)
+            total += mass * np.array([weights @ values, weights @ values**2])
+        return total.tolist()
+
+    def _attention(self, x: Traced, scaling: str) -> Traced:
+        deviation = self.score_variance**0.5
+        query, key = linear(x, variance=deviation), linear(x, variance=deviation)
+        return scalar(softmax, dot(query, key, "sqrt" if scaling == "sqrt" else "linear"))
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Mean and spread at the largest width, and how the spread falls."""
+        first, second = (data.moments.sel(order=order) for order in (1, 2))
+        exact = 3 * (second / first**2 - 1)
+        widest = data.width.values[-1]
+        found = {name: [kurtosis(row) for row in data.variance.sel(scaling=name).values] for name in SCALINGS}
+        small = data.variance.sel(scaling="linear", width=widest).values
+        claims = [
+            Claim(
+                statement=f"excess kurtosis with scores over the root of n, width {widest}",
+                place="width: Theorem 3.1, Scaling 1/n",
+                measured=found["sqrt"][-1],
+                predicted=float(exact.sel(scaling="sqrt", width=widest)),
+                rival=Rival("a Gaussian's, as with scores over n", 0.0),
+            ),
+            Claim(
+                statement=f"excess kurtosis with scores over n, width {widest}",
+                place="width: Scaling 1/n",
+                measured=found["linear"][-1],
+                predicted=float(exact.sel(scaling="linear", width=widest)),
+                rival=Rival("as with scores over the root of n", float(data.kurtosis)),
+            ),
+            Claim(
+                statement=f"variance with scores over n, width {widest}: near that of uniform attention",
+                place="width: Scaling 1/n",
+                measured=Estimate.of(small),
+                predicted=float(first.sel(scaling="linear", width=widest)),
+                rival=Rival("as with scores over the root of n", float(data["mean"])),
+            ),
+        ]
+        if len(self.widths) > 1:
+            claims.append(
+                Claim(
+                    statement="exponent in the width of the excess kurtosis with scores over n",
+                    place="width: Scaling 1/n",
+                    measured=slope(data.width, found["linear"]),
+                    predicted=float(np.polyfit(np.log(data.width), np.log(exact.sel(scaling="linear")), 1)[0]),
+                    rival=Rival("one over n, as scores themselves fall", -1.0),
+                )
+            )
+        return claims

@@ -1,0 +1,95 @@
+"""Scores: jointly Gaussian with a covariance that factorises, and all that the output depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.lab.studies.width.setting import BATCHES, STATISTIC, kurtosis, pairs, read
+from bulkedge.programs import HeadMixture, dot, equal_correlations, linear, scalar, softmax
+from bulkedge.programs.graph import Traced, trace
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval, parameter
+
+
+@dataclass(frozen=True)
+class Scores(Study):
+    """Scores of all pairs of inputs have the covariance of a Kronecker product, and given them the output is Gaussian.
+
+    Both hold at any width but for the fourth cumulant of the output given the scores, ``6/n``: what was attended to has
+    n coordinates.
+    """
+
+    inputs: int = parameter(Integers(2, 5), "inputs s", 3, ours=4)
+    correlation: float = parameter(Interval(0, 0.9), "correlation of the inputs", 0.5, ours=0.5)
+    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0, ours=4.0)
+    width: int = parameter(Integers(8, 4096), "width n", 64, paper=256)
+    draws: int = parameter(Integers(100, 10**6), "draws", 40_000, ours=100_000)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Scores and outputs of one head."""
+        gram = equal_correlations(self.inputs, self.correlation)
+        scores, kernel = trace(self._head, gram).finite(self.width, rng, self.draws)
+        flat = scores.reshape(self.draws, -1)
+        found = [group.T @ group / len(group) for group in np.array_split(flat, BATCHES)]
+        attention = np.exp(scores[:, 0] - scores[:, 0].max(axis=1, keepdims=True))
+        attention /= attention.sum(axis=1, keepdims=True)
+        given = np.einsum("di,ij,dj->d", attention, gram, attention)
+        mixture = HeadMixture(gram, 1, 0, self.score_variance)
+        return xr.Dataset(
+            {
+                "covariance": (("batch", "first", "second"), found, {"long_name": "covariance of two scores"}),
+                "predicted": (("first", "second"), self.score_variance * np.kron(gram, gram)),
+                "excess": (
+                    ("given", "statistic"),
+                    pairs([kurtosis(kernel[:, 0, 0]), kurtosis(kernel[:, 0, 0] / given)]),
+                    {"long_name": "excess kurtosis of a coordinate"},
+                ),
+                "expected": ("given", [mixture.excess_kurtosis(self.width), 6 / self.width]),
+            },
+            coords={"given": ["nothing", "scores"], "statistic": list(STATISTIC)},
+            attrs={"width": self.width, "inputs": self.inputs, "draws": self.draws},
+        )
+
+    def _head(self, x: Traced) -> tuple[Traced, Traced]:
+        query, key = (linear(x, variance=self.score_variance**0.5) for _ in range(2))
+        scores = dot(query, key)
+        attended = scalar(softmax, scores) @ linear(x)
+        return scores, dot(attended, attended, "linear")
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """The covariance of scores, and the output before and after division by what the scores say."""
+        theory = data.predicted.values
+        alone, given = (read(data.excess.sel(given=name), self.draws - 1) for name in ("nothing", "scores"))
+        expected = dict(zip(("nothing", "scores"), data.expected.values.tolist(), strict=True))
+        return [
+            Claim(
+                statement="share of independent scores in the covariance of all pairs of scores",
+                place="width: Theorem 3.1, Netsor with dot products",
+                measured=share(_flat(data.covariance.values), theory.ravel(), np.diag(np.diag(theory)).ravel()),
+                predicted=0.0,
+                rival=Rival("independent scores", 1.0),
+            ),
+            Claim(
+                statement="excess kurtosis of a coordinate",
+                place="width: Theorem 3.1",
+                measured=alone,
+                predicted=expected["nothing"],
+                rival=Rival("a Gaussian's", 0.0),
+            ),
+            Claim(
+                statement="excess kurtosis of a coordinate over its deviation given the scores",
+                place="width: Theorem 3.1",
+                measured=given,
+                predicted=expected["scores"],
+                rival=Rival("as without the scores", expected["nothing"]),
+            ),
+        ]
+
+
+def _flat(curves: Real) -> Real:
+    return curves.reshape(len(curves), -1)

@@ -1,0 +1,162 @@
+"""Sequences that grow with the width (the paper's second open question)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.width.setting import STATISTIC, kurtosis, pairs, read, slope
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
+from bulkedge.visibility import softmax
+
+BLOCK = 2**21
+"""Random numbers drawn at once."""
+
+
+@dataclass(frozen=True)
+class Sequence(Study):
+    """With s = n inputs the output tends to a Gaussian, with more kurtosis than the paper's limit for s inputs.
+
+    Inputs are orthogonal, so that attention averages over many independent tokens: ``s k`` tends to ``exp(sigma**2)``
+    and a coordinate to a Gaussian. Of the excess kurtosis, of order 1/n, the limit of infinite width at fixed s has
+    only the part of attention over s tokens, ``3 C/s`` with ``C = e**(4v) - 4 e**(2v) + 4 e**v - 1``, ``v = sigma**2``.
+    The lengths of query and values add ``6 (v**2 + 1)/n``, which is as large if s grows as n does: the two limits do
+    not commute.
+    """
+
+    score_variance: float = parameter(Interval(0.01, 1), "variance of a score", 0.25, ours=0.25)
+    widths: tuple[int, ...] = parameter(
+        Each(Integers(8, 1024)), "widths n, and as many inputs", (16, 32, 64, 128), ours=(16, 32, 64, 128, 256)
+    )
+    draws: int = parameter(Integers(100, 10**6), "draws at each width", 2000, ours=10_000)
+
+    def run(self, rng: np.random.Generator) -> xr.Dataset:
+        """Variance of a coordinate at one position, given all but the last weight, with weights as whole matrices."""
+        rows: dict[str, list[Estimate]] = {name: [] for name in ("kurtosis", "kernel", "exact", "fixed")}
+        for width in track(self.widths, "widths"):
+            given = self._layer(width, rng)
+            rows["kurtosis"].append(kurtosis(given))
+            rows["kernel"].append(Estimate.of(width * given))
+            for name, value in self._predicted(width, rng).items():
+                rows[name].append(value)
+        names = {
+            "kurtosis": "excess kurtosis with n inputs at width n",
+            "kernel": "s times the variance of a coordinate",
+            "exact": "excess kurtosis, from the law of the scores given the query",
+            "fixed": "excess kurtosis of the limit of infinite width for as many inputs",
+        }
+        return xr.Dataset(
+            {key: (("width", "statistic"), pairs(rows[key]), {"long_name": name}) for key, name in names.items()},
+            coords={"width": list(self.widths), "statistic": list(STATISTIC)},
+            attrs={"score_variance": self.score_variance, "draws": self.draws},
+        )
+
+    def _layer(self, width: int, rng: np.random.Generator) -> Real:
+        """Squared norms over n of what one position attends to; weights on orthogonal inputs are Gaussian matrices."""
+        found = []
+        left = self.draws
+        while left > 0:
+            count = min(left, max(1, BLOCK // width**2))
+            query = rng.standard_normal((count, width, 1))
+            scores = (rng.standard_normal((count, width, width)) @ query)[..., 0] * (self.score_variance / width) ** 0.5
+            attended = softmax(scores, axis=-1)[:, None, :] @ rng.standard_normal((count, width, width))
+            found.append(np.mean(attended[:, 0] ** 2, axis=1))
+            left -= count
+        return np.concatenate(found)
+
+    def _predicted(self, width: int, rng: np.random.Generator) -> dict[str, Estimate]:
+        """Excess kurtosis from draws of scores: given a query of random length, or of the limit, where it has none."""
+        found = {}
+        for name in ("exact", "fixed"):
+            lengths = rng.chisquare(width, 20 * self.draws) / width if name == "exact" else np.ones(20 * self.draws)
+            kernel = []
+            for part in np.array_split(lengths, max(1, len(lengths) * width // BLOCK)):
+                scores = rng.standard_normal((len(part), width)) * np.sqrt(self.score_variance * part)[:, None]
+                kernel.append(np.sum(softmax(scores, axis=1) ** 2, axis=1))
+            k = kurtosis(np.concatenate(kernel))
+            more = 2 / width if name == "exact" else 0.0  # what was attended to has n coordinates
+            found[name] = Estimate(k.value + more * (k.value + 3), (1 + more) * k.error, k.freedom)
+        return found
+
+    def claims(self, data: xr.Dataset) -> list[Claim]:
+        """Kurtosis at each width, its rate and what is left of it in the joint limit."""
+        widest = self.widths[-1]
+        found = [read(data.kurtosis.sel(width=width), self.draws - 1) for width in self.widths]
+        claims = [
+            Claim(
+                statement=f"excess kurtosis with {width} inputs at width {width}",
+                place="width: Open question 2",
+                measured=value,
+                predicted=read(data.exact.sel(width=width), 20 * self.draws - 1),
+                rival=Rival("the limit for as many inputs", float(data.fixed.sel(width=width, statistic="value"))),
+            )
+            for width, value in zip(self.widths, found, strict=True)
+        ]
+        if len(self.widths) > 1:
+            claims.append(self._rate(data, found))
+        claims.append(
+            Claim(
+                statement=f"s times the variance of a coordinate, {widest} inputs at width {widest}",
+                place="width: Open question 2",
+                measured=read(data.kernel.sel(width=widest), self.draws - 1),
+                predicted=scaled_kernel(self.score_variance, widest),
+                rival=Rival("uniform attention", 1.0),
+            )
+        )
+        return claims
+
+    def _rate(self, data: xr.Dataset, found: list[Estimate]) -> Claim:
+        exact = data.exact.sel(statistic="value")
+        return Claim(
+            statement="exponent of the excess kurtosis in the width, with as many inputs",
+            place="width: Open question 2",
+            measured=slope(self.widths, found),
+            predicted=float(np.polyfit(np.log(data.width), np.log(exact), 1)[0]),
+            rival=Rival("none, as with a fixed number of inputs", 0.0),
+        )
+
+
+def joint_limit(score_variance: float, ratio: float = 1.0) -> float:
+    """``n`` times the excess kurtosis of a coordinate as width n and inputs s grow together.
+
+    Parameters
+    ----------
+    score_variance : float
+        Variance v of a score.
+    ratio : float
+        Inputs over width, s/n; infinite for none of attention's own part.
+
+    Returns
+    -------
+    float
+        ``3 (C n/s + 2 v**2 + 2)``.
+    """
+    attention = np.exp(4 * score_variance) - 4 * np.exp(2 * score_variance) + 4 * np.exp(score_variance) - 1
+    return float(3 * (attention / ratio + 2 * score_variance**2 + 2))
+
+
+def scaled_kernel(score_variance: float, width: int) -> float:
+    """``s`` times the variance of a coordinate, to order 1/s, with as many inputs as the width.
+
+    Parameters
+    ----------
+    score_variance : float
+        Variance v of a score.
+    width : int
+        Width n, and number of inputs s.
+
+    Returns
+    -------
+    float
+        ``e**v (1 + (3 e**v - 2 e**(2v) - 1)/s + v**2/n)``: the mean of a ratio of two sums over the inputs to second
+        order, and the length of the query.
+    """
+    ratio = 3 * np.exp(score_variance) - 2 * np.exp(2 * score_variance) - 1
+    return float(np.exp(score_variance) * (1 + (ratio + score_variance**2) / width))

@@ -1,0 +1,198 @@
+"""What the studies of *width* share: kernels of a layer as its output projection sees them, and their kurtosis.
+
+The last weight of a layer is Gaussian at any width, so a coordinate of the output is Gaussian *given* the Gram matrix
+of what the heads attended to. Means over that last weight are taken exactly, and only the Gram matrix is drawn: nothing
+is assumed, and much less is left to chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from scipy.special import ndtr
+
+from bulkedge.programs import dot, linear, scalar, softmax
+from bulkedge.programs.graph import Program, Traced, trace
+from bulkedge.support.arrays import Real
+from bulkedge.support.estimates import Estimate
+
+BATCHES = 25
+"""Groups of draws over which curves are averaged; errors come from how the groups scatter."""
+STATISTIC = ("value", "error")
+
+
+def before_projection(gram: Any, heads: int, score_variance: float, share: Fraction | int = 1) -> Program:
+    """The program of the Gram matrices of the heads' outputs, before they are projected.
+
+    Parameters
+    ----------
+    gram : array_like of shape (inputs, inputs)
+        ``x_i · x_j / n`` of the inputs.
+    heads : int
+        Number of heads.
+    score_variance : float
+        Variance of a score of inputs of unit norm.
+    share : Fraction or int
+        Dimension of a head over the width n.
+
+    Returns
+    -------
+    Program
+        Returns scalars of shape (inputs, inputs), one matrix for each head.
+    """
+    return trace(partial(_attended, heads=heads, score_variance=score_variance, share=share), gram)
+
+
+def _attended(x: Traced, heads: int, score_variance: float, share: Fraction | int) -> Traced:
+    query, key = (linear(x, share, score_variance**0.5, heads) for _ in range(2))
+    attended = scalar(softmax, dot(query, key)) @ linear(x, share, copies=heads)
+    return dot(attended, attended, "linear")
+
+
+def over_heads(drawn: Real) -> Real:
+    """Kernels of a layer from those of its heads.
+
+    Parameters
+    ----------
+    drawn : array of shape (draws, heads, inputs, inputs) or (draws, inputs, inputs)
+        Gram matrices of each head, as :func:`before_projection` returns them.
+
+    Returns
+    -------
+    array of shape (draws, inputs, inputs)
+        Their mean over the heads: the covariance of a coordinate of the output.
+    """
+    return drawn if drawn.ndim == 3 else np.asarray(drawn.mean(axis=1))
+
+
+def kurtosis(variances: Real) -> Estimate:
+    """Excess kurtosis of a scale mixture of Gaussians, ``3 Var/mean**2``.
+
+    Parameters
+    ----------
+    variances : array of shape (draws,)
+        Draws of the variance of the Gaussian.
+
+    Returns
+    -------
+    Estimate
+        With its error linearised in both moments.
+    """
+    first, second = float(np.mean(variances)), float(np.mean(variances**2))
+    ratio = second / first**2
+    influence = 3 * (variances**2 / first**2 - 2 * ratio * variances / first)
+    return Estimate(3 * (ratio - 1), Estimate.of(influence).error, len(variances) - 1.0)
+
+
+def excess(draws: Real) -> Estimate:
+    """Excess kurtosis of numbers of mean zero.
+
+    Parameters
+    ----------
+    draws : array of shape (draws,)
+        Independent draws.
+
+    Returns
+    -------
+    Estimate
+        ``E x**4/(E x**2)**2 - 3``, with its error linearised in both moments.
+    """
+    found = kurtosis(draws**2)
+    return Estimate(found.value / 3 - 2, found.error / 3, found.freedom)
+
+
+def distribution_function(variances: Real, points: Real) -> Real:
+    """``P(y <= x)`` of a coordinate, batch by batch, from its variances given all but the last weight.
+
+    Parameters
+    ----------
+    variances : array of shape (draws,)
+        Draws of the variance.
+    points : array of shape (points,)
+        Where.
+
+    Returns
+    -------
+    array of shape (BATCHES, points)
+        A curve for each batch of draws.
+    """
+    groups = np.array_split(np.sqrt(variances), BATCHES)
+    return np.array([np.mean(ndtr(points / group[:, None]), axis=0) for group in groups])
+
+
+def pairs(estimates: Sequence[Estimate]) -> list[list[float]]:
+    """Values and errors of estimates, for a variable with the dimension ``statistic``.
+
+    Parameters
+    ----------
+    estimates : sequence of Estimate
+        Scalars.
+
+    Returns
+    -------
+    list of [value, error]
+        In their order.
+    """
+    return [[float(each.value), float(each.error)] for each in estimates]
+
+
+def read(pair: xr.DataArray, freedom: float) -> Estimate:
+    """An estimate from a variable with the dimension ``statistic`` alone.
+
+    Parameters
+    ----------
+    pair : xarray.DataArray
+        Value and error.
+    freedom : float
+        Degrees of freedom of the error.
+
+    Returns
+    -------
+    Estimate
+        The estimate.
+    """
+    return Estimate(float(pair.sel(statistic="value")), float(pair.sel(statistic="error")), freedom)
+
+
+def slope(x: Any, estimates: Sequence[Estimate]) -> Estimate:
+    """Exponent of a power law through independent estimates: least squares of logarithms.
+
+    Parameters
+    ----------
+    x : array_like of shape (points,)
+        Where, positive.
+    estimates : sequence of Estimate
+        Positive values there.
+
+    Returns
+    -------
+    Estimate
+        The slope; its error is that of the logarithms, to first order.
+    """
+    logs = np.log(np.asarray(x, dtype=float))
+    weights = (logs - logs.mean()) / np.sum((logs - logs.mean()) ** 2)
+    values, errors = (np.array([getattr(each, name) for each in estimates]) for name in STATISTIC)
+    error = float(np.sqrt(np.sum((weights * errors / values) ** 2)))
+    return Estimate(float(weights @ np.log(values)), error, min(each.freedom for each in estimates))
+
+
+def extrapolated(narrow: Estimate, wide: Estimate) -> Estimate:
+    """From widths n and 2n to infinity, where the first correction is of order 1/n.
+
+    Parameters
+    ----------
+    narrow, wide : Estimate
+        At the two widths, independent of each other.
+
+    Returns
+    -------
+    Estimate
+        ``2 wide - narrow``.
+    """
+    error = float(np.hypot(2 * wide.error, narrow.error))
+    return Estimate(2 * wide.value - narrow.value, error, min(narrow.freedom, wide.freedom))

@@ -1,0 +1,342 @@
+"""Is what a store holds what was written? Every cell that is done is read and compared with its checksum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.errors import BaseZarrError
+
+from bulkedge.lab.sweeps.checksums import cell_checksum, cell_identity, description_checksum, identity
+from bulkedge.lab.sweeps.files import MANIFEST, RESULTS
+from bulkedge.lab.sweeps.grid import REPETITION, Index
+from bulkedge.support.errors import StoreError
+
+PENDING, DONE, FAILED = 0, 1, 2
+RECORDS = ("status", "checksum")
+"""Arrays that say what is known of each cell."""
+CHECKED_BY = "bulkedge_checksum"
+"""The attribute that has the checksum of an array's dimensions, attributes and labels."""
+BLOCK = 2**22
+"""Numbers that are read at a time."""
+UNREADABLE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RuntimeError,
+    EOFError,
+    BaseZarrError,
+)
+"""What Zarr and its codecs raise on files that are not what they wrote. Errors of the system are not among them."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found: cells that are not what was written, cells that have numbers and are not done, and labels.
+
+    Labels of inner dimensions count from the first cell that is done; before that, they may be half-written.
+    """
+
+    damaged: tuple[Index, ...]
+    unfinished: tuple[Index, ...]
+    labels: dict[str, list[Any]]
+
+
+@contextmanager
+def unreadable(folder: Path) -> Iterator[None]:
+    """Files that cannot be understood are a StoreError; errors of the system stay what they are.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the sweep, for the message.
+
+    Yields
+    ------
+    None
+        Inside the ``with``, errors of reading are translated.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except UNREADABLE as error:
+        raise StoreError(
+            f"{folder / RESULTS} cannot be read ({type(error).__name__}: {error}): it is damaged, or was written by "
+            "other versions of bulkedge or Zarr. No result was changed; put it back from a copy, or choose another "
+            "folder"
+        ) from error
+
+
+def read_group(folder: Path, mode: Any) -> zarr.Group:
+    """Open the Zarr group that holds the results of a sweep.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the sweep.
+    mode : {"r", "r+"}
+        For reading, or for writing too.
+
+    Returns
+    -------
+    zarr.Group
+        The group of its arrays.
+
+    Raises
+    ------
+    StoreError
+        If there is none, or it cannot be read.
+    """
+    if not (folder / RESULTS / MANIFEST).exists():
+        raise StoreError(f"{folder} holds no sweep")
+    with unreadable(folder):
+        return zarr.open_group(folder / RESULTS, mode=mode)
+
+
+def arrays_of(folder: Path, group: zarr.Group) -> dict[str, Any]:
+    """All arrays, by name; a folder without description is none, or none yet.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the sweep.
+    group : zarr.Group
+        The store in it.
+
+    Returns
+    -------
+    dict of str to zarr.Array
+        Axes, labels, variables and records.
+    """
+    names = sorted(path.parent.name for path in (folder / RESULTS).glob(f"*/{MANIFEST}"))
+    return {name: _array(group[name]) for name in names}
+
+
+def _array(node: Any) -> Any:
+    if not isinstance(node, zarr.Array):
+        raise TypeError(f"{node.path} is not an array")
+    return node
+
+
+def axes_of(manifest: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The labels of the grid that a manifest describes.
+
+    Parameters
+    ----------
+    manifest : mapping
+        What the store says of its sweep.
+
+    Returns
+    -------
+    dict of str to list
+        Values of each axis, and numbers of the repetitions last.
+    """
+    return dict(manifest["axes"]) | {REPETITION: list(range(manifest["repetitions"]))}
+
+
+def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any], *, complete: bool = True) -> Audit:
+    """Compare a store with its manifest and its checksums; nothing is written.
+
+    Parameters
+    ----------
+    folder : path
+        Where it is, for messages.
+    group : zarr.Group
+        The store.
+    failures : mapping
+        The failures on record; a cell that has failed and is not there is damaged.
+    complete : bool
+        Whether status, checksums and the labels of the axes have to be there. A sweep that goes on can make them anew:
+        records that are gone are then as if no cell had been written, and labels of the axes are not looked at.
+
+    Returns
+    -------
+    Audit
+        Places of cells that are damaged and of those that were left unfinished, and the labels of further dimensions.
+
+    Raises
+    ------
+    StoreError
+        If an array is not described as it was when it was written, so that none of its numbers can be trusted.
+    """
+    manifest: Any = group.attrs["sweep"]
+    axes = axes_of(manifest)
+    shape = tuple(len(values) for values in axes.values())
+    # status before checksums before values: the reverse of the order in which a running sweep writes them
+    (status, unread_status), (checksums, unread) = (
+        _record(_array(group[name]), shape) if complete or name in group else _no_record(shape) for name in RECORDS
+    )
+    arrays = arrays_of(folder, group)
+    if complete and (missing := sorted(axes.keys() - arrays.keys())):
+        raise LookupError(f"the labels of {', '.join(missing)} are gone")
+    done = bool((status == DONE).any())
+    for name in arrays if complete else arrays.keys() - axes.keys():
+        _require_described(folder, name, arrays, axes, done=done)
+    labels = {name: labels_in(each) for name, each in arrays.items() if is_labels(name, each) and name not in axes}
+    variables = {name: each for name, each in arrays.items() if name not in (*axes, *labels, *RECORDS)}
+    lost = (status == FAILED) & ~_on_record(failures, shape)
+    damaged = lost | unread_status | ~np.isin(status, (PENDING, DONE, FAILED)) | (unread & (status == DONE))
+    unfinished, who = unread & (status != DONE), identity(manifest)
+    for index, values in _cells(variables, shape, status == DONE):
+        if status[index] != DONE:
+            unfinished[index] = True
+        elif values is None or cell_checksum(cell_identity(who, index), values, labels) != int(checksums[index]):
+            damaged[index] = True
+    return Audit(_places(damaged), _places(unfinished & ~damaged), labels if done else {})
+
+
+def _places(mask: NDArray[np.bool_]) -> tuple[Index, ...]:
+    return tuple(tuple(map(int, index)) for index in np.argwhere(mask))
+
+
+def _no_record(shape: Index) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """As if no cell had been written: PENDING and NO_CHECKSUM are zero."""
+    return np.zeros(shape, dtype=np.uint64), np.zeros(shape, dtype=bool)
+
+
+def _record(array: Any, shape: Index) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Status or checksums, and which of them cannot be read."""
+    if array.shape != shape:
+        raise ValueError(f"{array.path} has shape {array.shape}; the grid has {shape}")
+    unread = np.zeros(shape, dtype=bool)
+    try:
+        return np.asarray(array[...]), unread
+    except UNREADABLE:
+        found = np.zeros(shape, dtype=array.dtype)
+    for index in np.ndindex(*shape):
+        try:
+            found[index] = array[index]
+        except UNREADABLE:
+            unread[index] = True
+    return found, unread
+
+
+def _on_record(failures: Mapping[str, Any], shape: Index) -> NDArray[np.bool_]:
+    there = np.zeros(shape, dtype=bool)
+    known = {str(list(index)): index for index in np.ndindex(*shape)} if failures else {}
+    for key in failures.keys() & known.keys():
+        there[known[key]] = True
+    return there
+
+
+def is_labels(name: str, array: Any) -> bool:
+    """Whether an array has the coordinates of a dimension.
+
+    Parameters
+    ----------
+    name : str
+        Name of the array.
+    array : zarr.Array
+        The array.
+
+    Returns
+    -------
+    bool
+        True if its only dimension has its own name.
+    """
+    return tuple(array.metadata.dimension_names or ()) == (name,)
+
+
+def labels_in(array: Any) -> list[Any]:
+    """The labels that an array holds.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Coordinates of a dimension.
+
+    Returns
+    -------
+    list
+        The labels, numbers or text.
+
+    Raises
+    ------
+    ValueError
+        If they cannot be decoded: a damaged length of text asks for more memory than there is.
+    """
+    try:
+        found: list[Any] = array[...].tolist()
+    except MemoryError as error:
+        raise ValueError(f"the labels in {array.path} cannot be decoded") from error
+    return found
+
+
+def _require_described(
+    folder: Path, name: str, arrays: dict[str, Any], axes: dict[str, list[Any]], *, done: bool
+) -> None:
+    """The dimensions, attributes and labels of an array are those with which it was written."""
+    array = arrays[name]
+    attributes = dict(array.attrs)
+    signature = attributes.pop(CHECKED_BY, None)
+    dims = tuple(array.metadata.dimension_names or ())
+    if name in axes:
+        right = is_labels(name, array) and labels_in(array) == axes[name] and not attributes
+    elif is_labels(name, array):
+        # labels without a cell that is done may be those of a process that was killed before it wrote them
+        right = not done or signature == description_checksum(name, str(labels_in(array)), dims, attributes)
+    else:
+        right = signature == description_checksum(name, array.dtype.str, dims, attributes)
+        lengths = {dim: len(values) for dim, values in axes.items()}
+        lengths |= {dim: arrays[dim].size for dim in dims if done and dim in arrays and dim not in axes}
+        right = (
+            right
+            and dims[: len(axes)] == tuple(axes)
+            and all(length > 0 for length in array.chunks)
+            and all(lengths[dim] == size for dim, size in zip(dims, array.shape, strict=True) if dim in lengths)
+        )
+    if not right:
+        raise StoreError(
+            f"{folder / RESULTS / name} is damaged: its dimensions, labels or attributes are not those that were "
+            "written. No result was changed; put it back from a copy, or choose another folder"
+        )
+
+
+Cell = dict[str, tuple[tuple[str, ...], NDArray[Any]]]
+
+
+def _cells(variables: dict[str, Any], shape: Index, done: NDArray[np.bool_]) -> Iterator[tuple[Index, Cell | None]]:
+    """The cells that are done or have numbers, block by block; None for what cannot be read."""
+    inner = {name: tuple(array.metadata.dimension_names[len(shape) :]) for name, array in variables.items()}
+    size = sum(prod(array.shape[len(shape) :]) for array in variables.values()) or 1
+    depth = next((k for k in range(len(shape)) if size * prod(shape[k:]) <= BLOCK), len(shape))
+    for prefix in product(*map(range, shape[:depth])):
+        block = _read(variables, prefix)
+        wanted = done[prefix] if block is None else done[prefix] | _filled(block, shape[depth:])
+        for rest in np.ndindex(*shape[depth:]):
+            if block is None:
+                values = _read(variables, (*prefix, *rest))
+                if values is not None and not (wanted[rest] or _filled(values, ())):
+                    continue
+            elif wanted[rest]:
+                values = {name: each[rest] for name, each in block.items()}
+            else:
+                continue
+            cell = None if values is None else {name: (inner[name], each) for name, each in values.items()}
+            yield (*prefix, *rest), cell
+
+
+def _filled(block: dict[str, NDArray[Any]], shape: Index) -> NDArray[np.bool_]:
+    """Which cells of a block have any number."""
+    found = np.zeros(shape, dtype=bool)
+    for array in block.values():
+        found |= (~np.isnan(array)).any(axis=tuple(range(len(shape), array.ndim)))
+    return found
+
+
+def _read(variables: dict[str, Any], place: Index) -> dict[str, NDArray[Any]] | None:
+    try:
+        return {name: np.asarray(array[place], dtype=float) for name, array in variables.items()}
+    except UNREADABLE:
+        return None

@@ -1,0 +1,1 @@
+"""Laws of softmax attention, one file each."""

@@ -1,0 +1,280 @@
+"""Attention at any temperature: squared singular values from a bulk to one-hot rows, for independent scores (ours).
+
+Rows of ``A = softmax(beta S)``, with independent standard normal scores S, are dense for small beta and have a few
+large entries for large beta. The law follows from cavity equations (:mod:`bulkedge.laws.engine.cavity`;
+docs/theory/sharp.md derives them) on a graph that is made once for each beta and number of tokens:
+
+- The largest scores of a row are order statistics of T normal numbers, drawn with their joint law. What is left of the
+  row, given the last of them, adds its mean to the normaliser and its variance to the row's noise.
+- Every large weight goes to a column. Columns are all alike and independent of the row, so that the weights that a
+  column gets are a Poisson process: sorted by size, weights go to the columns in the order of N such processes.
+- Weights b of the rest of a row are its mean there: ``A - b 1'`` differs from A by rank one, which no law sees.
+
+Uniform numbers behind this are points of a Sobol sequence, moved by a fixed shift, so that equal parameters give equal
+numbers, and so that N rows and columns represent all of them much better than N draws.
+
+>>> SharpHeadLaw(beta=1.0, tokens=2000).cdf([0.1, 1.0, 10.0]).round(2)
+array([0.16, 0.48, 1.  ])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import gammaincinv, log_ndtr, ndtri
+
+from bulkedge.laws.attention.log_table import LogTable
+from bulkedge.laws.distribution import Atoms, Distribution
+from bulkedge.laws.engine.cavity import Cavity, Graph, HalfCircle
+from bulkedge.laws.units import Unit
+from bulkedge.support.arrays import Mask, Real
+from bulkedge.support.domains import REAL, Integers, Interval, Parametric, parameter
+
+FEW, MANY = 512, 2048
+"""Rows of the graph where no entry is more than :data:`DENSE` of its row, and where some are: other points of the
+sequence change the distribution function by 0.0005 then, and by 0.004."""
+DENSE = 0.2
+"""Share of a row's variance, in the mean, that its largest entry has in a row that counts as dense."""
+EDGES = 8
+"""Edges of a row, in the mean; 16 change the distribution function by less than 0.001 where it is above 0.02."""
+LARGEST = 48
+"""Scores of a row that are drawn one by one."""
+LEAST_CROWDED = 1e-3
+"""Edges of a row are a tree while they are few: this share of the variance may be in their mean, or 3/T of it."""
+TOLERANCE = 2e-4
+"""To which the distribution function is solved at a point."""
+ANGLES = 12
+RISE, NARROW, TABLE = 0.04, 1e-3, 128
+"""The table has a point wherever the distribution function would rise by more between two, until they are so close in
+``log x``, and so many points at most."""
+SHARP = 8.0
+"""From this beta on the table has points on both sides of the first multiples of T, where steps grow."""
+LOWEST = 0.004
+"""The first point of the table has at most so much mass below, or is at ``SMALLEST`` times the mean."""
+SMALLEST = 1e-60
+
+
+class Rows(NamedTuple):
+    """N rows of softmax weights of T scores.
+
+    Attributes
+    ----------
+    weights : array of shape (N, m)
+        The largest weights of each row, in decreasing order.
+    first, second : arrays of shape (N,)
+        Sum of all other weights and the sum of their squares, in the mean over rows with the same largest scores.
+    """
+
+    weights: Real
+    first: Real
+    second: Real
+
+
+@dataclass(frozen=True)
+class SharpHeadLaw(Parametric, Distribution):
+    """Squared singular values of ``sqrt(T) (A - 1/T)``, A the softmax of independent scores with any spread beta.
+
+    For small beta it is the Marchenko-Pastur law of ratio one and mean ``exp(beta**2) - 1``; for large beta it tends to
+    T times the Poisson law of rate one. One value in T is zero, since rows sum to zero: that is an atom.
+
+    The distribution function is the same in every process. It is accurate to 0.001 where rows are dense and to about
+    0.005 where they are not, besides terms of order 1/T (up to 0.02 at 64 tokens); just below multiples of T, from
+    beta 8 on, it rises more steeply than the table resolves, and may be off by 0.02. Single draws of 1000 tokens are
+    0.003 (beta 0.5) to 0.02 (beta 10) away from it, as far as from each other.
+
+    It is no :class:`~bulkedge.laws.law.Law`: a table is solved for when it is first asked for, in one to six seconds,
+    and there is no density and no edge. Scores of keys and queries are not independent (docs/laws/sharp_head.md).
+    """
+
+    unit = Unit.SQUARED
+    matrix = "sqrt(T) (A - 1/T), A the softmax of independent scores"
+
+    beta: float = parameter(Interval(0.1, 50), "inverse temperature: standard deviation of the scores")
+    tokens: int = parameter(Integers(64, 10**6), "number of tokens T")
+
+    @property
+    def atoms(self) -> Atoms:
+        """The zero of the constant vector."""
+        return ((0.0, 1 / self.tokens),)
+
+    def mean(self) -> float:
+        """Mean of the squared singular values: ``T E sum_j A_ij**2 - 1`` for a row i."""
+        return self.tokens * float(_squares(_rows(self.beta, self.tokens, MANY, 0), self.tokens).mean())
+
+    def cdf(self, x: ArrayLike) -> Any:
+        """Mass at or below x, from the table; zero below zero.
+
+        Raises
+        ------
+        UnresolvedError
+            If the equations were not solved.
+        """
+        points = REAL.check("x", x)
+        mass = np.where(np.isnan(points), np.nan, np.where(points > 0, 1.0, 0.0))
+        inside = (points > 0) & np.isfinite(points)
+        if inside.any():
+            mass[inside] = self._table.cdf(np.log(points[inside]))
+        return np.where(points >= 0, 1 / self.tokens + (1 - 1 / self.tokens) * mass, mass)[()]
+
+    def ppf(self, q: ArrayLike) -> Any:
+        """Smallest x with ``cdf(x) >= q``, from the same table; nan outside [0, 1]."""
+        levels = REAL.check("q", q)
+        valid = (levels >= 0) & (levels <= 1)
+        result = np.full(levels.shape, np.nan)
+        above = np.clip((levels[valid] * self.tokens - 1) / (self.tokens - 1), 0.0, 1.0)
+        if above.size:
+            result[valid] = np.exp(self._table.log_quantile(above))
+        return result[()]
+
+    @property
+    def _table(self) -> LogTable:
+        return _tabulated(self)
+
+
+@lru_cache(maxsize=64)
+def _tabulated(law: SharpHeadLaw) -> LogTable:
+    """The table of a law, once in a process.
+
+    From the mean, points are taken upwards until all mass is below, and downwards, ever faster, until hardly any is;
+    then intervals are halved, those first over which the distribution function rises most.
+    """
+    graph = hot_graph(law.beta, law.tokens)
+    cavity, circle = Cavity(graph, TOLERANCE), HalfCircle.nodes(ANGLES)
+    mean = float(graph.squares.sum() / graph.size + graph.noise.mean())
+
+    def mass(log: float) -> float:
+        return min(max(cavity.mass(float(np.exp(log)), circle), 0.0), 1.0)
+
+    found = {np.log(mean): mass(np.log(mean))}
+    multiples = np.log(law.tokens * np.arange(1.0, 5.0)).tolist() if law.beta > SHARP else []
+    found |= {log + side: mass(log + side) for log in multiples for side in (-NARROW / 2, NARROW / 2)}
+    while found[max(found)] < 1 - 2 * TOLERANCE:
+        found[max(found) + 0.7] = mass(max(found) + 0.7)
+    step = 2.0
+    while found[min(found)] > LOWEST and min(found) > np.log(mean * SMALLEST):
+        found[min(found) - step] = mass(min(found) - step)
+        step *= 1.3
+    while len(found) < TABLE:
+        # next to an edge on the right the function bends most
+        rises = [
+            ((found[b] - found[a]) * (3.0 if found[b] > 0.95 else 1.0), a, b)
+            for a, b in pairwise(sorted(found))
+            if b - a > 1.01 * NARROW
+        ]
+        rise, low, high = max(rises)
+        if rise < RISE:
+            break
+        found[(low + high) / 2] = mass((low + high) / 2)
+    for log in multiples:
+        found |= _step(log, found[log - NARROW / 2], found[log + NARROW / 2], law)
+    logs = np.array(sorted(found))
+    masses = np.maximum.accumulate([found[log] for log in logs.tolist()])
+    masses[-1] = 1.0
+    return LogTable(logs, masses)
+
+
+def _step(log: float, below: float, above: float, law: SharpHeadLaw) -> dict[float, float]:
+    """The distribution function just below a multiple of T, where it rises faster than the table resolves.
+
+    The second score of a row is behind its first by an exponential number with mean 1/M, M about the largest score, so
+    that the weight of the others is below t with probability ``t**(M/beta)``: as is the distance to the multiple.
+    """
+    distances = NARROW / 2 * 10.0 ** -np.arange(1, 9)
+    left = (2 * distances / NARROW) ** float(-ndtri(1 / law.tokens) / law.beta)
+    return dict(zip((log - distances).tolist(), (above - (above - below) * left).tolist(), strict=True))
+
+
+def hot_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] = (FEW, MANY)) -> Graph:
+    """Rows of attention with independent scores, as a graph of strong entries and noise.
+
+    Parameters
+    ----------
+    beta : float
+        Standard deviation of the scores.
+    tokens : int
+        Number T of tokens.
+    stream : int
+        Which shift of the sequence to take: others tell how much depends on it.
+    sizes : tuple of two int
+        Number N of rows where they are dense, and where they are not; powers of two.
+
+    Returns
+    -------
+    Graph
+        N rows and N columns with the squares of ``sqrt(T) (A - b 1')``, b the mean of a row's small entries.
+    """
+    rows = _rows(beta, tokens, sizes[0], stream)
+    if np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > DENSE:
+        rows = _rows(beta, tokens, sizes[1], stream)
+    strong = _strong(rows, tokens)
+    first = rows.first + np.where(strong, 0.0, rows.weights).sum(axis=1)
+    second = rows.second + np.where(strong, 0.0, rows.weights**2).sum(axis=1)
+    counts = strong.sum(axis=1)
+    mean = first / (tokens - counts)
+    ends = np.repeat(np.arange(len(counts)), counts)
+    weights = rows.weights[strong]
+    squares = tokens * (weights - mean[ends]) ** 2
+    noise = tokens * np.maximum(second - first * mean, 0.0)
+    # the mean of the edges is of rank one too: what it adds to the row's variance is taken off the noise, if it can be
+    excess = np.bincount(ends, squares) + noise - tokens * _squares(rows, tokens)
+    return Graph(ends, _columns(weights, len(counts), stream), squares, np.maximum(noise - excess, noise / 2))
+
+
+def _rows(beta: float, tokens: int, size: int, stream: int) -> Rows:
+    """Weights of rows: order statistics of uniform numbers are sums of exponential ones over the sum of all."""
+    count = min(LARGEST, tokens // 2)
+    uniform = _spread(size, count + 1, 2 * stream)
+    sums = np.cumsum(-np.log(uniform[:, :-1]), axis=1)
+    scores = -ndtri(sums / (sums[:, -1:] + gammaincinv(tokens + 1 - count, uniform[:, -1:])))
+    last, left = scores[:, -1], np.log(tokens - count)
+    # sums of exp(k beta s) over normal numbers s below the last score; logarithms, since exp(beta**2) may overflow
+    one, two = (left + (k * beta) ** 2 / 2 + log_ndtr(last - k * beta) - log_ndtr(last) for k in (1, 2))
+    normaliser = np.logaddexp(np.logaddexp.reduce(beta * scores, axis=1), one)
+    weights = np.exp(beta * scores - normaliser[:, None])
+    return Rows(weights, np.exp(one - normaliser), np.exp(two - 2 * normaliser))
+
+
+def _squares(rows: Rows, tokens: int) -> Real:
+    """Sum of the squares of the entries of each row, less its mean."""
+    return np.sum(rows.weights**2, axis=1) + rows.second - 1 / tokens
+
+
+def _strong(rows: Rows, tokens: int) -> Mask:
+    """Which weights are edges: the largest of all rows together, and a few of each row whatever their size.
+
+    Their number falls until the mean of the edges, which is of rank one and should not count as noise, is a small
+    part of the rows' variance; where rows have one or two large entries it is that anyway.
+    """
+    variance = _squares(rows, tokens).mean()
+    ordered = np.sort(rows.weights.ravel())[::-1]
+    for edges in range(EDGES, 0, -1):
+        strong = rows.weights > ordered[edges * len(rows.weights)]
+        strong[:, : (edges + 1) // 2] = True
+        together = np.where(strong, rows.weights - 1 / tokens, 0.0).sum(axis=1)
+        if np.mean(together**2) / tokens < max(LEAST_CROWDED, 3 / tokens) * variance:
+            break
+    return strong
+
+
+def _columns(weights: Real, size: int, stream: int) -> Any:
+    """The column of each weight: the largest ones go where N Poisson processes have their first points, and so on."""
+    each = len(weights) / size
+    points = int(each + 6 * each**0.5 + 6)
+    times = np.cumsum(-np.log(_spread(size, points, 2 * stream + 1)), axis=1)
+    places = np.argsort(times.ravel(), kind="stable")[: len(weights)] // points
+    columns = np.empty(len(weights), dtype=np.intp)
+    columns[np.argsort(-weights, kind="stable")] = places
+    return columns
+
+
+def _spread(size: int, dims: int, stream: int) -> Real:
+    """Points that fill the unit cube evenly, of shape (size, dims): a Sobol sequence, moved by a fixed shift."""
+    from scipy.stats import qmc
+
+    shift = np.random.default_rng([1, stream]).random(dims)
+    return np.clip((qmc.Sobol(dims, scramble=False).random(size) + shift) % 1, 1e-12, 1 - 1e-12)

@@ -1,0 +1,243 @@
+"""Free products of Marchenko-Pastur laws: sample covariances of sample covariances.
+
+``s MP(c_1) * ... * MP(c_m)`` (free product) is the rational curve ``z = s (1 + psi) prod(1 + c_i psi)/psi`` with ``psi
+= z G(z) - 1`` (docs/theory/transforms.md, "Product laws"). On the upper side of the bulk the arguments of the factors
+add up to zero, and on each ray ``arg psi`` there is exactly one such point: the curve is a graph in polar coordinates,
+so its branch is never in doubt.
+
+>>> law = MarchenkoPastur(ratio=2.0)
+>>> law.atoms, float(law.cdf(0.1))
+(((0.0, 0.5),), 0.5)
+>>> round(FussCatalan(order=2).edge, 12)
+6.75
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from scipy.optimize import brentq
+
+from bulkedge.laws.engine.explicit.levy import Levy
+from bulkedge.laws.engine.measure.edges import Edge
+from bulkedge.laws.engine.subordination.fixed_point import BranchError
+from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.units import Unit
+from bulkedge.support.arrays import EPS, Complex, Real
+from bulkedge.support.domains import Each, Integers, Interval, Parametric, parameter
+
+RATIO = Interval(1e-6, 1e6)
+SCALE = Interval(1e-30, 1e30)
+
+
+@dataclass(frozen=True)
+class MarchenkoPastur(Parametric, Law):
+    """Marchenko-Pastur law: eigenvalues of ``scale Z'Z/V``, Z a V x d matrix of unit-variance entries, ``ratio = d/V``.
+
+    An atom of mass ``1 - 1/ratio`` sits at zero when ratio > 1. S-transform ``1/(scale (1 + ratio u))`` (*recovery*,
+    Theorem 1).
+    """
+
+    unit = Unit.EIGEN
+    matrix = "Z'Z/V, Z of V x d i.i.d. entries, d/V = ratio"
+
+    ratio: float = parameter(RATIO, "dimension over samples, d/V")
+    scale: float = parameter(SCALE, "mean of the law", 1.0)
+
+    @property
+    def _aspect(self) -> float:
+        # the rows are those of Z'
+        return self.ratio
+
+    @property
+    def atoms(self) -> tuple[tuple[float, float], ...]:
+        """The kernel of Z when d > V."""
+        return ((0.0, 1 - 1 / self.ratio),) if self.ratio > 1 else ()
+
+    @property
+    def _levy(self) -> Levy:
+        jump = self.ratio * self.scale
+        return Levy(self.scale, np.array([jump]), np.array([jump * self.scale]))
+
+    def _bulk(self) -> Bulk:
+        c, s = self.ratio, self.scale
+        left = Edge.hard(0.0) if c == 1 else self._edge(-1)
+        right = self._edge(1)
+        low, high = left.location, right.location
+
+        def density(x: Real) -> tuple[Real, Real]:
+            value = np.sqrt((x - low) * (high - x)) / (2 * np.pi * c * s * x)
+            return value, value * EPS * (low / (x - low) + high / (high - x) + 4)
+
+        return [(left, right)], density
+
+    def _edge(self, sign: int) -> Edge:
+        """The edge ``scale (1 +- sqrt(ratio))**2``, in exact arithmetic.
+
+        It is ``1 + c + r + c/r`` at ``r = +-sqrt(c)``, where that is stationary in r: the rounding of r enters squared.
+        Next to ratio one the edge is as small as such squares, so that r is improved by a step of Newton's method.
+        """
+        c, root = Fraction(self.ratio), sign * Fraction(float(np.sqrt(self.ratio)))
+        root = (root + c / root) / 2
+        return Edge.exactly_soft(Fraction(self.scale) * (1 + c + root + c / root))
+
+
+@dataclass(frozen=True)
+class ProductLaw(Parametric, Law):
+    """Free product ``scale * MP(c_1) * ... * MP(c_m)``.
+
+    Eigenvalues of ``scale W_1 ... W_m W_m' ... W_1'`` for independent matrices with ``W_i W_i'`` of law MP(c_i): the
+    bulk of pooled sequences (*recovery*, Theorem 1) and of a gap-free attention stack (*propagation*, Proposition 7).
+    Mean ``scale``, variance ``scale**2 sum(c_i)``, an atom of mass ``1 - 1/max(c_i)`` at zero when some ratio exceeds
+    one.
+    """
+
+    unit = Unit.EIGEN
+    matrix = "M M', M a product of Gaussian matrices"
+
+    ratios: tuple[float, ...] = parameter(Each(RATIO, most=30), "aspect ratios of the factors")
+    scale: float = parameter(SCALE, "mean of the law", 1.0)
+
+    @property
+    def atoms(self) -> tuple[tuple[float, float], ...]:
+        """The kernel of the narrowest factor."""
+        widest = max(self.ratios)
+        return ((0.0, 1 - 1 / widest),) if widest > 1 else ()
+
+    def _bulk(self) -> Bulk:
+        return _product_bulk(self.ratios, self.scale)
+
+
+@dataclass(frozen=True)
+class FussCatalan(Parametric, Law):
+    """Fuss-Catalan law of the given order: squared singular values of a product of that many square Gaussian matrices.
+
+    ``ProductLaw`` with all ratios one; moments ``binom((m+1)k, k)/(mk+1)`` (*propagation*, proof of Proposition 8).
+    """
+
+    unit = Unit.EIGEN
+    matrix = "M M', M a product of square Gaussian matrices"
+
+    order: int = parameter(Integers(1, 30), "number of factors")
+    scale: float = parameter(SCALE, "mean of the law", 1.0)
+
+    _aspect = 1.0
+
+    @property
+    def atoms(self) -> tuple[tuple[float, float], ...]:
+        """None."""
+        return ()
+
+    def _bulk(self) -> Bulk:
+        return _product_bulk((1.0,) * self.order, self.scale)
+
+
+def _product_bulk(ratios: tuple[float, ...], scale: float) -> Bulk:
+    curve = _Curve(ratios)
+
+    def density(x: Real) -> tuple[Real, Real]:
+        value, error = curve.density(x / scale)
+        return value / scale, error / scale
+
+    left, right = (edge.moved(edge.exact * Fraction(scale)) for edge in (curve.left, curve.right))
+    return [(left, right)], density
+
+
+class _Curve:
+    """``z(e) = prod(c_j) prod(e + gap_j)/(e - floor)`` with ``e = psi + floor``, ``floor = 1/max(c)``.
+
+    The zeros ``-1/c_j`` of z (with c_0 = 1 for the factor 1 + psi) are measured from the largest of them, so nothing
+    cancels near x = 0, where e goes to zero.
+    """
+
+    def __init__(self, ratios: tuple[float, ...]) -> None:
+        given = np.sort(np.array([1.0, *ratios]))[::-1]
+        # ratios equal to twelve digits are taken as equal: the law does not see the difference in its first ten
+        factors = np.where(given[0] - given < 1e-12 * given[0], given[0], given)
+        self.factors = factors
+        self.floor = 1 / factors[0]
+        self.gaps = (factors[0] - factors) / (factors[0] * factors)
+        self.zeros = int(np.sum(self.gaps == 0))
+        self.log_scale = float(np.sum(np.log(factors)))
+
+    def log_z(self, e: Complex) -> Complex:
+        """``log z``; the imaginary part is the sum of principal arguments, zero only on the right branch."""
+        return self.log_scale + np.log(e[:, None] + self.gaps).sum(axis=1) - np.log(e - self.floor)
+
+    def log_slope(self, e: Complex) -> Complex:
+        """``d log z/d log e``."""
+        return np.asarray((e[:, None] / (e[:, None] + self.gaps)).sum(axis=1) - e / (e - self.floor))
+
+    @cached_property
+    def right(self) -> Edge:
+        """Critical point with psi > 0: ``sum psi/(psi + 1/c_j) = 1``, whose left side increases."""
+        shares = 1 / self.factors
+
+        def balance(log_psi: float) -> float:
+            return float(np.sum(1 / (1 + shares * np.exp(-log_psi)))) - 1
+
+        low, high = np.log(shares.min() / len(shares)) - 1, np.log(shares.max()) + 1
+        return self._soft(float(np.exp(brentq(balance, low, high, xtol=1e-15))) + self.floor)
+
+    @cached_property
+    def left(self) -> Edge:
+        """Critical point between the two largest zeros of z; where these coincide, a hard edge at zero."""
+        if self.zeros > 1:
+            return Edge.hard(0.0, self.zeros)
+        gaps = self.gaps[1:]
+
+        def balance(log_y: float) -> float:
+            y = np.exp(log_y)
+            return float(y / (y + self.floor) + np.sum(y / (gaps - y))) - 1
+
+        high = np.log(gaps.min() * (1 - 1e-9))
+        return self._soft(-float(np.exp(brentq(balance, high - 40, high, xtol=1e-15))))
+
+    def _soft(self, e: float) -> Edge:
+        factors = [Fraction(c) for c in self.factors.tolist()]
+        psi = Fraction(e) - 1 / factors[0]
+        z = 1 / psi
+        for c in factors:
+            z *= 1 + c * psi
+        return Edge.exactly_soft(z)
+
+    @cached_property
+    def _table(self) -> tuple[Real, Complex]:
+        """Points of the curve, one on each of many rays of constant ``arg psi``: ``log x`` (increasing), ``log e``."""
+        geometric = np.geomspace(1e-12, 0.1, 34)[:-1]
+        angle = np.concatenate([np.pi - geometric, np.linspace(np.pi - 0.1, 0.1, 40), geometric[::-1]])
+        direction, shares = np.exp(1j * angle), 1 / self.factors
+        low = np.full(len(angle), np.log(shares.min()) - 60.0)
+        high = np.full(len(angle), np.log(shares.max()) + 60.0)
+        for _ in range(60):
+            middle = (low + high) / 2
+            above = np.angle(np.exp(middle)[:, None] * direction[:, None] + shares).sum(axis=1) > angle
+            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        e = np.exp(middle) * direction + self.floor
+        return self.log_z(e).real, np.log(e)
+
+    def density(self, x: Real) -> tuple[Real, Real]:
+        """Density and its rounding error at points of the bulk, by Newton on ``log z`` in ``log e``."""
+        target = np.log(x)
+        grid, logs = self._table
+        log_e = np.interp(target, grid, logs)
+        below = target < grid[0]
+        log_e[below] = logs[0] + (target[below] - grid[0]) / self.zeros
+        for _ in range(50):
+            e = np.exp(log_e)
+            slope = self.log_slope(e)
+            step = (target - self.log_z(e)) / slope
+            rounding = 4 * EPS * (1 + np.abs(target)) / np.abs(slope)
+            room = np.minimum(log_e.imag, np.pi - log_e.imag) / 2
+            step *= room / np.maximum(room, np.abs(step.imag))
+            log_e = log_e + step
+            if np.all(np.abs(step) <= np.maximum(1e-9 * log_e.imag, rounding)):
+                break
+        else:
+            raise BranchError("the product curve did not converge", x)
+        e = np.exp(log_e)
+        density = e.imag / (np.pi * x)
+        return density, 2 * rounding * np.abs(e) / (np.pi * x)

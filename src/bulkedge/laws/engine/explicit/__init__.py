@@ -1,0 +1,1 @@
+"""Laws whose inverse map is explicit."""

@@ -1,0 +1,385 @@
+"""Laws whose inverse map is explicit: ``z(u) = u + N(u)``, with ``-N`` a Pick function.
+
+This form covers every free sum with a freely infinitely divisible law (Semicircle, MarchenkoPastur, SumLaw) and every
+free product with a Marchenko-Pastur law; ``u`` is the subordination variable. It makes the analysis one-dimensional:
+
+* off the barriers (the support of the measure of N) the slope ``z'(u)`` is concave, so between two barriers it is
+  positive on at most one interval. The images of those intervals are exactly the complement of the support; their
+  ends are the edges;
+* at x inside the support, u is the fixed point of ``u -> x - N(u)``, a self-map of the upper half-plane.
+
+References: Biane (1997) for sums with a semicircle, Silverstein and Choi (1995) for products with Marchenko-Pastur.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+
+from bulkedge.laws.engine.explicit.cusps import expanded
+from bulkedge.laws.engine.measure.edge_coordinates import Base, Curves, LocalMap, beside_edges, curve_beside
+from bulkedge.laws.engine.measure.edges import Edge, Interval
+from bulkedge.laws.engine.measure.panels import Density
+from bulkedge.laws.engine.subordination.curve import Curve
+from bulkedge.support.arrays import EPS, Complex, Real
+
+CUSP = 1e-10
+"""Two intervals closer than this slope touch: the gap, of width ~ CUSP**1.5, is below double precision."""
+SNAP = 1e-12
+"""A critical point this close to a pole of the Cauchy transform, in units of the distance to a barrier, is the pole."""
+NECK = 1e-2
+"""Where the steepest slope between two barriers is negative, but not below minus this, there is no gap but a narrow
+minimum of the density. Panels are cut there, so that they resolve it as they resolve an edge."""
+
+LOW, FLAT, ITERATIONS = 1e-6, 0.05, 14
+"""Variables that are closer to the axis than the first, as a fraction of their size, are iterated so many times if each
+iteration makes their error smaller by the second: then it is smaller than rounding."""
+NEXT_TO_ZERO = -200.0
+"""Logarithm of the smallest fraction of the nearest barrier at which a law next to zero may end."""
+
+
+class Gap(NamedTuple):
+    """A stretch of u on which the map increases, and its steepest slope; a point where that is not positive."""
+
+    low: float
+    high: float
+    slope: float
+
+
+@dataclass(frozen=True)
+class PickMap:
+    """The inverse map ``z(u) = u + N(u)`` and how to read the Cauchy transform off it.
+
+    Attributes
+    ----------
+    evaluate : callable
+        ``evaluate(u)`` returns ``z(u)``, ``z'(u)`` and the size of the terms that add up to z: times the rounding
+        unit, the rounding error of z.
+    barriers : array of shape (k, 2)
+        Disjoint closed intervals (points: equal ends), increasing, outside which N is analytic and real.
+    weights : array of shape (k,)
+        Mass of the measure of N in each barrier that is a point; zero where unknown. Two heavy barriers that are close
+        to each other have no gap between them, and are skipped without looking; with zeros nothing is skipped.
+    cauchy : callable
+        ``cauchy(u, x)`` is the Cauchy transform of the law at ``x = z(u)``.
+    poles : array
+        Real u at which it is infinite.
+    exact : callable, optional
+        ``z`` in exact arithmetic, where N is a short rational function.
+    touching : Edge, optional
+        The edge that the law has at zero, where a barrier ends that the map reaches with positive slope.
+    local : callable, optional
+        ``local(u, snap)`` is the map about u if ``snap`` is None, else about the critical point next to u: a pole of
+        the Cauchy transform where one is within ``snap``. Given where N is a short rational function; what lies beside
+        an edge is then resolved however narrow it is.
+    linear : float
+        The slope ``z(u)/u`` at zero if ``evaluate`` has small relative error there; zero if there is none.
+    multiplicative : bool
+        The law has one sign and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
+        also a self-map, which keeps that accuracy down to x = 0.
+    """
+
+    evaluate: Callable[[Complex], tuple[Complex, Complex, Real]]
+    barriers: Real
+    weights: Real
+    cauchy: Callable[[Complex, Real], Complex]
+    poles: Real
+    exact: Callable[[Fraction], Fraction] | None = None
+    touching: Edge | None = None
+    local: Callable[[float, float | None], LocalMap] | None = None
+    linear: float = 0.0
+    multiplicative: bool = False
+
+    def slope(self, u: float) -> float:
+        """``z'(u)`` for real u off the barriers; ``-1e300`` on them.
+
+        Parameters
+        ----------
+        u : float
+            A point of the real axis.
+
+        Returns
+        -------
+        float
+            The slope; positive where u is the image of a point in a gap of the law.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = float(self.evaluate(np.array([u + 0j]))[1][0].real)
+        return slope if np.isfinite(slope) else -1e300
+
+    def value(self, u: float) -> float:
+        """``z(u)`` for real u off the barriers.
+
+        Parameters
+        ----------
+        u : float
+            A point of the real axis, off the barriers.
+
+        Returns
+        -------
+        float
+            ``z(u)``.
+        """
+        return float(self.evaluate(np.array([u + 0j]))[0][0].real)
+
+    def bulk(self) -> tuple[list[Interval], Density]:
+        """Edges first, then the density between them."""
+        gaps = self._gaps()
+        open_gaps = [gap for gap in gaps if gap.slope > -CUSP]
+        critical = [(left.high, right.low) for left, right in pairwise(open_gaps)]
+        ends = [(self._edge(left.high, left), self._edge(right.low, right)) for left, right in pairwise(open_gaps)]
+        necks = [self._neck(gap.low) for gap in gaps if gap.slope <= -CUSP]
+        intervals = [_cut(pair, necks) for pair in ends]
+        # half circles: exact for the semicircle law, a fair start for the others
+        turn = np.linspace(0, np.pi, 17)
+        x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in map(_span, ends)])
+        u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
+        solved = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]).density
+        along = np.ravel([_span(pair) for pair in ends]), np.ravel(critical)
+        density = self._along_the_axis(solved, lambda x: np.interp(x, *along))
+        parts = [(left.edge, right.edge) for pieces in intervals for left, right in pairwise(pieces)]
+        if self.local is None:
+            return parts, density
+        return parts, beside_edges(density, self._curves(intervals, critical))
+
+    def _along_the_axis(self, density: Density, guess: Callable[[Real], Real]) -> Density:
+        """The same density; where u is so close to the real axis that its height drowns in its rounding, by iteration.
+
+        That is so where a law is hardly changed by what is added to it, and for products close to zero, where u is
+        ``x/linear`` to leading order. There the iterations of ``x - N(u)`` and of ``x u/z(u)`` contract at once, and as
+        the real and the imaginary part of N and of ``z(u)/u`` are accurate each on its own, so is the height.
+        ``guess(x)`` takes the ends of intervals to their variables: these may be further from x than it is long.
+        """
+
+        def height_kept(x: Real) -> tuple[Real, Real]:
+            values, errors, rest = np.zeros(len(x)), np.zeros(len(x)), np.arange(len(x))
+            routes = [(self._added, guess)]
+            if self.linear > 0:
+                routes.append((self._scaled, lambda x: x / self.linear))
+            for step, start in routes:
+                with np.errstate(all="ignore"):
+                    u, rate = step(start(x[rest]) + 0j, x[rest])
+                    low = (np.abs(rate) < FLAT) & (u.imag > 0) & (u.imag < LOW * np.abs(u))
+                found, u = rest[low], u[low]
+                change = np.ones(len(found))
+                for _ in range(ITERATIONS):
+                    if np.all(change <= 4 * EPS):
+                        break
+                    before, (u, _) = u.imag, step(u, x[found])
+                    change = np.abs(u.imag / before - 1)
+                values[found] = -self.cauchy(u, x[found]).imag / np.pi
+                errors[found] = values[found] * (16 * EPS + change)
+                rest = rest[~low]
+            if len(rest):
+                values[rest], errors[rest] = density(x[rest])
+            return values, errors
+
+        return height_kept
+
+    def _added(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
+        """``x - N(u)``, and its slope in u."""
+        value, slope, _ = self.evaluate(u)
+        return u + (x - value), 1 - slope
+
+    def _scaled(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
+        """``x u/z(u)``, and its slope in u, at the fixed point."""
+        value, slope, _ = self.evaluate(u)
+        return x / (value / u), 1 - u * slope / value
+
+    def _curves(self, intervals: list[list[Base]], critical: list[tuple[float, float]]) -> Curves:
+        """A curve for each edge that has a base point and each side of it, in coordinates of that edge."""
+        curves: Curves = {}
+        turn = np.exp(-1j * np.linspace(0, np.pi, 17))
+        for pieces, (low, high) in zip(intervals, critical, strict=True):
+            for base in pieces:
+                if base.local is None:
+                    continue
+                # the same half circles, measured from the end of the interval that is closer
+                before, after = _apart(pieces[0].edge, base.edge), _apart(base.edge, pieces[-1].edge)
+                shape = (1 - turn if before <= after else -1 - turn) / 2
+                place = (before + after) * shape.real + (-before if before <= after else after)
+                start = (high - low) * shape + float(Fraction(low if before <= after else high) - base.local.point)
+                curve = curve_beside(base.local, base.shift, place, start)
+                curves |= {(base.edge.location, side): curve for side in _sides(base, pieces)}
+        return curves
+
+    def _expanded_at_cusps(self, gaps: list[Gap]) -> PickMap:
+        evaluate = self.evaluate
+        for gap in gaps:
+            if abs(gap.slope) < CUSP:
+                evaluate = expanded(evaluate, gap.low, self._to_barrier(gap.low))
+        return replace(self, evaluate=evaluate)
+
+    def _step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
+        """The self-map whose fixed point is the subordination variable."""
+        value, slope, terms = self.evaluate(u[0])
+        if self.multiplicative:
+            image = z * u[0] / value
+            jacobian = image * (1 / u[0] - slope / value)
+            shift = u[0] * ((z - value) / value)
+            return shift[None], jacobian[None, None], 4 * EPS * np.abs(image * terms / value)[None]
+        return (z - value)[None], (1 - slope)[None, None], 4 * EPS * (np.abs(z) + terms)[None]
+
+    def _edge(self, u: float, gap: Gap) -> Base:
+        """The edge at the critical point u, which ends the given gap."""
+        if self.touching is not None and u == 0 and np.any(self.barriers == u):
+            return Base(self.touching)
+        touch = gap.low == gap.high
+        if self.local is not None and not touch:
+            local = self.local(u, SNAP * self._to_barrier(u))
+            edge = Edge.soft(0.0) if local.pole else Edge.hard(0.0)
+            return Base(edge.moved(local.value), local)
+        u, at_pole = self._snapped(u, 1e-6 if touch else SNAP)
+        if touch:
+            return Base(Edge.cusp(self.value(u), -1 / 3 if at_pole else 1 / 3))
+        if at_pole:
+            return Base(Edge.hard(self.value(u)))
+        return Base(Edge.soft(self.value(u)) if self.exact is None else Edge.exactly_soft(self.exact(Fraction(u))))
+
+    def _to_barrier(self, u: float) -> float:
+        return float(np.abs(self.barriers - u).min())
+
+    def _snapped(self, u: float, slack: float) -> tuple[float, bool]:
+        """The pole of the Cauchy transform next to u, if rounding explains the difference; and whether there is one.
+
+        Critical points are found where z' changes sign, to rounding, or where it is largest, to the root of that only:
+        hence two values of ``slack``, which is relative to the distance to the nearest barrier. An edge at a pole is of
+        another kind (hard) than one beside it, so that the two must not be confused.
+        """
+        near = self.poles[np.abs(self.poles - u) <= slack * self._to_barrier(u)]
+        return (float(near[0]), True) if len(near) else (u, False)
+
+    def _neck(self, u: float) -> Base:
+        """The real point x of the bulk whose subordination variable has the real part u.
+
+        On the vertical line above u, ``Im z/Im u`` rises from z'(u) < 0 to 1; where it is zero, z is real: that is x.
+        """
+        u, _ = self._snapped(u, 1e-6)
+        scale, local = self._to_barrier(u), self.local(u, None) if self.local else None
+
+        def image(v: float) -> complex:
+            h: Complex = np.array([1j * scale * np.exp(v)])
+            return complex(self.evaluate(u + h)[0][0] if local is None else local.rise(h)[0][0])
+
+        above = image(_rise(lambda v: image(v).imag, -36.0, 80.0)).real
+        if local is None:
+            return Base(Edge.plain(above))
+        return Base(Edge.plain(0.0).moved(local.value + Fraction(above)), local, above)
+
+    def _gaps(self) -> list[Gap]:
+        """Intervals of u on which the map increases, left to right; the outermost reach to infinity."""
+        first, last = float(self.barriers[0, 0]), float(self.barriers[-1, 1])
+        reach = float(np.abs(self.barriers).max()) + float(np.sqrt(self.weights.max())) + float(np.finfo(float).tiny)
+        left = _rise(lambda v: self.slope(first - reach * np.exp(v)), -80.0, 80.0)
+        right = _rise(lambda v: self.slope(last + reach * np.exp(v)), -80.0, 80.0)
+        low = self._beside_zero(first - reach * np.exp(left) if left > -80 else first, first)
+        high = self._beside_zero(last + reach * np.exp(right) if right > -80 else last, last)
+        return [Gap(-np.inf, low, 1.0), *self._inner_gaps(), Gap(high, np.inf, 1.0)]
+
+    def _beside_zero(self, u: float, barrier: float) -> float:
+        """The same end of an outer gap, to its own rounding: it was found to that of its distance from the barrier.
+
+        A law of one sign with a map of small relative error may end as close to zero as the map is flat there.
+        """
+        if not self.multiplicative or not self.linear or not abs(u) < abs(barrier) / 2:
+            return u
+        # the map rises away from the barrier; at zero itself it does so if its slope there is positive
+        unit = float(np.copysign(barrier, barrier * self.linear))
+        ends = np.array([np.log(0.75), NEXT_TO_ZERO] if self.linear > 0 else [NEXT_TO_ZERO, np.log(0.75)])
+        falling, rising = (self.slope(unit * np.exp(end)) for end in ends)
+        if not falling < 0 < rising:
+            # the slope at zero is nothing but rounding
+            return u
+        return unit * float(np.exp(_rise(lambda v: self.slope(unit * np.exp(v)), *ends)))
+
+    def _inner_gaps(self) -> list[Gap]:
+        low, high = self.barriers[:-1, 1], self.barriers[1:, 0]
+        # slope <= 1 - w1/(u-low)**2 - w2/(high-u)**2, at most 1 - (w1**(1/3) + w2**(1/3))**3/(high-low)**2
+        pair = (np.cbrt(self.weights[:-1]) + np.cbrt(self.weights[1:])) ** 3
+        possible = pair < (high - low) ** 2 * (1 + NECK)
+        found = (self._gap_between(a, b) for a, b in zip(low[possible], high[possible], strict=True))
+        return [gap for gap in found if gap.slope > -NECK]
+
+    def _gap_between(self, low: float, high: float) -> Gap:
+        """The increasing stretch between two barriers; a point if the slope there is at most zero."""
+
+        def place(v: float) -> float:
+            width = (high - low) / (1 + np.exp(abs(v)))
+            return float(low + width if v < 0 else high - width)
+
+        def slope(v: float) -> float:
+            return self.slope(place(v))
+
+        top = minimize_scalar(lambda v: -slope(v), bounds=(-36, 36), method="bounded", options={"xatol": 1e-9}).x
+        steepest = slope(top)
+        if steepest < CUSP:
+            return Gap(place(top), place(top), steepest)
+        left, right = _rise(slope, -36.0, top), _rise(slope, 36.0, top)
+        # where the map reaches a barrier at zero with positive slope, the law ends at zero itself, and not beside it
+        touches = [self.touching is not None and end == 0 for end in (low, high)]
+        return Gap(
+            low if touches[0] and left == -36 else place(left),
+            high if touches[1] and right == 36 else place(right),
+            steepest,
+        )
+
+
+def _span(pair: tuple[Base, Base]) -> tuple[float, float]:
+    return pair[0].edge.location, pair[1].edge.location
+
+
+def _apart(left: Edge, right: Edge) -> float:
+    """Distance between two edges, beyond double precision of their locations."""
+    return (right.location - left.location) + (right.remainder - left.remainder)
+
+
+def _sides(base: Base, pieces: list[Base]) -> list[float]:
+    """The sides of an edge on which its interval lies: 1 to its right, -1 to its left."""
+    return [side for side, end in ((1.0, pieces[-1]), (-1.0, pieces[0])) if base is not end]
+
+
+def _cut(interval: tuple[Base, Base], necks: list[Base]) -> list[Base]:
+    """The ends of an interval with the minima in ``necks`` between, so that panels measure distances from there."""
+    left, right = interval
+    return [left, *(neck for neck in necks if left.edge.location < neck.edge.location < right.edge.location), right]
+
+
+def _rise(function: Callable[[float], float], negative: float, positive: float) -> float:
+    """Where a function turns positive on the way from ``negative`` to ``positive``; ``negative`` if already there."""
+    if function(negative) >= 0:
+        return negative
+    return float(brentq(function, negative, positive, xtol=1e-15, rtol=8 * EPS))
+
+
+def sorted_barriers(support: tuple[tuple[float, float], ...], points: Real, weights: Real) -> tuple[Real, Real]:
+    """Intervals and weighted points as disjoint barriers in increasing order, with their weights.
+
+    Parameters
+    ----------
+    support : tuple of pairs of float
+        Intervals.
+    points, weights : arrays of shape (k,)
+        Points, and the mass of the measure of N in each.
+
+    Returns
+    -------
+    barriers : array of shape (n, 2)
+        Left and right ends; points inside an interval are not listed on their own.
+    weights : array of shape (n,)
+        Their weights, zero for intervals.
+    """
+    intervals = np.array(support, dtype=float).reshape(-1, 2)
+    ends = np.concatenate([intervals, np.stack([points, points], axis=1)])
+    masses = np.concatenate([np.zeros(len(intervals)), weights])
+    order = np.lexsort((-ends[:, 1], ends[:, 0]))
+    ends, masses = ends[order], masses[order]
+    # a point inside an interval, or at its end, is no barrier of its own
+    reached = np.maximum.accumulate(ends[:, 1])
+    first = np.append(True, ends[1:, 0] > reached[:-1])
+    return ends[first], masses[first]

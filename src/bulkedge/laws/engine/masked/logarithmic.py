@@ -1,0 +1,324 @@
+"""Density of a masked problem by the logarithm of the value, on a few panels.
+
+With ``u = log x`` and f the mass per unit of u, f ranges over many decades and u over a hundred: the law of a
+triangular matrix has a fraction of about ``1/log(1/x)`` below x. The logarithm of f is smooth. It is sampled on panels
+of equal width in u down from the edge, and below them on one in ``1/(c - u)``. At the edge f is the square root of an
+analytic function, whose zero is the edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.polynomial import chebyshev
+from scipy.interpolate import CubicSpline
+from scipy.optimize import brentq
+
+from bulkedge.laws.engine.masked.causal_continuation import FINE, ROUGH, Solved, continued, newton, ray, turned
+from bulkedge.laws.engine.masked.riccati import Masked
+from bulkedge.laws.engine.measure.panels import nodes_and_transform
+from bulkedge.support.arrays import Complex, Mask, Real
+from bulkedge.support.errors import UnresolvedError
+
+SPACING = 0.8
+"""Between points of the first ray, in u; below the panels it grows by a quarter from point to point."""
+ANGLE = 1.0
+"""Argument of w on the first ray."""
+WIDTH, NARROWEST = 3.0, 0.75
+"""Widths of panels in u: they are halved until they resolve. On the narrowest, what is finer than HEIGHT is smooth."""
+HEIGHT = 0.2
+"""Height of samples above the axis. On it the solution varies sharply with the place; from this height the polynomials
+of panels are continued to the axis, at a loss of one digit on the widest."""
+DEGREE, DEEP_DEGREE = 16, 26
+"""Samples on a panel, and on the first one."""
+TAIL = 1e-3
+"""A panel has resolved when its last coefficients, continued to the axis, are below this, relative to the density."""
+BELOW = 9.0
+"""Panels begin so far below the logarithm of the variance of the last row, but for the first one."""
+DEPTHS = 80.0, 50.0, 30.0
+"""The first one, the deep one, begins so far below it; what makes the equations hard to solve is at small values."""
+BRACKET = 0.02
+"""An edge is bracketed to this in u before it is computed."""
+REAL = 0.01
+"""Where the number of values per unit of u is below this, the transform is real: beyond the edge."""
+EDGE_WIDTH, EDGE_DEGREE = 1.5, 14
+"""Width of the panel at the edge, and its samples, on the axis."""
+EDGE_POINTS = 6
+"""Points of the first ray that are carried to the axis, from the top: some panels' worth below the edge."""
+LEFT_OUT = 0.3
+"""Values per unit of u below which a law without a clear edge ends."""
+CIRCLE = 8
+"""Gauss points on the half-circle that counts the mass below the first panel."""
+MASS = 3e-3
+"""Difference of the total mass from one that is put right; more is refused."""
+
+
+@dataclass(frozen=True, eq=False)
+class LogDensity:
+    """Mass per unit of ``u = log x``.
+
+    Attributes
+    ----------
+    breaks : array of shape (panels + 1,)
+        Ends of the panels in u, increasing; the last is the edge, the first where the law begins to be represented.
+    coefficients : tuple of arrays
+        Chebyshev coefficients of ``log f`` on each panel, in ``1/(c - u)`` on the first and u on the others; on the
+        last, of ``log(f**2/(edge - u))``.
+    below : float
+        Mass below the first panel.
+    scale : float
+        Factor that makes the total mass one.
+    """
+
+    breaks: Real
+    coefficients: tuple[Real, ...]
+    below: float
+    scale: float = 1.0
+
+    def __call__(self, logs: Real) -> Real:
+        """The mass per unit of u.
+
+        Parameters
+        ----------
+        logs : array
+            Points u between the first and the last break.
+
+        Returns
+        -------
+        array
+            f, of the same shape.
+        """
+        result = np.zeros(logs.shape)
+        which = np.clip(np.searchsorted(self.breaks, logs, side="right") - 1, 0, len(self.coefficients) - 1)
+        for k, coefficients in enumerate(self.coefficients):
+            here = which == k
+            if here.any():
+                value = chebyshev.chebval(self._variable(k, logs[here]), coefficients)
+                if k == len(self.coefficients) - 1:
+                    value = (value + np.log(np.maximum(self.breaks[-1] - logs[here], 1e-300))) / 2
+                result[here] = np.exp(value)
+        return self.scale * result
+
+    def _variable(self, panel: int, logs: Real) -> Real:
+        low, high = self.breaks[panel], self.breaks[panel + 1]
+        if panel == 0:
+            return _deep(low, high, logs)
+        return (2 * logs - low - high) / (high - low)
+
+    def mass(self) -> float:
+        """Mass on the panels."""
+        nodes, weights = np.polynomial.legendre.leggauss(160)
+        total, (low, high) = 0.0, self.breaks[:2]
+        logs = _deep_inverse(low, high, nodes)
+        # du = 2 (c - u)**2/(difference of 1/(c - u) between the ends) dv
+        slope = (WIDTH + high - logs) ** 2 * (1 / WIDTH - 1 / (WIDTH + high - low)) / 2
+        total += float(weights @ (self(logs) * slope))
+        for low, high in pairwise(self.breaks[1:-1].tolist()):
+            total += float(weights @ self((low + high) / 2 + (high - low) / 2 * nodes)) * (high - low) / 2
+        low, high = self.breaks[-2:]
+        root = (nodes + 1) / 2
+        return total + float(weights @ (self(high - (high - low) * root**2) * root)) * (high - low)
+
+
+def _deep(low: float, high: float, logs: Any) -> Any:
+    """From u to [-1, 1] on the first panel: linear in ``1/(c - u)``, c a panel's width above its end."""
+    ends = 1 / (WIDTH + high - np.array([low, high]))
+    return (2 / (WIDTH + high - logs) - ends.sum()) / (ends[1] - ends[0])
+
+
+def _deep_inverse(low: float, high: float, variable: Real) -> Real:
+    ends = 1 / (WIDTH + high - np.array([low, high]))
+    return WIDTH + high - 2 / (ends.sum() + variable * (ends[1] - ends[0]))
+
+
+def density(problem: Masked) -> LogDensity:
+    """Solve a masked problem along the real axis.
+
+    Parameters
+    ----------
+    problem : Masked
+        The equations.
+
+    Returns
+    -------
+    LogDensity
+        Of total mass one with what lies below it.
+
+    Raises
+    ------
+    UnresolvedError
+        If the equations were not solved everywhere, or mass is missing.
+    """
+    for depth in DEPTHS[:-1]:
+        try:
+            return _density(problem, depth)
+        except UnresolvedError:
+            continue
+    return _density(problem, DEPTHS[-1])
+
+
+def _density(problem: Masked, depth: float) -> LogDensity:
+    """The density down to a given depth below the logarithm of the variance of the last row."""
+    middle = float(np.log(problem.pulls[-1].sum() * problem.tokens))
+    grid = _first_grid(problem, middle, depth)
+    oblique = ray(problem, grid, ANGLE)
+    near = turned(problem, oblique, np.array([0.5, HEIGHT]), ROUGH)[-1]
+    good = np.isfinite(near.state).all(axis=(0, 2))
+    start = CubicSpline(grid[good][::-1], near.state[:, good][:, ::-1], axis=1)
+    try:
+        edge, last = _edge(problem, oblique)
+    except UnresolvedError:
+        edge, last = _blunt_edge(problem, near.take(good), start)
+    count = max(2, int(np.ceil((edge - EDGE_WIDTH - middle + BELOW) / WIDTH)))
+    breaks = edge - EDGE_WIDTH - WIDTH * np.arange(count, -1, -1.0)
+    panels = {float(grid[-1]): (float(breaks[0]), _deep_panel(problem, start, float(grid[-1]), float(breaks[0])))}
+    pending = list(pairwise(breaks.tolist()))
+    while pending:
+        found = _sampled(problem, start, pending)
+        panels |= {low: (high, c) for (low, high), c in zip(pending, found, strict=True) if c is not None}
+        wide = [pair for pair, c in zip(pending, found, strict=True) if c is None]
+        pending = [part for low, high in wide for part in ((low, (low + high) / 2), ((low + high) / 2, high))]
+    lows = sorted(panels)
+    breaks = np.array([*lows, breaks[-1], edge])
+    below = _mass_within(problem, oblique.take(slice(-1, None)))
+    found_density = LogDensity(breaks, (*(panels[low][1] for low in lows), last), below)
+    mass = found_density.mass()
+    if not abs(mass + below - 1) < MASS:
+        raise UnresolvedError(f"the density of causal attention has mass {mass + below:.6f}: it is not resolved")
+    return replace(found_density, scale=(1 - below) / mass)
+
+
+def _deep_panel(problem: Masked, start: CubicSpline, low: float, high: float) -> Real:
+    """Coefficients of ``log f`` on the first panel."""
+    nodes, transform = nodes_and_transform(DEEP_DEGREE)
+    logs, height = _deep_inverse(low, high, nodes), HEIGHT
+    series = transform @ _solved(problem, start(logs), logs + 1j * height).moment
+    values = -chebyshev.chebval(_deep(low, high, logs - 1j * height), series).imag / np.pi
+    if not np.all(values > 0):
+        raise UnresolvedError("the density of causal attention is not resolved at its smallest values")
+    return np.asarray(transform @ np.log(values))
+
+
+def _sampled(problem: Masked, start: CubicSpline, panels: list[tuple[float, float]]) -> list[Real | None]:
+    """Coefficients of ``log f`` on each panel; None where it does not resolve the density and can be halved.
+
+    The transform is sampled above the axis, all panels at once, and its polynomial continued to the axis. On the
+    narrowest panels, if need be, f is taken from above the axis: a mean over about HEIGHT in u.
+    """
+    nodes, transform = nodes_and_transform(DEGREE)
+    logs = np.array([(low + high) / 2 + (high - low) / 2 * nodes for low, high in panels])
+    moments = _solved(problem, start(logs.ravel()), logs.ravel() + 1j * HEIGHT).moment.reshape(logs.shape)
+    result: list[Real | None] = []
+    for (low, high), moment in zip(panels, moments, strict=True):
+        shift, series = 2 * HEIGHT / (high - low), transform @ moment
+        values = -chebyshev.chebval(nodes - 1j * shift, series).imag / np.pi
+        tail = np.abs(series[-2:]).max() * np.exp(DEGREE * np.arcsinh(shift))
+        resolved = tail < TAIL * np.median(np.abs(values)) and np.all(values > 0)
+        if not resolved and high - low < 2 * NARROWEST:
+            values, resolved = -moment.imag / np.pi, True
+        result.append(transform @ np.log(values) if resolved else None)
+    return result
+
+
+def _first_grid(problem: Masked, middle: float, depth: float) -> Real:
+    """Decreasing u from beyond the spectrum to the deepest value."""
+    columns = np.einsum("pkg,pg->pk", problem.columns.squares, problem.columns.shares)
+    spread = problem.columns.squares.max() / columns.max()
+    top = float(np.log(4 * ((problem.pulls * columns).sum(axis=1) * problem.grid.places).max() * spread**0.5)) + 1
+    grid = np.arange(top, middle - BELOW, -SPACING).tolist()
+    step = SPACING
+    while grid[-1] > middle - depth:
+        step *= 1.25
+        grid.append(grid[-1] - step)
+    return np.array(grid)
+
+
+def _solved(problem: Masked, state: object, logs: Complex) -> Solved:
+    """Solutions at points; where a start was too far off, from the nearest point that was solved."""
+    found, done = newton(problem, np.asarray(state), logs)
+    done &= found.moment.imag < 0
+    while not done.all() and done.any():
+        solved, missing = np.flatnonzero(done), np.flatnonzero(~done)
+        gaps = np.abs(logs[missing, None] - logs[solved])
+        first, near = np.unravel_index(np.argmin(gaps), gaps.shape)
+        point, start = int(missing[first]), int(solved[near])
+        here = continued(problem, found.take(slice(start, start + 1)), complex(logs[point]), FINE)
+        found.state[:, point], found.cauchy[point], done[point] = here.state[:, 0], here.cauchy[0], True
+    if not np.all(found.moment.imag < 0):
+        raise UnresolvedError("the equations of causal attention were not solved near the axis")
+    return found
+
+
+def _edge(problem: Masked, oblique: Solved) -> tuple[float, Real]:
+    """The upper edge in u, and the coefficients of the last panel.
+
+    The square of f is analytic at the edge and vanishes there. Points between the last one inside and the first one
+    outside narrow the edge down; then the zero of the polynomial through samples inside is the edge.
+    """
+    axis = turned(problem, oblique.take(slice(None, EDGE_POINTS)), np.array([0.5, 0.2, 0.0]), ROUGH)[-1]
+    inside, high = _last_inside(problem, axis)
+    nodes, transform = nodes_and_transform(EDGE_DEGREE)
+    top = inside.logs[0].real
+    logs = top - EDGE_WIDTH / 2 + EDGE_WIDTH / 2 * nodes
+    keep = (axis.logs.real < top) & np.isfinite(axis.state).all(axis=(0, 2))
+    known = np.append(axis.logs[keep].real[::-1], top), np.append(axis.state[:, keep][:, ::-1], inside.state, axis=1)
+    sampled = _solved(problem, CubicSpline(*known, axis=1)(logs), logs + 0j)
+    squares = chebyshev.Chebyshev(transform @ (sampled.moment.imag / np.pi) ** 2)
+    limit = 1 + 4 * (high - top) / EDGE_WIDTH
+    if not squares(1.0) > 0 > squares(limit):
+        raise UnresolvedError("the edge of causal attention was not found")
+    root = float(brentq(squares, 1.0, limit, xtol=1e-14))
+    edge = top - EDGE_WIDTH / 2 + EDGE_WIDTH / 2 * root
+    # on the panel that ends at the edge
+    variable = root - 1 + nodes
+    ratio = squares(variable) / (EDGE_WIDTH / 2 * (root - variable))
+    if not np.all(ratio > 0):
+        raise UnresolvedError("the edge of causal attention was not found")
+    return edge, np.asarray(transform @ np.log(ratio))
+
+
+def _blunt_edge(problem: Masked, near: Solved, start: CubicSpline) -> tuple[float, Real]:
+    """An end of the law where the density has no single edge, because sizes of rows or columns differ too much.
+
+    It is put where less than LEFT_OUT of a value per unit of u is left, and f on the last panel is that of samples
+    close above the axis, a mean over a quarter of HEIGHT in u.
+    """
+    numbers = -near.moment.imag / np.pi * problem.tokens
+    edge = float(near.logs[np.argmax(numbers > LEFT_OUT)].real)
+    nodes, transform = nodes_and_transform(EDGE_DEGREE)
+    logs = edge - EDGE_WIDTH / 2 + EDGE_WIDTH / 2 * nodes
+    values = -_solved(problem, start(logs), logs + 1j * HEIGHT / 4).moment.imag / np.pi
+    return edge, np.asarray(transform @ np.log(values**2 / (edge - logs)))
+
+
+def _last_inside(problem: Masked, axis: Solved) -> tuple[Solved, float]:
+    """The last point inside that is found, and one outside that is close to it."""
+    least = REAL / problem.tokens
+
+    def within(solved: Solved) -> Mask:
+        return np.asarray(-solved.moment.imag / np.pi > least)
+
+    (inside,) = np.nonzero(within(axis))
+    here, high = axis.take(inside[:1]), float(axis.logs[inside[0] - 1].real)
+    while high - here.logs[0].real > BRACKET:
+        low = here.logs[0].real
+        logs = low + (high - low) * np.arange(1, 7) / 7
+        found, done = newton(problem, np.repeat(here.state, 6, axis=1), logs + 0j)
+        bulk = done & within(found)
+        index = 6 if bulk.all() else int(np.argmin(bulk))
+        high = high if index == 6 else float(logs[index])
+        if index:
+            here = found.take(slice(index - 1, index))
+    return here, high
+
+
+def _mass_within(problem: Masked, point: Solved) -> float:
+    """Mass inside a circle: the mean of ``Re w G(w)`` over its upper half, from one point on it."""
+    nodes, weights = np.polynomial.legendre.leggauss(CIRCLE)
+    angles = np.pi * (nodes + 1) / 2
+    up, down = angles > ANGLE, angles <= ANGLE
+    found = [*turned(problem, point, angles[down][::-1])[::-1], *turned(problem, point, angles[up])]
+    return float(weights / 2 @ np.concatenate([each.moment for each in found]).real)

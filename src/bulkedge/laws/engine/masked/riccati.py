@@ -1,0 +1,318 @@
+"""Masked sums of low-rank terms: two Riccati equations, one from each end, as a boundary value problem.
+
+Row i of a T x T matrix sees the columns j <= i. Term k joins them through ``N_k`` channels with variance
+``omega_k(i)``; rows and columns fall into groups by their sizes a and b. With the diagonals ``z g`` and ``z h`` of the
+resolvent at ``w = z**2``, which makes g, h, p and r Stieltjes transforms in w, and ``D = 1 - w p r/N``,
+
+    p_k' =  E[b_k**2 h] + w omega_k E[a_k**2 g] p_k**2/N_k,        p = 0 on the left,
+    r_k' = -omega_k E[a_k**2 g] - w E[b_k**2 h] r_k**2/N_k,        r = 0 on the right,
+    1/g  =  w (1 - sum_k omega_k a_k**2 p_k/D_k),         1/h = w (1 - sum_k b_k**2 r_k/D_k)
+
+(docs/theory/causal.md, "Heads of low rank behind a mask"). The last line closes the first two in every place by itself,
+so the unknowns are p and r alone, in a two-point boundary value problem. They range over hundreds of orders of
+magnitude, but their logarithms are smooth in ``log i``: the problem is posed for ``log p`` and ``log(1 - r)``, neither
+of which vanishes in the upper half-plane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from bulkedge.laws.engine.masked.two_point import Linear, lobatto, lobatto_middle
+from bulkedge.support.arrays import Complex, Real
+
+BLOCK = 2**17
+"""Entries of the matrices of intervals that are made at once: two megabytes."""
+LAYER = 0.01
+"""Width of the layer at the last rows, as a fraction of all, in which nodes are dense: small values live there."""
+
+
+class Mesh(NamedTuple):
+    """Places between 1 and T: m intervals in ``log i``, with the middle of each.
+
+    Attributes
+    ----------
+    places : array of shape (2 m + 1,)
+        Ends and middles of intervals, in increasing order; real numbers.
+    steps : array of shape (m,)
+        Lengths of the intervals in ``log i``.
+    weights : array of shape (2 m + 1,)
+        Simpson's weights for the mean over the tokens 1 to T.
+    """
+
+    places: Real
+    steps: Real
+    weights: Real
+
+
+def mesh(tokens: int, intervals: int) -> Mesh:
+    """Nodes that are even in ``log i - 3/2 log(1 + LAYER - i/T)``: dense at both ends.
+
+    Parameters
+    ----------
+    tokens : int
+        Number of tokens T.
+    intervals : int
+        Number of intervals m.
+
+    Returns
+    -------
+    Mesh
+        Of 2 m + 1 places.
+    """
+    near_the_end = np.log1p(-np.geomspace(0.9, 1e-5, 3000))
+    fine = np.unique(np.concatenate([np.linspace(-np.log(tokens), near_the_end[0], 2000), near_the_end, [0.0]]))
+    spacing = fine - 1.5 * np.log(1 + LAYER - np.exp(fine))
+    ends = np.interp(np.linspace(spacing[0], spacing[-1], intervals + 1), spacing, fine) + np.log(tokens)
+    ends[[0, -1]] = 0.0, np.log(tokens)
+    steps = np.diff(ends)
+    logs = np.empty(2 * intervals + 1)
+    logs[::2], logs[1::2] = ends, (ends[1:] + ends[:-1]) / 2
+    places, weights = np.exp(logs), np.zeros(len(logs))
+    for offset, share in ((0, 1), (1, 4), (2, 1)):
+        weights[offset : offset + 2 * intervals - 1 : 2] += share * steps / 6
+    weights *= places
+    # the first token lies before the first place, and all must count exactly
+    weights *= (tokens - 1) / weights.sum()
+    weights[0] += 1
+    return Mesh(places, steps, weights / tokens)
+
+
+class Side(NamedTuple):
+    """Groups of rows, or of columns, by their size.
+
+    Attributes
+    ----------
+    shares : array of shape (places, groups)
+        How many of the rows (columns) of a place are in each group.
+    squares : array of shape (places, terms, groups)
+        Squared sizes in each term.
+    """
+
+    shares: Real
+    squares: Real
+
+    def at(self, which: slice) -> Side:
+        """The same at some of the places.
+
+        Parameters
+        ----------
+        which : slice
+            Of the places.
+
+        Returns
+        -------
+        Side
+            Of these places.
+        """
+        return Side(self.shares[which], self.squares[which])
+
+
+class Local(NamedTuple):
+    """The equations at n places and s points w, for k terms.
+
+    Attributes
+    ----------
+    flow : array of shape (n, s, 2 k)
+        Derivatives by ``log i`` of the unknowns, ``log p`` and ``log(1 - r)``.
+    slope : array of shape (n, s, 2 k, 2 k)
+        Their derivatives by the unknowns.
+    mean : array of shape (n, s)
+        Mean of h over the columns of a place.
+    first, last : pairs of arrays of shape (s, k) and (s, k, 2 k)
+        ``E[b_k**2 h]`` at the first of the places, and ``omega_k E[a_k**2 g]`` at the last, with their derivatives by
+        the unknowns.
+    """
+
+    flow: Complex
+    slope: Complex
+    mean: Complex
+    first: tuple[Complex, Complex]
+    last: tuple[Complex, Complex]
+
+
+@dataclass(frozen=True, eq=False)
+class Masked:
+    """The boundary value problem of the module.
+
+    Attributes
+    ----------
+    grid : Mesh
+        The places.
+    tokens : int
+        Number of tokens T.
+    pulls : array of shape (places, terms)
+        ``omega_k`` at each place.
+    inverse_ranks : array of shape (terms,)
+        ``1/N_k``; zero for noise.
+    rows, columns : Side
+        Their sizes.
+    """
+
+    grid: Mesh
+    tokens: int
+    pulls: Real
+    inverse_ranks: Real
+    rows: Side
+    columns: Side
+
+    @property
+    def terms(self) -> int:
+        """Number of terms k: there are as many unknowns on each side."""
+        return len(self.inverse_ranks)
+
+    def far(self, w: Complex) -> Complex:
+        """The unknowns at points so large that rows and columns do not see each other: ``p = i/w``, and r is zero.
+
+        Parameters
+        ----------
+        w : complex array of shape (s,)
+            The points, of argument between 0 and pi.
+
+        Returns
+        -------
+        complex array of shape (m + 1, s, 2 k)
+            The unknowns at the ends of the intervals.
+        """
+        places = self.grid.places[::2]
+        state = np.zeros((len(places), len(w), 2 * self.terms), dtype=complex)
+        state[..., : self.terms] = (np.log(places)[:, None] - np.log(np.abs(w)) - 1j * np.angle(w))[..., None]
+        return state
+
+    def linearised(self, state: Complex, w: Complex) -> tuple[Linear, Complex]:
+        """The discretised equations, linear about a state.
+
+        Parameters
+        ----------
+        state : complex array of shape (m + 1, s, 2 k)
+            The unknowns at the ends of the intervals.
+        w : complex array of shape (s,)
+            The points.
+
+        Returns
+        -------
+        linear : Linear
+            The equations of Newton's step.
+        cauchy : complex array of shape (s,)
+            The Cauchy transform of the state: the mean of h over all columns.
+        """
+        count, width = len(self.grid.steps), 2 * self.terms
+        misses = np.empty((count, len(w), width), dtype=complex)
+        before, after = (np.empty((*misses.shape, width), dtype=complex) for _ in range(2))
+        cauchy, blocks = np.zeros(len(w), dtype=complex), []
+        # intervals go in blocks whose matrices stay in the processor's cache
+        size = max(1, BLOCK // (len(w) * width**2))
+        for start in range(0, count, size):
+            part = slice(start, min(start + size, count))
+            here, misses[part], mean = self._block(state, w, part, (before[part], after[part]))
+            cauchy += mean
+            blocks.append(here)
+        k, eye = self.terms, np.eye(width)
+        # one column lies before the first place, and half a row behind the last
+        source, response = blocks[0].first
+        ratio = source * np.exp(-state[0, :, :k])
+        first = 1 - ratio, ratio[..., None] * eye[:k] - response * np.exp(-state[0, :, :k, None])
+        source, response = blocks[-1].last
+        kept = np.exp(-state[-1, :, k:])
+        ratio = (1 - source / 2) * kept
+        last = 1 - ratio, ratio[..., None] * eye[k:] + response / 2 * kept[..., None]
+        return Linear(misses, before, after, first, last), cauchy
+
+    def _block(
+        self, state: Complex, w: Complex, part: slice, into: tuple[Complex, Complex]
+    ) -> tuple[Local, Complex, Complex]:
+        """Some of the intervals: what holds at their ends, by how much they miss, their part of the Cauchy transform.
+
+        Their derivatives are written into two arrays. The stop of an interval counts with the next one, but for the
+        last.
+        """
+        start, stop, weights = part.start, part.stop, self.grid.weights
+        within, steps = state[start : stop + 1], self.grid.steps[part]
+        here = self._local(within, w, slice(2 * start, 2 * stop + 1, 2))
+        middle = self._local(lobatto_middle(within, here.flow, steps), w, slice(2 * start + 1, 2 * stop, 2))
+        own = weights[2 * start : 2 * stop + 1 : 2].copy()
+        own[-1] *= stop == len(self.grid.steps)
+        mean = np.tensordot(own, here.mean, 1) + np.tensordot(weights[2 * start + 1 : 2 * stop : 2], middle.mean, 1)
+        misses = lobatto(within, (here.flow, here.slope), (middle.flow, middle.slope), steps, into)
+        # matrices of the whole block are not kept
+        return here._replace(slope=here.slope[:0].copy()), misses, mean
+
+    def _local(self, state: Complex, w: Complex, which: slice) -> Local:
+        """The equations at some of the places; see the module for the letters.
+
+        Points are the last axis inside, because terms are few and loops over a last axis of few entries are slow.
+        """
+        places, omega, k = self.grid.places[which, None, None], self.pulls[which, :, None], self.terms
+        unknown = np.exp(np.ascontiguousarray(state.swapaxes(1, 2)))
+        p, kept = unknown[:, :k], unknown[:, k:]
+        r, coupling = 1 - kept, self.inverse_ranks[:, None] * w
+        # feedback within a term: p/D and r/D, and their derivatives by both unknowns
+        dressed = 1 / (1 - coupling * p * r)
+        square = dressed**2
+        by_p, by_r = p * square, -kept * square
+        gain, back = coupling * p**2, coupling * r**2
+        mean, h, h_out = _side(self.columns.at(which), self._pairs[1][which], r * dressed, w)
+        _, g, g_out = _side(self.rows.at(which), self._pairs[0][which], omega * p * dressed, w)
+        g, g_out = omega * g, (omega[:, :, None] * omega[:, None]) * g_out
+        up, down = places / p, places / kept
+        flow = np.concatenate([up * (h + gain * g), down * (g + back * h)], axis=1)
+        # h changes by h_out (back by_p, by_r), g by g_out (by_p, gain by_r), for changes of log p and of log(1 - r)
+        slope = np.empty((len(flow), 2 * k, 2 * k, len(w)), dtype=complex)
+        through = gain[:, :, None] * g_out
+        slope[:, :k, :k] = (h_out * back[:, None] + through) * (up[:, :, None] * by_p[:, None])
+        slope[:, :k, k:] = (h_out + through * gain[:, None]) * (up[:, :, None] * by_r[:, None])
+        through = back[:, :, None] * h_out
+        slope[:, k:, :k] = (g_out + through * back[:, None]) * (down[:, :, None] * by_p[:, None])
+        slope[:, k:, k:] = (g_out * gain[:, None] + through) * (down[:, :, None] * by_r[:, None])
+        # p and 1 - r in the equations themselves: those of log p are h/p + gain g/p
+        terms = np.arange(k)
+        slope[:, terms, terms] += up * (gain * g - h)
+        slope[:, terms + k, terms + k] -= down * (g + back * h) + 2 * places * coupling * h * r
+        first = np.concatenate([h_out[0] * (back * by_p)[0], h_out[0] * by_r[0]], axis=1)
+        last = np.concatenate([g_out[-1] * by_p[-1], g_out[-1] * (gain * by_r)[-1]], axis=1)
+        return Local(
+            np.ascontiguousarray(flow.swapaxes(1, 2)),
+            np.ascontiguousarray(slope.transpose(0, 3, 1, 2)),
+            mean,
+            (h[0].T, first.transpose(2, 0, 1)),
+            (g[-1].T, last.transpose(2, 0, 1)),
+        )
+
+    @cached_property
+    def _pairs(self) -> tuple[Real, Real]:
+        """Products of the squared sizes in two terms, for rows and columns: each of shape (places, k * k, groups)."""
+        rows, columns = (
+            (side.squares[:, :, None] * side.squares[:, None]).reshape(len(side.squares), -1, side.squares.shape[-1])
+            for side in (self.rows, self.columns)
+        )
+        return rows, columns
+
+
+def _side(side: Side, pairs: Real, seen: Complex, w: Complex) -> tuple[Complex, Complex, Complex]:
+    """The diagonal of the resolvent on one side, from what it sees of the other; n places, k terms, s points.
+
+    ``pairs`` are products of squared sizes (n, k * k, groups), ``seen`` has the shape (n, k, s).
+
+    Returns
+    -------
+    mean : array of shape (n, s)
+        Mean of ``g = 1/(w (1 - sum_k a_k**2 seen_k))`` over the groups.
+    sources : array of shape (n, k, s)
+        ``E[a_k**2 g]``.
+    responses : array of shape (n, k, k, s)
+        Their derivatives by what is seen, ``E[a_k**2 a_j**2 w g**2]``.
+    """
+    n, k, _ = side.squares.shape
+    g = 1 / (w * (1 - _product(side.squares.swapaxes(1, 2), seen)))
+    shares = g * side.shares[:, :, None]
+    responses = _product(pairs, w * g * shares).reshape(n, k, k, -1)
+    return shares.sum(axis=1), _product(side.squares, shares), responses
+
+
+def _product(matrices: Real, columns: Complex) -> Complex:
+    """Products of real matrices ``(n, i, j)`` with complex ones ``(n, j, s)``, as products of real matrices."""
+    return np.asarray((matrices @ np.ascontiguousarray(columns).view(float)).view(complex))

@@ -1,0 +1,334 @@
+"""Cauchy integrals of polynomials on panels, exact however close the point is to the panel.
+
+The mass of a panel at ``x = location + direction * length * s**order`` is ``scale * g(s) * s**weight ds``. With ``Z =
+direction (z - location)/length`` its Cauchy integral is ``(direction * scale/length) J(Z)``, ``J = int g(s)
+s**weight/(Z - s**order) ds``. Partial fractions over the roots of ``s**order = Z`` reduce J to integrals of a
+polynomial p over ``t - s``. Away from the panel Gauss's rule gives those. Close to it they are ``p(t) log((t + 1)/(t -
+1)) - q(t)`` with ``q(t) = int (p(t) - p(s))/(t - s) ds``, a polynomial too, whose series is known once and for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.polynomial import chebyshev, legendre
+
+from bulkedge.laws.engine.measure.panels import DEGREE, Panels
+from bulkedge.support.arrays import Complex, Index, Real
+
+GAUSS = 32
+"""Gauss nodes on a panel."""
+NEAR = 2.3
+"""Bernstein radius inside which the Gauss nodes no longer give the integral to 1e-16: ``2.3**-(2 * 32 - 20)``."""
+TINY = 1e-150
+"""Stands for a distance of zero."""
+GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(GAUSS)
+
+
+@dataclass(frozen=True)
+class NearField:
+    """Cauchy integrals of panels at points close to them; what no point changes is computed once (:meth:`of`).
+
+    Every attribute has one entry, or one row, for each panel.
+
+    Attributes
+    ----------
+    panels : Panels
+        p of them.
+    ends : array of shape (p,)
+        Points of the line at which they stop.
+    centre, reach : arrays of shape (p,)
+        Discs of the plane outside of which Gauss's rule is good for the panel.
+    low : array of shape (p,)
+        Where the stretch of s that is integrated over begins: at the start of the panel, or at ``-stop`` where g is
+        even about its edge, so that the roots +-s together make one integral. It ends at ``stop``.
+    roots : array of shape (p,)
+        Number of roots of ``s**order = Z`` to sum over.
+    series : array of shape (p, 4, DEGREE)
+        Chebyshev coefficients of p, p', q and q' on that stretch (:func:`_matrices`).
+    gauss : array of shape (p, GAUSS)
+        The values of g at Gauss nodes of the stretch, times the weights.
+    weight, lowered : arrays of shape (p,)
+        Remainder and quotient of the panel's weight by its order.
+    totals : array of shape (p, most lowered)
+        ``int g(s) s**(weight + k order) ds``.
+    """
+
+    panels: Panels
+    ends: Real
+    centre: Real
+    reach: Real
+    low: Real
+    roots: Index
+    series: Real
+    gauss: Real
+    weight: Index
+    lowered: Index
+    totals: Real
+
+    @classmethod
+    def of(cls, panels: Panels) -> NearField:
+        """Prepare the panels.
+
+        Parameters
+        ----------
+        panels : Panels
+            Any number of them.
+
+        Returns
+        -------
+        NearField
+            For the same panels, in the same order.
+        """
+        lowered, weight = np.divmod(panels.weight, panels.order)
+        s = panels.sites(GAUSS_NODES)
+        mass = panels.g(s) * GAUSS_WEIGHTS * ((panels.stop - panels.start) / 2)[:, None]
+        steps = range(int(lowered.max(initial=0)))
+        totals = [(mass * s ** (weight + step * panels.order)[:, None]).sum(axis=1) for step in steps]
+        even = panels.symmetric
+        variable = np.where(even[:, None], 2 * GAUSS_NODES**2 - 1, GAUSS_NODES)
+        g = np.asarray(chebyshev.chebval(variable, panels.coefficients.T[:, :, None], tensor=False))
+        plain, folded = (np.einsum("pk,fkj->pfj", panels.coefficients, each) for each in _matrices())
+        centre, reach = _discs(panels)
+        return cls(
+            panels=panels,
+            ends=panels.ends()[1],
+            centre=centre,
+            reach=reach,
+            low=np.where(even, -panels.stop, panels.start),
+            roots=np.where(even, 1, panels.order),
+            series=np.where(even[:, None, None], folded, plain),
+            gauss=g * GAUSS_WEIGHTS,
+            weight=weight,
+            lowered=lowered,
+            totals=np.stack(totals, axis=1) if totals else np.zeros((len(panels), 0)),
+        )
+
+    def pairs(self, z: Complex) -> tuple[Index, Index]:
+        """Which points of the closed upper half-plane are too close to which panels for quadrature.
+
+        Gauss's rule converges like the Bernstein radius of the point, in the panel's own variable, to a power.
+
+        Parameters
+        ----------
+        z : complex array of shape (n,)
+            Points with imaginary part zero or more.
+
+        Returns
+        -------
+        point, panel : int arrays of shape (k,)
+            The pairs for which :meth:`at` is needed.
+        """
+        apart = z.real[:, None] - self.centre
+        point, panel = np.nonzero(apart * apart + (z.imag * z.imag)[:, None] <= self.reach**2)
+        panels = self.panels
+        start, stop = panels.start[panel], panels.stop[panel]
+        root = _rooted(self._to_edge(panel, z[point]), panels.order[panel])
+        even = panels.even[panel] & (start == 0)
+        close = _bernstein(np.where(even, root / stop, (2 * root - start - stop) / (stop - start))) < NEAR
+        return point[close], panel[close]
+
+    def at(self, panel: Index, z: Complex) -> tuple[Complex, Complex]:
+        """Cauchy integrals of panels, each at a point of its own, and their derivatives.
+
+        Parameters
+        ----------
+        panel : int array of shape (k,)
+            Numbers of panels.
+        z : complex array of shape (k,)
+            Points of the closed upper half-plane.
+
+        Returns
+        -------
+        value : complex array of shape (k,)
+            ``int dmu(t)/(z - t)`` over the panel; on it, the limit from above.
+        slope : complex array of shape (k,)
+            Its derivative in z.
+        """
+        panels = self.panels
+        direction, length = panels.direction[panel], panels.length[panel]
+        local, to_stop = self._to_edge(panel, z), _offset(z, self.ends[panel], direction, length)
+        value, slope = self._integral(panel, local, to_stop)
+        factor = direction * panels.scale[panel] / length
+        value, slope = factor * value, factor * slope * direction / length
+        left = direction > 0
+        return np.where(left, value, np.conj(value)), np.where(left, slope, np.conj(slope))
+
+    def _to_edge(self, panel: Index, z: Complex) -> Complex:
+        """Z, conjugated at right edges so that it stays in the closed upper half-plane.
+
+        From outside, the stored location of an edge stands for the edge, remainder and all.
+        """
+        panels = self.panels
+        location, direction = panels.location[panel], panels.direction[panel]
+        offset = ((z - location) - panels.remainder[panel]) * direction / panels.length[panel]
+        offset = np.where((z == location) | (offset == 0), -TINY, offset)
+        return np.where(direction > 0, offset, np.conj(offset)) + 0j
+
+    def _integral(self, panel: Index, local: Complex, to_stop: Complex) -> tuple[Complex, Complex]:
+        """J and dJ/dZ, given Z and its offset from the far end of each panel.
+
+        A weight of at least the order is lowered by ``s**order/(Z - s**order) = Z/(Z - s**order) - 1``, as often as it
+        takes: nothing cancels near the edge.
+        """
+        order, weight, count = self.panels.order[panel], self.weight[panel], self.roots[panel]
+        principal = _rooted(local, order)
+        # one entry for each root of each pair: most calls are for few points, and their cost is that of the calls
+        first = np.cumsum(count) - count
+        pair = np.repeat(np.arange(len(panel)), count)
+        turn = (np.arange(len(pair)) - first[pair]) / order[pair]
+        root = principal[pair] * np.where(turn == 0.5, -1.0, np.exp(2j * np.pi * turn))
+        each = panel[pair]
+        up, down = root - self.low[each], root - self.panels.stop[each]
+        # the principal root may be close to an end of the panel. The two panels that meet there must take the same
+        # distance from it, so that their logarithms cancel. In the middle of an interval, where they belong to
+        # different edges, that is the distance along the line; elsewhere the line may be too coarse for it
+        up[first], down[first] = (
+            np.where(up[first] == 0, TINY, up[first]),
+            np.where(down[first] == 0, TINY, down[first]),
+        )
+        (middle,) = np.nonzero(self.panels.stop[panel] == 1)
+        down[first[middle]] = to_stop[middle] / _geometric(principal[middle], order[middle])
+        cauchy, d_cauchy = self._over_stretch(each, up, down)
+        power = weight + 1 - order
+        factor = root ** power[pair] / order[pair]
+        value = np.add.reduceat(factor * cauchy, first)
+        slope = (power * value + np.add.reduceat(factor * d_cauchy * root, first)) / (order * local)
+        lowered = self.lowered[panel]
+        for step in range(int(lowered.max(initial=0))):
+            lifted, lifted_slope = local * value - self.totals[panel, step], value + local * slope
+            value, slope = np.where(lowered > step, lifted, value), np.where(lowered > step, lifted_slope, slope)
+        return value, slope
+
+    def _over_stretch(self, panel: Index, up: Complex, down: Complex) -> tuple[Complex, Complex]:
+        """``int g(s)/(root - s) ds`` over the stretches of panels, and the derivative in the root.
+
+        The roots lie ``up`` beyond the lower end of a stretch and ``down`` beyond its upper one. The rounding error of
+        p and q grows like ``|t + sqrt(t**2 - 1)|**k`` in the k-th coefficient, which its decay outweighs.
+        """
+        width = self.panels.stop[panel] - self.low[panel]
+        t = (up + down) / width
+        value, slope = np.empty_like(t), np.empty_like(t)
+        near = _bernstein(t) < NEAR
+        at, up, down, numbers = t[near], up[near], down[near], panel[near]
+        log, log_slope = np.log(up) - np.log(down), (1 / up - 1 / down) * (width[near] / 2)
+        folded = self.roots[numbers] < self.panels.order[numbers]
+        odd = np.where(folded, at, 1.0)
+        p, dp, q, dq = _sums(self.series[numbers], np.where(folded, 2 * at * at - 1, at))
+        value[near], slope[near] = p * log - odd * q, p * log_slope + odd * dp * log - dq
+        if len(at) < len(t):
+            inverse = 1 / (t[~near, None] - GAUSS_NODES)
+            weighted = self.gauss[panel[~near]] * inverse
+            value[~near], slope[~near] = weighted.sum(axis=1), -(weighted * inverse).sum(axis=1)
+        return value, slope * (2 / width)
+
+
+@cache
+def _matrices() -> tuple[Real, Real]:
+    """Matrices from the coefficients of p to those of p, p', q and q', each ``(4, DEGREE, DEGREE)``.
+
+    The first ones are for ``p = sum c_k T_k(t)``, where ``q_{k+1} = 2t q_k - q_{k-1} + 2 int T_k``. The second ones are
+    for even p, ``sum c_k T_k(2 t**2 - 1)``, with all four as series in ``2 t**2 - 1``; p' and q are t times those.
+    All are triangular: small coefficients of high degrees keep their relative accuracy.
+    """
+    size = 2 * DEGREE
+    q = np.zeros((size, size))
+    q[1, 0] = 2.0
+    for k in range(1, size - 1):
+        # 2t T_j is the sum of T_{j+1} and T_{|j-1|}
+        q[k + 1, 1:] += q[k, :-1]
+        q[k + 1, 1] += q[k, 0]
+        q[k + 1, :-1] += q[k, 1:]
+        q[k + 1] -= q[k - 1]
+        q[k + 1, 0] += 4 / (1 - k * k) if k % 2 == 0 else 0.0
+
+    def slope(matrix: Real) -> Real:
+        return np.pad(chebyshev.chebder(matrix, axis=1), ((0, 0), (0, 1)))
+
+    one, q_plain = np.eye(DEGREE), q[:DEGREE, :DEGREE]
+    # t T_j(2 t**2 - 1) is half the sum of T_{2j+1} and T_{2j-1}: back substitution from the highest degree
+    odd, q_even = q[::2, 1::2], np.zeros((DEGREE, DEGREE))
+    for j in range(DEGREE - 1, 0, -1):
+        q_even[:, j] = 2 * odd[:, j] - (q_even[:, j + 1] if j + 1 < DEGREE else 0.0)
+    q_even[:, 0] = odd[:, 0] - q_even[:, 1] / 2
+    plain = np.stack([one, slope(one), q_plain, slope(q_plain)])
+    return plain, np.stack([one, 4 * slope(one), q_even, slope(q)[::2, ::2]])
+
+
+def _sums(series: Real, t: Complex) -> Complex:
+    """Chebyshev series ``(k, f, DEGREE)``, f of them at each of k points of the plane, as ``(f, k)``."""
+    outer = t + np.sqrt(t - 1) * np.sqrt(t + 1)
+    powers = np.ones((len(t), DEGREE), dtype=complex)
+    powers[:, 1:] = outer[:, None]
+    np.multiply.accumulate(powers, axis=1, out=powers)
+    polynomials = (powers + 1 / powers) / 2
+    # real matrices times pairs of real numbers, one product for each point
+    both = series @ polynomials.view(float).reshape(len(t), DEGREE, 2)
+    return np.ascontiguousarray(both).view(complex)[:, :, 0].T
+
+
+def _discs(panels: Panels) -> tuple[Real, Real]:
+    """Centres and radii of discs that contain every point closer to a panel than :data:`NEAR`, in its own variable.
+
+    The boundary of that neighbourhood is an ellipse of s. Powers of s stretch it most at its right end, which is the
+    farthest from the middle of the panel; the radius is a tenth more.
+    """
+    end = (NEAR + 1 / NEAR) / 2
+    start, stop, order = panels.start, panels.stop, panels.order
+    s = np.where(panels.symmetric, stop * end, (start + stop + (stop - start) * end) / 2)
+    middle = (start**order + stop**order) / 2
+    reach = 1.1 * (s**order - middle)
+    return panels.location + panels.remainder + panels.direction * panels.length * middle, panels.length * reach
+
+
+def _offset(z: Complex, place: Real, direction: Real, length: Real) -> Complex:
+    """``direction (z - place)/length``, conjugated at right edges so that it stays in the closed upper half-plane."""
+    apart = z - place
+    offset = np.where(apart == 0, TINY, apart) * (direction / length)
+    # a point of the line is approached from above: its imaginary part is zero, not minus zero
+    return np.where(direction > 0, offset, np.conj(offset)) + 0j
+
+
+def _rooted(base: Complex, order: Index) -> Complex:
+    """Principal roots, without the slow general power for the usual orders."""
+    root = np.where(order == 1, base, np.sqrt(base))
+    (rest,) = np.nonzero(order > 2)
+    if len(rest):
+        root[rest] = base[rest] ** (1 / order[rest])
+    return root
+
+
+def _geometric(root: Complex, order: Index) -> Complex:
+    """``(root**order - 1)/(root - 1)``."""
+    total, power = np.ones_like(root), root.copy()
+    for k in range(1, int(order.max(initial=1))):
+        total = total + np.where(order > k, power, 0.0)
+        power = power * root
+    return total
+
+
+def _bernstein(t: Complex) -> Real:
+    """Sum of the semi-axes of the ellipse with foci -1, 1 through t."""
+    root = np.sqrt(t - 1) * np.sqrt(t + 1)
+    return np.asarray(np.maximum(np.abs(t + root), np.abs(t - root)))
+
+
+def root_mean_square(z: Complex, g: Complex, g_slope: Complex) -> Real:
+    """``sqrt(int 1/|z - t|**2)``: bounds the size of the terms that make up G, and so its rounding error.
+
+    Parameters
+    ----------
+    z : complex array of shape (n,)
+        Points of the closed upper half-plane.
+    g, g_slope : complex arrays of shape (n,)
+        Cauchy transform there, and its derivative.
+
+    Returns
+    -------
+    array of shape (n,)
+        The root: ``-Im G/Im z`` is the integral off the axis, ``-G'`` on it. Not finite inside the bulk.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt(np.where(z.imag == 0, np.abs(g_slope), np.abs(g.imag / z.imag)))

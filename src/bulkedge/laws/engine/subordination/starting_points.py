@@ -1,0 +1,180 @@
+"""New points of the line between known ones, and fixed points there."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from bulkedge.laws.engine.subordination.fixed_point import bulk_fixed_point, real_fixed_point
+from bulkedge.laws.engine.subordination.inversion import Inversion
+from bulkedge.laws.engine.subordination.newton import Step
+from bulkedge.support.arrays import Complex, Index, Mask, Real
+
+TRIES = 25
+"""Steps of Newton's method from a neighbour in the bulk; points that need more are approached from far above."""
+in_bulk = partial(bulk_fixed_point, iterations=TRIES)
+
+
+class Known(NamedTuple):
+    """Points of the line with their fixed points.
+
+    Attributes
+    ----------
+    x : array of shape (n,)
+        The points, increasing.
+    state : complex array of shape (d, n)
+        The fixed points; not finite where none is known.
+    inside : bool array of shape (n,)
+        Which points lie in the bulk; the others lie in gaps.
+    """
+
+    x: Real
+    state: Complex
+    inside: Mask
+
+    def lead_to(self, x: Real, step: Step, inversion: Inversion | None) -> tuple[Complex, Mask]:
+        """Newton's method from the nearest known points, first from one in a gap, then from one in the bulk.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            New points.
+        step : callable
+            The self-map; see :data:`bulkedge.laws.engine.subordination.newton.Step`.
+        inversion : Inversion, optional
+            Coordinates to use; points are then left out if the nearest known variables are not next to infinity.
+
+        Returns
+        -------
+        state : complex array of shape (d, k)
+            The fixed points.
+        proved : bool array of shape (k,)
+            Where they are proved.
+        """
+        seen = step if inversion is None else inversion.seen(step)
+        state, pending = np.zeros((len(self.state), len(x)), dtype=complex), np.arange(len(x))
+        finite = np.isfinite(self.state[0])
+        in_gaps = partial(real_fixed_point, strict=inversion is not None)
+        for kind, search in ((~self.inside & finite, in_gaps), (self.inside, in_bulk)):
+            if not kind.any() or not len(pending):
+                continue
+            start, tried = self.state[:, np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]], pending
+            if inversion is not None:
+                far = inversion.far(start)
+                start, tried = inversion.inverse(start[:, far]), pending[far]
+            if len(tried):
+                found, proved = search(seen, x[tried], start)
+                if inversion is not None:
+                    found = inversion.original(found)
+                    proved &= inversion.proves(found)
+                state[:, tried[proved]], pending = found[:, proved], np.setdiff1d(pending, tried[proved])
+        return state, np.isin(np.arange(len(x)), pending, invert=True)
+
+    def above(self, x: Real) -> tuple[Real, Complex] | None:
+        """Heights above new points, as far as the nearest known points of the bulk are, and the fixed points of those.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            New points.
+
+        Returns
+        -------
+        tuple of arrays of shape (k,) and (d, k), or None
+            Where a descent to the axis may start; None if no point of the bulk is known.
+        """
+        if not self.inside.any():
+            return None
+        return np.maximum(self.inside_distance(x), 1e-6 * np.abs(x)), self.nearest_inside(x)
+
+    @classmethod
+    def sorted(cls, x: Real, state: Complex) -> Known:
+        """Points of the bulk, given in any order.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            The points.
+        state : complex array of shape (d, n)
+            Their fixed points.
+
+        Returns
+        -------
+        Known
+            The same, in increasing order.
+        """
+        order = np.argsort(x, kind="stable")
+        return cls(x[order], state[:, order], np.ones(len(x), dtype=bool))
+
+    def inside_distance(self, x: Real) -> Real:
+        """How far the nearest known points of the bulk are.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            New points.
+
+        Returns
+        -------
+        array of shape (k,)
+            The distances; infinite if no point of the bulk is known.
+        """
+        places = self.x[self.inside]
+        return np.abs(places[_nearest(places, x)] - x) if len(places) else np.full(len(x), np.inf)
+
+    def nearest_inside(self, x: Real) -> Complex:
+        """The fixed points of the nearest known points of the bulk, of which there is at least one.
+
+        Parameters
+        ----------
+        x : array of shape (k,)
+            New points.
+
+        Returns
+        -------
+        complex array of shape (d, k)
+            The fixed points.
+        """
+        (inside,) = np.nonzero(self.inside)
+        return self.state[:, inside[_nearest(self.x[inside], x)]]
+
+
+def _nearest(places: Real, x: Real) -> Index:
+    """Which of the places, in increasing order, is nearest to each x."""
+    after = np.clip(np.searchsorted(places, x), 1, max(len(places) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(places) - 1)
+    return np.where(np.abs(x - places[before]) <= np.abs(places[after] - x), before, after)
+
+
+def between(low: float, high: float, count: int, bottom: float | None) -> Real:
+    """Points that cut a stretch of the line into parts.
+
+    Parameters
+    ----------
+    low, high : float
+        The stretch.
+    count : int
+        Number of parts.
+    bottom : float, optional
+        If given, parts are equal on a logarithmic scale of the distance from zero, down to this one.
+
+    Returns
+    -------
+    array
+        The points, in no particular order.
+    """
+    # unequal parts, so that no point falls on an atom by symmetry
+    parts = (np.arange(1, count) - 0.1618) / count
+    if bottom is None:
+        return np.asarray(low + (high - low) * parts)
+    if low < 0 < high:
+        ends = max(-low, bottom), max(high, bottom)
+        return np.concatenate([-(ends[0] ** (1 - parts)) * bottom**parts, bottom ** (1 - parts) * ends[1] ** parts])
+    near, far = (low, high) if high > 0 else (high, low)
+    if abs(far) <= 8 * abs(near):
+        return np.asarray(low + (high - low) * parts)
+    bottom = max(abs(near), bottom)
+    return np.asarray(np.copysign(bottom * (abs(far) / bottom) ** parts, far))

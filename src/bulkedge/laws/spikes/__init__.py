@@ -1,0 +1,1 @@
+"""Outliers and overlaps of a perturbation of rank one, and optimal shrinkage."""

@@ -1,0 +1,1 @@
+"""The circuits of every head, from the weights alone."""

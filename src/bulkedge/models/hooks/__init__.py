@@ -1,0 +1,1 @@
+"""Queries, keys and masks of every attention of a model, taken from its forward passes."""

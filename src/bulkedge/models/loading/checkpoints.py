@@ -1,0 +1,318 @@
+"""Tensors of a checkpoint by name, read in slices from the disk: no model, and never more in memory than a slice.
+
+A checkpoint is a folder with ``config.json`` and ``model.safetensors``, its shards, or PyTorch's ``.bin`` files. A
+safetensors file is the length of its header (8 bytes, little-endian), a header in JSON that says of every tensor its
+type, its shape and where it is, and the numbers. That is read here with NumPy alone, because bfloat16, which NumPy does
+not have, is then a shift of bits. PyTorch's files go through ``torch.load(weights_only=True, mmap=True)``.
+
+Whoever made the files is not trusted: nothing is unpickled, sizes are checked against the file before anything is read,
+and an index cannot name files of other folders.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import shown
+from bulkedge.support.errors import DomainError, StoreError, need
+
+MOST_JSON = 100_000_000
+"""Bytes of a header, an index or a configuration beyond which it is none; the limit of safetensors itself."""
+BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+"""Size of an entry, for every type of the format that fills whole bytes."""
+STORED = {"F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8"}
+"""Types that are read, and as what NumPy sees them."""
+INDEX_OF = {".safetensors": "model.safetensors.index.json", ".bin": "pytorch_model.bin.index.json"}
+EVERYTHING = slice(None)
+
+
+class Tensor(NamedTuple):
+    """Where a tensor is: its shape and type, and the file and byte that it starts at."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    file: Path
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Checkpoint(ABC):
+    """Named tensors on a disk.
+
+    Attributes
+    ----------
+    path : Path
+        The folder or file that was opened.
+    config : dict
+        The model's ``config.json``.
+    tensors : dict of str to Tensor
+        What there is, in the order of the files.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor] = field(repr=False)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, which must have two axes, or one.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+
+        Returns
+        -------
+        tuple of int
+            Lengths of its axes, each one at least.
+
+        Raises
+        ------
+        DomainError
+            If it is no matrix or vector, or of a type that is not read.
+        """
+        tensor = self.tensors[name]
+        if len(tensor.shape) not in {1, 2} or not prod(tensor.shape):
+            raise DomainError(f"the tensor {name!r} has the shape {tensor.shape}: weights are matrices, biases vectors")
+        if tensor.dtype not in STORED:
+            raise DomainError(
+                f"the tensor {name!r} holds {tensor.dtype}, and {', '.join(STORED)} are read: quantised weights have "
+                "to be dequantised before"
+            )
+        return tensor.shape
+
+    def read(self, name: str, rows: slice = EVERYTHING, columns: slice = EVERYTHING) -> Real:
+        """Part of a tensor, as an array of its own.
+
+        Parameters
+        ----------
+        name : str
+            Name of the tensor.
+        rows, columns : slice
+            Which part; a vector has rows only.
+
+        Returns
+        -------
+        array
+            In single precision, which holds bfloat16 and half precision exactly; in double if it is stored so.
+
+        Raises
+        ------
+        DomainError
+            If an entry of that part is not finite, or the tensor is not one that is read.
+        """
+        part = (rows, columns)[: len(self.shape(name))]
+        array = self._part(self.tensors[name], name, part)
+        if not np.isfinite(array).all():
+            raise DomainError(f"the tensor {name!r} of {self.tensors[name].file} has entries that are not finite")
+        return array
+
+    @abstractmethod
+    def _part(self, tensor: Tensor, name: str, part: tuple[slice, ...]) -> Real:
+        """The entries, not yet checked."""
+
+
+class Safetensors(Checkpoint):
+    """One safetensors file, or the shards of an index."""
+
+    def _part(self, tensor: Tensor, name: str, part: tuple[slice, ...]) -> Real:  # noqa: ARG002
+        mapped = np.memmap(tensor.file, STORED[tensor.dtype], "r", tensor.start, tensor.shape)
+        # a copy, so that the pages of the file can go when this returns
+        entries = np.array(mapped[part])
+        if tensor.dtype == "BF16":  # the upper half of a float32
+            return (entries.astype(np.uint32) << 16).view(np.float32)
+        return entries.astype(float if tensor.dtype == "F64" else np.float32, copy=False)
+
+
+@dataclass(frozen=True)
+class PyTorchFiles(Checkpoint):
+    """PyTorch's ``.bin`` files, which torch maps into memory without running what is in them."""
+
+    _open: dict[Path, dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def _part(self, tensor: Tensor, name: str, part: tuple[slice, ...]) -> Real:
+        if tensor.file not in self._open:
+            self._open.clear()  # one file is mapped at a time
+            self._open[tensor.file] = _loaded(tensor.file)
+        kept = self._open[tensor.file][name][part]
+        return np.array((kept if tensor.dtype == "F64" else kept.float()).numpy())
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Find the tensors of a checkpoint; nothing but headers is read.
+
+    Parameters
+    ----------
+    path : str or Path
+        A folder as ``save_pretrained`` writes it, or one ``.safetensors`` or ``.bin`` file or index with
+        ``config.json`` beside it.
+
+    Returns
+    -------
+    Checkpoint
+        Names, shapes and places of the tensors; safetensors come first where a folder has both.
+
+    Raises
+    ------
+    StoreError
+        If files are missing, damaged, or named by an index in a way that leaves the folder.
+    MissingPackageError
+        If there are PyTorch files only and torch is not installed.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise StoreError(f"{path} does not exist: give the folder of a checkpoint, or its file")
+    file = path if path.is_file() else _chosen(path)
+    config = file.parent / "config.json"
+    if not config.is_file():
+        raise StoreError(f"{file.parent} has no config.json, which says how many heads there are")
+    files, places = _shards(file)
+    if any(each.suffix == ".safetensors" for each in files):
+        return Safetensors(path, read_json(config), _gathered(files, _header, places))
+    need(file.name, "torch", install="'bulkedge[torch]'; safetensors need nothing")
+    return PyTorchFiles(path, read_json(config), _gathered(files, _torch_header, places))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    dict
+        What it says.
+
+    Raises
+    ------
+    StoreError
+        If it is too large, or not an object in JSON.
+    """
+    if path.stat().st_size > MOST_JSON:
+        raise StoreError(f"{path} has more than {MOST_JSON} bytes: no configuration is that long")
+    return _object(path.read_bytes(), path)
+
+
+def _object(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is not JSON where it should be: {error}") from None
+    if not isinstance(found, dict):
+        raise StoreError(f"{path} holds {shown(found)} where an object is expected")
+    return found
+
+
+def _chosen(folder: Path) -> Path:
+    """The file of a folder to begin with."""
+    usual = ("model.safetensors", INDEX_OF[".safetensors"], "pytorch_model.bin", INDEX_OF[".bin"])
+    alone = sorted(folder.glob("*.safetensors"))
+    found = [folder / name for name in usual if (folder / name).is_file()]
+    if found or len(alone) == 1:
+        return [*found[:1], *alone][0]
+    others = ", ".join(sorted(each.name for each in folder.iterdir())[:20]) or "nothing"
+    raise StoreError(f"{folder} has none of {', '.join(usual)}, nor one other .safetensors file; it has {others}")
+
+
+def _shards(file: Path) -> tuple[list[Path], dict[str, Path]]:
+    """The files with tensors, and for an index the one in which each tensor has to be."""
+    if file.suffix in INDEX_OF:
+        return [file], {}
+    if file.suffix != ".json":
+        raise StoreError(f"{file} is no checkpoint: its name ends neither with .safetensors, .bin nor .index.json")
+    places = read_json(file).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise StoreError(f"{file} has no 'weight_map' from the names of tensors to files")
+    shards = {shard: _inside(file, shard) for shard in dict.fromkeys(map(str, places.values()))}
+    if len({each.suffix for each in shards.values()}) > 1:
+        raise StoreError(f"{file} names files of several formats")
+    return list(shards.values()), {name: shards[str(shard)] for name, shard in places.items()}
+
+
+def _inside(index: Path, shard: str) -> Path:
+    """A file that an index names, which must be in the index's folder.
+
+    The name is judged and not where links lead: caches of downloads keep links to files elsewhere.
+    """
+    for kind in (PurePosixPath(shard), PureWindowsPath(shard)):
+        if kind.anchor or ".." in kind.parts or "\x00" in shard:
+            raise StoreError(f"{index} names the file {shown(shard)}, which is outside its folder: refused")
+    if Path(shard).suffix not in INDEX_OF:
+        raise StoreError(f"{index} names the file {shown(shard)}, which is neither .safetensors nor .bin")
+    if not (index.parent / shard).is_file():
+        raise StoreError(f"{index} names the file {shown(shard)}, which is not there: is the download complete?")
+    return index.parent / shard
+
+
+def _gathered(files: list[Path], header: Any, places: Mapping[str, Path]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for file in files:
+        inside = header(file)
+        found |= {name: each for name, each in inside.items() if places.get(name, file) == file}
+    missing = [name for name in places if name not in found]
+    if missing:
+        raise StoreError(f"{len(missing)} tensors of the index are not in its files, among them {shown(missing[0])}")
+    return found
+
+
+def _header(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, each checked to lie inside it."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or not 2 <= length <= min(MOST_JSON, size - 8):
+            raise StoreError(f"{file} is no safetensors file: it has {size} bytes and announces {length} of header")
+        header = _object(stream.read(length), file)
+    header.pop("__metadata__", None)
+    return {name: _placed(file, name, each, 8 + length, size) for name, each in header.items()}
+
+
+def _placed(file: Path, name: str, said: Any, base: int, size: int) -> Tensor:
+    try:
+        dtype, shape, (start, stop) = str(said["dtype"]), said["shape"], said["data_offsets"]
+    except (KeyError, TypeError, ValueError):
+        raise StoreError(f"{file}: the tensor {shown(name)} is described as {shown(said)}") from None
+    whole = isinstance(shape, list) and all(type(each) is int and each >= 0 for each in (*shape, start, stop))
+    if not whole or not start <= stop <= size - base:
+        raise StoreError(f"{file}: the tensor {shown(name)} lies at {shown([start, stop])} of {size - base} bytes")
+    if dtype in BYTES and prod(shape) * BYTES[dtype] != stop - start:
+        raise StoreError(f"{file}: the tensor {shown(name)}, {dtype} of shape {shape}, has {stop - start} bytes")
+    return Tensor(tuple(shape), dtype, file, base + start)
+
+
+def _torch_header(file: Path) -> dict[str, Tensor]:
+    import torch
+
+    names = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64"}
+    found = {name: each for name, each in _loaded(file).items() if isinstance(each, torch.Tensor)}
+    return {
+        name: Tensor(tuple(each.shape), names.get(each.dtype, str(each.dtype)), file) for name, each in found.items()
+    }
+
+
+def _loaded(file: Path) -> dict[str, Any]:
+    """The state of a PyTorch file, its tensors mapped and not read."""
+    import torch
+
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # noqa: BLE001 - pickle's errors, torch's and Python's, for files it does not like
+        raise StoreError(f"{file} cannot be read without running code or without mapping it: {shown(error)}") from None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise StoreError(f"{file} holds {shown(type(found))}, not tensors by their names")
+    return found

@@ -1,0 +1,257 @@
+"""What the numbers of a scan mean: the title, group, unit and definition of every column, and of every kind of head.
+
+The page, the table and the documentation read these; a scan's Dataset only has the names.
+
+>>> describe("entropy").unit, describe("p_entropy").title, describe("score_scale_8").title
+('nats', 'p of entropy', 'score scale at 8× the tokens')
+>>> kind_of("random spectrum").title
+'spectrum as random weights'
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from bulkedge.heads.measures.kinds import KINDS as TOLD
+from bulkedge.heads.measures.measures import MEASURES
+
+
+class Column(NamedTuple):
+    """One number of a head: what it is called, what it stands beside, its unit, and its definition in a sentence."""
+
+    title: str
+    group: str
+    unit: str
+    sentence: str
+
+
+class Kind(NamedTuple):
+    """What a head can be: the words people read, a mark of two letters, and what it means in a sentence."""
+
+    title: str
+    mark: str
+    sentence: str
+
+
+KINDS_GROUP, SCORES, SPECTRUM, POSITIONS, CHANNEL, PROBE = (
+    "kinds",
+    "scores and null",
+    "spectrum",
+    "positions",
+    "channel",
+    "probe",
+)
+LONGER, OTHER = "longer context", "other"
+GROUPS = (KINDS_GROUP, SCORES, SPECTRUM, POSITIONS, CHANNEL, PROBE, LONGER, OTHER)
+"""In the order in which people read them."""
+
+MASS = "share of a row"
+COLUMNS = {
+    "kind": Column("kind", KINDS_GROUP, "", "The first kind, by precedence, that the head's scores allow."),
+    "idle": Column(
+        "idle candidate",
+        KINDS_GROUP,
+        "1 = yes",
+        "Whether the head looks as if it could be removed at little cost: a candidate, to be checked by ablation.",
+    ),
+    "agreement": Column(
+        "agreement of texts", KINDS_GROUP, "share of texts", "Share of the texts on which the head has the kind shown."
+    ),
+    "beta": Column("β", SCORES, "score units", MEASURES["beta"]),
+    "beta_without_sink": Column("β without sinks", SCORES, "score units", MEASURES["beta_without_sink"]),
+    "entropy": Column("entropy", SCORES, "nats", MEASURES["entropy"]),
+    "evenness": Column("evenness", SCORES, "0 to 1", MEASURES["evenness"]),
+    "largest": Column("largest weight", SCORES, MASS, MEASURES["largest"]),
+    "p": Column(
+        "p, all measures",
+        SCORES,
+        "p",
+        "One p value for the head from all tested measures together, against the draws of the null.",
+    ),
+    "q": Column(
+        "q",
+        SCORES,
+        "false discovery rate",
+        "The p value of the head corrected for the number of heads (Benjamini–Hochberg): calling all heads with q "
+        "below 0.05 lets at most 5 % of those called be false, on average.",
+    ),
+    "content_rank": Column("rank of the scores", SPECTRUM, "dimensions", MEASURES["content_rank"]),
+    "column_share": Column("column share", SPECTRUM, "share of the variance", MEASURES["column_share"]),
+    "column_energy": Column("column energy", SPECTRUM, "squared cosine", MEASURES["column_energy"]),
+    "stable_rank": Column("stable rank", SPECTRUM, "dimensions", MEASURES["stable_rank"]),
+    "effective_rank": Column("effective rank", SPECTRUM, "dimensions", MEASURES["effective_rank"]),
+    "entropy_error": Column("error of the effective rank", SPECTRUM, "of its logarithm", MEASURES["entropy_error"]),
+    "spectrum_error": Column("error of the spectrum", SPECTRUM, "Kolmogorov distance", MEASURES["spectrum_error"]),
+    "spectrum_floor": Column("floor of the spectrum", SPECTRUM, "", MEASURES["spectrum_floor"]),
+    "s1": Column("largest singular value", SPECTRUM, "", MEASURES["s1"]),
+    "gap": Column("gap", SPECTRUM, "share of s₁", MEASURES["gap"]),
+    "distance": Column(
+        "distance to the null",
+        SPECTRUM,
+        "Kolmogorov distance",
+        "Largest difference of the distribution functions of the head's singular values and of the null's at equal β.",
+    ),
+    "null_distance": Column(
+        "distance within the null",
+        SPECTRUM,
+        "Kolmogorov distance",
+        "Kolmogorov distance of draws of the null from each other: the head's own means something only beside it.",
+    ),
+    "p_spectrum": Column(
+        "p of the spectrum",
+        SPECTRUM,
+        "p",
+        "p value of the head's distance to the null's spectrum. A large one says that the singular values are "
+        "those of random weights; it does not say that the head is untrained, because singular values do not see "
+        "order.",
+    ),
+    "sink_mass": Column("sink mass", POSITIONS, MASS, MEASURES["sink_mass"]),
+    "sink_count": Column("number of sinks", POSITIONS, "keys", MEASURES["sink_count"]),
+    "sink_position": Column("strongest sink", POSITIONS, "position in the text", MEASURES["sink_position"]),
+    "offset": Column("offset", POSITIONS, "tokens, negative = earlier", MEASURES["offset"]),
+    "offset_mass": Column("offset mass", POSITIONS, MASS, MEASURES["offset_mass"]),
+    "near_mass": Column("near mass, in excess", POSITIONS, MASS, MEASURES["near_mass"]),
+    "same_token_excess": Column("same-token excess", POSITIONS, MASS, MEASURES["same_token_excess"]),
+    "same_token_mass": Column("same-token mass", POSITIONS, MASS, MEASURES["same_token_mass"]),
+    "coupling": Column(
+        "largest coupling",
+        CHANNEL,
+        "a², condenses at ½",
+        "Largest squared coupling of the head's queries and keys: above one half the theory of Gaussian rows ends.",
+    ),
+    "effective_dim": Column(
+        "effective dimension", CHANNEL, "dimensions", "Number of directions in which queries and keys are coupled."
+    ),
+    "predicted_entropy": Column(
+        "predicted entropy", CHANNEL, "nats", "Entropy of a row as the moments of queries and keys predict it."
+    ),
+    "popularity_correlation": Column(
+        "popularity, predicted",
+        CHANNEL,
+        "correlation",
+        "Correlation over keys of the logarithm of the attention a key gets with its prediction from the moments.",
+    ),
+    "induction": Column(
+        "induction",
+        PROBE,
+        MASS,
+        "On repeated random tokens: attention on the token that followed the query's earlier occurrence.",
+    ),
+    "duplicate": Column(
+        "duplicate token", PROBE, MASS, "On repeated random tokens: attention on the query's earlier occurrence."
+    ),
+    "previous": Column("previous token", PROBE, MASS, "On repeated random tokens: attention on the token just before."),
+    "score_scale": Column(
+        "score scale",
+        LONGER,
+        "factor on scores",
+        "Factor on the head's scores that keeps the entropy of its rows where it is.",
+    ),
+    "longer_entropy": Column("entropy", LONGER, "nats", "Entropy of a row if nothing is done."),
+    "token_stable_rank": Column(
+        "stable rank of the tokens",
+        OTHER,
+        "dimensions",
+        "Squared norm of the tokens that enter the layer over their largest squared singular value: one when all "
+        "are parallel.",
+    ),
+    "token_cosine": Column(
+        "cosine of the tokens", OTHER, "cosine", "Mean cosine of two different tokens that enter the layer."
+    ),
+}
+"""By the name of the variable; ``describe`` also knows the names made from these."""
+
+MARKS = {
+    "collapsed": "Co",
+    "sink": "Si",
+    "fixed columns": "Fi",
+    "offset": "Of",
+    "local": "Lo",
+    "same token": "St",
+    "low-rank content": "Lr",
+    "content": "Ct",
+    "random spectrum": "Rs",
+}
+"""Two letters for each kind, where there is no room for more."""
+KINDS = {each.name: Kind(each.title, MARKS[each.name], each.says) for each in TOLD}
+"""Kinds by the names that a scan has, in the order of precedence."""
+
+
+def kind_of(name: str) -> Kind:
+    """The words for a kind of head.
+
+    Parameters
+    ----------
+    name : str
+        As a scan spells it; underscores and hyphens count as spaces.
+
+    Returns
+    -------
+    Kind
+        One made from the name, if it is none of ``KINDS``.
+    """
+    found = canonical(name)
+    return KINDS[found] if found in KINDS else Kind(name, name[:2].title(), "")
+
+
+def describe(name: str) -> Column:
+    """The title, group, unit and definition of a column.
+
+    Parameters
+    ----------
+    name : str
+        A variable of a scan, among them ``p_<measure>``, ``null_<measure>`` and ``score_<kind>``, or
+        ``score_scale_<factor>`` and ``longer_entropy_<factor>`` for one factor of the context.
+
+    Returns
+    -------
+    Column
+        Of a name that nobody has described, one with that name as its title, in the group "other".
+    """
+    if name in COLUMNS:
+        return COLUMNS[name]
+    start, _, rest = name.partition("_")
+    if start == "score" and rest:
+        title = kind_of(rest).title
+        return Column(f"score: {title}", KINDS_GROUP, "0 to 1", f"How much the head is of the kind “{title}”.")
+    if start == "p" and rest in COLUMNS:
+        title = COLUMNS[rest].title
+        return Column(f"p of {title}", SCORES, "p", f"Two-sided p value of “{title}” against the null's draws.")
+    if start == "null" and rest in COLUMNS:
+        title, _, unit, _ = COLUMNS[rest]
+        return Column(f"null: {title}", SCORES, unit, f"Median of “{title}” over the null's draws.")
+    return _at_factor(name) or Column(name.replace("_", " "), OTHER, "", "")
+
+
+def _at_factor(name: str) -> Column | None:
+    """The columns of what-if at a longer context, such as ``score_scale_8``."""
+    found = re.fullmatch(r"(score_scale|longer_entropy)_(\d+(?:\.\d+)?)", name)
+    if found is None:
+        return None
+    title, group, unit, sentence = COLUMNS[found[1]]
+    where = f"at {found[2]}× the tokens"
+    return Column(f"{title} {where}", group, unit, f"{sentence.removesuffix('.')}, {where}.")
+
+
+def canonical(name: str) -> str:
+    """The name of a kind as ``KINDS`` spells it.
+
+    Parameters
+    ----------
+    name : str
+        A kind in the name of a variable, where underscores or hyphens may stand for spaces.
+
+    Returns
+    -------
+    str
+        The name itself, if it is none of them.
+
+    Examples
+    --------
+    >>> canonical("low_rank_content")
+    'low-rank content'
+    """
+    plain = re.compile("[-_ ]+")
+    same = {plain.sub(" ", kind): kind for kind in KINDS}
+    return same.get(plain.sub(" ", name), name)

@@ -1,0 +1,1 @@
+"""A watch: every head of a model along a training run."""

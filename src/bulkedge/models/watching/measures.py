@@ -1,0 +1,251 @@
+"""What attentions say of their heads: moments of all rows, and a few rows exactly, without leaving the device.
+
+Nothing here waits for the device (no number comes to the host), nothing is differentiated, and no matrix of scores of
+all rows is formed. All heads are read together, and as many layers as are small enough: on a GPU it is the number of
+launches that costs where there are few tokens.
+
+Where scores are capped, ``softcap tanh(s/softcap)``, moments of queries and keys do not say what they are: spreads are
+those of the rows that are read exactly, and what else is made of moments is nan. Where a sink that is none of the keys
+takes a part of every row, all readings but ``outside_mass`` are of the softmax over the keys, as those of a scan are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bulkedge.models.hooks.visible import HIDDEN, Seen, Visible
+from bulkedge.models.watching.gaussian_rows import gaussian_rows
+from bulkedge.models.watching.moment_entropy import summary
+
+NAMES = {
+    "beta": "spread of a row's scores, root of its mean square over rows",
+    "beta_mean": "spread of a row's scores, mean over rows",
+    "keys": "keys that the longest row sees",
+    "expected_entropy": "mean entropy of all rows, from moments (nats)",
+    "expected_logit": "how far the largest score of a row should be above its mean: beta sqrt(2 log keys), rows' mean",
+    "expected_popular": "share of all attention on the key that gets most, from moments; mean over sequences",
+    "expected_position": "place of that key in the sequence where it gets most",
+    "logit_bound": "largest product of the lengths of a query and a key, with the scale",
+    "dimension": "effective dimension: (sum of squared couplings)**2 over the sum of their fourth powers",
+    "coupling": "largest squared coupling; beyond 1/2 the gap of a long head closes",
+    "likeness": "share of the values' power that is in their mean: one where all tokens are alike",
+    "entropy": "mean entropy of the rows that are read exactly (nats)",
+    "predicted_entropy": "what Gaussian scores of the spreads of these rows have (nats)",
+    "uniform_entropy": "mean logarithm of the number of keys of these rows",
+    "logit": "largest score in these rows",
+    "logit_excess": "how far the largest score of these rows is above the row's mean, rows' mean",
+    "first_mass": "share of these rows' attention on the first key",
+    "popular_mass": "share on the key that gets most, mean over sequences",
+    "popular_uniform": "the same if the rows were uniform",
+    "outside_mass": "share of these rows' attention that a sink outside of the keys takes, zero where there is none",
+}
+"""What is read of each head, in the order of the rows of :func:`readings`."""
+SEQUENCES = 8
+"""Most sequences of a batch of which rows are read exactly."""
+UNCAPPED = ("expected_entropy", "expected_logit", "expected_popular", "expected_position", "dimension", "coupling")
+"""Readings that moments say nothing about where scores are capped."""
+TOGETHER = 2**26
+"""Entries of queries and keys of which layers are read together; larger layers are read one by one."""
+
+
+class Inputs(NamedTuple):
+    """What an attention is computed from."""
+
+    query: Tensor
+    """(batch, heads, rows, dim), without the scale; of any floating type."""
+    key: Tensor
+    """(batch, key heads, keys, dim); several heads may share one."""
+    value: Tensor | None
+    """(batch, key heads, keys, any dimension), or None if it is not known."""
+    scale: float
+    """Factor of the scores."""
+    visible: Visible
+    """Who may look at whom."""
+    softcap: float | None = None
+    """Scores s become ``softcap tanh(s / softcap)`` before the mask is added; None for no cap."""
+    sinks: Tensor | None = None
+    """(heads,): scores of a key without a value that every row sees; None where there is none."""
+
+    def fits(self, other: Inputs) -> bool:
+        """Whether another attention may be read together with this one: its shapes and its mask are the same.
+
+        Parameters
+        ----------
+        other : Inputs
+            Of that attention.
+
+        Returns
+        -------
+        bool
+            Decided without a look at the numbers.
+        """
+        mine, theirs = ([_kind(x) for x in (each.query, each.key, each.value)] for each in (self, other))
+        masks = [
+            None if mask is None else (*_kind(mask), mask.data_ptr(), mask.stride())
+            for mask in (self.visible.mask, other.visible.mask)
+        ]
+        same = masks[0] == masks[1] and self.visible[1:] == other.visible[1:]
+        same = same and self.softcap == other.softcap and _kind(self.sinks) == _kind(other.sinks)
+        return same and mine == theirs and self.scale == other.scale
+
+    @property
+    def entries(self) -> int:
+        """Numbers in its queries and keys."""
+        return self.query.numel() + self.key.numel()
+
+
+def readings(asked: list[Inputs], rows: int) -> Tensor:
+    """Read the heads of attentions that fit together.
+
+    Parameters
+    ----------
+    asked : list of Inputs
+        Of these attentions, one for each layer.
+    rows : int
+        Rows of a sequence that are read exactly, evenly spaced; all, if there are fewer.
+
+    Returns
+    -------
+    Tensor of shape (len(NAMES), layers, heads)
+        In single precision, on the device of the queries; nan for heads without a row that sees two keys.
+    """
+    first = asked[0]
+    visible, device = first.visible, first.query.device
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        query, key = (_together([getattr(each, name) for each in asked]) for name in ("query", "key"))
+        if visible.mask is not None and visible.mask.shape[1] > 1:  # who sees whom depends on the head: so do its keys
+            key = key.repeat_interleave(query.shape[2] // key.shape[2], dim=2)
+        query = query.reshape(*key.shape[:3], -1, *query.shape[3:])
+        seen = Seen.of(visible, device)
+        found = summary(query, key, first.scale, visible, seen)
+        exact = _exact(query[:, :SEQUENCES], key[:, :SEQUENCES], asked, rows)
+        if first.softcap is not None:
+            nothing = torch.full_like(exact["entropy"], torch.nan)
+            found |= dict.fromkeys(UNCAPPED, nothing) | {name: exact[name] for name in ("beta", "beta_mean")}
+            found["logit_bound"] = found["logit_bound"].clamp(max=first.softcap)
+        found = exact | found | {"likeness": _likeness(asked, query, seen)}
+        return torch.stack([found[name].flatten(1) for name in NAMES])
+
+
+def _kind(array: Tensor | None) -> tuple[object, ...]:
+    return () if array is None else (array.shape, array.dtype, array.device)
+
+
+def _together(each: list[Tensor]) -> Tensor:
+    """Arrays of several layers as one, in single precision."""
+    found = each[0].detach()[None] if len(each) == 1 else torch.stack([one.detach() for one in each])
+    return found.to(torch.float32, memory_format=torch.contiguous_format)
+
+
+def _likeness(asked: list[Inputs], query: Tensor, seen: Seen) -> Tensor:
+    """Share of the power of the values that is in their mean, of (layers, key heads, group) heads."""
+    values = [each.value for each in asked]
+    if any(each is None for each in values):
+        return query.new_full((1, 1, 1), torch.nan).expand(query.shape[0], *query.shape[2:4])
+    value = _together([each for each in values if each is not None])
+    if seen.real is None:
+        mean, power = value.mean(-2), value.square().mean(-2)
+    else:
+        real = seen.real[:, :1] / seen.real[:, :1].sum(-1, keepdim=True).clamp(min=1)
+        mean, power = real[..., None, :] @ value, real[..., None, :] @ value.square()
+    part = mean.square().flatten(3).sum((1, 3)) / power.flatten(3).sum((1, 3))
+    heads = query.shape[2] * query.shape[3]
+    return part.repeat_interleave(heads // part.shape[1], dim=1).reshape(-1, *query.shape[2:4])
+
+
+class _Some(NamedTuple):
+    """Rows that are read exactly, and what they see; axes ``b`` and ``h`` are of batch and heads, or one."""
+
+    chosen: Tensor
+    """(some,): numbers of the rows."""
+    bias: Tensor | None
+    seen: Tensor | None
+    """(b, h, some, keys) of booleans; None if they see all."""
+    counts: Tensor
+    """(b, h, some)"""
+    real: Tensor
+    """(b, h, some): one for rows that see two keys and are no padding, zero for others."""
+
+
+def _some(visible: Visible, number: int, device: torch.device) -> _Some:
+    index = (2 * torch.arange(number, device=device) + 1) * visible.rows // (2 * number)
+    if visible.mask is None and visible.alike:
+        counts = torch.full((1, 1, number), float(visible.keys), device=device)
+        return _Some(index, None, None, counts, (counts >= 2).float())
+    if visible.mask is not None and visible.mask.shape[0] > 1:
+        visible = visible._replace(mask=visible.mask[:SEQUENCES])
+    bias, seen = visible.bias(index)
+    seen = seen.expand(*seen.shape[:2], number, -1)
+    counts = seen.sum(-1).float()
+    real = counts >= 2
+    if visible.mask is not None and visible.rows == visible.keys:  # a token that nobody sees is padding
+        real = real & seen.any(-2).index_select(-1, index)
+    return _Some(index, bias, seen, counts, real.float())
+
+
+def _exact(query: Tensor, key: Tensor, asked: list[Inputs], rows: int) -> dict[str, Tensor]:
+    """Some rows as they are; arrays are (layers, batch, key heads, group, some rows, keys)."""
+    first = asked[0]
+    some = _some(first.visible, min(rows, first.visible.rows), query.device)
+    bias, seen = (None if each is None else each[None, :, :, None] for each in (some.bias, some.seen))
+    counts, real = (each[None, :, :, None] for each in (some.counts, some.real))
+    scores = (query.index_select(-2, some.chosen) * first.scale) @ key.mT[:, :, :, None]
+    scores = scores if first.softcap is None else first.softcap * (scores / first.softcap).tanh()
+    scores = scores if bias is None else scores + bias
+    spread, centre = _spread_and_centre(scores, seen, counts)
+    scores = scores if seen is None else torch.where(seen, scores, HIDDEN)
+    weights = scores.softmax(-1)
+    largest = scores.amax(-1)
+    if seen is None:
+        mass = weights[..., 0]
+    else:  # of the first keys that are seen, the first
+        place = seen.any(-2, keepdim=True).to(torch.uint8).argmax(-1, keepdim=True)
+        mass = weights.gather(-1, place.expand(*weights.shape[:-1], 1))[..., 0]
+    values = {
+        "entropy": torch.special.entr(weights).sum(-1),
+        "predicted_entropy": gaussian_rows(spread, counts.clamp(min=1).log()).entropy,
+        "uniform_entropy": counts.clamp(min=1).log().expand_as(mass),
+        "logit_excess": largest - centre,
+        "first_mass": mass,
+        "outside_mass": _outside(scores, asked),
+        "beta": spread.square(),
+        "beta_mean": spread,
+    }
+    total = real.expand(1, query.shape[1], -1, -1, -1).sum((1, 4))
+    means = (torch.stack(list(values.values())) * real).sum((2, 5)) / total
+    found = dict(zip(values, means, strict=True))
+    even = (1.0 if seen is None else seen) / counts.clamp(min=1)[..., None]
+    return found | {
+        "beta": found["beta"].sqrt(),
+        "logit": torch.where(real > 0, largest, HIDDEN).amax((1, 4)) + 0 * total,
+        "popular_mass": _most(weights, real),
+        "popular_uniform": _most(even, real).expand_as(found["entropy"]),
+    }
+
+
+def _spread_and_centre(scores: Tensor, seen: Tensor | None, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Standard deviation and mean of the scores of the keys that each row sees."""
+    if seen is None:
+        return torch.std_mean(scores, dim=-1, correction=0)
+    centre = torch.where(seen, scores, 0.0).sum(-1) / counts.clamp(min=1)
+    square = torch.where(seen, scores - centre[..., None], 0.0).square().sum(-1)
+    return (square / counts.clamp(min=1)).sqrt(), centre
+
+
+def _outside(scores: Tensor, asked: list[Inputs]) -> Tensor:
+    """Share of each row that the sink outside of its keys takes, of (layers, batch, key heads, group, rows) rows."""
+    sinks = [each.sinks for each in asked if each.sinks is not None]
+    if not sinks:
+        return torch.zeros_like(scores[..., 0])
+    column = torch.stack(sinks).to(scores).reshape(len(asked), 1, *scores.shape[2:4], 1)
+    return torch.sigmoid(column - scores.logsumexp(-1))
+
+
+def _most(weights: Tensor, real: Tensor) -> Tensor:
+    """Largest mean over rows of a key's weight, averaged over the sequences that have rows."""
+    rows = real.sum(-1)
+    shares = (weights * real[..., None]).sum(-2).amax(-1) / rows.clamp(min=1)
+    return shares.sum(1) / (rows > 0).expand(1, shares.shape[1], -1, -1).sum(1)

@@ -1,0 +1,381 @@
+"""What transformers is told: an attention that reads the patches of its model off the configuration.
+
+A patch is a :class:`Record` on the model's configuration: its kind, its parameters, and a key that tells it from all
+others. While a configuration has records, transformers finds the attention registered here under :data:`NAME`; that
+reads the records, lets each change the :class:`Call` in turn (its :data:`Transform`), and computes what is left with
+torch's fused kernels. Weights, modules and the implementation that the configuration names stay as they are, so a model
+without records is the model before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from bulkedge.nn.attention import Coefficient, shaped_attention
+from bulkedge.nn.explicit import shaped_matrix
+from bulkedge.nn.patching.call_masks import visible
+from bulkedge.support.errors import DomainError
+
+NAME = "bulkedge.nn"
+"""Under which transformers knows the attention of patched models: what to import is what its error message names."""
+ATTRIBUTE = "bulkedge_patches"
+"""Of a configuration: its :class:`Patched`."""
+REQUESTED = "attn_implementation"
+"""The key in a saved configuration by which transformers chooses the attention of the model that it builds."""
+CHOSEN = "_attn_implementation"
+"""The property of configurations by which models choose their attention."""
+NAMES = "bulkedge_names"
+"""Of a module of a patched model: its paths in the models that it is in, for patches that tell layers apart."""
+UNSUPPORTED = ("s_aux", "cache")
+"""What some models ask of their attention and patched attention has not: sinks outside of the keys, paged caches."""
+
+
+class Record(NamedTuple):
+    """One patch; a tuple of JSON types, because configurations are written as JSON."""
+
+    kind: str
+    """Which transform."""
+    parameters: Mapping[str, Any]
+    """Its parameters, of JSON types."""
+    key: str
+    """Its own, wherever the model is copied to."""
+
+
+class Patched(NamedTuple):
+    """What a configuration remembers while it is patched."""
+
+    before: str | None
+    """The implementation of attention under the patches, for models that are built from a saved configuration."""
+    requested: str | None
+    """The configuration's attribute :data:`REQUESTED` before."""
+    records: tuple[Record, ...]
+    """In the order in which they were made."""
+
+
+class Call(NamedTuple):
+    """What a model asks of its attention: ``(A - gamma C) V``, plain as it comes."""
+
+    module: nn.Module
+    """The attention module that asks."""
+    query: Tensor
+    """``(batch, heads, tokens, dim)``."""
+    key: Tensor
+    """As the queries, or with fewer heads that they share."""
+    value: Tensor
+    """As the keys."""
+    mask: Tensor | None = None
+    """Of booleans, who may look at whom, or of numbers that are added to the scores, positional ones included."""
+    causal: bool = False
+    """Whether a row sees what comes before it and itself; the mask is None then."""
+    scale: float = 1.0
+    """Factor of the scores."""
+    gamma: Coefficient = 0.0
+    """How much of the mean is taken away, for all heads or for each."""
+    softcap: float | None = None
+    """What bounds the scores, by ``softcap tanh(score / softcap)``; the matrix is formed then."""
+
+
+class _Calls:
+    """The last call of patched attention, by whatever model, as an object that no other call is.
+
+    Not a count: a compiled pass that reads what it wrote is compiled anew when that has changed. And an attribute of an
+    object: for those of a class compilers leave the graph.
+    """
+
+    def __init__(self) -> None:
+        self.last: list[Any] = []
+
+
+CALLS = _Calls()
+
+
+Transform: TypeAlias = Callable[[Call, Mapping[str, Any]], Call]
+"""What a patch with its parameters makes of a call."""
+_transforms: dict[str, Transform] = {}
+
+
+def transform(kind: str) -> Callable[[Transform], Transform]:
+    """Declare a function to be what patches of a kind do; at import, so that saved models find it.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the kind, which saved configurations have.
+
+    Returns
+    -------
+    callable
+        A decorator, which returns the function as it is.
+
+    Examples
+    --------
+    >>> @transform("halved")
+    ... def halved(call, parameters):
+    ...     return call._replace(query=call.query / 2)
+    >>> _transforms.pop("halved") is halved
+    True
+    """
+
+    def declare(function: Transform) -> Transform:
+        _transforms[kind] = function
+        return function
+
+    return declare
+
+
+def records_of(configuration: Any) -> tuple[Record, ...]:
+    """The patches of a configuration, in order.
+
+    Parameters
+    ----------
+    configuration : transformers.PretrainedConfig
+        Of a model, or of a model inside it.
+
+    Returns
+    -------
+    tuple of Record
+        Empty if there are none.
+    """
+    found: Patched | None = configuration.__dict__.get(ATTRIBUTE)
+    return () if found is None else found.records
+
+
+def transform_of(kind: str) -> Transform:
+    """The declared transform of a kind.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the kind.
+
+    Returns
+    -------
+    callable
+        What it does to a :class:`Call`.
+
+    Raises
+    ------
+    DomainError
+        If this version has no such kind.
+    """
+    if kind not in _transforms:
+        raise DomainError(
+            f"kind = {kind!r} is no patch of this version of bulkedge, which has {sorted(_transforms)}; "
+            "a later one may have made it"
+        )
+    return _transforms[kind]
+
+
+def install() -> None:
+    """Make transformers read records, where it is installed.
+
+    :data:`ATTRIBUTE` becomes a property of configurations, so that one read from a file has its records checked; and
+    the property :data:`CHOSEN` answers :data:`NAME` where there are records. So nothing that is done to the
+    implementation of a patched model makes it a plain one: neither ``set_attn_implementation``, nor the argument of
+    ``from_pretrained``, nor the configuration of a larger model, which sets those inside.
+    """
+    try:
+        from transformers import PreTrainedConfig
+    except ImportError:
+        return
+    if hasattr(PreTrainedConfig, ATTRIBUTE):
+        return
+    plain: Any = vars(PreTrainedConfig)[CHOSEN]
+
+    def chosen(configuration: Any) -> Any:
+        if not hasattr(configuration, ATTRIBUTE):  # which compilers guard, and not what a __dict__ lacks
+            return plain.fget(configuration)
+        register()
+        return NAME
+
+    setattr(PreTrainedConfig, CHOSEN, property(chosen, plain.fset, plain.fdel, plain.__doc__))
+    setattr(PreTrainedConfig, ATTRIBUTE, property(_get, _read))
+
+
+class _Registered:
+    """Whether transformers knows the attention; it is told with the first patched model, because its import is slow."""
+
+    yet = False
+
+
+def register() -> None:
+    """Make the attention and its masks known; without the mask, decoders would see the future.
+
+    From then on a model that is built on a configuration with records tells its modules their names. A second call does
+    nothing. Not left to the first pass, which may be compiled: no graph can do it.
+    """
+    if _Registered.yet:
+        return
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, _mask)
+    plain = PreTrainedModel.post_init
+
+    @wraps(plain)
+    def post_init(model: Any) -> None:
+        plain(model)
+        if records_of(model.config):
+            name_modules(model)
+
+    PreTrainedModel.post_init = post_init  # type: ignore[method-assign]
+    _Registered.yet = True
+
+
+def name_modules(model: nn.Module) -> None:
+    """Tell all modules of a model their paths in it, beside those that they have in a model inside or around it.
+
+    The part of the path that a head on top of a model adds is left out (``base_model_prefix``), so that names are the
+    same with and without it.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        The model.
+    """
+    prefix = f"{model.base_model_prefix}."
+    for path, module in model.named_modules():
+        known = vars(module).get(NAMES, ())
+        name = path.removeprefix(prefix)
+        if name not in known:
+            setattr(module, NAMES, (name, *known))
+
+
+def _get(configuration: Any) -> Patched:
+    """The property's value: missing, as any attribute, where there are no records."""
+    try:
+        found: Patched = configuration.__dict__[ATTRIBUTE]
+    except KeyError:
+        raise AttributeError(f"{type(configuration).__name__} has no {ATTRIBUTE}: it is not patched") from None
+    return found
+
+
+def _read(configuration: Any, value: Any) -> None:
+    """Records as they come from a file, into a configuration that is being built."""
+    try:
+        before, requested, records = value
+        records = tuple(Record(*each) for each in records)
+    except (TypeError, ValueError):
+        raise DomainError(f"{ATTRIBUTE} = {value!r} is not what bulkedge.nn writes into configurations") from None
+    for each in records:
+        transform_of(each.kind)
+    configuration.__dict__[ATTRIBUTE] = Patched(before, requested, records)
+    configuration.__dict__[REQUESTED] = NAME
+
+
+def _attention(  # noqa: PLR0913 - the signature of the interface
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **wanted: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """What transformers calls, after its ``sdpa_attention_forward``; weights are formed where they are asked for."""
+    for name in UNSUPPORTED:
+        if wanted.get(name) is not None:
+            raise DomainError(f"{type(module).__name__} asks for {name!r}, which patched attention has not")
+    CALLS.last = []
+    mask, causal = visible(module, query, key, attention_mask, is_causal=is_causal, wanted=wanted)
+    if causal and key.shape[2] > query.shape[2]:  # an empty static cache: no row sees what it keeps free
+        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    call = transformed(Call(module, query, key, value, mask, causal, scale, softcap=wanted.get("softcap")))
+    weights_wanted = wanted.get("output_attentions") or getattr(module.config, "output_attentions", False)
+    if weights_wanted or call.softcap is not None:
+        output, weights = _with_weights(call, dropout)
+        return output, weights if weights_wanted else None
+    query, key, value, mask = call.query, call.key, call.value, call.mask
+    shared = query.shape[1] > key.shape[1]
+    if shared and mask is not None:  # no fused kernel takes both
+        key, value = _unshared(call)
+        shared = False
+    output = shaped_attention(query, key, value, mask, dropout, call.causal, call.scale, shared, gamma=call.gamma)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _with_weights(call: Call, dropout: float) -> tuple[Tensor, Tensor]:
+    """The output by ``A - gamma C`` as a matrix, and that matrix, as eager attention returns both."""
+    (key, value), mask = _unshared(call), call.mask
+    if call.causal:
+        mask = torch.ones(call.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril()
+    query, key = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (call.query, key))
+    matrix = shaped_matrix(query, key, mask, dropout, call.scale, gamma=call.gamma, softcap=call.softcap)
+    matrix = matrix.to(value.dtype)
+    return (matrix @ value).transpose(1, 2).contiguous(), matrix
+
+
+def _unshared(call: Call) -> tuple[Tensor, Tensor]:
+    """Keys and values for each head of the queries."""
+    times = call.query.shape[1] // call.key.shape[1]
+    key, value = (each if times == 1 else each.repeat_interleave(times, dim=1) for each in (call.key, call.value))
+    return key, value
+
+
+def transformed(call: Call) -> Call:
+    """What the patches of a model make of a call, in their order.
+
+    Parameters
+    ----------
+    call : Call
+        What an attention module of a patched model asks.
+
+    Returns
+    -------
+    Call
+        What is computed.
+
+    Raises
+    ------
+    DomainError
+        If the model has no patch.
+    """
+    records = records_of(call.module.config)
+    if not records:
+        raise DomainError(
+            f"the configuration of {type(call.module).__name__} asks for the attention {NAME!r} without a patch that "
+            "says which; use bulkedge.nn.remove_gap(model)"
+        )
+    for record in records:
+        call = transform_of(record.kind)(call, record.parameters)
+    return call
+
+
+def _mask(*, q_length: int, mask_function: Callable[..., Any], **rest: Any) -> Tensor | None:
+    """The masks of ``sdpa``; those that are the same for every row have one row, so that there is one mean.
+
+    A causal mask that hides nothing else is not written out: kernels know it, and a running mean is far cheaper than a
+    product with the mask. ``sdpa_mask`` leaves it out too, but before transformers 5.22 not where torch compiles.
+    """
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+
+    if mask_function is causal_mask_function and q_length > 1 and _whole(q_length, **rest):
+        return None
+    if mask_function is not bidirectional_mask_function:
+        return sdpa_mask(q_length=q_length, mask_function=mask_function, **rest)
+    row = sdpa_mask(q_length=1, mask_function=mask_function, **rest)
+    return None if row is None else row.expand(-1, -1, q_length, -1)
+
+
+def _whole(  # noqa: PLR0913 - what a mask is asked with
+    q_length: int,
+    *,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: Any = 0,
+    attention_mask: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    **_: Any,
+) -> bool:
+    """Whether queries and keys are the same tokens, none of them padding, and a mask may be left out."""
+    placed = isinstance(q_offset, int) and isinstance(kv_offset, int) and q_offset == kv_offset == 0
+    return placed and attention_mask is None and allow_is_causal_skip and kv_length == q_length

@@ -1,0 +1,1 @@
+"""What every room uses and that knows nothing of matrices: arrays, domains, errors, estimates, files, threads."""

@@ -1,0 +1,63 @@
+"""Random arrays on the backend of their generator: NumPy for NumPy's, torch (on its device) for torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bulkedge.support.domains import shown
+from bulkedge.support.errors import DomainError
+
+
+def numpy_generator(rng: Any) -> np.random.Generator:
+    """The generator, if it is NumPy's; the random arrays of many models are.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        What the caller was given as a generator.
+
+    Returns
+    -------
+    numpy.random.Generator
+        The same object.
+
+    Raises
+    ------
+    DomainError
+        For anything else: a seed, a generator of torch, the module ``numpy.random``.
+    """
+    if isinstance(rng, np.random.Generator):
+        return rng
+    raise DomainError(f"rng = {shown(rng)} is not a numpy.random.Generator: pass numpy.random.default_rng(seed)")
+
+
+def normal(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Standard Gaussian numbers in double precision.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator or torch.Generator
+        Whose numbers to use, and which backend and device to put them on.
+    shape : tuple of int
+        Shape of the array.
+
+    Returns
+    -------
+    array of that shape
+        Independent, mean zero, variance one; float64, also on torch.
+
+    Raises
+    ------
+    DomainError
+        If it is a generator of neither library.
+    """
+    if isinstance(rng, np.random.Generator):
+        return rng.standard_normal(shape)
+    if type(rng).__module__.startswith("torch"):
+        import torch
+
+        if isinstance(rng, torch.Generator):
+            return torch.randn(shape, generator=rng, device=rng.device, dtype=torch.float64)
+    raise DomainError(f"rng = {shown(rng)} is neither a numpy.random.Generator nor a torch.Generator")

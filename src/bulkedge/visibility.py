@@ -1,0 +1,494 @@
+"""Who may look at whom: masks of attention, their uniform mean, and the softmax behind them.
+
+Attention with scores that say nothing attends evenly to what its mask leaves: the **mean matrix** C of the mask, row i
+uniform on the keys that query i sees. It is what the theory subtracts before it speaks of a bulk, and its singular
+values are the outliers that any head has, whatever it learned: one for a full mask, a whole family for a causal one.
+
+>>> Mask.causal(4).mean()[2].round(3).tolist()
+[0.333, 0.333, 0.333, 0.0]
+>>> Mask.full(50).singular_values().tolist(), Mask.causal(400).singular_values(3).round(3).tolist()
+([1.0], [1.709, 1.211, 0.855])
+>>> (Mask.causal(4) & Mask.padding([True, True, False, True])).counts().tolist()
+[1, 2, 2, 3]
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import ArrayLike
+from scipy.linalg import eigh_tridiagonal
+
+from bulkedge.support import arrays
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, refused, shown
+from bulkedge.support.errors import DomainError
+
+TOKENS = Integers(1, 2**31)
+DENSE = 20_000
+"""Rows or columns up to which a mask is written out as a matrix."""
+
+
+class Mask(ABC):
+    """Which keys each query attends to; every query sees one key at least.
+
+    Attributes
+    ----------
+    queries, keys : int
+        Rows and columns.
+    """
+
+    queries: int
+    keys: int
+
+    # -- what a mask supplies ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _visible(self) -> arrays.Mask:
+        """The mask as a boolean matrix, queries x keys."""
+
+    @abstractmethod
+    def counts(self) -> Any:
+        """How many keys each query sees, a whole number for each row."""
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all queries see the same keys, so that the mean matrix has equal rows."""
+        return False
+
+    def singular_values(self, most: int | None = None) -> Real:
+        """The largest singular values of the mean matrix, in decreasing order.
+
+        Parameters
+        ----------
+        most : int, optional
+            How many; all that are not zero by default.
+
+        Returns
+        -------
+        array
+            Singular values of :meth:`mean`.
+        """
+        values = np.linalg.svd(self.mean(), compute_uv=False)
+        return values[values > 1e-12 * values[0]][:most]
+
+    # -- what follows --------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and keys."""
+        return self.queries, self.keys
+
+    def visible(self, like: Any = None) -> Any:
+        """The mask as a boolean matrix: True where query i (row) sees key j (column).
+
+        Parameters
+        ----------
+        like : array, optional
+            An array on whose backend and device to put it; NumPy by default.
+
+        Returns
+        -------
+        array of shape (queries, keys)
+            Booleans.
+        """
+        if max(self.shape) > DENSE:
+            raise DomainError(f"a mask of shape {self.shape} is not written out: at most {DENSE} rows and columns")
+        return _beside(self._visible(), like)
+
+    def mean(self, like: Any = None) -> Any:
+        """The uniform mean matrix C: row i is constant on the keys that query i sees, and sums to one.
+
+        Parameters
+        ----------
+        like : array, optional
+            A tensor whose device and floating type to use; a NumPy array of float64 by default.
+
+        Returns
+        -------
+        array of shape (queries, keys)
+            ``1/counts[i]`` where query i sees key j, and zero elsewhere.
+
+        Raises
+        ------
+        DomainError
+            If the mask has more than :data:`DENSE` rows or columns.
+        """
+        if max(self.shape) > DENSE:
+            raise DomainError(f"a mask of shape {self.shape} is not written out: at most {DENSE} rows and columns")
+        mean = self._visible() / self.counts()[:, None]
+        return _beside(mean, like)
+
+    def __and__(self, other: Mask) -> Mask:
+        """What both masks allow."""
+        if not isinstance(other, Mask) or other.shape != self.shape:
+            raise DomainError(f"other = {shown(other)} is no mask of shape {self.shape}: masks of one shape combine")
+        return BooleanMask(self.visible() & other.visible())
+
+    # -- the masks -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def full(tokens: int) -> Mask:
+        """Every token sees every token.
+
+        Parameters
+        ----------
+        tokens : int
+            Number of queries and of keys.
+
+        Returns
+        -------
+        Mask
+            Square; its mean matrix is ``1 1'/tokens``, of rank one.
+        """
+        tokens = TOKENS.check("tokens", tokens)
+        return FullMask(tokens, tokens)
+
+    @staticmethod
+    def cross(queries: int, keys: int) -> Mask:
+        """Every query sees every key of another sequence.
+
+        Parameters
+        ----------
+        queries : int
+            Number of rows: tokens that look.
+        keys : int
+            Number of columns: tokens of the other sequence, which are looked at.
+
+        Returns
+        -------
+        Mask
+            Of shape (queries, keys).
+        """
+        return FullMask(queries, keys)
+
+    @staticmethod
+    def causal(tokens: int) -> Mask:
+        """A token sees itself and those before it.
+
+        Parameters
+        ----------
+        tokens : int
+            Number of queries and of keys.
+
+        Returns
+        -------
+        Mask
+            Query i sees the keys j <= i; its mean is the Cesaro matrix.
+        """
+        return WindowMask(tokens, tokens)
+
+    @staticmethod
+    def window(tokens: int, width: int) -> Mask:
+        """A token sees itself and the ``width - 1`` tokens before it.
+
+        Parameters
+        ----------
+        tokens : int
+            Number of queries and of keys.
+        width : int
+            How many keys a token sees, itself included; the first tokens see fewer. One is the identity, ``tokens`` and
+            more the causal mask.
+
+        Returns
+        -------
+        Mask
+            Query i sees the keys j with ``i - width < j <= i``.
+        """
+        return WindowMask(tokens, width)
+
+    @staticmethod
+    def padding(visible: ArrayLike, queries: int | None = None) -> Mask:
+        """Keys that are padding are seen by none; as many queries as keys by default.
+
+        Parameters
+        ----------
+        visible : array_like of bool, shape (keys,)
+            True for tokens of the sequence, False for padding; numbers are refused, since some libraries write 0 for
+            visible.
+        queries : int, optional
+            Number of rows; as many as there are keys by default. Queries at padding are rows like any other.
+
+        Returns
+        -------
+        Mask
+            Every query sees the same keys. With ``&`` it joins another mask.
+        """
+        keys = _booleans("visible", visible)
+        if keys.ndim != 1:
+            raise DomainError(f"visible must be a vector, one boolean for each key; got shape {keys.shape}")
+        rows = len(keys) if queries is None else TOKENS.check("queries", queries)
+        return BooleanMask(np.broadcast_to(keys, (rows, len(keys))))
+
+    @staticmethod
+    def of(visible: Any) -> Mask:
+        """Any boolean matrix: True where query i (row) sees key j (column).
+
+        Parameters
+        ----------
+        visible : array_like of bool, shape (queries, keys)
+            True where the query of the row sees the key of the column; every row needs one True at least.
+
+        Returns
+        -------
+        Mask
+            A mask that keeps the whole matrix; the named masks do not, and are quicker.
+        """
+        return BooleanMask(visible)
+
+
+def _booleans(name: str, given: Any) -> Any:
+    """The argument as an array of booleans; numbers are not taken for them, since 0 may mean visible elsewhere."""
+    try:
+        array = arrays.as_numpy(given)
+    except ValueError as error:
+        raise DomainError(f"{name} = {shown(given)} is not an array of booleans: {error}") from None
+    if array.dtype != bool:
+        raise DomainError(f"{name} = {shown(given)} must be booleans, True where a key is seen; it holds {array.dtype}")
+    return array
+
+
+def _beside(matrix: Any, like: Any) -> Any:
+    """A matrix on the backend and device of another array, and of its type unless it is boolean."""
+    if like is None or isinstance(like, np.ndarray):
+        return matrix
+    dtype = None if matrix.dtype == bool else like.dtype
+    # torch warns of arrays that may not be written to, as masks keep theirs
+    own = matrix if matrix.flags.writeable else matrix.copy()
+    return array_namespace(like).asarray(own, dtype=dtype, device=like.device)
+
+
+@dataclass(frozen=True)
+class FullMask(Mask):
+    """Every query sees every key."""
+
+    queries: int
+    keys: int
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        for name in ("queries", "keys"):
+            object.__setattr__(self, name, TOKENS.check(name, getattr(self, name)))
+
+    def _visible(self) -> arrays.Mask:
+        return np.ones(self.shape, dtype=bool)
+
+    def counts(self) -> Any:
+        """All of them."""
+        return np.full(self.queries, self.keys)
+
+    @property
+    def uniform(self) -> bool:
+        """All rows are alike."""
+        return True
+
+    def singular_values(self, most: int | None = None) -> Real:
+        """One: ``sqrt(queries/keys)``, since C is ``1 1'/keys``."""
+        return np.array([np.sqrt(self.queries / self.keys)])[:most]
+
+
+@dataclass(frozen=True)
+class WindowMask(Mask):
+    """A token sees itself and the ``width - 1`` tokens before it; with ``width = tokens``, all of those: causal."""
+
+    tokens: int
+    width: int
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        object.__setattr__(self, "tokens", TOKENS.check("tokens", self.tokens))
+        object.__setattr__(self, "width", min(TOKENS.check("width", self.width), self.tokens))
+
+    @property
+    def queries(self) -> int:  # type: ignore[override]
+        """As many as tokens."""
+        return self.tokens
+
+    @property
+    def keys(self) -> int:  # type: ignore[override]
+        """As many as tokens."""
+        return self.tokens
+
+    @property
+    def uniform(self) -> bool:
+        """A single token sees what all tokens see."""
+        return self.tokens == 1
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether the window always reaches back to the first token, as causal attention does."""
+        return self.width == self.tokens
+
+    def _visible(self) -> arrays.Mask:
+        distance = np.subtract.outer(np.arange(self.tokens), np.arange(self.tokens))
+        return np.asarray((distance >= 0) & (distance < self.width))
+
+    def counts(self) -> Any:
+        """One more for each row, up to the width."""
+        return np.minimum(np.arange(1, self.tokens + 1), self.width)
+
+    def singular_values(self, most: int | None = None) -> Real:
+        """The largest singular values of the mean; of a causal mask, those of the Cesaro matrix."""
+        if not self.unlimited:
+            return super().singular_values(most)
+        count = self.tokens if most is None else TOKENS.check("most", most)
+        return prefix_mean_values(self.tokens, min(count, self.tokens))
+
+
+def prefix_mean_values(tokens: int, count: int, popularity: Real | None = None) -> Real:
+    """Largest singular values of the mean of causal attention whose columns have popularity ``pi_j``.
+
+    Row i is ``pi_j/(pi_1 + ... + pi_i)`` on 1 to i, the Cesaro matrix for equal popularities. Its inverse is
+    bidiagonal, with ``(pi_1 + ... + pi_i)/pi_i`` on the diagonal: i and, beside it, 1 - i for equal ones. The
+    eigenvalues of its symmetric dilation, a tridiagonal matrix without diagonal, come to full relative accuracy by
+    bisection (Demmel and Kahan 1990).
+
+    Parameters
+    ----------
+    tokens : int
+        Rows and columns of the matrix.
+    count : int
+        How many of its values, between one and ``tokens``.
+    popularity : array of shape (tokens,), optional
+        Positive numbers of any normalisation; all equal by default.
+
+    Returns
+    -------
+    array of shape (count,)
+        The largest singular values, in decreasing order.
+    """
+    off = np.repeat(np.arange(1.0, tokens + 1), 2)[:-1]
+    if popularity is not None:
+        upto = np.cumsum(popularity)
+        off[::2], off[1::2] = upto / popularity, upto[:-1] / popularity[1:]
+    middle = (tokens, tokens + count - 1)
+    values = eigh_tridiagonal(np.zeros(2 * tokens), off, eigvals_only=True, select="i", select_range=middle)
+    return np.asarray(1 / values)
+
+
+@dataclass(frozen=True, eq=False)
+class BooleanMask(Mask):
+    """Any boolean matrix, True where query i (row) sees key j (column)."""
+
+    matrix: Any
+
+    def __post_init__(self) -> None:
+        """Check that it is a mask, and keep a copy that nobody changes."""
+        matrix = _booleans("visible", self.matrix)
+        if matrix.ndim != 2 or not matrix.size:
+            raise DomainError(f"visible must be a matrix, queries x keys; got shape {matrix.shape}")
+        blind = np.flatnonzero(~matrix.any(axis=1))
+        if blind.size:
+            raise DomainError(f"queries {blind[:5].tolist()} see no key, so their attention is not defined")
+        matrix.flags.writeable = False
+        object.__setattr__(self, "matrix", matrix)
+
+    @property
+    def queries(self) -> int:  # type: ignore[override]
+        """Rows."""
+        return len(self.matrix)
+
+    @property
+    def keys(self) -> int:  # type: ignore[override]
+        """Columns."""
+        return self.matrix.shape[1]
+
+    def _visible(self) -> arrays.Mask:
+        return np.asarray(self.matrix)
+
+    def counts(self) -> Any:
+        """Row sums."""
+        return self.matrix.sum(axis=1)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all rows are alike."""
+        return bool(np.all(self.matrix == self.matrix[0]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BooleanMask) and np.array_equal(self.matrix, other.matrix)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.matrix.tobytes()))
+
+    def __repr__(self) -> str:
+        return f"BooleanMask({self.queries} x {self.keys}, {self.matrix.mean():.1%} visible)"
+
+
+MASKS: dict[str, Callable[[int], Mask]] = {"full": Mask.full, "causal": Mask.causal}
+"""Masks that a name and a number of tokens make."""
+
+
+class MaskOrName:
+    """Domain of masks: the name of one, or a :class:`Mask`."""
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the name or the mask, or raise."""
+        if isinstance(value, Mask) or (isinstance(value, str) and value in MASKS):
+            return value
+        raise refused(name, value, self)
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read the name of a mask."""
+        return self.check(name, text)
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(map(repr, MASKS)) + "} or a Mask"
+
+
+def mask_for(mask: str | Mask, tokens: int) -> Mask:
+    """The mask of that name for so many tokens, or the mask itself if it is for so many.
+
+    Parameters
+    ----------
+    mask : str or Mask
+        The name of a mask that is known for every number of tokens, or a mask.
+    tokens : int
+        Number of queries and of keys.
+
+    Returns
+    -------
+    Mask
+        Of shape (tokens, tokens).
+
+    Raises
+    ------
+    DomainError
+        If a mask of another shape was given.
+    """
+    made = MASKS[mask](tokens) if isinstance(mask, str) else mask
+    if made.shape != (tokens, tokens):
+        raise DomainError(f"mask = {mask!r} is for {made.shape} queries and keys; there are {tokens} tokens")
+    return made
+
+
+def softmax(scores: Any, visible: Any = None, axis: int = -1) -> Any:
+    """``exp(scores)`` over its sum along an axis, on any backend; what the mask hides has weight zero.
+
+    Parameters
+    ----------
+    scores : array
+        Finite scores.
+    visible : array of bool, optional
+        True where scores count; broadcast against them.
+    axis : int
+        The axis that sums to one.
+
+    Returns
+    -------
+    array
+        The weights, of the shape of the scores.
+    """
+    xp = array_namespace(scores)
+    seen = scores if visible is None else xp.where(visible, scores, -xp.inf)
+    weights = xp.exp(seen - xp.max(seen, axis=axis, keepdims=True))
+    total = xp.sum(weights, axis=axis, keepdims=True)
+    if not isinstance(weights, np.ndarray):  # a tensor may need its exponentials for the gradient
+        return weights / total
+    weights /= total
+    return weights
