@@ -1,7 +1,7 @@
 """Calls that a user gets wrong: every public call with one argument replaced by something it is not for.
 
-An answer is *clear* if it is an error of :mod:`bulkedge.support.errors` that names the argument, or Python's own refusal of a
-call that does not fit the signature. Anything else that is raised (IndexError, a warning turned error) is
+An answer is *clear* if it is an error of :mod:`bulkedge.support.errors` that names the argument, or Python's own
+refusal of a call that does not fit the signature. Anything else that is raised (IndexError, a warning turned error) is
 *unclear*: its reader has to open the source. What returns is not judged here.
 """
 

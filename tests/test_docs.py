@@ -104,7 +104,7 @@ def tree():
 
 
 def test_the_tree_of_the_design_names_every_room():
-    """Rooms, rooms in rooms, and modules beside them; a folder whose line says "one file" or "folders" is not opened."""
+    """Rooms, rooms in rooms, and modules beside them."""
     named = tree()
     assert {name for name in named if name.endswith(".py")} - {"__init__.py"} == modules_in(PACKAGE)
     rooms = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/**/__init__.py")}

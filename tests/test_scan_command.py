@@ -15,8 +15,8 @@ import bulkedge as be  # noqa: E402
 from bulkedge.cli.scanning import longer_contexts  # noqa: E402
 from bulkedge.lab.studies.base import studies  # noqa: E402
 from bulkedge.lab.sweeps import open_sweep  # noqa: E402
-from bulkedge.models import default_model
-from bulkedge.models.loading import loader as loading
+from bulkedge.models import default_model  # noqa: E402
+from bulkedge.models.loading import loader as loading  # noqa: E402
 from bulkedge.models.loading.default import ALPHABET, letters  # noqa: E402
 from bulkedge.models.scanning import scanner as scanning  # noqa: E402
 

@@ -39,22 +39,7 @@ CONFIDENCE = Interval(0, 1, "()")
 
 
 def with_singular_values(values: ArrayLike, rng: np.random.Generator, rows: int | None = None) -> Real:
-    """A matrix with the given singular values, its singular vectors uniformly random.
-
-    Parameters
-    ----------
-    values : array_like of shape (n,)
-        Finite and not negative, in any order.
-    rng : numpy.random.Generator
-        Draws the vectors.
-    rows : int, optional
-        Rows of the matrix, n or more; n by default.
-
-    Returns
-    -------
-    array of shape (rows, n)
-        The matrix, in double precision.
-    """
+    """A matrix with the given singular values, its singular vectors uniformly random."""
     sizes = FINITE.check("values", values).ravel().astype(float)
     count = len(sizes)
     height = count if rows is None else Integers(count, 10**5).check("rows", rows)
@@ -71,20 +56,7 @@ def _haar(rows: int, columns: int, rng: np.random.Generator) -> Real:
 
 
 def values_of(law: Distribution, size: int) -> Real:
-    """Singular values that follow a law as closely as so many numbers can: its quantiles.
-
-    Parameters
-    ----------
-    law : Distribution
-        Of singular values, of their squares, or of the eigenvalues of a Gram matrix, which are the same.
-    size : int
-        How many.
-
-    Returns
-    -------
-    array of shape (size,)
-        In increasing order; the distance of their distribution from the law is ``1/(2 size)``.
-    """
+    """Singular values that follow a law as closely as so many numbers can: its quantiles."""
     size = SIZE.check("size", size)
     quantiles = np.asarray(law.ppf((np.arange(size) + 0.5) / size))
     if law.unit not in {Unit.SINGULAR, Unit.SQUARED, Unit.EIGEN} or quantiles[0] < 0:
@@ -93,19 +65,7 @@ def values_of(law: Distribution, size: int) -> Real:
 
 
 def hard_spectra(size: int) -> dict[str, Real]:
-    """Singular values on which recurrences without care divide by zero, lose orthogonality or count twice.
-
-    Parameters
-    ----------
-    size : int
-        How many values each, eight or more.
-
-    Returns
-    -------
-    dict of arrays of shape (size,)
-        By name: all zero; all equal; four clusters, one of them at zero; a tenth of the rank; one value far out; values
-        over ten decades.
-    """
+    """Singular values on which recurrences without care divide by zero, lose orthogonality or count twice."""
     size = Integers(8, 10**5).check("size", size)
     half = np.linspace(0.5, 1.0, size)
     return {
@@ -141,24 +101,7 @@ class OperatorErrors:
 def check_operator(
     operator: Operator, matrix: Any = None, rng: np.random.Generator | None = None, columns: int = 3
 ) -> OperatorErrors:
-    """Products of an operator on random blocks, held against each other and against the matrix that it should be.
-
-    Parameters
-    ----------
-    operator : Operator
-        One matrix or a batch.
-    matrix : array of shape (..., rows, columns), optional
-        What it should be.
-    rng : numpy.random.Generator, optional
-        Draws the blocks.
-    columns : int
-        Width of the blocks.
-
-    Returns
-    -------
-    OperatorErrors
-        Relative errors, to be compared with the rounding that is expected.
-    """
+    """Products of an operator on random blocks, held against each other and against the matrix that it should be."""
     rng = np.random.default_rng(0) if rng is None else numpy_generator(rng)
     first, second = (rng.standard_normal((operator.shape[-1], columns)) for _ in range(2))
     left = rng.standard_normal((operator.shape[-2], columns))
@@ -177,20 +120,7 @@ def check_operator(
 
 
 def adjointness(operator: Operator, rng: np.random.Generator | None = None) -> float:
-    """How far ``op.T`` is from being the transpose of ``op``, as for maps that are given by two functions.
-
-    Parameters
-    ----------
-    operator : Operator
-        Any operator.
-    rng : numpy.random.Generator, optional
-        Draws the blocks that are multiplied.
-
-    Returns
-    -------
-    float
-        Difference of ``u'(M v)`` and ``(M' u)'v`` relative to the lengths: rounding, if it is.
-    """
+    """How far ``op.T`` is from being the transpose of ``op``, as for maps that are given by two functions."""
     return check_operator(operator, rng=rng).adjointness
 
 
@@ -201,22 +131,7 @@ def _product(operator: Operator, block: Real) -> Real:
 
 
 def coverage(estimates: Iterable[Estimate], truth: float, confidence: float = 0.9) -> float:
-    """Share of estimates whose interval, by Student's distribution at a confidence, holds the truth.
-
-    Parameters
-    ----------
-    estimates : iterable of Estimate
-        Independent estimates of one number.
-    truth : float
-        The number.
-    confidence : float
-        The share that should.
-
-    Returns
-    -------
-    float
-        The share that does.
-    """
+    """Share of estimates whose interval, by Student's distribution at a confidence, holds the truth."""
     level = (1 + CONFIDENCE.check("confidence", confidence)) / 2
     inside = [
         abs(each.value - truth) <= each.error * float(stdtrit(min(each.freedom, 1e9), level)) + 1e-12 * abs(truth)
@@ -228,19 +143,6 @@ def coverage(estimates: Iterable[Estimate], truth: float, confidence: float = 0.
 
 
 def covered(run: Callable[[np.random.Generator], tuple[float, float]], seeds: int) -> float:
-    """Share of runs whose actual error is at most the one that they state.
-
-    Parameters
-    ----------
-    run : callable
-        Takes a generator, returns the actual and the stated error of one estimate.
-    seeds : int
-        How many runs, with the generators of seeds 0, 1, ...
-
-    Returns
-    -------
-    float
-        The share.
-    """
+    """Share of runs whose actual error is at most the one that they state."""
     pairs = [run(np.random.default_rng(seed)) for seed in range(SIZE.check("seeds", seeds))]
     return float(np.mean([actual <= stated for actual, stated in pairs]))

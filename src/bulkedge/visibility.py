@@ -347,20 +347,6 @@ def prefix_mean_values(tokens: int, count: int, popularity: Real | None = None) 
     bidiagonal, with ``(pi_1 + ... + pi_i)/pi_i`` on the diagonal: i and, beside it, 1 - i for equal ones. The
     eigenvalues of its symmetric dilation, a tridiagonal matrix without diagonal, come to full relative accuracy by
     bisection (Demmel and Kahan 1990).
-
-    Parameters
-    ----------
-    tokens : int
-        Rows and columns of the matrix.
-    count : int
-        How many of its values, between one and ``tokens``.
-    popularity : array of shape (tokens,), optional
-        Positive numbers of any normalisation; all equal by default.
-
-    Returns
-    -------
-    array of shape (count,)
-        The largest singular values, in decreasing order.
     """
     off = np.repeat(np.arange(1.0, tokens + 1), 2)[:-1]
     if popularity is not None:
@@ -442,25 +428,7 @@ class MaskOrName:
 
 
 def mask_for(mask: str | Mask, tokens: int) -> Mask:
-    """The mask of that name for so many tokens, or the mask itself if it is for so many.
-
-    Parameters
-    ----------
-    mask : str or Mask
-        The name of a mask that is known for every number of tokens, or a mask.
-    tokens : int
-        Number of queries and of keys.
-
-    Returns
-    -------
-    Mask
-        Of shape (tokens, tokens).
-
-    Raises
-    ------
-    DomainError
-        If a mask of another shape was given.
-    """
+    """The mask of that name for so many tokens, or the mask itself if it is for so many."""
     made = MASKS[mask](tokens) if isinstance(mask, str) else mask
     if made.shape != (tokens, tokens):
         raise DomainError(f"mask = {mask!r} is for {made.shape} queries and keys; there are {tokens} tokens")

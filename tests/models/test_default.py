@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from bulkedge.models import TEXTS, default_model, held_out_loss, load_model, probe, sample_text
+from bulkedge.models import TEXTS, default_model, held_out_loss, load_model, probe, sample_text  # noqa: E402
 from bulkedge.models.loading import default  # noqa: E402
 from bulkedge.support.errors import DomainError, MissingPackageError  # noqa: E402
 from bulkedge.support.progress import listening  # noqa: E402

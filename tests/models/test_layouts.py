@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bulkedge.models import scan_weights
+from bulkedge.models import scan_weights  # noqa: E402
 from bulkedge.models.circuits import circuits  # noqa: E402
 
 WIDTH, HEADS, DIM = 24, 4, 6

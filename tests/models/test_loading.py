@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from bulkedge.models import load_model
+from bulkedge.models import load_model  # noqa: E402
 from bulkedge.models.loading import loader as loading  # noqa: E402
 from bulkedge.support.errors import BulkedgeError, DomainError, MissingPackageError, StoreError  # noqa: E402
 

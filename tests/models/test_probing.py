@@ -10,9 +10,9 @@ transformers = pytest.importorskip("transformers")
 
 from small_models import build  # noqa: E402
 
-from bulkedge.models import ordinary_tokens, probe
+from bulkedge.models import ordinary_tokens, probe  # noqa: E402
 from bulkedge.models.hooks.capture import Layer  # noqa: E402
-from bulkedge.models.loading import default
+from bulkedge.models.loading import default  # noqa: E402
 from bulkedge.models.scanning import probing  # noqa: E402
 from bulkedge.support.errors import DomainError  # noqa: E402
 

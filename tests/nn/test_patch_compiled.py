@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 from small_models import SMALL  # noqa: E402
 
 from bulkedge import nn  # noqa: E402
-from bulkedge.nn import fused, native
+from bulkedge.nn import fused, native  # noqa: E402
 from bulkedge.nn.patching import interface  # noqa: E402
 
 pytestmark = [

@@ -1,4 +1,4 @@
-"""Models with scaled scores: scores times factors, head by head, saved and loaded with the model, and off again bit for bit."""
+"""Models with scaled scores: head by head, saved and loaded with the model, and off again bit for bit."""
 
 import copy
 import itertools

@@ -41,24 +41,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the first word names.
-
-        Parameters
-        ----------
-        ctx : click.Context
-            The call of the group.
-        args : list of str
-            The words of the command line.
-
-        Returns
-        -------
-        name : str
-            That of the command.
-        command : click.Command
-            The command.
-        rest : list of str
-            The other words.
-        """
+        """Find the command that the first word names."""
         if args and not args[0].startswith("-") and not ctx.resilient_parsing and args[0] not in self.commands:
             with explained():
                 raise unknown("command", args[0], sorted(self.commands))
@@ -91,17 +74,7 @@ def list_studies(*, as_json: bool) -> None:
 
 
 def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None:
-    """Print what there is, with the first paragraph of what it says of itself.
-
-    Parameters
-    ----------
-    kind : str
-        What the names are names of, as the head of the table: ``"study"``.
-    known : dict of str to type
-        Classes by their names.
-    as_json : bool
-        One JSON object instead of a table.
-    """
+    """Print what there is, with the first paragraph of what it says of itself."""
     shows = {name: (inspect.getdoc(each) or "").split("\n\n")[0].replace("\n", " ") for name, each in known.items()}
     if as_json:
         click.echo(written(shows, indent=1))
@@ -163,18 +136,7 @@ def sweep_command(name: str, **given: Any) -> None:
 
 
 def opening(folder: Path) -> str:
-    """How results of a sweep are opened: checked, or as any store of zarr.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the sweep.
-
-    Returns
-    -------
-    str
-        Two expressions of Python.
-    """
+    """How results of a sweep are opened: checked, or as any store of zarr."""
     from bulkedge.lab.sweeps.files import RESULTS
 
     plain = f"xarray.open_zarr({str(folder / RESULTS)!r}, consolidated=False)"
@@ -204,22 +166,7 @@ def _planned(name: str, given: dict[str, Any]) -> Sweep:
 
 @contextmanager
 def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[Executor, int]]:
-    """Start what cells of a sweep run on, as the options of the command line say, and stop it in the end.
-
-    Parameters
-    ----------
-    workers : int, optional
-        Processes on this machine; as many as it has cores by default. With one, cells run in this process.
-    cluster : str, optional
-        Address of a Dask scheduler, which goes before ``workers``.
-
-    Yields
-    ------
-    executor : concurrent.futures.Executor
-        Where to submit cells; it is stopped at the end of the ``with``.
-    workers : int
-        How many cells it runs at a time, or zero where the executor itself knows.
-    """
+    """Start what cells of a sweep run on, as the options of the command line say, and stop it in the end."""
     from bulkedge.lab.sweeps import SerialExecutor, local_processes, stop
 
     if cluster:
@@ -305,18 +252,6 @@ def spike_facts(law: Law, strengths: tuple[float, ...]) -> dict[str, Any]:
     """What perturbations of rank one do: the outermost outlier of each, the thresholds, and all outliers.
 
     Names of what is about singular values begin with ``singular_spike``, and strengths are singular values there.
-
-    Parameters
-    ----------
-    law : Law
-        The law of the unperturbed matrix.
-    strengths : tuple of float
-        Eigenvalues of the perturbation, or its singular values for laws of singular values.
-
-    Returns
-    -------
-    dict of str to object
-        What :meth:`~bulkedge.laws.Law.spike` says, field by field, as lists for JSON.
     """
     from bulkedge.laws.units import Unit
 

@@ -29,27 +29,7 @@ class Declared(AnyParamType):
         self.name = "numbers" if isinstance(domain, Each) else "value"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read and check a value; click calls this for every option of this type.
-
-        Parameters
-        ----------
-        value : object
-            What was written, or a default.
-        param : click.Parameter, optional
-            The option, for the message of the error.
-        ctx : click.Context, optional
-            The call of the command, likewise.
-
-        Returns
-        -------
-        object
-            The value in its canonical form.
-
-        Raises
-        ------
-        click.BadParameter
-            If it is not in the domain.
-        """
+        """Read and check a value; click calls this for every option of this type."""
         try:
             return self.domain.parse(self.parameter, str(value))
         except DomainError as error:
@@ -61,39 +41,13 @@ class Declared(AnyParamType):
         param: click.Parameter,  # noqa: ARG002
         incomplete: str,
     ) -> list[CompletionItem]:
-        """Values that a shell completes: those of a choice.
-
-        Parameters
-        ----------
-        ctx : click.Context
-            The call of the command.
-        param : click.Parameter
-            The option.
-        incomplete : str
-            What is written of the value.
-
-        Returns
-        -------
-        list of CompletionItem
-            Empty for numbers.
-        """
+        """Values that a shell completes: those of a choice."""
         options = self.domain.options if isinstance(self.domain, Choice) else ()
         return [CompletionItem(str(each)) for each in options if str(each).startswith(incomplete)]
 
 
 def option_for(declared: Parameter) -> click.Option:
-    """A declared parameter as an option, with its meaning, domain and values as help.
-
-    Parameters
-    ----------
-    declared : Parameter
-        Name, domain, meaning and values; one without a default becomes a required option.
-
-    Returns
-    -------
-    click.Option
-        ``--name``, with dashes for underscores.
-    """
+    """A declared parameter as an option, with its meaning, domain and values as help."""
     known = "" if declared.default is MISSING else f"; default {declared.default}"
     if declared.large is not MISSING:
         known += f"; with --paper {declared.large} ({'of the paper' if declared.source == 'paper' else 'ours'})"
@@ -117,42 +71,14 @@ class Catalogued(click.Command):
         return []
 
     def require(self, name: str) -> None:
-        """Refuse a name that is not known.
-
-        Parameters
-        ----------
-        name : str
-            What was given as the first argument.
-
-        Raises
-        ------
-        DomainError
-            With the names that are spelled almost so, if there are any.
-        """
+        """Refuse a name that is not known."""
         if name not in (known := [*self.catalogue(), *self.groups()]):
             raise unknown(self.kind, name, known)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Look for a known name among the arguments before they are parsed.
-
-        Parameters
-        ----------
-        info_name : str, optional
-            Name of the command, for its help.
-        args : list of str
-            Words of the command line after the command.
-        parent : click.Context, optional
-            The call of the group that the command is in.
-        **extra : object
-            Further arguments of ``click.Command.make_context``.
-
-        Returns
-        -------
-        click.Context
-            The call, parsed with the options of what was named.
-        """
+        """Look for a known name among the arguments before they are parsed."""
         known, words = self.catalogue(), self._words(args)
         if words and words[0] == args[0]:
             # if this is misspelled, say so, and not that the options after it are unknown
@@ -173,39 +99,13 @@ class Catalogued(click.Command):
         ]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The options of the command and of what was named.
-
-        Parameters
-        ----------
-        ctx : click.Context
-            The call of the command.
-
-        Returns
-        -------
-        list of click.Parameter
-            Those of the command itself first.
-        """
+        """The options of the command and of what was named."""
         declared = parameters(self.chosen) if self.chosen else ()
         return super().get_params(ctx) + [option_for(each) for each in declared]
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    """Names that a shell completes for the first argument of a :class:`Catalogued` command.
-
-    Parameters
-    ----------
-    ctx : click.Context
-        The call of the command, as far as it is written.
-    param : click.Parameter
-        The argument.
-    incomplete : str
-        What is written of it.
-
-    Returns
-    -------
-    list of CompletionItem
-        With the first line of what each says of itself; groups of entries without.
-    """
+    """Names that a shell completes for the first argument of a :class:`Catalogued` command."""
     command = ctx.command
     if not isinstance(command, Catalogued):
         return []

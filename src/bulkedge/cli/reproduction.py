@@ -90,18 +90,7 @@ def _reproduced(
 
 
 def explanation(error: Exception) -> str:
-    """What a study raised: a sentence if it is the package's own error, a traceback if it is a fault of the package.
-
-    Parameters
-    ----------
-    error : Exception
-        With notes that say which command raised it.
-
-    Returns
-    -------
-    str
-        One line or many.
-    """
+    """What a study raised: a sentence if it is the package's own error, a traceback if it is a fault of the package."""
     if isinstance(error, BulkedgeError):
         return f"Error: {noted(error)}"
     return "".join(traceback.format_exception(error)).rstrip()
@@ -141,34 +130,12 @@ class Teller:
 
 
 def progress(step: Step) -> str:
-    """How many studies are done, and the time left.
-
-    Parameters
-    ----------
-    step : Step
-        Where a run stands, after a study.
-
-    Returns
-    -------
-    str
-        ``"study 7 of 43 done, about 1 min left"``.
-    """
+    """How many studies are done, and the time left."""
     return f"study {step.number} of {step.total} done{remaining(step)}"
 
 
 def remaining(step: Step) -> str:
-    """The time left, if there is any and it can be told.
-
-    Parameters
-    ----------
-    step : Step
-        Where a run stands.
-
-    Returns
-    -------
-    str
-        An end of a sentence, from its comma on; empty if nothing is left or known.
-    """
+    """The time left, if there is any and it can be told."""
     return f", {about(step.left)} left" if step.left else ""
 
 
@@ -182,20 +149,7 @@ def print_claims(results: list[Reproduction], *, everything: bool, values: bool 
 
 
 def claims_table(results: list[Reproduction], *, values: bool = False) -> Table:
-    """The claims of all studies as a table for a terminal: predicted, measured, what became of the rival, verdict.
-
-    Parameters
-    ----------
-    results : list of Reproduction
-        Studies that were run or kept.
-    values : bool
-        Whether to say what the parameters of each study were, and who chose them.
-
-    Returns
-    -------
-    rich.table.Table
-        A row for each claim, below the name of its study.
-    """
+    """The claims of all studies as a table for a terminal: predicted, measured, what became of the rival, verdict."""
     from bulkedge.lab.gallery import words
 
     table = Table("claim", "predicted", "measured", "rival", "verdict", box=None, pad_edge=False)

@@ -134,18 +134,7 @@ def scan_command(model: str, *, weights: bool, as_json: bool, **given: Any) -> N
 
 
 def longer_contexts(records: list[dict[str, Any]]) -> Iterator[str]:
-    """Which factors keep the entropy of rows at longer contexts, over all heads that have some.
-
-    Parameters
-    ----------
-    records : list of dict
-        A head each.
-
-    Yields
-    ------
-    str
-        A sentence for each of the contexts that some head has a factor for.
-    """
+    """Which factors keep the entropy of rows at longer contexts, over all heads that have some."""
     for times in (2, 8, 32):
         factors = sorted(row[f"score_scale_{times}"] for row in records if isfinite(row[f"score_scale_{times}"]))
         if factors:
@@ -217,13 +206,7 @@ def scan_with_options(name: str, texts: list[str] | None, given: Mapping[str, An
 
 @contextmanager
 def told_warnings() -> Iterator[None]:
-    """Tell each warning of the package once, after the work and without the place in the source that it came from.
-
-    Yields
-    ------
-    None
-        Inside the ``with``, warnings are collected.
-    """
+    """Tell each warning of the package once, after the work and without the place in the source that it came from."""
     with warnings.catch_warnings(record=True) as heard:
         for category in (RegimeWarning, AccuracyWarning):
             warnings.simplefilter("always", category)
@@ -233,20 +216,7 @@ def told_warnings() -> Iterator[None]:
 
 
 def heads_table(records: list[dict[str, Any]], shown: Mapping[str, str]) -> Table:
-    """Heads as a table for a terminal.
-
-    Parameters
-    ----------
-    records : list of dict
-        A head each.
-    shown : mapping of str to str
-        Which columns, and what stands above them.
-
-    Returns
-    -------
-    rich.table.Table
-        A row a head.
-    """
+    """Heads as a table for a terminal."""
     table = Table(*shown.values(), box=None, pad_edge=False)
     for row in records:
         table.add_row(*(_cell(row[name]) for name in shown))

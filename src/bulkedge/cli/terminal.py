@@ -43,33 +43,12 @@ class Heading(Protocol):
 
 
 def tell(sentence: str) -> None:
-    """Print a line for people, as it is, on stderr.
-
-    Parameters
-    ----------
-    sentence : str
-        The line; brackets in it are no markup.
-    """
+    """Print a line for people, as it is, on stderr."""
     err.print(sentence, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 def unknown(kind: str, given: str, known: list[str]) -> DomainError:
-    """The error for a name that is not known: with those that are spelled almost so, or else with all.
-
-    Parameters
-    ----------
-    kind : str
-        What was to be named: ``"study"``, ``"law"``.
-    given : str
-        The name that was given.
-    known : list of str
-        All names that there are.
-
-    Returns
-    -------
-    DomainError
-        To be raised by the caller.
-    """
+    """The error for a name that is not known: with those that are spelled almost so, or else with all."""
     near = get_close_matches(given, known)
     if near:
         return DomainError(f"{kind} = {given!r} is unknown; did you mean {' or '.join(near)}?")
@@ -78,16 +57,6 @@ def unknown(kind: str, given: str, known: list[str]) -> DomainError:
 
 def duration(seconds: float) -> str:
     """A time in words and numbers, as precise as people need it.
-
-    Parameters
-    ----------
-    seconds : float
-        A time, zero or more.
-
-    Returns
-    -------
-    str
-        Tenths of seconds below a minute, then minutes and seconds, then hours and minutes.
 
     Examples
     --------
@@ -103,16 +72,6 @@ def duration(seconds: float) -> str:
 
 def about(seconds: float) -> str:
     """A time that is not known well: whole seconds, minutes or hours.
-
-    Parameters
-    ----------
-    seconds : float
-        A time, zero or more.
-
-    Returns
-    -------
-    str
-        One number and one unit, after the word ``about``.
 
     Examples
     --------
@@ -130,18 +89,6 @@ def explained(after_ctrl_c: str = "run the command again for the rest", *, kept:
     """Errors that a user can mend, without a traceback; Ctrl-C says what is kept, and how to go on.
 
     An exception that is not the package's own, nor the machine's, is a fault of the package, and keeps its traceback.
-
-    Parameters
-    ----------
-    after_ctrl_c : str
-        How to go on after Ctrl-C; the end of the sentence that is then printed.
-    kept : bool
-        Whether what was finished is on disk; otherwise nothing is said of it.
-
-    Yields
-    ------
-    None
-        Inside the ``with``, errors are caught.
     """
     try:
         yield
@@ -162,18 +109,7 @@ def explained(after_ctrl_c: str = "run the command again for the rest", *, kept:
 
 
 def noted(error: BaseException) -> str:
-    """What an error says, with its notes.
-
-    Parameters
-    ----------
-    error : BaseException
-        Any error.
-
-    Returns
-    -------
-    str
-        A line for each.
-    """
+    """What an error says, with its notes."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
@@ -213,17 +149,7 @@ class PlainProgress:
         self.heading = ""
 
     def head(self, text: str, done: int = 0, total: int | None = None, /) -> None:  # noqa: ARG002  # for bars
-        """Say what the lines that follow are part of.
-
-        Parameters
-        ----------
-        text : str
-            What stands before each line, without the colon.
-        done : int
-            Steps that are done; a bar would show them.
-        total : int, optional
-            Of so many.
-        """
+        """Say what the lines that follow are part of."""
         self.heading = text + ": "
 
     def __call__(self, event: Progress) -> None:

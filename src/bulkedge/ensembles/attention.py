@@ -247,8 +247,8 @@ class SoftmaxAttention(Parametric, Ensemble):
             ``"finite head"`` and ``"proportional"`` (*equivalence*, Theorem 3.2) for moderate beta, ``"one-hot"`` (its
             Figure 4) for large beta, ``"auto"`` as :meth:`regime` says; a warning tells when no law is to be trusted.
             Causal attention and inputs have one law each, ``"auto"``; of other masks none is known. That of inputs
-            knows their covariance, mean and repetitions (:class:`~bulkedge.laws.attention.token_head.TokenHeadLaw`), and warns
-            where these do not say enough.
+            knows their covariance, mean and repetitions (:class:`~bulkedge.laws.attention.token_head.TokenHeadLaw`),
+            and warns where these do not say enough.
 
         Returns
         -------
@@ -371,7 +371,8 @@ class SoftmaxAttention(Parametric, Ensemble):
         The column sums of A are not all one: entries fluctuate, and keys of larger norm are liked more
         (:mod:`bulkedge.ensembles.perron` has the derivation, at any beta). The mean over draws is within 3 % of this.
         Where a single entry is nearly one, or column sums vary by more than a third, the top singular value is no
-        longer that of the mean: then a :class:`~bulkedge.support.errors.RegimeWarning` says so, and this is a lower bound.
+        longer that of the mean: then a :class:`~bulkedge.support.errors.RegimeWarning` says so, and this is a lower
+        bound.
         """
         self._require_plain("outliers")
         found = perron(self.beta, self.head_dim, self.tokens, qk_norm=self.qk_norm)
@@ -419,8 +420,8 @@ class SoftmaxAttention(Parametric, Ensemble):
 
         They come from large entries, alone, with others in their row or column, or by pushing the edge outwards
         (:mod:`bulkedge.ensembles.entries`). Means of simulations are within a third of this, mostly below it; where
-        more than 40 % of the variance is in large entries a :class:`~bulkedge.support.errors.RegimeWarning` says that there
-        is no such bulk.
+        more than 40 % of the variance is in large entries a :class:`~bulkedge.support.errors.RegimeWarning` says that
+        there is no such bulk.
         """
         count = self._entries.beyond(self._finite_edge)
         if self.heavy_share() > MOST_HEAVY:

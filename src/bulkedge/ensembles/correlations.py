@@ -35,22 +35,7 @@ CORRELATION = SymmetricMatrix(unit_diagonal=True)
 
 
 def prefix_correlation(length: int, prefix: int, correlation: float) -> Real:
-    """The first ``prefix`` positions are correlated with each other, the rest with nothing (*recovery*, section 4).
-
-    Parameters
-    ----------
-    length : int
-        Positions L.
-    prefix : int
-        Correlated positions, at most L.
-    correlation : float
-        Their correlation, in [0, 1].
-
-    Returns
-    -------
-    array of shape (L, L)
-        R: ones on the diagonal, the correlation within the prefix, zero elsewhere.
-    """
+    """The first ``prefix`` positions are correlated with each other, the rest with nothing (*recovery*, section 4)."""
     length = LENGTH.check("length", length)
     prefix = Integers(1, length).check("prefix", prefix)
     correlation = Interval(0, 1).check("correlation", correlation)
@@ -62,20 +47,6 @@ def prefix_correlation(length: int, prefix: int, correlation: float) -> Real:
 
 def spiked_correlation(length: int, direction: ArrayLike, strength: float) -> Real:
     """``I + strength v v'`` scaled to unit diagonal, v the unit vector along ``direction`` (*recovery*, Figures 2, 4b).
-
-    Parameters
-    ----------
-    length : int
-        Positions L.
-    direction : array of length L
-        Any vector but zero; its signs may differ.
-    strength : float
-        Strength of the spike, at least zero.
-
-    Returns
-    -------
-    array of shape (L, L)
-        R: ones on the diagonal, and of product form ``a_t a_s`` off it.
 
     Examples
     --------
@@ -97,18 +68,6 @@ def spiked_correlation(length: int, direction: ArrayLike, strength: float) -> Re
 def autoregressive_correlation(length: int, correlation: float) -> Real:
     """``R_ts = correlation**|t - s|``: a sign flips from one position to the next with the same probability.
 
-    Parameters
-    ----------
-    length : int
-        Positions L.
-    correlation : float
-        Correlation of neighbours, in [-1, 1].
-
-    Returns
-    -------
-    array of shape (L, L)
-        R, which depends on the distance of the positions alone.
-
     Examples
     --------
     >>> autoregressive_correlation(3, 0.5)[0].tolist()
@@ -120,28 +79,7 @@ def autoregressive_correlation(length: int, correlation: float) -> Real:
 
 
 def draw_signs(correlation: ArrayLike, samples: int, rng: np.random.Generator) -> Real:
-    """Balanced signs with a given correlation, a row for each sample.
-
-    Parameters
-    ----------
-    correlation : array of shape (L, L)
-        Correlation matrix R.
-    samples : int
-        Rows.
-    rng : numpy.random.Generator
-        Source of randomness.
-
-    Returns
-    -------
-    array of shape (samples, L)
-        Entries 1.0 and -1.0.
-
-    Raises
-    ------
-    ValueError
-        If R is not a correlation matrix, or neither of the two constructions of this module gives it. Not every
-        correlation matrix is one of signs: three signs cannot all be correlated by -1/2, for instance.
-    """
+    """Balanced signs with a given correlation, a row for each sample."""
     matrix = CORRELATION.check("correlation", correlation)
     samples, rng = SAMPLES.check("samples", samples), numpy_generator(rng)
     loading = product_loading(matrix)
@@ -161,18 +99,7 @@ def draw_signs(correlation: ArrayLike, samples: int, rng: np.random.Generator) -
 
 
 def product_loading(correlation: Real) -> Real | None:
-    """The vector a with ``R_ts = a_t a_s`` off the diagonal and ``|a_t| <= 1``, if there is one.
-
-    Parameters
-    ----------
-    correlation : array of shape (L, L)
-        Correlation matrix R.
-
-    Returns
-    -------
-    array of shape (L,) or None
-        a, up to one sign for all of it; zeros for the identity.
-    """
+    """The vector a with ``R_ts = a_t a_s`` off the diagonal and ``|a_t| <= 1``, if there is one."""
     off = correlation - np.diag(np.diagonal(correlation))
     first, second = np.unravel_index(np.argmax(np.abs(off)), off.shape)
     if abs(off[first, second]) <= TOLERANCE:

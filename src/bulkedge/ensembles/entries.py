@@ -2,11 +2,11 @@
 
 An entry x of ``sqrt(T) (A - uu')`` is a perturbation of rank one. Entries at random places are free of each other, so
 that n of them in a row add ``n x**2 w/(1 - x**2 w**2)`` to the R-transform of the symmetrised law, where noise of the
-same variance adds ``n x**2 w`` (:class:`~bulkedge.laws.attention.finite_head.FiniteHeadLaw` does so up to the size at which an
-entry leaves the bulk). With entries of *all* sizes in it, the law has no edge at a finite number of tokens but a thin
-tail: its mass beyond a point, times T, is the expected number of singular values there. That counts what counting large
-entries one by one misses: entries that leave only because their row or column holds others, and the edge of the bulk,
-which those below the threshold push outwards. They are a third to a half of all values beyond the edge.
+same variance adds ``n x**2 w`` (:class:`~bulkedge.laws.attention.finite_head.FiniteHeadLaw` does so up to the size at
+which an entry leaves the bulk). With entries of *all* sizes in it, the law has no edge at a finite number of tokens but
+a thin tail: its mass beyond a point, times T, is the expected number of singular values there. That counts what
+counting large entries one by one misses: entries that leave only because their row or column holds others, and the edge
+of the bulk, which those below the threshold push outwards. They are a third to a half of all values beyond the edge.
 
 >>> count = LargeEntries(beta=1.0, head_dim=300, tokens=300).beyond(9.188)      # simulated: 1.6
 >>> round(count, 1)
@@ -78,19 +78,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class LargeEntries:
-    """The law of ``sqrt(T) (A - uu')`` with its large entries, as a count of singular values beyond a point.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    head_dim : int
-        Dimension of queries and keys.
-    tokens : int
-        Number of tokens T.
-    qk_norm : bool
-        Whether queries and keys are normalised.
-    """
+    """The law of ``sqrt(T) (A - uu')`` with its large entries, as a count of singular values beyond a point."""
 
     beta: float
     head_dim: int
@@ -103,16 +91,6 @@ class LargeEntries:
         With ``s`` the root of the point and G the Cauchy transform of the symmetrised law, the mass beyond is ``(2/pi)
         int_0^inf (s/(s**2 + y**2) - Re G(s + iy)) dy``: an integral off the axis, where the equations are well
         conditioned, whatever the density on it looks like.
-
-        Parameters
-        ----------
-        square : float
-            The point, as a squared singular value of ``sqrt(T) (A - uu')``.
-
-        Returns
-        -------
-        float
-            The expected number, zero or more.
         """
         s = float(np.sqrt(square))
         heights = np.geomspace(HIGHEST, LOWEST, HEIGHTS) * s
@@ -215,20 +193,7 @@ def _side(terms: Terms, jump: Complex, slope: Complex, x: Complex, y: Complex) -
 
 
 def heavy_share(beta: float, tokens: float) -> float:
-    """Share of the variance of ``f = exp(beta s - beta**2/2) - 1`` beyond ``sqrt(tokens)`` standard deviations.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : float
-        Number of tokens.
-
-    Returns
-    -------
-    float
-        Between 0 and 1: how much of the matrix is in entries that are outliers on their own.
-    """
+    """Share of the variance of ``f = exp(beta s - beta**2/2) - 1`` beyond ``sqrt(tokens)`` standard deviations."""
     if beta > LARGEST:
         return 1.0
     variance = np.expm1(beta**2)
@@ -238,18 +203,5 @@ def heavy_share(beta: float, tokens: float) -> float:
 
 
 def tokens_for(beta: float, share: float = TRUSTED) -> float:
-    """Number of tokens from which the linear model can be trusted at this beta: where the heavy share falls below.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    share : float
-        The largest share of the variance in heavy entries that is accepted.
-
-    Returns
-    -------
-    float
-        The number of tokens, which grows like ``exp(c beta**2)`` and need not be one that fits any machine.
-    """
+    """Number of tokens from which the linear model can be trusted at this beta: where the heavy share falls below."""
     return float(np.exp(brentq(lambda log: heavy_share(beta, np.exp(log)) - share, 0.0, 600.0)))

@@ -51,7 +51,7 @@ class Wigner(Parametric, Ensemble):
 
 @dataclass(frozen=True)
 class Wishart(Parametric, Ensemble):
-    """Sample covariance of white noise; its eigenvalues follow :class:`~bulkedge.laws.classical.product.MarchenkoPastur`."""
+    """Sample covariance of white noise; its eigenvalues follow :class:`~bulkedge.laws.MarchenkoPastur`."""
 
     dim: int = parameter(SIZE, "dimension d")
     samples: int = parameter(SIZE, "samples V")
@@ -105,8 +105,8 @@ class GaussianProduct(Parametric, Ensemble):
 class GaussianSum(Parametric, Ensemble):
     """Low-rank Gaussian terms plus noise.
 
-    Its squared singular values follow :class:`~bulkedge.laws.classical.sum.SumLaw`, squared. The linear model of *equivalence*:
-    ``sum_k b_k P_k Q_k'/sqrt(T N_k)``, an infinite ratio being a full matrix ``b W/sqrt(T)``.
+    Its squared singular values follow :class:`~bulkedge.laws.classical.sum.SumLaw`, squared. The linear model of
+    *equivalence*: ``sum_k b_k P_k Q_k'/sqrt(T N_k)``, an infinite ratio being a full matrix ``b W/sqrt(T)``.
     """
 
     tokens: int = parameter(SIZE, "size T of the matrix")

@@ -96,24 +96,7 @@ class Row(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def perron(beta: float, head_dim: int, tokens: int, *, qk_norm: bool = False) -> Perron:
-    """The largest singular value of attention to all of orthonormal tokens.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    head_dim : int
-        Dimension of queries and keys.
-    tokens : int
-        Number of tokens T.
-    qk_norm : bool
-        Whether queries and keys are normalised: then keys are equally popular on average.
-
-    Returns
-    -------
-    Perron
-        Its square, with what it was made from.
-    """
+    """The largest singular value of attention to all of orthonormal tokens."""
     beta = BETA.check("beta", beta)
     head = Head(beta, head_dim, tokens, qk_norm)
     norms, mass = (np.ones(1), np.ones(1)) if qk_norm else norm_quadrature(head_dim, tokens, SIZES)
@@ -126,20 +109,7 @@ def perron(beta: float, head_dim: int, tokens: int, *, qk_norm: bool = False) ->
 
 @lru_cache(maxsize=1024)
 def perron_of_independent(beta: float, tokens: int) -> Perron:
-    """The same for independent Gaussian scores: lognormal weights, no keys that are liked more than others.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number of tokens.
-
-    Returns
-    -------
-    Perron
-        The squared singular value, with what it was made from.
-    """
+    """The same for independent Gaussian scores: lognormal weights, no keys that are liked more than others."""
     head = Head(BETA.check("beta", beta), 1, tokens, qk_norm=False)
     row = _row(*_scores(head, 1.0), tokens)
     return _perron(row.participation - 1 / tokens, _largest(head, np.ones(1), np.ones(1), [row]))

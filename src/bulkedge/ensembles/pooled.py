@@ -359,22 +359,7 @@ def _with_outlier(spike: Spike, edge: float, strength: float) -> Spike:
 
 
 def draw_noise(kind: Noise, shape: tuple[int, int], rng: np.random.Generator) -> Real:
-    """Independent entries of mean zero and unit variance.
-
-    Parameters
-    ----------
-    kind : {"gaussian", "uniform", "rademacher"}
-        Distribution of an entry.
-    shape : tuple of two ints
-        Shape of the matrix.
-    rng : numpy.random.Generator
-        Source of randomness.
-
-    Returns
-    -------
-    array of that shape
-        The entries.
-    """
+    """Independent entries of mean zero and unit variance."""
     if kind == "gaussian":
         return rng.standard_normal(shape)
     if kind == "uniform":
@@ -393,21 +378,6 @@ def spectral_alignment(strength: ArrayLike, vocab_ratio: ArrayLike, sample_ratio
     zero once the second factor is: that is the threshold. It is symmetric in vocabulary and samples but for the first
     factor; in a finite table with ``alpha = kappa`` the noise of the class means adds ``x/(x + delta)``.
 
-    Parameters
-    ----------
-    strength : array_like
-        The spike over the noise, ``omega = alpha |m|**2/kappa``.
-    vocab_ratio : array_like
-        ``delta = d/V``.
-    sample_ratio : array_like
-        ``gamma = d/N``.
-
-    Returns
-    -------
-    float or array
-        Squared overlap of the sample's top eigenvector with the difference of the table's class means, of the shape
-        that the three have together; zero below the threshold.
-
     Examples
     --------
     >>> spectral_alignment([1.0, 2.0, 4.0], 0.5, 0.5).round(4)
@@ -424,18 +394,6 @@ def critical_strength(vocab_ratio: ArrayLike, sample_ratio: ArrayLike) -> Any:
 
     ``x = omega - delta`` is the positive root of ``x**3 - (delta + gamma + delta gamma) x - 2 delta gamma``, by the
     trigonometric formula (*recovery*, Proposition 1 and equation 36).
-
-    Parameters
-    ----------
-    vocab_ratio : array_like
-        ``delta = d/V``.
-    sample_ratio : array_like
-        ``gamma = d/N``.
-
-    Returns
-    -------
-    float or array
-        The smallest detectable ``omega``, of the shape that the two have together.
 
     Examples
     --------

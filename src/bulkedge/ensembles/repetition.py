@@ -35,40 +35,13 @@ def repetition(weights: Real, vocab_ratio: float, sample_ratio: float) -> float:
     """``delta gamma**2/((delta + gamma) n)**2``: what repeated tokens add to the fourth free cumulant of the bulk.
 
     In units of its squared variance.
-
-    Parameters
-    ----------
-    weights : array of shape (L,)
-        Pooling weights.
-    vocab_ratio, sample_ratio : float
-        ``delta = d/V`` and ``gamma = d/N``.
-
-    Returns
-    -------
-    float
-        The excess of the fourth free cumulant over the squared variance.
     """
     share = float(np.sum(weights**4)) / float(weights @ weights) ** 2
     return vocab_ratio * (share * sample_ratio / (vocab_ratio + sample_ratio)) ** 2
 
 
 def repetition_message(what: str, weights: Real, excess: float) -> str:
-    """What a warning says where few positions have the weight.
-
-    Parameters
-    ----------
-    what : str
-        The prediction that is off: ``"the bulk"``.
-    weights : array of shape (L,)
-        Pooling weights.
-    excess : float
-        What :func:`repetition` says of them.
-
-    Returns
-    -------
-    str
-        The text, with remedies.
-    """
+    """What a warning says where few positions have the weight."""
     count = float(weights @ weights) ** 2 / float(np.sum(weights**4))
     return (
         f"{what} is for rows that mix many tokens: here {count:.3g} positions count, tokens repeat, and the fourth "
@@ -83,16 +56,6 @@ def counted_bulk(dim: int, vocab: int, samples: int) -> Law:
     A token occurs k times with binomial probability ``p_k``; those that do are ``V p_k`` samples of weight ``k/N``, a
     Marchenko-Pastur law of ratio ``delta/p_k`` and mean ``p_k k V/N``. Independent samples are free, so these add.
     Counts that less than half a token is expected to have join the largest that is kept.
-
-    Parameters
-    ----------
-    dim, vocab, samples : int
-        Dimension d, tokens V, rows N.
-
-    Returns
-    -------
-    Law
-        The law of the eigenvalues, of mean one; with an atom at zero if the rows span less than the space.
     """
     counts = np.arange(1.0, samples + 1)[: int(samples / vocab + 40 * np.sqrt(samples / vocab) + 40)]
     # binomial probabilities, by the logarithm of the beta function

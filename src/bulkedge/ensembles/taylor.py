@@ -30,20 +30,7 @@ class Taylor:
 
 
 def taylor(beta: float, degree: int) -> Taylor:
-    """The Taylor polynomial of ``f(x) = exp(beta x - beta**2/2) - 1``, centred (*equivalence*, section 4).
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    degree : int
-        Degree of the polynomial.
-
-    Returns
-    -------
-    Taylor
-        Coefficients of a polynomial in a standard Gaussian score, with mean zero, its variance and its mean slope.
-    """
+    """The Taylor polynomial of ``f(x) = exp(beta x - beta**2/2) - 1``, centred (*equivalence*, section 4)."""
     steps = np.cumprod(np.append(1.0, beta / np.arange(1, degree + 1)))
     raw = np.exp(-(beta**2) / 2) * steps
     nodes, weights = np.polynomial.hermite_e.hermegauss(degree + 2)
@@ -55,18 +42,5 @@ def taylor(beta: float, degree: int) -> Taylor:
 
 
 def taylor_degree(dim: int, constant: float = 2.0) -> int:
-    """``ceil(c log d/log log d)``, the degree that *equivalence* takes.
-
-    Parameters
-    ----------
-    dim : int
-        Head dimension d.
-    constant : float
-        The constant c of *equivalence*, which only has to be large enough.
-
-    Returns
-    -------
-    int
-        The degree.
-    """
+    """``ceil(c log d/log log d)``, the degree that *equivalence* takes."""
     return int(np.ceil(constant * np.log(dim) / np.log(np.log(max(dim, 16)))))

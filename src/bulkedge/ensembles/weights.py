@@ -56,16 +56,6 @@ WEIGHTS = PoolingWeights()
 def mean_weights(length: int) -> Real:
     """Equal weights ``1/L``: mean pooling.
 
-    Parameters
-    ----------
-    length : int
-        Positions L.
-
-    Returns
-    -------
-    array of shape (L,)
-        The weights of mean pooling.
-
     Examples
     --------
     >>> mean_weights(4).tolist()
@@ -76,18 +66,7 @@ def mean_weights(length: int) -> Real:
 
 
 def harmonic(upto: int) -> Real:
-    """The harmonic numbers ``H_0, H_1, ..., H_upto``.
-
-    Parameters
-    ----------
-    upto : int
-        The last index, zero or more.
-
-    Returns
-    -------
-    array of shape (upto + 1,)
-        ``H_k = 1 + 1/2 + ... + 1/k``.
-    """
+    """The harmonic numbers ``H_0, H_1, ..., H_upto``."""
     return np.append(0.0, np.cumsum(1 / np.arange(1.0, upto + 1)))
 
 
@@ -96,16 +75,6 @@ def causal_weights(length: int) -> Real:
 
     Row t attends evenly to the positions before it, the first row to itself: ``w_1 = (1 + H_{L-1})/L`` and
     ``w_j = (H_{L-1} - H_{j-1})/L``, with harmonic numbers H. The last weight is zero.
-
-    Parameters
-    ----------
-    length : int
-        Positions L.
-
-    Returns
-    -------
-    array of shape (L,)
-        Weights that decrease along the sequence and sum to one.
 
     Examples
     --------
@@ -120,18 +89,7 @@ def causal_weights(length: int) -> Real:
 
 
 def causal_noise(length: int) -> float:
-    """``kappa`` of the causal weights: ``(2 L - 1 + H_{L-1})/L**2`` (*recovery*, Appendix H).
-
-    Parameters
-    ----------
-    length : int
-        Positions L.
-
-    Returns
-    -------
-    float
-        ``|w|**2`` of :func:`causal_weights`.
-    """
+    """``kappa`` of the causal weights: ``(2 L - 1 + H_{L-1})/L**2`` (*recovery*, Appendix H)."""
     length = LENGTH.check("length", length)
     return float((2 * length - 1 + harmonic(length - 1)[-1]) / length**2)
 
@@ -141,20 +99,6 @@ def causal_signal(length: int, prefix: int, correlation: float) -> float:
 
     ``kappa + r (m**2 - q)``: m is the mass ``(1 + p + p D)/L`` of the prefix and q its sum of squares, which is kappa
     less ``(2 (L - 1 - p) - (2 p + 1) D - p D**2)/L**2``, with ``D = H_{L-1} - H_p``.
-
-    Parameters
-    ----------
-    length : int
-        Positions L.
-    prefix : int
-        Correlated positions p, at most L.
-    correlation : float
-        Their correlation r, between 0 and 1.
-
-    Returns
-    -------
-    float
-        ``w' R w`` of :func:`causal_weights` and :func:`~bulkedge.ensembles.correlations.prefix_correlation`.
     """
     length = LENGTH.check("length", length)
     prefix = Integers(1, length).check("prefix", prefix)
@@ -171,22 +115,6 @@ def optimal_weights(correlation: ArrayLike) -> Real:
 
     They reach ``alpha/kappa = lambda_max(R)`` (*recovery*, Theorem 5, equation 10). Where the top eigenvalue has
     several eigenvectors, those of least kappa: the projection of the constant vector on their span.
-
-    Parameters
-    ----------
-    correlation : array_like of shape (L, L)
-        Correlation matrix R of the signs along the sequence.
-
-    Returns
-    -------
-    array of shape (L,)
-        Weights that sum to one; some may be negative.
-
-    Raises
-    ------
-    ValueError
-        If the top eigenvectors all sum to zero: then ``alpha/kappa`` comes as close to ``lambda_max`` as one likes, and
-        does not reach it.
 
     Examples
     --------
@@ -212,18 +140,6 @@ def self_attention_weights(sequences: ArrayLike, score_scale: float = 1.0) -> Re
     ``score_scale x_t.x_s/d``. As d grows these vanish and the weights become :func:`causal_weights`, at distance
     ``self_attention_spread`` (Lemma 1).
 
-    Parameters
-    ----------
-    sequences : array of shape (..., L, d)
-        Embedded sequences.
-    score_scale : float
-        The factor tau of the scores.
-
-    Returns
-    -------
-    array of shape (..., L)
-        The weights of each sequence, which sum to one.
-
     Examples
     --------
     >>> self_attention_weights(np.zeros((4, 8))).round(4)        # without scores, those of causal_weights
@@ -248,22 +164,6 @@ def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, score_sc
     own token, with probability ``(1 + R_ts)/V``, and then its score is tau and not small (*recovery*, Appendix G,
     leaves this out). Its weight rises by ``a = e**tau/(n - 1 + e**tau) - 1/n``, at a squared distance of ``a**2 n/(n -
     1)``. Both parts are of order ``d**(-1/2)`` in distance.
-
-    Parameters
-    ----------
-    correlation : array_like of shape (L, L)
-        Correlation matrix R of the signs along the sequence.
-    dim : int
-        Dimension d of the embeddings.
-    vocab : int
-        Rows V of the table.
-    score_scale : float
-        The factor tau of the scores.
-
-    Returns
-    -------
-    float
-        Root of the mean squared Euclidean distance between the two vectors of weights.
     """
     matrix = CORRELATION.check("correlation", correlation)
     score_scale = SCORE_SCALE.check("score_scale", score_scale)
@@ -276,22 +176,7 @@ def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, score_sc
 
 
 def pool(table: Real, tokens: Any, weights: Real) -> Real:
-    """Weighted sums of the rows of a table at the tokens of each sequence, by a sparse product.
-
-    Parameters
-    ----------
-    table : array of shape (vocab, dim)
-        Embeddings.
-    tokens : array of integers, shape (samples, L)
-        Rows of the table that make up each sequence.
-    weights : array of shape (L,) or (samples, L)
-        Pooling weights, the same for all sequences or those of each.
-
-    Returns
-    -------
-    array of shape (samples, dim)
-        The pooled rows Y.
-    """
+    """Weighted sums of the rows of a table at the tokens of each sequence, by a sparse product."""
     count, length = tokens.shape
     ends = np.arange(0, count * length + 1, length)
     each = np.broadcast_to(weights, tokens.shape).ravel()

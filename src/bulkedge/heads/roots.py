@@ -23,22 +23,6 @@ def crossing(
 
     One evaluation a step. A parabola is trusted if it is monotone over the interval, which needs no memory of how the
     steps before went (Chandrupatla 1997).
-
-    Parameters
-    ----------
-    falling : callable
-        From points to values of the same shape, each of which falls with its own point.
-    low, high : array
-        Ends of the intervals.
-    close : float
-        Half the width of an interval in which a crossing is known.
-    ends : tuple of array, optional
-        Values at the ends, where they are known.
-
-    Returns
-    -------
-    array
-        Nan where the values at the ends have no different signs.
     """
     below, above = (falling(low), falling(high)) if ends is None else ends
     found = (below >= 0) & (above <= 0)

@@ -58,18 +58,6 @@ def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
     ``E sum p_j z_j = T int E[z w e**(-s w)] phi**(T-1) ds``; ``E log Z`` is the integral of the latter over beta, which
     by parts is ``int (e**(-s) - phi**T) ds/s``. The entropy is ``log Z - beta sum p_j z_j``.
 
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number T of scores in the row.
-
-    Returns
-    -------
-    Softmax
-        Means over the scores of the entropy, in nats, and of the sum of the squared weights.
-
     Examples
     --------
     >>> row = softmax_of_gaussians(1.0, 1000)
@@ -82,18 +70,6 @@ def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
 
 def gibbs_of_gaussians(beta: float, tokens: int) -> Gibbs:
     """What :func:`softmax_of_gaussians` is made of, by the same integrals.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number T of scores in the row.
-
-    Returns
-    -------
-    Gibbs
-        Means over the scores.
 
     Examples
     --------
@@ -117,18 +93,7 @@ class Transforms(NamedTuple):
     tilted: Real
 
     def sums(self, tokens: float) -> Gibbs:
-        """Means over so many scores.
-
-        Parameters
-        ----------
-        tokens : float
-            Number T of scores in the row, at most that of which :func:`transforms` was told.
-
-        Returns
-        -------
-        Gibbs
-            Means over the scores.
-        """
+        """Means over so many scores."""
         others = np.exp((tokens - 1) * self.log_phi)
         participation = tokens * STEP * np.sum(self.square * others)
         energy = tokens * STEP * np.sum(self.tilted * others)
@@ -138,18 +103,6 @@ class Transforms(NamedTuple):
 
 def transforms(beta: float, most: float) -> Transforms:
     """What sums over any number of scores of one spread have in common.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    most : float
-        Largest number of scores that will be asked for.
-
-    Returns
-    -------
-    Transforms
-        At nodes that reach far enough for it.
 
     Examples
     --------
@@ -193,20 +146,6 @@ def moments_of_weights(beta: float, tokens: int, powers: tuple[int, ...] = (2, 3
 
     By ``1/Z**k = int s**(k-1) e**(-s Z) ds/(k-1)!``: ``T int E[x**k e**-x] phi**(T-1) ds/s`` over ``(k-1)!``, with
     ``x = s exp(beta z)``.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number T of scores in the row.
-    powers : tuple of int
-        Powers, each two or more.
-
-    Returns
-    -------
-    tuple of float
-        One for each power; the second is the participation.
 
     Examples
     --------

@@ -202,23 +202,6 @@ def compare(spectrum: Any, law: Any, level: float = 0.01, dyson: int = 1) -> Any
 def separation(first: Distribution, second: Distribution, points: int = 2000) -> float:
     """Kolmogorov distance between two laws: what a spectrum of the one would show beside the other.
 
-    Parameters
-    ----------
-    first, second : Distribution
-        Of the same unit; squared singular values of M are eigenvalues of M'M.
-    points : int
-        Their distribution functions are compared at so many quantiles of each.
-
-    Returns
-    -------
-    float
-        The largest difference, to about one over ``points`` from below.
-
-    Raises
-    ------
-    UnitError
-        If the units differ.
-
     Examples
     --------
     >>> from bulkedge.laws import AttentionLaw, MarchenkoPastur

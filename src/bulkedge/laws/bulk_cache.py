@@ -23,18 +23,7 @@ class Resolutions:
         self._lock = Lock()
 
     def get(self, law: Law) -> Continuum | None:
-        """The bulk of a law, resolved now if that of no equal law is known.
-
-        Parameters
-        ----------
-        law : Law
-            A law; it is resolved outside the lock, so that others need not wait.
-
-        Returns
-        -------
-        Continuum or None
-            Its continuous part; None if there is none.
-        """
+        """The bulk of a law, resolved now if that of no equal law is known."""
         with self._lock:
             if law in self._known:
                 self._known.move_to_end(law)

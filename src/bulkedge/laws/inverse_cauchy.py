@@ -20,25 +20,7 @@ if TYPE_CHECKING:
 
 
 def beyond_edges(law: Law, w: float) -> float:
-    """The real point beyond the outer edges of a law at which its Cauchy transform equals w.
-
-    Parameters
-    ----------
-    law : Law
-        A law.
-    w : float
-        Not zero, and strictly between G at the lower and at the upper edge.
-
-    Returns
-    -------
-    float
-        The point: to the right of the law for positive w, to the left for negative.
-
-    Raises
-    ------
-    DomainError
-        If G does not take the value there.
-    """
+    """The real point beyond the outer edges of a law at which its Cauchy transform equals w."""
     low, high = law.edge_cauchy
     if not (low < w < high and w != 0):
         raise DomainError(f"w = {w!r} is outside its domain ({low:.6g}, {high:.6g}) without 0")
@@ -55,25 +37,7 @@ def beyond_edges(law: Law, w: float) -> float:
 
 
 def along_ray(law: Law, w: complex) -> complex:
-    """Newton continuation of ``G(z) = w`` along the ray from zero, where ``z = 1/w + mean``.
-
-    Parameters
-    ----------
-    law : Law
-        A law.
-    w : complex
-        Not zero.
-
-    Returns
-    -------
-    complex
-        The point z, in the half-plane that w is not in.
-
-    Raises
-    ------
-    DomainError
-        If the ray leaves the image of the Cauchy transform before it comes to w.
-    """
+    """Newton continuation of ``G(z) = w`` along the ray from zero, where ``z = 1/w + mean``."""
     spread = max(abs(law.edge - law.mean()), abs(law.lower_edge - law.mean()))
     share = 0.05 / max(abs(w) * spread, 0.05)
     z = 1 / (share * w) + law.mean() if w else complex(np.nan)

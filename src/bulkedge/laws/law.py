@@ -1,8 +1,8 @@
 """What a law is: atoms and a bulk, and everything that can be read off them.
 
 A family supplies two things: its atoms, and its bulk (the edges of the continuous part and the density between them).
-The bulk is resolved once (:mod:`bulkedge.laws.engine.measure.continuum`); density, cdf, quantiles, moments, transforms and
-spikes come from that.
+The bulk is resolved once (:mod:`bulkedge.laws.engine.measure.continuum`); density, cdf, quantiles, moments, transforms
+and spikes come from that.
 """
 
 from __future__ import annotations

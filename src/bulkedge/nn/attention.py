@@ -53,10 +53,10 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
     query, key, value : Tensor
         ``(..., heads, tokens, dim)``; with `enable_gqa` keys and values may have fewer heads.
     attn_mask : Tensor or Mask, optional
-        Boolean (true: may be seen) or additive, or a :class:`bulkedge.visibility.Mask`: a full or causal one is not written
-        out, any other at each call, so where time matters give ``mask.visible(query)``. An additive mask hides a key
-        where it is minus infinity, below -1e8 or below half of the least number of its type; others shape ``A`` and
-        leaves ``C`` alone. A row that sees no key has no mean: nothing is subtracted from it.
+        Boolean (true: may be seen) or additive, or a :class:`bulkedge.visibility.Mask`: a full or causal one is not
+        written out, any other at each call, so where time matters give ``mask.visible(query)``. An additive mask hides
+        a key where it is minus infinity, below -1e8 or below half of the least number of its type; others shape ``A``
+        and leaves ``C`` alone. A row that sees no key has no mean: nothing is subtracted from it.
     dropout_p : float
         Dropout of ``A``. The mean is not dropped: the expectation is that of attention without dropout.
     is_causal : bool
@@ -222,18 +222,7 @@ def _written_out(mask: Mask, query: Tensor, key: Tensor, *, is_causal: bool) -> 
 
 
 def seen_keys(mask: Tensor) -> Tensor:
-    """The keys that a mask lets rows see.
-
-    Parameters
-    ----------
-    mask : Tensor
-        Of booleans, or additive, as for :func:`gap_free_attention`.
-
-    Returns
-    -------
-    Tensor
-        Of booleans, true where a key may be seen.
-    """
+    """The keys that a mask lets rows see."""
     return mask if mask.dtype is torch.bool else mask > max(torch.finfo(mask.dtype).min / 2, HIDDEN)
 
 

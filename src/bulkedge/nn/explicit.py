@@ -32,30 +32,7 @@ def shaped_matrix(  # noqa: PLR0913
     added: int = 0,
     softcap: float | None = None,
 ) -> Tensor:
-    """``alpha I + beta A - gamma C``, in the type of ``A``.
-
-    Parameters
-    ----------
-    query, key : Tensor
-        ``(batch, heads, tokens, dim)``.
-    mask : Tensor or None
-        As for :func:`bulkedge.nn.gap_free_attention`: of booleans, true where a key may be seen, or additive.
-    dropout_p : float
-        Dropout of ``A``, not of ``C``.
-    scale : float, optional
-        Factor of the scores; ``1/sqrt(dim)`` unless given.
-    alpha, beta, gamma : float or Tensor
-        Coefficients, one for all heads or a tensor with one for each.
-    added : int
-        How many of the last keys are no tokens, so that the identity has zeros there.
-    softcap : float, optional
-        What bounds the scores, by ``softcap tanh(score / softcap)``, before the mask is added.
-
-    Returns
-    -------
-    Tensor
-        ``(batch, heads, queries, keys)``. A row that may see no key is zero, but for the identity.
-    """
+    """``alpha I + beta A - gamma C``, in the type of ``A``."""
     scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.mT
     scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     attention = dropout(scores.softmax(-1) if mask is None else _masked_softmax(scores, mask), dropout_p)
@@ -70,25 +47,7 @@ def shaped_matrix(  # noqa: PLR0913
 
 
 def own_tokens(query: Tensor, key: Tensor, added: int) -> int:
-    """The number of tokens, if keys are the tokens of the queries, and such as are no tokens after them.
-
-    Parameters
-    ----------
-    query, key : Tensor
-        ``(..., tokens, dim)``.
-    added : int
-        How many of the last keys are no tokens.
-
-    Returns
-    -------
-    int
-        Of queries, and of keys that are tokens.
-
-    Raises
-    ------
-    DomainError
-        If there are more of these or those.
-    """
+    """The number of tokens, if keys are the tokens of the queries, and such as are no tokens after them."""
     rows, keys = query.shape[-2], key.shape[-2] - added
     if rows != keys:
         raise DomainError(

@@ -37,18 +37,7 @@ of the operators in them; it does not find the kernels in ours, and would run th
 
 
 def takes(value: Tensor) -> bool:
-    """Whether the kernels are for such values; torch does the others.
-
-    Parameters
-    ----------
-    value : Tensor
-        Values of attention, ``(batch, heads, tokens, dim)``.
-
-    Returns
-    -------
-    bool
-        True for tensors on a GPU that Triton supports, in single, half or bfloat16 precision, with dim up to 256.
-    """
+    """Whether the kernels are for such values; torch does the others."""
     return (
         TRITON
         and value.is_cuda
@@ -75,20 +64,6 @@ def centred(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # 
     """``(I - 1 w') V`` for values ``(batch, heads, tokens, dim)``; for the adjoint ``(I - w 1') V``.
 
     Weights are ``(batch, heads, tokens)`` in single precision and sum to one over tokens; uniform unless given.
-
-    Parameters
-    ----------
-    value : Tensor
-        ``(batch, heads, tokens, dim)``.
-    weights : Tensor, optional
-        ``(batch, heads, tokens)``.
-    adjoint : bool
-        Whether to apply the transpose, as gradients need it.
-
-    Returns
-    -------
-    Tensor
-        Of the shape and type of the values.
     """
     return _Centred.apply(value, weights, adjoint)
 
@@ -107,24 +82,6 @@ def less_running_mean(  # noqa: PLR0913 - a linear combination
 
     Heads of `target` may share those of `source`. For the adjoint C is transposed and it is the other way round: heads
     that share one add up.
-
-    Parameters
-    ----------
-    target : Tensor or None
-        What to subtract from; nothing is read for None, which is zero.
-    source : Tensor
-        Whose running mean.
-    keep, own, scale : float
-        Coefficients.
-    adjoint : bool
-        Whether to apply the transpose, as gradients need it.
-    heads : int, optional
-        Of the result, where there is no target; as many as the source has unless given.
-
-    Returns
-    -------
-    Tensor
-        Of the shape and type of the target.
     """
     heads = (source if target is None else target).shape[1] if heads is None else heads
     if torch.compiler.is_compiling():

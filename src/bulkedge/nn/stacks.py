@@ -60,23 +60,7 @@ def initialise_stack(model: nn.Module, scales: Scales, rng: torch.Generator, pow
 
 
 def has_gap(module: nn.MultiheadAttention) -> bool:
-    """Whether a module attends by ``A`` or by ``A - C``.
-
-    Parameters
-    ----------
-    module : torch.nn.MultiheadAttention
-        Also :class:`bulkedge.nn.GapFreeAttention`.
-
-    Returns
-    -------
-    bool
-        True for ``A``.
-
-    Raises
-    ------
-    DomainError
-        If it does neither.
-    """
+    """Whether a module attends by ``A`` or by ``A - C``."""
     if not isinstance(module, GapFreeAttention):
         return True
     names = ("alpha", "beta", "gamma")

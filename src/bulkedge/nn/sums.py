@@ -15,18 +15,7 @@ CHUNK = 64
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What sums are accumulated in.
-
-    Parameters
-    ----------
-    dtype : torch.dtype
-        Of the terms.
-
-    Returns
-    -------
-    torch.dtype
-        Single precision at least.
-    """
+    """What sums are accumulated in."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -34,17 +23,6 @@ def running_sums(value: Tensor) -> Tensor:
     """Sums of the first tokens, along the second dimension from the end, accumulated in single precision.
 
     On a GPU in chunks: there a ``cumsum`` walks through the tokens one by one with a thread for each column.
-
-    Parameters
-    ----------
-    value : Tensor
-        ``(..., tokens, dim)``.
-
-    Returns
-    -------
-    Tensor
-        Of the same shape: token i has the sum of the tokens up to i. In the type of the values, or single precision for
-        half.
 
     Examples
     --------

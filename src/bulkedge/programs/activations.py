@@ -118,19 +118,6 @@ ACTIVATIONS = {each.name: each for each in (IDENTITY, RELU, CLIP, GELU, SOFTPLUS
 def first_moment(f: Callable[..., Any], variance: Any) -> Any:
     """``E f(u)`` for Gaussian u of mean zero.
 
-    Parameters
-    ----------
-    f : callable
-        A :class:`PiecewiseLinear`, for which the mean is in closed form, or any smooth function of arrays, by
-        quadrature.
-    variance : array
-        Variances of u; any shape, NumPy or torch.
-
-    Returns
-    -------
-    array
-        The means, of the same shape.
-
     Examples
     --------
     >>> import numpy as np
@@ -143,22 +130,7 @@ def first_moment(f: Callable[..., Any], variance: Any) -> Any:
 
 
 def second_moment(f: Callable[..., Any], g: Callable[..., Any], left: Any, right: Any, between: Any) -> Any:
-    """``E f(u) g(v)`` for Gaussian u and v of variances ``left`` and ``right`` and covariance ``between``.
-
-    Parameters
-    ----------
-    f, g : callable
-        Piecewise linear functions, :data:`GELU`, or any smooth functions of arrays.
-    left, right : array
-        Variances of u and of v; shapes that broadcast together, NumPy or torch.
-    between : array
-        Covariance of u and v, at most ``sqrt(left right)`` in absolute value.
-
-    Returns
-    -------
-    array
-        The means, of the shape that the three have together.
-    """
+    """``E f(u) g(v)`` for Gaussian u and v of variances ``left`` and ``right`` and covariance ``between``."""
     if isinstance(f, PiecewiseLinear) and isinstance(g, PiecewiseLinear):
         return _price(f, g, left, right, between)
     if f is GELU and g is GELU:

@@ -106,18 +106,7 @@ def layer_norm(x: Traced) -> Traced:
 
 
 def inverse_norms(gram: Any) -> Any:
-    """Diagonal matrices of inverse norms, from Gram matrices; zero vectors stay zero.
-
-    Parameters
-    ----------
-    gram : array with axes (copy, i, j, draw)
-        Gram matrices ``x_i · x_j / n``; of them the diagonal is read.
-
-    Returns
-    -------
-    array of the same shape
-        ``gram_ii**-0.5`` on the diagonal, zero elsewhere and where ``gram_ii`` is zero.
-    """
+    """Diagonal matrices of inverse norms, from Gram matrices; zero vectors stay zero."""
     xp = array_namespace(gram)
     size = gram.shape[-2]
     one = xp.eye(size, dtype=gram.dtype, device=gram.device)[:, :, None]

@@ -25,24 +25,6 @@ def in_blocks(job: Job, rng: Any, draws: int, size: int, workers: int = 1) -> An
     """Call ``job(rng, count)`` until there are enough draws; join its arrays, or its only array, along the first axis.
 
     Numbers do not depend on the number of workers, which are threads: NumPy lets go of the interpreter while it draws.
-
-    Parameters
-    ----------
-    job : callable
-        ``job(rng, count)`` returns a tuple of arrays with ``count`` draws along the first axis of each.
-    rng : numpy.random.Generator or torch.Generator
-        A generator of NumPy spawns a stream for each block; one of torch is used by one block after another.
-    draws : int
-        How many draws in all.
-    size : int
-        How many draws a block has; the last one may have fewer.
-    workers : int
-        Number of threads, with NumPy.
-
-    Returns
-    -------
-    array or tuple of arrays
-        With ``draws`` entries along the first axis; no tuple if the job returns a single array.
     """
     Integers(1, 10**10).check("draws", draws)
     Integers(1, 1024).check("workers", workers)
@@ -57,53 +39,16 @@ def in_blocks(job: Job, rng: Any, draws: int, size: int, workers: int = 1) -> An
 
 
 def draw_last(array: Any) -> Any:
-    """Move the draw from the first axis to the last.
-
-    Parameters
-    ----------
-    array : array with axes (draw, ...)
-        NumPy or torch.
-
-    Returns
-    -------
-    array with axes (..., draw)
-        A view.
-    """
+    """Move the draw from the first axis to the last."""
     return array_namespace(array).moveaxis(array, 0, -1)
 
 
 def draw_first(array: Any) -> Any:
-    """Move the draw from the last axis to the first.
-
-    Parameters
-    ----------
-    array : array with axes (..., draw)
-        NumPy or torch.
-
-    Returns
-    -------
-    array with axes (draw, ...)
-        A view.
-    """
+    """Move the draw from the last axis to the first."""
     return array_namespace(array).moveaxis(array, -1, 0)
 
 
 def returned(scalars: Any, copies: int, draws: int) -> Any:
-    """Scalars as they are returned: the draw first, and the axis of copies only if there are several.
-
-    Parameters
-    ----------
-    scalars : array with axes (copy, ..., draw)
-        Scalars inside an interpreter; either of the outer axes may have length one where nothing depends on it.
-    copies : int
-        How many copies (heads) the scalars have.
-    draws : int
-        How many draws there are.
-
-    Returns
-    -------
-    array with axes (draw, copy, ...), or (draw, ...) if there is one copy
-        The same numbers at their full size.
-    """
+    """Scalars as they are returned: the draw first, and the axis of copies only if there are several."""
     whole = array_namespace(scalars).broadcast_to(scalars, (copies, *scalars.shape[1:-1], draws))
     return draw_first(whole[0] if copies == 1 else whole)

@@ -50,26 +50,7 @@ MEMORY = 2**22
 
 
 def run(program: Program, width: int, rng: Any, draws: int = 1, *, dense: bool = False) -> Any:
-    """Draw the outputs of a program at width n.
-
-    Parameters
-    ----------
-    program : Program
-        What to run.
-    width : int
-        Width n; heads of width n/H must divide it.
-    rng : numpy.random.Generator or torch.Generator
-        Chooses backend and device.
-    draws : int
-        Independent draws, each with its own weights.
-    dense : bool
-        Draw whole matrices, instead of what they do to the vectors they meet. The law is the same.
-
-    Returns
-    -------
-    array or tuple of arrays
-        For each output, with the draw first: scalars, or the first coordinate of each vector.
-    """
+    """Draw the outputs of a program at width n."""
     _check_width(program, width)
     size = max(1, MEMORY // _numbers(program, width, dense=dense))
     return in_blocks(lambda stream, count: Finite(program, width, stream, count, dense).outputs(), rng, draws, size)
@@ -125,24 +106,7 @@ class Finite:
 
     @singledispatchmethod
     def value(self, each: Instruction) -> Any:
-        """The value of an instruction, from those of its operands.
-
-        Parameters
-        ----------
-        each : Instruction
-            An instruction whose operands have their values in ``values`` already.
-
-        Returns
-        -------
-        array
-            Vectors with axes (draw, copy, position, coordinate), or scalars with axes (copy, ..., draw). Weights have
-            no value of their own: they are revealed as they are used.
-
-        Raises
-        ------
-        NotImplementedError
-            For an instruction of a class that has no handler.
-        """
+        """The value of an instruction, from those of its operands."""
         raise NotImplementedError(each)
 
     @value.register
@@ -232,16 +196,5 @@ class Finite:
 
 
 def gram_of(vectors: Any) -> Any:
-    """Gram matrices ``x_i · x_j / n`` of vectors of width n.
-
-    Parameters
-    ----------
-    vectors : array with axes (..., position, coordinate)
-        Vectors of width n.
-
-    Returns
-    -------
-    array with axes (..., position, position)
-        Their dot products, over n.
-    """
+    """Gram matrices ``x_i · x_j / n`` of vectors of width n."""
     return vectors @ array_namespace(vectors).matrix_transpose(vectors) / vectors.shape[-1]

@@ -180,20 +180,6 @@ def _waves(wave: Any, x: Real, t: Real, weights: Real) -> Any:
 def compress(values: Real, weights: Real, nodes: int = NODES) -> tuple[Real, Real]:
     """A discrete law with fewer points: the Gauss rule that has its moments up to ``2 nodes - 1``.
 
-    Parameters
-    ----------
-    values : array of shape (points,)
-        Where the mass is.
-    weights : array of shape (points,)
-        Masses, not negative, of sum one.
-    nodes : int
-        How many points to keep.
-
-    Returns
-    -------
-    values, weights : array of shape (at most nodes,)
-        The law with fewer points; the same law if it had no more.
-
     Examples
     --------
     >>> x, w = compress(np.linspace(0, 1, 1001), np.full(1001, 1 / 1001), nodes=4)

@@ -28,18 +28,7 @@ STEPS = {1: 0.125, 2: 0.25, 3: 0.45, 4: 0.6}
 
 
 def transpose(matrix: Any) -> Any:
-    """Exchange i and j in an array with axes (..., i, j, draw).
-
-    Parameters
-    ----------
-    matrix : array with axes (..., i, j, draw)
-        NumPy or torch.
-
-    Returns
-    -------
-    array with axes (..., j, i, draw)
-        A view.
-    """
+    """Exchange i and j in an array with axes (..., i, j, draw)."""
     return array_namespace(matrix).moveaxis(matrix, -3, -2)
 
 
@@ -47,18 +36,6 @@ def product(left: Any, right: Any) -> Any:
     """Matrix product for each draw, of arrays with axes (..., i, j, draw).
 
     A left factor that is the same for all draws (its last axis has length one) is one product by BLAS.
-
-    Parameters
-    ----------
-    left : array with axes (..., i, k, draw)
-        Left factors; the last axis may have length one.
-    right : array with axes (..., k, j, draw)
-        Right factors; the last axis may have length one.
-
-    Returns
-    -------
-    array with axes (..., i, j, draw)
-        The products.
     """
     xp = array_namespace(left)
     if left.shape[-1] == 1:
@@ -74,16 +51,6 @@ def cholesky(covariance: Any) -> Any:
 
     Directions without variance get a column of zeros: rank collapse makes kernels singular to rounding, where library
     routines give up.
-
-    Parameters
-    ----------
-    covariance : array with axes (..., i, j, draw)
-        Symmetric and positive semidefinite in i and j.
-
-    Returns
-    -------
-    array of the same shape
-        L, lower triangular, with ``L L' = covariance``.
     """
     xp = array_namespace(covariance)
     size = covariance.shape[-2]
@@ -100,18 +67,7 @@ def cholesky(covariance: Any) -> Any:
 
 
 def cdf(x: Any) -> Any:
-    """Standard normal distribution function, on the backend of the array.
-
-    Parameters
-    ----------
-    x : array
-        Any shape, NumPy or torch.
-
-    Returns
-    -------
-    array
-        ``P(g <= x)``, of the same shape.
-    """
+    """Standard normal distribution function, on the backend of the array."""
     if type(x).__module__.startswith("torch"):
         import torch
 
@@ -122,18 +78,7 @@ def cdf(x: Any) -> Any:
 
 
 def density(x: Any) -> Any:
-    """Standard normal density.
-
-    Parameters
-    ----------
-    x : array
-        Any shape, NumPy or torch.
-
-    Returns
-    -------
-    array
-        ``exp(-x**2/2)/sqrt(2 pi)``, of the same shape.
-    """
+    """Standard normal density."""
     return array_namespace(x).exp(-(x**2) / 2) / (2 * np.pi) ** 0.5
 
 
@@ -142,23 +87,6 @@ def mean(function: Callable[..., Any], covariance: Any) -> Any:
 
     The trapezoidal rule converges geometrically for analytic functions, so the error of the rule with every other node
     is about the root of its own: that is checked.
-
-    Parameters
-    ----------
-    function : callable
-        A smooth function of k arrays with axes (node, ..., draw), value by value.
-    covariance : array of shape (..., k, k, draws)
-        Covariances of the k coordinates, which have mean zero; k is at most four.
-
-    Returns
-    -------
-    array of shape (..., draws)
-        The means.
-
-    Raises
-    ------
-    DomainError
-        If there are more coordinates, or the two rules differ by more than a thousandth.
     """
     size = covariance.shape[-2]
     if size not in STEPS:
@@ -186,22 +114,7 @@ def mean(function: Callable[..., Any], covariance: Any) -> Any:
 
 @cache
 def lattice(size: int) -> tuple[Real, Real, Real]:
-    """A trapezoidal rule for standard Gaussians in ``size`` directions, over the lattice points in a ball.
-
-    Parameters
-    ----------
-    size : int
-        Number of directions, one to four.
-
-    Returns
-    -------
-    nodes : array of shape (nodes, size)
-        The lattice points.
-    weights : array of shape (nodes,)
-        Their weights, which sum to one.
-    even : array of shape (nodes,)
-        Their weights in the coarser rule that takes every other node in each direction, zero for the others.
-    """
+    """A trapezoidal rule for standard Gaussians in ``size`` directions, over the lattice points in a ball."""
     half = int(REACH / STEPS[size])
     index = np.stack(np.meshgrid(*[np.arange(-half, half + 1)] * size, indexing="ij"), axis=-1).reshape(-1, size)
     index = index[np.linalg.norm(STEPS[size] * index, axis=1) <= REACH]
@@ -212,18 +125,7 @@ def lattice(size: int) -> tuple[Real, Real, Real]:
 
 
 def block(rows: Sequence[Sequence[Any]]) -> Any:
-    """A matrix from blocks, each with axes (..., i, j, draw).
-
-    Parameters
-    ----------
-    rows : sequence of sequences of arrays with axes (..., i, j, draw)
-        The blocks, row by row; axes of length one before i and after j are widened to those of the others.
-
-    Returns
-    -------
-    array with axes (..., i, j, draw)
-        The matrix that they make.
-    """
+    """A matrix from blocks, each with axes (..., i, j, draw)."""
     xp = array_namespace(rows[0][0])
     parts = [xp.concat(_alike(xp, row), axis=-2) for row in rows]
     return xp.concat(_alike(xp, parts), axis=-3)

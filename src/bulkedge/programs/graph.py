@@ -214,27 +214,7 @@ class Tracer:
     kinds: dict[str, Kind] = field(default_factory=dict)
 
     def write(self, letter: str, kind: type[Instruction], *operands: Any) -> Traced:
-        """Append an instruction; its name is a letter and its place.
-
-        Parameters
-        ----------
-        letter : str
-            First letter of its name: x for inputs, W for weights, g for their products, p for dot products, ...
-        kind : type
-            Class of the instruction.
-        *operands : object
-            What its constructor takes after the name.
-
-        Returns
-        -------
-        Traced
-            The result, for further instructions.
-
-        Raises
-        ------
-        DomainError
-            If the operands do not fit.
-        """
+        """Append an instruction; its name is a letter and its place."""
         each = kind(f"{letter}{len(self.written)}", *operands)
         self.kinds[each.name] = each.makes(self.kinds)
         self.written.append(each)

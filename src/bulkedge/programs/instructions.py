@@ -86,23 +86,7 @@ class Instruction(ABC):
 
     @abstractmethod
     def makes(self, kinds: Kinds) -> Kind:
-        """The kind of its result, for operands of these kinds; a ValueError with the reason if they do not fit.
-
-        Parameters
-        ----------
-        kinds : dict of str to Kind
-            What each earlier line of the program makes, by its name.
-
-        Returns
-        -------
-        Kind
-            :class:`Matrix`, :class:`Vectors` or :class:`Scalars`, with their sizes.
-
-        Raises
-        ------
-        DomainError
-            With the line and the reason, if the operands do not fit.
-        """
+        """The kind of its result, for operands of these kinds; a ValueError with the reason if they do not fit."""
 
     @abstractmethod
     def formula(self) -> str:
@@ -378,38 +362,11 @@ class ScalarMap(Instruction):
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name by which the printed program shows a function.
-
-    Parameters
-    ----------
-    function : callable
-        A function, an activation with a ``name``, or an object that can be called.
-
-    Returns
-    -------
-    str
-        Its ``name``, else its ``__name__``, else that of its class.
-    """
+    """The name by which the printed program shows a function."""
     return getattr(function, "name", None) or getattr(function, "__name__", None) or type(function).__name__
 
 
 def check_gram(gram: Any) -> Real:
-    """The matrix of the ``x_i · x_j / n`` as an array, if it is symmetric and positive semidefinite.
-
-    Parameters
-    ----------
-    gram : array_like of shape (inputs, inputs)
-        ``x_i · x_j / n`` of the inputs.
-
-    Returns
-    -------
-    array of shape (inputs, inputs)
-        The same numbers in double precision.
-
-    Raises
-    ------
-    DomainError
-        If it is not square, finite and symmetric, or has an eigenvalue below ``-1e-10`` of its trace.
-    """
+    """The matrix of the ``x_i · x_j / n`` as an array, if it is symmetric and positive semidefinite."""
     matrix: Real = GRAM.check("gram", gram)
     return matrix

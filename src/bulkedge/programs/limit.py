@@ -60,52 +60,12 @@ CACHE = 2**18
 
 
 def run(program: Program, rng: Any, draws: int = 1, workers: int = 1) -> Any:
-    """Draw the outputs of a program in the limit.
-
-    Parameters
-    ----------
-    program : Program
-        What to run.
-    rng : numpy.random.Generator or torch.Generator
-        Chooses backend and device.
-    draws : int
-        Independent draws.
-    workers : int
-        Threads, for NumPy.
-
-    Returns
-    -------
-    array or tuple of arrays
-        For each output, with the draw first: scalars, or a coordinate of each vector.
-    """
+    """Draw the outputs of a program in the limit."""
     return in_blocks(lambda stream, count: Limit(program, stream, count).outputs(), rng, draws, _size(program), workers)
 
 
 def kernels(program: Program, rng: Any, draws: int = 1, workers: int = 1) -> Any:
-    """Draw ``E[x_i x_j]`` of the vectors that a program returns, given its scalars: (draw, position, position).
-
-    Parameters
-    ----------
-    program : Program
-        What to run; it must return vectors.
-    rng : numpy.random.Generator or torch.Generator
-        Chooses backend and device.
-    draws : int
-        Independent draws of the scalars.
-    workers : int
-        Threads, for NumPy.
-
-    Returns
-    -------
-    array of shape (draws, positions, positions)
-        The covariance of a coordinate at all positions, given the scalars; a tuple of such arrays if the program
-        returns several families of vectors.
-
-    Raises
-    ------
-    DomainError
-        If the program returns scalars alone.
-    """
+    """Draw ``E[x_i x_j]`` of the vectors that a program returns, given its scalars: (draw, position, position)."""
     names = [name for name in program.outputs if isinstance(program.kinds[name], Vectors)]
     if not names:
         raise DomainError("the program returns no vectors, so it has no kernels")
@@ -163,18 +123,7 @@ class Limit:
     # -- moments of coordinates, given the scalars ---------------------------------------------------------------------
 
     def mean(self, name: str) -> Any:
-        """``E[x_i]`` of a coordinate of a family of vectors, given the scalars drawn so far.
-
-        Parameters
-        ----------
-        name : str
-            Name of the instruction that makes the vectors.
-
-        Returns
-        -------
-        array with axes (copy, position, draw)
-            The means; axes of copies and draws have length one where nothing depends on them.
-        """
+        """``E[x_i]`` of a coordinate of a family of vectors, given the scalars drawn so far."""
         each, kind = self.program.table[name], self.program.vectors(name)
         if isinstance(each, Combine):
             return product(self.scalars[each.coefficients], self.mean(each.vectors)[..., None, :])[..., 0, :]
@@ -185,18 +134,7 @@ class Limit:
         return self._constant(np.zeros((kind.copies, kind.count, 1)))
 
     def second(self, left: str, right: str) -> Any:
-        """``E[x_i y_j]`` of a coordinate of two families of vectors, given the scalars drawn so far.
-
-        Parameters
-        ----------
-        left, right : str
-            Names of the instructions that make x and y.
-
-        Returns
-        -------
-        array with axes (copy, i, j, draw)
-            The second moments; axes of copies and draws have length one where nothing depends on them.
-        """
+        """``E[x_i y_j]`` of a coordinate of two families of vectors, given the scalars drawn so far."""
         if (left, right) not in self.seconds:
             if (right, left) in self.seconds:
                 return transpose(self.seconds[right, left])

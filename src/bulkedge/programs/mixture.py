@@ -259,20 +259,7 @@ class HeadMixture(Parametric):
 
 
 def chi_square_rule(dim: float) -> tuple[Real, Real]:
-    """Nodes and weights for means over ``chi_d**2/d``.
-
-    Parameters
-    ----------
-    dim : int or inf
-        Degrees of freedom d.
-
-    Returns
-    -------
-    nodes : array
-        Values of ``chi_d**2/d``: 24 of them, or the single 1 for infinite d.
-    weights : array
-        Their weights, which sum to one (Gauss and Laguerre's rule).
-    """
+    """Nodes and weights for means over ``chi_d**2/d``."""
     if math.isinf(dim):
         return np.ones(1), np.ones(1)
     Integers(1, 10**6).check("head_dim", dim)

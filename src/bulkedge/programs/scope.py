@@ -24,20 +24,7 @@ from bulkedge.support.errors import DomainError
 
 
 def check_scope(instructions: Sequence[Instruction], kinds: Kinds) -> None:
-    """Raise a ValueError at the first line whose limit is not known.
-
-    Parameters
-    ----------
-    instructions : sequence of Instruction
-        The lines of a program, in order.
-    kinds : dict of str to Kind
-        What each line makes, by its name.
-
-    Raises
-    ------
-    DomainError
-        With the line, the reason and a remedy.
-    """
+    """Raise a ValueError at the first line whose limit is not known."""
     table = {each.name: each for each in instructions}
     gaussian = gaussian_names(instructions, kinds)
     pairs: dict[frozenset[str], str] = {}
@@ -55,20 +42,7 @@ def check_scope(instructions: Sequence[Instruction], kinds: Kinds) -> None:
 
 
 def gaussian_names(instructions: Sequence[Instruction], kinds: Kinds) -> set[str]:
-    """Vectors that are Gaussian given the scalars: inputs, products with weights, and their linear images.
-
-    Parameters
-    ----------
-    instructions : sequence of Instruction
-        The lines of a program, in order.
-    kinds : dict of str to Kind
-        What each line makes, by its name.
-
-    Returns
-    -------
-    set of str
-        Names of those vectors.
-    """
+    """Vectors that are Gaussian given the scalars: inputs, products with weights, and their linear images."""
     found: set[str] = set()
     for each in instructions:
         linear = not isinstance(each, (Nonlin, Weight))

@@ -52,22 +52,7 @@ class LossGradient(NamedTuple):
 
 
 def ridge_coefficients(rows: Real, labels: Real, ridge: float) -> Real:
-    """The minimiser of ``|Y b - y|**2/N + ridge |b|**2``, by the smaller of its two normal equations.
-
-    Parameters
-    ----------
-    rows : array of shape (samples, dim)
-        Regressors Y, not centred here.
-    labels : array of shape (samples,)
-        Targets y.
-    ridge : float
-        Penalty, positive.
-
-    Returns
-    -------
-    array of shape (dim,)
-        The coefficients b.
-    """
+    """The minimiser of ``|Y b - y|**2/N + ridge |b|**2``, by the smaller of its two normal equations."""
     samples, dim = rows.shape
     if dim <= samples:
         gram = rows.T @ rows / samples + ridge * np.eye(dim)
@@ -77,26 +62,7 @@ def ridge_coefficients(rows: Real, labels: Real, ridge: float) -> Real:
 
 
 def ridge_loss(table: Real, tokens: Any, labels: Real, ridge: float, weights: Real) -> LossGradient:
-    """The smallest regularised loss at these weights, and its gradient by the envelope theorem.
-
-    Parameters
-    ----------
-    table : array of shape (vocab, dim)
-        Embeddings.
-    tokens : array of integers, shape (samples, length)
-        Rows of the table that make up each sequence.
-    labels : array of shape (samples,)
-        Targets y.
-    ridge : float
-        Penalty on the squared norm of the coefficients.
-    weights : array of shape (length,)
-        Pooling weights w.
-
-    Returns
-    -------
-    LossGradient
-        ``min_b |Y b - y|**2/N + ridge |b|**2``, and its derivative in each weight.
-    """
+    """The smallest regularised loss at these weights, and its gradient by the envelope theorem."""
     rows = pool(table, tokens, weights)
     coefficients = ridge_coefficients(rows, labels, ridge)
     residual = labels - rows @ coefficients
@@ -146,20 +112,7 @@ def learned_weights(  # noqa: PLR0913  # three arrays of data, then how to fit t
 
 
 def through_softmax(theta: Real, gradient: Real) -> Real:
-    """Derivative in the logits, from the derivative in the weights.
-
-    Parameters
-    ----------
-    theta : array of shape (length,)
-        Logits; the weights are ``softmax(theta)``.
-    gradient : array of shape (length,)
-        Derivative of a loss in each weight.
-
-    Returns
-    -------
-    array of shape (length,)
-        Derivative of the same loss in each logit; it sums to zero.
-    """
+    """Derivative in the logits, from the derivative in the weights."""
     weights = softmax(theta)
     return np.asarray(weights * (gradient - weights @ gradient))
 
@@ -167,25 +120,7 @@ def through_softmax(theta: Real, gradient: Real) -> Real:
 def minimise_on_simplex(
     loss: Callable[[Real], LossGradient], length: int, rng: np.random.Generator, restarts: int
 ) -> LearnedWeights:
-    """The best of several runs of L-BFGS-B in the logits, of a loss that comes with its gradient in the weights.
-
-    Parameters
-    ----------
-    loss : callable
-        From weights of shape (length,) that sum to one to a :class:`LossGradient`.
-    length : int
-        Number of weights.
-    rng : numpy.random.Generator
-        Draws the starting points.
-    restarts : int
-        How many of them, the first at equal weights.
-
-    Returns
-    -------
-    LearnedWeights
-        The weights of the lowest loss that was found, and that loss. Weights are all positive: logits stay between
-        ``-REACH`` and ``REACH``.
-    """
+    """The best of several runs of L-BFGS-B in the logits, of a loss that comes with its gradient in the weights."""
 
     def objective(theta: Real) -> tuple[float, Real]:
         value, gradient = loss(np.asarray(softmax(theta)))

@@ -152,33 +152,11 @@ class Scatter(NamedTuple):
 
     @classmethod
     def of(cls, rows: Real) -> Scatter:
-        """Number, sum and sum of outer products of some rows.
-
-        Parameters
-        ----------
-        rows : array of shape (rows, dim)
-            Some rows of a table.
-
-        Returns
-        -------
-        Scatter
-            Their number, their sum of shape (dim,), and the sum of their outer products, of shape (dim, dim).
-        """
+        """Number, sum and sum of outer products of some rows."""
         return cls(len(rows), rows.sum(axis=0), rows.T @ rows)
 
     def without(self, other: Scatter) -> Scatter:
-        """The sums of the rows that are not in the other.
-
-        Parameters
-        ----------
-        other : Scatter
-            The sums of some of these rows.
-
-        Returns
-        -------
-        Scatter
-            Those of the rest.
-        """
+        """The sums of the rows that are not in the other."""
         return Scatter(self.rows - other.rows, self.total - other.total, self.squares - other.squares)
 
     def values(self) -> Real:
@@ -188,20 +166,7 @@ class Scatter(NamedTuple):
 
 
 def isotropic_law(held_out: Spectrum, ratio: float) -> Law:
-    """Marchenko-Pastur with the median of the spectrum: up to half of the values may be outliers.
-
-    Parameters
-    ----------
-    held_out : Spectrum
-        Eigenvalues of a covariance.
-    ratio : float
-        Dimensions over rows.
-
-    Returns
-    -------
-    Law
-        Scaled so that its median over positive values is that of the positive eigenvalues.
-    """
+    """Marchenko-Pastur with the median of the spectrum: up to half of the values may be outliers."""
     unit = MarchenkoPastur(ratio)
     middle = float(unit.ppf((1 + unit.cdf(0.0)) / 2))
     positive = held_out.values[held_out.values > 0]
@@ -209,22 +174,7 @@ def isotropic_law(held_out: Spectrum, ratio: float) -> Law:
 
 
 def split_profile(values: Real, rows: int) -> tuple[Real, Real]:
-    """The bulk of a profile, and the spikes: what lies in intervals of Silverstein's law right of the heaviest one.
-
-    Parameters
-    ----------
-    values : array of shape (dim,)
-        Eigenvalues of the profile, in increasing order.
-    rows : int
-        Through how many rows the profile is going to be seen.
-
-    Returns
-    -------
-    bulk : array
-        Values that make the heaviest interval and those left of it.
-    spikes : array
-        The values above them, in increasing order; none if there is one interval.
-    """
+    """The bulk of a profile, and the spikes: what lies in intervals of Silverstein's law right of the heaviest one."""
     law = free_mul(EmpiricalLaw(values), MarchenkoPastur(len(values) / rows))
     if not law.support:
         return values, values[:0]
@@ -239,19 +189,6 @@ def row_sizes(lengths: Real, profile: Real) -> RowSizes:
 
     Gaussian rows of covariance S have squared lengths of relative variance ``c = 2 tr S**2/(tr S)**2``, and sizes of
     variance v make that ``v (1 + c) + c``: deviations from one are shrunk so that v is left.
-
-    Parameters
-    ----------
-    lengths : array of shape (rows,)
-        Squared lengths of the rows.
-    profile : array of shape (dim,)
-        Eigenvalues of their covariance S.
-
-    Returns
-    -------
-    RowSizes
-        Sizes of mean one, at most :data:`GROUPS` of them in increasing order, and their variance; a single one where
-        lengths scatter no more than those of Gaussian rows.
     """
     relative = np.sort(lengths / lengths.mean())
     chance = 2 * float(np.sum(profile**2) / np.sum(profile) ** 2)
@@ -267,45 +204,14 @@ def row_sizes(lengths: Real, profile: Real) -> RowSizes:
 
 
 def elliptical_law(profile: Real, ratio: float, sizes: Real) -> Law:
-    """``H * E``: rows of size s_k, as many of each, are a free sum of scaled Marchenko-Pastur laws.
-
-    Parameters
-    ----------
-    profile : array
-        Eigenvalues of the covariance profile H, without its spikes.
-    ratio : float
-        Dimensions over rows.
-    sizes : array
-        Sizes s_k of the rows, of mean one.
-
-    Returns
-    -------
-    Law
-        The law of the eigenvalues of the rows' covariance.
-    """
+    """``H * E``: rows of size s_k, as many of each, are a free sum of scaled Marchenko-Pastur laws."""
     count = len(sizes)
     noise: list[Law] = [MarchenkoPastur(count * ratio, size / count) for size in sizes.tolist()]
     return free_mul(EmpiricalLaw(profile), reduce(free_add, noise))
 
 
 def centred(embeddings: ArrayLike) -> Real:
-    """The table without its mean, in double precision; the one copy that is made of it.
-
-    Parameters
-    ----------
-    embeddings : array_like of shape (vocab, dim)
-        The table, also a parameter of torch; at least four rows and two columns.
-
-    Returns
-    -------
-    array of shape (vocab, dim)
-        A copy whose columns have mean zero.
-
-    Raises
-    ------
-    DomainError
-        If the table is complex or not finite, too small, or has the same row everywhere.
-    """
+    """The table without its mean, in double precision; the one copy that is made of it."""
     table: Real = FINITE.check("embeddings", embeddings).astype(float, copy=False)
     if table.ndim != 2 or table.shape[0] < 4 or table.shape[1] < 2:
         raise DomainError(

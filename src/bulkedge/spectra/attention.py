@@ -35,8 +35,9 @@ def attention_spectrum(
 ) -> Any:
     """Squared singular values of ``sqrt(keys) (A - C)``, C the mean matrix of the mask.
 
-    That is the matrix of :class:`~bulkedge.laws.attention.proportional.AttentionLaw`, :class:`~bulkedge.laws.attention.finite_head.
-    FiniteHeadLaw` and, for a causal mask, of :class:`~bulkedge.laws.attention.causal_head.CausalHeadLaw`.
+    That is the matrix of :class:`~bulkedge.laws.attention.proportional.AttentionLaw`,
+    :class:`~bulkedge.laws.attention.finite_head. FiniteHeadLaw` and, for a causal mask, of
+    :class:`~bulkedge.laws.attention.causal_head.CausalHeadLaw`.
 
     Parameters
     ----------

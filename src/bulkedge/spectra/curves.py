@@ -137,18 +137,6 @@ class Density:
         zero, as those of square matrices of independent entries, the curve is straight there, once it is resolved. If
         it bends, values pile up on a scale of their own: a bend that stays the same with more steps will stay for long,
         as that of causal attention, and an error falls more slowly than the distance to fewer steps says.
-
-        Parameters
-        ----------
-        before : Density
-            The distribution of fewer steps.
-        apart : float
-            Largest distance to it below the second node.
-
-        Returns
-        -------
-        float
-            The error.
         """
         if len(self.nodes) < 3:
             return 0.0 if self.points[:1].any() else self.rest * float(self.weights[:1].sum())
@@ -161,18 +149,7 @@ class Density:
         return max(float(np.interp(falling, *FALLING)) * apart, self.rest * seen)
 
     def cdf(self, x: Real) -> Real:
-        """Share of the values at or below x.
-
-        Parameters
-        ----------
-        x : array
-            Points, of any shape.
-
-        Returns
-        -------
-        array
-            Between 0 and 1, of the same shape.
-        """
+        """Share of the values at or below x."""
         x = np.asarray(x, dtype=float)
         level = np.zeros(x.shape)
         for k, (places, levels) in enumerate(self._pieces):
@@ -181,18 +158,7 @@ class Density:
         return self.rest * level + np.searchsorted(self.locked, x, side="right") / self.size
 
     def quantiles(self, count: int) -> tuple[Real, Real]:
-        """The whole distribution as values with weights: locked values, point masses, and quantiles of the rest.
-
-        Parameters
-        ----------
-        count : int
-            How many quantiles stand for the continuous rest.
-
-        Returns
-        -------
-        values, weights : arrays
-            In increasing order; weights sum to one.
-        """
+        """The whole distribution as values with weights: locked values, point masses, and quantiles of the rest."""
         values, weights = [self.locked], [np.full(len(self.locked), 1 / self.size)]
         values.append(self.nodes[self.points])
         weights.append(self.rest * self.weights[self.points])
@@ -210,14 +176,7 @@ class Density:
         return value[kept], weight[kept] / weight[kept].sum()
 
     def atoms(self) -> tuple[Real, Real]:
-        """The rest as values with weights: its point masses, and several between two nodes.
-
-        Returns
-        -------
-        values, weights : arrays
-            The weights sum to one. Integrals of polynomials of as many degrees as there are nodes are those of the
-            curve.
-        """
+        """The rest as values with weights: its point masses, and several between two nodes."""
         values, weights = [self.nodes[self.points]], [self.weights[self.points]]
         for places, levels in self._pieces:
             ends = np.unique(np.concatenate([np.linspace(*each, PIECES + 1) for each in pairwise(places)]))
@@ -234,18 +193,6 @@ def bottom_of(nodes: Real, points: Any) -> float:
     Squared nodes lie at 1, 4, 9, ... from an end at which a density in the squared value vanishes as a root, and
     further apart where it does not vanish, at 1, 9, 25, ... where it is as large as a density of values at zero: the
     end is overestimated by none of them.
-
-    Parameters
-    ----------
-    nodes : array of shape (nodes,)
-        Of the rule, in increasing order, in the unit of the values.
-    points : array of bool of shape (nodes,)
-        Which nodes are point masses.
-
-    Returns
-    -------
-    float
-        In the unit of the values.
     """
     if len(nodes) < 3 or points[:2].any():
         return 0.0
@@ -258,16 +205,6 @@ def refined(found: Density) -> Density:
     The Gauss rule of a curve has steps that the curve is known to pass through; where it does, the true function does
     too, as far as the curve is like it. This is repeated, because a better curve says it better. If the step of the
     curve is elsewhere, by its own height or a half of it, it says nothing, and the middle is taken: so in gaps.
-
-    Parameters
-    ----------
-    found : Density
-        A rule that does not consist of point masses alone.
-
-    Returns
-    -------
-    Density
-        The same rule, with ``passed``, ``bottom`` and ``misfit``.
     """
     found = replace(found, bottom=bottom_of(found.nodes, found.points))
     steps, middles = len(found.nodes), np.cumsum(found.weights) - found.weights / 2

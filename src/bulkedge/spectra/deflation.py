@@ -134,33 +134,11 @@ class Deflation:
         return ROUNDING * float(xp.finfo(self.block.dtype).eps) * float(self.values[-1])
 
     def whole(self, rest: Density) -> Density:
-        """The distribution of all values.
-
-        Parameters
-        ----------
-        rest : Density
-            That of the complement.
-
-        Returns
-        -------
-        Density
-            With the values of the directions among those that are known one by one.
-        """
+        """The distribution of all values."""
         return replace(rest, locked=np.sort(np.concatenate([rest.locked, self.values])), size=self.size)
 
     def error(self, found: Density | None = None) -> float:
-        """Kolmogorov distance by which the coupling of the directions with the rest may move the distribution.
-
-        Parameters
-        ----------
-        found : Density, optional
-            The distribution of all values; without it a guess of its shape is used.
-
-        Returns
-        -------
-        float
-            At most r/n.
-        """
+        """Kolmogorov distance by which the coupling of the directions with the rest may move the distribution."""
         most = self.count / self.size
         if self.squares is None:
             return most
@@ -176,40 +154,12 @@ class Deflation:
         return float(min(most, SAFETY * wrong + most * self.uncertain + 1 / self.size))
 
     def worth(self, found: Density, tolerance: float) -> bool:
-        """Whether what setting aside adds to the error leaves enough of the tolerance for the run.
-
-        Parameters
-        ----------
-        found : Density
-            The distribution of all values.
-        tolerance : float
-            Kolmogorov distance wanted.
-
-        Returns
-        -------
-        bool
-            Whether to go on with it.
-        """
+        """Whether what setting aside adds to the error leaves enough of the tolerance for the run."""
         return self.error(found) <= HALF * tolerance
 
 
 def deflated(operator: Operator, block: Any, tolerance: float) -> Deflation | None:
-    """Directions of large values set aside, where some are known, few beside the size, and worth it.
-
-    Parameters
-    ----------
-    operator : Operator
-        M, a single matrix.
-    block : array of shape (n, probes)
-        Random orthonormal probes for the domain of M.
-    tolerance : float
-        Kolmogorov distance wanted.
-
-    Returns
-    -------
-    Deflation or None
-        None if the run is to be made without.
-    """
+    """Directions of large values set aside, where some are known, few beside the size, and worth it."""
     leading, size = operator.leading(), operator.shape[-1]
     if leading is None or leading.count > MOST_SHARE * size or leading.count * size > MOST_NUMBERS:
         return None

@@ -336,26 +336,7 @@ def _measured(values: Real, unit: Unit, epsilon: float, kernel: int) -> Spectrum
 
 
 def floating(name: str, matrix: Any) -> Any:
-    """The matrix in a floating type that has decompositions.
-
-    Parameters
-    ----------
-    name : str
-        Name of the argument, for the messages of errors.
-    matrix : array_like
-        A matrix or a batch, (..., rows, columns): of NumPy, torch (also sparse), or another library of the array API,
-        which is returned as it is.
-
-    Returns
-    -------
-    array
-        On the same backend and device, of the same shape: half precision becomes single, whole numbers become double.
-
-    Raises
-    ------
-    DomainError
-        If it does not hold finite numbers (of NumPy's arrays; others are checked later).
-    """
+    """The matrix in a floating type that has decompositions."""
     if is_torch_array(matrix):
         import torch
 

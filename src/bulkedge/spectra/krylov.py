@@ -123,13 +123,7 @@ JOINED = 8
 
 
 class Basis(list[Any]):
-    """Blocks of orthonormal columns. Several are columns of one array: few products clean a block of all of them.
-
-    Parameters
-    ----------
-    joined : int, optional
-        How many; eight by default.
-    """
+    """Blocks of orthonormal columns. Several are columns of one array: few products clean a block of all of them."""
 
     def __init__(self, joined: int | None = None) -> None:
         super().__init__()
@@ -137,13 +131,7 @@ class Basis(list[Any]):
         self._arrays: list[tuple[Any, int]] = []
 
     def append(self, block: Any) -> None:
-        """Add a block, which is copied.
-
-        Parameters
-        ----------
-        block : array of shape (size, width)
-            Its columns are orthogonal to those of the blocks before.
-        """
+        """Add a block, which is copied."""
         (size, width), xp = block.shape, array_namespace(block)
         array, filled = self._arrays.pop() if self._arrays else (block, width)
         if filled + width > array.shape[1]:
@@ -155,20 +143,7 @@ class Basis(list[Any]):
         super().append(array[:, filled : filled + width])
 
     def less(self, block: Any) -> tuple[Any, Any]:
-        """A block less its components along all columns.
-
-        Parameters
-        ----------
-        block : array of shape (size, k)
-            Any columns.
-
-        Returns
-        -------
-        clean : array of shape (size, k)
-            Orthogonal to the basis, up to rounding.
-        taken : array of shape (k,)
-            Squared lengths of what was taken off each column, in double precision.
-        """
+        """A block less its components along all columns."""
         xp, parts = array_namespace(block), []
         for array, filled in self._arrays:
             known = array[:, :filled]
@@ -189,17 +164,7 @@ class Factor(NamedTuple):
 
 
 class GolubKahan:
-    """A run of the recurrence, one step at a time.
-
-    Parameters
-    ----------
-    operator : Operator
-        M, a single matrix.
-    block : array of shape (columns, probes)
-        The first block, of orthonormal columns, on the operator's backend.
-    two_sided : bool
-        Whether to keep the left basis and orthogonalise against all of it.
-    """
+    """A run of the recurrence, one step at a time."""
 
     def __init__(self, operator: Operator, block: Any, *, two_sided: bool = True) -> None:
         xp = array_namespace(block)
@@ -228,13 +193,7 @@ class GolubKahan:
         return bool(self._coupling) and self._coupling[-1].shape[0] == 0
 
     def step(self) -> None:
-        """Extend both bases by a block: one product with M and one with its transpose.
-
-        Raises
-        ------
-        DomainError
-            If a product is not finite.
-        """
+        """Extend both bases by a block: one product with M and one with its transpose."""
         if self.exhausted:
             return
         block = self.right[-1]
@@ -262,18 +221,7 @@ class GolubKahan:
             self.right.append(following)
 
     def projection(self, steps: int | None = None) -> Projection:
-        """B after all steps, or after the first few: what the run would have known then.
-
-        Parameters
-        ----------
-        steps : int, optional
-            How many steps, at least one; all by default.
-
-        Returns
-        -------
-        Projection
-            The matrix, and what leaves it.
-        """
+        """B after all steps, or after the first few: what the run would have known then."""
         steps = self.steps if steps is None else min(steps, self.steps)
         noise = 10 * self._scale * self._unit
         rounding = NEGLIGIBLE * self._scale * self._unit * max(self.operator.shape[-2:]) ** 0.5

@@ -185,22 +185,7 @@ class _Found:
 
 
 def frame(operator: Operator, probes: int, rng: Any = None) -> Any:
-    """Random orthonormal probes for the domain of an operator.
-
-    Parameters
-    ----------
-    operator : Operator
-        A single matrix.
-    probes : int
-        How many; at most its columns.
-    rng : numpy.random.Generator or torch.Generator, optional
-        Draws them; by default a generator of a fixed seed, on the operator's device.
-
-    Returns
-    -------
-    array of shape (columns, probes)
-        On the operator's backend, uniformly distributed.
-    """
+    """Random orthonormal probes for the domain of an operator."""
     like, xp = operator.like, array_namespace(operator.like)
     if rng is None and is_torch_array(like):
         import torch

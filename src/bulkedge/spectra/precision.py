@@ -16,18 +16,7 @@ from array_api_compat import is_torch_array
 
 @contextmanager
 def full_precision(like: Any) -> Iterator[None]:
-    """Products of torch with all digits of single precision; nothing changes for arrays of NumPy.
-
-    Parameters
-    ----------
-    like : array
-        An array of the library that computes.
-
-    Yields
-    ------
-    None
-        Inside the ``with``, for this process; afterwards torch has the settings it had.
-    """
+    """Products of torch with all digits of single precision; nothing changes for arrays of NumPy."""
     if not is_torch_array(like):
         yield
         return

@@ -44,20 +44,7 @@ BESIDE = 1e-6
 
 
 def density(projection: Projection, size: int) -> Density:
-    """The distribution that a run knows.
-
-    Parameters
-    ----------
-    projection : Projection
-        B, from a run that was started with a random orthonormal frame.
-    size : int
-        Dimension of the space of the probes, the number of singular values.
-
-    Returns
-    -------
-    Density
-        Locked values and a Gauss rule of the rest.
-    """
+    """The distribution that a run knows."""
     values, weights, residuals = ritz(projection)
     if projection.exhausted and len(values) >= size:
         return Density(np.sort(values)[-size:], np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool), 0.0, size)
@@ -87,29 +74,7 @@ def _merged(nodes: Real, weights: Real, points: Any) -> tuple[Real, Real, Any]:
 def simulated_deviations(
     found: Density, probes: int, steps: int, draws: int, rng: np.random.Generator
 ) -> tuple[Real, Real]:
-    """By how much, and where, distribution functions of frames of random probes would differ from the estimated one.
-
-    Parameters
-    ----------
-    found : Density
-        The estimated distribution.
-    probes : int
-        Probes of the frame.
-    steps : int
-        Nodes of the Gauss rule.
-    draws : int
-        How many frames.
-    rng : numpy.random.Generator
-        Draws their weights.
-
-    Returns
-    -------
-    places : array of shape (places,)
-        Values, some of them between two nodes.
-    deviations : array of shape (draws, places)
-        Distribution function of each frame there, less the estimated one. The largest modulus in a row is a Kolmogorov
-        distance; the quantile of these at a level is the error at that confidence.
-    """
+    """By how much, and where, distribution functions of frames of random probes would differ from the estimated one."""
     remaining = found.size - len(found.locked)
     if remaining <= probes or not len(found.nodes):
         return np.zeros(0), np.zeros((draws, 0))

@@ -27,22 +27,7 @@ LARGE = 384
 
 
 def ritz(projection: Projection) -> tuple[Real, Real, Real]:
-    """Singular values of B with what the probes weigh them by.
-
-    Parameters
-    ----------
-    projection : Projection
-        B.
-
-    Returns
-    -------
-    values : array of shape (columns,)
-        In decreasing order.
-    weights : array of shape (columns, probes)
-        Squared coordinate of each probe along each right singular vector; each column sums to one.
-    residuals : array of shape (columns,)
-        ``|M' u - s v|`` for the Ritz vectors u, v; a singular value of M lies within it of s.
-    """
+    """Singular values of B with what the probes weigh them by."""
     rows = sum(len(each) for each in projection.diagonal)
     last = projection.coupling.shape[1] if projection.coupling.size else 0
     squared = projection.unit > SINGLE and rows > 0
@@ -130,26 +115,7 @@ def _on_gpu(projection: Projection) -> bool:
 
 
 def converged(values: Real, weights: Real, residuals: Real, size: int, noise: float = 0.0) -> int:
-    """How many of the largest values are known one by one.
-
-    Parameters
-    ----------
-    values : array of shape (columns,)
-        Ritz values in decreasing order.
-    weights : array of shape (columns, probes)
-        Squared coordinates of the probes along their vectors.
-    residuals : array of shape (columns,)
-        Residuals of the Ritz vectors in exact arithmetic.
-    size : int
-        Number of singular values.
-    noise : float
-        What rounding adds to residuals.
-
-    Returns
-    -------
-    int
-        The first so many Ritz vectors span a space of singular vectors, and all of that space.
-    """
+    """How many of the largest values are known one by one."""
     # the next value has not converged: it may be as much larger as its residual says
     gaps = values[:-1] - values[1:] - residuals[1:]
     worst = np.sqrt(np.cumsum(residuals[:-1] ** 2)) + noise

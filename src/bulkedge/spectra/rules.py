@@ -28,24 +28,7 @@ TOGETHER = 1e-13
 
 
 def gauss(values: Real, weights: Real, steps: int) -> tuple[list[Real], list[Real], list[Any]]:
-    """Gauss rules, in the squared value, of discrete measures: Lanczos steps with full orthogonalisation, all at once.
-
-    Parameters
-    ----------
-    values : array of shape (measures or 1, atoms)
-        Where the atoms are.
-    weights : array of shape (measures, atoms)
-        Their masses; each rule has weights that sum to one.
-    steps : int
-        Nodes of each rule; fewer where a measure has fewer atoms.
-
-    Returns
-    -------
-    nodes, weights : lists of arrays
-        The rule of each measure, with nodes in the unit of the values, in increasing order.
-    points : list of arrays of bool
-        Which nodes have converged to an atom of the measure.
-    """
+    """Gauss rules, in the squared value, of discrete measures: Lanczos steps, fully orthogonalised, all at once."""
     squares = values**2
     top = max(float(squares.max(initial=0.0)), 1e-300)
     squares = squares / top
@@ -80,22 +63,7 @@ def _rules(diagonal: Real, beside: Real) -> list[tuple[Real, Real, Any]]:
 
 
 def monotone(places: Real, levels: Real, x: Real) -> Real:
-    """Monotone cubic curves through points (Fritsch and Butland 1984), constant beyond them.
-
-    Parameters
-    ----------
-    places : array of shape (..., points)
-        In increasing order; of places that coincide the last one counts.
-    levels : array of shape (..., points)
-        In increasing order.
-    x : array of shape (..., values)
-        Where the curves are wanted.
-
-    Returns
-    -------
-    array of shape (..., values)
-        The curves there.
-    """
+    """Monotone cubic curves through points (Fritsch and Butland 1984), constant beyond them."""
     if places.shape[-1] == 1:
         return np.broadcast_to(levels, x.shape).copy()
     widths = np.maximum(np.diff(places, axis=-1), TOGETHER * np.maximum(places[..., -1:], 1e-280))

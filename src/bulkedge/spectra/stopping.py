@@ -46,13 +46,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Rule:
-    """A function of a :class:`Checkpoint` that says whether to stop.
-
-    Parameters
-    ----------
-    holds : callable
-        Takes the checkpoint, returns whether to stop.
-    """
+    """A function of a :class:`Checkpoint` that says whether to stop."""
 
     holds: Callable[[Checkpoint], bool] = field(repr=False)
 
@@ -68,20 +62,7 @@ class Rule:
 
 
 def Reached(tolerance: float, times: int = 2) -> Rule:  # noqa: N802  # a rule is named as a thing
-    """Stop when the stated error was at most ``tolerance`` at several checkpoints in a row: one may be luck.
-
-    Parameters
-    ----------
-    tolerance : float
-        The error.
-    times : int
-        At how many checkpoints.
-
-    Returns
-    -------
-    Rule
-        The rule.
-    """
+    """Stop when the stated error was at most ``tolerance`` at several checkpoints in a row: one may be luck."""
     tolerance, times = ACCURACY.check("tolerance", tolerance), Integers(1, 100).check("times", times)
     return Rule(
         lambda checkpoint: (
@@ -96,16 +77,6 @@ def Placed(share: float) -> Rule:  # noqa: N802
     Steps lower the value below which nothing is told apart: s of them resolve values down to about ``pi/(2 s)`` of the
     largest that is not known by itself.
 
-    Parameters
-    ----------
-    share : float
-        From 0, which always holds, to 1.
-
-    Returns
-    -------
-    Rule
-        The rule.
-
     Examples
     --------
     >>> rule = Reached(0.01) & Placed(0.7) | MostSteps(160)
@@ -119,34 +90,12 @@ def Placed(share: float) -> Rule:  # noqa: N802
 
 
 def MostSteps(steps: int) -> Rule:  # noqa: N802
-    """Stop after so many steps.
-
-    Parameters
-    ----------
-    steps : int
-        The number.
-
-    Returns
-    -------
-    Rule
-        The rule.
-    """
+    """Stop after so many steps."""
     steps = Integers(1, 10**6).check("steps", steps)
     return Rule(lambda checkpoint: checkpoint.steps >= steps)
 
 
 def MostSeconds(seconds: float) -> Rule:  # noqa: N802
-    """Stop at the first checkpoint after so long a time; results then depend on the machine.
-
-    Parameters
-    ----------
-    seconds : float
-        The time.
-
-    Returns
-    -------
-    Rule
-        The rule.
-    """
+    """Stop at the first checkpoint after so long a time; results then depend on the machine."""
     seconds = Interval(0, 1e9).check("seconds", seconds)
     return Rule(lambda checkpoint: checkpoint.seconds >= seconds)

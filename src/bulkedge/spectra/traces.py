@@ -114,22 +114,7 @@ def trace_moments(operator: Any, powers: Any, probes: int = 16, steps: int = 24,
 
 
 def estimated_stable_rank(operator: Any, probes: int = 16, steps: int = 24, rng: Any = None) -> Estimate:
-    """``|M|_F**2/|M|**2`` of an operator.
-
-    Parameters
-    ----------
-    operator : Operator or array of shape (rows, columns)
-        One matrix that is not zero.
-    probes, steps : int
-        As for :func:`trace_of`.
-    rng : numpy.random.Generator or torch.Generator, optional
-        Draws the probes.
-
-    Returns
-    -------
-    Estimate
-        The rank. The largest value is that of the run, which converges long before the sum is known.
-    """
+    """``|M|_F**2/|M|**2`` of an operator."""
     projection, size = _projected(operator, probes, steps, rng)
     largest = float(np.linalg.norm(projection.matrix, 2)) if projection.matrix.size else 0.0
     if not largest > 0:

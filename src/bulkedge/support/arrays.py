@@ -16,19 +16,7 @@ EPS = float(np.finfo(float).eps)
 
 
 def as_numpy(array: Any) -> Any:
-    """Any array as a NumPy array of its own; a tensor is taken off its graph and its device.
-
-    Parameters
-    ----------
-    array : array_like
-        Numbers, nested lists, a NumPy array, or a tensor of torch, on any device and with or without a graph behind it.
-
-    Returns
-    -------
-    numpy.ndarray
-        A copy of the same shape. The type of the entries is kept, except that bfloat16, which NumPy does not have,
-        becomes float32.
-    """
+    """Any array as a NumPy array of its own; a tensor is taken off its graph and its device."""
     if not hasattr(array, "detach"):
         return np.array(array)
     tensor = array.detach().cpu()
@@ -37,20 +25,7 @@ def as_numpy(array: Any) -> Any:
 
 
 def filled(shape: tuple[int, ...], items: list[Any]) -> Any:
-    """An array of objects.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Its shape.
-    items : list
-        What it holds, in order.
-
-    Returns
-    -------
-    array of objects
-        Of that shape.
-    """
+    """An array of objects."""
     array = np.empty(len(items), dtype=object)
     array[:] = items
     return array.reshape(shape)

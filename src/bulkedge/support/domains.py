@@ -29,46 +29,10 @@ class Domain(Protocol):
     """A set of admissible values."""
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the value in its canonical form, or raise a ValueError that names it.
-
-        Parameters
-        ----------
-        name : str
-            Name of the parameter, for the message of the error.
-        value : object
-            What was given for it.
-
-        Returns
-        -------
-        object
-            The value in the form in which it is stored: a float for :class:`Interval`, a tuple for :class:`Each`, ...
-
-        Raises
-        ------
-        DomainError
-            If the value is not in the domain; the message names the parameter, the value and the domain.
-        """
+        """Return the value in its canonical form, or raise a ValueError that names it."""
 
     def parse(self, name: str, text: str) -> Any:
-        """Read the value from a command line; the result is checked.
-
-        Parameters
-        ----------
-        name : str
-            Name of the parameter, for the message of the error.
-        text : str
-            What was written on the command line.
-
-        Returns
-        -------
-        object
-            What :meth:`check` makes of the value that was read.
-
-        Raises
-        ------
-        DomainError
-            If the text is not that of a value in the domain.
-        """
+        """Read the value from a command line; the result is checked."""
 
 
 SHOWN = 80
@@ -76,18 +40,7 @@ SHOWN = 80
 
 
 def shown(value: object) -> str:
-    """A value for an error message: its repr on one line, cut where it is long.
-
-    Parameters
-    ----------
-    value : object
-        Anything, also an object whose ``repr`` fails or has millions of characters.
-
-    Returns
-    -------
-    str
-        One line of at most :data:`SHOWN` characters; the name of its class where the object cannot be written.
-    """
+    """A value for an error message: its repr on one line, cut where it is long."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # noqa: BLE001 - numbers of thousands of digits refuse to be written, for one
@@ -96,22 +49,7 @@ def shown(value: object) -> str:
 
 
 def refused(name: str, value: object, domain: object) -> DomainError:
-    """The error that every domain raises for a value outside of it.
-
-    Parameters
-    ----------
-    name : str
-        Name of the parameter.
-    value : object
-        What was given for it.
-    domain : object
-        The domain it is not in; its ``str`` is what the message shows.
-
-    Returns
-    -------
-    DomainError
-        To be raised by the caller.
-    """
+    """The error that every domain raises for a value outside of it."""
     return DomainError(f"{name} = {shown(value)} is outside its domain {domain}")
 
 
@@ -375,24 +313,6 @@ ROUNDING = 1e-9
 def parameter(domain: Domain, doc: str, default: Any = MISSING, *, paper: Any = MISSING, ours: Any = MISSING) -> Any:
     """Declare a dataclass field with its domain, its meaning, and for studies its value at the paper's size.
 
-    Parameters
-    ----------
-    domain : Domain
-        Admissible values; :class:`Parametric` checks them when an object is made.
-    doc : str
-        The meaning in a few words, without a full stop; the command line shows it as help.
-    default : object, optional
-        Value if none is given; for studies, that of the quick run. Without one the parameter is required.
-    paper : object, optional
-        For studies, the value at the paper's size (``--paper``), where the paper gives it.
-    ours : object, optional
-        The same, where the paper does not and we chose it; every parameter of a study has one of the two.
-
-    Returns
-    -------
-    dataclasses.Field
-        The field, for the right-hand side of an annotation in the body of a dataclass.
-
     Examples
     --------
     >>> from dataclasses import dataclass
@@ -418,20 +338,7 @@ class Parameter:
 
     @classmethod
     def of(cls, name: str, declared: Any) -> Parameter:
-        """Read a dataclass field that was declared with :func:`parameter`.
-
-        Parameters
-        ----------
-        name : str
-            Its name, which a field does not know before its class is made.
-        declared : dataclasses.Field
-            The field.
-
-        Returns
-        -------
-        Parameter
-            What it says.
-        """
+        """Read a dataclass field that was declared with :func:`parameter`."""
         said = declared.metadata
         return cls(name, said["domain"], said["doc"], declared.default, said["paper"], said["ours"])
 
@@ -454,18 +361,7 @@ class Parameter:
 
 
 def parameters(cls: type) -> tuple[Parameter, ...]:
-    """The declared parameters of a class, in order.
-
-    Parameters
-    ----------
-    cls : type
-        A dataclass; fields that were not declared with :func:`parameter` are left out.
-
-    Returns
-    -------
-    tuple of Parameter
-        Name, domain, meaning, default and paper's value of each; ``MISSING`` where there is no such value.
-    """
+    """The declared parameters of a class, in order."""
     declared = (each for each in fields(cls) if "domain" in each.metadata)
     return tuple(Parameter.of(each.name, each) for each in declared)
 

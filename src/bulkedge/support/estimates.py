@@ -111,20 +111,7 @@ class Estimate(NamedTuple):
 
 
 def welch(variances: ArrayLike, freedoms: ArrayLike) -> float:
-    """Degrees of freedom of a sum of independent variances (Welch and Satterthwaite).
-
-    Parameters
-    ----------
-    variances : array
-        Estimated variances of the terms.
-    freedoms : array
-        Degrees of freedom of each.
-
-    Returns
-    -------
-    float
-        Those of the sum; infinite if all variances are known or zero.
-    """
+    """Degrees of freedom of a sum of independent variances (Welch and Satterthwaite)."""
     variance, freedom = np.asarray(variances, dtype=float), np.asarray(freedoms, dtype=float)
     denominator = np.sum(variance**2 / freedom)
     return float(variance.sum() ** 2 / denominator) if denominator > 0 else inf

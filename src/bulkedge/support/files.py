@@ -20,15 +20,7 @@ PATIENCE = 5.0
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file in one step: whoever reads it, and whatever ends the process, it is the old one or the new.
-
-    Parameters
-    ----------
-    path : Path
-        The file; its folder must exist.
-    text : str
-        All of its new contents, written as UTF-8.
-    """
+    """Write a text file in one step: whoever reads it, and whatever ends the process, it is the old one or the new."""
     draft = path.with_name(f".{path.name}.draft")
     draft.unlink(missing_ok=True)
     with draft.open("x", encoding="utf-8") as file:  # "x" makes a new file, and follows no symbolic link
@@ -41,16 +33,6 @@ def remove_folder(folder: Path) -> None:
 
     Zarr writes on threads: after a Ctrl-C in a notebook they finish the files they had begun, and these come and go
     while the next call tidies up.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder; one that is not there is no fault.
-
-    Raises
-    ------
-    OSError
-        If it cannot be removed, or is written to for longer than ``PATIENCE``.
     """
     last = time.monotonic() + PATIENCE
     while folder.exists():
@@ -65,23 +47,7 @@ def remove_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder, if it is not there, and keep other processes that ask for the same lock out of it.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder; the lock is a file in it, and is released when the process ends, however it ends.
-
-    Yields
-    ------
-    None
-        Inside the ``with``, this process holds the lock.
-
-    Raises
-    ------
-    StoreError
-        If another process holds the lock, or the lock is a symbolic link.
-    """
+    """Make a folder, if it is not there, and keep other processes that ask for the same lock out of it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
     if path.is_symlink():  # filelock refuses it too, where the system can; this says why

@@ -34,18 +34,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Send the progress of everything inside to the listener.
-
-    Parameters
-    ----------
-    listener : callable
-        Called with a :class:`Progress` (label, done, total) at every step; it replaces the listener outside.
-
-    Yields
-    ------
-    None
-        Inside the ``with``, in this thread and context, progress goes to the listener.
-    """
+    """Send the progress of everything inside to the listener."""
     token = _listener.set(listener)
     try:
         yield
@@ -54,37 +43,14 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def tell(label: str, done: int, total: int) -> None:
-    """Report progress, if anyone listens.
-
-    Parameters
-    ----------
-    label : str
-        What is counted, as people read it: ``"draws"``.
-    done : int
-        How many are finished.
-    total : int
-        How many there will be.
-    """
+    """Report progress, if anyone listens."""
     listener = _listener.get()
     if listener is not None:
         listener(Progress(label, done, total))
 
 
 def track(items: Sequence[T], label: str) -> Iterator[T]:
-    """Iterate over the items, reporting each that is done.
-
-    Parameters
-    ----------
-    items : sequence
-        What to iterate over; its length is the total.
-    label : str
-        What is counted, as people read it.
-
-    Yields
-    ------
-    object
-        The items, in order. Each is told as done when the next is asked for.
-    """
+    """Iterate over the items, reporting each that is done."""
     tell(label, 0, len(items))
     for done, item in enumerate(items, start=1):
         yield item

@@ -11,48 +11,14 @@ from bulkedge.support.errors import DomainError
 
 
 def numpy_generator(rng: Any) -> np.random.Generator:
-    """The generator, if it is NumPy's; the random arrays of many models are.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        What the caller was given as a generator.
-
-    Returns
-    -------
-    numpy.random.Generator
-        The same object.
-
-    Raises
-    ------
-    DomainError
-        For anything else: a seed, a generator of torch, the module ``numpy.random``.
-    """
+    """The generator, if it is NumPy's; the random arrays of many models are."""
     if isinstance(rng, np.random.Generator):
         return rng
     raise DomainError(f"rng = {shown(rng)} is not a numpy.random.Generator: pass numpy.random.default_rng(seed)")
 
 
 def normal(rng: Any, shape: tuple[int, ...]) -> Any:
-    """Standard Gaussian numbers in double precision.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator or torch.Generator
-        Whose numbers to use, and which backend and device to put them on.
-    shape : tuple of int
-        Shape of the array.
-
-    Returns
-    -------
-    array of that shape
-        Independent, mean zero, variance one; float64, also on torch.
-
-    Raises
-    ------
-    DomainError
-        If it is a generator of neither library.
-    """
+    """Standard Gaussian numbers in double precision."""
     if isinstance(rng, np.random.Generator):
         return rng.standard_normal(shape)
     if type(rng).__module__.startswith("torch"):

@@ -17,22 +17,7 @@ from typing import Any
 
 
 def written(value: Any, indent: int | None = None, *, exact: bool = False) -> str:
-    """Write a value as JSON.
-
-    Parameters
-    ----------
-    value : Any
-        Dictionaries, lists and tuples of texts and numbers; of anything else, its ``str``.
-    indent : int, optional
-        Spaces a level; everything on one line by default.
-    exact : bool
-        Whether numbers that are not finite become the texts "nan", "inf" and "-inf" instead of null.
-
-    Returns
-    -------
-    str
-        The JSON text.
-    """
+    """Write a value as JSON."""
     return json.dumps(_finite(value, exact=exact), indent=indent, allow_nan=False, default=str)
 
 
@@ -48,18 +33,6 @@ def _finite(value: Any, *, exact: bool) -> Any:
 
 def html_table(rows: dict[str, Any], title: str = "") -> str:
     """Names and values as an HTML table, for notebooks; everything is escaped.
-
-    Parameters
-    ----------
-    rows : dict of str to object
-        Names, and values as ``str`` writes them, in order.
-    title : str
-        Caption of the table; none if it is empty.
-
-    Returns
-    -------
-    str
-        A ``<table>`` element.
 
     Examples
     --------

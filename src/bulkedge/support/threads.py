@@ -27,18 +27,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def one_thread(packages: Sequence[str] = ()) -> Iterator[None]:
-    """Let BLAS, OpenMP and torch compute with one thread, whose rounding does not depend on the machine's cores.
-
-    Parameters
-    ----------
-    packages : sequence of str
-        Packages that will be used inside; they are imported first, as libraries that are loaded later are not limited.
-
-    Yields
-    ------
-    None
-        Inside the ``with``, for this process; afterwards there are as many threads as before.
-    """
+    """Let BLAS, OpenMP and torch compute with one thread, whose rounding does not depend on the machine's cores."""
     for package in ("numpy", "scipy.linalg", *packages):
         import_module(package)
     torch = sys.modules.get("torch")
@@ -70,15 +59,6 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], collect: Cal
     NumPy's products use all threads that BLAS may use, its other functions one. So where products of matrices and
     other work take turns, pieces of work side by side, each with a BLAS of one thread, are faster. A result is rounded
     in the same way whatever the number of threads, and so is a sum over the results, because they come in order.
-
-    Parameters
-    ----------
-    work : callable
-        Takes an item. It is called from several threads at once.
-    items : sequence
-        What to work on.
-    collect : callable
-        Takes a result; called from this thread, in the order of the items. Results that wait for it are few.
     """
     with _borrowed() as workers:
         if len(items) < 2 or workers < 2:
@@ -102,11 +82,6 @@ def thin_products() -> Iterator[None]:
 
     Threads that share them gain little on an idle machine, and on a busy one they wait for each other: sixty times
     longer was measured. Other threads' BLAS is limited too, and given back.
-
-    Yields
-    ------
-    None
-        Inside the ``with``.
     """
     with _borrowed():
         yield

@@ -243,8 +243,8 @@ class Channel:
         ``pi(y) ~ prod exp((a_i mu_i y_i + a_i**2 y_i**2/2)/(1 + a_i**2))``: keys along the mean query and long keys are
         liked, less than by ``E exp(q . k)`` because rows that see them are normalised by them. That is the limit of
         many tokens. With as many keys as there are here, a key is itself a part of the normaliser of the rows that look
-        at it, which cannot give it more than one: they give ``x/(1 + x)`` where the limit has ``x``, and where sharp rows
-        freeze all ``x`` are larger by one factor, which makes the shares sum to one.
+        at it, which cannot give it more than one: they give ``x/(1 + x)`` where the limit has ``x``, and where sharp
+        rows freeze all ``x`` are larger by one factor, which makes the shares sum to one.
 
         Parameters
         ----------

@@ -36,20 +36,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, couplings: Real, drift: Real) -> Self:
-        """The sums, from couplings and drift themselves.
-
-        Parameters
-        ----------
-        couplings : array of shape (..., d)
-            Couplings a.
-        drift : array of shape (..., d)
-            ``a mu``, the mean query in their directions times the coupling.
-
-        Returns
-        -------
-        Sizes
-            Arrays of shape (...).
-        """
+        """The sums, from couplings and drift themselves."""
         largest = couplings.max(axis=-1, keepdims=True)
         shares = np.divide(couplings, largest, out=np.zeros_like(couplings), where=largest > 0) ** 2
         total, fourth = np.sum(shares, axis=-1), np.sum(shares**2, axis=-1)
@@ -79,23 +66,7 @@ class Factored:
 
     @classmethod
     def of(cls, queries: Moments, keys: Moments) -> Self:
-        """Check moments, factor the queries' covariance and take the sums.
-
-        Parameters
-        ----------
-        queries, keys : Moments
-            Of the same heads, of one library and on one device, in double precision.
-
-        Returns
-        -------
-        Factored
-            On the same device.
-
-        Raises
-        ------
-        DomainError
-            If a moment is not finite, or so large that variances of the scores are not.
-        """
+        """Check moments, factor the queries' covariance and take the sums."""
         factor, failed = _cholesky(queries.covariance)
         xp = array_namespace(factor)
         finite = [

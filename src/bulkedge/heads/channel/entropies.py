@@ -30,16 +30,7 @@ LAST_SPREAD, LAST_COUNT = float(np.log1p(SHARPEST)), float((COUNTS - 1) * np.log
 
 @cache
 def entropy_table() -> Real:
-    """Mean entropies of rows of Gaussian scores, and what else their weights are made of, on a fine grid.
-
-    Returns
-    -------
-    array of shape (3, (SPREADS - 1) * FINER + 1, (COUNTS - 1) * FINER + 1)
-        For spreads evenly in ``log(1 + beta)`` and keys evenly in ``log n``, one to a million: first entropies in nats;
-        then the mean score of a row, by its own weights, over the spread (the logarithm of the sum of ``exp(score)`` is
-        the entropy and ``beta`` times that); then, the same for all spreads, the constants ``c`` of the frozen rows
-        beyond the table; their ``d`` follows, as the entropy is continuous.
-    """
+    """Mean entropies of rows of Gaussian scores, and what else their weights are made of, on a fine grid."""
     spreads = np.expm1(np.linspace(0.0, LAST_SPREAD, SPREADS))
     table = np.array([_rows(float(spread)) for spread in [*spreads, FAR]])
     table[:, 0] = 0.0  # a row of one key, of which rounding leaves a trace

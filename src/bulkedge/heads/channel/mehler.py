@@ -17,38 +17,14 @@ THRESHOLD = 0.5
 
 
 def mehler(couplings: Any) -> Any:
-    """Ratio of consecutive singular values of one direction, ``(sqrt(1 + 2 a**2) - sqrt(1 - 2 a**2))/(2 a)``.
-
-    Parameters
-    ----------
-    couplings : array_like
-        Couplings ``a``, of any shape.
-
-    Returns
-    -------
-    array
-        ``r(a)`` between zero and one, of the same shape; one from ``a**2 = 1/2`` on.
-    """
+    """Ratio of consecutive singular values of one direction, ``(sqrt(1 + 2 a**2) - sqrt(1 - 2 a**2))/(2 a)``."""
     square = np.minimum(2 * np.asarray(couplings) ** 2, 1.0)
     # the same without the cancellation for small a
     return np.where(square < 1, 2 * np.sqrt(square / 2) / (np.sqrt(1 + square) + np.sqrt(1 - square)), 1.0)
 
 
 def largest_products(ratios: Real, count: int) -> Real:
-    """The largest products ``prod r_i**n_i`` of powers of numbers below one, over all exponents n.
-
-    Parameters
-    ----------
-    ratios : array of shape (d,)
-        Numbers from zero to below one; zeros take no part.
-    count : int
-        How many products.
-
-    Returns
-    -------
-    array of shape (count,)
-        In decreasing order, the empty product, one, first; zeros where there are no more.
-    """
+    """The largest products ``prod r_i**n_i`` of powers of numbers below one, over all exponents n."""
     known = ratios[ratios > 0]
     found, heap = np.zeros(count), [(-1.0, 0)]
     # an entry stands for a product whose last factor has this index; successors only use it or later ones

@@ -41,16 +41,6 @@ def working(array: Any) -> Any:
     """An array in the precision its sums are done in: single for single and half on a CPU, else double.
 
     A GPU does double precision at the speed of its memory here, and single precision there may silently be TF32.
-
-    Parameters
-    ----------
-    array : array
-        Real numbers, NumPy or torch.
-
-    Returns
-    -------
-    array
-        Of the same library and on the same device, float32 or float64.
     """
     xp = array_namespace(array)
     if hasattr(array, "detach"):  # what is measured here has no gradient
@@ -62,18 +52,7 @@ def working(array: Any) -> Any:
 
 
 def portions(array: Any) -> list[Any]:
-    """Heads in portions that are worked on at once: all of them on a GPU, one by one on a CPU, whose cache holds one.
-
-    Parameters
-    ----------
-    array : array of shape (..., tokens, d)
-        Vectors of heads, NumPy or torch.
-
-    Returns
-    -------
-    list of array
-        Each of shape (heads, tokens, d); their heads, in order, are those of the leading axes.
-    """
+    """Heads in portions that are worked on at once: all on a GPU, one by one on a CPU, whose cache holds one."""
     flat = array_namespace(array).reshape(array, (-1, *array.shape[-2:]))
     if getattr(device(array), "type", "cpu") != "cpu":
         return [flat]
@@ -86,16 +65,6 @@ def moments(array: Any) -> Moments:
     The mean is taken off before squaring and corrected by the mean of what is left, so that the error of single
     precision is about ``1e-7`` of the entries' largest size, in units of which covariances are right to some ``1e-6``.
     One entry that is not finite makes its mean and its row of the covariance so; nothing is checked here.
-
-    Parameters
-    ----------
-    array : array of shape (..., tokens, d)
-        Vectors of heads, NumPy or torch.
-
-    Returns
-    -------
-    Moments
-        In double precision, of the same library and on the same device; in NumPy if that device has no doubles.
     """
     shape = tuple(array.shape)
     sums = [_sums(working(each)) for each in portions(array)]
@@ -128,18 +97,7 @@ def _doubles(array: Any) -> bool:
 
 
 def together(queries: Moments, keys: Moments) -> tuple[Moments, Moments]:
-    """Moments of one library and on one device: as they are, or in NumPy if the two differ.
-
-    Parameters
-    ----------
-    queries, keys : Moments
-        Of the same heads.
-
-    Returns
-    -------
-    queries, keys : Moments
-        The same numbers.
-    """
+    """Moments of one library and on one device: as they are, or in NumPy if the two differ."""
     first, second = queries.mean, keys.mean
     if array_namespace(first) is array_namespace(second) and device(first) == device(second):
         return queries, keys
@@ -147,20 +105,7 @@ def together(queries: Moments, keys: Moments) -> tuple[Moments, Moments]:
 
 
 def coupled(query_mean: Real, query_cov: Real, key_cov: Real) -> Coupled:
-    """Couplings and drift of batches of heads.
-
-    Parameters
-    ----------
-    query_mean : array of shape (..., d)
-        Mean of the queries, the scale of the scores included.
-    query_cov, key_cov : array of shape (..., d, d)
-        Covariances of queries, the scale included, and of keys.
-
-    Returns
-    -------
-    Coupled
-        For each head.
-    """
+    """Couplings and drift of batches of heads."""
     shape, dim = query_mean.shape[:-1], query_mean.shape[-1]
     flat = (query_mean.reshape(-1, dim), query_cov.reshape(-1, dim, dim), key_cov.reshape(-1, dim, dim))
     heads = len(flat[0])
@@ -189,18 +134,7 @@ def _coupled(mean: Real, queries: Real, keys: Real) -> Coupled:
 
 
 def root(covariance: Real) -> Real:
-    """R with ``R R'`` a covariance: Cholesky's, or by eigenvalues if rounding made one of them zero or negative.
-
-    Parameters
-    ----------
-    covariance : array of shape (..., d, d)
-        Covariances.
-
-    Returns
-    -------
-    array of shape (..., d, d)
-        The roots, lower triangular if all are Cholesky's.
-    """
+    """R with ``R R'`` a covariance: Cholesky's, or by eigenvalues if rounding made one of them zero or negative."""
     try:
         return np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:

@@ -45,20 +45,7 @@ class Maps(NamedTuple):
 
 
 def own_maps(couplings: Real, drift: Real) -> Maps:
-    """Maps for keys in the coordinates that make a channel's directions independent.
-
-    Parameters
-    ----------
-    couplings : array of shape (..., d)
-        Couplings ``a``.
-    drift : array of shape (..., d)
-        ``a mu``, the mean query times the coupling.
-
-    Returns
-    -------
-    Maps
-        In NumPy.
-    """
+    """Maps for keys in the coordinates that make a channel's directions independent."""
     square = couplings**2
     shrink, share = 1 / (1 + square), square / (1 + square)
     once = drift * shrink
@@ -72,40 +59,14 @@ def own_maps(couplings: Real, drift: Real) -> Maps:
 
 
 def constants(sums: Sequence[Any], means: Sequence[Any]) -> Any:
-    """Constants of the three forms, but for the logarithm of the number of keys.
-
-    Parameters
-    ----------
-    sums : three arrays of shape (...)
-        ``sum log(1 + a**2)``, ``sum a**2/(1 + a**2)`` and ``sum a**4/(1 + a**2)**2``.
-    means : three arrays of shape (...)
-        ``sum a**2 mu**2/(1 + a**2)``, ``sum a**2 mu**2/(1 + a**2)**2`` and ``sum a**4 mu**2/(1 + a**2)**3``.
-
-    Returns
-    -------
-    array of shape (..., 3)
-        In the order of the forms.
-    """
+    """Constants of the three forms, but for the logarithm of the number of keys."""
     xp = array_namespace(sums[0])
     log, level = (-(mean + each) / 2 for mean, each in zip(means[:2], sums[:2], strict=True))
     return xp.stack([log, level, means[2] + sums[2] / 2], axis=-1)
 
 
 def forms(keys: Any, maps: Maps) -> Any:
-    """The three forms of all keys, but for the logarithm of the number of keys.
-
-    Parameters
-    ----------
-    keys : array of shape (..., tokens, d)
-        Keys of heads, NumPy or torch.
-    maps : Maps
-        Of the same heads, of any library and on any device.
-
-    Returns
-    -------
-    array of shape (..., tokens, 3)
-        Logarithm of ``E x``, and mean and variance of ``log x`` among the rows that look at the key.
-    """
+    """The three forms of all keys, but for the logarithm of the number of keys."""
     xp, dim, start, found = array_namespace(keys), keys.shape[-1], 0, []
     whole = xp.concat([_beside(keys, maps.features), _beside(keys, maps.linear)], axis=-1)
     centre, constant = (_beside(keys, each)[..., None, :] for each in (maps.centre, maps.constant))
@@ -135,23 +96,6 @@ def saturated(xp: Any, log: Any, level: Any, variance: Any) -> Any:
     The normaliser of Gaussian keys is the annealed one. Where rows freeze, theirs is smaller than that, which raises
     all x alike; the share of a key that takes much already is raised less. The sum of the shares grows with the
     logarithm of the factor, and its logarithm is concave, so that Newton's iteration converges from any side.
-
-    Parameters
-    ----------
-    xp : module
-        Namespace of the array library.
-    log, level, variance : array of shape (..., tokens)
-        Logarithm of ``E x``, and mean and variance of ``log x`` among the rows that look at the key.
-
-    Returns
-    -------
-    array of shape (..., tokens)
-        Logarithms of the shares, which sum to one up to ``1e-5``.
-
-    Raises
-    ------
-    UnresolvedError
-        If Newton's iteration does not converge.
     """
     # E x times the mean of 1/x among the rows that look is one. A Gaussian log x has that with twice its distance from
     # log E x as variance, and with its own has less: so much less, in very sharp heads, that no factor is large enough
@@ -181,18 +125,6 @@ def left_over(xp: Any, mean: Any, deviation: Any) -> tuple[Any, Any]:
 
     The function is one less half an exponential to the left of zero, and the difference of two to the right, to 5 %
     everywhere: ``1 - exp(LEFT g)/2``, ``exp(-g) - exp(-RIGHT g)/2``. Their means are normal distribution functions.
-
-    Parameters
-    ----------
-    xp : module
-        Namespace of the array library.
-    mean, deviation : array
-        Mean and standard deviation of g, of any shape.
-
-    Returns
-    -------
-    log, slope : array
-        Of that shape.
     """
     log_ndtr = _log_ndtr(mean)
     ratio = mean / deviation

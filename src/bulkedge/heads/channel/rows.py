@@ -31,41 +31,14 @@ Of = Literal["entropy", "participation", "keys"]
 
 
 def mean_rows(mean: Real, variance: Real, tokens: int) -> tuple[Any, Any]:
-    """Mean entropy and participation of rows of Gaussian scores whose variance is gamma distributed over the rows.
-
-    Parameters
-    ----------
-    mean : array
-        Mean over rows of the variance of a row's scores, of any shape (the heads).
-    variance : array
-        Variance over rows of the same, of the same shape.
-    tokens : int
-        Number of keys in a row.
-
-    Returns
-    -------
-    entropy, participation : array
-        In nats, and the sum of the squared weights; of the shape of ``mean``.
-    """
+    """Mean entropy and participation of rows of Gaussian scores whose variance is gamma distributed over the rows."""
     beta, weights = spreads(mean, variance)
     entropy, participation = (rows_of(beta, tokens, of) for of in ("entropy", "participation"))
     return np.sum(weights * entropy, axis=-1), np.sum(weights * participation, axis=-1)
 
 
 def spreads(mean: Real, variance: Real) -> tuple[Real, Real]:
-    """Spreads of a few rows, with weights, that stand for all rows of heads: a Gauss rule.
-
-    Parameters
-    ----------
-    mean, variance : array
-        Mean and variance over rows of the variance of a row's scores, of any shape (the heads).
-
-    Returns
-    -------
-    beta, weights : array of shape (..., :data:`NODES`)
-        Standard deviations of a row's scores, and the shares of such rows. Both scale with the scores: a head whose
-        scores are multiplied by c has c times these standard deviations, at the same weights.
-    """
+    """Spreads of a few rows, with weights, that stand for all rows of heads: a Gauss rule."""
     nodes, weights = _gamma_rule(np.where(variance > 0, mean**2 / np.where(variance > 0, variance, 1.0), 1.0))
     scale = np.divide(variance, mean, out=np.zeros_like(mean), where=mean > 0)
     # a rule of shape one and scale zero is the point zero: rows that all have the same spread need their own
@@ -74,22 +47,7 @@ def spreads(mean: Real, variance: Real) -> tuple[Real, Real]:
 
 
 def rows_of(beta: Real, tokens: int, of: Of) -> Real:
-    """What rows of independent Gaussian scores have in the mean, at any spread and number of tokens, from tables.
-
-    Parameters
-    ----------
-    beta : array
-        Standard deviation of a row's scores, of any shape.
-    tokens : int
-        Number of keys in a row.
-    of : {"entropy", "participation", "keys"}
-        The mean over rows of the entropy in nats, of the sum of the squared weights, or of one over that sum.
-
-    Returns
-    -------
-    array
-        Of the shape of ``beta``.
-    """
+    """What rows of independent Gaussian scores have in the mean, at any spread and number of tokens, from tables."""
     values = _tabulated(np.minimum(beta, SHARPEST), tokens, of)
     sharp = beta > SHARPEST
     if np.any(sharp):
@@ -128,20 +86,6 @@ def log_mean_exponential(xp: Any, deviation: Any, count: int) -> tuple[Any, Any]
 
     Half the variance for many scores of small deviation. Beyond ``sqrt(2 log count)`` the largest of them rules, and
     the logarithm grows with the deviation only.
-
-    Parameters
-    ----------
-    xp : module
-        Namespace of the array library.
-    deviation : array
-        Standard deviations of the scores, of any shape.
-    count : int
-        Number of scores.
-
-    Returns
-    -------
-    value, slope : array
-        ``E log(sum exp(s)/count)`` and the mean score under the weights, of the shape of ``deviation``.
     """
     low, high, points = PIECES[0]
     inside = xp.clip(deviation, low, high)
@@ -229,18 +173,6 @@ def mean_keys(beta: float, tokens: int) -> float:
     With ``w = exp(beta z)`` it is ``E[(sum w)**2/sum w**2]``, and ``1/y = int e**(-s y) ds`` makes that of integrals
     over one score: with ``x = s w**2``, ``T int E[x e**-x] phi**(T-1) + (T-1) E[x**(1/2) e**-x]**2 phi**(T-2) ds/s``,
     ``phi = E e**-x``.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number T of scores in the row.
-
-    Returns
-    -------
-    float
-        Between one, for rows that look at one key, and ``tokens``.
 
     Examples
     --------

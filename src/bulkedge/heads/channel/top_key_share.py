@@ -63,18 +63,7 @@ class Directions(NamedTuple):
 
     @classmethod
     def of(cls, rho: Real, linear: Real, drift: Real) -> Directions:
-        """The sums of heads.
-
-        Parameters
-        ----------
-        rho, linear, drift : array of shape (heads, d)
-            Squares of rho, b and ``a mu``.
-
-        Returns
-        -------
-        Directions
-            All that does not depend on the slope.
-        """
+        """The sums of heads."""
         squares, curved = linear**2, rho * (2 - rho) / 2
         sums = (
             (squares, rho, curved, squares * (1 - rho)),
@@ -88,18 +77,7 @@ class Directions(NamedTuple):
         return cls(rho, (one, two, three, four), constant, offset)
 
     def levels(self, slope: Real) -> Level:
-        """Keys of each slope.
-
-        Parameters
-        ----------
-        slope : array of shape (heads, levels)
-            Below one over the largest of the squares of rho.
-
-        Returns
-        -------
-        Level
-            Of that shape.
-        """
+        """Keys of each slope."""
         v = 1 / (1 - slope[..., None] * self.rho[..., None, :])
         square = v * v
         powers = (v, square, square * v, square * square)
@@ -112,20 +90,7 @@ class Directions(NamedTuple):
 
 
 def top_share(couplings: Real, drift: Real, tokens: int) -> Real:
-    """Median share of the most popular of so many Gaussian keys.
-
-    Parameters
-    ----------
-    couplings, drift : array of shape (..., d)
-        Couplings a and ``a mu`` of the heads.
-    tokens : int
-        Number of keys.
-
-    Returns
-    -------
-    array of shape (...)
-        Between one over the number of keys and one.
-    """
+    """Median share of the most popular of so many Gaussian keys."""
     shape = couplings.shape[:-1]
     couplings, drift = (each.reshape(-1, each.shape[-1]) for each in (couplings, drift))
     square = couplings**2

@@ -57,17 +57,6 @@ class Walk:
     how they go together makes values that are not there: so the better functions are those of the larger trace of the
     resolvent, which say the same with fewer values. Tried are functions for weights that agree, started from those of
     the nearest point below or from the numbers of repeats; functions for powers of these numbers; and none at all.
-
-    Parameters
-    ----------
-    queries, keys : Tokens
-        The two sides of the head.
-    tokens : int
-        Number of tokens T.
-    sampled : bool
-        Whether the tokens are a sample that stands for T others.
-    paired : bool
-        Whether row i and column i are the same token.
     """
 
     def __init__(self, queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, paired: bool) -> None:
@@ -93,18 +82,7 @@ class Walk:
         return float(squares) * self._tokens / self._total**2
 
     def mass(self, x: float) -> float:
-        """Share of the values at or below x, those left aside that repeats make vanish.
-
-        Parameters
-        ----------
-        x : float
-            A positive point.
-
-        Returns
-        -------
-        float
-            The share.
-        """
+        """Share of the values at or below x, those left aside that repeats make vanish."""
         below = [each for each in self._weights if each < x]
         weights = self._weights[max(below)] if below else self._counts
         found = self._settled(np.sqrt(x), weights)
@@ -215,31 +193,7 @@ def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tupl
 
 
 def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, paired: bool) -> LogTable:
-    """The table of a head: from the middle of the spectrum to its smallest values, then up, then between.
-
-    Parameters
-    ----------
-    queries, keys : Tokens
-        The two sides of the head.
-    tokens : int
-        Number of tokens T.
-    sampled : bool
-        Whether the tokens are a sample that stands for T others.
-    paired : bool
-        Whether row i and column i are the same token.
-
-    Returns
-    -------
-    LogTable
-        Of the values that repeats do not make vanish.
-
-    Raises
-    ------
-    DomainError
-        If all rows of the attention are equal.
-    UnresolvedError
-        If the equations were not solved at some point.
-    """
+    """The table of a head: from the middle of the spectrum to its smallest values, then up, then between."""
     walk = Walk(queries, keys, tokens, sampled=sampled, paired=paired)
     if walk.uniform:
         raise DomainError("all rows of this attention are equal: there is nothing but an atom at zero")

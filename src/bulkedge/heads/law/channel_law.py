@@ -1,11 +1,11 @@
 """The whole spectrum of an anisotropic head, from its couplings or from its own queries and keys (ours).
 
-A head is expanded in products of functions of its queries and of its keys (:mod:`bulkedge.heads.law.features`), and only
-the sizes of these functions at the tokens enter the equations of its resolvent (:mod:`bulkedge.heads.law.resolvent`). Which
-functions, is decided at each point of the spectrum: those that are orthogonal for the weights that the resolvent itself
-gives the tokens there, or for all tokens alike, or none, whichever says the same with fewer values. Repeated tokens
-come once, with multiplicities, and the values that they leave at zero are an atom. docs/theory/anisotropic.md derives
-it, docs/laws/channel.md shows it.
+A head is expanded in products of functions of its queries and of its keys (:mod:`bulkedge.heads.law.features`), and
+only the sizes of these functions at the tokens enter the equations of its resolvent
+(:mod:`bulkedge.heads.law.resolvent`). Which functions, is decided at each point of the spectrum: those that are
+orthogonal for the weights that the resolvent itself gives the tokens there, or for all tokens alike, or none, whichever
+says the same with fewer values. Repeated tokens come once, with multiplicities, and the values that they leave at zero
+are an atom. docs/theory/anisotropic.md derives it, docs/laws/channel.md shows it.
 
 >>> from bulkedge.heads import Channel
 >>> law = Channel([0.4, 0.3, 0.3, 0.2, 0.2, 0.1]).law(tokens=300)

@@ -55,20 +55,7 @@ class MultiIndices(NamedTuple):
 
     @classmethod
     def largest(cls, ratios: Real, count: int) -> Self:
-        """The multi-indices with the largest products of powers of ratios below one.
-
-        Parameters
-        ----------
-        ratios : array of shape (d,)
-            In decreasing order, between 0 and 1.
-        count : int
-            How many multi-indices; fewer come back if products vanish.
-
-        Returns
-        -------
-        MultiIndices
-            In decreasing order of their products.
-        """
+        """The multi-indices with the largest products of powers of ratios below one."""
         powers = [float(each) for each in ratios if each > 1e-12]
         found = [(1.0, -1, -1, 0)]
         # product, base, direction, degree, and the number of the same with one degree less
@@ -84,20 +71,7 @@ class MultiIndices(NamedTuple):
         return cls(*(np.array(each) for each in zip(*found, strict=True)))
 
     def features(self, coordinates: Real, factor: Real) -> Real:
-        """Products of Hermite polynomials at tokens.
-
-        Parameters
-        ----------
-        coordinates : array of shape (tokens, d)
-            Standardised tokens.
-        factor : array of shape (tokens,)
-            What number 0 is; all others are multiples of it.
-
-        Returns
-        -------
-        array of shape (n, tokens)
-            One row for each multi-index.
-        """
+        """Products of Hermite polynomials at tokens."""
         table = _hermite(coordinates.T, int(self.degree.max()))
         found = np.empty((len(self.products), len(coordinates)))
         found[0] = factor
@@ -131,18 +105,7 @@ class Tokens:
     places: Index | None = None
 
     def mean(self, values: Real) -> Real:
-        """Means over the places of each token.
-
-        Parameters
-        ----------
-        values : array of shape (..., t)
-            Values at all places.
-
-        Returns
-        -------
-        array of shape (..., c)
-            One for each token.
-        """
+        """Means over the places of each token."""
         if self.places is None:
             return values
         starts = np.cumsum(self.places) - self.places
@@ -164,15 +127,7 @@ class Expansion(NamedTuple):
 
 
 class Expander:
-    """Expansions of one head for changing weights of its tokens; the multi-indices are kept while ratios are similar.
-
-    Parameters
-    ----------
-    queries, keys : Tokens
-        The two sides of the head.
-    count : int
-        Number of terms.
-    """
+    """Expansions of one head for changing weights of its tokens; multi-indices are kept while ratios are similar."""
 
     def __init__(self, queries: Tokens, keys: Tokens, count: int) -> None:
         self.queries, self.keys, self._count = queries, keys, count
@@ -184,18 +139,7 @@ class Expander:
         self._indices = MultiIndices.largest(self._ratios, 1)
 
     def __call__(self, row_weights: Real, column_weights: Real) -> Expansion:
-        """The expansion whose terms are orthogonal for Gaussian tokens of the weighted moments.
-
-        Parameters
-        ----------
-        row_weights, column_weights : arrays of shape (c,)
-            Positive weights of the distinct queries and keys.
-
-        Returns
-        -------
-        Expansion
-            Exact: the rest is what the terms leave out of ``tokens * A``, averaged over places.
-        """
+        """The expansion whose terms are orthogonal for Gaussian tokens of the weighted moments."""
         query, key = _moments(self._centres[0], row_weights), _moments(self._centres[1], column_weights)
         turn, couplings, back = np.linalg.svd(query.root @ key.root)
         left = (self.queries.vectors - query.mean) @ query.inverse @ turn

@@ -103,18 +103,7 @@ class Equations:
     edges: Edges = NO_EDGES
 
     def start(self, z: Complex) -> Complex:
-        """The state of a matrix of zeros.
-
-        Parameters
-        ----------
-        z : array of shape (p,)
-            Points.
-
-        Returns
-        -------
-        array of shape (states, p)
-            ``1/z``, and zero between row and column.
-        """
+        """The state of a matrix of zeros."""
         diagonal = sum(self.noise.shape) + 2 * len(self.edges.variances)
         return np.concatenate([np.ones((diagonal, len(z))) / z, np.zeros((self._pairs, len(z)), dtype=complex)])
 
@@ -129,36 +118,12 @@ class Equations:
         return np.split(state, [rows, rows + columns, len(state) - self._pairs])
 
     def without_edges(self, state: Complex) -> Complex:
-        """A state of these equations, which have no edges, from one of equations of the same size with edges.
-
-        Parameters
-        ----------
-        state : array of shape (states, p)
-            A state with any number of edges.
-
-        Returns
-        -------
-        array of shape (states, p)
-            The same without its edges.
-        """
+        """A state of these equations, which have no edges, from one of equations of the same size with edges."""
         g, h, _, between = self._parts(state)
         return np.concatenate([g, h, between])
 
     def turned(self, state: Complex, turns: Complex) -> Complex:
-        """States at points off the imaginary axis, guessed from one on it.
-
-        Parameters
-        ----------
-        state : array of shape (states, 1)
-            The state at ``z = i y``.
-        turns : array of shape (p,)
-            ``i y`` over each of the points.
-
-        Returns
-        -------
-        array of shape (states, p)
-            Guesses: the state as that of a matrix of zeros would be turned, kept inside the lower half-plane.
-        """
+        """States at points off the imaginary axis, guessed from one on it."""
         diagonal, between = np.split(state, [len(state) - self._pairs])
         start = diagonal * turns
         start = np.where(start.imag < 0, start, start.real - 1e-3j * np.abs(start))
@@ -166,20 +131,7 @@ class Equations:
         return np.concatenate([start, np.repeat(between.real, len(turns), axis=1).astype(complex)])
 
     def with_edges(self, state: Complex) -> tuple[Equations, Complex]:
-        """The same head with its heavy entries taken one by one.
-
-        Parameters
-        ----------
-        state : array of shape (states, 1)
-            State of these equations, which have no edges, at one point on the imaginary axis.
-
-        Returns
-        -------
-        Equations
-            With edges.
-        array of shape (states, 1)
-            A first guess of their state.
-        """
+        """The same head with its heavy entries taken one by one."""
         g, h, _, between = self._parts(state)
         sizes = np.abs(g), np.abs(h)
         rows, columns = np.nonzero(self.noise / self.total * (sizes[0] * sizes[1].T) > HEAVY)
@@ -190,20 +142,7 @@ class Equations:
         return replace(self, noise=rest, edges=edges), guess
 
     def image(self, state: Complex, z: Complex) -> Complex:
-        """Right-hand sides of the equations.
-
-        Parameters
-        ----------
-        state : array of shape (states, p)
-            State at each of p points.
-        z : array of shape (p,)
-            The points.
-
-        Returns
-        -------
-        array of shape (states, p)
-            What the equations make of it.
-        """
+        """Right-hand sides of the equations."""
         g, h, cavities, between = self._parts(state)
         strengths = np.sqrt(self.squares / self.tokens)[:, None]
         rows, columns = (_times(*each) * (self.tokens / self.total) for each in ((self.rows, g), (self.columns, h)))
@@ -227,18 +166,7 @@ class Equations:
         return np.concatenate([g, h, *without, between])
 
     def outside(self, state: Complex) -> Mask:
-        """Where a state is none of a resolvent, whose imaginary part is negative.
-
-        Parameters
-        ----------
-        state : array of shape (states, p)
-            State at each of p points.
-
-        Returns
-        -------
-        array of bool of shape (p,)
-            True at such points.
-        """
+        """Where a state is none of a resolvent, whose imaginary part is negative."""
         g, h, cavities, between = (each.imag for each in self._parts(state))
         wrong: Mask = ~np.all(np.isfinite(state), axis=0)
         for each in (g, h, cavities):
@@ -248,27 +176,7 @@ class Equations:
         return wrong
 
     def solve(self, z: Complex, start: Complex, tolerance: float) -> Complex:
-        """The solution at points off the axis.
-
-        Parameters
-        ----------
-        z : array of shape (p,)
-            Points with positive real and imaginary part, or on the imaginary axis.
-        start : array of shape (states, p)
-            First guess: a state of a resolvent.
-        tolerance : float
-            A state is solved for if the equations change no element of it, times ``|z|``, by as much.
-
-        Returns
-        -------
-        array of shape (states, p)
-            The state.
-
-        Raises
-        ------
-        UnresolvedError
-            If some point was not solved; where it nearly was there is an ``AccuracyWarning``.
-        """
+        """The solution at points off the axis."""
         found, missed = _accelerated(self, z, start, tolerance, MOST)
         if len(missed):
             self._told(found[:, missed], z[missed], tolerance)
@@ -284,24 +192,7 @@ class Equations:
         warnings.warn(f"{where} solved to {np.max(left):.1g} in the mean only", AccuracyWarning, stacklevel=3)
 
     def approach(self, z: Complex, start: Complex, tolerance: float, steps: int) -> Complex:
-        """As :meth:`solve`, but only so many steps: what was reached by then is returned.
-
-        Parameters
-        ----------
-        z : array of shape (p,)
-            Points, as for :meth:`solve`.
-        start : array of shape (states, p)
-            First guess.
-        tolerance : float
-            As for :meth:`solve`.
-        steps : int
-            Steps at most.
-
-        Returns
-        -------
-        array of shape (states, p)
-            The state, nearly.
-        """
+        """As :meth:`solve`, but only so many steps: what was reached by then is returned."""
         return _accelerated(self, z, start, tolerance, steps)[0]
 
 

@@ -1,9 +1,10 @@
 """What kinds of heads there are: scores from measures, and labels from scores.
 
 :data:`KINDS` is the one table: what each kind means, which number tells it, and where the line is. The number is read
-off :func:`~bulkedge.heads.measures.measures.measured`; where it is a share, it is a share of all of the head's attention: what a
-head does beside a strong sink counts for little. A score is a logistic function of the number, one half at the line.
-A head has the labels of all kinds whose score is above one half, in the order of the table, and the first is its kind.
+off :func:`~bulkedge.heads.measures.measures.measured`; where it is a share, it is a share of all of the head's
+attention: what a head does beside a strong sink counts for little. A score is a logistic function of the number, one
+half at the line. A head has the labels of all kinds whose score is above one half, in the order of the table, and the
+first is its kind.
 
 Lines were set on seeds 1000 and 2000 of planted heads, and on all-MiniLM-L6-v2 reading the opening of *Alice* and two
 software licences, 256 and 512 tokens each: between planted heads of different kinds, and where few of the model's heads
@@ -201,8 +202,8 @@ def kinds_of(measures: Measures) -> Kinds:
     Parameters
     ----------
     measures : mapping of str to array
-        What :func:`~bulkedge.heads.measures.measures.measured` found, each of shape (heads,); other entries are not looked at.
-        ``"p_spectrum"``, the p-value of the spectrum beside fresh random weights, may be missing.
+        What :func:`~bulkedge.heads.measures.measures.measured` found, each of shape (heads,); other entries are not
+        looked at. ``"p_spectrum"``, the p-value of the spectrum beside fresh random weights, may be missing.
 
     Returns
     -------

@@ -6,8 +6,9 @@ first and then taken away: the other numbers are of the softmax over the keys th
 else looks alike. Some heads have a sink that is none of their keys: a learned score in the softmax, whose weight
 nothing gets. It is taken away first of all. :data:`MEASURES` says what each number is.
 
-Rows are read in blocks (:mod:`bulkedge.heads.measures.row_sums`), and of very many tokens the spectrum is estimated from products
-(:mod:`bulkedge.heads.measures.singular_values`): then nothing has as many entries as there are pairs of tokens.
+Rows are read in blocks (:mod:`bulkedge.heads.measures.row_sums`), and of very many tokens the spectrum is estimated
+from products (:mod:`bulkedge.heads.measures.singular_values`): then nothing has as many entries as there are pairs of
+tokens.
 
 >>> rng = np.random.default_rng(0)
 >>> found = measured(rng.standard_normal((2, 64, 64)))
@@ -105,37 +106,7 @@ def measured(  # noqa: PLR0913 - scores in their parts, and what was worked out 
     sink_scores: Any = None,
     operator: Any = None,
 ) -> dict[str, Real]:
-    """Measure heads.
-
-    Parameters
-    ----------
-    content : array of shape (heads, rows, tokens) or callable
-        Scores without what is added to them, NumPy or torch, in double precision where spectra are to be trusted; or,
-        with ``sight``, a function that returns those of a slice of rows.
-    bias : array, optional
-        What is added, minus infinity for keys that a row does not see; it broadcasts to the shape of the scores.
-    ids : array of shape (tokens,), optional
-        Token of every position, where rows and keys are of one sequence. Without it what is about positions and tokens
-        is nan.
-    sight : Sight, optional
-        Bias and ids, worked out before for other heads of the layer; in place of both.
-    factors : pair of arrays, optional
-        Queries (heads, rows, dim) and keys (heads, tokens, dim) whose products are the content, where they are at hand:
-        the rank of the scores costs less with them.
-    sink_scores : array of shape (heads,), optional
-        Scores of a sink that is none of the keys, the same for all rows of a head. All numbers but ``sink_mass``,
-        ``s1`` and ``gap`` are of the softmax over the keys.
-    operator : callable, optional
-        Takes the number of a head to the operator of its whole attention matrix, a quicker way to products than through
-        its rows; for more tokens than have all their singular values computed.
-
-    Returns
-    -------
-    dict of str to array
-        :data:`MEASURES`, each of shape (heads,); ``"columns"``, share of all attention that each key gets, of shape
-        (heads, tokens); and ``"spectrum"``, singular values without sinks at the :data:`LEVELS`, of shape (heads,
-        levels), smallest first.
-    """
+    """Measure heads."""
     heads = _Heads.of(content, sight or Sight.of(content, bias, ids))
     xp, matrices = heads.xp, heads.matrices(operator)
     ranks, first_two = matrices.ranks()
@@ -152,42 +123,14 @@ def measured(  # noqa: PLR0913 - scores in their parts, and what was worked out 
 
 
 def compared(content: Any, sight: Sight, operator: Any = None) -> dict[str, Real]:
-    """The measures of heads by which they are compared with fresh ones, and nothing else.
-
-    Parameters
-    ----------
-    content : array of shape (heads, rows, tokens) or callable
-        As for :func:`measured`.
-    sight : Sight
-        Who sees whom.
-    operator : callable, optional
-        As for :func:`measured`.
-
-    Returns
-    -------
-    dict of str to array
-        :data:`COMPARED` and ``"spectrum"``.
-    """
+    """The measures of heads by which they are compared with fresh ones, and nothing else."""
     heads = _Heads.of(content, sight)
     found = _compared(heads) | heads.matrices(operator).ranks()[0]
     return {name: as_numpy(found[name]) for name in (*COMPARED, "spectrum")}
 
 
 def spread(content: Any, sight: Sight) -> Any:
-    """Inverse temperature of heads: root mean square over rows of the spread of a row's content scores.
-
-    Parameters
-    ----------
-    content : array of shape (heads, rows, tokens) or callable
-        As for :func:`measured`.
-    sight : Sight
-        Who sees whom.
-
-    Returns
-    -------
-    array of shape (heads,)
-        In the library of the scores.
-    """
+    """Inverse temperature of heads: root mean square over rows of the spread of a row's content scores."""
     attention = Attention(content, sight)
     rows = [variances(attention.content(each), sight.part(each)) for each in sight.blocks]
     return _mean_spread(sight, sight.xp.concat(rows, axis=-1))

@@ -22,15 +22,7 @@ from bulkedge.heads.measures.sight import Part, Sight, positive
 
 
 class Attention:
-    """Attention matrices of some heads of a layer, a block of rows at a time.
-
-    Parameters
-    ----------
-    content : array of shape (heads, rows, tokens) or callable
-        Scores without what is added to them; or a function that returns those of a slice of rows.
-    sight : Sight
-        Who sees whom, and the blocks.
-    """
+    """Attention matrices of some heads of a layer, a block of rows at a time."""
 
     def __init__(self, content: Any, sight: Sight) -> None:
         self.sight = sight
@@ -40,22 +32,7 @@ class Attention:
         self._kept: dict[bool, tuple[Any, Any]] = {}
 
     def weights(self, rows: slice, sinks: Any = None) -> tuple[Any, Any]:
-        """The softmax over the keys that are no sinks; rows that see none of those are zero.
-
-        Parameters
-        ----------
-        rows : slice
-            A block.
-        sinks : array of shape (heads, tokens), optional
-            Ones for keys that are taken away; the same in all calls.
-
-        Returns
-        -------
-        weights : array of shape (heads, rows of the block, tokens)
-            Attention.
-        normaliser : array of shape (heads, rows of the block)
-            Logarithms of the sums of exponentials.
-        """
+        """The softmax over the keys that are no sinks; rows that see none of those are zero."""
         if len(self.sight.blocks) > 1:
             return self._softmax(rows, sinks)
         if (sinks is None) not in self._kept:
@@ -75,18 +52,7 @@ class Attention:
         return weights / total, (top + xp.log(total))[..., 0]
 
     def parts(self, sinks: Any = None) -> Iterator[tuple[slice, Part, Any, Any]]:
-        """All blocks, one after the other.
-
-        Parameters
-        ----------
-        sinks : array of shape (heads, tokens), optional
-            As for :meth:`weights`.
-
-        Yields
-        ------
-        tuple
-            The rows, what they see, their weights and their normalisers.
-        """
+        """All blocks, one after the other."""
         for rows in self.sight.blocks:
             yield rows, self.sight.part(rows), *self.weights(rows, sinks)
 
@@ -105,18 +71,7 @@ class AllKeys(NamedTuple):
 
 
 def of_all_keys(attention: Attention) -> AllKeys:
-    """The first pass: the softmax over all keys.
-
-    Parameters
-    ----------
-    attention : Attention
-        Some heads.
-
-    Returns
-    -------
-    AllKeys
-        Their sums.
-    """
+    """The first pass: the softmax over all keys."""
     xp = attention.sight.xp
     columns, squares, of_rows = 0.0, 0.0, []
     for rows, part, weights, normaliser in attention.parts():
@@ -154,20 +109,7 @@ class OtherKeys(NamedTuple):
 
 
 def of_other_keys(attention: Attention, sinks: Any) -> OtherKeys:
-    """The second pass: the softmax over keys that are no sinks.
-
-    Parameters
-    ----------
-    attention : Attention
-        Some heads.
-    sinks : array of shape (heads, tokens) or None
-        Ones for sinks; None if there are none.
-
-    Returns
-    -------
-    OtherKeys
-        Their sums.
-    """
+    """The second pass: the softmax over keys that are no sinks."""
     sight, xp = attention.sight, attention.sight.xp
     columns, even, stripes, of_rows = 0.0, 0.0, None, []
     for rows, part, weights, normaliser in attention.parts(sinks):
@@ -206,20 +148,6 @@ def of_preferences(attention: Attention, sinks: Any, x: Any) -> Preferred:
     Without a mask no other matrix of equal rows is closer. Behind a causal mask preferences that fit better could be
     found, and are not wanted: those that grow exponentially along the sequence make heads that fade with the distance,
     which is something else.
-
-    Parameters
-    ----------
-    attention : Attention
-        Some heads.
-    sinks : array of shape (heads, tokens) or None
-        Ones for sinks; None if there are none.
-    x : array of shape (heads, tokens)
-        Preferences.
-
-    Returns
-    -------
-    Preferred
-        What both kinds of rows do.
     """
     sight, xp = attention.sight, attention.sight.xp
     of_rows = []
@@ -236,22 +164,7 @@ def of_preferences(attention: Attention, sinks: Any, x: Any) -> Preferred:
 
 
 def variances(content: Any, part: Part, kept: Any = None) -> Any:
-    """Variances of rows of scores over the keys that they see.
-
-    Parameters
-    ----------
-    content : array of shape (heads, rows of the block, tokens)
-        Scores of a block.
-    part : Part
-        What it sees.
-    kept : array of shape (heads, tokens), optional
-        Ones for keys that count; all do unless given.
-
-    Returns
-    -------
-    array of shape (heads, rows of the block)
-        Zero for rows that see nothing.
-    """
+    """Variances of rows of scores over the keys that they see."""
     xp = part.sight.xp
     shown = content if part.seen is None else content * part.seen
     if kept is None:

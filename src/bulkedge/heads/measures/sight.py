@@ -93,18 +93,7 @@ class Part:
         return equal[None] if self.seen is None else equal * self.seen
 
     def total(self, values: Any) -> Any:
-        """Sums over the keys that each row of the block sees.
-
-        Parameters
-        ----------
-        values : array of shape (heads, tokens)
-            A number for each key.
-
-        Returns
-        -------
-        array of shape (heads, rows of the block)
-            The sums.
-        """
+        """Sums over the keys that each row of the block sees."""
         xp = self.sight.xp
         if self.seen is None:
             sums = xp.sum(values, axis=-1, keepdims=True)
@@ -112,18 +101,7 @@ class Part:
         return xp.matmul(self.seen, values[..., None])[..., 0]
 
     def spread(self, values: Any) -> Any:
-        """The transpose: sums over the rows of the block that see each key.
-
-        Parameters
-        ----------
-        values : array of shape (heads, rows of the block)
-            A number for each row.
-
-        Returns
-        -------
-        array of shape (heads, tokens)
-            The sums.
-        """
+        """The transpose: sums over the rows of the block that see each key."""
         xp = self.sight.xp
         if self.seen is None:
             sums = xp.sum(values, axis=-1, keepdims=True)
@@ -161,37 +139,11 @@ class Sight:
 
     @classmethod
     def of(cls, content: Any, bias: Any = None, ids: Any = None) -> Sight:
-        """The sight behind scores.
-
-        Parameters
-        ----------
-        content : array of shape (heads, rows, tokens)
-            Scores.
-        bias, ids : array, optional
-            As the attributes.
-
-        Returns
-        -------
-        Sight
-            In the library and on the device of the scores.
-        """
+        """The sight behind scores."""
         return cls(array_namespace(content), tuple(content.shape[1:]), bias, ids, content)
 
     def new(self, make: Any, *arguments: Any) -> Any:
-        """An array of the layer's type, on its device.
-
-        Parameters
-        ----------
-        make : callable
-            A constructor of the namespace.
-        *arguments : object
-            What it is called with.
-
-        Returns
-        -------
-        array
-            What it makes.
-        """
+        """An array of the layer's type, on its device."""
         like = self.bias if self.like is None else self.like
         return make(*arguments, dtype=like.dtype, device=device(like))
 
@@ -207,18 +159,7 @@ class Sight:
         return tuple(slice(start, min(start + height, rows)) for start in range(0, rows, height))
 
     def part(self, rows: slice) -> Part:
-        """What a block of rows sees.
-
-        Parameters
-        ----------
-        rows : slice
-            One of the blocks.
-
-        Returns
-        -------
-        Part
-            Kept, if there is no other block.
-        """
+        """What a block of rows sees."""
         return self._whole if len(self.blocks) == 1 else Part(self, rows)
 
     @cached_property
@@ -276,17 +217,6 @@ class Sight:
 
 
 def positive(values: Any) -> Any:
-    """Denominators: ones in the place of zeros.
-
-    Parameters
-    ----------
-    values : array
-        Numbers that are not negative.
-
-    Returns
-    -------
-    array
-        The same without zeros.
-    """
+    """Denominators: ones in the place of zeros."""
     xp = array_namespace(values)
     return xp.where(values > 0, values, xp.ones_like(values))

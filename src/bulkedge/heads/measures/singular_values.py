@@ -61,15 +61,7 @@ class Matrices(NamedTuple):
         return max(self.attention.sight.shape) > COMPUTED
 
     def ranks(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Ranks and spectrum without sinks, by name, each of shape (heads, ...); and what the two largest values are.
-
-        Returns
-        -------
-        ranks : dict of str to array
-            Also what is known about their error.
-        first_two : dict of str to array
-            The largest value and the relative gap.
-        """
+        """Ranks and spectrum without sinks, by name, each of shape (heads, ...); and the two largest values."""
         if not self.long:
             values = computed(self.attention, self.sinks)
             return _ranks(values), _first_two(values)
@@ -80,18 +72,7 @@ class Matrices(NamedTuple):
         return ranks, _first_two(np.stack([each[1] for each in found]))
 
     def first_two(self, left: Any = None) -> dict[str, Any]:
-        """Largest value and relative gap of the whole matrices.
-
-        Parameters
-        ----------
-        left : array of shape (heads, rows), optional
-            What rows are multiplied by; one unless given.
-
-        Returns
-        -------
-        dict of str to array
-            ``s1`` and ``gap``.
-        """
+        """Largest value and relative gap of the whole matrices."""
         if self.long:
             heads = range(self.other.columns.shape[0])
             return _first_two(np.stack([_largest(_between(self._whole(each), left, None, each)) for each in heads]))
@@ -117,20 +98,6 @@ def computed(attention: Attention, sinks: Any = None, left: Any = None) -> Any:
     """All singular values, from a Gram matrix: right to 1e-8 of the largest in doubles.
 
     On a processor NumPy solves, whatever the library of the matrices: it lets other threads work on other heads.
-
-    Parameters
-    ----------
-    attention : Attention
-        Some heads.
-    sinks : array of shape (heads, tokens), optional
-        Ones for keys that are taken away.
-    left : array of shape (heads, rows), optional
-        What rows are multiplied by.
-
-    Returns
-    -------
-    array of shape (heads, values)
-        Smallest first.
     """
     gram: Any = 0.0
     for rows, _, weights, _ in attention.parts(sinks):
@@ -303,18 +270,7 @@ def _entropy_terms(values: Real) -> Real:
 
 
 def quantiles(found: Spectrum) -> Real:
-    """Values at the :data:`LEVELS` of an estimated spectrum, as if all of them had been sorted.
-
-    Parameters
-    ----------
-    found : Spectrum
-        Values with weights.
-
-    Returns
-    -------
-    array of shape (levels,)
-        Smallest first.
-    """
+    """Values at the :data:`LEVELS` of an estimated spectrum, as if all of them had been sorted."""
     upto = np.cumsum(found.weights)
     # a value of weight one over the size is one value, at the middle of its step; a point mass is many of them, and
     # what stands for a part of a curve is in its middle

@@ -28,18 +28,7 @@ IDS = State({"parameter": ALL}, "id")
 
 
 def make_app(*, apart: bool = True) -> Dash:
-    """The app, with its callbacks.
-
-    Parameters
-    ----------
-    apart : bool
-        Whether laws and simulations are computed in a process of their own.
-
-    Returns
-    -------
-    Dash
-        Whose ``server`` is a WSGI application.
-    """
+    """The app, with its callbacks."""
     app = Dash(
         __name__,
         assets_folder=str(Path(__file__).parent / "assets"),
@@ -79,23 +68,7 @@ def _route(app: Dash) -> None:
 
 
 def chosen(asked: Mapping[str, Any]) -> Room:
-    """The room that a page asks for.
-
-    Parameters
-    ----------
-    asked : mapping
-        What the page's script sent: the name of the room, and the text of every parameter.
-
-    Returns
-    -------
-    Room
-        With these parameters.
-
-    Raises
-    ------
-    DomainError
-        If there is no such room, or a value is not in its domain: the page itself sends no such thing.
-    """
+    """The room that a page asks for."""
     name, values = asked.get("room"), asked.get("values")
     if name not in ROOMS or not isinstance(values, Mapping):
         raise DomainError(f"room = {shown(name)} is unknown")
@@ -126,36 +99,12 @@ def _answer(app: Dash, jobs: Jobs) -> None:
 
 
 def page_of(asked: Mapping[str, Any]) -> str:
-    """The name of the page that asks.
-
-    Parameters
-    ----------
-    asked : mapping
-        What its script sent.
-
-    Returns
-    -------
-    str
-        Short.
-    """
+    """The name of the page that asks."""
     return str(asked.get("page", ""))[:40]
 
 
 def empty(asked: Mapping[str, Any]) -> tuple[Any, str | None]:
-    """A figure without curves, and not the one of other parameters.
-
-    Parameters
-    ----------
-    asked : mapping
-        What the page's script sent.
-
-    Returns
-    -------
-    figure : dict
-        With the panels, if the parameters are those of a room.
-    query : str, optional
-        The parameters, if so.
-    """
+    """A figure without curves, and not the one of other parameters."""
     try:
         room = chosen(asked)
     except BulkedgeError:
@@ -164,22 +113,7 @@ def empty(asked: Mapping[str, Any]) -> tuple[Any, str | None]:
 
 
 def answered(jobs: Jobs, asked: Mapping[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """What a page gets for its parameters, at once.
-
-    Parameters
-    ----------
-    jobs : Jobs
-        Where laws and simulations are computed.
-    asked : mapping
-        What the page's script sent.
-
-    Returns
-    -------
-    figure, facts, status : object
-        What the page shows.
-    back : dict
-        What its script has to know: whether to ask again, and the address.
-    """
+    """What a page gets for its parameters, at once."""
     room, page, seed = chosen(asked), page_of(asked), SEEDS.check(SEED, asked.get("seed") or 0)
     if asked.get("order") == "again":
         begun = jobs.again(page)
@@ -203,22 +137,7 @@ def answered(jobs: Jobs, asked: Mapping[str, Any]) -> tuple[Any, Any, Any, dict[
 
 
 def curves_of(jobs: Jobs, room: Room) -> tuple[Theory, bool]:
-    """The theory of a room, from a table while it is not there itself.
-
-    Parameters
-    ----------
-    jobs : Jobs
-        Where it is computed.
-    room : Room
-        With its parameters.
-
-    Returns
-    -------
-    theory : Theory
-        What to draw, and what to say of it.
-    exact : bool
-        Whether it is the theory itself.
-    """
+    """The theory of a room, from a table while it is not there itself."""
     found = jobs.theories.get(room)
     if found is None:
         quick = room.quick()
@@ -229,40 +148,12 @@ def curves_of(jobs: Jobs, room: Room) -> tuple[Theory, bool]:
 
 
 def fact_list(facts: Mapping[str, str]) -> list[Any]:
-    """Numbers with their names.
-
-    Parameters
-    ----------
-    facts : mapping of str to str
-        By name.
-
-    Returns
-    -------
-    list of dash components
-        Entries of a list of definitions.
-    """
+    """Numbers with their names."""
     return [html.Div([html.Dt(name), html.Dd(value)]) for name, value in facts.items()]
 
 
 def status(room: Room, job: Job, cautions: Sequence[str] = (), *, exact: bool) -> Any:
-    """How far the figure is, in words.
-
-    Parameters
-    ----------
-    room : Room
-        With its parameters.
-    job : Job
-        Its job.
-    cautions : sequence of str
-        What the theory warns of; the first is shown.
-    exact : bool
-        Whether the theory is drawn itself, and not from a table.
-
-    Returns
-    -------
-    list
-        A sentence or two, and what the theory warns of.
-    """
+    """How far the figure is, in words."""
     if job.problem:
         return f"The computation stopped: {job.problem}"
     said = [] if exact else [INTERPOLATED]
@@ -300,18 +191,7 @@ def _downloads(app: Dash, jobs: Jobs) -> None:
 
 
 def as_csv(curves: Sequence[Curve]) -> str:
-    """Curves as a table: a row for each point.
-
-    Parameters
-    ----------
-    curves : sequence of Curve
-        Of any shape.
-
-    Returns
-    -------
-    str
-        Comma-separated, with a line of names: curve, panel, x, y, and z for maps.
-    """
+    """Curves as a table: a row for each point."""
     import numpy as np
 
     out = io.StringIO()

@@ -17,18 +17,7 @@ FAR = 20
 
 
 def kind(domain: Domain) -> Literal["slider", "box", "buttons"]:
-    """How a parameter is set.
-
-    Parameters
-    ----------
-    domain : Domain
-        Its domain.
-
-    Returns
-    -------
-    str
-        A slider for numbers, a box for yes or no, buttons for names.
-    """
+    """How a parameter is set."""
     if isinstance(domain, Choice):
         if set(domain.options) == {False, True}:
             return "box"
@@ -38,18 +27,6 @@ def kind(domain: Domain) -> Literal["slider", "box", "buttons"]:
 
 def stops(domain: Domain, value: Any) -> list[str]:
     """Where a slider stops, in its order; the value that the parameter has is one of the stops.
-
-    Parameters
-    ----------
-    domain : Interval, Integers or Choice
-        Of the parameter.
-    value : int or float
-        What it is now.
-
-    Returns
-    -------
-    list of str
-        Texts that the domain reads.
 
     Examples
     --------
@@ -69,20 +46,7 @@ def stops(domain: Domain, value: Any) -> list[str]:
 
 
 def place(texts: Sequence[str], value: Any) -> int:
-    """Where a slider is that has a value.
-
-    Parameters
-    ----------
-    texts : sequence of str
-        Its stops, as :func:`stops` gives them.
-    value : int or float
-        One of them, as a number: zero with a sign is zero.
-
-    Returns
-    -------
-    int
-        The number of the stop.
-    """
+    """Where a slider is that has a value."""
     return next(number for number, text in enumerate(texts) if float(text) == float(value))
 
 

@@ -53,20 +53,7 @@ class Curve:
 
 
 def figure(panels: Sequence[Panel], curves: Sequence[Curve]) -> Figure:
-    """Draw curves in their panels with Matplotlib.
-
-    Parameters
-    ----------
-    panels : sequence of Panel
-        From left to right.
-    curves : sequence of Curve
-        Each names the number of its panel.
-
-    Returns
-    -------
-    matplotlib Figure
-        Not attached to any window.
-    """
+    """Draw curves in their panels with Matplotlib."""
     from bulkedge.plots import style
 
     with style.styled():
@@ -100,15 +87,5 @@ def _draw(axis: Any, curve: Curve) -> None:
 
 
 def save(path: str | Path, panels: Sequence[Panel], curves: Sequence[Curve]) -> None:
-    """Draw curves into a file.
-
-    Parameters
-    ----------
-    path : str or Path
-        Where; its ending says in which format.
-    panels : sequence of Panel
-        From left to right.
-    curves : sequence of Curve
-        Each names the number of its panel.
-    """
+    """Draw curves into a file."""
     figure(panels, curves).savefig(path, dpi=200)

@@ -31,20 +31,7 @@ MAP = "Cividis"
 
 
 def numbers(values: Any, digits: int = DIGITS) -> list[float | None]:
-    """An array for JSON; what is not finite is left out of lines.
-
-    Parameters
-    ----------
-    values : array_like
-        Numbers, of one axis.
-    digits : int
-        How many digits of each are kept.
-
-    Returns
-    -------
-    list of float or None
-        As many.
-    """
+    """An array for JSON; what is not finite is left out of lines."""
     array = np.atleast_1d(np.asarray(values, dtype=float))
     return [float(f"{each:.{digits}g}") if np.isfinite(each) else None for each in array]
 
@@ -58,28 +45,7 @@ def plotly(  # noqa: PLR0913 - a figure has that many sides
     meta: str = "",
     digits: int = DIGITS,
 ) -> dict[str, Any]:
-    """A figure of Plotly.
-
-    Parameters
-    ----------
-    panels : sequence of Panel
-        From left to right.
-    curves : sequence of Curve
-        Each names the number of its panel.
-    dark : bool
-        For a dark page.
-    narrow : bool
-        Panels below each other.
-    meta : str
-        What the figure is of; scripts read it.
-    digits : int
-        Digits of the numbers in it.
-
-    Returns
-    -------
-    dict
-        ``data`` and ``layout``.
-    """
+    """A figure of Plotly."""
     rows = len(panels) if narrow else 1
     layout: dict[str, Any] = {
         "meta": meta,

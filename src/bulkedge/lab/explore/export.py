@@ -44,18 +44,7 @@ def environment() -> Environment:
 
 
 def export(path: str | Path) -> None:
-    """Write the page.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file; what it held before is replaced.
-
-    Raises
-    ------
-    MissingPackageError
-        Without Plotly, whose script the page carries.
-    """
+    """Write the page."""
     try:
         import plotly.offline as package
     except ImportError as error:
@@ -84,19 +73,7 @@ def export(path: str | Path) -> None:
 
 
 def room_data(family: type[Room]) -> dict[str, Any]:
-    """A room as the page's script reads it.
-
-    Parameters
-    ----------
-    family : type
-        The room.
-
-    Returns
-    -------
-    dict
-        Its words, its parameters with their values as text, and a figure for each combination of these, in order: the
-        numbers of its curves and of its layout among the parts, and what of the layout is its own.
-    """
+    """A room as the page's script reads it."""
     declared = {each.name: each for each in family.declared()}
     controls = [
         {
@@ -129,18 +106,7 @@ def room_data(family: type[Room]) -> dict[str, Any]:
 
 
 def thinned(curve: Curve) -> Curve:
-    """A line with fewer points; what is no line is as it was.
-
-    Parameters
-    ----------
-    curve : Curve
-        Of any shape.
-
-    Returns
-    -------
-    Curve
-        With every second, third, ... point, and the last.
-    """
+    """A line with fewer points; what is no line is as it was."""
     import numpy as np
 
     if curve.shape != "line" or len(curve.x) <= MOST_POINTS:

@@ -53,20 +53,7 @@ class Candidate(NamedTuple):
     fresh: FreshHead | None = None
 
     def p_value(self, value: float, size: int) -> float:
-        """Probability that the largest value without structure is as large.
-
-        Parameters
-        ----------
-        value : float
-            Beyond the edge.
-        size : int
-            Number of values of the matrix.
-
-        Returns
-        -------
-        float
-            By simulation for heads, otherwise by Tracy and Widom's law (:func:`tail`).
-        """
+        """Probability that the largest value without structure is as large."""
         return tail(self.law, size, value) if self.fresh is None else self.fresh.p_value(value)
 
     @property
@@ -120,23 +107,7 @@ class Fit:
 
 
 def fit(matrix: Any) -> Fit:
-    """Compare a matrix with laws that it may have.
-
-    Parameters
-    ----------
-    matrix : array_like of shape (rows, columns)
-        An attention matrix, whose rows sum to one, or any other.
-
-    Returns
-    -------
-    Fit
-        Laws and outliers.
-
-    Raises
-    ------
-    DomainError
-        If it is no matrix of finite numbers.
-    """
+    """Compare a matrix with laws that it may have."""
     given = FINITE.check("matrix", matrix).astype(float)
     if given.ndim != 2 or min(given.shape) < 2:
         raise DomainError(f"matrix has shape {given.shape}: it must have two axes, each longer than one")
@@ -152,40 +123,13 @@ def fit(matrix: Any) -> Fit:
 
 
 def is_attention(matrix: Real) -> bool:
-    """Whether a matrix is one of attention: square, no entry negative, rows that sum to one.
-
-    Parameters
-    ----------
-    matrix : array of shape (rows, columns)
-        Finite numbers.
-
-    Returns
-    -------
-    bool
-        Whether it is, up to the rounding of half precision.
-    """
+    """Whether a matrix is one of attention: square, no entry negative, rows that sum to one."""
     square = matrix.shape[0] == matrix.shape[1]
     return bool(square and matrix.min() >= -1e-6 and np.all(np.abs(matrix.sum(axis=1) - 1) < ROW_SUM))
 
 
 def scores_of(attention: Real) -> tuple[float, float, Real]:
-    """Spread and dimension of the scores of a block of attention, and how much its keys are liked.
-
-    Parameters
-    ----------
-    attention : array of shape (rows, columns)
-        Weights, none of them negative; zeros count as the smallest weight there is.
-
-    Returns
-    -------
-    beta : float
-        Spread of the scores less the means of their rows and columns; NaN if too many weights are zero.
-    head_dim : float
-        The dimension that the participation of their singular values tells; infinite if that is the one of independent
-        scores, NaN if beta is.
-    popularity : array of shape (columns,)
-        Of mean one: exponentials of the columns' mean scores.
-    """
+    """Spread and dimension of the scores of a block of attention, and how much its keys are liked."""
     positive = attention > 0
     smallest = attention[positive].min() if np.any(positive) else 1.0
     logs = np.log(np.maximum(attention, smallest))
@@ -307,22 +251,7 @@ def _judged(  # noqa: PLR0913, PLR0917 - all that a Fit is made of
 
 
 def tail(law: Law, size: int, value: float) -> float:
-    """Probability that the largest of so many values of a law is as large.
-
-    Parameters
-    ----------
-    law : Law
-        Of the bulk.
-    size : int
-        Number of values.
-    value : float
-        The value.
-
-    Returns
-    -------
-    float
-        By Tracy and Widom's law at a square-root edge; NaN where the edge is no such.
-    """
+    """Probability that the largest of so many values of a law is as large."""
     spectrum = be.Spectrum.of([value], law.unit)
     try:
         return be.LawNull(law, size).p_value(spectrum).value

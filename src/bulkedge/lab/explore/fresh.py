@@ -44,18 +44,7 @@ class FreshHead(NamedTuple):
         return FEW_DRAWS if self.tokens > LARGE else DRAWS
 
     def sample(self, rng: np.random.Generator) -> Real:
-        """The attention matrix of one head.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            Of the head.
-
-        Returns
-        -------
-        array of shape (tokens, tokens)
-            Rows sum to one.
-        """
+        """The attention matrix of one head."""
         if self.head_dim is None:
             scores = rng.standard_normal((self.tokens, self.tokens))
         else:
@@ -67,38 +56,13 @@ class FreshHead(NamedTuple):
         return weights / weights.sum(axis=1, keepdims=True)
 
     def p_value(self, value: float) -> float:
-        """Share of fresh heads, this one counted, whose largest value is as large.
-
-        Parameters
-        ----------
-        value : float
-            A squared singular value, centred as :func:`centred` does.
-
-        Returns
-        -------
-        float
-            At least one over the number of draws and one.
-        """
+        """Share of fresh heads, this one counted, whose largest value is as large."""
         found = largest_values(self)
         return float((1 + np.sum(found >= value)) / (1 + len(found)))
 
 
 def centred(attention: Real, *, causal: bool) -> Real:
-    """Attention less its mean, times the root of the tokens: the matrix whose values laws of heads are of.
-
-    Parameters
-    ----------
-    attention : array of shape (tokens, tokens)
-        Rows sum to one.
-    causal : bool
-        Whether tokens see earlier ones alone. The mean is then that of uniform causal attention, otherwise that of
-        all rows.
-
-    Returns
-    -------
-    array of shape (tokens, tokens)
-        The matrix.
-    """
+    """Attention less its mean, times the root of the tokens: the matrix whose values laws of heads are of."""
     tokens = len(attention)
     mean = be.Mask.causal(tokens).mean() if causal else attention.mean(axis=0)
     return np.sqrt(tokens) * (attention - mean)
@@ -106,18 +70,7 @@ def centred(attention: Real, *, causal: bool) -> Real:
 
 @lru_cache(maxsize=32)
 def largest_values(head: FreshHead) -> Real:
-    """The largest squared singular value of each of some fresh heads.
-
-    Parameters
-    ----------
-    head : FreshHead
-        What to draw.
-
-    Returns
-    -------
-    array of shape (draws,)
-        In the order of their seeds.
-    """
+    """The largest squared singular value of each of some fresh heads."""
     found = []
     for seed in range(head.draws):
         rng = np.random.default_rng([STREAM, seed])

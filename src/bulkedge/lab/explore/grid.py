@@ -36,29 +36,12 @@ class Shape(NamedTuple):
 
 
 def shapes() -> list[Shape]:
-    """All shapes of heads in the table, in its order.
-
-    Returns
-    -------
-    list of Shape
-        Every combination.
-    """
+    """All shapes of heads in the table, in its order."""
     return [Shape(*each) for each in product(HEAD_DIMS, TOKENS, (False, True), (False, True))]
 
 
 def spreads_of(shape: Shape) -> tuple[float, ...]:
-    """The popularities that are tabulated: no law is known for causal heads with popular keys.
-
-    Parameters
-    ----------
-    shape : Shape
-        Of the head.
-
-    Returns
-    -------
-    tuple of float
-        Standard deviations of the logarithm.
-    """
+    """The popularities that are tabulated: no law is known for causal heads with popular keys."""
     return SPREADS[:1] if shape.causal else SPREADS
 
 
@@ -67,18 +50,6 @@ def levels(head_dim: int, tokens: int) -> Real:
 
     The scores themselves make ``head_dim`` large values, their squares the next ``d (d + 1)/2 - 1``, and there may be
     a gap below either: even levels would leave out the few large values that a reader looks at.
-
-    Parameters
-    ----------
-    head_dim : int
-        Dimension d of queries and keys.
-    tokens : int
-        Number of tokens.
-
-    Returns
-    -------
-    array of shape (LEVELS,)
-        Increasing, inside of (0, 1).
     """
     counts = np.cumsum([head_dim, head_dim * (head_dim + 1) // 2 - 1]) / tokens
     ends = [0.0, *(1 - counts[counts < 0.98])[::-1].tolist(), 1.0]
@@ -88,40 +59,12 @@ def levels(head_dim: int, tokens: int) -> Real:
 
 
 def popularity(spread: float, keys: int = 400) -> Real:
-    """Popularity of keys whose logarithm is Gaussian, at evenly spaced levels: the same numbers every time.
-
-    Parameters
-    ----------
-    spread : float
-        Standard deviation of the logarithm.
-    keys : int
-        How many keys stand for all.
-
-    Returns
-    -------
-    array of shape (keys,)
-        Positive numbers.
-    """
+    """Popularity of keys whose logarithm is Gaussian, at evenly spaced levels: the same numbers every time."""
     return np.exp(spread * ndtri((np.arange(keys) + 0.5) / keys))
 
 
 def law_of(shape: Shape, beta: float, spread: float) -> Law:
-    """The law that the table holds.
-
-    Parameters
-    ----------
-    shape : Shape
-        Of the head.
-    beta : float
-        Inverse temperature.
-    spread : float
-        Standard deviation of the logarithm of the popularity; zero for causal heads.
-
-    Returns
-    -------
-    Law
-        Of squared singular values of the centred attention matrix.
-    """
+    """The law that the table holds."""
     if shape.causal:
         return CausalHeadLaw(beta, shape.head_dim, shape.tokens, shape.qk_norm)
     law = FiniteHeadLaw(beta, shape.head_dim, shape.tokens, shape.qk_norm)

@@ -32,28 +32,11 @@ class Quantiles(NamedTuple):
     values: Real
 
     def cdf(self, x: Real) -> Real:
-        """Share of values below points, linear in the logarithm between quantiles.
-
-        Parameters
-        ----------
-        x : array of float
-            Positive points.
-
-        Returns
-        -------
-        array of float
-            Shares.
-        """
+        """Share of values below points, linear in the logarithm between quantiles."""
         return np.interp(np.log(x), np.log(self.values), self.levels, left=0.0, right=1.0)
 
     def density(self) -> tuple[Real, Real]:
-        """Density by the natural logarithm of the value, at points between the quantiles.
-
-        Returns
-        -------
-        x, y : arrays of one length
-            Points, and ``x`` times the density there.
-        """
+        """Density by the natural logarithm of the value, at points between the quantiles."""
         logs = np.log(self.values)
         steps = np.maximum(np.diff(logs), 1e-9)
         return np.exp((logs[1:] + logs[:-1]) / 2), np.diff(self.levels) / steps
@@ -61,35 +44,14 @@ class Quantiles(NamedTuple):
 
 @cache
 def table() -> dict[str, Real]:
-    """The table: logarithms of quantiles by the name of the shape, with axes (spread, beta, level).
-
-    Returns
-    -------
-    dict of str to array
-        Whole in memory, less than a megabyte.
-    """
+    """The table: logarithms of quantiles by the name of the shape, with axes (spread, beta, level)."""
     stored = files("bulkedge.lab.explore").joinpath("tables", "heads.npz").read_bytes()
     with np.load(BytesIO(stored), allow_pickle=False) as found:
         return {name: found[name].astype(float) for name in found.files}
 
 
 def quantiles(shape: Shape, beta: float, spread: float) -> Quantiles | None:
-    """A law of heads, interpolated.
-
-    Parameters
-    ----------
-    shape : Shape
-        One of those in the table.
-    beta : float
-        Inverse temperature.
-    spread : float
-        Standard deviation of the logarithm of popularity.
-
-    Returns
-    -------
-    Quantiles, optional
-        None where the table has a hole: a law that could not be resolved.
-    """
+    """A law of heads, interpolated."""
     logs = table().get("-".join(str(int(each)) for each in shape))
     if logs is None:
         return None
@@ -104,18 +66,6 @@ def quantiles(shape: Shape, beta: float, spread: float) -> Quantiles | None:
 
 def lagrange(nodes: Real, x: float) -> Real:
     """Weights of the polynomial through given nodes, at a point.
-
-    Parameters
-    ----------
-    nodes : array of shape (n,)
-        Distinct numbers.
-    x : float
-        The point.
-
-    Returns
-    -------
-    array of shape (n,)
-        Weights that sum to one.
 
     Examples
     --------

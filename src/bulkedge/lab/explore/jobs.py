@@ -49,33 +49,14 @@ class Kept(Generic[Key, Value]):
         self.found: OrderedDict[Key, Value] = OrderedDict()
 
     def get(self, key: Key) -> Value | None:
-        """What is known of something.
-
-        Parameters
-        ----------
-        key : hashable
-            A room with its parameters, say.
-
-        Returns
-        -------
-        object, optional
-            None if it was not computed, or is forgotten.
-        """
+        """What is known of something."""
         with self.lock:
             if key in self.found:
                 self.found.move_to_end(key)
             return self.found.get(key)
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep a result, and forget the oldest.
-
-        Parameters
-        ----------
-        key : hashable
-            What it is of.
-        value : object
-            The result.
-        """
+        """Keep a result, and forget the oldest."""
         with self.lock:
             self.found[key] = value
             while len(self.found) > self.most:
@@ -104,13 +85,7 @@ class Job:
 
 
 class Jobs:
-    """Jobs of all open pages.
-
-    Parameters
-    ----------
-    apart : bool
-        Whether to compute in a process apart; otherwise in a thread of this one, which is started at once.
-    """
+    """Jobs of all open pages."""
 
     def __init__(self, *, apart: bool = True) -> None:
         self.threads = ThreadPoolExecutor(8, thread_name_prefix="explore")
@@ -130,22 +105,7 @@ class Jobs:
         return work
 
     def of(self, page: str, room: Room, seed: int = 0) -> Job:
-        """The job of a page; a new one, if its parameters have changed.
-
-        Parameters
-        ----------
-        page : str
-            Name of the page.
-        room : Room
-            What it shows now.
-        seed : int
-            That of the first simulation.
-
-        Returns
-        -------
-        Job
-            Perhaps not begun yet.
-        """
+        """The job of a page; a new one, if its parameters have changed."""
         with self.lock:
             job = self.pages.get(page)
             if job is not None and (job.room, job.seed) == (room, seed):
@@ -162,27 +122,7 @@ class Jobs:
         return job
 
     def computed(self, work: Callable[..., Value], *arguments: Any, bench: str = DRAWS) -> Value:
-        """Compute something apart, and wait for it.
-
-        Parameters
-        ----------
-        work : callable
-            What to compute.
-        *arguments : object
-            Its arguments.
-        bench : str
-            Each of these has a process of its own, so that what takes long keeps nothing else waiting.
-
-        Returns
-        -------
-        object
-            Its result.
-
-        Raises
-        ------
-        UnresolvedError
-            If the process ended over it; another one is started.
-        """
+        """Compute something apart, and wait for it."""
         with self.lock:
             at = self.benches.get(bench) or self._started()
             self.benches[bench] = at
@@ -197,18 +137,7 @@ class Jobs:
             ) from error
 
     def again(self, page: str) -> int | None:
-        """Forget the job of a page: it goes on where it was stopped, or has other draws if it was done.
-
-        Parameters
-        ----------
-        page : str
-            Name of the page.
-
-        Returns
-        -------
-        int, optional
-            The seed to go on with; None if the page has no job.
-        """
+        """Forget the job of a page: it goes on where it was stopped, or has other draws if it was done."""
         with self.lock:
             job = self.pages.pop(page, None)
             if job is None:
@@ -228,18 +157,7 @@ class Jobs:
         self.threads.shutdown(wait=False, cancel_futures=True)
 
     def theory(self, room: Room) -> Theory:
-        """The theory of a room, computed once.
-
-        Parameters
-        ----------
-        room : Room
-            With its parameters.
-
-        Returns
-        -------
-        Theory
-            Not to be changed.
-        """
+        """The theory of a room, computed once."""
         found = self.theories.get(room)
         if found is None:
             found = theory_of(room)
@@ -280,18 +198,7 @@ def _calm() -> None:
 
 
 def theory_of(room: Room) -> Theory:
-    """The theory of a room, with what it warns of.
-
-    Parameters
-    ----------
-    room : Room
-        With its parameters.
-
-    Returns
-    -------
-    Theory
-        Its curves and cautions.
-    """
+    """The theory of a room, with what it warns of."""
     # filters of warnings are those of the whole process: one theory at a time
     with LISTENING, warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", RegimeWarning)

@@ -14,31 +14,12 @@ from bulkedge.support.domains import Parameter
 
 
 def shell() -> Any:
-    """The page before it is known which room it shows.
-
-    Returns
-    -------
-    dash component
-        Its content is filled in by a callback.
-    """
+    """The page before it is known which room it shows."""
     return html.Div([dcc.Location(id="address", refresh="callback-nav"), dcc.Store(id="opened"), html.Div(id="page")])
 
 
 def header(names: Sequence[tuple[str, str]], current: str) -> Any:
-    """Title and navigation.
-
-    Parameters
-    ----------
-    names : sequence of (str, str)
-        Address and title of each room.
-    current : str
-        Address of the one that is shown.
-
-    Returns
-    -------
-    dash component
-        The header.
-    """
+    """Title and navigation."""
     links = [
         html.A(title, href=f"/{name}", className="here" if name == current else "", **_current(name == current))
         for name, title in names
@@ -52,24 +33,7 @@ def _current(here: bool) -> dict[str, str]:  # noqa: FBT001 - a question, not an
 
 
 def room_page(room: Room, problems: Sequence[str], session: str, seed: int = 0) -> list[Any]:
-    """A room with its controls.
-
-    Parameters
-    ----------
-    room : Room
-        With the parameters that the address has.
-    problems : sequence of str
-        What of the address could not be read.
-    session : str
-        Name of this page, for its job.
-    seed : int
-        That of the first simulation.
-
-    Returns
-    -------
-    list of dash components
-        To stand below the header.
-    """
+    """A room with its controls."""
     scales = {
         each.name: stops(each.domain, getattr(room, each.name))
         for each in room.declared()
@@ -97,18 +61,7 @@ def room_page(room: Room, problems: Sequence[str], session: str, seed: int = 0) 
 
 
 def problem_list(problems: Sequence[str]) -> Any:
-    """A message about an address.
-
-    Parameters
-    ----------
-    problems : sequence of str
-        What is wrong with it.
-
-    Returns
-    -------
-    dash component
-        An alert.
-    """
+    """A message about an address."""
     said = [html.Li(each) for each in problems]
     return html.Div(
         [
@@ -146,20 +99,7 @@ def _downloads() -> Any:
 
 
 def control(room: Room, declared: Parameter) -> Any:
-    """What sets one parameter.
-
-    Parameters
-    ----------
-    room : Room
-        With its parameters.
-    declared : Parameter
-        One of them.
-
-    Returns
-    -------
-    dash component
-        A slider with its value, a box, or buttons, each with its label.
-    """
+    """What sets one parameter."""
     name, value = declared.name, getattr(room, declared.name)
     said, own = room.symbols.get(name, name.replace("_", " ")), {"parameter": name}
     doc = html.Span(declared.doc, className="doc")

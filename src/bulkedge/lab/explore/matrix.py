@@ -35,18 +35,7 @@ class Report(NamedTuple):
 
 
 def reported(found: Fit) -> Report:
-    """A fit in numbers and words.
-
-    Parameters
-    ----------
-    found : Fit
-        What was found.
-
-    Returns
-    -------
-    Report
-        That can be sent to another process.
-    """
+    """A fit in numbers and words."""
     facts = {"kind": str(found.kind)}
     if np.isfinite(found.beta):
         told = f"{found.head_dim:.0f}" if np.isfinite(found.head_dim) else "not told from independent scores"
@@ -58,34 +47,13 @@ def reported(found: Fit) -> Report:
 
 
 def fit_file(name: str, data: bytes, tensor: str | None) -> Report:
-    """Read a matrix of a file and fit it.
-
-    Parameters
-    ----------
-    name : str
-        Name of the file.
-    data : bytes
-        The file.
-    tensor : str, optional
-        Which of its tensors.
-
-    Returns
-    -------
-    Report
-        What was found.
-    """
+    """Read a matrix of a file and fit it."""
     return reported(fit(matrix(name, data, tensor)))
 
 
 @lru_cache(maxsize=1)
 def decoder_attention() -> Any:
-    """Attention of the embedded decoder on the opening of a book; it is trained when it is first asked for.
-
-    Returns
-    -------
-    array of shape (3, 4, 256, 256)
-        By layer and head; rows are letters that look, columns those that are looked at.
-    """
+    """Attention of the embedded decoder on the opening of a book; it is trained when it is first asked for."""
     import torch
 
     from bulkedge.models.loading.default import default_model
@@ -100,36 +68,12 @@ def decoder_attention() -> Any:
 
 
 def fit_head(layer: int, head: int) -> Report:
-    """Fit the attention of a head of the embedded decoder.
-
-    Parameters
-    ----------
-    layer, head : int
-        Which one, from zero on.
-
-    Returns
-    -------
-    Report
-        What was found.
-    """
+    """Fit the attention of a head of the embedded decoder."""
     return reported(fit(decoder_attention()[LAYERS.check("layer", layer), HEADS.check("head", head)]))
 
 
 def curves_of(found: Fit) -> tuple[list[Panel], list[Curve]]:
-    """The values of a matrix beside its two nearest laws.
-
-    Parameters
-    ----------
-    found : Fit
-        What was found.
-
-    Returns
-    -------
-    panels : list of Panel
-        One.
-    curves : list of Curve
-        Bars, lines, and a mark for every outlier.
-    """
+    """The values of a matrix beside its two nearest laws."""
     values = np.maximum(found.values, 1e-9)
     low = max(float(np.quantile(values, 0.02)), 1e-6)
     high = max(values[-1], 2 * low)  # all values of a constant matrix are zero
@@ -148,18 +92,6 @@ def curves_of(found: Fit) -> tuple[list[Panel], list[Curve]]:
 def p_text(p: float, least: float = 0.0) -> str:
     """A p-value in words.
 
-    Parameters
-    ----------
-    p : float
-        Between zero and one, or NaN.
-    least : float
-        The least that draws can tell; zero where none were made.
-
-    Returns
-    -------
-    str
-        Two digits.
-
     Examples
     --------
     >>> p_text(0.0123), p_text(0.0), p_text(float("nan")), p_text(0.05, 0.05)
@@ -174,18 +106,7 @@ def p_text(p: float, least: float = 0.0) -> str:
 
 
 def script(source: str) -> str:
-    """A program that fits the same matrix.
-
-    Parameters
-    ----------
-    source : str
-        Python that makes ``matrix``.
-
-    Returns
-    -------
-    str
-        The program.
-    """
+    """A program that fits the same matrix."""
     return f'''"""{TITLE}: {SHOWS}
 
 {NOT_CLAIMED} Made by bulkedge {__version__}.
@@ -207,20 +128,7 @@ save("matrix.png", *curves_of(found))
 
 
 def loading(name: str, tensor: str | None) -> str:
-    """Python that reads a file again, from the folder it is in; names are written as Python writes them.
-
-    Parameters
-    ----------
-    name : str
-        Name of the file.
-    tensor : str, optional
-        Which of its tensors.
-
-    Returns
-    -------
-    str
-        A few lines that make ``matrix``.
-    """
+    """Python that reads a file again, from the folder it is in; names are written as Python writes them."""
     if len(name) > 200 or (tensor is not None and len(tensor) > 500):
         raise DomainError("the name of the file or of the tensor is too long")
     return (

@@ -36,18 +36,7 @@ MOST_FITS = 16
 
 
 def page(search: str = "") -> list[Any]:
-    """What stands below the header.
-
-    Parameters
-    ----------
-    search : str
-        What follows the question mark of the address: layer and head of the embedded model, or nothing.
-
-    Returns
-    -------
-    list of dash components
-        A place to drop a file, heads to choose, and where results go.
-    """
+    """What stands below the header."""
     chosen, problems = read_address(search, {"layer": LAYERS, "head": HEADS})
     drop = dcc.Upload(
         html.Div(["Drop an .npy or .safetensors file here, or ", html.Button("choose one", type="button")]),
@@ -121,18 +110,7 @@ def _heads(chosen: Mapping[str, int]) -> Any:
 
 
 def tables(found: Report) -> list[Any]:
-    """Facts, laws and outliers.
-
-    Parameters
-    ----------
-    found : Report
-        What was found.
-
-    Returns
-    -------
-    list of dash components
-        Lists and tables.
-    """
+    """Facts, laws and outliers."""
     facts = [html.Div([html.Dt(name), html.Dd(value)]) for name, value in found.facts.items()]
     listed = [html.Dl(facts, className="facts"), html.P(found.note, className="note")]
     if not found.laws:
@@ -162,26 +140,7 @@ class Fits:
         self.found: dict[str, tuple[Report, str]] = {}
 
     def of(self, key: str, source: str, bench: str, work: Any, *arguments: Any) -> str:
-        """Fit something, or find it among the last.
-
-        Parameters
-        ----------
-        key : str
-            What it is known by.
-        source : str
-            Python that makes the matrix.
-        bench : str
-            Where it is fitted: files do not wait for the training of the embedded model.
-        work : callable
-            What fits it.
-        *arguments : object
-            Its arguments.
-
-        Returns
-        -------
-        str
-            The key.
-        """
+        """Fit something, or find it among the last."""
         if key not in self.found:
             made = self.jobs.computed(work, *arguments, bench=bench)
             with self.lock:
@@ -192,15 +151,7 @@ class Fits:
 
 
 def add_callbacks(app: Dash, jobs: Jobs) -> None:
-    """Let the page work.
-
-    Parameters
-    ----------
-    app : Dash
-        The app.
-    jobs : Jobs
-        Where is computed.
-    """
+    """Let the page work."""
     known = Fits(jobs)
     _take_files(app, known)
     _take_heads(app, known)
@@ -208,18 +159,7 @@ def add_callbacks(app: Dash, jobs: Jobs) -> None:
 
 
 def refusal(error: Exception) -> str:
-    """Why something was not fitted, for the page.
-
-    Parameters
-    ----------
-    error : Exception
-        What was raised.
-
-    Returns
-    -------
-    str
-        A sentence; faults of this program are named as such.
-    """
+    """Why something was not fitted, for the page."""
     known = isinstance(error, BulkedgeError)
     return f"Refused: {error}" if known else f"A fault of this page, {type(error).__name__}: {error}"
 
@@ -244,25 +184,7 @@ def _take_files(app: Dash, known: Fits) -> None:
 
 
 def took_file(known: Fits, sent: str, name: str, tensor: str | None) -> tuple[Any, ...]:
-    """Fit a matrix of a file that a page sent.
-
-    Parameters
-    ----------
-    known : Fits
-        The last results.
-    sent : str
-        The file, as browsers send it.
-    name : str
-        Its name.
-    tensor : str, optional
-        Which of its tensors was chosen; the first that fits when the file is new.
-
-    Returns
-    -------
-    tuple
-        The key of the fit, the status, names and value of the choice of tensors, whether that is hidden, and the
-        address, which does not tell the file.
-    """
+    """Fit a matrix of a file that a page sent."""
     try:
         data = content(sent)
         names = choices(name, data)

@@ -50,13 +50,7 @@ class Room(Parametric):
     @classmethod
     @abstractmethod
     def code(cls) -> Sequence[Callable[..., Any]]:
-        """Functions that make the figure, helpers first: ``panels``, ``theory``, ``simulate`` and ``seen`` among them.
-
-        Returns
-        -------
-        sequence of callables
-            Of one module, which use nothing of it but each other.
-        """
+        """Functions that make the figure, helpers first: ``panels``, ``theory``, ``simulate``, ``seen``."""
 
     @property
     def draws(self) -> int:
@@ -69,28 +63,11 @@ class Room(Parametric):
         return ""
 
     def quick(self) -> list[Curve] | None:
-        """The theory at once, from a table, where the theory itself takes more than a tenth of a second.
-
-        Returns
-        -------
-        list of Curve, optional
-            None where the theory is quick itself.
-        """
+        """The theory at once, from a table, where the theory itself takes more than a tenth of a second."""
         return None
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:  # noqa: ARG002 - rooms that compare use them
-        """Numbers beside the figure.
-
-        Parameters
-        ----------
-        samples : sequence
-            What has been simulated by now.
-
-        Returns
-        -------
-        dict of str to str
-            Names and values.
-        """
+        """Numbers beside the figure."""
         return {}
 
     # -- what it gets --------------------------------------------------------------------------------------------------
@@ -113,33 +90,11 @@ class Room(Parametric):
         return list(self._function("theory")(self))
 
     def simulate(self, number: int) -> Any:
-        """One simulation.
-
-        Parameters
-        ----------
-        number : int
-            Which one, from zero on: the seed of its generator.
-
-        Returns
-        -------
-        object
-            What the function ``simulate`` of the room draws.
-        """
+        """One simulation."""
         return self._function("simulate")(self, np.random.default_rng(number))
 
     def seen(self, samples: Sequence[Any]) -> list[Curve]:
-        """Simulations as curves.
-
-        Parameters
-        ----------
-        samples : sequence
-            Results of :meth:`simulate`, one at least.
-
-        Returns
-        -------
-        list of Curve
-            In the panels of the theory.
-        """
+        """Simulations as curves."""
         return list(self._function("seen")(self, samples))
 
     # -- its address ---------------------------------------------------------------------------------------------------
@@ -150,20 +105,7 @@ class Room(Parametric):
 
     @classmethod
     def read(cls, query: str) -> tuple[Self, list[str]]:
-        """The room that an address describes.
-
-        Parameters
-        ----------
-        query : str
-            What follows the question mark; parameters that it leaves out have their defaults.
-
-        Returns
-        -------
-        room : Room
-            With the defaults of all that could not be read.
-        problems : list of str
-            What could not be read, and why.
-        """
+        """The room that an address describes."""
         known = {each.name: each.domain for each in cls.declared()}
         values, problems = read_address(query, known | {SEED: SEEDS})
         values.pop(SEED, None)
@@ -172,18 +114,7 @@ class Room(Parametric):
     # -- its Python ----------------------------------------------------------------------------------------------------
 
     def script(self, seed: int = 0) -> str:
-        """A program that makes the same figure: theory, all simulations, and a file beside it.
-
-        Parameters
-        ----------
-        seed : int
-            That of the first simulation.
-
-        Returns
-        -------
-        str
-            Python.
-        """
+        """A program that makes the same figure: theory, all simulations, and a file beside it."""
         values = ",\n".join(f"    {each.name}={getattr(self, each.name)!r}" for each in self.declared())
         sources = "\n\n\n".join(shortened(each) for each in self.code())
         return f'''"""{self.title}: {self.shows}
@@ -218,22 +149,7 @@ print("{self.name}.png")
 
 
 def read_address(query: str, known: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The values that an address has, and what is wrong with it.
-
-    Parameters
-    ----------
-    query : str
-        What follows the question mark.
-    known : mapping of str to Domain
-        Parameters that it may have.
-
-    Returns
-    -------
-    values : dict
-        What could be read, each in its domain.
-    problems : list of str
-        What could not be read, and why; a few are told, of the others the number.
-    """
+    """The values that an address has, and what is wrong with it."""
     values: dict[str, Any] = {}
     problems = []
     if len(query) > MOST_ADDRESS:
@@ -255,18 +171,7 @@ def read_address(query: str, known: Mapping[str, Any]) -> tuple[dict[str, Any], 
 
 
 def shortened(function: Callable[..., Any]) -> str:
-    """The source of a function with the first line of its docstring alone, and without types.
-
-    Parameters
-    ----------
-    function : callable
-        Of a module of this package.
-
-    Returns
-    -------
-    str
-        Python that defines it.
-    """
+    """The source of a function with the first line of its docstring alone, and without types."""
     source = dedent(inspect.getsource(function))
     tree = ast.parse(source)
     (body,) = tree.body

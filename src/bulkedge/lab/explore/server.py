@@ -30,27 +30,7 @@ POLICY = (
 
 
 def make_server(port: int = PORT, *, apart: bool = True) -> BaseWSGIServer:
-    """The server, bound to a port but not started.
-
-    Parameters
-    ----------
-    port : int
-        Where to listen; the next free one if it is taken, and any free one for zero.
-    apart : bool
-        Whether laws and simulations are computed in a process of their own.
-
-    Returns
-    -------
-    werkzeug server
-        ``serve_forever()`` starts it, ``shutdown()`` stops it, ``port`` is where it listens.
-
-    Raises
-    ------
-    MissingPackageError
-        Without Dash.
-    DomainError
-        If no port is free.
-    """
+    """The server, bound to a port but not started."""
     PORTS.check("port", port)
     try:
         from werkzeug.serving import WSGIRequestHandler, make_server
@@ -77,23 +57,7 @@ def make_server(port: int = PORT, *, apart: bool = True) -> BaseWSGIServer:
 
 
 def free_port(port: int) -> int:
-    """A port on which nothing listens.
-
-    Parameters
-    ----------
-    port : int
-        The one to begin with; zero leaves the choice to the system.
-
-    Returns
-    -------
-    int
-        That one, or one of the next.
-
-    Raises
-    ------
-    DomainError
-        If all of them are taken.
-    """
+    """A port on which nothing listens."""
     for each in range(port, min(port + TRIED, PORTS.high + 1)) if port else (0,):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -110,15 +74,6 @@ def guard(server: Any, app: Any, port: int) -> None:
 
     A page of another site can make a browser ask this address under another name (DNS rebinding): requests whose host
     is not this one are refused.
-
-    Parameters
-    ----------
-    server : flask.Flask
-        Of the app.
-    app : Dash
-        The app, whose inline scripts are allowed by their hashes.
-    port : int
-        Where the server listens.
     """
     from flask import Response, abort, request
 
@@ -151,17 +106,7 @@ def guard(server: Any, app: Any, port: int) -> None:
 
 
 def serve(port: int = PORT, *, browser: bool = True, tell: Any = print) -> None:
-    """Serve until Ctrl-C.
-
-    Parameters
-    ----------
-    port : int
-        Where to listen, if it is free.
-    browser : bool
-        Whether to open a browser on it.
-    tell : callable
-        Is told the address.
-    """
+    """Serve until Ctrl-C."""
     server = make_server(port)
     address = f"http://{HOST}:{server.port}/"
     tell(address)

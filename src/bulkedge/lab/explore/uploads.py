@@ -36,23 +36,7 @@ MOST_CHOICES = 512
 
 
 def content(sent: str) -> bytes:
-    """The bytes of a file as a browser sends it.
-
-    Parameters
-    ----------
-    sent : str
-        A ``data:`` address in base 64.
-
-    Returns
-    -------
-    bytes
-        The file.
-
-    Raises
-    ------
-    DomainError
-        If it is too large or no such address.
-    """
+    """The bytes of a file as a browser sends it."""
     _, _, text = sent.partition(",")
     if len(text) > MOST_BYTES * 4 / 3 + 8:
         raise DomainError(f"the file is larger than {MOST_BYTES >> 20} MB: send a slice of it")
@@ -63,25 +47,7 @@ def content(sent: str) -> bytes:
 
 
 def tensors(name: str, data: bytes) -> dict[str, tuple[int, ...]]:
-    """What a file holds.
-
-    Parameters
-    ----------
-    name : str
-        Name of the file; its ending says what it is.
-    data : bytes
-        The file.
-
-    Returns
-    -------
-    dict of str to tuple of int
-        Shapes by name; an ``.npy`` file has one array, which is called by the name of the file.
-
-    Raises
-    ------
-    DomainError
-        If it is neither of the two kinds, or broken.
-    """
+    """What a file holds."""
     if len(data) > MOST_BYTES:
         raise DomainError(f"the file is larger than {MOST_BYTES >> 20} MB: send a slice of it")
     if name.lower().endswith(".npy"):
@@ -92,27 +58,7 @@ def tensors(name: str, data: bytes) -> dict[str, tuple[int, ...]]:
 
 
 def matrix(name: str, data: bytes, tensor: str | None = None) -> Real:
-    """A matrix of a file.
-
-    Parameters
-    ----------
-    name : str
-        Name of the file.
-    data : bytes
-        The file.
-    tensor : str, optional
-        Which of its matrices, by the names of :func:`choices`; the first by default.
-
-    Returns
-    -------
-    array of shape (rows, columns)
-        In double precision.
-
-    Raises
-    ------
-    DomainError
-        If there is no such matrix, it is too small or too large, or an entry is not a finite number.
-    """
+    """A matrix of a file."""
     shapes = tensors(name, data)
     within = matrices(shapes)
     chosen = tensor or next(iter(within), next(iter(shapes), ""))
@@ -131,20 +77,7 @@ def matrix(name: str, data: bytes, tensor: str | None = None) -> Real:
 
 
 def choices(name: str, data: bytes) -> list[str]:
-    """The matrices of a file.
-
-    Parameters
-    ----------
-    name : str
-        Name of the file.
-    data : bytes
-        The file.
-
-    Returns
-    -------
-    list of str
-        What :func:`matrix` calls them, the first few hundred.
-    """
+    """The matrices of a file."""
     return list(matrices(tensors(name, data)))
 
 
@@ -152,17 +85,6 @@ def matrices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[str, tupl
     """Matrices of the right size among tensors: those that are one, and slices along all but the last two axes.
 
     Attention of all heads comes as (batch, heads, tokens, tokens), say.
-
-    Parameters
-    ----------
-    shapes : mapping of str to tuple of int
-        By the name of the tensor.
-
-    Returns
-    -------
-    dict of str to (str, tuple of int)
-        Tensor and index by name, which is that of the tensor if there is nothing to choose, and ``name[1, 2]``
-        otherwise. Axes of length one do not count.
 
     Examples
     --------
@@ -180,18 +102,7 @@ def matrices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[str, tupl
 
 
 def fits(shape: tuple[int, ...]) -> bool:
-    """Whether a shape is that of a matrix of the right size, but for axes of length one.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Lengths of the axes.
-
-    Returns
-    -------
-    bool
-        Whether it is.
-    """
+    """Whether a shape is that of a matrix of the right size, but for axes of length one."""
     kept = [each for each in shape if each != 1]
     return len(kept) == 2 and all(SMALLEST <= each <= LARGEST for each in kept)
 

@@ -38,18 +38,6 @@ def environment() -> Environment:
 def anchor(study: str, number: int = 0) -> str:
     """Where a study stands on the page, or one of its claims.
 
-    Parameters
-    ----------
-    study : str
-        Its name.
-    number : int
-        That of the claim, from one on; zero for the study itself.
-
-    Returns
-    -------
-    str
-        What follows the ``#`` of a link.
-
     Examples
     --------
     >>> anchor("laws/edge"), anchor("laws/edge", 2)
@@ -59,37 +47,13 @@ def anchor(study: str, number: int = 0) -> str:
 
 
 def in_order(results: Iterable[Reproduction]) -> list[Reproduction]:
-    """Results as the page has them: paper by paper, those of other folders last, each by its name.
-
-    Parameters
-    ----------
-    results : iterable of Reproduction
-        In any order.
-
-    Returns
-    -------
-    list of Reproduction
-        The same.
-    """
+    """Results as the page has them: paper by paper, those of other folders last, each by its name."""
     place = {paper: number for number, paper in enumerate(TITLES)}
     return sorted(results, key=lambda each: (place.get(each.paper, len(place)), each.name))
 
 
 def index(results: Sequence[Reproduction], *, scan: str = "") -> str:
-    """The page.
-
-    Parameters
-    ----------
-    results : sequence of Reproduction
-        In the order of the page.
-    scan : str
-        The page of a model's scan beside this one, to be linked, if there is one.
-
-    Returns
-    -------
-    str
-        HTML; its figures, data and PDFs are files beside it.
-    """
+    """The page."""
     papers = [(paper, list(group)) for paper, group in groupby(results, key=lambda each: each.paper)]
     own = {
         "title": "reproduced claims" if len(results) > 1 else results[0].name,
@@ -103,18 +67,7 @@ def index(results: Sequence[Reproduction], *, scan: str = "") -> str:
 
 
 def head(results: Sequence[Reproduction]) -> dict[str, Any]:
-    """What all pages say at their top.
-
-    Parameters
-    ----------
-    results : sequence of Reproduction
-        Those of the gallery.
-
-    Returns
-    -------
-    dict of str to object
-        Version, seeds, and counts of claims and studies, by the names that templates use.
-    """
+    """What all pages say at their top."""
     claims: list[Claim] = [claim for each in results for claim in each.claims]
     found = words.tally(claims)
     return {

@@ -53,20 +53,7 @@ class Row:
 
 
 def rows(paper: str, results: Iterable[Reproduction]) -> list[Row]:
-    """The items of a paper with what became of them.
-
-    Parameters
-    ----------
-    paper : str
-        One of :data:`bulkedge.lab.studies.items.PAPERS`.
-    results : iterable of Reproduction
-        Studies of any paper; claims whose place no paper has, which other versions may have written, are left out.
-
-    Returns
-    -------
-    list of Row
-        In the paper's order.
-    """
+    """The items of a paper with what became of them."""
     known = (
         (Place(each.name, number), claim)
         for each in results
@@ -78,49 +65,17 @@ def rows(paper: str, results: Iterable[Reproduction]) -> list[Row]:
 
 
 def page(results: Sequence[Reproduction]) -> str:
-    """The page ``papers.html``, whose links lead to ``index.html`` beside it.
-
-    Parameters
-    ----------
-    results : sequence of Reproduction
-        Those of the gallery.
-
-    Returns
-    -------
-    str
-        HTML that needs no other file to be read.
-    """
+    """The page ``papers.html``, whose links lead to ``index.html`` beside it."""
     return environment().get_template("papers.html").render(head(results) | _papers(results))
 
 
 def markdown(results: Sequence[Reproduction]) -> str:
-    """The same as a page of the documentation.
-
-    Parameters
-    ----------
-    results : sequence of Reproduction
-        Those of the gallery.
-
-    Returns
-    -------
-    str
-        Markdown, as MyST reads it.
-    """
+    """The same as a page of the documentation."""
     return environment().get_template("papers.md").render(head(results) | _papers(results) | {"cell": cell})
 
 
 def cell(text: str) -> str:
     r"""Text for a table of Markdown: on one line, and with no sign that would be taken for markup.
-
-    Parameters
-    ----------
-    text : str
-        Plain text.
-
-    Returns
-    -------
-    str
-        The same, with backslashes.
 
     Examples
     --------

@@ -58,44 +58,16 @@ class Watcher(Protocol):
     """Is told how a run goes."""
 
     def complain(self, sentence: str) -> None:
-        """Something in the folder is damaged, or a study warned.
-
-        Parameters
-        ----------
-        sentence : str
-            What is damaged, and what becomes of it; or which study warned of what.
-        """
+        """Something in the folder is damaged, or a study warned."""
 
     def begin(self, step: Step) -> None:
-        """A study begins.
-
-        Parameters
-        ----------
-        step : Step
-            Which study of how many, and the time left from here.
-        """
+        """A study begins."""
 
     def finish(self, step: Step, result: Reproduction) -> None:
-        """A study is done, or was there already; the step has the time left after it.
-
-        Parameters
-        ----------
-        step : Step
-            Which study of how many, whether it was kept, and the time left after it.
-        result : Reproduction
-            Its result.
-        """
+        """A study is done, or was there already; the step has the time left after it."""
 
     def fail(self, step: Step, error: Exception) -> None:
-        """A study raised; the run goes on with the others.
-
-        Parameters
-        ----------
-        step : Step
-            Which study of how many, and the time left after it.
-        error : Exception
-            What it raised.
-        """
+        """A study raised; the run goes on with the others."""
 
 
 class Silent:
@@ -140,41 +112,7 @@ def reproduce(  # noqa: PLR0913  # three of them by name
     workers: int | None = 1,
     watcher: Watcher | None = None,
 ) -> list[Reproduction]:
-    """Run studies that a folder does not hold yet, and make its page of all that it holds then.
-
-    Parameters
-    ----------
-    studies : iterable of Study
-        What to run.
-    folder : path
-        Where to write; each study has a folder of its name in it. An earlier result of the same study is replaced,
-        unless it has the same parameters and seed and was made by the same code: then it is kept. Results of other
-        studies stay, and stay on the page.
-    seed : int
-        Seed of every study.
-    again : bool
-        Whether to run also what would be kept.
-    workers : int, optional
-        Processes in which studies run, at most one for each; with 1, by default, they run in this process, and with
-        None there is one for each core. The numbers are the same: BLAS and torch have one thread everywhere. A script
-        with more than one needs the usual ``if __name__ == "__main__":``.
-    watcher : Watcher, optional
-        Is told of each study as it begins and ends.
-
-    Returns
-    -------
-    list of Reproduction
-        The results of the studies asked for, in their order.
-
-    Raises
-    ------
-    StoreError
-        If another process is writing into the folder.
-    ReproductionError
-        At the end, if studies raised; the others are done.
-    BrokenExecutor
-        If a worker was killed; what was finished before is kept.
-    """
+    """Run studies that a folder does not hold yet, and make its page of all that it holds then."""
     seed = SEEDS.check("seed", seed)
     width = available_cores() if workers is None else WORKERS.check("workers", workers)
     root = Path(folder)
@@ -333,38 +271,12 @@ class _Run:
 
 
 def origin_of(study: Study, seed: int) -> Origin:
-    """What the result of a study will say of where it is from.
-
-    Parameters
-    ----------
-    study : Study
-        With its parameters.
-    seed : int
-        The seed it would be run with.
-
-    Returns
-    -------
-    Origin
-        With the version of the package, and the digest of its sources as they are now.
-    """
+    """What the result of a study will say of where it is from."""
     return Origin(study.name(), json.loads(written(study.parameters(), exact=True)), seed, __version__, sources())
 
 
 def command_for(study: Study, seed: int) -> str:
-    """The command that runs a study as it is.
-
-    Parameters
-    ----------
-    study : Study
-        With its parameters; those that differ from their defaults become options.
-    seed : int
-        The seed it is run with.
-
-    Returns
-    -------
-    str
-        A line for a shell, quoted where needed.
-    """
+    """The command that runs a study as it is."""
     options = []
     for each in parameters(type(study)):
         value = getattr(study, each.name)
@@ -375,16 +287,6 @@ def command_for(study: Study, seed: int) -> str:
 
 def as_option(value: Any) -> str:
     """A parameter as the command line reads it: members separated by commas, tuples of tuples by semicolons.
-
-    Parameters
-    ----------
-    value : object
-        A parameter in its canonical form: a number, a name, a tuple of these, or a tuple of tuples.
-
-    Returns
-    -------
-    str
-        What :meth:`bulkedge.support.domains.Domain.parse` reads back.
 
     Examples
     --------

@@ -21,52 +21,17 @@ MANY = 1000
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """A number with the word for what it counts, in singular or plural.
-
-    Parameters
-    ----------
-    number : int
-        How many there are.
-    one, many : str
-        What they are called if there is one, and otherwise.
-
-    Returns
-    -------
-    str
-        Both: ``"3 claims"``.
-    """
+    """A number with the word for what it counts, in singular or plural."""
     return f"{number} {one if number == 1 else many}"
 
 
 def tally(claims: Iterable[Claim]) -> Counter[str]:
-    """How many claims have each verdict.
-
-    Parameters
-    ----------
-    claims : iterable of Claim
-        Any claims.
-
-    Returns
-    -------
-    Counter
-        From ``"holds"``, ``"fails"`` and ``"undecided"`` to numbers.
-    """
+    """How many claims have each verdict."""
     return Counter(claim.verdict for claim in claims)
 
 
 def sentence(found: Counter[str]) -> str:
-    """The verdicts of a study, worst first: how many fail, or else how many hold and are undecided.
-
-    Parameters
-    ----------
-    found : Counter
-        What :func:`tally` counted.
-
-    Returns
-    -------
-    str
-        A sentence without its full stop: ``"3 of 40 claims fail"``.
-    """
+    """The verdicts of a study, worst first: how many fail, or else how many hold and are undecided."""
     total = counted(found.total(), "claim", "claims")
     if failed := found["fails"]:
         return f"{failed} of {total} {'fails' if failed == 1 else 'fail'}"
@@ -75,18 +40,7 @@ def sentence(found: Counter[str]) -> str:
 
 
 def summary(found: Counter[str]) -> str:
-    """All three counts, for the end of a run and the head of a page.
-
-    Parameters
-    ----------
-    found : Counter
-        What :func:`tally` counted.
-
-    Returns
-    -------
-    str
-        A sentence without its full stop.
-    """
+    """All three counts, for the end of a run and the head of a page."""
     holds = counted(found["holds"], "holds", "hold")
     fails = counted(found["fails"], "fails", "fail")
     total = counted(found.total(), "claim", "claims")
@@ -94,33 +48,12 @@ def summary(found: Counter[str]) -> str:
 
 
 def predicted(claim: Claim) -> str:
-    """The prediction with its relation, if that is not equality.
-
-    Parameters
-    ----------
-    claim : Claim
-        Any claim.
-
-    Returns
-    -------
-    str
-        ``"0.25"`` or ``"≤ 0.25"``.
-    """
+    """The prediction with its relation, if that is not equality."""
     return {"=": "", "<=": "≤ ", ">=": "≥ "}[claim.relation] + f"{claim.predicted:.5g}"
 
 
 def measured(found: Estimate) -> str:
     """A measurement with its error to two digits, and with as many decimals.
-
-    Parameters
-    ----------
-    found : Estimate
-        A number with its error.
-
-    Returns
-    -------
-    str
-        ``"2.511 ± 0.007"``.
 
     Examples
     --------
@@ -138,16 +71,6 @@ def measured(found: Estimate) -> str:
 def sigmas(number: float) -> str:
     """A number of standard deviations, as precise as people need it.
 
-    Parameters
-    ----------
-    number : float
-        Zero or more.
-
-    Returns
-    -------
-    str
-        With one decimal below ten, and none above.
-
     Examples
     --------
     >>> sigmas(4.26), sigmas(9.97), sigmas(37.4), sigmas(float("inf"))
@@ -159,18 +82,7 @@ def sigmas(number: float) -> str:
 
 
 def rivalry(claim: Claim) -> str:
-    """What became of the rival.
-
-    Parameters
-    ----------
-    claim : Claim
-        Any claim.
-
-    Returns
-    -------
-    str
-        By how many standard deviations the measurement excludes it, or why there is none.
-    """
+    """What became of the rival."""
     if isinstance(claim.rival, str):
         return f"no rival: {claim.rival}"
     if claim.exclusion >= EXCLUSION:
@@ -179,35 +91,12 @@ def rivalry(claim: Claim) -> str:
 
 
 def rival(claim: Claim) -> str:
-    """The rival and its number; empty if there is none.
-
-    Parameters
-    ----------
-    claim : Claim
-        Any claim.
-
-    Returns
-    -------
-    str
-        ``"Marchenko-Pastur: 0.31"``.
-    """
+    """The rival and its number; empty if there is none."""
     return f"{claim.rival.name}: {claim.rival.value:.5g}" if isinstance(claim.rival, Rival) else ""
 
 
 def values(parameters: Mapping[str, Any], chosen: Mapping[str, str]) -> str:
     """Parameters with who chose them.
-
-    Parameters
-    ----------
-    parameters : mapping of str to object
-        Values by name.
-    chosen : mapping of str to str
-        As :meth:`bulkedge.lab.studies.base.Study.chosen` says.
-
-    Returns
-    -------
-    str
-        A list for people.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """What a study is: frozen parameters, a labelled dataset, claims that it can refute, and a figure.
 
 A study is a frozen dataclass in a file of its own, ``studies/<paper>/<figure>.py``; that path is its name. Its
-parameters are declared with :func:`bulkedge.support.domains.parameter`, whose default is the quick size and whose ``paper``
-or ``ours`` value is that of ``--paper``; the figure is drawn by the function of the same name in
+parameters are declared with :func:`bulkedge.support.domains.parameter`, whose default is the quick size and whose
+``paper`` or ``ours`` value is that of ``--paper``; the figure is drawn by the function of the same name in
 ``studies/<paper>/plot.py``.
 """
 
@@ -203,21 +203,6 @@ def studies() -> dict[str, type[Study]]:
 def find(name: str) -> list[type[Study]]:
     """The study of that name, or all studies of the paper of that name, or all.
 
-    Parameters
-    ----------
-    name : str
-        ``"laws/bulk"``, ``"laws"``, or the empty string for all.
-
-    Returns
-    -------
-    list of type
-        Classes of the studies, at least one.
-
-    Raises
-    ------
-    DomainError
-        If there is none of that name.
-
     Examples
     --------
     >>> [study.name() for study in find("laws")]
@@ -230,18 +215,7 @@ def find(name: str) -> list[type[Study]]:
 
 
 def to_install(missing: tuple[str, ...]) -> str:
-    """What to tell pip for optional packages.
-
-    Parameters
-    ----------
-    missing : tuple of str
-        Names of modules.
-
-    Returns
-    -------
-    str
-        The extras of bulkedge that bring them, and the names of those that none brings.
-    """
+    """What to tell pip for optional packages."""
     try:
         lines = metadata.requires("bulkedge") or []
     except metadata.PackageNotFoundError:  # run from its source
@@ -257,23 +231,6 @@ def ready(name: str) -> tuple[list[type[Study]], list[str]]:
     """The studies of that name that can run here, and sentences about those that cannot.
 
     A study that was asked for by its own name and cannot run, or a paper none of whose studies can, is an error.
-
-    Parameters
-    ----------
-    name : str
-        As for :func:`find`.
-
-    Returns
-    -------
-    chosen : list of type
-        Studies whose optional packages are all installed; at least one.
-    sentences : list of str
-        Which of the others need what, and how to install it.
-
-    Raises
-    ------
-    DomainError
-        If none of them can run.
     """
     chosen, lacking = [], dict[tuple[str, ...], list[str]]()
     for study in find(name):

@@ -181,23 +181,7 @@ class Claim:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
-        """Read what :meth:`record` wrote.
-
-        Parameters
-        ----------
-        record : dict
-            A record, perhaps after a trip through JSON.
-
-        Returns
-        -------
-        Claim
-            The claim.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            If it is not one.
-        """
+        """Read what :meth:`record` wrote."""
         freedom = float("inf") if record["freedom"] is None else float(record["freedom"])
         rival = record["unrivalled"] if record["rival"] is None else Rival(record["rival"], record["rival_value"])
         measured = Estimate(float(record["measured"]), float(record["error"]), freedom)
@@ -233,18 +217,7 @@ def _log_tail(ratio: float, freedom: float) -> float:
 
 
 def average(values: xr.DataArray) -> Estimate:
-    """Mean over everything, and its standard error from the scatter of the draws in each cell.
-
-    Parameters
-    ----------
-    values : xarray.DataArray
-        Has a dimension ``draw`` of two independent draws or more; all others are cells, independent of each other.
-
-    Returns
-    -------
-    Estimate
-        Over cells and draws.
-    """
+    """Mean over everything, and its standard error from the scatter of the draws in each cell."""
     variance = np.ravel(values.var("draw", ddof=1) / values.sizes["draw"])
     freedom = welch(variance, np.full(variance.size, values.sizes["draw"] - 1.0))
     return Estimate(float(values.mean()), float(np.sqrt(variance.sum()) / variance.size), freedom)
@@ -255,18 +228,6 @@ def share(draws: ArrayLike, predicted: ArrayLike, rival: ArrayLike) -> Estimate:
 
     The curves are projected on the difference of the two, a draw at a time, so that points of one draw may depend on
     each other.
-
-    Parameters
-    ----------
-    draws : array of shape (draw, point)
-        Measured curves, two or more, independent of each other.
-    predicted, rival : array of shape (point,)
-        What the two say, at the same points.
-
-    Returns
-    -------
-    Estimate
-        The mean share.
 
     Examples
     --------

@@ -50,39 +50,13 @@ class Item:
 
 @cache
 def items(paper: str) -> tuple[Item, ...]:
-    """All items of a paper, in its order.
-
-    Parameters
-    ----------
-    paper : str
-        One of ``PAPERS``.
-
-    Returns
-    -------
-    tuple of Item
-        From ``items.py`` in the folder of that paper.
-    """
+    """All items of a paper, in its order."""
     found: tuple[Item, ...] = import_module(f"bulkedge.lab.studies.{paper}.items").ITEMS
     return found
 
 
 def places(place: str) -> list[tuple[str, str]]:
     """The papers and items that a claim's ``place`` names.
-
-    Parameters
-    ----------
-    place : str
-        As :class:`~bulkedge.lab.studies.claims.Claim` has it.
-
-    Returns
-    -------
-    list of (str, str)
-        Paper and item; empty for claims that are ours alone.
-
-    Raises
-    ------
-    DomainError
-        If a paper or an item is not known.
 
     Examples
     --------
@@ -104,20 +78,7 @@ def places(place: str) -> list[tuple[str, str]]:
 
 
 def claims_of(paper: str, claims: Iterable[tuple[T, Claim]]) -> dict[str, list[tuple[T, Claim]]]:
-    """The claims of each item of a paper.
-
-    Parameters
-    ----------
-    paper : str
-        One of ``PAPERS``.
-    claims : iterable of (object, Claim)
-        Claims, each with what says where it is from: the name of its study, as a rule.
-
-    Returns
-    -------
-    dict
-        From the name of each item to its claims, in the paper's order; empty lists for those that have none.
-    """
+    """The claims of each item of a paper."""
     found: dict[str, list[tuple[T, Claim]]] = {item.name: [] for item in items(paper)}
     for study, claim in claims:
         for where, name in dict.fromkeys(places(claim.place)):

@@ -54,18 +54,7 @@ class Audit:
 
 @contextmanager
 def unreadable(folder: Path) -> Iterator[None]:
-    """Files that cannot be understood are a StoreError; errors of the system stay what they are.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the sweep, for the message.
-
-    Yields
-    ------
-    None
-        Inside the ``with``, errors of reading are translated.
-    """
+    """Files that cannot be understood are a StoreError; errors of the system stay what they are."""
     try:
         yield
     except StoreError:
@@ -79,25 +68,7 @@ def unreadable(folder: Path) -> Iterator[None]:
 
 
 def read_group(folder: Path, mode: Any) -> zarr.Group:
-    """Open the Zarr group that holds the results of a sweep.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the sweep.
-    mode : {"r", "r+"}
-        For reading, or for writing too.
-
-    Returns
-    -------
-    zarr.Group
-        The group of its arrays.
-
-    Raises
-    ------
-    StoreError
-        If there is none, or it cannot be read.
-    """
+    """Open the Zarr group that holds the results of a sweep."""
     if not (folder / RESULTS / MANIFEST).exists():
         raise StoreError(f"{folder} holds no sweep")
     with unreadable(folder):
@@ -105,20 +76,7 @@ def read_group(folder: Path, mode: Any) -> zarr.Group:
 
 
 def arrays_of(folder: Path, group: zarr.Group) -> dict[str, Any]:
-    """All arrays, by name; a folder without description is none, or none yet.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the sweep.
-    group : zarr.Group
-        The store in it.
-
-    Returns
-    -------
-    dict of str to zarr.Array
-        Axes, labels, variables and records.
-    """
+    """All arrays, by name; a folder without description is none, or none yet."""
     names = sorted(path.parent.name for path in (folder / RESULTS).glob(f"*/{MANIFEST}"))
     return {name: _array(group[name]) for name in names}
 
@@ -130,46 +88,12 @@ def _array(node: Any) -> Any:
 
 
 def axes_of(manifest: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The labels of the grid that a manifest describes.
-
-    Parameters
-    ----------
-    manifest : mapping
-        What the store says of its sweep.
-
-    Returns
-    -------
-    dict of str to list
-        Values of each axis, and numbers of the repetitions last.
-    """
+    """The labels of the grid that a manifest describes."""
     return dict(manifest["axes"]) | {REPETITION: list(range(manifest["repetitions"]))}
 
 
 def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any], *, complete: bool = True) -> Audit:
-    """Compare a store with its manifest and its checksums; nothing is written.
-
-    Parameters
-    ----------
-    folder : path
-        Where it is, for messages.
-    group : zarr.Group
-        The store.
-    failures : mapping
-        The failures on record; a cell that has failed and is not there is damaged.
-    complete : bool
-        Whether status, checksums and the labels of the axes have to be there. A sweep that goes on can make them anew:
-        records that are gone are then as if no cell had been written, and labels of the axes are not looked at.
-
-    Returns
-    -------
-    Audit
-        Places of cells that are damaged and of those that were left unfinished, and the labels of further dimensions.
-
-    Raises
-    ------
-    StoreError
-        If an array is not described as it was when it was written, so that none of its numbers can be trusted.
-    """
+    """Compare a store with its manifest and its checksums; nothing is written."""
     manifest: Any = group.attrs["sweep"]
     axes = axes_of(manifest)
     shape = tuple(len(values) for values in axes.values())
@@ -231,41 +155,12 @@ def _on_record(failures: Mapping[str, Any], shape: Index) -> NDArray[np.bool_]:
 
 
 def is_labels(name: str, array: Any) -> bool:
-    """Whether an array has the coordinates of a dimension.
-
-    Parameters
-    ----------
-    name : str
-        Name of the array.
-    array : zarr.Array
-        The array.
-
-    Returns
-    -------
-    bool
-        True if its only dimension has its own name.
-    """
+    """Whether an array has the coordinates of a dimension."""
     return tuple(array.metadata.dimension_names or ()) == (name,)
 
 
 def labels_in(array: Any) -> list[Any]:
-    """The labels that an array holds.
-
-    Parameters
-    ----------
-    array : zarr.Array
-        Coordinates of a dimension.
-
-    Returns
-    -------
-    list
-        The labels, numbers or text.
-
-    Raises
-    ------
-    ValueError
-        If they cannot be decoded: a damaged length of text asks for more memory than there is.
-    """
+    """The labels that an array holds."""
     try:
         found: list[Any] = array[...].tolist()
     except MemoryError as error:

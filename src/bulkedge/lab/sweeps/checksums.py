@@ -24,58 +24,19 @@ NO_CHECKSUM = 0
 
 
 def identity(manifest: Mapping[str, Any]) -> bytes:
-    """What tells a sweep from all others, as bytes.
-
-    Parameters
-    ----------
-    manifest : mapping
-        What the store says of its sweep, of JSON types.
-
-    Returns
-    -------
-    bytes
-        A SHA-256 digest.
-    """
+    """What tells a sweep from all others, as bytes."""
     return hashlib.sha256(_text(manifest)).digest()
 
 
 def cell_identity(sweep: bytes, index: Iterable[int]) -> bytes:
-    """What tells a cell of that sweep from all others.
-
-    Parameters
-    ----------
-    sweep : bytes
-        The :func:`identity` of the sweep.
-    index : iterable of int
-        Place of the cell.
-
-    Returns
-    -------
-    bytes
-        To be given to :func:`cell_checksum`.
-    """
+    """What tells a cell of that sweep from all others."""
     return sweep + repr(tuple(int(k) for k in index)).encode()
 
 
 def cell_checksum(
     who: bytes, variables: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]], labelled: Collection[str] = ()
 ) -> int:
-    """The checksum of a cell, between 1 and 2**64 - 1.
-
-    Parameters
-    ----------
-    who : bytes
-        The identity of the cell.
-    variables : mapping of str to (dimensions, array)
-        Its numbers, without coordinates. Variables that are nan throughout do not count.
-    labelled : collection of str
-        The dimensions that have labels, which are not to get lost either.
-
-    Returns
-    -------
-    int
-        Never zero, which stands for a cell without a checksum.
-    """
+    """The checksum of a cell, between 1 and 2**64 - 1."""
     digest = hashlib.blake2b(who, digest_size=8)
     for name in sorted(variables):
         dims, array = variables[name]
@@ -90,22 +51,6 @@ def description_checksum(name: str, kind: str, dims: Iterable[str], attributes: 
     """The checksum of what stands beside the numbers of an array: its name, their kind, dimensions and attributes.
 
     For labels, which are a description themselves, the kind is the labels.
-
-    Parameters
-    ----------
-    name : str
-        Name of the array.
-    kind : str
-        Kind of its numbers, or its labels.
-    dims : iterable of str
-        Names of its dimensions.
-    attributes : mapping
-        Its attributes, of JSON types.
-
-    Returns
-    -------
-    str
-        Sixteen hexadecimal digits.
     """
     return hashlib.blake2b(_text([name, kind, list(dims), dict(attributes)]), digest_size=8).hexdigest()
 

@@ -87,25 +87,6 @@ def within(seconds: float, work: Callable[..., T], *arguments: Any) -> T:
 
     What takes longer is told to stop. It does at its next step in Python; a call into compiled code that never
     returns stays behind until its process ends, and keeps nobody waiting.
-
-    Parameters
-    ----------
-    seconds : float
-        How long to wait.
-    work : callable
-        What to do.
-    *arguments : object
-        Its arguments.
-
-    Returns
-    -------
-    object
-        What the work returned; what it raised is raised here.
-
-    Raises
-    ------
-    TimeoutError
-        If it is not done by then.
     """
     future: Future[T] = Future()
 

@@ -15,13 +15,7 @@ NEW, OLD = ".new", ".old"
 
 
 def clear_drafts(folder: Path) -> None:
-    """Finish or undo what a killed process was about to rename.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the sweep, locked by the caller.
-    """
+    """Finish or undo what a killed process was about to rename."""
     for partial in (folder / RESULTS).rglob("*.partial"):
         partial.unlink()
     _finish_replacements(folder)
@@ -42,20 +36,7 @@ def _finish_replacements(folder: Path) -> None:
 
 @contextmanager
 def replacement(folder: Path, name: str) -> Iterator[Path]:
-    """A path at which to build the successor of an array; it takes the array's place when all is well.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the sweep, locked by the caller.
-    name : str
-        Name of the array.
-
-    Yields
-    ------
-    Path
-        Where to write the new array.
-    """
+    """A path at which to build the successor of an array; it takes the array's place when all is well."""
     _finish_replacements(folder)
     drafts = folder / DRAFTS
     drafts.mkdir()
@@ -67,23 +48,7 @@ def replacement(folder: Path, name: str) -> Iterator[Path]:
 
 
 def require_manifest(folder: Path) -> bool:
-    """Whether the folder has a store; one that lost its manifest is refused: nobody knows whose numbers it holds.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the sweep.
-
-    Returns
-    -------
-    bool
-        False for a folder without results.
-
-    Raises
-    ------
-    StoreError
-        If there are results, and not the file that says what they are.
-    """
+    """Whether the folder has a store; one that lost its manifest is refused: nobody knows whose numbers it holds."""
     results = folder / RESULTS
     if (results / MANIFEST).exists():
         return True

@@ -232,18 +232,6 @@ def run_cells(cells: Sequence[Cell], timeout: float | None = None) -> list[Resul
     """Run cells one after another, with one thread for BLAS.
 
     So workers do not compete for cores, and the rounding of a cell does not depend on the number of threads.
-
-    Parameters
-    ----------
-    cells : sequence of Cell
-        A batch, for one worker.
-    timeout : float, optional
-        Seconds after which a cell has failed; there is no limit by default.
-
-    Returns
-    -------
-    list of Result
-        In the same order; what a cell raised is in its result.
     """
     with listening(lambda _: None):  # a study's own count of its steps is not that of the cells
         return [_run_cell(cell, timeout) for cell in cells]

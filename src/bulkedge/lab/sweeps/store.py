@@ -84,18 +84,7 @@ class Store:
         return identity(self.sweep.manifest())
 
     def admit(self, values: Values) -> None:
-        """Make room in the store for the variables of a cell.
-
-        Parameters
-        ----------
-        values : dict of str to (dimensions, array, attributes)
-            Variables and coordinates of a cell.
-
-        Raises
-        ------
-        StoreError
-            If it does not fit beside the other cells; the store is as it was.
-        """
+        """Make room in the store for the variables of a cell."""
         for name, (dims, array, _) in values.items():
             self._require_name(name, dims)
             if name in dims:
@@ -109,15 +98,7 @@ class Store:
                 self._prepare(name, dims, array, attributes)
 
     def write(self, finished: Sequence[tuple[Index, Values]], failed: Sequence[tuple[Index, dict[str, Any]]]) -> None:
-        """Add finished cells, which were admitted, and failed ones.
-
-        Parameters
-        ----------
-        finished : sequence of (index, values)
-            Places of cells, with their variables as (dimensions, array, attributes).
-        failed : sequence of (index, record)
-            Places of cells, with parameters, error and traceback.
-        """
+        """Add finished cells, which were admitted, and failed ones."""
         by_name: dict[str, list[tuple[Index, NDArray[Any]]]] = {}
         for index, values in finished:
             for name, (dims, array, _) in values.items():
@@ -231,13 +212,7 @@ class Store:
             array[(*index, *(slice(0, length) for length in value.shape))] = value
 
     def forget(self, cells: Sequence[Index]) -> None:
-        """Take back what is known of cells, and remove what is left of them: nothing is written into damaged files.
-
-        Parameters
-        ----------
-        cells : sequence of tuple of int
-            Their places.
-        """
+        """Take back what is known of cells, and remove what is left of them: nothing is written into damaged files."""
         arrays = [each for name, each in self._arrays.items() if not is_labels(name, each)]
         for array in arrays if cells else ():
             for index in cells:
@@ -274,23 +249,6 @@ def opened(folder: Path, sweep: Sweep) -> Iterator[Store]:
     """Open the store of a sweep for writing, or make it; only one process at a time may.
 
     Cells whose numbers do not match their checksums are not done any more.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the store is, or will be.
-    sweep : Sweep
-        Whose results it has to hold.
-
-    Yields
-    ------
-    Store
-        Open for writing while the ``with`` lasts.
-
-    Raises
-    ------
-    StoreError
-        If the folder holds another sweep, is in use, has lost its manifest, or cannot be read.
     """
     with locked(folder):
         clear_drafts(folder)

@@ -99,16 +99,6 @@ def excess(log_x: Real) -> Complex:
     """``w = X (X G(X) - 1)`` at points ``log X`` of the positive axis, for unit variance.
 
     Below FIRST in closed form, elsewhere from the Taylor series of the nearest centre on the positive axis.
-
-    Parameters
-    ----------
-    log_x : array
-        Logarithms of points X, of any shape.
-
-    Returns
-    -------
-    complex array
-        w there, of the same shape; its imaginary part is that of the limit from the upper half-plane.
     """
     result = np.empty(log_x.shape, dtype=complex)
     small = log_x < FIRST

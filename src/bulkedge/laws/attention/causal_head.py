@@ -1,11 +1,11 @@
 """Causal attention at the size of real heads: scores of low rank, behind a mask (ours).
 
-A degree of the exponential of the scores is a matrix of rank N (:mod:`bulkedge.laws.attention.finite_head`), which the mask does
-not keep: row x and column y < x of ``sqrt(T) (A - C)``, x and y in (0, 1), are joined as ``sqrt(w(x)) sum_c P_xc Q_yc``
-over N channels c, with ``w = B/x**2``. Let g and h be the diagonals of the resolvent at ``z**2`` over rows and columns,
-``phi = N/T``, and J the integral ``(J e)(x) = int_0^x e``, which stands for the mask. What a channel carries from
-columns to rows is ``J (1/h - J' w g J/phi)**-1 J'``, the inverse of a Sturm-Liouville operator. So its diagonal comes
-from two Riccati equations, one from each end,
+A degree of the exponential of the scores is a matrix of rank N (:mod:`bulkedge.laws.attention.finite_head`), which the
+mask does not keep: row x and column y < x of ``sqrt(T) (A - C)``, x and y in (0, 1), are joined as ``sqrt(w(x)) sum_c
+P_xc Q_yc`` over N channels c, with ``w = B/x**2``. Let g and h be the diagonals of the resolvent at ``z**2`` over rows
+and columns, ``phi = N/T``, and J the integral ``(J e)(x) = int_0^x e``, which stands for the mask. What a channel
+carries from columns to rows is ``J (1/h - J' w g J/phi)**-1 J'``, the inverse of a Sturm-Liouville operator. So its
+diagonal comes from two Riccati equations, one from each end,
 
     p' = h + (w g/phi) p**2,  p(0) = 0,        r' = -w g - (h/phi) r**2,  r(1) = 0,
 

@@ -1,9 +1,9 @@
 """What causal attention is made of, row by row: degrees of the exponential, and noise.
 
 Row i of causal attention is a row of attention over i tokens. So the terms of the finite-head law
-(:mod:`bulkedge.laws.attention.finite_head`) enter with i for the number of tokens: an entry is part of its own row's sum, which
-shrinks it, ``w -> w/(1 + (w - 1)/i)``, and how much an entry stands out depends on i. Row one has one weight, which is
-one.
+(:mod:`bulkedge.laws.attention.finite_head`) enter with i for the number of tokens: an entry is part of its own row's
+sum, which shrinks it, ``w -> w/(1 + (w - 1)/i)``, and how much an entry stands out depends on i. Row one has one
+weight, which is one.
 
 >>> terms = row_terms(beta=1.0, head_dim=64, tokens=1000, qk_norm=True)
 >>> terms.harmonics.round().tolist(), terms.variances[-1].round(2).tolist()
@@ -77,24 +77,7 @@ class RowTerms(NamedTuple):
 
 
 def row_terms(beta: float, head_dim: int, tokens: int, *, qk_norm: bool) -> RowTerms:
-    """Terms of rows with one to ``tokens`` tokens.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    head_dim : int
-        Dimension of queries and keys.
-    tokens : int
-        Tokens of the last row.
-    qk_norm : bool
-        Whether queries and keys are normalised.
-
-    Returns
-    -------
-    RowTerms
-        At :data:`COUNTS` numbers of tokens.
-    """
+    """Terms of rows with one to ``tokens`` tokens."""
     norms, shares = (np.ones(1), np.ones(1)) if qk_norm else norm_quadrature(head_dim, tokens, SIZES)
     kappa = beta * np.sqrt(head_dim) * np.outer(norms, norms).ravel()
     normaliser = log_coefficients(head_dim, kappa, 0)[0] if qk_norm else np.repeat((beta * norms) ** 2 / 2, SIZES)
@@ -166,20 +149,7 @@ class Columns(NamedTuple):
     shares: tuple[float, ...]
 
     def along(self, places: Real, of: str = "means") -> Real:
-        """Mean popularity of the tokens about each place, or of all before it.
-
-        Parameters
-        ----------
-        places : array
-            Between one and the number of tokens.
-        of : {"means", "prefixes"}
-            Which of the two.
-
-        Returns
-        -------
-        array
-            Of the same shape; interpolated in the logarithm of the place.
-        """
+        """Mean popularity of the tokens about each place, or of all before it."""
         known = np.asarray(getattr(self, of))
         if len(known) == 1:
             return np.full(np.shape(places), known[0])
@@ -188,20 +158,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(popularity: Real, tokens: int) -> Columns:
-    """Popularities as a mean that goes with the place, and a few sizes about it.
-
-    Parameters
-    ----------
-    popularity : array of positive numbers
-        One for each token, in order; if there are not as many, a sample that holds for all places.
-    tokens : int
-        Number of tokens.
-
-    Returns
-    -------
-    Columns
-        With the mean popularity as unit.
-    """
+    """Popularities as a mean that goes with the place, and a few sizes about it."""
     values = popularity / popularity.mean()
     stops = np.array([len(values)])
     if len(values) == tokens:
@@ -226,20 +183,7 @@ def columns_of(popularity: Real, tokens: int) -> Columns:
 
 
 def intervals_for(head_dim: int, tokens: int) -> int:
-    """Intervals of the discretisation: more if many tokens share few dimensions, where rows change sharply.
-
-    Parameters
-    ----------
-    head_dim : int
-        Dimension of queries and keys.
-    tokens : int
-        Number of tokens.
-
-    Returns
-    -------
-    int
-        Between 40 and 80.
-    """
+    """Intervals of the discretisation: more if many tokens share few dimensions, where rows change sharply."""
     return int(np.clip(40 + 15 * np.log(tokens / (16 * head_dim)), 40, 80))
 
 
@@ -248,16 +192,6 @@ def first_rows(beta: float) -> Real:
     """Squared norms of causal attention less its mean over the first rows, sampled with a fixed seed.
 
     Scores of so few tokens are as good as independent.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-
-    Returns
-    -------
-    array of shape (SAMPLES,)
-        Squared norms of ``A - C``.
     """
     scores = beta * np.random.default_rng(2025).standard_normal((SAMPLES, FIRST_ROWS, FIRST_ROWS))
     weights = np.tril(np.exp(scores))
@@ -267,24 +201,7 @@ def first_rows(beta: float) -> Real:
 
 
 def masked(terms: RowTerms, tokens: int, intervals: int, columns: Columns | None = None) -> Masked:
-    """The equations of causal attention with these terms.
-
-    Parameters
-    ----------
-    terms : RowTerms
-        From :func:`row_terms`.
-    tokens : int
-        Number of tokens T.
-    intervals : int
-        Of the discretisation.
-    columns : Columns, optional
-        Popularity of columns; all alike by default.
-
-    Returns
-    -------
-    Masked
-        For the matrix ``sqrt(T) (A - C)``: its entries in row i have variance ``T/i**2`` times that of the terms.
-    """
+    """The equations of causal attention with these terms."""
     grid = mesh(tokens, intervals)
     along = PchipInterpolator(np.log(terms.counts), terms.variances)
     pulls = np.maximum(along(np.log(grid.places)), 0.0) * (tokens / grid.places**2)[:, None]

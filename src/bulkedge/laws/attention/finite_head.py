@@ -150,18 +150,7 @@ class FiniteHeadLaw(Parametric, Popular):
     def _entries(
         self, kappa: Real, log_normaliser: Real, degrees: NDArray[np.intp], weights: Real
     ) -> tuple[Real, Real, Real]:
-        """The effect of ``w -> w/(1 + (w - 1)/T)`` on the degrees, and the rest, split by the size of its entries.
-
-        Returns
-        -------
-        shrink : array of shape (1 + low degrees, pairs)
-            Factor by which each coefficient changes, that of degree zero first.
-        parts : array of shape (len(HEAVY), pairs)
-            Variance of each part of the rest, over that of the whole rest before the change. The rest is what the low
-            degrees leave; its parts are Gaussian noise, and entries of about the second and the third size of HEAVY.
-        jumps : array of shape (len(HEAVY),)
-            Mean squared size of an entry of each part, in ``sqrt(T) (A - uu')``; zero for Gaussian noise.
-        """
+        """The effect of ``w -> w/(1 + (w - 1)/T)`` on the degrees, and the rest, split by the size of its entries."""
         cosine, mass = cosine_quadrature(self.head_dim, NODES)
         basis = harmonics(self.head_dim, int(degrees.max()), cosine)[degrees]
         number = np.exp(log_harmonics(self.head_dim, int(degrees.max())))[degrees]
@@ -207,40 +196,12 @@ class Terms(NamedTuple):
     jumps: Real
 
     def all_ratios(self, noise: Real) -> Real:
-        """Rank ratios of the degrees and of the parts of the rest: how many entries of that size there are in a row.
-
-        Parameters
-        ----------
-        noise : array of shape (parts,)
-            Variance of each part of the rest, for one pair of lengths.
-
-        Returns
-        -------
-        array of shape (degrees + parts,)
-            The ratios; infinite for Gaussian noise.
-        """
+        """Rank ratios of the degrees and of the parts of the rest: how many entries of that size there are in a row."""
         return np.append(self.ratios, [v / jump if jump else np.inf for v, jump in zip(noise, self.jumps, strict=True)])
 
 
 def separated(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
-    """The best separable form ``sqrt(variance) u(r) v(rho)`` of a positive function of two lengths, in mean square.
-
-    Parameters
-    ----------
-    kernel : array of shape (n, n)
-        The function, lengths of queries as rows and those of keys as columns.
-    weights : array of shape (n,)
-        Probabilities of the lengths, the same for both.
-
-    Returns
-    -------
-    variance : float
-        Mean square of the separable form.
-    u_squared : array of shape (n,)
-        ``u**2`` of each length of a query, of mean one.
-    v_squared : array of shape (n,)
-        ``v**2`` of each length of a key, of mean one.
-    """
+    """The best separable form ``sqrt(variance) u(r) v(rho)`` of a positive function of two lengths, in mean square."""
     root = np.sqrt(weights)
     left, values, right = np.linalg.svd(root[:, None] * kernel * root)
     return float(values[0] ** 2), (left[:, 0] / root) ** 2, (right[0] / root) ** 2
@@ -255,20 +216,7 @@ def _separated_variance(kernel: Real, weights: Real) -> tuple[float, Real, Real]
 
 
 def log_harmonics(dim: int, most: int) -> Real:
-    """Logarithm of the number of spherical harmonics of degrees 0 to ``most``: ``C(d+k-1, k) - C(d+k-3, k-2)``.
-
-    Parameters
-    ----------
-    dim : int
-        Dimension d of the space, two or more.
-    most : int
-        Highest degree.
-
-    Returns
-    -------
-    array of shape (most + 1,)
-        ``log N_k``.
-    """
+    """Logarithm of the number of spherical harmonics of degrees 0 to ``most``: ``C(d+k-1, k) - C(d+k-3, k-2)``."""
     k = np.arange(1, most + 1)
     if dim == 2:
         return np.append(0.0, np.full(most, np.log(2.0)))
@@ -276,22 +224,7 @@ def log_harmonics(dim: int, most: int) -> Real:
 
 
 def harmonics(dim: int, most: int, cosine: Real) -> Real:
-    """Zonal harmonics ``P_k`` with ``P_k(1) = 1``, degrees 0 to ``most`` (rows): Gegenbauer polynomials.
-
-    Parameters
-    ----------
-    dim : int
-        Dimension d of the space, two or more.
-    most : int
-        Highest degree, one or more.
-    cosine : array of shape (n,)
-        Cosines of the angle between two directions.
-
-    Returns
-    -------
-    array of shape (most + 1, n)
-        ``P_k(cosine)``, a row for each degree.
-    """
+    """Zonal harmonics ``P_k`` with ``P_k(1) = 1``, degrees 0 to ``most`` (rows): Gegenbauer polynomials."""
     rows = [np.ones_like(cosine), cosine]
     for k in range(1, most):
         rows.append(((2 * k + dim - 2) * cosine * rows[k] - k * rows[k - 1]) / (k + dim - 2))
@@ -305,20 +238,7 @@ def _legendre(count: int) -> tuple[Real, Real]:
 
 
 def cosine_quadrature(dim: int, count: int) -> tuple[Real, Real]:
-    """Nodes and weights for the cosine of two independent directions, accurate in the tails: even in the angle.
-
-    Parameters
-    ----------
-    dim : int
-        Dimension d of the space, two or more.
-    count : int
-        Number of nodes.
-
-    Returns
-    -------
-    nodes, weights : arrays of shape (count,)
-        Cosines, and their weights, which sum to one.
-    """
+    """Nodes and weights for the cosine of two independent directions, accurate in the tails: even in the angle."""
     nodes, weights = _legendre(count)
     # up to 18 standard deviations: the square of a weight at beta = 4 peaks at 8
     angle = np.pi / 2 + nodes * min(np.pi / 2, 18 / np.sqrt(dim))
@@ -327,22 +247,7 @@ def cosine_quadrature(dim: int, count: int) -> tuple[Real, Real]:
 
 
 def norm_quadrature(dim: int, tokens: int, count: int) -> tuple[Real, Real]:
-    """Nodes and weights for ``|q|/sqrt(d)``, q Gaussian in d dimensions, between the extremes of so many tokens.
-
-    Parameters
-    ----------
-    dim : int
-        Dimension d.
-    tokens : int
-        Norms rarer than one in twice as many are left out.
-    count : int
-        Number of nodes.
-
-    Returns
-    -------
-    nodes, weights : arrays of shape (count,)
-        Norms over ``sqrt(d)``, about one, and their weights, which sum to one.
-    """
+    """Nodes and weights for ``|q|/sqrt(d)``, q Gaussian in d dimensions, between the extremes of so many tokens."""
     low, high = np.sqrt(2 * gammaincinv(dim / 2, [1 / (2 * tokens), 1 - 1 / (2 * tokens)]) / dim)
     nodes, weights = _legendre(count)
     norms = (low + high) / 2 + (high - low) / 2 * nodes
@@ -357,20 +262,6 @@ def log_coefficients(dim: int, kappa: Real, most: int) -> Real:
 
     ``lambda_k/lambda_{k-1} = I_{k+v}/I_{k+v-1}`` with ``v = d/2 - 1``, by backward recurrence, which is stable where
     the Bessel functions themselves under- and overflow; ``log lambda_0`` is the integral of ``I_{v+1}/I_v``.
-
-    Parameters
-    ----------
-    dim : int
-        Dimension d.
-    kappa : array of shape (n,)
-        Positive factors of the cosine t in the exponent: inverse temperature times both lengths.
-    most : int
-        Highest degree.
-
-    Returns
-    -------
-    array of shape (most + 1, n)
-        The logarithms, a row for each degree.
     """
     nodes, weights = _legendre(64)
     start = bessel_ratios(dim / 2 - 1, np.outer((nodes + 1) / 2, kappa).ravel(), 1)[0].reshape(64, -1)
@@ -379,22 +270,7 @@ def log_coefficients(dim: int, kappa: Real, most: int) -> Real:
 
 
 def bessel_ratios(order: float, x: Real, most: int) -> Real:
-    """``I_{order+k}(x)/I_{order+k-1}(x)`` for k = 1 to ``most``, rows.
-
-    Parameters
-    ----------
-    order : float
-        Order of the modified Bessel function I.
-    x : array of shape (n,)
-        Positive arguments.
-    most : int
-        How many ratios.
-
-    Returns
-    -------
-    array of shape (most, n)
-        Ratios below one, a row for each k.
-    """
+    """``I_{order+k}(x)/I_{order+k-1}(x)`` for k = 1 to ``most``, rows."""
     extra = 20 + int(2 * np.sqrt(x.max()))
     k = order + most + extra
     ratio = x / (k + np.sqrt(k**2 + x**2))

@@ -14,15 +14,7 @@ from bulkedge.support.arrays import Real
 
 
 class LogTable:
-    """A distribution function between tabulated points: monotone cubics in ``log x``, and a power of x below.
-
-    Parameters
-    ----------
-    logs : array of shape (n,)
-        Increasing logarithms of the points.
-    masses : array of shape (n,)
-        The distribution function there: positive, not decreasing, and one at the last.
-    """
+    """A distribution function between tabulated points: monotone cubics in ``log x``, and a power of x below."""
 
     def __init__(self, logs: Real, masses: Real) -> None:
         self._logs, self.masses = logs, masses
@@ -31,36 +23,14 @@ class LogTable:
         self._power = max(float(np.log(masses[1] / masses[0]) / (logs[1] - logs[0])), 1e-3)
 
     def cdf(self, log: Real) -> Real:
-        """The mass up to the exponential of each argument.
-
-        Parameters
-        ----------
-        log : array
-            Logarithms of points, of any shape.
-
-        Returns
-        -------
-        array
-            The mass, of the same shape: one right of the table, a power of x left of it.
-        """
+        """The mass up to the exponential of each argument."""
         first, last = self._logs[[0, -1]]
         tail = self.masses[0] * np.exp(self._power * np.minimum(log - first, 0.0))
         inside = self._between(np.clip(log, first, last))
         return np.where(log < first, tail, np.where(log > last, 1.0, inside))
 
     def log_quantile(self, level: Real) -> Real:
-        """Logarithm of the point at which the mass reaches each level, by bisection; minus infinity at zero.
-
-        Parameters
-        ----------
-        level : array
-            Levels between 0 and 1, of any shape.
-
-        Returns
-        -------
-        array
-            The logarithms, of the same shape.
-        """
+        """Logarithm of the point at which the mass reaches each level, by bisection; minus infinity at zero."""
         low, high = np.full(level.shape, self._logs[0]), np.full(level.shape, self._logs[-1])
         for _ in range(60):
             middle = (low + high) / 2

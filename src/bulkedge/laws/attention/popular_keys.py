@@ -43,36 +43,13 @@ class Popular(Law):
 
     @abstractmethod
     def profiled(self) -> ProfiledSum:
-        """The law as a sum of terms with sizes of rows and columns.
-
-        Returns
-        -------
-        ProfiledSum
-            Terms of low rank come first, then noise of infinite ratio, then terms of large entries.
-        """
+        """The law as a sum of terms with sizes of rows and columns."""
 
     def with_columns(self, popularity: Any) -> Law:
         """The law of the squared singular values of ``sqrt(T) (A - 1 pi')`` when columns have popularity pi.
 
         Scores have a column effect where queries have a mean, or where some keys are sinks. This law is then taken at
         the inverse temperature of the scores less the means of their rows and of their columns.
-
-        Parameters
-        ----------
-        popularity : array_like of shape (n,)
-            Positive numbers, one for each column or for a sample of columns, of any normalisation: the column means of
-            A, or :meth:`bulkedge.heads.Channel.popularity`. It is scaled to mean one; numbers below 1e-4 of the mean
-            count as 1e-4: that moves only values below 1e-8 of the mean.
-
-        Returns
-        -------
-        Law
-            This law itself if all columns are alike.
-
-        Raises
-        ------
-        DomainError
-            If a number is not positive and finite, or there is none.
 
         Examples
         --------
@@ -94,18 +71,6 @@ def column_atoms(popularity: Real) -> tuple[Real, Real]:
 
     The two atoms have mean, variance and third moment of the squares in their bin: with the skewness s they lie at
     ``s/2 -+ sqrt(1 + s**2/4)`` standard deviations about the mean.
-
-    Parameters
-    ----------
-    popularity : array of shape (n,)
-        Positive numbers of mean one.
-
-    Returns
-    -------
-    squares : array of shape (f,)
-        Increasing atoms.
-    shares : array of shape (f,)
-        Their masses, which sum to one.
     """
     squares = np.maximum(popularity, SMALLEST) ** 2
     logs = np.log(squares)
@@ -152,13 +117,7 @@ class ColumnLaw(Law):
         return ()
 
     def profiled(self) -> ProfiledSum:
-        """The law as a sum of terms with sizes of rows and columns.
-
-        Returns
-        -------
-        ProfiledSum
-            That of the head, its columns with one more factor.
-        """
+        """The law as a sum of terms with sizes of rows and columns."""
         head, shares, squares = self.law.profiled(), np.array(self.shares), np.array(self.squares)
         mean = float(shares @ squares)
         columns = head.columns._replace(shared=Sizes(shares, squares / mean))

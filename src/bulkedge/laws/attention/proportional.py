@@ -21,19 +21,7 @@ from bulkedge.support.domains import Interval, Parametric, parameter
 
 
 def noise_variance(beta: float) -> float:
-    """Variance of f beyond its linear part, ``exp(beta**2) - 1 - beta**2``, without cancellation.
-
-    Parameters
-    ----------
-    beta : float
-        Inverse temperature: standard deviation of the scaled scores.
-
-    Returns
-    -------
-    float
-        The variance of the noise of the linear model, to full relative accuracy also for small beta, where it is
-        ``beta**4/2``.
-    """
+    """Variance of f beyond its linear part, ``exp(beta**2) - 1 - beta**2``, without cancellation."""
     x = beta**2
     if x > 0.5:
         return float(np.expm1(x) - x)

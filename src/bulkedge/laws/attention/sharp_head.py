@@ -190,24 +190,7 @@ def _step(log: float, below: float, above: float, law: SharpHeadLaw) -> dict[flo
 
 
 def hot_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] = (FEW, MANY)) -> Graph:
-    """Rows of attention with independent scores, as a graph of strong entries and noise.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number T of tokens.
-    stream : int
-        Which shift of the sequence to take: others tell how much depends on it.
-    sizes : tuple of two int
-        Number N of rows where they are dense, and where they are not; powers of two.
-
-    Returns
-    -------
-    Graph
-        N rows and N columns with the squares of ``sqrt(T) (A - b 1')``, b the mean of a row's small entries.
-    """
+    """Rows of attention with independent scores, as a graph of strong entries and noise."""
     rows = _rows(beta, tokens, sizes[0], stream)
     if np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > DENSE:
         rows = _rows(beta, tokens, sizes[1], stream)

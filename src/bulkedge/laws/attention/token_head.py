@@ -83,20 +83,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, tokens: Real, head_dim: int) -> Sizes:
-        """What these tokens (a row each) do to a head of this dimension.
-
-        Parameters
-        ----------
-        tokens : array of shape (tokens, width)
-            Rows that are equal are one token that occurs several times.
-        head_dim : int
-            Dimension of queries and keys.
-
-        Returns
-        -------
-        Sizes
-            Couplings are means over weights drawn from a fixed seed, so that equal tokens have equal laws.
-        """
+        """What these tokens (a row each) do to a head of this dimension."""
         distinct, counts = np.unique(tokens, axis=0, return_counts=True)
         shares = counts / counts.sum()
         mean = shares @ distinct
@@ -118,20 +105,7 @@ class Sizes(NamedTuple):
         )
 
     def law(self, beta: float, head_dim: int) -> TokenHeadLaw:
-        """The law of a head on tokens of these sizes.
-
-        Parameters
-        ----------
-        beta : float
-            Inverse temperature.
-        head_dim : int
-            Dimension of queries and keys, the one that the couplings are of.
-
-        Returns
-        -------
-        TokenHeadLaw
-            Of the squared singular values of ``sqrt(T) (A - uu')``.
-        """
+        """The law of a head on tokens of these sizes."""
         head = FiniteHeadLaw(beta * self.scale, head_dim, sum(self.multiplicities))
         return TokenHeadLaw(head, beta**2 * self.popularity, self.couplings, self.multiplicities)
 
@@ -143,18 +117,6 @@ def population(gram: Real, shares: Real) -> Real:
     beyond the noise is taken as it is; what is left of the power is spread over as many directions as the mean square
     of the entries asks for. (The eigenvalues of the tokens' own covariance would not do: of orthonormal tokens, as of
     any that are fewer than their dimensions, they hold the noise a second time.)
-
-    Parameters
-    ----------
-    gram : array of shape (tokens, tokens)
-        ``x_i . x_j`` of distinct tokens, of mean square length one.
-    shares : array of shape (tokens,)
-        How often each occurs, of sum one.
-
-    Returns
-    -------
-    array of shape (directions,)
-        At least one, largest first; many and small for orthonormal tokens.
     """
     apart = gram - np.diag(np.diag(gram))
     root = np.sqrt(shares)
@@ -305,18 +267,7 @@ def _times(profile: Profile, weights: Real, squares: Real) -> Profile:
 
 
 def liked(variance: float) -> tuple[Real, Real]:
-    """Groups of a log-normal popularity of mean one.
-
-    Parameters
-    ----------
-    variance : float
-        Of the logarithm.
-
-    Returns
-    -------
-    shares, squares : array of shape (groups,)
-        Shares of the groups, all the same, and the mean squared popularity of each.
-    """
+    """Groups of a log-normal popularity of mean one."""
     if variance < EVEN:
         return np.ones(1), np.ones(1)
     count = next(number for bound, number in LIKED if variance <= bound)
@@ -325,21 +276,6 @@ def liked(variance: float) -> tuple[Real, Real]:
 
 
 def law_of_tokens(inputs: ArrayLike, beta: float, head_dim: int) -> TokenHeadLaw:
-    """The law of a head with fresh Gaussian weights on these tokens.
-
-    Parameters
-    ----------
-    inputs : array_like of shape (tokens, width)
-        A row for each token.
-    beta : float
-        Inverse temperature; scores of tokens of unit length have this standard deviation.
-    head_dim : int
-        Dimension of queries and keys, at least 32.
-
-    Returns
-    -------
-    TokenHeadLaw
-        Of the squared singular values of ``sqrt(T) (A - uu')``.
-    """
+    """The law of a head with fresh Gaussian weights on these tokens."""
     tokens = np.asarray(inputs, dtype=float)
     return Sizes.of(tokens, head_dim).law(beta, head_dim)

@@ -308,20 +308,7 @@ def _paired_atoms(mu: Law, nu: Law, combine: Callable[[float, float], float]) ->
 
 
 def silverstein_map(law: Law, ratio: float) -> PickMap:
-    """The inverse map ``z(u) = u (1 + ratio psi(u))`` of the free product with MP(ratio).
-
-    Parameters
-    ----------
-    law : Law
-        The population's law H.
-    ratio : float
-        Dimensions over samples.
-
-    Returns
-    -------
-    PickMap
-        The map, its barriers, and for laws of a few atoms also its exact form.
-    """
+    """The inverse map ``z(u) = u (1 + ratio psi(u))`` of the free product with MP(ratio)."""
     kernel = dict(law.atoms).get(0.0, 0.0)
 
     def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:

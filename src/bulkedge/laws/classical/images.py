@@ -45,20 +45,7 @@ class Affine(Law):
 
     @classmethod
     def of(cls, law: Law, factor: float, shift: float) -> Law:
-        """Compose with an image that is already affine; a vanishing factor leaves a point mass.
-
-        Parameters
-        ----------
-        law : Law
-            Any law.
-        factor, shift : float
-            Finite numbers.
-
-        Returns
-        -------
-        Law
-            In its simplest form: images of images are one image, those of atoms are atoms.
-        """
+        """Compose with an image that is already affine; a vanishing factor leaves a point mass."""
         factor, shift = ANY.check("factor", factor), ANY.check("shift", shift)
         if isinstance(law, Affine):
             return cls.of(law.law, factor * law.factor, factor * law.shift + shift)

@@ -50,18 +50,7 @@ class HalfCircle(NamedTuple):
 
     @classmethod
     def nodes(cls, count: int) -> HalfCircle:
-        """Gauss nodes in the cube root of the angle, from the negative axis to the positive one.
-
-        Parameters
-        ----------
-        count : int
-            Number of nodes: twelve blur a step of the distribution function by less than 0.001 in ``log x``.
-
-        Returns
-        -------
-        HalfCircle
-            Angles in decreasing order.
-        """
+        """Gauss nodes in the cube root of the angle, from the negative axis to the positive one."""
         nodes, weights = np.polynomial.legendre.leggauss(count)
         unit = (1 + nodes[::-1]) / 2
         return cls(np.pi * unit**GRADING, weights[::-1] / 2 * GRADING * unit ** (GRADING - 1))
@@ -99,15 +88,7 @@ class Messages(NamedTuple):
 
 
 class Side:
-    """Sums over the edges at each row, or at each column, with and without a single edge.
-
-    Parameters
-    ----------
-    ends : integer array of shape (e,)
-        Row, or column, of each edge.
-    size : int
-        How many of them there are.
-    """
+    """Sums over the edges at each row, or at each column, with and without a single edge."""
 
     def __init__(self, ends: Index, size: int) -> None:
         counts = np.bincount(ends, minlength=size)
@@ -117,38 +98,11 @@ class Side:
         self._ends = ends
 
     def sums(self, values: Any) -> Any:
-        """Sum of the values of the edges at each end.
-
-        Parameters
-        ----------
-        values : array of shape (e,)
-            Real or complex numbers.
-
-        Returns
-        -------
-        array of shape (size,)
-            The sums, zero for ends without edges.
-        """
+        """Sum of the values of the edges at each end."""
         return self._reduced(np.add, values)
 
     def solved(self, free: Complex, flows: Complex, *, careful: bool) -> tuple[Complex, Complex]:
-        """Diagonal ``1/(free - sum of flows)`` at each end, and the same without the edge's own flow at each edge.
-
-        Parameters
-        ----------
-        free : array of shape (size,)
-            What is there without the flows.
-        flows : array of shape (e,)
-            What each edge brings to its end.
-        careful : bool
-            Whether the largest flow may be so much larger than the others that taking it off the sum leaves rounding
-            errors; then the others are summed without it.
-
-        Returns
-        -------
-        tuple of arrays of shapes (size,) and (e,)
-            Both diagonals.
-        """
+        """Diagonal ``1/(free - sum of flows)`` at each end, and the same without the edge's own flow at each edge."""
         inverse = free - self.sums(flows)
         without = inverse[self._ends] + flows
         if careful:
@@ -165,15 +119,7 @@ class Side:
 
 
 class Cavity:
-    """The cavity equations of a graph, solved at one point after the other.
-
-    Parameters
-    ----------
-    graph : Graph
-        Rows and columns.
-    tolerance : float
-        To which the distribution function is solved.
-    """
+    """The cavity equations of a graph, solved at one point after the other."""
 
     def __init__(self, graph: Graph, tolerance: float) -> None:
         self._graph, self._tolerance = graph, tolerance
@@ -181,25 +127,7 @@ class Cavity:
         self._first: dict[float, Messages] = {}
 
     def mass(self, point: float, circle: HalfCircle) -> float:
-        """Distribution function of the squared singular values: the mean of ``Re z G(z)`` over ``|z| = point``.
-
-        Parameters
-        ----------
-        point : float
-            A positive number.
-        circle : HalfCircle
-            Nodes of the mean.
-
-        Returns
-        -------
-        float
-            The mass up to the point; the tolerance may take it as much below zero or above one.
-
-        Raises
-        ------
-        UnresolvedError
-            If the equations were not solved well enough.
-        """
+        """Distribution function of the squared singular values: the mean of ``Re z G(z)`` over ``|z| = point``."""
         total, unsolved, state = 0.0, 0.0, self._start(point)
         for k, (angle, weight) in enumerate(zip(*circle, strict=True)):
             root = point**0.5 * np.exp(0.5j * angle)
@@ -277,18 +205,7 @@ class Mixer:
         self._gram: Real = np.zeros((0, 0))
 
     def mixed(self, step: Real, change: Real) -> Real:
-        """Remember where a step led and what it changed, and combine it with those before.
-
-        Parameters
-        ----------
-        step, change : arrays of the same shape
-            The state after the step, and its difference from the one before.
-
-        Returns
-        -------
-        array
-            The next state, of that shape.
-        """
+        """Remember where a step led and what it changed, and combine it with those before."""
         self._steps, self._changes = [*self._steps[-MEMORY:], step], [*self._changes[-MEMORY:], change]
         count = len(self._steps)
         gram = np.empty((count, count))

@@ -41,18 +41,7 @@ class Paired(NamedTuple):
     scale: float
 
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        """One round; see :data:`~bulkedge.laws.engine.subordination.newton.Step`.
-
-        Parameters
-        ----------
-        u, z : complex arrays of shape (2 k, n) and (n,)
-            Variables and points.
-
-        Returns
-        -------
-        shift, jacobian, error : arrays of shape (2 k, n), (2 k, 2 k, n) and (2 k, n)
-            As the definition has them; the first two are of real type where u and z are real.
-        """
+        """One round; see :data:`~bulkedge.laws.engine.subordination.newton.Step`."""
         terms, points = len(self.variances), len(z)
         u, root = _as_real(u, np.sqrt(z))
         own = (u / -self.scale).reshape(2, terms, points)

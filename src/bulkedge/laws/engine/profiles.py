@@ -95,20 +95,7 @@ class Kinds(NamedTuple):
 
     @classmethod
     def of(cls, profile: Profile, variances: Real) -> Kinds:
-        """Find the different profiles.
-
-        Parameters
-        ----------
-        profile : Profile
-            Sizes of rows or columns in k terms.
-        variances : array of shape (k,)
-            Variances of the terms.
-
-        Returns
-        -------
-        Kinds
-            The matrices; profiles count as the same only if all their numbers are equal.
-        """
+        """Find the different profiles."""
         known: dict[bytes, int] = {}
         of_term = np.array([known.setdefault(row.tobytes(), len(known)) for row in profile.squares], dtype=np.intp)
         different = profile.squares[[int(np.argmax(of_term == kind)) for kind in range(len(known))]]
@@ -120,36 +107,12 @@ class Kinds(NamedTuple):
         )
 
     def resolvents(self, z: Complex, pull: Complex) -> Complex:
-        """The resolvent's diagonal ``g = 1/(z - p**2 y)``, ``y = sum_k B_k u_k**2 t_k``, for each group and size p.
-
-        Parameters
-        ----------
-        z : complex array of shape (n,)
-            Square roots of points.
-        pull : complex array of shape (k, n)
-            What the columns contribute to rows through each term (t in the module), or the rows to columns.
-
-        Returns
-        -------
-        complex array of shape (f, m, n)
-            The diagonal.
-        """
+        """The resolvent's diagonal ``g = 1/(z - p**2 y)``, ``y = sum_k B_k u_k**2 t_k``, for each group and size p."""
         pulls = _product(self.pulled, _product(self.variances, pull))
         return 1 / (z - self.shared.squares[:, None, None] * pulls)
 
     def means(self, z: Complex, pull: Complex) -> tuple[Complex, Complex]:
-        """Means over the shared sizes p for each group, ``E[p**2 g]`` and ``E[p**4 g**2]``, both of shape (m, n).
-
-        Parameters
-        ----------
-        z, pull : complex arrays of shape (n,) and (k, n)
-            As for :meth:`resolvents`.
-
-        Returns
-        -------
-        tuple of two complex arrays of shape (m, n)
-            The means.
-        """
+        """Means over the shared sizes p for each group, ``E[p**2 g]`` and ``E[p**4 g**2]``, both of shape (m, n)."""
         each = self.resolvents(z, pull)
         if len(each) == 1:
             return each[0], each[0] ** 2
@@ -159,18 +122,7 @@ class Kinds(NamedTuple):
         return first.reshape(each.shape[1:]), second.reshape(each.shape[1:])
 
     def response(self, second: Complex) -> Complex:
-        """How the means ``E[u_i**2 g]`` respond to the pulls on profiles j.
-
-        Parameters
-        ----------
-        second : complex array of shape (m, n)
-            The second of the :meth:`means`.
-
-        Returns
-        -------
-        complex array of shape (d, d, n)
-            ``E[u_i**2 u_j**2 p**4 g**2]``.
-        """
+        """How the means ``E[u_i**2 g]`` respond to the pulls on profiles j."""
         size = len(self.averaged)
         return _product(self.responses, second).reshape(size, size, -1)
 
@@ -199,18 +151,7 @@ class ProfiledSum(Problem):
 
     @classmethod
     def alike(cls, variances: Sequence[float], ratios: Sequence[float]) -> ProfiledSum:
-        """A sum whose rows and columns all have one size.
-
-        Parameters
-        ----------
-        variances, ratios : sequences of k numbers
-            ``B_k`` and ``phi_k``.
-
-        Returns
-        -------
-        ProfiledSum
-            The law of the squares of a :class:`~bulkedge.laws.classical.sum.SumLaw`.
-        """
+        """A sum whose rows and columns all have one size."""
         same = Profile(np.ones(1), np.ones((len(variances), 1)))
         return cls(np.array(variances), np.array(ratios), same, same)
 

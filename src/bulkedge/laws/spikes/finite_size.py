@@ -56,22 +56,7 @@ class FiniteSize(Perturbed):
         return SNAP * max(abs(place) for place in ends)
 
     def finite_edge(self, n: int, level: float = 0.01, dyson: int = 1) -> float:
-        """The value that the largest of n bulk values exceeds with probability ``level``.
-
-        Parameters
-        ----------
-        n : int
-            Number of eigenvalues of the finite matrix, those in atoms included.
-        level : float
-            Probability of a false alarm.
-        dyson : {1, 2, 4}
-            Dyson's index, the symmetry class: 1 for real matrices, 2 for complex ones.
-
-        Returns
-        -------
-        float
-            ``edge + edge_scale * n**(-2/3) * q`` with q the quantile of the Tracy-Widom law.
-        """
+        """The value that the largest of n bulk values exceeds with probability ``level``."""
         level = LEVEL.check("level", level)
         n = COUNT.check("n", n)
         return self._law.edge + self.edge_scale * n ** (-2 / 3) * float(TracyWidom(dyson).isf(level))

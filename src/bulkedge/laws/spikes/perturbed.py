@@ -42,22 +42,6 @@ class Perturbed(Distribution):
         a point, and its squared overlap with u is ``-1/(theta**2 G'(x))`` (Benaych-Georges and Nadakuditi 2011;
         *recovery*, equations 19 and 22).
 
-        Parameters
-        ----------
-        theta : array_like
-            Strengths of either sign, not zero. Each is a perturbation on its own; see :meth:`spikes`.
-
-        Returns
-        -------
-        Spike
-            The outermost outlier, and all of them.
-
-        Raises
-        ------
-        UnitError
-            For a law of singular values or of their squares: a matrix that has these is perturbed by ``x u v'``, which
-            is :meth:`singular_spike`.
-
         Examples
         --------
         >>> from bulkedge.laws import Semicircle
@@ -77,16 +61,6 @@ class Perturbed(Distribution):
 
         In the limit each acts as if it were alone: its outliers overlap with its own direction only. Where strengths
         coincide, so do the outliers, and the overlap is the squared length within the span of their directions.
-
-        Parameters
-        ----------
-        theta : array_like
-            The strengths, of either sign.
-
-        Returns
-        -------
-        tuple of Outlier
-            In increasing order; each has its ``strength``.
         """
         return self.spike(np.atleast_1d(FINITE.check("theta", theta))).together
 
@@ -98,24 +72,6 @@ class Perturbed(Distribution):
         Outliers are where ``phi(z) phi~(z) = 1/x**2``, with ``phi(z) = int z/(z**2 - t**2)`` over the singular values t
         of the rows and ``phi~ = ratio phi + (1 - ratio)/z`` over those of the columns (Benaych-Georges and Nadakuditi
         2012). Eigenvalues of a Gram matrix are taken as the squared singular values that they are.
-
-        Parameters
-        ----------
-        strength : array_like
-            Singular values x > 0 of the signal, not their squares. Each is a signal on its own.
-        ratio : float, optional
-            Rows over columns of the matrix. The law is that of as many values as there are rows: a matrix with more
-            rows than columns (ratio > 1) has at least a share ``1 - 1/ratio`` of zeros among them, one with fewer has
-            none by its shape. Laws that know their matrix have it as default: ``MarchenkoPastur`` its own ratio, those
-            of square matrices 1.
-        unit : Unit, optional
-            For laws of plain values, such as :class:`EmpiricalLaw`: whether these are "singular values" or "squared
-            singular values".
-
-        Returns
-        -------
-        SingularSpike
-            The largest outlier with its left and right overlap, and all of them.
         """
         return singular_spike(self._law, strength, ratio, unit)
 
@@ -124,19 +80,6 @@ class Perturbed(Distribution):
 
         The outlier is ``lam(theta) = theta (1 + ratio int t/(theta - t))``, present when ``lam'(theta) > 0``, with
         squared overlap ``theta lam'(theta)/lam(theta)`` (*recovery*, equations 24 and 27).
-
-        Parameters
-        ----------
-        theta : array_like
-            Population eigenvalues: above the law, below it or in its gaps. Those inside it make no outlier.
-        ratio : float
-            Dimension over number of samples.
-
-        Returns
-        -------
-        Spike
-            There is one outlier at most, in a gap of the sample's bulk. Without one, ``location`` is the upper edge of
-            that bulk.
 
         Examples
         --------
@@ -153,21 +96,6 @@ class Perturbed(Distribution):
         Eigenvalues are those of a symmetric matrix ``signal + noise``, singular values those of any; the estimate of
         the signal keeps the observed vectors. See :mod:`bulkedge.laws.spikes.shrinkage`.
 
-        Parameters
-        ----------
-        values : array_like
-            Observed values, in the unit of the law.
-        loss : {"frobenius", "operator", "nuclear"}
-            The norm of the error that is made as small as possible.
-        ratio : float, optional
-            Rows over columns of the matrix, for laws of singular values that do not know it; a law of eigenvalues with
-            a ratio is taken as that of a Gram matrix, of squared singular values.
-
-        Returns
-        -------
-        array
-            Estimates in the same unit; zero for values within the bulk.
-
         Examples
         --------
         >>> from bulkedge.laws import Semicircle
@@ -178,25 +106,6 @@ class Perturbed(Distribution):
 
     def shrink_sample(self, values: ArrayLike, ratio: float, loss: Loss = "frobenius") -> Any:
         """The best estimates of population eigenvalues from those of a sample covariance, this law the population's.
-
-        Parameters
-        ----------
-        values : array_like
-            Eigenvalues of the sample covariance.
-        ratio : float
-            Dimension over number of samples.
-        loss : {"frobenius", "operator", "nuclear"}
-            The norm of the error that is made as small as possible.
-
-        Returns
-        -------
-        array
-            Estimates; for values within the bulk, the eigenvalue of the noise.
-
-        Raises
-        ------
-        DomainError
-            If the law is more than one positive atom: for coloured noise nothing is known in closed form.
 
         Examples
         --------

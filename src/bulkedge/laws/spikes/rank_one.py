@@ -86,37 +86,13 @@ class Spike:
 
 
 def merged(outliers: Any) -> tuple[Any, ...]:
-    """Outliers of one strength or of an array of strengths as one tuple, in increasing order.
-
-    Parameters
-    ----------
-    outliers : tuple or array of tuples
-        The outliers of a :class:`Spike`, in groups of one strength each.
-
-    Returns
-    -------
-    tuple
-        All of them, ordered by their location.
-    """
+    """Outliers of one strength or of an array of strengths as one tuple, in increasing order."""
     groups = outliers.ravel().tolist() if isinstance(outliers, np.ndarray) else [outliers]
     return tuple(sorted((each for group in groups for each in group), key=lambda each: each.location))
 
 
 def grouped(records: list[tuple[int, Any]], shape: tuple[int, ...]) -> Any:
-    """Records with the number of their strength, as a tuple for each strength: an array of tuples of that shape.
-
-    Parameters
-    ----------
-    records : list of (int, Outlier)
-        Each with the number of its strength, in the flattened array of strengths.
-    shape : tuple of int
-        Shape of the array of strengths.
-
-    Returns
-    -------
-    tuple or array of tuples
-        The records of each strength, in their order; a single tuple for shape ().
-    """
+    """Records with the number of their strength, as a tuple for each strength: an array of tuples of that shape."""
     groups: list[list[Any]] = [[] for _ in range(int(np.prod(shape)))]
     for number, record in records:
         groups[number].append(record)
@@ -128,18 +104,7 @@ def grouped(records: list[tuple[int, Any]], shape: tuple[int, ...]) -> Any:
 
 
 def support_gaps(law: Law) -> Gaps:
-    """The intervals without mass: below the law, between its intervals and atoms, and above it if it ends there.
-
-    Parameters
-    ----------
-    law : Law
-        Any law.
-
-    Returns
-    -------
-    Gaps
-        In increasing order.
-    """
+    """The intervals without mass: below the law, between its intervals and atoms, and above it if it ends there."""
     atoms = [(place, place) for place, _ in law.atoms]
     return gaps_between([*law.support, *atoms], open_above=not law._unbounded)
 
@@ -148,25 +113,7 @@ def support_gaps(law: Law) -> Gaps:
 
 
 def additive_spike(law: Law, theta: ArrayLike) -> Spike:
-    """Spike of strength theta, of either sign, added to a matrix of the given law.
-
-    Parameters
-    ----------
-    law : Law
-        The law of the unperturbed matrix.
-    theta : array_like
-        Eigenvalues of the perturbation, of any shape. Each is a perturbation on its own.
-
-    Returns
-    -------
-    Spike
-        The outermost outlier of each strength with its overlap, the thresholds, and all outliers.
-
-    Raises
-    ------
-    DomainError
-        If a strength is zero, or its size out of range.
-    """
+    """Spike of strength theta, of either sign, added to a matrix of the given law."""
     strength = FINITE.check("theta", theta)
     if not np.all((np.abs(strength) >= 1 / STRONGEST) & (np.abs(strength) <= STRONGEST)):
         raise DomainError(
@@ -201,20 +148,7 @@ class Additive(Response):
 
 
 def atom_masses(law: Law, s: Real) -> Real:
-    """The mass of the atom of a law at each point.
-
-    Parameters
-    ----------
-    law : Law
-        Any law.
-    s : array
-        Points of the line, of any shape.
-
-    Returns
-    -------
-    array
-        The masses, of the same shape: zero where there is no atom.
-    """
+    """The mass of the atom of a law at each point."""
     if not len(law.locations):
         return np.zeros(s.shape)
     index = np.minimum(np.searchsorted(law.locations, s), len(law.locations) - 1)
@@ -242,28 +176,7 @@ def _spike(law: Law, strength: Real, outliers: Any, thresholds: tuple[float, flo
 
 
 def sample_spike(law: Law, theta: ArrayLike, ratio: float) -> Spike:
-    """Population eigenvalue theta beside a population bulk of the given law, seen through samples.
-
-    Parameters
-    ----------
-    law : Law
-        Law of the population's other eigenvalues, on the positive half-line.
-    theta : array_like
-        Population eigenvalues, zero or more, of any shape. Each is a spike on its own.
-    ratio : float
-        Dimensions over samples.
-
-    Returns
-    -------
-    Spike
-        Where the sample's eigenvalue is, its overlap with the population's eigenvector, the thresholds, and all
-        outliers.
-
-    Raises
-    ------
-    DomainError
-        If a strength is negative, or the law reaches below zero.
-    """
+    """Population eigenvalue theta beside a population bulk of the given law, seen through samples."""
     strength = FINITE.check("theta", theta)
     if not np.all((strength >= 0) & (strength <= STRONGEST)):
         raise DomainError(f"theta = {shown(theta)} is outside its domain [0, {STRONGEST:g}]")

@@ -53,64 +53,18 @@ class Response(ABC):
 
     @abstractmethod
     def at(self, s: Real) -> Pair:
-        """The responses and their derivatives in s, at points of gaps or at their ends.
-
-        Parameters
-        ----------
-        s : array of shape (n,)
-            Values of the coordinate.
-
-        Returns
-        -------
-        Pair
-            phi, phi~ and their derivatives in s, arrays of shape (n,).
-        """
+        """The responses and their derivatives in s, at points of gaps or at their ends."""
 
     @abstractmethod
     def masses(self, s: Real) -> tuple[Real, Real]:
-        """Residues in s of the left and the right response: zero where there is no atom.
-
-        Parameters
-        ----------
-        s : array of shape (n,)
-            Values of the coordinate.
-
-        Returns
-        -------
-        left, right : arrays of shape (n,)
-            The residues.
-        """
+        """Residues in s of the left and the right response: zero where there is no atom."""
 
     def metric(self, s: Real) -> Real:
-        """The derivative of the eigenvalue or singular value z in the coordinate s.
-
-        Parameters
-        ----------
-        s : array of shape (n,)
-            Values of the coordinate.
-
-        Returns
-        -------
-        array of shape (n,)
-            ``dz/ds``: one where the coordinate is z itself.
-        """
+        """The derivative of the eigenvalue or singular value z in the coordinate s."""
         return np.ones(s.shape)
 
     def root(self, s: Real) -> tuple[Real, Real]:
-        """The root of D with the common sign of the responses, zero if they have none; and its derivative.
-
-        Parameters
-        ----------
-        s : array of shape (n,)
-            Values of the coordinate, in gaps or at their ends.
-
-        Returns
-        -------
-        root : array of shape (n,)
-            ``sqrt(phi phi~)`` with the common sign.
-        slope : array of shape (n,)
-            Its derivative in s.
-        """
+        """The root of D with the common sign of the responses, zero if they have none; and its derivative."""
         return signed_root(self.at(s))
 
     def limits(self) -> Real:
@@ -125,20 +79,7 @@ class Response(ABC):
         return np.where(atom, np.array([[np.inf], [-np.inf]]), limits)
 
     def outliers(self, targets: Real, reach: Real) -> Found:
-        """All outliers for targets ``1/theta`` or ``+-1/x``; they lie within reach of the ends of the outer gaps.
-
-        Parameters
-        ----------
-        targets : array of shape (k,)
-            Values that the root of D is to take.
-        reach : array of shape (k,)
-            For each target, how far beyond the ends of the outer gaps its outlier can be.
-
-        Returns
-        -------
-        Found
-            All outliers: number of their target and gap, location in s, and squared overlaps with u and v.
-        """
+        """All outliers for targets ``1/theta`` or ``+-1/x``; they lie within reach of the ends of the outer gaps."""
         found = crossings(self.root, self.gaps, self.limits(), targets, ROUNDING * reach)
         if not len(found.point):
             return Found(found.target, found.gap, found.point, found.point, found.point)
@@ -147,21 +88,7 @@ class Response(ABC):
         return Found(found.target, found.gap, found.point, *self._overlaps(found.point, pair, value))
 
     def signals(self, s: Real) -> tuple[Real, Real, Real]:
-        """The other way round: from outliers to the perturbations that make them.
-
-        Parameters
-        ----------
-        s : array of shape (n,)
-            Places of outliers, as values of the coordinate.
-
-        Returns
-        -------
-        strength : array of shape (n,)
-            Theta, or x with the common sign of the responses; zero where no perturbation makes an outlier, as inside
-            the bulk.
-        left, right : arrays of shape (n,)
-            Squared overlaps with u and v; zero likewise.
-        """
+        """The other way round: from outliers to the perturbations that make them."""
         strength, left, right = np.zeros((3, len(s)))
         index = np.searchsorted(self.gaps.low, s, side="right") - 1
         outside = (index >= 0) & (s > self.gaps.low[index]) & (s < self.gaps.high[index])
@@ -216,20 +143,7 @@ class Response(ABC):
 
 
 def signed_root(pair: Pair) -> tuple[Real, Real]:
-    """The root of the product of both responses with their common sign, zero if they have none; and its derivative.
-
-    Parameters
-    ----------
-    pair : Pair
-        Both responses and their derivatives, arrays of shape (n,).
-
-    Returns
-    -------
-    root : array of shape (n,)
-        nan where a response is unknown.
-    slope : array of shape (n,)
-        Its derivative.
-    """
+    """The root of the product of both responses with their common sign, zero if they have none; and its derivative."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         sign = (np.sign(pair.left) + np.sign(pair.right)) / 2
         sign = np.where(np.abs(sign) == 1, sign, 0.0)

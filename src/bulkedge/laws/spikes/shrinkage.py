@@ -37,24 +37,7 @@ LOSS = Choice(("frobenius", "operator", "nuclear"))
 
 
 def shrink(law: Law, values: ArrayLike, loss: Loss = "frobenius", ratio: float | None = None) -> Any:
-    """Optimal estimates of a signal's eigenvalues or singular values: see :meth:`bulkedge.Law.shrink`.
-
-    Parameters
-    ----------
-    law : Law
-        Law of the noise.
-    values : array_like
-        Observed values, in the law's unit.
-    loss : {"frobenius", "operator", "nuclear"}
-        The norm of the error.
-    ratio : float, optional
-        Rows over columns, for laws of singular values that do not know it.
-
-    Returns
-    -------
-    array
-        Estimates in the same unit; zero for values within the bulk.
-    """
+    """Optimal estimates of a signal's eigenvalues or singular values: see :meth:`bulkedge.Law.shrink`."""
     given, norm = FINITE.check("values", values), LOSS.check("loss", loss)
     flat = given.ravel()
     if law.unit is Unit.EIGEN and ratio is None:
@@ -68,24 +51,7 @@ def shrink(law: Law, values: ArrayLike, loss: Loss = "frobenius", ratio: float |
 
 
 def shrink_sample(law: Law, values: ArrayLike, ratio: float, loss: Loss = "frobenius") -> Any:
-    """Optimal estimates of population eigenvalues from those of a sample: see :meth:`bulkedge.Law.shrink_sample`.
-
-    Parameters
-    ----------
-    law : Law
-        The population's other eigenvalues: a single atom.
-    values : array_like
-        Eigenvalues of the sample covariance.
-    ratio : float
-        Dimension over number of samples.
-    loss : {"frobenius", "operator", "nuclear"}
-        The norm of the error.
-
-    Returns
-    -------
-    array
-        Estimates; the atom itself for values within the bulk.
-    """
+    """Optimal estimates of population eigenvalues from those of a sample: see :meth:`bulkedge.Law.shrink_sample`."""
     given, norm = FINITE.check("values", values), LOSS.check("loss", loss)
     ratio = RATIO.check("ratio", ratio)
     if len(law.atoms) != 1 or law.atoms[0][1] < 1 or law.atoms[0][0] <= 0:
@@ -103,20 +69,7 @@ def shrink_sample(law: Law, values: ArrayLike, ratio: float, loss: Loss = "frobe
 
 
 def factor(left: Real, right: Real, loss: str) -> Real:
-    """What the strength of a signal is multiplied by.
-
-    Parameters
-    ----------
-    left, right : array
-        Squared overlaps of the observed vectors with the signal's.
-    loss : {"frobenius", "operator", "nuclear"}
-        The norm of the error.
-
-    Returns
-    -------
-    array
-        From zero to one; zero where there is no overlap.
-    """
+    """What the strength of a signal is multiplied by."""
     product = np.sqrt(left * right)
     if loss == "frobenius":
         return product

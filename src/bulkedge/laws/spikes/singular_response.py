@@ -40,62 +40,18 @@ class Singular(Response):
 
     @abstractmethod
     def phi(self, s: Real) -> tuple[Real, Real]:
-        """The left response without its zeros, and its derivative in s.
-
-        Parameters
-        ----------
-        s : array of shape (n,)
-            Values of the coordinate.
-
-        Returns
-        -------
-        phi, slope : arrays of shape (n,)
-            The response, and its derivative in s.
-        """
+        """The left response without its zeros, and its derivative in s."""
 
     @abstractmethod
     def residue(self, s: Real) -> Real:
-        """The factor that makes the mass of an atom at s the residue of the left response.
-
-        Parameters
-        ----------
-        s : array of shape (n,)
-            Places of atoms, as values of the coordinate.
-
-        Returns
-        -------
-        array of shape (n,)
-            The factors.
-        """
+        """The factor that makes the mass of an atom at s the residue of the left response."""
 
     def value(self, s: Real) -> Real:
-        """The singular value z that belongs to a value of the coordinate.
-
-        Parameters
-        ----------
-        s : array of shape (n,)
-            Values of the coordinate.
-
-        Returns
-        -------
-        array of shape (n,)
-            z, of which s is a function: s itself, or its root.
-        """
+        """The singular value z that belongs to a value of the coordinate."""
         return s
 
     def reach(self, strength: Real) -> Real:
-        """How far from the edge outliers can be: the root of D is at most one over the distance to the bulk.
-
-        Parameters
-        ----------
-        strength : array of shape (k,)
-            Singular values of signals.
-
-        Returns
-        -------
-        array of shape (k,)
-            The distances, in the coordinate.
-        """
+        """How far from the edge outliers can be: the root of D is at most one over the distance to the bulk."""
         return strength
 
     def threshold(self) -> float:

@@ -106,29 +106,7 @@ class SingularSpike:
 def singular_spike(
     law: Law, strength: ArrayLike, ratio: float | None = None, unit: Unit | str | None = None
 ) -> SingularSpike:
-    """Signal of the given singular value in a matrix of the given law: see :meth:`bulkedge.Law.singular_spike`.
-
-    Parameters
-    ----------
-    law : Law
-        Law of the matrix M: of its singular values, their squares, or the symmetrised singular values.
-    strength : array_like
-        Singular values x > 0 of the signal, not their squares. Each is a signal on its own.
-    ratio : float, optional
-        Rows over columns of the matrix; laws that know their matrix have it as default.
-    unit : Unit, optional
-        For laws of plain values: whether these are singular values or their squares.
-
-    Returns
-    -------
-    SingularSpike
-        The largest outlier of each strength with its left and right overlap, and all of them.
-
-    Raises
-    ------
-    DomainError
-        If a strength is not positive or out of range, or ratio or unit are needed and not given.
-    """
+    """Signal of the given singular value in a matrix of the given law: see :meth:`bulkedge.Law.singular_spike`."""
     given = FINITE.check("strength", strength)
     if not np.all((given >= 1 / STRONGEST) & (given <= STRONGEST)):
         raise DomainError(
@@ -200,22 +178,7 @@ def _ratio_of(law: Law, ratio: float | None) -> float:
 
 
 def singular_response(law: Law, ratio: float | None = None, unit: Unit | str | None = None) -> Singular:
-    """How a matrix of a law responds on its left and on its right.
-
-    Parameters
-    ----------
-    law : Law
-        Law of its singular values, their squares, or the symmetrised singular values.
-    ratio : float, optional
-        Rows over columns, as for :func:`singular_spike`.
-    unit : Unit, optional
-        For laws of plain values, as for :func:`singular_spike`.
-
-    Returns
-    -------
-    Singular
-        In the coordinate of the law's own values.
-    """
+    """How a matrix of a law responds on its left and on its right."""
     ratio = _ratio_of(law, ratio)
     kinds: dict[Unit, Callable[[Law, float], Singular]] = {
         Unit.SQUARED: OfSquares,

@@ -7,9 +7,9 @@ G. So every number here is one of the product.
 With Q of shape (width, dim) the product is width x width and of rank dim. Its singular values are those of the small
 core ``R_Q R_K'``, with R the triangular factors; the large matrix is never formed.
 
-Random weights are the null, :class:`~bulkedge.models.circuits.random_circuits.RandomHead`. Their scale, the product of the two
-variances, depends on the gauge that the file has. It is taken in the gauge where the factors are shortest: there the
-squared length of both is the sum of the singular values, which depends on the product alone.
+Random weights are the null, :class:`~bulkedge.models.circuits.random_circuits.RandomHead`. Their scale, the product of
+the two variances, depends on the gauge that the file has. It is taken in the gauge where the factors are shortest:
+there the squared length of both is the sum of the singular values, which depends on the product alone.
 """
 
 from __future__ import annotations
@@ -85,13 +85,7 @@ class LayerCircuits:
         return self.null.scale(self.singular)
 
     def numbers(self) -> dict[str, Real]:
-        """Every number of :func:`scan_weights`.
-
-        Returns
-        -------
-        dict of str to array of shape (heads,)
-            By their names in the records.
-        """
+        """Every number of :func:`scan_weights`."""
         squared, null = self.singular**2, self.null
         energy, top = squared.sum(axis=-1), squared[:, -1]
         edge = self.scale * null.edge
@@ -112,13 +106,7 @@ class LayerCircuits:
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """A dictionary for each head.
-
-        Returns
-        -------
-        list of dict
-            Names and numbers, as :func:`scan_weights` lists them.
-        """
+        """A dictionary for each head."""
         numbers = {name: each.tolist() for name, each in self.numbers().items()}
         return [
             {

@@ -50,22 +50,7 @@ class Layout:
         return self.query == self.key
 
     def tensors(self, name: str, there: Container[str], types: set[str]) -> dict[str, str] | None:
-        """The tensors of an attention, by part.
-
-        Parameters
-        ----------
-        name : str
-            A tensor that may have the queries.
-        there : container of str
-            Names of all tensors.
-        types : set of str
-            The model types of the configuration.
-
-        Returns
-        -------
-        dict of str to str or None
-            Names of the parts; None if it is another tensor, or another layout.
-        """
+        """The tensors of an attention, by part."""
         match = re.fullmatch(f"({self.stem}){re.escape(self.query)}", name)
         if not match or (self.models and not types & set(self.models)):
             return None
@@ -110,17 +95,6 @@ LAYOUTS = (
 
 
 def model_types(config: Mapping[str, Any]) -> set[str]:
-    """The ``model_type`` of a configuration and of its parts.
-
-    Parameters
-    ----------
-    config : dict
-        The configuration.
-
-    Returns
-    -------
-    set of str
-        All of them; models of several towers have one for each.
-    """
+    """The ``model_type`` of a configuration and of its parts."""
     parts = (each for each in config.values() if isinstance(each, dict))
     return {str(each.get("model_type")) for each in (config, *parts)}

@@ -71,23 +71,7 @@ class Attention:
         return said or named or str(config.get("model_type")) in ROTARY
 
     def weights(self, checkpoint: Checkpoint, part: Part, groups: range) -> Real:
-        """The weights of some heads.
-
-        Parameters
-        ----------
-        checkpoint : Checkpoint
-            Where they are.
-        part : {"query", "key", "value", "output"}
-            Which of the four matrices.
-        groups : range
-            Key heads; of queries and outputs, all heads that share these.
-
-        Returns
-        -------
-        array of shape (heads, width, dim)
-            A matrix a head, as the model multiplies a row of inputs with it; outputs transposed, so that the width is
-            the first axis of all four.
-        """
+        """The weights of some heads."""
         dim = self.dims[part]
         if part == "output":
             columns = slice(groups.start * self.group * dim, groups.stop * self.group * dim)
@@ -96,40 +80,12 @@ class Attention:
         return self._rows(checkpoint, self.names[part], part, groups).transpose(0, 2, 1)
 
     def bias_name(self, checkpoint: Checkpoint, part: Part) -> str | None:
-        """The tensor with the bias of a part.
-
-        Parameters
-        ----------
-        checkpoint : Checkpoint
-            Where to look for it.
-        part : {"query", "key", "value", "output"}
-            Which part.
-
-        Returns
-        -------
-        str or None
-            Its name; None if there is none.
-        """
+        """The tensor with the bias of a part."""
         name = re.sub("weight$", "bias", self.names[part])
         return name if name in checkpoint.tensors else None
 
     def bias(self, checkpoint: Checkpoint, part: Part, groups: range) -> Real | None:
-        """The bias of queries, keys or values of some heads.
-
-        Parameters
-        ----------
-        checkpoint : Checkpoint
-            Where it is.
-        part : {"query", "key", "value"}
-            Which of the three.
-        groups : range
-            Key heads, as for :meth:`weights`.
-
-        Returns
-        -------
-        array of shape (heads, dim) or None
-            A vector a head; None if there is no bias.
-        """
+        """The bias of queries, keys or values of some heads."""
         name, weight = self.bias_name(checkpoint, part), self.names[part]
         if name is None:
             return None
@@ -163,23 +119,7 @@ class Attention:
 
 
 def find_attentions(checkpoint: Checkpoint) -> tuple[Attention, ...]:
-    """All attentions of a checkpoint, in the order in which a model calls them.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        Names and shapes of its tensors, and its configuration.
-
-    Returns
-    -------
-    tuple of Attention
-        Encoders (of images too) before decoders, layer by layer, self-attention before cross-attention.
-
-    Raises
-    ------
-    DomainError
-        If there is none in a known layout, or shapes contradict each other or the configuration.
-    """
+    """All attentions of a checkpoint, in the order in which a model calls them."""
     found: dict[str, Attention] = {}
     types = model_types(checkpoint.config)
     for name in checkpoint.tensors:
@@ -192,20 +132,7 @@ def find_attentions(checkpoint: Checkpoint) -> tuple[Attention, ...]:
 
 
 def unread(checkpoint: Checkpoint, attentions: Iterable[Attention]) -> list[str]:
-    """Matrices whose names speak of attention and that no layout has claimed.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        The checkpoint.
-    attentions : iterable of Attention
-        What was found in it.
-
-    Returns
-    -------
-    list of str
-        Their names.
-    """
+    """Matrices whose names speak of attention and that no layout has claimed."""
     claimed = {name for each in attentions for name in each.names.values()}
     spoken = re.compile(r"attn|attention", re.IGNORECASE)
     beside = re.compile(r"norm|ln|bias|rotary|inv_freq|embed|position|gate|\bg\b", re.IGNORECASE)
@@ -252,20 +179,7 @@ def _attention(checkpoint: Checkpoint, layout: Layout, names: Mapping[str, str])
 
 
 def config_of(config: Mapping[str, Any], module: str) -> Mapping[str, Any]:
-    """The part of a configuration that a module belongs to: models of several towers have one for each.
-
-    Parameters
-    ----------
-    config : dict
-        That of the model.
-    module : str
-        Path of the module, such as ``"vision_model.encoder.layers.0.self_attn"``.
-
-    Returns
-    -------
-    dict
-        ``vision_config`` there, if there is one; the whole of it where no part has such a name.
-    """
+    """The part of a configuration that a module belongs to: models of several towers have one for each."""
     parts = {name.removesuffix("_config"): each for name, each in config.items() if isinstance(each, dict)}
     described = {name: each for name, each in parts.items() if _counted(each)}
     for word in module.replace("language_model", "text").replace("visual", "vision").split("."):

@@ -51,22 +51,7 @@ class RandomHead:
 
     @classmethod
     def of(cls, left: int, dim: int, right: int) -> RandomHead:
-        """The null of heads of a given shape.
-
-        Parameters
-        ----------
-        left : int
-            Width of the left factor.
-        dim : int
-            Dimension of the head.
-        right : int
-            Width of the right factor.
-
-        Returns
-        -------
-        RandomHead
-            The same object for the same shape.
-        """
+        """The null of heads of a given shape."""
         return _random_head(left, dim, right)
 
     @property
@@ -75,33 +60,11 @@ class RandomHead:
         return min(self.shape)
 
     def scale(self, values: Real) -> Real:
-        """The mean of squared singular values that random weights would have, for these.
-
-        Parameters
-        ----------
-        values : array of shape (..., size)
-            Singular values.
-
-        Returns
-        -------
-        array of shape (...)
-            From their sum, which signals raise less than the sum of the squares.
-        """
+        """The mean of squared singular values that random weights would have, for these."""
         return (values.mean(axis=-1) / self.root) ** 2
 
     def distance(self, values: Real) -> Real:
-        """Kolmogorov distance between all squared singular values of a head and the law.
-
-        Parameters
-        ----------
-        values : array of shape (..., size)
-            Singular values in increasing order; nan is returned where they are all zero.
-
-        Returns
-        -------
-        array of shape (...)
-            The distances.
-        """
+        """Kolmogorov distance between all squared singular values of a head and the law."""
         scale = self.scale(values)[..., None]
         unit = np.divide(values**2, scale, out=np.zeros_like(values), where=scale > 0)
         upto = np.arange(1, self.size + 1) / self.size
@@ -110,18 +73,7 @@ class RandomHead:
         return np.where(scale[..., 0] > 0, largest, np.nan)
 
     def p_largest(self, values: Real) -> Real:
-        """Probability that the largest singular value of random weights is as far out, in the Tracy-Widom limit.
-
-        Parameters
-        ----------
-        values : array of shape (..., size)
-            Singular values in increasing order; nan is returned where they are all zero.
-
-        Returns
-        -------
-        array of shape (...)
-            The probabilities.
-        """
+        """Probability that the largest singular value of random weights is as far out, in the Tracy-Widom limit."""
         scale = self.scale(values)
         there = scale > 0
         top = np.divide(values[..., -1] ** 2, scale, out=np.zeros_like(scale), where=there)
@@ -129,28 +81,11 @@ class RandomHead:
         return np.where(there, TracyWidom(1).sf(beyond), np.nan)
 
     def typical_distance(self) -> float:
-        """The median distance of random weights of this shape, from :data:`DRAWS` draws with a seed of their own.
-
-        Returns
-        -------
-        float
-            What finite size alone makes.
-        """
+        """The median distance of random weights of this shape, from :data:`DRAWS` draws with a seed of their own."""
         return _typical_distance(self)
 
     def draw(self, rng: np.random.Generator) -> Real:
-        """Singular values of a random circuit.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            Source of randomness.
-
-        Returns
-        -------
-        array of shape (size,)
-            In increasing order. Only the triangular factors are drawn (Bartlett), so the widths cost nothing.
-        """
+        """Singular values of a random circuit."""
         left, dim, right = self.shape
         return singular_values(_triangle(left, dim, rng) @ _triangle(right, dim, rng).T)
 
@@ -179,16 +114,5 @@ def _triangle(width: int, dim: int, rng: np.random.Generator) -> Real:
 
 
 def singular_values(matrices: Real) -> Real:
-    """Singular values of each of a stack of matrices.
-
-    Parameters
-    ----------
-    matrices : array of shape (..., rows, columns)
-        The stack.
-
-    Returns
-    -------
-    array of shape (..., min(rows, columns))
-        In increasing order.
-    """
+    """Singular values of each of a stack of matrices."""
     return np.linalg.svd(matrices, compute_uv=False)[..., ::-1]

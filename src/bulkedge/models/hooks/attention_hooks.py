@@ -6,10 +6,10 @@ kernel, the masks and the gradients are those of the model, whichever implementa
 :mod:`bulkedge.nn` would move the model to ``sdpa``). ``torch.nn.MultiheadAttention`` is read by a hook. Nothing is put
 on the model but hooks, which come off in the end.
 
-:func:`hearing` is the mechanism; a scan uses it for one pass (:mod:`bulkedge.models.hooks.capture`). :class:`Listener` is
-for training: it hears the passes in training mode that are wanted. What runs outside of one is not heard: evaluation,
-and the second forward pass of gradient checkpointing. Inside of compiled code nobody is asked, so that a pass of a
-compiled model that is to be read runs without it.
+:func:`hearing` is the mechanism; a scan uses it for one pass (:mod:`bulkedge.models.hooks.capture`). :class:`Listener`
+is for training: it hears the passes in training mode that are wanted. What runs outside of one is not heard:
+evaluation, and the second forward pass of gradient checkpointing. Inside of compiled code nobody is asked, so that a
+pass of a compiled model that is to be read runs without it.
 """
 
 from __future__ import annotations
@@ -64,22 +64,7 @@ class Asked(NamedTuple):
 def hearing(
     model: nn.Module, hear: Callable[[Asked], object], reading: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Listen to the attentions of a model, until the end of the ``with`` block; nothing is left on it then.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Any module.
-    hear : callable
-        Called with each attention: a transformers module's after it was computed, torch's own before.
-    reading : callable, optional
-        Whether to listen now; asked before each attention. Always unless given.
-
-    Yields
-    ------
-    None
-        Nothing.
-    """
+    """Listen to the attentions of a model, until the end of the ``with`` block; nothing is left on it then."""
     ear = _Ear({id(module): name for name, module in model.named_modules()}, hear, reading)
     with ExitStack() as stack:
         stack.enter_context(_interface(ear))
@@ -90,18 +75,7 @@ def hearing(
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether a model, or a module in it, is what torch.compile returned, or was compiled in place.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Any module; the compiler is not asked.
-
-    Returns
-    -------
-    bool
-        Whether what it computes is inside compiled code.
-    """
+    """Whether a model, or a module in it, is what torch.compile returned, or was compiled in place."""
     return any(
         hasattr(each, "_orig_mod") or getattr(each, "_compiled_call_impl", None) is not None for each in model.modules()
     )
@@ -146,18 +120,7 @@ class Listener:
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
-        """Listen to a model, until the end of the ``with`` block; nothing is left on it then.
-
-        Parameters
-        ----------
-        model : torch.nn.Module
-            Any module.
-
-        Yields
-        ------
-        None
-            Nothing.
-        """
+        """Listen to a model, until the end of the ``with`` block; nothing is left on it then."""
         self.compiled = is_compiled(model)
         with ExitStack() as stack:
             stack.enter_context(hearing(model, self._show, lambda: self.reading))

@@ -140,20 +140,7 @@ class Layer:
 
 
 def with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """The softmax over keys and a sink that is none of them.
-
-    Parameters
-    ----------
-    scores : Tensor of shape (..., heads, rows, tokens)
-        Scores of the keys.
-    sinks : Tensor of shape (heads,) or None
-        That of the sink, for all rows of a head.
-
-    Returns
-    -------
-    Tensor of shape (..., heads, rows, tokens)
-        Weights of the keys.
-    """
+    """The softmax over keys and a sink that is none of them."""
     if sinks is None:
         return scores.softmax(-1)
     column = sinks.to(scores)[:, None, None].expand(*scores.shape[:-1], 1)
@@ -161,20 +148,7 @@ def with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
 
 
 def layer_of(asked: Asked, named: Mapping[str, Any]) -> Layer:
-    """The heads of a module, from what it asked of its attention.
-
-    Parameters
-    ----------
-    asked : Asked
-        What was heard.
-    named : mapping of str to object
-        What the module was called with, by name: some are given another sequence to look at.
-
-    Returns
-    -------
-    Layer
-        Keys that several heads share are repeated, and all that hides keys is in one mask.
-    """
+    """The heads of a module, from what it asked of its attention."""
     call = asked.call
     groups = call.query.shape[1] // call.key.shape[1]
     cross = any(named.get(each) is not None for each in OTHER_SEQUENCE)
@@ -234,20 +208,7 @@ def _adds(mask: Tensor) -> bool:
 
 
 def check_weights(layer: Layer, asked: Asked) -> None:
-    """Hold some rows of the attention against what the model itself says it is, where it does and has no dropout.
-
-    Parameters
-    ----------
-    layer : Layer
-        The heads.
-    asked : Asked
-        What they are made of; its weights are compared.
-
-    Raises
-    ------
-    DomainError
-        If they differ by more than rounding.
-    """
+    """Hold some rows of the attention against what the model itself says it is, where it does and has no dropout."""
     module = asked.call.module
     weights = None if module.training else asked.weights
     shape = (*layer.query.shape[:3], layer.key.shape[2])

@@ -1,10 +1,10 @@
 """Queries and keys of every attention of a model, as its scores see them, from one forward pass.
 
 Whatever goes through transformers' ``AttentionInterface`` is heard as it comes there, and computed by the model's own
-kernel (:mod:`bulkedge.models.hooks.attention_hooks`): after rotary positions and norms, with the mask, the positional bias, the
-scale and the cap of the scores, and the sinks outside of the keys. ``torch.nn.MultiheadAttention`` is read by hooks, in
-any model. Nothing is computed twice, and no attention matrix is formed unless it is asked for. :func:`stream` holds one
-layer at a time; :func:`capture` keeps them all.
+kernel (:mod:`bulkedge.models.hooks.attention_hooks`): after rotary positions and norms, with the mask, the positional
+bias, the scale and the cap of the scores, and the sinks outside of the keys. ``torch.nn.MultiheadAttention`` is read by
+hooks, in any model. Nothing is computed twice, and no attention matrix is formed unless it is asked for. :func:`stream`
+holds one layer at a time; :func:`capture` keeps them all.
 
 >>> from transformers import GPT2Config, GPT2Model
 >>> import torch
@@ -203,18 +203,7 @@ class _Listener:
 
 
 def transformers_models(model: nn.Module) -> Iterator[nn.Module]:
-    """The outermost transformers models in a model.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Any module.
-
-    Yields
-    ------
-    transformers.PreTrainedModel
-        The model itself if it is one, else those inside it that are not inside another.
-    """
+    """The outermost transformers models in a model."""
     try:
         from transformers import PreTrainedModel
     except ImportError:

@@ -21,20 +21,7 @@ def _signature() -> inspect.Signature:
 
 
 def multihead_call(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call | None:
-    """Queries, keys and mask of a ``torch.nn.MultiheadAttention``; None for any other module.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module that is about to run.
-    arguments, named : tuple, dict
-        What its ``forward`` is called with.
-
-    Returns
-    -------
-    Call or None
-        As transformers' modules would ask; values are left at the keys, because nobody reads them here.
-    """
+    """Queries, keys and mask of a ``torch.nn.MultiheadAttention``; None for any other module."""
     from torch.nn import MultiheadAttention
     from torch.nn import functional as torch_functional
 

@@ -37,49 +37,15 @@ class Scores(NamedTuple):
     """Scores of sinks outside of the keys, one a head, or None."""
 
     def products(self, rows: slice = slice(None)) -> Tensor:
-        """``scale q . k`` of some rows.
-
-        Parameters
-        ----------
-        rows : slice, optional
-            Which; all unless given.
-
-        Returns
-        -------
-        Tensor of shape (heads, rows, tokens)
-            In double precision.
-        """
+        """``scale q . k`` of some rows."""
         return self.factors[0][:, rows] @ self.factors[1].mT
 
     def content(self, rows: slice = slice(None)) -> Tensor:
-        """The products, under the cap of the layer if it has one.
-
-        Parameters
-        ----------
-        rows : slice, optional
-            Which; all unless given.
-
-        Returns
-        -------
-        Tensor of shape (heads, rows, tokens)
-            What the softmax gets, before anything is added.
-        """
+        """The products, under the cap of the layer if it has one."""
         return self.layer.capped(self.products(rows))
 
     def operator(self, times: Tensor | None = None) -> Callable[[int], Operator] | None:
-        """Operators of the attention matrices, where the library has one for such scores.
-
-        Parameters
-        ----------
-        times : Tensor of shape (heads,), optional
-            Factors of the scores of each head.
-
-        Returns
-        -------
-        callable or None
-            Takes the number of a head to its operator. None for scores under a cap, or behind a mask that no rule says:
-            products with those are made by blocks of rows.
-        """
+        """Operators of the attention matrices, where the library has one for such scores."""
         mask = self.layer.structure
         if mask is None or self.layer.softcap is not None:
             return None
@@ -92,26 +58,7 @@ class Scores(NamedTuple):
 def for_heads(
     work: Callable[..., T], layer: Layer, ids: Any = None, along: Any = None, label: str = "heads"
 ) -> list[T]:
-    """Do something with the scores of the heads of a layer; on a processor, with as many at once as torch has threads.
-
-    Parameters
-    ----------
-    work : callable
-        Takes the :class:`Scores` of some heads, and the rows of ``along`` that are theirs where it is given.
-    layer : Layer
-        A layer.
-    ids : Tensor of shape (tokens,), optional
-        Token of every position, where rows and keys are of one sequence.
-    along : array, optional
-        A row for every head, from the first on; heads that have none are left out.
-    label : str, optional
-        What to call the heads in the progress, which is told where there are so many tokens that a head takes a while.
-
-    Returns
-    -------
-    list
-        What the work returned, portion by portion, in the order of heads.
-    """
+    """Work on the scores of the heads of a layer; on a CPU, as many at once as torch has threads."""
     import torch
 
     portions = _Portions.of(layer, ids, None if along is None else len(along))

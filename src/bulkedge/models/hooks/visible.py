@@ -40,20 +40,7 @@ class Visible(NamedTuple):
         return self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0
 
     def bias(self, rows: Tensor) -> tuple[Tensor | None, Tensor]:
-        """What is added to the scores of some rows, and which keys these see.
-
-        Parameters
-        ----------
-        rows : Tensor of shape (some,)
-            Numbers of rows.
-
-        Returns
-        -------
-        bias : Tensor or None
-            Numbers, zero where a key is hidden; None if nothing is added.
-        seen : Tensor
-            Booleans; both broadcast to (batch, heads, some, keys).
-        """
+        """What is added to the scores of some rows, and which keys these see."""
         other = torch.arange(self.keys, device=rows.device)
         seen = self._near(rows[:, None], other)[None, None]
         if self.mask is None:
@@ -65,20 +52,7 @@ class Visible(NamedTuple):
         return torch.where(shown, mask.float(), 0.0), seen & shown
 
     def sees(self, keys: Tensor, start: int, rows: int) -> Tensor:
-        """Which of some rows see some keys.
-
-        Parameters
-        ----------
-        keys : Tensor of shape (layers, batch, heads, some)
-            Numbers of keys, none of which is hidden from all rows.
-        start, rows : int
-            The first row, and how many there are.
-
-        Returns
-        -------
-        Tensor of shape (layers, batch, heads, rows, some)
-            Booleans.
-        """
+        """Which of some rows see some keys."""
         place = torch.arange(start, start + rows, device=keys.device)[:, None]
         seen = self._near(place, keys[..., None, :])
         if self.mask is None or self.masks_alike:
@@ -117,38 +91,14 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, visible: Visible, device: torch.device) -> Seen:
-        """What the rows of an attention see.
-
-        Parameters
-        ----------
-        visible : Visible
-            Who may look at whom.
-        device : torch.device
-            Where the numbers are to be.
-
-        Returns
-        -------
-        Seen
-            Without a look at the device by the host.
-        """
+        """What the rows of an attention see."""
         if visible.mask is None:
             return _unmasked(visible, device)
         return _masked(visible, device)
 
 
 def near_width(visible: Visible) -> int:
-    """How many keys are near a row: its chunk and the one before, and the one after unless that is the future.
-
-    Parameters
-    ----------
-    visible : Visible
-        Who may look at whom.
-
-    Returns
-    -------
-    int
-        Zero if rows are not those of the keys.
-    """
+    """How many keys are near a row: its chunk and the one before, and the one after unless that is the future."""
     return 0 if visible.rows != visible.keys else (2 if visible.causal else 3) * NEAR
 
 

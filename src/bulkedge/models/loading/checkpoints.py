@@ -66,23 +66,7 @@ class Checkpoint(ABC):
     tensors: Mapping[str, Tensor] = field(repr=False)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor, which must have two axes, or one.
-
-        Parameters
-        ----------
-        name : str
-            Its name.
-
-        Returns
-        -------
-        tuple of int
-            Lengths of its axes, each one at least.
-
-        Raises
-        ------
-        DomainError
-            If it is no matrix or vector, or of a type that is not read.
-        """
+        """The shape of a tensor, which must have two axes, or one."""
         tensor = self.tensors[name]
         if len(tensor.shape) not in {1, 2} or not prod(tensor.shape):
             raise DomainError(f"the tensor {name!r} has the shape {tensor.shape}: weights are matrices, biases vectors")
@@ -94,25 +78,7 @@ class Checkpoint(ABC):
         return tensor.shape
 
     def read(self, name: str, rows: slice = EVERYTHING, columns: slice = EVERYTHING) -> Real:
-        """Part of a tensor, as an array of its own.
-
-        Parameters
-        ----------
-        name : str
-            Name of the tensor.
-        rows, columns : slice
-            Which part; a vector has rows only.
-
-        Returns
-        -------
-        array
-            In single precision, which holds bfloat16 and half precision exactly; in double if it is stored so.
-
-        Raises
-        ------
-        DomainError
-            If an entry of that part is not finite, or the tensor is not one that is read.
-        """
+        """Part of a tensor, as an array of its own."""
         part = (rows, columns)[: len(self.shape(name))]
         array = self._part(self.tensors[name], name, part)
         if not np.isfinite(array).all():
@@ -151,26 +117,7 @@ class PyTorchFiles(Checkpoint):
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Find the tensors of a checkpoint; nothing but headers is read.
-
-    Parameters
-    ----------
-    path : str or Path
-        A folder as ``save_pretrained`` writes it, or one ``.safetensors`` or ``.bin`` file or index with
-        ``config.json`` beside it.
-
-    Returns
-    -------
-    Checkpoint
-        Names, shapes and places of the tensors; safetensors come first where a folder has both.
-
-    Raises
-    ------
-    StoreError
-        If files are missing, damaged, or named by an index in a way that leaves the folder.
-    MissingPackageError
-        If there are PyTorch files only and torch is not installed.
-    """
+    """Find the tensors of a checkpoint; nothing but headers is read."""
     path = Path(path)
     if not path.exists():
         raise StoreError(f"{path} does not exist: give the folder of a checkpoint, or its file")
@@ -186,23 +133,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    dict
-        What it says.
-
-    Raises
-    ------
-    StoreError
-        If it is too large, or not an object in JSON.
-    """
+    """A JSON file that holds an object."""
     if path.stat().st_size > MOST_JSON:
         raise StoreError(f"{path} has more than {MOST_JSON} bytes: no configuration is that long")
     return _object(path.read_bytes(), path)

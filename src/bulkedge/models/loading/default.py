@@ -110,13 +110,7 @@ def default_model(
 
 
 def letters() -> Any:
-    """A tokenizer of transformers for single letters, made without a file.
-
-    Returns
-    -------
-    transformers.PreTrainedTokenizerFast
-        Token ``k`` is the letter ``ALPHABET[k]``; the first stands for all that is not in the alphabet.
-    """
+    """A tokenizer of transformers for single letters, made without a file."""
     need("the default model", "torch", "transformers")
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

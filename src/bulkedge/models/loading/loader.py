@@ -7,8 +7,8 @@ for and the files do not have would be random numbers, and every number read off
 >>> load_model("no/such/folder")
 Traceback (most recent call last):
     ...
-bulkedge.support.errors.DomainError: model = 'no/such/folder' is neither a file or folder here, nor a name of ['minilm'], nor
-a hub id, which has the form organisation/name
+bulkedge.support.errors.DomainError: model = 'no/such/folder' is neither a file or folder here, nor a name of
+['minilm'], nor a hub id, which has the form organisation/name
 """
 
 from __future__ import annotations

@@ -72,23 +72,7 @@ def packaged_model(name: str) -> tuple[Any, Any]:
 
 
 def packaged_folder(name: str) -> Path:
-    """Where the files of a model are that an installed package carries.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`MODELS`.
-
-    Returns
-    -------
-    Path
-        A folder in the layout of ``save_pretrained``.
-
-    Raises
-    ------
-    MissingPackageError
-        If the package is not installed.
-    """
+    """Where the files of a model are that an installed package carries."""
     model = MODELS[Choice(tuple(MODELS)).check("name", name)]
     package = find_spec(model.package)
     folders = [Path(each) / model.folder for each in (package.submodule_search_locations or ())] if package else []

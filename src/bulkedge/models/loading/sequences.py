@@ -29,64 +29,19 @@ class Passage(NamedTuple):
         return max((each.shape[-1] for name, each in self.inputs.items() if name in TOKENS), default=0)
 
     def cut(self, tokens: int) -> Passage:
-        """The first tokens alone.
-
-        Parameters
-        ----------
-        tokens : int
-            How many.
-
-        Returns
-        -------
-        Passage
-            Under the same title.
-        """
+        """The first tokens alone."""
         inputs = {name: each[:, :tokens] if name in TOKENS else each for name, each in self.inputs.items()}
         return self._replace(inputs=inputs)
 
     def ids(self, layer_name: str, tokens: int) -> Any:
-        """Token of every position of a layer, or None where these are not tokens.
-
-        Parameters
-        ----------
-        layer_name : str
-            Path of the attention module; those in a decoder of two parts read ``decoder_input_ids``.
-        tokens : int
-            Length of the layer's sequence.
-
-        Returns
-        -------
-        Tensor of shape (tokens,) or None
-            The ids.
-        """
+        """Token of every position of a layer, or None where these are not tokens."""
         names = ["decoder_input_ids", "input_ids"] if "decoder" in layer_name else ["input_ids"]
         found = next((self.inputs[name] for name in names if name in self.inputs), None)
         return found[0] if found is not None and found.shape[-1] == tokens else None
 
 
 def sequences(given: Any, tokenizer: Any = None, tokens: int = 512) -> list[Passage]:
-    """Whatever is given to a scan as single sequences.
-
-    Parameters
-    ----------
-    given : str, sequence of str, Tensor, mapping, or sequence of these
-        Texts; ids of shape (tokens,) or (sequences, tokens); inputs of the model by name, of one sequence or several,
-        which may be padded.
-    tokenizer : callable, optional
-        For texts.
-    tokens : int, optional
-        How many tokens of each sequence are read.
-
-    Returns
-    -------
-    list of Passage
-        At least one.
-
-    Raises
-    ------
-    DomainError
-        If there is nothing to read, or a text without a tokenizer.
-    """
+    """Whatever is given to a scan as single sequences."""
     if isinstance(given, str | Mapping) or hasattr(given, "shape"):
         given = [given]
     if not isinstance(given, Sequence) or not given:

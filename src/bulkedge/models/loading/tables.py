@@ -46,23 +46,7 @@ TABLES = {
 
 
 def table_path(name: str) -> Path | None:
-    """The file of a table, or None where its package is not installed (or is another version, without that file).
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`TABLES`.
-
-    Returns
-    -------
-    Path or None
-        The file inside the installed package; it is found without importing the package.
-
-    Raises
-    ------
-    DomainError
-        If no table has that name.
-    """
+    """The file of a table, or None where its package is not installed (or is another version, without that file)."""
     table = TABLES[Choice(tuple(TABLES)).check("name", name)]
     package = find_spec(table.package)
     folders = list(package.submodule_search_locations or ()) if package else []

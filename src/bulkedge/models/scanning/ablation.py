@@ -105,28 +105,7 @@ def ablation(  # noqa: PLR0913 - two lists of heads, what to ask, and how often
     draws: int,
     rng: np.random.Generator,
 ) -> Ablation:
-    """Cost of switching heads off together, and of as many random heads of the same layers.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        As for :func:`ablate_heads`.
-    loss : callable
-        Takes the model and returns a number that is larger where the model is worse.
-    heads : sequence of (str, int)
-        Module and number of each head.
-    members : mapping of str to sequence of int
-        All heads of these modules.
-    draws : int
-        How often random heads are drawn: others than the given ones, where a module has enough of them.
-    rng : numpy.random.Generator
-        Draws them.
-
-    Returns
-    -------
-    Ablation
-        Both costs.
-    """
+    """Cost of switching heads off together, and of as many random heads of the same layers."""
     grouped: dict[str, list[int]] = {}
     for name, head in heads:
         grouped.setdefault(name, []).append(head)

@@ -43,22 +43,7 @@ class Reading:
 def assembled(
     readings: Sequence[Reading], probes: Mapping[str, Real] | None, attributes: Mapping[str, object]
 ) -> xr.Dataset:
-    """One dataset of all texts.
-
-    Parameters
-    ----------
-    readings : sequence of Reading
-        Of the same layers, a text each.
-    probes : mapping of str to array of shape (layers, heads), optional
-        Scores on repeated random tokens, of all layers of the model.
-    attributes : mapping
-        What to remember of the scan.
-
-    Returns
-    -------
-    Dataset
-        Its variables are described in :mod:`bulkedge.models.scanning.glossary`.
-    """
+    """One dataset of all texts."""
     first = readings[0]
     counts = [len(each["beta"]) for each in first.measures]
     data = xr.Dataset(
@@ -92,18 +77,7 @@ def assembled(
 
 
 def over_texts(variable: xr.DataArray) -> Real:
-    """Median over texts of what is a number there; nan where no text has one.
-
-    Parameters
-    ----------
-    variable : xarray.DataArray
-        With a dimension ``text`` or without.
-
-    Returns
-    -------
-    numpy.ndarray
-        Its values without that dimension.
-    """
+    """Median over texts of what is a number there; nan where no text has one."""
     values = np.asarray(variable, dtype=float)
     if "text" not in variable.dims:
         return values

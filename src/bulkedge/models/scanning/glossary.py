@@ -179,36 +179,13 @@ KINDS = {each.name: Kind(each.title, MARKS[each.name], each.says) for each in TO
 
 
 def kind_of(name: str) -> Kind:
-    """The words for a kind of head.
-
-    Parameters
-    ----------
-    name : str
-        As a scan spells it; underscores and hyphens count as spaces.
-
-    Returns
-    -------
-    Kind
-        One made from the name, if it is none of ``KINDS``.
-    """
+    """The words for a kind of head."""
     found = canonical(name)
     return KINDS[found] if found in KINDS else Kind(name, name[:2].title(), "")
 
 
 def describe(name: str) -> Column:
-    """The title, group, unit and definition of a column.
-
-    Parameters
-    ----------
-    name : str
-        A variable of a scan, among them ``p_<measure>``, ``null_<measure>`` and ``score_<kind>``, or
-        ``score_scale_<factor>`` and ``longer_entropy_<factor>`` for one factor of the context.
-
-    Returns
-    -------
-    Column
-        Of a name that nobody has described, one with that name as its title, in the group "other".
-    """
+    """The title, group, unit and definition of a column."""
     if name in COLUMNS:
         return COLUMNS[name]
     start, _, rest = name.partition("_")
@@ -236,16 +213,6 @@ def _at_factor(name: str) -> Column | None:
 
 def canonical(name: str) -> str:
     """The name of a kind as ``KINDS`` spells it.
-
-    Parameters
-    ----------
-    name : str
-        A kind in the name of a variable, where underscores or hyphens may stand for spaces.
-
-    Returns
-    -------
-    str
-        The name itself, if it is none of them.
 
     Examples
     --------

@@ -44,20 +44,7 @@ class Beside(NamedTuple):
 
 
 def beside(measures: dict[str, Real], fresh: FreshHeads) -> Beside:
-    """Hold the heads of a layer beside its fresh heads.
-
-    Parameters
-    ----------
-    measures : dict of str to array
-        What :func:`~bulkedge.heads.measures.measures.measured` found.
-    fresh : FreshHeads
-        The layer's fresh heads.
-
-    Returns
-    -------
-    Beside
-        Deviations of both.
-    """
+    """Hold the heads of a layer beside its fresh heads."""
     at = [fresh.at(beta) for beta in measures[COORDINATE]]
     heads, others, middle = {}, {}, {}
     for name, (forward, back) in TESTED.items():
@@ -87,19 +74,7 @@ def _among(draws: Real) -> Real:
 
 
 def p_values(layers: Sequence[Beside]) -> dict[str, Real]:
-    """P-values of all heads, with the draws of all layers.
-
-    Parameters
-    ----------
-    layers : sequence of Beside
-        All layers of one model and text.
-
-    Returns
-    -------
-    dict of str to array of shape (heads of all layers,)
-        ``p_NAME`` for every measure, ``p`` of the omnibus statistic, and ``q``: the smallest false discovery rate at
-        which the head is told apart.
-    """
+    """P-values of all heads, with the draws of all layers."""
     found: dict[str, Real] = {}
     top: Real | float = 0.0
     fresh_top: list[Real] = [np.zeros_like(next(iter(each.fresh.values()))) for each in layers]
@@ -133,16 +108,6 @@ def _tail(heads: Real, fresh: list[Real]) -> Real:
 def benjamini_hochberg(p: Real) -> Real:
     """Adjusted p-values: the smallest false discovery rate at which each is rejected.
 
-    Parameters
-    ----------
-    p : array
-        P-values, in any order.
-
-    Returns
-    -------
-    array
-        Of the same shape, none below its p-value.
-
     Examples
     --------
     >>> benjamini_hochberg(np.array([0.01, 0.04, 0.03, 0.5])).round(4)
@@ -155,19 +120,6 @@ def benjamini_hochberg(p: Real) -> Real:
 
 
 def thinned(quantiles: Real, levels: Real) -> Real:
-    """Quantiles at fewer levels.
-
-    Parameters
-    ----------
-    quantiles : array of shape (..., levels)
-        At the :data:`~bulkedge.heads.measures.measures.LEVELS`.
-    levels : array
-        Wanted levels.
-
-    Returns
-    -------
-    array
-        Interpolated along the last axis.
-    """
+    """Quantiles at fewer levels."""
     flat = quantiles.reshape(-1, quantiles.shape[-1])
     return np.array([np.interp(levels, LEVELS, each) for each in flat]).reshape(*quantiles.shape[:-1], len(levels))

@@ -49,29 +49,7 @@ def scan_page(  # noqa: PLR0913  # four of them by name
     before: xr.Dataset | None = None,
     labels: tuple[str, str] = ("before", "after"),
 ) -> str:
-    """A scan as one HTML page that needs no other file and no network.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        As ``Scan.data`` has it; variables that it lacks are left out of the page.
-    title : str
-        Heading of the page.
-    summary : sequence of str
-        Sentences that stand at its top.
-    warnings : sequence of str, optional
-        Sentences that stand below them; those of the attribute ``warnings`` by default.
-    before : xarray.Dataset, optional
-        Another scan of the same heads, such as the model before it was trained: shown side by side, on the same scale
-        of colours.
-    labels : tuple of str
-        What the scan before and this one are called.
-
-    Returns
-    -------
-    str
-        The page.
-    """
+    """A scan as one HTML page that needs no other file and no network."""
     data = checked(data)
     scans = [data] if before is None else [data, alike(data, before)]
     script = environment().get_template("scan.js").render()
@@ -156,18 +134,7 @@ def _place(name: str) -> tuple[int, int]:
 
 
 def coarseness(scans: Sequence[xr.Dataset]) -> int:
-    """How many rows and columns of a picture become one, so that the pictures of all heads fit in the page.
-
-    Parameters
-    ----------
-    scans : sequence of xarray.Dataset
-        All that one page shows.
-
-    Returns
-    -------
-    int
-        One if they fit as they are.
-    """
+    """How many rows and columns of a picture become one, so that the pictures of all heads fit in the page."""
     sizes = [each["picture"].sizes for each in scans if "picture" in each]
     characters = sum(size["item"] * size["row"] * size["column"] for size in sizes) * 4 / 3
     largest = min((min(size["row"], size["column"]) for size in sizes), default=1)

@@ -32,35 +32,13 @@ DERIVED = ("p_", "null_", "score_", "q")
 
 
 def embedded(value: Any) -> str:
-    """JSON for a ``<script>`` element: ASCII, on one line, without angle brackets and ampersands.
-
-    Parameters
-    ----------
-    value : Any
-        Dictionaries, lists, texts and finite numbers.
-
-    Returns
-    -------
-    str
-        What ``JSON.parse`` reads back.
-    """
+    """JSON for a ``<script>`` element: ASCII, on one line, without angle brackets and ampersands."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.translate({ord(each): f"\\u{ord(each):04x}" for each in "<>&"})
 
 
 def digits(values: Iterable[float]) -> list[float | int | str | None]:
-    """Numbers with four significant digits, as JSON has them.
-
-    Parameters
-    ----------
-    values : iterable of float
-        Any numbers.
-
-    Returns
-    -------
-    list
-        None in place of nan, and the texts "Infinity" and "-Infinity".
-    """
+    """Numbers with four significant digits, as JSON has them."""
     return [_digits(float(each)) for each in values]
 
 
@@ -76,18 +54,7 @@ def _digits(value: float) -> float | int | str | None:
 
 
 def checked(data: xr.Dataset) -> xr.Dataset:
-    """A scan whose heads have a layer and a number of their own.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        As ``Scan.data`` has it.
-
-    Returns
-    -------
-    xarray.Dataset
-        The same, if a page can be made of it.
-    """
+    """A scan whose heads have a layer and a number of their own."""
     missing = [name for name in ("layer", "head") if name not in data.coords or data[name].dims != ("item",)]
     if missing:
         raise DomainError(f"a scan has coordinates layer and head along its dimension item; {missing} missing")
@@ -98,18 +65,7 @@ def checked(data: xr.Dataset) -> xr.Dataset:
 
 
 def alike(data: xr.Dataset, other: xr.Dataset) -> xr.Dataset:
-    """Another scan with its heads in the order of the first.
-
-    Parameters
-    ----------
-    data, other : xarray.Dataset
-        Scans of the same heads.
-
-    Returns
-    -------
-    xarray.Dataset
-        The other one.
-    """
+    """Another scan with its heads in the order of the first."""
     order = {place: number for number, place in enumerate(_places(checked(other)))}
     places = _places(data)
     if set(order) != set(places):
@@ -124,20 +80,7 @@ def _places(data: xr.Dataset) -> list[tuple[int, int]]:
 
 
 def packed(data: xr.Dataset, step: int) -> dict[str, Any]:
-    """One scan's numbers.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        As ``Scan.data`` has it; what it lacks is left out.
-    step : int
-        How many rows and columns of a picture become one.
-
-    Returns
-    -------
-    dict of str to object
-        What the page's script reads.
-    """
+    """One scan's numbers."""
     values = numbers(data)
     several = data.sizes.get("text", 1) > 1
     images = pictures(data, step) if "picture" in data else np.zeros((0, 0, 0), dtype=np.uint8)
@@ -159,18 +102,7 @@ def packed(data: xr.Dataset, step: int) -> dict[str, Any]:
 
 
 def numbers(data: xr.Dataset) -> dict[str, Real]:
-    """Every column of numbers, a value a head, in the order of the groups.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        A scan.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray
-        Columns without a single number are left out.
-    """
+    """Every column of numbers, a value a head, in the order of the groups."""
     found = {}
     for name, variable in data.data_vars.items():
         if set(variable.dims) in ({"item"}, {"text", "item"}) and variable.dtype.kind in "fiub":
@@ -186,18 +118,7 @@ def numbers(data: xr.Dataset) -> dict[str, Real]:
 
 
 def kinds(data: xr.Dataset) -> list[list[str]]:
-    """The kinds of every head, the one that it is called by first.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        A scan.
-
-    Returns
-    -------
-    list of list of str
-        One a head; empty where the scan says nothing.
-    """
+    """The kinds of every head, the one that it is called by first."""
     empty = [""] * data.sizes["item"]
     first = [str(each) for each in data["kind"].values] if "kind" in data else empty
     every = [str(each).split(", ") for each in data["kinds"].values] if "kinds" in data else [[]] * len(first)
@@ -207,38 +128,14 @@ def kinds(data: xr.Dataset) -> list[list[str]]:
 
 
 def legend(found: Iterable[list[str]]) -> list[dict[str, str]]:
-    """The kinds that heads have, in the order of ``KINDS``, others after them.
-
-    Parameters
-    ----------
-    found : iterable of list of str
-        As ``kinds`` returns them.
-
-    Returns
-    -------
-    list of dict of str to str
-        Names, titles, marks and sentences.
-    """
+    """The kinds that heads have, in the order of ``KINDS``, others after them."""
     names = dict.fromkeys(each for head in found for each in head)
     order = [*(name for name in KINDS if name in names), *(name for name in names if name not in KINDS)]
     return [{"name": name} | kind_of(name)._asdict() for name in order]
 
 
 def pictures(data: xr.Dataset, step: int) -> NDArray[np.uint8]:
-    """The pictures of attention with fewer, larger blocks.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        A scan with ``picture``, block means of attention on a square-root scale.
-    step : int
-        How many rows and columns become one; a divisor of those that are there.
-
-    Returns
-    -------
-    numpy.ndarray
-        Bytes, ``(item, row, column)``, on the same scale; the largest block of a head is 255 again.
-    """
+    """The pictures of attention with fewer, larger blocks."""
     images = np.asarray(data["picture"].transpose("item", "row", "column"), dtype=np.uint8)
     if step == 1:
         return images
@@ -250,18 +147,7 @@ def pictures(data: xr.Dataset, step: int) -> NDArray[np.uint8]:
 
 
 def base64(values: NDArray[Any]) -> str:
-    """Bytes of an array, in the machine order of all browsers.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Floats become those of four bytes; bytes stay.
-
-    Returns
-    -------
-    str
-        In base 64.
-    """
+    """Bytes of an array, in the machine order of all browsers."""
     kind = np.uint8 if values.dtype == np.uint8 else np.dtype("<f4")
     return b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode("ascii")
 

@@ -25,21 +25,7 @@ PREDICTED = ("coupling", "effective_dim", "predicted_entropy", "popularity_corre
 
 
 def predicted(layer: Layer, columns: Real) -> dict[str, Real]:
-    """What the channel says of the heads of the first sequence of a layer.
-
-    Parameters
-    ----------
-    layer : Layer
-        A layer; what is about rows and columns is predicted without a mask, or behind a causal one.
-    columns : array of shape (heads, tokens)
-        Measured share of all attention that each key gets.
-
-    Returns
-    -------
-    dict of str to array
-        :data:`PREDICTED`, of shape (heads,), ``longer_entropy`` and ``score_scale``, of shape (heads,
-        :data:`LONGER`); nan where a mask, a positional bias or a cap on the scores is in the way.
-    """
+    """What the channel says of the heads of the first sequence of a layer."""
     query, key = layer.query[0].float(), layer.key[0].float()  # predictions are not worth double precision
     heads, rows, tokens = columns.shape[0], query.shape[1], key.shape[1]
     channel = Channel.from_qk(query, key, layer.scale)
@@ -68,22 +54,7 @@ def _log_correlation(one: Real, other: Real) -> Real:
 
 
 def longer(channel: Channel, tokens: int, causal: CausalChannel | None = None) -> dict[str, Real]:
-    """Entropy of rows of longer contexts, and the factor on the scores that keeps it where it is.
-
-    Parameters
-    ----------
-    channel : Channel
-        Of the heads.
-    tokens : int
-        Number of keys that a row sees now.
-    causal : CausalChannel, optional
-        Of the same heads, if they are causal: the factor then keeps the mean over rows of all numbers of keys.
-
-    Returns
-    -------
-    dict of str to array of shape (heads, :data:`LONGER`)
-        ``longer_entropy``, in nats, and ``score_scale``, nan where no factor up to 16 keeps it.
-    """
+    """Entropy of rows of longer contexts, and the factor on the scores that keeps it where it is."""
     moments = channel.spread_moments
     entropies = [mean_rows(*moments, times * tokens)[0] for times in LONGER]
     heads = channel if causal is None else causal

@@ -100,18 +100,7 @@ def probe(
 
 
 def repeated_scores(attention: Tensor) -> Real:
-    """The three scores of attention matrices over a sequence and its repetition.
-
-    Parameters
-    ----------
-    attention : Tensor of shape (heads, 2 n, 2 n)
-        Rows sum to one.
-
-    Returns
-    -------
-    array of shape (3, heads)
-        Induction, duplicate and previous: means over the rows of the second half.
-    """
+    """The three scores of attention matrices over a sequence and its repetition."""
     import torch
 
     half = attention.shape[-1] // 2

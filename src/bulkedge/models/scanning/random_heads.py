@@ -73,20 +73,7 @@ TESTED: dict[str, tuple[Callable[[Real], Real], Callable[[Real], Real]]] = {
 
 @contextmanager
 def fresh_weights(module: nn.Module, generator: Any) -> Iterator[None]:
-    """Let every linear map in a module be a random one, without biases; the module is as before in the end.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        An attention module.
-    generator : torch.Generator
-        Where the entries come from: independent, Gaussian, of variance one over the width of the input.
-
-    Yields
-    ------
-    None
-        Inside, the module computes with random maps.
-    """
+    """Let every linear map in a module be a random one, without biases; the module is as before in the end."""
     import torch
 
     def drawn(inputs: int, outputs: int, like: Tensor) -> Tensor:
@@ -152,20 +139,7 @@ class FreshHeads:
         return len(self.betas)
 
     def at(self, beta: float) -> tuple[dict[str, Real], Real]:
-        """Numbers of the fresh heads at an inverse temperature.
-
-        Parameters
-        ----------
-        beta : float
-            That of a head, sinks taken away.
-
-        Returns
-        -------
-        numbers : dict of str to array of shape (draws,)
-            Tested measures, mapped.
-        spectra : array of shape (draws, levels)
-            Logarithms of quantiles of singular values.
-        """
+        """Numbers of the fresh heads at an inverse temperature."""
         place = np.log1p(np.clip(beta, self.betas[:, 0] / APART, self.betas[:, 2] * APART))
         nodes = np.log1p(self.betas)
         numbers = {name: interpolated(nodes, each, place) for name, each in self.numbers.items()}
@@ -178,21 +152,6 @@ def interpolated(nodes: Real, values: Real, place: Real) -> Real:
     How far the value at a middle node is from the chord between the outer ones tells of one draw how it bends, and of
     many draws, whose middle nodes differ, how the bend changes along the way. The common curve is fitted to that by
     least squares; what is left of a draw's bend is its own, a parabola that vanishes at the outer nodes.
-
-    Parameters
-    ----------
-    nodes : array of shape (draws, 3)
-        Where values are known, increasing along each row; the middle ones should differ.
-    values : array of shape (draws, 3, ...)
-        The values there.
-    place : array of shape (draws,)
-        Where values are wanted.
-
-    Returns
-    -------
-    array of shape (draws, ...)
-        Those values: exact for parabolas that differ by straight lines, and with enough draws for polynomials of the
-        degree of the last of the :data:`POWERS`.
     """
     low, middle, high = nodes.T
     centre, exponents = nodes.mean(), POWERS[: max(1, len(nodes) // DRAWS_A_POWER)]
@@ -217,31 +176,7 @@ def _sums(weights: Real, values: Real) -> Real:
 
 
 def draw_fresh(visit: Visit, ids: Any, betas: Real, draws: int, generator: Any) -> FreshHeads:
-    """Fresh heads of the layer that has just run.
-
-    Parameters
-    ----------
-    visit : Visit
-        The layer.
-    ids : array or None
-        As for :func:`~bulkedge.heads.measures.measures.measured`.
-    betas : array
-        Inverse temperatures of the layer's heads; fresh ones are tempered to their range.
-    draws : int
-        How many.
-    generator : torch.Generator
-        Where the weights come from, on the CPU.
-
-    Returns
-    -------
-    FreshHeads
-        Their numbers.
-
-    Raises
-    ------
-    DomainError
-        If queries and keys did not come from linear maps inside of the module.
-    """
+    """Fresh heads of the layer that has just run."""
     grid = _grid(betas, draws)
     found: list[dict[str, Real]] = []
     done = 0
@@ -291,8 +226,8 @@ def _heated(scores: Scores, factors: Tensor) -> Callable[[slice], Tensor]:
 def _factors(scores: Scores, one: Tensor, betas: Tensor) -> Tensor:
     """Factors that bring heads to an inverse temperature each, from the one that they have.
 
-    The layer caps what comes out of queries and keys, so these are scaled up until the capped scores are as sharp as wanted,
-    or as the cap allows.
+    The layer caps what comes out of queries and keys, so these are scaled up until the capped scores are as sharp as
+    wanted, or as the cap allows.
     """
     factors = betas / one
     if scores.layer.softcap is not None:
@@ -303,20 +238,7 @@ def _factors(scores: Scores, one: Tensor, betas: Tensor) -> Tensor:
 
 
 def spectral_distance(spectrum: Real, reference: Real) -> Real:
-    """Kolmogorov distance of spectra to a reference, all as increasing quantiles at the same levels.
-
-    Parameters
-    ----------
-    spectrum : array of shape (..., levels)
-        Quantiles, of any increasing function of the values.
-    reference : array of shape (..., levels)
-        Quantiles of the reference of each.
-
-    Returns
-    -------
-    array of shape (...)
-        Between zero and one.
-    """
+    """Kolmogorov distance of spectra to a reference, all as increasing quantiles at the same levels."""
     spectrum, reference = np.broadcast_arrays(spectrum, reference)
     flat = zip(spectrum.reshape(-1, len(LEVELS)), reference.reshape(-1, len(LEVELS)), strict=True)
     found = [np.max(np.abs(np.interp(other, own, LEVELS) - LEVELS)) for own, other in flat]

@@ -275,18 +275,7 @@ class Head(NamedTuple):
         return self.scan.data.spectrum.isel(item=self.item)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw its spectrum in the band of fresh heads.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Where to draw; a new figure by default.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            What was drawn on.
-        """
+        """Draw its spectrum in the band of fresh heads."""
         from bulkedge import plots
 
         return plots.plot_head(self.scan.data.isel(item=self.item), ax=ax)

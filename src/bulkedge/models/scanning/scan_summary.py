@@ -30,20 +30,7 @@ def _counted(rows: list[dict[str, Any]]) -> str:
 
 
 def sentences(data: xr.Dataset, rows: list[dict[str, Any]]) -> list[str]:
-    """What the model's heads are, a sentence each.
-
-    Parameters
-    ----------
-    data : Dataset
-        A scan's data.
-    rows : list of dict
-        The rows of its table.
-
-    Returns
-    -------
-    list of str
-        Plain English.
-    """
+    """What the model's heads are, a sentence each."""
     layers = len(np.unique(data.layer.to_numpy()))
     texts = data.sizes[TEXT]
     read = f"{texts} text{'s' * (texts > 1)} of up to {data.attrs['tokens']} tokens"
@@ -71,20 +58,7 @@ def sentences(data: xr.Dataset, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def alarms(data: xr.Dataset, rows: list[dict[str, Any]]) -> list[str]:
-    """What to look at in a model, a sentence each; none if nothing stands out.
-
-    Parameters
-    ----------
-    data : Dataset
-        A scan's data.
-    rows : list of dict
-        The rows of its table.
-
-    Returns
-    -------
-    list of str
-        Plain English.
-    """
+    """What to look at in a model, a sentence each; none if nothing stands out."""
     found = []
     frozen = [each for each in rows if each["largest"] > FROZEN]
     if frozen:

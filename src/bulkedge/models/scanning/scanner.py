@@ -1,7 +1,7 @@
 """Read every head of a model on some texts: what it does, and how sure we are, beside fresh random weights.
 
-One forward pass a text. Layer by layer, heads are measured (:mod:`bulkedge.heads.measures.measures`), predicted from their
-moments (:mod:`bulkedge.models.scanning.predicted`), and held beside fresh heads on the same inputs
+One forward pass a text. Layer by layer, heads are measured (:mod:`bulkedge.heads.measures.measures`), predicted from
+their moments (:mod:`bulkedge.models.scanning.predicted`), and held beside fresh heads on the same inputs
 (:mod:`bulkedge.models.scanning.random_heads`). Memory is bounded by one layer.
 
 >>> import torch
@@ -73,8 +73,8 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
         :func:`bulkedge.models.load_model` takes: a folder, a file, a hub id, ``"minilm"``. By default a small decoder
         that is trained on the spot.
     inputs_or_texts : optional
-        What :func:`bulkedge.models.loading.sequences.sequences` takes: texts, token ids, or inputs of the model by name. By
-        default the opening of a book. Of several, medians are told, and how far they agree.
+        What :func:`bulkedge.models.loading.sequences.sequences` takes: texts, token ids, or inputs of the model by
+        name. By default the opening of a book. Of several, medians are told, and how far they agree.
     tokenizer : callable, optional
         For texts; that of the loaded model by default.
     tokens : int, optional
@@ -135,23 +135,7 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
 
 
 def check_sizes(tokens: int, draws: int) -> tuple[int, int]:
-    """Refuse sizes that a scan cannot have.
-
-    Parameters
-    ----------
-    tokens, draws : int
-        As for :func:`scan`.
-
-    Returns
-    -------
-    tokens, draws : int
-        The same.
-
-    Raises
-    ------
-    DomainError
-        If one is outside its domain.
-    """
+    """Refuse sizes that a scan cannot have."""
     tokens, draws = TOKENS.check("tokens", tokens), DRAWS.check("draws", draws)
     if 0 < draws < FEWEST_DRAWS:
         raise DomainError(

@@ -13,9 +13,10 @@ on a few keys, whatever the values (the random energy model). A spread (``beta``
   distributed, so that in the median row the second key has ``2**-m`` of the weight of the first: at eight, less than
   bfloat16 resolves, and no gradient of the softmax holds the scores back any more.
 
-Three readings are tested for jumps (:mod:`bulkedge.models.watching.change_detection` has the null and its rate, a third of it for each):
-the residual, measured less predicted entropy, which is what is not Gaussian in a head (``drift``); the log-odds of the
-mass on the most popular key (``sink``); and the share of a layer's values that all tokens have in common (``copies``).
+Three readings are tested for jumps (:mod:`bulkedge.models.watching.change_detection` has the null and its rate, a third
+of it for each): the residual, measured less predicted entropy, which is what is not Gaussian in a head (``drift``); the
+log-odds of the mass on the most popular key (``sink``); and the share of a layer's values that all tokens have in
+common (``copies``).
 
 Each kind is reported once for a head, or for a layer.
 """
@@ -53,7 +54,7 @@ Grade = Literal["note", "warning", "alarm"]
 REMEDIES = {
     "sharp": "watch it; nothing to do while the spread stands still",
     "growing": "QK-norm or a smaller learning rate of queries and keys, before that step",
-    "frozen": "lower the learning rate, or the scale of the weights of queries and keys; nn.scale_scores for a trained model",
+    "frozen": "lower the learning rate or the scale of query and key weights; nn.scale_scores for a trained model",
     "runaway": "QK-norm, or a smaller learning rate of queries and keys, from the start of the run",
     "collapse": "QK-norm, a smaller learning rate, or a longer warm-up",
     "gap": "nothing by itself, half of the heads of trained encoders are there; nn.remove_gap if tokens become alike",
@@ -104,19 +105,7 @@ class Alarm:
 
 
 def find_alarms(data: xr.Dataset) -> tuple[Alarm, ...]:
-    """All alarms of a run.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        Readings by step, layer and head, as :attr:`bulkedge.models.watching.watcher.Watch.data` has them; its attribute
-        ``rate`` is the chance of a false jump in a hundred readings.
-
-    Returns
-    -------
-    tuple of Alarm
-        In the order of steps. What is said of a step depends on no later one.
-    """
+    """All alarms of a run."""
     rules = (_heat, _growing, _runaway, _collapsed, _gap, _alike, _dead, _jumped, _broken)
     found = [each for rule in rules for each in rule(data)]
     return tuple(sorted(found, key=lambda each: (each.step, each.layer, each.head is not None, each.head or 0)))

@@ -36,18 +36,6 @@ class Jumps(NamedTuple):
 def record_factor(changes: int, level: float) -> float:
     """How far beyond the record of some changes the next one may be.
 
-    Parameters
-    ----------
-    changes : int
-        Readings that made the record.
-    level : float
-        Chance that the next change is beyond, under the hypothesis above.
-
-    Returns
-    -------
-    float
-        The factor.
-
     Examples
     --------
     >>> round(record_factor(32, 1e-4), 2)
@@ -57,22 +45,7 @@ def record_factor(changes: int, level: float) -> float:
 
 
 def find_jumps(values: Real, rate: float, notable: float) -> Jumps:
-    """Test the changes of a reading.
-
-    Parameters
-    ----------
-    values : array of shape (steps, layers, heads)
-        A reading; nan for heads that a layer has not.
-    rate : float
-        Chance of a false jump of any head in :data:`READINGS` readings.
-    notable : float
-        Smaller changes are no jumps.
-
-    Returns
-    -------
-    Jumps
-        What is said of a step depends on no later one.
-    """
+    """Test the changes of a reading."""
     changes = np.abs(np.diff(values, axis=0))
     here, score = np.zeros(values.shape, dtype=bool), np.zeros(values.shape)
     for n in range(FIRST, len(changes)):

@@ -22,21 +22,7 @@ class GaussianRows(NamedTuple):
 
 
 def gaussian_rows(spread: Tensor, log_count: Tensor) -> GaussianRows:
-    """Rows of Gaussian scores.
-
-    Parameters
-    ----------
-    spread : Tensor
-        Standard deviations of the scores of rows.
-    log_count : Tensor
-        Logarithms of the numbers of keys that the rows see, at least zero; broadcasts to the spreads.
-
-    Returns
-    -------
-    GaussianRows
-        Right to a few thousandths, in single precision; of the shape of the spreads. Not a number where the spread is
-        none.
-    """
+    """Rows of Gaussian scores."""
     across = spread.log1p().mul(2 / LAST_SPREAD).sub(1)
     along = log_count.mul(2 / LAST_COUNT).sub(1).expand_as(spread)
     places = torch.stack([along.reshape(-1), across.reshape(-1)], dim=-1)[None, :, None]

@@ -70,18 +70,7 @@ class Inputs(NamedTuple):
     """(heads,): scores of a key without a value that every row sees; None where there is none."""
 
     def fits(self, other: Inputs) -> bool:
-        """Whether another attention may be read together with this one: its shapes and its mask are the same.
-
-        Parameters
-        ----------
-        other : Inputs
-            Of that attention.
-
-        Returns
-        -------
-        bool
-            Decided without a look at the numbers.
-        """
+        """Whether another attention may be read together with this one: its shapes and its mask are the same."""
         mine, theirs = ([_kind(x) for x in (each.query, each.key, each.value)] for each in (self, other))
         masks = [
             None if mask is None else (*_kind(mask), mask.data_ptr(), mask.stride())
@@ -98,20 +87,7 @@ class Inputs(NamedTuple):
 
 
 def readings(asked: list[Inputs], rows: int) -> Tensor:
-    """Read the heads of attentions that fit together.
-
-    Parameters
-    ----------
-    asked : list of Inputs
-        Of these attentions, one for each layer.
-    rows : int
-        Rows of a sequence that are read exactly, evenly spaced; all, if there are fewer.
-
-    Returns
-    -------
-    Tensor of shape (len(NAMES), layers, heads)
-        In single precision, on the device of the queries; nan for heads without a row that sees two keys.
-    """
+    """Read the heads of attentions that fit together."""
     first = asked[0]
     visible, device = first.visible, first.query.device
     with torch.no_grad(), torch.autocast(device.type, enabled=False):

@@ -55,24 +55,7 @@ class Keys(NamedTuple):
 
 
 def summary(query: Tensor, key: Tensor, scale: float, visible: Visible, seen: Seen) -> dict[str, Tensor]:
-    """What moments say of the heads of some layers.
-
-    Parameters
-    ----------
-    query : Tensor of shape (layers, batch, key heads, group, rows, dim)
-        Queries in single precision, without the scale.
-    key : Tensor of shape (layers, batch, key heads, keys, dim)
-        Keys in single precision.
-    scale : float
-        Factor of the scores.
-    visible, seen : Visible, Seen
-        Who may look at whom.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Each of shape (layers, key heads, group); names are those of :data:`bulkedge.models.watching.measures.NAMES`.
-    """
+    """What moments say of the heads of some layers."""
     weights = None if seen.rows is None else _spread(seen.rows / seen.rows.sum(-1, keepdim=True).clamp(min=1))
     mean = query.mean(-2, keepdim=True) if weights is None else weights[..., None, :] @ query
     keys = _keys(key, mean, seen)

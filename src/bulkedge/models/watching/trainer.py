@@ -16,18 +16,7 @@ LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 
 
 def callback(watched: Watch) -> Any:
-    """A callback that tells a watch the steps of a Trainer, and adds its metrics to what is logged in training.
-
-    Parameters
-    ----------
-    watched : Watch
-        What watches the model.
-
-    Returns
-    -------
-    transformers.TrainerCallback
-        Its only state is the watch.
-    """
+    """A callback that tells a watch the steps of a Trainer, and adds its metrics to what is logged in training."""
     try:
         from transformers import TrainerCallback
     except ImportError as error:
@@ -53,18 +42,7 @@ def callback(watched: Watch) -> Any:
 
 
 def lightning_callback(watched: Watch) -> Any:
-    """A callback that tells a watch the steps of Lightning's Trainer, and logs its metrics when that logs.
-
-    Parameters
-    ----------
-    watched : Watch
-        What watches the module, or the model inside.
-
-    Returns
-    -------
-    lightning.pytorch.Callback
-        Its only state is the watch. Without Lightning a plain object with the same methods.
-    """
+    """A callback that tells a watch the steps of Lightning's Trainer, and logs its metrics when that logs."""
     name = next((each for each in LIGHTNING if find_spec(each.partition(".")[0]) is not None), None)
     base: Any = object if name is None else import_module(name).Callback
 

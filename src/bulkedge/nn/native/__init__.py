@@ -89,13 +89,7 @@ def build_kernels(*, verbose: bool = False) -> Path:
 
 
 def library() -> Path:
-    """Where the library is, or will be: a folder of its own for these sources and this torch.
-
-    Returns
-    -------
-    pathlib.Path
-        Of a shared library.
-    """
+    """Where the library is, or will be: a folder of its own for these sources and this torch."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - which never raises
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
     digest = hashlib.sha256(torch.__version__.encode())
@@ -106,18 +100,7 @@ def library() -> Path:
 
 
 def load() -> bool:
-    """Use the library if it was built.
-
-    Returns
-    -------
-    bool
-        Whether it is in use.
-
-    Warns
-    -----
-    RuntimeWarning
-        If there is one that cannot be loaded, as one that is half written.
-    """
+    """Use the library if it was built."""
     path = library()
     if not os.path.isfile(path):  # noqa: PTH113 - which never raises
         return Library.loaded
@@ -135,18 +118,7 @@ def load() -> bool:
 
 
 def build_of(path: Path) -> str:
-    """What tells a library from others, and the kernels beside it, which it calls where it has none.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Of the library.
-
-    Returns
-    -------
-    str
-        Another one for other sources.
-    """
+    """What tells a library from others, and the kernels beside it, which it calls where it has none."""
     return f"{path.stem} {fused.BUILD}"
 
 
@@ -159,25 +131,7 @@ def describe() -> None:
 def attend(  # noqa: PLR0913, PLR0917 - of attention
     query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float | None, alpha: float, gamma: float
 ) -> Tensor:
-    """``(alpha I + A - gamma C) V`` for causal attention, as many queries as keys, and no heads that are shared.
-
-    Parameters
-    ----------
-    query, key, value : Tensor
-        ``(batch, heads, tokens, dim)`` on a GPU.
-    dropout : float
-        Of A.
-    scale : float or None
-        Of the scores.
-    alpha, gamma : float
-        How much of a token's own value is added, and how much of the mean is taken away. For 0 and at most 1 nothing is
-        kept beside the output.
-
-    Returns
-    -------
-    Tensor
-        ``(batch, heads, tokens, dim)``.
-    """
+    """``(alpha I + A - gamma C) V`` for causal attention, as many queries as keys, and no heads that are shared."""
     return torch.ops.bulkedge_native.attend.default(
         query, key, value, dropout, scale, alpha, gamma, _backend(value), Library.build
     )

@@ -28,33 +28,7 @@ def visible(  # noqa: PLR0913
     is_causal: bool | None,
     wanted: Mapping[str, Any],
 ) -> tuple[Tensor | None, bool]:
-    """The mask of a call, and whether it is causal instead.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The attention module that asks.
-    query, key : Tensor
-        ``(batch, heads, tokens, dim)``.
-    mask : Tensor, torch.nn.attention.flex_attention.BlockMask or None
-        What transformers made, or the user gave.
-    is_causal : bool or None
-        What the call says; the module says it otherwise.
-    wanted : mapping
-        Other arguments of the call: a bias of positions, and ends of packed sequences.
-
-    Returns
-    -------
-    mask : Tensor or None
-        Of booleans, true where a key may be seen, or additive.
-    causal : bool
-        Whether row i sees keys 0 to i; then there is no mask.
-
-    Raises
-    ------
-    DomainError
-        If packed sequences are not what is said of them.
-    """
+    """The mask of a call, and whether it is causal instead."""
     if mask is not None and not isinstance(mask, Tensor):
         mask = _dense(mask, query, key)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

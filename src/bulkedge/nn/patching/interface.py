@@ -146,23 +146,7 @@ def records_of(configuration: Any) -> tuple[Record, ...]:
 
 
 def transform_of(kind: str) -> Transform:
-    """The declared transform of a kind.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the kind.
-
-    Returns
-    -------
-    callable
-        What it does to a :class:`Call`.
-
-    Raises
-    ------
-    DomainError
-        If this version has no such kind.
-    """
+    """The declared transform of a kind."""
     if kind not in _transforms:
         raise DomainError(
             f"kind = {kind!r} is no patch of this version of bulkedge, which has {sorted(_transforms)}; "
@@ -232,11 +216,6 @@ def name_modules(model: nn.Module) -> None:
 
     The part of the path that a head on top of a model adds is left out (``base_model_prefix``), so that names are the
     same with and without it.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        The model.
     """
     prefix = f"{model.base_model_prefix}."
     for path, module in model.named_modules():

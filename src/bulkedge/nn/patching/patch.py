@@ -1,9 +1,9 @@
 """Patches of transformers models: changes of their attention that copy, save, nest and come off again.
 
-Everything a patch needs is on the model's configuration (:mod:`bulkedge.nn.patching.interface`), so it goes where that goes:
-into deep copies, pickles and ``save_pretrained``. A saved configuration also asks for the attention ``bulkedge.nn`` by
-name. Where :mod:`bulkedge.nn` was imported, ``from_pretrained`` gives a patched model; elsewhere transformers refuses
-to build it, and names what is missing.
+Everything a patch needs is on the model's configuration (:mod:`bulkedge.nn.patching.interface`), so it goes where that
+goes: into deep copies, pickles and ``save_pretrained``. A saved configuration also asks for the attention
+``bulkedge.nn`` by name. Where :mod:`bulkedge.nn` was imported, ``from_pretrained`` gives a patched model; elsewhere
+transformers refuses to build it, and names what is missing.
 """
 
 from __future__ import annotations

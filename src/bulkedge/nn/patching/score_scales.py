@@ -111,18 +111,7 @@ def _paths(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
-    """Attention modules of a transformers model, in its order.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        A model of transformers, or one that contains such.
-
-    Yields
-    ------
-    tuple of str, str and torch.nn.Module
-        Path in the model, the same without the part of a head on top of the model, and the module.
-    """
+    """Attention modules of a transformers model, in its order."""
     prefix = getattr(model, "base_model_prefix", "") + "."
     for path, module in model.named_modules():
         kind: Any = type(module)

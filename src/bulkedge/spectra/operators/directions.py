@@ -92,21 +92,6 @@ def orthonormalised(columns: Any) -> tuple[Any, Any, Any]:
 
     The Gram matrix is computed in double precision and decomposed, and what is below rounding is left out. A second
     round takes off what the condition of the first has left.
-
-    Parameters
-    ----------
-    columns : array of shape (n, r)
-        Columns Y; they are lost.
-
-    Returns
-    -------
-    basis : array of shape (n, s)
-        ``Y V / c`` in the memory of the columns, with s at most r: c and V are the singular values and right singular
-        vectors of Y, in decreasing order of c.
-    squares : array of shape (s,)
-        Squares of c, in double precision.
-    vectors : array of shape (r, s)
-        V, in double precision.
     """
     with thin_products():
         squares, vectors = _eigen(gram(columns), columns.dtype)
@@ -115,18 +100,7 @@ def orthonormalised(columns: Any) -> tuple[Any, Any, Any]:
 
 
 def gram(columns: Any) -> Any:
-    """``Y' Y`` in double precision, by blocks of rows.
-
-    Parameters
-    ----------
-    columns : array of shape (n, r)
-        Y.
-
-    Returns
-    -------
-    array of shape (r, r)
-        In double precision.
-    """
+    """``Y' Y`` in double precision, by blocks of rows."""
     xp, total = array_namespace(columns), 0.0
     for rows in _blocks(columns.shape[0]):
         block = xp.astype(columns[rows], xp.float64)

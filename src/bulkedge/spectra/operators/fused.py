@@ -18,17 +18,7 @@ from bulkedge.visibility import FullMask, Mask, WindowMask
 
 
 class Fused(Products):
-    """Products of ``softmax(q k')`` behind a mask, and of its transpose, by ``scaled_dot_product_attention``.
-
-    Parameters
-    ----------
-    query : Tensor of shape (..., queries, d)
-        Queries times the scale of the scores.
-    key : Tensor of shape (..., keys, d)
-        Keys.
-    mask : Mask
-        Who sees whom. Masks other than full and causal ones are written out, and slower.
-    """
+    """Products of ``softmax(q k')`` behind a mask, and of its transpose, by ``scaled_dot_product_attention``."""
 
     name = "sdpa"
 

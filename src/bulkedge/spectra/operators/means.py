@@ -22,24 +22,7 @@ BLOCK = 1024
 
 
 def hidden(mask: Mask, start: int, stop: int, like: Any) -> tuple[slice, list[tuple[slice, Any]]]:
-    """What the rows from ``start`` to before ``stop`` do not see.
-
-    Parameters
-    ----------
-    mask : Mask
-        Any mask; of full and window masks nothing else is computed, others are sliced.
-    start, stop : int
-        First row, and the one after the last.
-    like : array
-        Whose backend and device to use.
-
-    Returns
-    -------
-    columns : slice
-        Keys outside of these are seen by none of the rows.
-    patches : list of (slice, array of bool of shape (stop - start, width))
-        Places within ``columns``, and which keys there each row does not see; every row sees all keys elsewhere.
-    """
+    """What the rows from ``start`` to before ``stop`` do not see."""
     if isinstance(mask, FullMask):
         return slice(0, mask.keys), []
     xp = array_namespace(like)
@@ -57,22 +40,7 @@ def hidden(mask: Mask, start: int, stop: int, like: Any) -> tuple[slice, list[tu
 
 
 def visible(mask: Mask, start: int, stop: int, like: Any) -> Any:
-    """Some rows of the boolean matrix of a mask.
-
-    Parameters
-    ----------
-    mask : Mask
-        Any mask.
-    start, stop : int
-        First row, and the one after the last.
-    like : array
-        Whose backend and device to use.
-
-    Returns
-    -------
-    array of bool of shape (stop - start, keys)
-        Which keys each of the rows sees.
-    """
+    """Some rows of the boolean matrix of a mask."""
     return array_namespace(like).asarray(mask.visible()[start:stop].copy(), device=device(like))
 
 
@@ -80,16 +48,6 @@ def sums_before(block: Any) -> Any:
     """Sums of the rows before each row, and of all.
 
     In chunks, about as many as rows in each: a GPU sums along rows one by one, with a thread for each column.
-
-    Parameters
-    ----------
-    block : array of shape (..., rows, columns)
-        What to sum.
-
-    Returns
-    -------
-    array of shape (..., rows + 1, columns)
-        The first is zero, the last the sum of all.
 
     Examples
     --------
@@ -108,15 +66,7 @@ def sums_before(block: Any) -> Any:
 
 
 class MaskMean(Operator):
-    """The uniform mean matrix C of a mask, row i constant on what query i sees; full and window masks by sums.
-
-    Parameters
-    ----------
-    mask : Mask
-        The mask.
-    like : array
-        An array of the backend, device and floating type to compute in; sums are taken in double precision.
-    """
+    """The uniform mean matrix C of a mask, row i constant on what query i sees; full and window masks by sums."""
 
     def __init__(self, mask: Mask, like: Any) -> None:
         self.mask, self.like, self.shape = mask, like, mask.shape

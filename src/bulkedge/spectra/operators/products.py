@@ -25,50 +25,13 @@ class Products(ABC):
 
     @abstractmethod
     def forward(self, block: Any) -> Any:
-        """``A V``.
-
-        Parameters
-        ----------
-        block : array of shape (..., keys, k)
-            V.
-
-        Returns
-        -------
-        array of shape (..., queries, k)
-            The product.
-        """
+        """``A V``."""
 
     @abstractmethod
     def backward(self, block: Any) -> Any:
-        """``A' U``.
-
-        Parameters
-        ----------
-        block : array of shape (..., queries, k)
-            U.
-
-        Returns
-        -------
-        array of shape (..., keys, k)
-            The product.
-        """
+        """``A' U``."""
 
     def sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
-        """``W = A V - L``, and ``A' W``: by two products, where a backend does not know better.
-
-        Parameters
-        ----------
-        block : array of shape (..., keys, k)
-            V.
-        less : array of shape (..., queries, k), optional
-            L; nothing by default.
-
-        Returns
-        -------
-        image : array of shape (..., queries, k)
-            W.
-        back : array of shape (..., keys, k)
-            ``A' W``.
-        """
+        """``W = A V - L``, and ``A' W``: by two products, where a backend does not know better."""
         image = self.forward(block) if less is None else self.forward(block) - less
         return image, self.backward(image)

@@ -29,17 +29,7 @@ LEAST_ROWS, MOST_ROWS = 64, 128
 
 
 class RowBlocks(Products):
-    """Products of ``softmax(q k')`` behind a mask, and of its transpose.
-
-    Parameters
-    ----------
-    query : array of shape (..., queries, d)
-        Queries times the scale of the scores.
-    key : array of shape (..., keys, d)
-        Keys, on the same backend and of the same type.
-    mask : Mask
-        Who sees whom.
-    """
+    """Products of ``softmax(q k')`` behind a mask, and of its transpose."""
 
     name = "rows"
     one_pass = True

@@ -28,20 +28,7 @@ SMALL_SCORES = 64.0
 
 
 def takes(query: Tensor, key: Tensor, mask: Mask) -> bool:
-    """Whether the kernels are for such tensors.
-
-    Parameters
-    ----------
-    query, key : Tensor
-        Queries times the scale of the scores, and keys.
-    mask : Mask
-        Who sees whom.
-
-    Returns
-    -------
-    bool
-        True for single precision on a GPU that has bfloat16, dimensions up to 256, and full, causal and window masks.
-    """
+    """Whether the kernels are for such tensors."""
     return (
         TRITON
         and query.is_cuda
@@ -54,20 +41,7 @@ def takes(query: Tensor, key: Tensor, mask: Mask) -> bool:
 
 
 def split(tensor: Tensor, parts: int) -> Tensor:
-    """A tensor as a sum of bfloat16 ones, the leading digits first.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        In single precision.
-    parts : int
-        How many.
-
-    Returns
-    -------
-    Tensor of shape (parts, *shape)
-        In bfloat16, contiguous.
-    """
+    """A tensor as a sum of bfloat16 ones, the leading digits first."""
     found = torch.empty((parts, *tensor.shape), dtype=torch.bfloat16, device=tensor.device)
     for part in found:
         part.copy_(tensor)
@@ -76,20 +50,7 @@ def split(tensor: Tensor, parts: int) -> Tensor:
 
 
 class Tiles(Products):
-    """Products of ``softmax(q k')`` behind a mask, and of its transpose, by Triton's kernels.
-
-    Parameters
-    ----------
-    query : Tensor of shape (..., queries, d)
-        Queries times the scale of the scores, in single precision.
-    key : Tensor of shape (..., keys, d)
-        Keys.
-    mask : Mask
-        Full, causal or window.
-    parts : int, optional
-        Numbers in bfloat16 that stand for one in single precision, in scores and in products with them: 1 is plain
-        bfloat16, 2 has relative errors of about 1e-5, 3 of 1e-7. By default 2, and 3 for scores if they are large.
-    """
+    """Products of ``softmax(q k')`` behind a mask, and of its transpose, by Triton's kernels."""
 
     name = "triton"
 

@@ -61,24 +61,7 @@ def theory(p: Any) -> list[Curve]:
 
 
 def attention(p: Any, size: int, keys: Any, rng: np.random.Generator) -> Any:
-    """Weights of so many drawn queries on given keys.
-
-    Parameters
-    ----------
-    p : ChannelRoom
-        The room.
-    size : int
-        Number of queries.
-    keys : array of shape (tokens, directions)
-        In the channel's coordinates.
-    rng : numpy.random.Generator
-        Draws the queries.
-
-    Returns
-    -------
-    array of shape (size, tokens)
-        Rows sum to one.
-    """
+    """Weights of so many drawn queries on given keys."""
     channel = head_channel(p)
     scores = (channel.couplings * (rng.standard_normal((size, p.directions)) + channel.mean)) @ keys.T
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))

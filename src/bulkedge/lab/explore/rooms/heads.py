@@ -30,20 +30,7 @@ def panels(p: Any) -> list[Panel]:
 
 
 def popularity(spread: float, keys: int) -> Any:
-    """How much keys are liked: the logarithm is Gaussian, and keys are at even levels of it.
-
-    Parameters
-    ----------
-    spread : float
-        Standard deviation of the logarithm.
-    keys : int
-        How many.
-
-    Returns
-    -------
-    array of shape (keys,)
-        Positive numbers of mean one.
-    """
+    """How much keys are liked: the logarithm is Gaussian, and keys are at even levels of it."""
     from scipy.special import ndtri
 
     liked = np.exp(spread * ndtri((np.arange(keys) + 0.5) / keys))
@@ -170,20 +157,7 @@ class Heads(Room):
 
 
 def interpolated(room: Heads, found: Quantiles) -> Curve:
-    """The line of the law, from the table.
-
-    Parameters
-    ----------
-    room : Heads
-        The room.
-    found : Quantiles
-        Of its law.
-
-    Returns
-    -------
-    Curve
-        Labelled as what it is.
-    """
+    """The line of the law, from the table."""
     label = "causal head law" if room.causal else "finite-head law"
     if room.axes == "density":
         x, y = found.density()
@@ -196,20 +170,7 @@ def interpolated(room: Heads, found: Quantiles) -> Curve:
 
 
 def distance(values: Any, law: Any) -> float:
-    """Kolmogorov distance of values from a law.
-
-    Parameters
-    ----------
-    values : array of shape (n,)
-        In increasing order.
-    law : Distribution
-        With the same unit.
-
-    Returns
-    -------
-    float
-        Between zero and one.
-    """
+    """Kolmogorov distance of values from a law."""
     below = law.cdf(values)
     steps = np.arange(len(values) + 1) / len(values)
     return float(max(np.max(steps[1:] - below), np.max(below - steps[:-1])))

@@ -45,22 +45,7 @@ def pooled(p: Any) -> Any:
 
 
 def alignments(model: Any, signal: Any, vocab_ratio: Any, sample_ratio: float) -> Any:
-    """Squared overlap of the top eigenvector with the signal, for arrays of signals and vocabulary ratios.
-
-    Parameters
-    ----------
-    model : PooledSequences
-        Whose weights and correlation count.
-    signal, vocab_ratio : array_like
-        Of shapes that broadcast.
-    sample_ratio : float
-        Dimensions over sequences.
-
-    Returns
-    -------
-    array
-        Between zero and one.
-    """
+    """Squared overlap of the top eigenvector with the signal, for arrays of signals and vocabulary ratios."""
     from bulkedge.ensembles.pooled import spectral_alignment
 
     power = np.asarray(signal) ** 2
@@ -69,22 +54,7 @@ def alignments(model: Any, signal: Any, vocab_ratio: Any, sample_ratio: float) -
 
 
 def thresholds(model: Any, vocab_ratio: Any, sample_ratio: float) -> Any:
-    """The signal from which on the top eigenvector knows of it, for arrays of vocabulary ratios.
-
-    Parameters
-    ----------
-    model : PooledSequences
-        Whose weights and correlation count.
-    vocab_ratio : array of shape (n,)
-        Dimensions over rows of the table.
-    sample_ratio : float
-        Dimensions over sequences.
-
-    Returns
-    -------
-    array of shape (n,)
-        Zero where the noise of the table alone leaves the bulk.
-    """
+    """The signal from which on the top eigenvector knows of it, for arrays of vocabulary ratios."""
     from bulkedge.ensembles.pooled import critical_strength
 
     critical = np.array([critical_strength(each, sample_ratio) for each in vocab_ratio])

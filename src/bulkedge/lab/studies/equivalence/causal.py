@@ -167,20 +167,6 @@ def shifted(tokens: int, beta: float, ranks: int) -> Shifted:
     With ``C = sum_k s_k u_k v_k'`` the mean and F the fluctuation, ``s_r`` moves on average by the sum over k of
     ``(s_r E[(u_k'F v_r)**2 + (u_r'F v_k)**2] + 2 s_k E[(u_k'F v_r)(u_r'F v_k)])/(2 (s_r**2 - s_k**2))``. Row i has i
     weights of mean 1/i that sum to one, and ``i E A_ij**2 = exp(beta**2)/(i + exp(beta**2) - 1)``.
-
-    Parameters
-    ----------
-    tokens : int
-        Number of tokens.
-    beta : float
-        Standard deviation of the scores.
-    ranks : int
-        How many of the largest.
-
-    Returns
-    -------
-    Shifted
-        Values of the mean, their shifts, and the size of the next order.
     """
     count = np.arange(1.0, tokens + 1)
     left, values, right = np.linalg.svd(Mask.causal(tokens).mean())

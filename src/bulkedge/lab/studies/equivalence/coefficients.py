@@ -92,13 +92,7 @@ class Coefficients(Study):
 
 
 def crossing() -> float:
-    """Where ``exp(beta**2) = 1 + 2 beta**2``.
-
-    Returns
-    -------
-    float
-        1.1209.
-    """
+    """Where ``exp(beta**2) = 1 + 2 beta**2``."""
     return float(brentq(lambda beta: np.expm1(beta**2) - 2 * beta**2, 0.5, 2.0))
 
 

@@ -104,21 +104,7 @@ class Normaliser(Study):
 
 
 def mean_square(beta: float, tokens: int, head_dim: int) -> float:
-    """``E (Z_i/(T exp(beta**2/2)) - 1)**2``, exactly.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens, head_dim : int
-        Number of tokens T, and dimension d of queries and keys.
-
-    Returns
-    -------
-    float
-        About ``(exp(beta**2) - 1)/T + beta**4/(2 d)``. Weights ``exp(beta s)`` are independent given the query, with
-        ``E exp(k beta s) = E exp(k**2 beta**2 r**2/2)``, and ``d r**2`` is a chi-square variable.
-    """
+    """``E (Z_i/(T exp(beta**2/2)) - 1)**2``, exactly."""
 
     def moment(factor: float) -> float:
         return float((1 - 2 * factor * beta**2 / head_dim) ** (-head_dim / 2))

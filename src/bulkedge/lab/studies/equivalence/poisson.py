@@ -87,18 +87,7 @@ class Poisson(Study):
         return np.array([spectrum(model.sample(rng)).squared().values for _ in range(self.draws)])
 
     def predicted(self, beta: float) -> Real:
-        """The distribution function at the ends of the bins, to first order in what a finite matrix has besides.
-
-        Parameters
-        ----------
-        beta : float
-            Inverse temperature.
-
-        Returns
-        -------
-        array of shape (ends,)
-            Poisson(1), with rates of variance t, and with rows that are split between two keys.
-        """
+        """The distribution function at the ends of the bins, to first order in what a finite matrix has besides."""
         counts = np.arange(40)
         atoms = poisson.pmf(counts, 1.0)
         second = atoms - 2 * np.append(0, atoms[:-1]) + np.append([0, 0], atoms[:-2])

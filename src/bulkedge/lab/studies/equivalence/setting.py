@@ -35,20 +35,7 @@ class Shares(NamedTuple):
 
 
 def shares(found: Sequence[Spectrum], law: Distribution, rival: Distribution) -> Shares:
-    """Project the distribution functions of spectra on the difference of two laws.
-
-    Parameters
-    ----------
-    found : sequence of Spectrum
-        A spectrum for each draw, in the unit of the laws.
-    law, rival : Distribution
-        The law that is claimed, and the one that is not.
-
-    Returns
-    -------
-    Shares
-        A share for each draw.
-    """
+    """Project the distribution functions of spectra on the difference of two laws."""
     points = np.sort(np.concatenate([law.ppf(LEVELS), rival.ppf(LEVELS)]))
     theory = law.cdf(points)
     direction = rival.cdf(points) - theory
@@ -58,19 +45,6 @@ def shares(found: Sequence[Spectrum], law: Distribution, rival: Distribution) ->
 
 
 def large_entries(beta: float, tokens: int) -> float:
-    """Expected number of entries of ``sqrt(T) (A - uu')`` whose square exceeds the variance of a row, theta_1.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number of tokens T.
-
-    Returns
-    -------
-    float
-        Out of ``T**2``; each is a perturbation of rank one that laws of the bulk do not know, or know in part.
-    """
+    """Expected number of entries of ``sqrt(T) (A - uu')`` whose square exceeds the variance of a row, theta_1."""
     cut = (np.log1p(np.sqrt(np.expm1(beta**2) * tokens)) + beta**2 / 2) / beta
     return float(tokens**2 * ndtr(-cut))

@@ -167,18 +167,6 @@ def _norm(matrix: Real) -> float:
 def degree_reached(errors: Real, target: float) -> float:
     """The degree at which errors of the degrees 1, 2, ... fall below a target, between integers by their logarithm.
 
-    Parameters
-    ----------
-    errors : array of shape (degrees,)
-        Errors of the degrees 1, 2, ...; after the last one above the target they stay below it.
-    target : float
-        The error asked for.
-
-    Returns
-    -------
-    float
-        The degree; the largest one if it is not reached, one if it always is.
-
     Examples
     --------
     >>> degree_reached(np.array([1.0, 0.1, 0.01]), 10**-1.5)

@@ -126,19 +126,7 @@ class Threshold(Study):
 
 
 def mean_threshold(tokens: int) -> float:
-    """The beta at which the mean squared singular value is half of what the linear model says.
-
-    Parameters
-    ----------
-    tokens : int
-        Number of tokens T, and head dimension.
-
-    Returns
-    -------
-    float
-        Where ``T E sum_j A_ij**2 - 1 = (exp(beta**2) - 1)/2``; about ``sqrt(2 log(T)/3)`` for very many tokens, where
-        the scores that carry the variance, 2 beta, are those at which a weight saturates, ``log(T)/beta + beta/2``.
-    """
+    """The beta at which the mean squared singular value is half of what the linear model says."""
 
     def excess(beta: float) -> float:
         found = perron(beta, tokens, tokens)

@@ -128,20 +128,7 @@ SPACING = 2.06
 
 
 def largest(matrix: Real, count: int) -> Real:
-    """The largest squared singular values, in decreasing order.
-
-    Parameters
-    ----------
-    matrix : array of shape (rows, columns)
-        Any matrix with ``count`` rows or more.
-    count : int
-        How many of them.
-
-    Returns
-    -------
-    array of shape (count,)
-        From the Gram matrix, which keeps the digits of large values.
-    """
+    """The largest squared singular values, in decreasing order."""
     size = len(matrix)
     found = eigvalsh(matrix @ matrix.T, subset_by_index=(size - count, size - 1))
     return np.asarray(found[::-1])

@@ -7,6 +7,7 @@ from bulkedge.lab.studies.heads.figures.long_context import long_context
 from bulkedge.lab.studies.heads.figures.longer import longer
 from bulkedge.lab.studies.heads.figures.popularity import popularity
 from bulkedge.lab.studies.heads.figures.scan import scan
+from bulkedge.lab.studies.heads.figures.score_scales import score_scales
 from bulkedge.lab.studies.heads.figures.sharp import sharp
 from bulkedge.lab.studies.heads.figures.shrinkage import shrinkage
 from bulkedge.lab.studies.heads.figures.trained import trained

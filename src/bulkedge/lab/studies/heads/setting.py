@@ -19,20 +19,7 @@ LARGE = 4096
 
 
 def generator(rng: np.random.Generator, tokens: int) -> Any:
-    """A generator for attention of so many tokens: on the GPU, if they are many and there is one, else as it came.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        What seeds the GPU's.
-    tokens : int
-        Number of tokens.
-
-    Returns
-    -------
-    numpy.random.Generator or torch.Generator
-        For ``Ensemble.spectrum``. The numbers of the two differ; each has the same numbers for the same seed.
-    """
+    """A generator for attention of so many tokens: on the GPU, if they are many and there is one, else as it came."""
     if tokens < LARGE or find_spec("torch") is None:
         return rng
     import torch
@@ -43,21 +30,7 @@ def generator(rng: np.random.Generator, tokens: int) -> Any:
 
 
 def squared_values(model: SoftmaxAttention, source: Any) -> Spectrum:
-    """The spectrum of a draw of attention without its mean.
-
-    Parameters
-    ----------
-    model : SoftmaxAttention
-        With full or causal mask.
-    source : numpy.random.Generator or torch.Generator
-        As :func:`generator` returned it.
-
-    Returns
-    -------
-    Spectrum
-        Squared singular values. On torch they are eigenvalues of the Gram matrix, five times as fast on a GPU as
-        singular values and right to 1e-15 of the largest.
-    """
+    """The spectrum of a draw of attention without its mean."""
     if isinstance(source, np.random.Generator):
         return model.spectrum(source)
     import torch
@@ -71,23 +44,7 @@ def squared_values(model: SoftmaxAttention, source: Any) -> Spectrum:
 
 
 def causal_bulk(data: xr.Dataset, tokens: int, heads: str) -> list[Claim]:
-    """Claims on the bulk of causal heads, against independent scores and against the head without a mask.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        ``mass`` (draw, level), the share of values up to the quantiles of the law at these levels; ``rival`` and
-        ``unmasked`` (level), what the two rivals have there.
-    tokens : int
-        Number of tokens.
-    heads : str
-        Whose bulk it is, in words.
-
-    Returns
-    -------
-    list of Claim
-        One for each rival.
-    """
+    """Claims on the bulk of causal heads, against independent scores and against the head without a mask."""
     claims, levels = [], data.level.values
     for name, rival in (("the law of independent scores", "rival"), ("the head without a mask", "unmasked")):
         direction = data[rival].values - levels

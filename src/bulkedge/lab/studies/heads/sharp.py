@@ -132,40 +132,12 @@ class Sharp(Study):
 
 
 def hot_attention(beta: float, tokens: int, rng: np.random.Generator) -> Real:
-    """``sqrt(T) (A - 1/T)`` for A the softmax of independent normal scores.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number T of tokens.
-    rng : numpy.random.Generator
-        Source of randomness.
-
-    Returns
-    -------
-    array of shape (tokens, tokens)
-        The matrix.
-    """
+    """``sqrt(T) (A - 1/T)`` for A the softmax of independent normal scores."""
     scores = beta * rng.standard_normal((tokens, tokens))
     return np.asarray(tokens**0.5 * (softmax(scores, None) - 1 / tokens))
 
 
 def rivals(beta: float, tokens: int) -> dict[str, Distribution]:
-    """The law of sharp heads and its two limits, with the mean that the matrix has at its size.
-
-    Parameters
-    ----------
-    beta : float
-        Standard deviation of the scores.
-    tokens : int
-        Number of tokens.
-
-    Returns
-    -------
-    dict of str to Distribution
-        ``sharp``; ``quarter``, squares of the quarter-circle law; ``poisson``, T times the Poisson law.
-    """
+    """The law of sharp heads and its two limits, with the mean that the matrix has at its size."""
     law = SharpHeadLaw(beta, tokens)
     return {"sharp": law, "quarter": MarchenkoPastur(1.0, law.mean()), "poisson": PoissonLaw(1.0).scaled(tokens)}

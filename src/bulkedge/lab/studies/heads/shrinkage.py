@@ -188,22 +188,7 @@ def _excess(law: Law, x: Real, value: Real, left: Real, right: Real) -> Real:
 
 
 def loss_of(x: Real, estimate: Real, left: Real, right: Real, loss: str) -> Real:
-    """The norm of ``x u v' - estimate u~ v~'``, from its two singular values.
-
-    Parameters
-    ----------
-    x, estimate : array
-        Strength of the signal, and what stands in its place.
-    left, right : array
-        Squared overlaps of the vectors of the estimate with the signal's.
-    loss : {"frobenius", "operator", "nuclear"}
-        Which norm.
-
-    Returns
-    -------
-    array
-        The losses.
-    """
+    """The norm of ``x u v' - estimate u~ v~'``, from its two singular values."""
     c, d = np.sqrt(left), np.sqrt(right)
     square = x**2 + estimate**2 - 2 * x * estimate * c * d  # of the Frobenius norm
     product = x * estimate * np.sqrt((1 - left) * (1 - right))  # of the singular values

@@ -157,20 +157,7 @@ def _frequency(happened: Any) -> Estimate:
 
 
 def loss_of(model: Any, windows: Any) -> Any:
-    """Mean loss of a model that reads windows of letters.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        A decoder.
-    windows : Tensor of shape (sequences, tokens)
-        Letters.
-
-    Returns
-    -------
-    Tensor
-        In nats a letter.
-    """
+    """Mean loss of a model that reads windows of letters."""
     from torch.nn.functional import cross_entropy
 
     logits = model(input_ids=windows).logits
@@ -179,13 +166,7 @@ def loss_of(model: Any, windows: Any) -> Any:
 
 @cache
 def texts() -> tuple[list[Any], list[Any]]:
-    """Letters of the texts of the package.
-
-    Returns
-    -------
-    learnt, held_out : list of Tensor
-        Those that are learnt of each text, and those that are not.
-    """
+    """Letters of the texts of the package."""
     import torch
 
     from bulkedge.models.loading.default import HELD_OUT, letters
@@ -198,22 +179,7 @@ def texts() -> tuple[list[Any], list[Any]]:
 
 
 def batch_of(texts: list[Any], sequences: int, tokens: int, generator: Any) -> Any:
-    """Windows of the texts in turn, from random places.
-
-    Parameters
-    ----------
-    texts : list of Tensor
-        Letters.
-    sequences, tokens : int
-        How many windows, and of how many letters.
-    generator : torch.Generator
-        Draws the places.
-
-    Returns
-    -------
-    Tensor of shape (sequences, tokens)
-        Letters.
-    """
+    """Windows of the texts in turn, from random places."""
     import torch
 
     chosen = [texts[row % len(texts)] for row in range(sequences)]
@@ -222,20 +188,7 @@ def batch_of(texts: list[Any], sequences: int, tokens: int, generator: Any) -> A
 
 
 def decoder(seed: int, tokens: int) -> Any:
-    """A decoder at its start, without dropout; torch's own random numbers go on as if it had drawn none.
-
-    Parameters
-    ----------
-    seed : int
-        Of its weights.
-    tokens : int
-        Most letters that it reads.
-
-    Returns
-    -------
-    transformers.GPT2LMHeadModel
-        On the CPU.
-    """
+    """A decoder at its start, without dropout; torch's own random numbers go on as if it had drawn none."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -64,18 +64,7 @@ class Exhibit:
 
 
 def exhibits(n: int) -> dict[str, Exhibit]:
-    """The laws that are shown, each beside a random matrix of about n rows that should follow it.
-
-    Parameters
-    ----------
-    n : int
-        Rows of the matrices; some have a few more or fewer.
-
-    Returns
-    -------
-    dict of str to Exhibit
-        Each with its law, a function that draws a spectrum, and what one might take for the law.
-    """
+    """The laws that are shown, each beside a random matrix of about n rows that should follow it."""
     return _gaussian(n) | _attention(n) | _free(n)
 
 

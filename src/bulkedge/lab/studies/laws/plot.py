@@ -38,15 +38,7 @@ def _given(data: xr.Dataset, name: str) -> str:
 
 
 def law_panel(axes: Axes, data: xr.Dataset) -> None:
-    """Draw the densities of one law and its rival over the histogram of the draws.
-
-    Parameters
-    ----------
-    axes : matplotlib Axes
-        Where to draw.
-    data : xarray.Dataset
-        One exhibit: ``simulation`` over ``bin_edge``, ``theory`` and ``rival`` over ``x``, whether it is ``atomic``.
-    """
+    """Draw the densities of one law and its rival over the histogram of the draws."""
     shown = data.theory > 1e-4 * data.theory.max()
     histogram(axes, data.bin_edge, data.simulation, label="simulation")
     if data.atomic:

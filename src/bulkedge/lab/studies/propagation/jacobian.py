@@ -108,20 +108,7 @@ def _layer(stack: AttentionStack, drawn: list[Real], law: Law) -> xr.Dataset:
 
 
 def squared_singular_values(stack: AttentionStack, rng: np.random.Generator) -> list[Real]:
-    """Squared singular values of ``(W_1 ... W_l)' (x) (A_l ... A_1)`` for every layer l, in increasing order.
-
-    Parameters
-    ----------
-    stack : AttentionStack
-        A linear stack.
-    rng : numpy.random.Generator
-        Draws it, once.
-
-    Returns
-    -------
-    list of arrays of shape (width * tokens,)
-        One for each layer.
-    """
+    """Squared singular values of ``(W_1 ... W_l)' (x) (A_l ... A_1)`` for every layer l, in increasing order."""
     values, attention = np.eye(stack.width), np.eye(stack.tokens)
     found = []
     for layer in stack.layers(rng):

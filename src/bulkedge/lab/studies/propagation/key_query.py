@@ -184,21 +184,7 @@ class KeyQuery(Study):
 
 
 def distance(values: Real, law: Law) -> float:
-    """Kolmogorov distance of all values to a law, those beyond its edge among them.
-
-    Parameters
-    ----------
-    values : array of shape (T,)
-        In increasing order, in the law's unit.
-    law : Law
-        Without atoms.
-
-    Returns
-    -------
-    float
-        The largest difference of the distribution functions. (``compare`` sets outliers aside, which are a part of the
-        bulk here.)
-    """
+    """Kolmogorov distance of all values to a law, those beyond its edge among them."""
     below = np.arange(len(values)) / len(values)
     at = law.cdf(np.sort(values))
     return float(np.max(np.maximum(np.abs(at - below), np.abs(at - below - 1 / len(values)))))

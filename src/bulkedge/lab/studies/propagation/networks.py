@@ -40,20 +40,7 @@ class Architecture(NamedTuple):
 
 
 def isometric(repeats: int, samples: int, tokens: int, rng: np.random.Generator) -> Real:
-    """Orthonormal tokens, as many as they have dimensions.
-
-    Parameters
-    ----------
-    repeats, samples, tokens : int
-        Sizes of the first three axes.
-    rng : numpy.random.Generator
-        Source of randomness.
-
-    Returns
-    -------
-    array of shape (draw, sample, token, dimension)
-        Independent orthogonal matrices.
-    """
+    """Orthonormal tokens, as many as they have dimensions."""
     return np.asarray(np.linalg.qr(rng.standard_normal((repeats, samples, tokens, tokens)))[0])
 
 
@@ -64,24 +51,6 @@ def trained(
 
     With the gap and without it and with each learning rate, training starts from the same weights. All run at once,
     each with an Adam of its own.
-
-    Parameters
-    ----------
-    inputs : array of shape (draw, sample, token, dimension)
-        Each draw is a network with weights and inputs of its own; what it learns is where they are positive.
-    network : Architecture
-        What is trained.
-    rates : tuple of float
-        Learning rates.
-    steps : int
-        Steps of Adam.
-    rng : numpy.random.Generator
-        Source of the initial weights.
-
-    Returns
-    -------
-    array of shape (gap, rate, draw, steps + 1)
-        Losses over all of a network's inputs; ``GAPS`` along the first axis.
     """
     import torch
 
@@ -109,19 +78,7 @@ def trained(
 
 
 def levels(inputs: Real) -> dict[str, Any]:
-    """Losses that curves are compared with, for each repetition.
-
-    Parameters
-    ----------
-    inputs : array of shape (draw, sample, token, dimension)
-        What is learnt.
-
-    Returns
-    -------
-    dict
-        Variables of a dataset: ``zero``, the loss of an output of zero; ``collapsed``, the least loss of outputs whose
-        tokens are all the same.
-    """
+    """Losses that curves are compared with, for each repetition."""
     target = inputs > 0
     return {
         "zero": ("draw", target.mean(axis=(1, 2, 3)), {"long_name": "loss of an output of zero"}),
@@ -134,35 +91,13 @@ def levels(inputs: Real) -> dict[str, Any]:
 
 
 def best(data: xr.Dataset) -> xr.DataArray:
-    """Loss curves at the learning rate with the best mean of last losses; one that diverged is not the best.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        ``loss`` over ``rate``, ``step``, ``draw`` and the dimensions of the networks.
-
-    Returns
-    -------
-    xarray.DataArray
-        The curves, without the dimension ``rate``: each network has its own best one.
-    """
+    """Loss curves at the learning rate with the best mean of last losses; one that diverged is not the best."""
     last = data.loss.isel(step=-1, drop=True).mean("draw", skipna=False)
     return data.loss.isel(rate=last.fillna(np.inf).argmin("rate"))
 
 
 def log_ratio(over: xr.DataArray, under: xr.DataArray) -> Estimate:
-    """Mean logarithm of a ratio of losses, a draw at a time, with its standard error.
-
-    Parameters
-    ----------
-    over, under : xarray.DataArray
-        Over ``draw`` alone, from the same inputs.
-
-    Returns
-    -------
-    Estimate
-        Of ``log(over/under)``.
-    """
+    """Mean logarithm of a ratio of losses, a draw at a time, with its standard error."""
     return Estimate.of(np.log(over.values / under.values))
 
 
@@ -174,17 +109,7 @@ class Adam:
         self.first = self.second = 0 * weights.detach()
 
     def step(self, gradient: Any, decay: tuple[float, float] = (0.9, 0.999), floor: float = 1e-8) -> None:
-        """Change the weights by one step of Adam along a gradient.
-
-        Parameters
-        ----------
-        gradient : Tensor
-            Of the shape of the weights.
-        decay : tuple of two floats
-            How much of the running means of gradients and of their squares a step keeps.
-        floor : float
-            What is added to the root of the latter, so that nothing is divided by zero.
-        """
+        """Change the weights by one step of Adam along a gradient."""
         self.count += 1
         self.first = self.first.lerp(gradient, 1 - decay[0])
         self.second = self.second.lerp(gradient.square(), 1 - decay[1])
@@ -193,22 +118,7 @@ class Adam:
 
 
 def draw_weights(network: Architecture, width: int, rng: np.random.Generator) -> dict[str, Real]:
-    """Initial weights of a network.
-
-    Parameters
-    ----------
-    network : Architecture
-        Which.
-    width : int
-        Dimension of the tokens, and their number.
-    rng : numpy.random.Generator
-        Source of randomness.
-
-    Returns
-    -------
-    dict
-        Arrays by name, a layer along the first axis of each.
-    """
+    """Initial weights of a network."""
     shape = (network.depth, width, width)
     unit = np.broadcast_to(np.eye(width), shape)
     drawn: dict[str, Any] = {"values": network.value_std * rng.standard_normal(shape), "outputs": unit}
@@ -225,24 +135,7 @@ def draw_weights(network: Architecture, width: int, rng: np.random.Generator) ->
 
 
 def forward(start: Any, weights: dict[str, Any], parts: str, mean: Any) -> Any:
-    """Outputs of all networks for their inputs.
-
-    Parameters
-    ----------
-    start : Tensor of shape (network, sample, token, dimension)
-        Inputs.
-    weights : dict of Tensor
-        As :func:`draw_weights` names them, with a leading axis for the networks.
-    parts : str
-        As in :class:`Architecture`.
-    mean : Tensor of shape (network, 1, 1, 1)
-        What is subtracted from the entries of attention: 1/T removes the gap.
-
-    Returns
-    -------
-    Tensor
-        Of the shape of the inputs.
-    """
+    """Outputs of all networks for their inputs."""
     from torch.nn.functional import layer_norm
 
     signal = start

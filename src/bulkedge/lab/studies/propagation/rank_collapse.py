@@ -237,22 +237,7 @@ def _difference(first: xr.DataArray, second: xr.DataArray) -> Estimate:
 
 
 def fitted_slope(sizes: Real, values: Real, errors: Real, counts: Real) -> Estimate:
-    """Slope in log T, beside a constant and a term in 1/T, by weighted least squares.
-
-    Parameters
-    ----------
-    sizes : array of shape (n,)
-        Numbers of tokens, three or more.
-    values, errors : array of shape (n,)
-        Means and their standard errors.
-    counts : array of shape (n,)
-        Draws of each mean.
-
-    Returns
-    -------
-    Estimate
-        With the freedom that the draws give it.
-    """
+    """Slope in log T, beside a constant and a term in 1/T, by weighted least squares."""
     design = np.stack([np.ones(len(sizes)), np.log(sizes), 1 / sizes], axis=1) / errors[:, None]
     weights = (np.linalg.inv(design.T @ design) @ design.T)[1]
     freedom = welch(weights**2, counts - 1)

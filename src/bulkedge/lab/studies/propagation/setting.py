@@ -41,80 +41,24 @@ def rigidity(tokens: int) -> float:
     The number of singular values of a real matrix below a point has a standard deviation of ``sqrt(log T)/pi`` to
     leading order; its largest deviation along the axis is about three of them. Rows of ``A - uu'`` sum to zero, so that
     one value is zero exactly.
-
-    Parameters
-    ----------
-    tokens : int
-        Number of values.
-
-    Returns
-    -------
-    float
-        ``(3/2 + 3 sqrt(log T)/pi)/T``.
     """
     return (1.5 + 3 * sqrt(log(tokens)) / pi) / tokens
 
 
 def gap_free_stack(depth: int, tokens: int, ratio: float) -> AttentionStack:
-    """A stack without the gap, with values of the variance ``gamma/sigma_A**2`` that keeps squared norms.
-
-    Parameters
-    ----------
-    depth : int
-        Number of layers.
-    tokens : int
-        Number of tokens T.
-    ratio : float
-        ``gamma = T/d``; the width is ``T/ratio``, rounded.
-
-    Returns
-    -------
-    AttentionStack
-        With exponential entries, whose variance ``sigma_A**2`` is one.
-    """
+    """A stack without the gap, with values of the variance ``gamma/sigma_A**2`` that keeps squared norms."""
     width = round(tokens / ratio)
     return AttentionStack(depth, tokens, width, gap=False, value_variance=tokens / width, entries="exponential")
 
 
 def mean_with_gap(stack: AttentionStack) -> float:
-    """Expected mean eigenvalue of the kernel if the gap were not removed, over that without the gap.
-
-    Parameters
-    ----------
-    stack : AttentionStack
-        A gap-free stack with exponential entries.
-
-    Returns
-    -------
-    float
-        The ratio; ``1 + (1 + q + ... + q**(L-1))/(T q**L)`` with ``q = E sum_j A_ij**2 - 1/T``.
-    """
+    """Expected mean eigenvalue of the kernel if the gap were not removed, over that without the gap."""
     share = (stack.tokens - 1) / (stack.tokens + 1) / stack.tokens
     return 1 + sum(share**k for k in range(stack.depth)) / (stack.tokens * share**stack.depth)
 
 
 def gap_free_claims(data: xr.Dataset, places: Places, rivals: Rivals, reason: str) -> list[Claim]:
-    """Mean of every layer; second moment and law for every ratio and layer.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        ``mean``, ``second`` and ``distance`` of the spectrum over ``ratio``, ``layer`` and ``draw``; over ``ratio`` and
-        ``layer`` their expectations ``expected_mean`` and ``expected_second``, the ``spread`` of the limit (variance
-        over squared mean) and the rival's ``rival_spread``, the distance ``separation`` of the rival's law, and
-        ``floor``, the distance of a finite spectrum to its own law.
-    places : Places
-        Where the paper states each.
-    rivals : Rivals
-        What the rivals are called.
-    reason : str
-        Where ``floor`` comes from.
-
-    Returns
-    -------
-    list of Claim
-        One for each layer, and two for each ratio and layer.
-    """
+    """Mean of every layer; second moment and law for every ratio and layer."""
     means = [_mean(data.sel(layer=layer), places.mean) for layer in data.layer.values.tolist()]
     cells = [
         claim
@@ -160,23 +104,7 @@ def _claims(one: xr.Dataset, places: Places, rivals: Rivals, reason: str) -> lis
 
 
 def expectations(stack: AttentionStack, of: str, spread: float) -> dict[str, float]:
-    """What theory says of the moments of a gap-free stack, at its size and in the limit.
-
-    Parameters
-    ----------
-    stack : AttentionStack
-        With exponential entries.
-    of : {"kernel", "jacobian"}
-        Of which matrix.
-    spread : float
-        Variance over squared mean, in the limit.
-
-    Returns
-    -------
-    dict
-        ``expected_mean`` and ``expected_second`` at this size; ``limit_second``; ``with_gap``, what the gap would
-        multiply the mean with.
-    """
+    """What theory says of the moments of a gap-free stack, at its size and in the limit."""
     found = finite_moments(stack, of)  # type: ignore[arg-type]
     mean = stack.mean_eigenvalue if of == "kernel" else stack.passed
     return {

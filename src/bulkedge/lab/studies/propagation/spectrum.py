@@ -148,36 +148,14 @@ class Spectrum(Study):
 
 
 def edge_at(tokens: int) -> float:
-    """Mean largest singular value of a Gaussian T x (T - 1) matrix over sqrt(T): 2, less its fluctuation's mean.
-
-    Parameters
-    ----------
-    tokens : int
-        Number of tokens T.
-
-    Returns
-    -------
-    float
-        With the centring that is right to second order (Johnstone and Ma 2012).
-    """
+    """Mean largest singular value of a Gaussian T x (T - 1) matrix over sqrt(T): 2, less its fluctuation's mean."""
     long, short = np.sqrt(tokens - 0.5), np.sqrt(tokens - 1.5)
     scale = (long + short) * (1 / long + 1 / short) ** (1 / 3)
     return float(np.sqrt(((long + short) ** 2 + TracyWidom(1).mean() * scale) / tokens))
 
 
 def finite_share(model: RandomMarkov) -> float:
-    """Variance of the entries of ``T A`` over that before rows were normalised.
-
-    Parameters
-    ----------
-    model : RandomMarkov
-        A random Markov matrix.
-
-    Returns
-    -------
-    float
-        Exact for exponential and lognormal entries, one for uniform ones, where it is within 1/T.
-    """
+    """Variance of the entries of ``T A`` over that before rows were normalised."""
     if model.entries == "exponential":
         return (model.tokens - 1) / (model.tokens + 1)
     if model.entries == "uniform":

@@ -257,20 +257,7 @@ class Trainability(Study):
 
 
 def powers(design: theory.Trainability, passed: float) -> tuple[float, float]:
-    """Expected powers of a token after the last layer, if attention with its gap passes on ``passed`` of differences.
-
-    Parameters
-    ----------
-    design : bulkedge.propagation.Trainability
-        Tokens, depth and skip connection; its gap is kept.
-    passed : float
-        ``Y``, as :meth:`bulkedge.propagation.Trainability.passed` has it.
-
-    Returns
-    -------
-    apart, common : float
-        Of the difference from the mean token, and of the mean token; the input has ``1 - 1/T`` and ``1/T``.
-    """
+    """Expected powers of a token after the last layer if attention with its gap passes on this share of differences."""
     through, apart, common = 1 - design.skip**2, 1 - 1 / design.tokens, 1 / design.tokens
     for _ in range(design.depth):
         common += through * passed * apart / (design.tokens - 1)
@@ -288,16 +275,5 @@ def _with_lengths(design: theory.Trainability, beta: float, similarity: float) -
 
 
 def grid_over(points: Sequence[float]) -> list[float]:
-    """Evenly spaced values from the least to the largest of the points, for curves of the theory.
-
-    Parameters
-    ----------
-    points : sequence of float
-        Where there are simulations.
-
-    Returns
-    -------
-    list of float
-        As many as a smooth map needs, ends included.
-    """
+    """Evenly spaced values from the least to the largest of the points, for curves of the theory."""
     return np.linspace(min(points), max(points), POINTS).tolist()

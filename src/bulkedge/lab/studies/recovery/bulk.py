@@ -50,18 +50,7 @@ class Bulk(Study):
     draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
 
     def model(self, weighting: str) -> PooledSequences:
-        """The ensemble of the study, pooled with these weights.
-
-        Parameters
-        ----------
-        weighting : {"mean", "causal", "optimal"}
-            How sequences are pooled.
-
-        Returns
-        -------
-        PooledSequences
-            Of the study's sizes, with the prefix correlation.
-        """
+        """The ensemble of the study, pooled with these weights."""
         correlation = prefix_correlation(self.length, self.prefix, CORRELATION)
         sizes = self.dim, self.vocab, self.samples
         weights = weights_of(weighting, correlation)

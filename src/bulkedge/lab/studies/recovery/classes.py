@@ -37,20 +37,7 @@ class Classes(Study):
     draws: int = parameter(Integers(4, 1000), "draws of each noise", 200, ours=60)
 
     def model(self, noise: str, part: float = 1.0) -> PooledMixture:
-        """The ensemble.
-
-        Parameters
-        ----------
-        noise : {"white", "coloured"}
-            Which noise.
-        part : float
-            By how much sizes are multiplied.
-
-        Returns
-        -------
-        PooledMixture
-            With causal weights on a correlated prefix.
-        """
+        """The ensemble."""
         correlation = prefix_correlation(LENGTH, PREFIX, CORRELATION)
         dim = round(part * self.dim)
         sizes = tuple(round(share * dim / self.vocab_ratio) for share in SHARES)

@@ -53,22 +53,7 @@ class FiniteTable(Study):
     draws: int = parameter(Integers(2, 1000), "draws of each", 20, ours=30)
 
     def model(self, ratio: float, table: Table, noise: Noise) -> PooledSequences:
-        """The ensemble of the study at a vocabulary ratio.
-
-        Parameters
-        ----------
-        ratio : float
-            Dimension over vocabulary, d/V.
-        table : {"finite", "additive"}
-            What the class means of the table are.
-        noise : {"gaussian", "uniform", "rademacher"}
-            Entries of the noise.
-
-        Returns
-        -------
-        PooledSequences
-            With the nearest even vocabulary.
-        """
+        """The ensemble of the study at a vocabulary ratio."""
         correlation = prefix_correlation(LONG, LONG_PREFIX, CORRELATION)
         sizes = self.dim, 2 * round(self.dim / ratio / 2), round(self.dim / self.sample_ratio)
         weights = weights_of(self.weighting, correlation)

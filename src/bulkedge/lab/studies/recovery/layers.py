@@ -37,18 +37,7 @@ class Layers(Study):
     draws: int = parameter(Integers(4, 1000), "draws", 40, ours=30)
 
     def model(self, depth: int = 2) -> PooledSequences:
-        """The ensemble with the limit of the weights.
-
-        Parameters
-        ----------
-        depth : int
-            Layers, between one and three.
-
-        Returns
-        -------
-        PooledSequences
-            Of the study's sizes.
-        """
+        """The ensemble with the limit of the weights."""
         correlation = prefix_correlation(LENGTH, PREFIX, CORRELATION)
         sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
         return PooledSequences(*sizes, self.signal, limit_weights(LENGTH, self.score_scale)[depth - 1], correlation)
@@ -104,40 +93,12 @@ class Layers(Study):
 
 
 def limit_weights(length: int, score_scale: float) -> Real:
-    """Weights of layers of causal self-attention as the dimension grows, averaged over rows.
-
-    Parameters
-    ----------
-    length : int
-        Positions.
-    score_scale : float
-        The factor tau of the scores; zero for uniform attention.
-
-    Returns
-    -------
-    array of shape (layers, L)
-        Weights of one, two and three layers, each summing to one.
-    """
+    """Weights of layers of causal self-attention as the dimension grows, averaged over rows."""
     return layer_weights(np.eye(length), score_scale, np.zeros((length, length)))
 
 
 def layer_weights(products: Real, score_scale: float, scores: Real) -> Real:
-    """Weights of one, two and three layers of causal self-attention, averaged over rows.
-
-    Parameters
-    ----------
-    products : array of shape (..., L, L)
-        Inner products of the tokens of a sequence over d; those of orthonormal ones are the limit.
-    score_scale : float
-        The factor tau of the scores, the same in all layers.
-    scores : array of shape (..., L, L)
-        Those of the first layer, tau times the products but for what vanishes in the limit.
-
-    Returns
-    -------
-    array of shape (..., layers, L)
-        The weights of each sequence.
-    """
+    """Weights of one, two and three layers of causal self-attention, averaged over rows."""
     length = products.shape[-1]
     seen = np.tri(length, length, -1, dtype=bool)
     seen[0, 0] = True

@@ -49,18 +49,7 @@ class Population(Study):
     draws: int = parameter(Integers(2, 1000), "draws of each", 12, ours=20)
 
     def model(self, strength: float) -> PooledSequences:
-        """The ensemble whose spike has this strength.
-
-        Parameters
-        ----------
-        strength : float
-            ``omega``, the spike over the noise.
-
-        Returns
-        -------
-        PooledSequences
-            With causal weights on a correlated prefix.
-        """
+        """The ensemble whose spike has this strength."""
         correlation = prefix_correlation(LONG, LONG_PREFIX, CORRELATION)
         sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
         unit = PooledSequences(*sizes, 1.0, weights_of("causal", correlation), correlation, self.table)
@@ -173,22 +162,7 @@ class Population(Study):
 
 
 def population_covariance(draw: PooledDraw, model: PooledSequences) -> tuple[Real, Real]:
-    """``kappa S + alpha m m'`` of the table that was drawn, and m, half the difference of its class means.
-
-    Parameters
-    ----------
-    draw : PooledDraw
-        Whose table.
-    model : PooledSequences
-        Its kappa and alpha.
-
-    Returns
-    -------
-    covariance : array of shape (dim, dim)
-        Of pooled rows, given the table.
-    half : array of shape (dim,)
-        Half the difference of the class means.
-    """
+    """``kappa S + alpha m m'`` of the table that was drawn, and m, half the difference of its class means."""
     positive, negative = np.split(draw.table, 2)
     means = positive.mean(axis=0), negative.mean(axis=0)
     half = (means[0] - means[1]) / 2

@@ -38,18 +38,7 @@ class SampleCorrelations(Study):
     draws: int = parameter(Integers(4, 1000), "draws of each weighting", 100, ours=60)
 
     def models(self, weighting: str) -> dict[str, PooledSequences]:
-        """The ensembles whose sequences are all of one kind, and that of the mean correlation.
-
-        Parameters
-        ----------
-        weighting : {"mean", "causal", "optimal"}
-            Pooling; the optimal weights are those of the mean correlation.
-
-        Returns
-        -------
-        dict of PooledSequences
-            ``"short"``, ``"long"`` and ``"mixed"``.
-        """
+        """The ensembles whose sequences are all of one kind, and that of the mean correlation."""
         short, long = (prefix_correlation(LENGTH, each, CORRELATION) for each in (SHORT, LONG))
         mixed = (short + long) / 2
         weights = optimal_weights(mixed) if weighting == "optimal" else weights_of(weighting, mixed)

@@ -48,18 +48,7 @@ class SelfAttention(Study):
     draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
 
     def model(self, weighting: str) -> PooledSequences:
-        """The ensemble with fixed weights.
-
-        Parameters
-        ----------
-        weighting : {"mean", "causal", "optimal"}
-            Which weights.
-
-        Returns
-        -------
-        PooledSequences
-            Of the study's sizes.
-        """
+        """The ensemble with fixed weights."""
         correlation = prefix_correlation(LONG, LONG_PREFIX, CORRELATION)
         sizes = self.dim, self.vocab, self.samples
         return PooledSequences(*sizes, self.signal, weights_of(weighting, correlation), correlation)

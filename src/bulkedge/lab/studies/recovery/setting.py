@@ -38,20 +38,7 @@ def correlations() -> dict[str, Real]:
 
 
 def weights_of(weighting: str, correlation: Real) -> Real:
-    """The pooling weights of that name for a correlation matrix.
-
-    Parameters
-    ----------
-    weighting : {"mean", "causal", "optimal"}
-        Which weights.
-    correlation : array of shape (L, L)
-        Correlation of the signs, for the optimal weights; the others read its size.
-
-    Returns
-    -------
-    array of shape (L,)
-        Weights that sum to one.
-    """
+    """The pooling weights of that name for a correlation matrix."""
     if weighting == "optimal":
         return optimal_weights(correlation)
     return (mean_weights if weighting == "mean" else causal_weights)(len(correlation))
@@ -70,37 +57,13 @@ class Predictions:
         return vocab_ratio if self.table == "finite" else 0.0 * vocab_ratio
 
     def alignment(self, signal: Real, vocab_ratio: Real) -> Real:
-        """Squared overlap of equation 8, with the factor for the noise of the table's class means.
-
-        Parameters
-        ----------
-        signal : array
-            Lengths of the signal.
-        vocab_ratio : array
-            ``delta = d/V``, of a shape that broadcasts with the first.
-
-        Returns
-        -------
-        array
-            Squared overlap of the top eigenvector with the signal; zero below the threshold.
-        """
+        """Squared overlap of equation 8, with the factor for the noise of the table's class means."""
         square, spread = signal**2, self._spread(vocab_ratio)
         spectral = spectral_alignment(self.snr * (square + spread), vocab_ratio, self.sample_ratio)
         return np.asarray(spectral * square / (square + spread))
 
     def threshold(self, vocab_ratio: Real) -> Real:
-        """Equation 36; zero where the noise of the class means leaves the bulk alone.
-
-        Parameters
-        ----------
-        vocab_ratio : array
-            ``delta = d/V``.
-
-        Returns
-        -------
-        array
-            The smallest length of the signal that is seen, of the same shape.
-        """
+        """Equation 36; zero where the noise of the class means leaves the bulk alone."""
         square = critical_strength(vocab_ratio, self.sample_ratio) / self.snr - self._spread(vocab_ratio)
         return np.sqrt(np.maximum(square, 0.0))
 
@@ -112,18 +75,6 @@ def outlier_roots(population: Any, vocab_ratio: float, sample_ratio: float) -> t
     delta)(theta - 1 - delta) y + gamma**2/delta = 0``: its roots are ``gamma/x`` and ``gamma x/delta``, with ``x =
     omega - delta`` that of the spike and ``delta/x`` that of the other strength with the same theta. A spike that is
     seen has ``x > sqrt(delta)``, so that the first is the smaller one.
-
-    Parameters
-    ----------
-    population : array_like
-        theta, the population's outlier in units of kappa.
-    vocab_ratio, sample_ratio : float
-        ``delta = d/V`` and ``gamma = d/N``.
-
-    Returns
-    -------
-    smaller, larger : arrays of the same shape
-        lambda over kappa.
     """
     theta = np.asarray(population, dtype=float)
     half = sample_ratio / vocab_ratio * (theta - 1 - vocab_ratio) / 2
@@ -146,18 +97,6 @@ def extrapolated(large: Real, small: Real) -> Real:
 
     Outliers and overlaps are off by order 1/d, so that half the dimension is the small size; quantities that are off
     by order ``d**(-1/2)`` need a quarter of it.
-
-    Parameters
-    ----------
-    large : array of shape (draws, ...)
-        Draws at the large size.
-    small : array of shape (2 draws, ...)
-        Twice as many at the small size, averaged in pairs.
-
-    Returns
-    -------
-    array of shape (draws, ...)
-        Independent draws of the combination.
     """
     pairs = np.reshape(small, (len(large), 2, *np.shape(large)[1:]))
     return np.asarray(2 * large - pairs.mean(axis=1))
@@ -170,26 +109,7 @@ def measured(
     rng: np.random.Generator,
     label: str,
 ) -> Found:
-    """Draw some quantities of models, each at its size and at a smaller one.
-
-    Parameters
-    ----------
-    measure : callable
-        Takes a model and a generator, gives an array of quantities.
-    sizes : sequence of pairs of models
-        Each model, and the same at the small size.
-    draws : int
-        Draws of each model; twice as many at the small size.
-    rng : numpy.random.Generator
-        Source of all randomness.
-    label : str
-        What the progress bar counts.
-
-    Returns
-    -------
-    Found
-        The draws, and those of the limit.
-    """
+    """Draw some quantities of models, each at its size and at a smaller one."""
     plain, limit = [], []
     for large, small in track(sizes, label):
         found = np.array([measure(large, rng) for _ in range(draws)], dtype=float)
@@ -199,83 +119,25 @@ def measured(
 
 
 def halved(model: PooledSequences, times: int = 2) -> PooledSequences:
-    """The same ratios at half the size.
-
-    Parameters
-    ----------
-    model : PooledSequences
-        An ensemble.
-    times : int
-        By how much sizes are divided.
-
-    Returns
-    -------
-    PooledSequences
-        With the nearest even vocabulary.
-    """
+    """The same ratios at half the size."""
     vocab = 2 * round(model.vocab / times / 2)
     return replace(model, dim=round(model.dim / times), vocab=vocab, samples=round(model.samples / times))
 
 
 def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Found:
-    """Top eigenvalue and overlap of so many draws of each model.
-
-    Parameters
-    ----------
-    models : sequence of PooledSequences
-        The ensembles.
-    draws : int
-        Draws of each.
-    rng : numpy.random.Generator
-        Source of all randomness.
-    label : str
-        What the progress bar counts.
-
-    Returns
-    -------
-    Found
-        Location and overlap of each draw.
-    """
+    """Top eigenvalue and overlap of so many draws of each model."""
     return measured(lambda model, rng: model.leading(rng), [(each, halved(each)) for each in models], draws, rng, label)
 
 
 def top(rows: Real) -> tuple[float, Real]:
-    """Largest eigenvalue of ``Y'Y/N``, and its eigenvector.
-
-    Parameters
-    ----------
-    rows : array of shape (N, d)
-        Pooled rows Y.
-
-    Returns
-    -------
-    float
-        The eigenvalue.
-    array of shape (d,)
-        The unit vector.
-    """
+    """Largest eigenvalue of ``Y'Y/N``, and its eigenvector."""
     samples, dim = rows.shape
     values, vectors = eigh(rows.T @ rows / samples, subset_by_index=(dim - 1, dim - 1), overwrite_a=True)
     return float(values[0]), np.asarray(vectors[:, 0])
 
 
 def leading_each(model: PooledSequences, weights: Sequence[Real], rng: np.random.Generator) -> Real:
-    """Top eigenvalue and overlap of one draw of table and sequences, pooled in several ways.
-
-    Parameters
-    ----------
-    model : PooledSequences
-        The ensemble; its own weights are not used.
-    weights : sequence of arrays of shape (L,)
-        Pooling weights.
-    rng : numpy.random.Generator
-        Source of all randomness.
-
-    Returns
-    -------
-    array of shape (2, weightings)
-        Largest eigenvalues, and squared overlaps with the signal.
-    """
+    """Top eigenvalue and overlap of one draw of table and sequences, pooled in several ways."""
     draw = model.draw(rng)
     found = [top(pool(draw.table, draw.tokens, each)) for each in weights]
     along = [float(vector @ draw.mean) ** 2 / model.signal**2 for _, vector in found]
@@ -283,79 +145,25 @@ def leading_each(model: PooledSequences, weights: Sequence[Real], rng: np.random
 
 
 def less(first: Estimate, second: Estimate) -> Estimate:
-    """The difference of two independent estimates.
-
-    Parameters
-    ----------
-    first, second : Estimate
-        Scalars.
-
-    Returns
-    -------
-    Estimate
-        The first less the second, with the freedom of Welch and Satterthwaite.
-    """
+    """The difference of two independent estimates."""
     half = Estimate.mean([first, Estimate(-second.value, second.error, second.freedom)])
     return Estimate(2 * half.value, 2 * half.error, half.freedom)
 
 
 def attention_weights(draw: PooledDraw, score_scale: float) -> Real:
-    """Weights of causal self-attention on each sequence of a draw, a block of sequences at a time.
-
-    Parameters
-    ----------
-    draw : PooledDraw
-        Table and tokens.
-    score_scale : float
-        The factor tau of the scores ``tau x_t.x_s/d``.
-
-    Returns
-    -------
-    array of shape (N, L)
-        The weights of each sequence.
-    """
+    """Weights of causal self-attention on each sequence of a draw, a block of sequences at a time."""
     blocks = np.array_split(draw.tokens, max(1, len(draw.tokens) // BLOCK))
     return np.concatenate([self_attention_weights(draw.table[block], score_scale) for block in blocks])
 
 
 def versus(statement: str, place: str, draws: xr.DataArray, predicted: Any, rival: tuple[str, Any]) -> Claim:
-    """The claim that draws of the limit have the mean that was predicted, and not that of the rival.
-
-    Parameters
-    ----------
-    statement, place : str
-        Those of the claim.
-    draws : xarray.DataArray
-        With a dimension ``draw``; others are cells, independent of each other.
-    predicted : array
-        What theory says of each cell.
-    rival : tuple of (str, array)
-        Name of the rival, and what it says of each cell.
-
-    Returns
-    -------
-    Claim
-        About the means over cells.
-    """
+    """The claim that draws of the limit have the mean that was predicted, and not that of the rival."""
     name, value = rival
     return Claim(statement, place, average(draws), float(np.mean(predicted)), Rival(name, float(np.mean(value))))
 
 
 def other(table: Table) -> tuple[Table, str]:
-    """The other kind of table, and what its form is called as a rival.
-
-    Parameters
-    ----------
-    table : {"finite", "additive"}
-        What the class means are.
-
-    Returns
-    -------
-    table : {"finite", "additive"}
-        The other.
-    name : str
-        For :class:`~bulkedge.lab.studies.claims.Rival`.
-    """
+    """The other kind of table, and what its form is called as a rival."""
     if table == "finite":
         return "additive", "the paper's form, without the noise of the class means"
     return "finite", "with the noise of the class means, which this table has not"

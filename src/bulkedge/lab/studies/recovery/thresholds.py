@@ -111,22 +111,7 @@ class Thresholds(Study):
         return np.array([w @ matrix @ w / (w @ w) for w in weights])
 
     def critical(self, data: xr.Dataset, prefix: int, weighting: str) -> Estimate:
-        """The critical signal from simulated outliers.
-
-        Parameters
-        ----------
-        data : xarray.Dataset
-            What :meth:`run` returned.
-        prefix : int
-            One of ``prefixes``.
-        weighting : {"mean", "causal", "optimal"}
-            How sequences are pooled.
-
-        Returns
-        -------
-        Estimate
-            With its error by the jackknife.
-        """
+        """The critical signal from simulated outliers."""
         threshold = float(critical_strength(self.vocab_ratio, self.sample_ratio))
         draws = data.strength.sel(simulated=prefix, weighting=weighting)
         return Estimate.jackknife(lambda values: float(np.sqrt(threshold / np.mean(values))), draws.values)

@@ -60,18 +60,7 @@ class UnevenRows:
     sample_ratio: float
 
     def spike(self) -> tuple[float, float]:
-        """Where the outlier is, and the squared overlap of its eigenvector with m.
-
-        Returns
-        -------
-        location, overlap : float
-            Eigenvalue of ``Y'Y/N``, and squared overlap.
-
-        Raises
-        ------
-        UnresolvedError
-            If no outlier leaves the bulk.
-        """
+        """Where the outlier is, and the squared overlap of its eigenvector with m."""
         alike = float(np.mean(self.squares) / np.mean(self.noises)) * self.length
         high = 4 * (alike + 1) * float(np.max(self.noises) / np.mean(self.noises))
         # the outlier is the largest solution: walk down to the first place where the condition is met

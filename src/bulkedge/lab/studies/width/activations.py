@@ -101,38 +101,12 @@ class Activations(Study):
 
 
 def moments(f: Callable[..., Any], kernels: Real) -> Real:
-    """``E f(y_0) f(y_1)`` given the kernel, of two positions.
-
-    Parameters
-    ----------
-    f : callable
-        One of :data:`~bulkedge.programs.ACTIVATIONS`.
-    kernels : array of shape (draws, inputs, inputs)
-        Covariances of a coordinate at all positions.
-
-    Returns
-    -------
-    array of shape (draws,)
-        The means over the coordinate.
-    """
+    """``E f(y_0) f(y_1)`` given the kernel, of two positions."""
     return np.asarray(second_moment(f, f, kernels[:, 0, 0], kernels[:, 1, 1], kernels[:, 0, 1]))
 
 
 def gap(f: Callable[..., Any], kernels: Real) -> Estimate:
-    """Mean of ``E f(y_0) f(y_1)`` over kernels, less its value at their mean: zero if the kernel is not random.
-
-    Parameters
-    ----------
-    f : callable
-        One of :data:`~bulkedge.programs.ACTIVATIONS`.
-    kernels : array of shape (draws, inputs, inputs)
-        Covariances of a coordinate at all positions.
-
-    Returns
-    -------
-    Estimate
-        With its error by the jackknife over batches.
-    """
+    """Mean of ``E f(y_0) f(y_1)`` over kernels, less its value at their mean: zero if the kernel is not random."""
     found = moments(f, kernels)
     entries = np.stack([found, kernels[:, 0, 0], kernels[:, 1, 1], kernels[:, 0, 1]], axis=1)
     batches = [group.mean(axis=0) for group in np.array_split(entries, BATCHES)]

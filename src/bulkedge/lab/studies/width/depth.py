@@ -36,18 +36,7 @@ class Depth(Study):
     draws: int = parameter(Integers(50, 10**6), "draws", 4000, ours=12_000)
 
     def blocks(self, scaling: str = "sqrt") -> dict[str, Block]:
-        """The blocks that are stacked.
-
-        Parameters
-        ----------
-        scaling : {"sqrt", "linear"}
-            Scores over the root of the width, or over the width.
-
-        Returns
-        -------
-        dict
-            Blocks by their names.
-        """
+        """The blocks that are stacked."""
         attention = Attention(self.heads, scaling, score_variance=self.score_variance)
         return {
             "attention": Block(attention, skip=False),
@@ -119,18 +108,7 @@ class Depth(Study):
 
 
 def correlations(kernels: tuple[Real, ...]) -> Real:
-    """Mean correlation of two positions, for each layer and draw.
-
-    Parameters
-    ----------
-    kernels : tuple of arrays of shape (draws, positions, positions)
-        The kernels after each layer.
-
-    Returns
-    -------
-    array of shape (layers, draws)
-        Mean over all pairs of different positions.
-    """
+    """Mean correlation of two positions, for each layer and draw."""
     found = []
     for each in kernels:
         scale = np.sqrt(np.einsum("dii->di", each))
@@ -141,17 +119,6 @@ def correlations(kernels: tuple[Real, ...]) -> Real:
 
 
 def moments(drawn: Real) -> Real:
-    """Mean and variance over draws, batch by batch.
-
-    Parameters
-    ----------
-    drawn : array of shape (layers, draws)
-        A number for each layer and draw.
-
-    Returns
-    -------
-    array of shape (2, BATCHES, layers)
-        Means, and variances without bias.
-    """
+    """Mean and variance over draws, batch by batch."""
     groups = np.array_split(drawn, BATCHES, axis=1)
     return np.array([[group.mean(axis=1) for group in groups], [group.var(axis=1, ddof=1) for group in groups]])

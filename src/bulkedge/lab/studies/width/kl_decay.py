@@ -149,42 +149,12 @@ class KlDecay(Study):
 
 
 def gaussians(variances: Real, x: Real) -> Real:
-    """Centred Gaussian densities.
-
-    Parameters
-    ----------
-    variances : array of shape (draws,)
-        Their variances.
-    x : array of shape (points,)
-        Where.
-
-    Returns
-    -------
-    array of shape (points, draws)
-        The densities.
-    """
+    """Centred Gaussian densities."""
     return np.asarray(np.exp(-(x[:, None] ** 2) / (2 * variances)) / np.sqrt(2 * np.pi * variances))
 
 
 def kernel_estimate(variances: Real, reference: Real, size: int, rng: np.random.Generator) -> list[float]:
-    """The paper's divergence of kernel density estimates, from draws of a coordinate, with its error over groups.
-
-    Parameters
-    ----------
-    variances : array of shape (draws,)
-        Variances given all but the last weight.
-    reference : array of shape (draws,)
-        The same of the limit.
-    size : int
-        Draws for each estimate; there are as many estimates as the draws allow, from two on and up to BATCHES.
-    rng : numpy.random.Generator
-        Draws the last weight.
-
-    Returns
-    -------
-    list of float
-        Mean over estimates, and its standard error.
-    """
+    """The paper's divergence of kernel density estimates, from draws of a coordinate, with its error over groups."""
     wide = np.sqrt(reference) * rng.standard_normal(len(reference))
     y = np.sqrt(variances) * rng.standard_normal(len(variances))
     starts = range(0, min(len(y), BATCHES * size) - size + 1, size)
@@ -211,56 +181,19 @@ CURVES = {"kl": "density", "energy": "characteristic"}
 
 
 def divergence(data: xr.Dataset, width: int, kind: str = "kl") -> Estimate:
-    """A divergence from the limit at one of the widths, its error by the jackknife over batches.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        That of the study.
-    width : int
-        One of its widths.
-    kind : {"kl", "energy"}
-        Which divergence.
-
-    Returns
-    -------
-    Estimate
-        The divergence.
-    """
+    """A divergence from the limit at one of the widths, its error by the jackknife over batches."""
     return Estimate.jackknife(partial(STATISTICS[kind], data=data), data[CURVES[kind]].sel(width=width).values)
 
 
 def exact_divergences(data: xr.Dataset) -> Real:
-    """Both divergences of the exact laws.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        That of the study.
-
-    Returns
-    -------
-    array of shape (2, widths)
-        Kullback-Leibler divergences, and energy distances.
-    """
+    """Both divergences of the exact laws."""
     density, base = data.exact_density.values, data.limit_density.values
     apart = (data.exact_characteristic.values - data.limit_characteristic.values) / data.t.values
     return np.array([REACH * (density * np.log(density / base)) @ WEIGHTS, 20 / np.pi * apart**2 @ WEIGHTS])
 
 
 def leading_order(study: KlDecay) -> float:
-    """``n**2`` times the divergence as n grows: one step of Richardson's extrapolation from widths of thousands.
-
-    Parameters
-    ----------
-    study : KlDecay
-        Its inputs and score variance are read.
-
-    Returns
-    -------
-    float
-        The constant c of ``c/n**2``.
-    """
+    """``n**2`` times the divergence as n grows: one step of Richardson's extrapolation from widths of thousands."""
     limit = HeadMixture(equal_correlations(study.inputs), 1, 0, study.score_variance)
     x = REACH * (NODES + 1) / 2
     values, weights, _ = limit.kernel_values(study.score_variance)

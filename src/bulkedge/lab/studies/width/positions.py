@@ -129,20 +129,7 @@ class Positions(Study):
 
 
 def rotated(keys: Real, positions: Real) -> Real:
-    """Keys as a query at position zero sees them through rotary encodings.
-
-    Parameters
-    ----------
-    keys : array of shape (draws, inputs, width)
-        The first half of the coordinates is rotated into the second; of an odd number the last stays.
-    positions : array of shape (inputs,)
-        Where the keys are.
-
-    Returns
-    -------
-    array of the same shape
-        Each pair of coordinates turned by its frequency times the position.
-    """
+    """Keys as a query at position zero sees them through rotary encodings."""
     half = keys.shape[2] // 2
     angle = positions[:, None] * BASE ** -((np.arange(half) + 0.5) / half)
     first, second, rest = np.split(keys, [half, 2 * half], axis=2)
@@ -151,20 +138,7 @@ def rotated(keys: Real, positions: Real) -> Real:
 
 
 def kernel_moments(gram: Real, covariance: Real, mean: Real) -> list[float]:
-    """Variance and excess kurtosis of a coordinate, for Gaussian scores of any law.
-
-    Parameters
-    ----------
-    gram : array of shape (inputs, inputs)
-        Of the inputs.
-    covariance, mean : array of shape (inputs, inputs), and of shape (inputs,)
-        Of the scores of the position that attends.
-
-    Returns
-    -------
-    list of float
-        ``E k`` and ``3 Var k/(E k)**2`` with ``k = a' gram a``, by quadrature over the differences of scores.
-    """
+    """Variance and excess kurtosis of a coordinate, for Gaussian scores of any law."""
     size = len(gram) - 1
     nodes, weights, _ = lattice(size)
     apart = np.hstack([np.eye(size), -np.ones((size, 1))])

@@ -124,39 +124,12 @@ class Sequence(Study):
 
 
 def joint_limit(score_variance: float, ratio: float = 1.0) -> float:
-    """``n`` times the excess kurtosis of a coordinate as width n and inputs s grow together.
-
-    Parameters
-    ----------
-    score_variance : float
-        Variance v of a score.
-    ratio : float
-        Inputs over width, s/n; infinite for none of attention's own part.
-
-    Returns
-    -------
-    float
-        ``3 (C n/s + 2 v**2 + 2)``.
-    """
+    """``n`` times the excess kurtosis of a coordinate as width n and inputs s grow together."""
     attention = np.exp(4 * score_variance) - 4 * np.exp(2 * score_variance) + 4 * np.exp(score_variance) - 1
     return float(3 * (attention / ratio + 2 * score_variance**2 + 2))
 
 
 def scaled_kernel(score_variance: float, width: int) -> float:
-    """``s`` times the variance of a coordinate, to order 1/s, with as many inputs as the width.
-
-    Parameters
-    ----------
-    score_variance : float
-        Variance v of a score.
-    width : int
-        Width n, and number of inputs s.
-
-    Returns
-    -------
-    float
-        ``e**v (1 + (3 e**v - 2 e**(2v) - 1)/s + v**2/n)``: the mean of a ratio of two sums over the inputs to second
-        order, and the length of the query.
-    """
+    """``s`` times the variance of a coordinate, to order 1/s, with as many inputs as the width."""
     ratio = 3 * np.exp(score_variance) - 2 * np.exp(2 * score_variance) - 1
     return float(np.exp(score_variance) * (1 + (ratio + score_variance**2) / width))

@@ -27,24 +27,7 @@ STATISTIC = ("value", "error")
 
 
 def before_projection(gram: Any, heads: int, score_variance: float, share: Fraction | int = 1) -> Program:
-    """The program of the Gram matrices of the heads' outputs, before they are projected.
-
-    Parameters
-    ----------
-    gram : array_like of shape (inputs, inputs)
-        ``x_i · x_j / n`` of the inputs.
-    heads : int
-        Number of heads.
-    score_variance : float
-        Variance of a score of inputs of unit norm.
-    share : Fraction or int
-        Dimension of a head over the width n.
-
-    Returns
-    -------
-    Program
-        Returns scalars of shape (inputs, inputs), one matrix for each head.
-    """
+    """The program of the Gram matrices of the heads' outputs, before they are projected."""
     return trace(partial(_attended, heads=heads, score_variance=score_variance, share=share), gram)
 
 
@@ -55,34 +38,12 @@ def _attended(x: Traced, heads: int, score_variance: float, share: Fraction | in
 
 
 def over_heads(drawn: Real) -> Real:
-    """Kernels of a layer from those of its heads.
-
-    Parameters
-    ----------
-    drawn : array of shape (draws, heads, inputs, inputs) or (draws, inputs, inputs)
-        Gram matrices of each head, as :func:`before_projection` returns them.
-
-    Returns
-    -------
-    array of shape (draws, inputs, inputs)
-        Their mean over the heads: the covariance of a coordinate of the output.
-    """
+    """Kernels of a layer from those of its heads."""
     return drawn if drawn.ndim == 3 else np.asarray(drawn.mean(axis=1))
 
 
 def kurtosis(variances: Real) -> Estimate:
-    """Excess kurtosis of a scale mixture of Gaussians, ``3 Var/mean**2``.
-
-    Parameters
-    ----------
-    variances : array of shape (draws,)
-        Draws of the variance of the Gaussian.
-
-    Returns
-    -------
-    Estimate
-        With its error linearised in both moments.
-    """
+    """Excess kurtosis of a scale mixture of Gaussians, ``3 Var/mean**2``."""
     first, second = float(np.mean(variances)), float(np.mean(variances**2))
     ratio = second / first**2
     influence = 3 * (variances**2 / first**2 - 2 * ratio * variances / first)
@@ -90,54 +51,19 @@ def kurtosis(variances: Real) -> Estimate:
 
 
 def excess(draws: Real) -> Estimate:
-    """Excess kurtosis of numbers of mean zero.
-
-    Parameters
-    ----------
-    draws : array of shape (draws,)
-        Independent draws.
-
-    Returns
-    -------
-    Estimate
-        ``E x**4/(E x**2)**2 - 3``, with its error linearised in both moments.
-    """
+    """Excess kurtosis of numbers of mean zero."""
     found = kurtosis(draws**2)
     return Estimate(found.value / 3 - 2, found.error / 3, found.freedom)
 
 
 def distribution_function(variances: Real, points: Real) -> Real:
-    """``P(y <= x)`` of a coordinate, batch by batch, from its variances given all but the last weight.
-
-    Parameters
-    ----------
-    variances : array of shape (draws,)
-        Draws of the variance.
-    points : array of shape (points,)
-        Where.
-
-    Returns
-    -------
-    array of shape (BATCHES, points)
-        A curve for each batch of draws.
-    """
+    """``P(y <= x)`` of a coordinate, batch by batch, from its variances given all but the last weight."""
     groups = np.array_split(np.sqrt(variances), BATCHES)
     return np.array([np.mean(ndtr(points / group[:, None]), axis=0) for group in groups])
 
 
 def pairs(estimates: Sequence[Estimate]) -> list[list[float]]:
-    """Values and errors of estimates, for a variable with the dimension ``statistic``.
-
-    Parameters
-    ----------
-    estimates : sequence of Estimate
-        Scalars.
-
-    Returns
-    -------
-    list of [value, error]
-        In their order.
-    """
+    """Values and errors of estimates, for a variable with the dimension ``statistic``."""
     return [[float(each.value), float(each.error)] for each in estimates]
 
 
@@ -160,20 +86,7 @@ def read(pair: xr.DataArray, freedom: float) -> Estimate:
 
 
 def slope(x: Any, estimates: Sequence[Estimate]) -> Estimate:
-    """Exponent of a power law through independent estimates: least squares of logarithms.
-
-    Parameters
-    ----------
-    x : array_like of shape (points,)
-        Where, positive.
-    estimates : sequence of Estimate
-        Positive values there.
-
-    Returns
-    -------
-    Estimate
-        The slope; its error is that of the logarithms, to first order.
-    """
+    """Exponent of a power law through independent estimates: least squares of logarithms."""
     logs = np.log(np.asarray(x, dtype=float))
     weights = (logs - logs.mean()) / np.sum((logs - logs.mean()) ** 2)
     values, errors = (np.array([getattr(each, name) for each in estimates]) for name in STATISTIC)
@@ -182,17 +95,6 @@ def slope(x: Any, estimates: Sequence[Estimate]) -> Estimate:
 
 
 def extrapolated(narrow: Estimate, wide: Estimate) -> Estimate:
-    """From widths n and 2n to infinity, where the first correction is of order 1/n.
-
-    Parameters
-    ----------
-    narrow, wide : Estimate
-        At the two widths, independent of each other.
-
-    Returns
-    -------
-    Estimate
-        ``2 wide - narrow``.
-    """
+    """From widths n and 2n to infinity, where the first correction is of order 1/n."""
     error = float(np.hypot(2 * wide.error, narrow.error))
     return Estimate(2 * wide.value - narrow.value, error, min(narrow.freedom, wide.freedom))

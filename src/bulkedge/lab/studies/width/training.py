@@ -105,18 +105,7 @@ class Training(Study):
         )
 
     def measured(self, step: Step) -> list[Estimate]:
-        """The quantities of the claims, in their order.
-
-        Parameters
-        ----------
-        step : Step
-            Steps of many layers.
-
-        Returns
-        -------
-        list of Estimate
-            One for each of :data:`QUANTITIES`.
-        """
+        """The quantities of the claims, in their order."""
         spread = kurtosis(step.tangent)
         linear = step.before - self.rate * (step.before - self.target) * step.tangent
         return [
@@ -132,20 +121,7 @@ class Training(Study):
         return np.linalg.cholesky(equal_correlations(self.inputs, self.correlation))
 
     def train(self, width: int, rng: np.random.Generator) -> Step:
-        """Draw layers of a width and take a step with each.
-
-        Parameters
-        ----------
-        width : int
-            Width n.
-        rng : numpy.random.Generator
-            Draws the weights.
-
-        Returns
-        -------
-        Step
-            Of ``draws`` layers.
-        """
+        """Draw layers of a width and take a step with each."""
         steps = []
         for start in range(0, self.draws, BLOCK):
             count = min(BLOCK, self.draws - start)
@@ -163,22 +139,7 @@ class Training(Study):
         return Step(*(np.concatenate(each) for each in zip(*steps, strict=True)))
 
     def backward(self, layer: Layer) -> tuple[Real, Real, Layer]:
-        """Scores and output at the first input, and the gradient of the output in the weights.
-
-        Parameters
-        ----------
-        layer : Layer
-            Weights.
-
-        Returns
-        -------
-        scores : array of shape (draws, inputs)
-            Those of the first input.
-        output : array of shape (draws,)
-            What is read of its output.
-        gradient : Layer
-            Derivatives of the output in each weight.
-        """
+        """Scores and output at the first input, and the gradient of the output in the weights."""
         x, root = self.factor, layer.readout.shape[1] ** 0.5
         scale = self.score_variance**0.25
         query = scale * layer.query @ x[0]
@@ -197,20 +158,7 @@ class Training(Study):
         return scores, output, gradient
 
     def limit(self, rng: np.random.Generator, draws: int) -> Step:
-        """The step of infinitely wide layers, from scores and reads alone.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            Draws them.
-        draws : int
-            How many layers.
-
-        Returns
-        -------
-        Step
-            Of as many layers.
-        """
+        """The step of infinitely wide layers, from scores and reads alone."""
         gram = self.factor @ self.factor.T
         scores, reads = (rng.standard_normal((draws, self.inputs)) @ self.factor.T for _ in range(2))
         scores *= self.score_variance**0.5

@@ -20,22 +20,7 @@ TERMS = 32
 
 
 def expanded(evaluate: Evaluate, cusp: float, radius: float) -> Evaluate:
-    """The same map, with a Taylor series about the cusp within a quarter of its radius of convergence.
-
-    Parameters
-    ----------
-    evaluate : callable
-        ``z(u)``, ``z'(u)`` and the size of the terms that add up to z, for an array u.
-    cusp : float
-        Roughly where the first two derivatives vanish; Newton's method finds it exactly.
-    radius : float
-        Distance from the cusp to the nearest singularity of the map.
-
-    Returns
-    -------
-    callable
-        Of the same form; its value is ``z(u)`` itself, also inside.
-    """
+    """The same map, with a Taylor series about the cusp within a quarter of its radius of convergence."""
     unit = radius / 2
     for _ in range(2):
         series, size = _taylor(evaluate, cusp, unit)

@@ -97,35 +97,13 @@ class PickMap:
     multiplicative: bool = False
 
     def slope(self, u: float) -> float:
-        """``z'(u)`` for real u off the barriers; ``-1e300`` on them.
-
-        Parameters
-        ----------
-        u : float
-            A point of the real axis.
-
-        Returns
-        -------
-        float
-            The slope; positive where u is the image of a point in a gap of the law.
-        """
+        """``z'(u)`` for real u off the barriers; ``-1e300`` on them."""
         with np.errstate(divide="ignore", invalid="ignore"):
             slope = float(self.evaluate(np.array([u + 0j]))[1][0].real)
         return slope if np.isfinite(slope) else -1e300
 
     def value(self, u: float) -> float:
-        """``z(u)`` for real u off the barriers.
-
-        Parameters
-        ----------
-        u : float
-            A point of the real axis, off the barriers.
-
-        Returns
-        -------
-        float
-            ``z(u)``.
-        """
+        """``z(u)`` for real u off the barriers."""
         return float(self.evaluate(np.array([u + 0j]))[0][0].real)
 
     def bulk(self) -> tuple[list[Interval], Density]:
@@ -358,22 +336,7 @@ def _rise(function: Callable[[float], float], negative: float, positive: float) 
 
 
 def sorted_barriers(support: tuple[tuple[float, float], ...], points: Real, weights: Real) -> tuple[Real, Real]:
-    """Intervals and weighted points as disjoint barriers in increasing order, with their weights.
-
-    Parameters
-    ----------
-    support : tuple of pairs of float
-        Intervals.
-    points, weights : arrays of shape (k,)
-        Points, and the mass of the measure of N in each.
-
-    Returns
-    -------
-    barriers : array of shape (n, 2)
-        Left and right ends; points inside an interval are not listed on their own.
-    weights : array of shape (n,)
-        Their weights, zero for intervals.
-    """
+    """Intervals and weighted points as disjoint barriers in increasing order, with their weights."""
     intervals = np.array(support, dtype=float).reshape(-1, 2)
     ends = np.concatenate([intervals, np.stack([points, points], axis=1)])
     masses = np.concatenate([np.zeros(len(intervals)), weights])

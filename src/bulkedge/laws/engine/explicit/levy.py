@@ -2,8 +2,8 @@
 
 The R-transform is ``R(w) = drift + sum_j m_j w/(1 - t_j w)``; the semicircle is the atom at zero, Marchenko-Pastur a
 single atom elsewhere. Such R-transforms extend to the whole half-plane, so ``z(u) = u + R(G_mu(u))`` is an explicit
-inverse map for the free sum with any law mu (:mod:`bulkedge.laws.engine.explicit.explicit_map`); with mu the unit mass at zero it is
-that of the law itself.
+inverse map for the free sum with any law mu (:mod:`bulkedge.laws.engine.explicit.explicit_map`); with mu the unit mass
+at zero it is that of the law itself.
 """
 
 from __future__ import annotations
@@ -39,20 +39,7 @@ class Levy:
 
     @classmethod
     def of(cls, drift: float, locations: Real, masses: Real) -> Levy:
-        """The Levy measure of atoms that may share locations: masses at equal locations are added up.
-
-        Parameters
-        ----------
-        drift : float
-            Constant term of R.
-        locations, masses : arrays of shape (j,)
-            Atoms t_j of the Levy measure and their masses m_j, in any order.
-
-        Returns
-        -------
-        Levy
-            With distinct locations.
-        """
+        """The Levy measure of atoms that may share locations: masses at equal locations are added up."""
         places, index = np.unique(locations, return_inverse=True)
         merged = np.zeros(len(places))
         np.add.at(merged, index, masses)
@@ -64,18 +51,7 @@ class Levy:
         return Levy.of(self.drift + other.drift, places, np.concatenate([self.masses, other.masses]))
 
     def affine(self, factor: float, shift: float) -> Levy:
-        """The Levy measure of ``factor * x + shift``.
-
-        Parameters
-        ----------
-        factor, shift : float
-            The map that is applied to the law.
-
-        Returns
-        -------
-        Levy
-            That of the image.
-        """
+        """The Levy measure of ``factor * x + shift``."""
         return Levy.of(factor * self.drift + shift, factor * self.locations, factor**2 * self.masses)
 
     @property
@@ -86,18 +62,7 @@ class Levy:
         return float(np.sum(self.masses / self.locations**2))
 
     def surviving_atoms(self, atoms: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-        """Atoms of the free sum with a law that has the given atoms (Bercovici and Voiculescu 1998).
-
-        Parameters
-        ----------
-        atoms : tuple of (location, mass)
-            Atoms of the other law.
-
-        Returns
-        -------
-        tuple of (location, mass)
-            An atom survives, moved, with its mass less the rate of jumps, if that leaves any.
-        """
+        """Atoms of the free sum with a law that has the given atoms (Bercovici and Voiculescu 1998)."""
         if np.isinf(self.jump_rate):
             return ()
         terms = [self.drift, *(-self.masses / self.locations).tolist()]
@@ -135,18 +100,7 @@ class Levy:
         )
 
     def map_over(self, law: Law) -> PickMap:
-        """The inverse map ``u + R(G(u))`` of the free sum with ``law``.
-
-        Parameters
-        ----------
-        law : Law
-            Any law mu; the unit mass at zero gives the Levy law itself.
-
-        Returns
-        -------
-        PickMap
-            The map, its barriers, and for laws of a few atoms also its exact and local forms.
-        """
+        """The inverse map ``u + R(G(u))`` of the free sum with ``law``."""
 
         def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
             jump, rate, error = _jumps(law, u, self.locations)
@@ -209,55 +163,17 @@ def _jumps(law: Law, u: Complex, places: Real) -> tuple[Complex, Complex, Real]:
 
 
 def is_short(law: Law) -> bool:
-    """Whether a law consists of a few atoms, for which exact arithmetic is cheap.
-
-    Parameters
-    ----------
-    law : Law
-        Any law.
-
-    Returns
-    -------
-    bool
-        False also for laws of many atoms.
-    """
+    """Whether a law consists of a few atoms, for which exact arithmetic is cheap."""
     return not law.support and len(law.atoms) <= MOST_EXACT_ATOMS
 
 
 def exact_cauchy(law: Law, u: Fraction) -> Fraction:
-    """The Cauchy transform of a law of atoms, in exact arithmetic.
-
-    Parameters
-    ----------
-    law : Law
-        A law without a continuous part.
-    u : Fraction
-        A point that is no atom.
-
-    Returns
-    -------
-    Fraction
-        ``sum mass/(u - location)``, for the atoms as the doubles that they are.
-    """
+    """The Cauchy transform of a law of atoms, in exact arithmetic."""
     return sum((Fraction(mass) / (u - Fraction(place)) for place, mass in law.atoms), Fraction(0))
 
 
 def level_points(law: Law, w: float) -> tuple[Real, Real]:
-    """All real points outside the bulk and the atoms of a law at which its Cauchy transform G equals w (not zero).
-
-    Parameters
-    ----------
-    law : Law
-        Any law.
-    w : float
-        The level.
-
-    Returns
-    -------
-    points, slopes : arrays
-        The points in increasing order, rounded to double precision (a light atom may have its point so close that it
-        rounds onto the atom), and G' there, which is free of that rounding.
-    """
+    """All real points outside the bulk and the atoms of a law at which its Cauchy transform G equals w (not zero)."""
     low, high = _components(law, w)
 
     # G falls along each component, so there is at most one such point in each

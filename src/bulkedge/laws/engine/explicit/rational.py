@@ -52,20 +52,7 @@ class LocalSum:
     exact: Callable[[Fraction], Fraction]
 
     def about(self, u: float, snap: float | None = None) -> LocalMap:
-        """The map about u or, with ``snap``, about the critical point next to u: the atom that is as close as that.
-
-        Parameters
-        ----------
-        u : float
-            A point of the line, next to a critical point if ``snap`` is given.
-        snap : float, optional
-            How close an atom has to be to be taken for the critical point.
-
-        Returns
-        -------
-        LocalMap
-            The map in ``h = u - c``, c its base point.
-        """
+        """The map about u or, with ``snap``, about the critical point next to u: the atom that is as close as that."""
         index = int(np.abs(self.atoms - u).argmin())
         anchored = Anchored(
             float(self.shares[index]),
@@ -105,38 +92,14 @@ class Anchored:
     masses: Real
 
     def slope(self, v: float) -> float:
-        """``z'`` at distance v from the anchor.
-
-        Parameters
-        ----------
-        v : float
-            Distance from the anchor, of either sign.
-
-        Returns
-        -------
-        float
-            ``z'``; minus infinity where the map has a pole.
-        """
+        """``z'`` at distance v from the anchor."""
         inverse = 1 / (v - self.others)
         below = v - self.places * (self.mass + v * (inverse @ self.shares))
         with np.errstate(divide="ignore"):
             return float(1 - (self.mass + v**2 * (inverse**2 @ self.shares)) * np.sum(self.masses / below**2))
 
     def critical_point(self, v: float, width: float) -> float:
-        """The zero of the slope next to v, which is off by a multiple of the width.
-
-        Parameters
-        ----------
-        v : float
-            Roughly where it is, as a distance from the anchor.
-        width : float
-            How far v may be off; it is widened, by factors of four, until the slope changes its sign.
-
-        Returns
-        -------
-        float
-            The zero to full relative accuracy as a distance from the anchor, or v itself if there is none.
-        """
+        """The zero of the slope next to v, which is off by a multiple of the width."""
         for _ in range(MOST_WIDENINGS):
             low, high = v - width, v + width
             if self.slope(low) * self.slope(high) < 0:
@@ -145,28 +108,7 @@ class Anchored:
         return v
 
     def rise(self, v: float, slope: float, h: Complex) -> tuple[Complex, Complex, Real, Complex]:
-        """``z(c + h) - z(c)``, ``z'(c + h)``, the size of the terms of the first, and G, for c with the given slope.
-
-        Parameters
-        ----------
-        v : float
-            Base point c, as a distance from the anchor.
-        slope : float
-            ``z'(c)``: zero at a critical point, exactly.
-        h : complex array of shape (n,)
-            Distances from c.
-
-        Returns
-        -------
-        rise : complex array of shape (n,)
-            ``z(c + h) - z(c)``, to full relative accuracy.
-        slope : complex array of shape (n,)
-            ``z'(c + h)``.
-        size : array of shape (n,)
-            Size of the terms of the first; times the rounding unit, its error.
-        cauchy : complex array of shape (n,)
-            G of the atoms at ``c + h``.
-        """
+        """``z(c + h) - z(c)``, ``z'(c + h)``, the size of the terms of the first, and G, for c with the given slope."""
         m0, t, m, w = self.mass, self.places, self.shares, v + h
         near, far = 1 / (v - self.others), 1 / (w[:, None] - self.others)
         s1, s2, s3 = far @ (m * near), np.sum(m * near**2), far @ (m * near**2)

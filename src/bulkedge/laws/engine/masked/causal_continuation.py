@@ -39,18 +39,7 @@ class Solved:
     cauchy: Complex
 
     def take(self, index: Any) -> Solved:
-        """Some of the points.
-
-        Parameters
-        ----------
-        index : int array, bool array or slice
-            Which.
-
-        Returns
-        -------
-        Solved
-            At these points.
-        """
+        """Some of the points."""
         return Solved(self.logs[index], self.state[:, index], self.cauchy[index])
 
     @property
@@ -60,26 +49,7 @@ class Solved:
 
 
 def newton(problem: Masked, state: Complex, logs: Complex, tolerance: float = FINE) -> tuple[Solved, Mask]:
-    """Newton's method at all points at once.
-
-    Parameters
-    ----------
-    problem : Masked
-        The equations.
-    state : complex array of shape (ends, s, 2 u)
-        Where to start.
-    logs : complex array of shape (s,)
-        ``log w``.
-    tolerance : float
-        The last step is below this.
-
-    Returns
-    -------
-    solved : Solved
-        At all points.
-    done : bool array of shape (s,)
-        Where the last step was small enough.
-    """
+    """Newton's method at all points at once."""
     state, cauchy = state.copy(), np.full(len(logs), np.nan + 0j)
     active, done = np.arange(len(logs)), np.zeros(len(logs), dtype=bool)
     with np.errstate(all="ignore"):  # a point that runs away ends as not done
@@ -99,27 +69,7 @@ def newton(problem: Masked, state: Complex, logs: Complex, tolerance: float = FI
 
 
 def ray(problem: Masked, logs: Real, angle: float) -> Solved:
-    """Solutions at decreasing moduli on a ray, each from the line through the two before.
-
-    Parameters
-    ----------
-    problem : Masked
-        The equations.
-    logs : array of shape (s,)
-        Decreasing ``log |w|``; at the first, w must be far from the spectrum.
-    angle : float
-        Argument of w, between 0 and pi.
-
-    Returns
-    -------
-    Solved
-        At these points, roughly.
-
-    Raises
-    ------
-    UnresolvedError
-        If Newton's method fails however short the step.
-    """
+    """Solutions at decreasing moduli on a ray, each from the line through the two before."""
     points = logs + 1j * angle
     found, _ = newton(problem, problem.far(np.exp(points[:1])), points[:1], ROUGH)
     slope = np.zeros_like(found.state)
@@ -135,31 +85,7 @@ def ray(problem: Masked, logs: Real, angle: float) -> Solved:
 def continued(
     problem: Masked, start: Solved, point: complex, tolerance: float = ROUGH, slope: Complex | None = None
 ) -> Solved:
-    """The solution at another point from that at one, in shorter steps if need be.
-
-    Parameters
-    ----------
-    problem : Masked
-        The equations.
-    start : Solved
-        At one point.
-    point : complex
-        ``log w`` of the other.
-    tolerance : float
-        Of Newton's method.
-    slope : complex array of shape (m + 1, 1, 2 k), optional
-        Change of the state for each unit of ``log w``; it is tried first.
-
-    Returns
-    -------
-    Solved
-        At the other point.
-
-    Raises
-    ------
-    UnresolvedError
-        If Newton's method fails however short the step.
-    """
+    """The solution at another point from that at one, in shorter steps if need be."""
     here, parts, slope = start, 1, np.zeros_like(start.state) if slope is None else slope
     while parts <= MOST_PARTS:
         done = np.ones(1, dtype=bool)
@@ -175,24 +101,7 @@ def continued(
 
 
 def turned(problem: Masked, start: Solved, angles: Real, tolerance: float = FINE) -> list[Solved]:
-    """Solutions at the same moduli at one angle after the other.
-
-    Parameters
-    ----------
-    problem : Masked
-        The equations.
-    start : Solved
-        On a ray.
-    angles : array
-        Arguments of w, in order; each starts from the line through the two before.
-    tolerance : float
-        Of Newton's method.
-
-    Returns
-    -------
-    list of Solved
-        One for each angle.
-    """
+    """Solutions at the same moduli at one angle after the other."""
     last, before, result = start, None, []
     for angle in angles:
         turn = angle - last.logs[0].imag

@@ -79,18 +79,7 @@ class LogDensity:
     scale: float = 1.0
 
     def __call__(self, logs: Real) -> Real:
-        """The mass per unit of u.
-
-        Parameters
-        ----------
-        logs : array
-            Points u between the first and the last break.
-
-        Returns
-        -------
-        array
-            f, of the same shape.
-        """
+        """The mass per unit of u."""
         result = np.zeros(logs.shape)
         which = np.clip(np.searchsorted(self.breaks, logs, side="right") - 1, 0, len(self.coefficients) - 1)
         for k, coefficients in enumerate(self.coefficients):
@@ -135,23 +124,7 @@ def _deep_inverse(low: float, high: float, variable: Real) -> Real:
 
 
 def density(problem: Masked) -> LogDensity:
-    """Solve a masked problem along the real axis.
-
-    Parameters
-    ----------
-    problem : Masked
-        The equations.
-
-    Returns
-    -------
-    LogDensity
-        Of total mass one with what lies below it.
-
-    Raises
-    ------
-    UnresolvedError
-        If the equations were not solved everywhere, or mass is missing.
-    """
+    """Solve a masked problem along the real axis."""
     for depth in DEPTHS[:-1]:
         try:
             return _density(problem, depth)

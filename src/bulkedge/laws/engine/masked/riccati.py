@@ -50,20 +50,7 @@ class Mesh(NamedTuple):
 
 
 def mesh(tokens: int, intervals: int) -> Mesh:
-    """Nodes that are even in ``log i - 3/2 log(1 + LAYER - i/T)``: dense at both ends.
-
-    Parameters
-    ----------
-    tokens : int
-        Number of tokens T.
-    intervals : int
-        Number of intervals m.
-
-    Returns
-    -------
-    Mesh
-        Of 2 m + 1 places.
-    """
+    """Nodes that are even in ``log i - 3/2 log(1 + LAYER - i/T)``: dense at both ends."""
     near_the_end = np.log1p(-np.geomspace(0.9, 1e-5, 3000))
     fine = np.unique(np.concatenate([np.linspace(-np.log(tokens), near_the_end[0], 2000), near_the_end, [0.0]]))
     spacing = fine - 1.5 * np.log(1 + LAYER - np.exp(fine))
@@ -97,18 +84,7 @@ class Side(NamedTuple):
     squares: Real
 
     def at(self, which: slice) -> Side:
-        """The same at some of the places.
-
-        Parameters
-        ----------
-        which : slice
-            Of the places.
-
-        Returns
-        -------
-        Side
-            Of these places.
-        """
+        """The same at some of the places."""
         return Side(self.shares[which], self.squares[which])
 
 
@@ -166,40 +142,14 @@ class Masked:
         return len(self.inverse_ranks)
 
     def far(self, w: Complex) -> Complex:
-        """The unknowns at points so large that rows and columns do not see each other: ``p = i/w``, and r is zero.
-
-        Parameters
-        ----------
-        w : complex array of shape (s,)
-            The points, of argument between 0 and pi.
-
-        Returns
-        -------
-        complex array of shape (m + 1, s, 2 k)
-            The unknowns at the ends of the intervals.
-        """
+        """The unknowns at points so large that rows and columns do not see each other: ``p = i/w``, and r is zero."""
         places = self.grid.places[::2]
         state = np.zeros((len(places), len(w), 2 * self.terms), dtype=complex)
         state[..., : self.terms] = (np.log(places)[:, None] - np.log(np.abs(w)) - 1j * np.angle(w))[..., None]
         return state
 
     def linearised(self, state: Complex, w: Complex) -> tuple[Linear, Complex]:
-        """The discretised equations, linear about a state.
-
-        Parameters
-        ----------
-        state : complex array of shape (m + 1, s, 2 k)
-            The unknowns at the ends of the intervals.
-        w : complex array of shape (s,)
-            The points.
-
-        Returns
-        -------
-        linear : Linear
-            The equations of Newton's step.
-        cauchy : complex array of shape (s,)
-            The Cauchy transform of the state: the mean of h over all columns.
-        """
+        """The discretised equations, linear about a state."""
         count, width = len(self.grid.steps), 2 * self.terms
         misses = np.empty((count, len(w), width), dtype=complex)
         before, after = (np.empty((*misses.shape, width), dtype=complex) for _ in range(2))
@@ -296,15 +246,6 @@ def _side(side: Side, pairs: Real, seen: Complex, w: Complex) -> tuple[Complex, 
     """The diagonal of the resolvent on one side, from what it sees of the other; n places, k terms, s points.
 
     ``pairs`` are products of squared sizes (n, k * k, groups), ``seen`` has the shape (n, k, s).
-
-    Returns
-    -------
-    mean : array of shape (n, s)
-        Mean of ``g = 1/(w (1 - sum_k a_k**2 seen_k))`` over the groups.
-    sources : array of shape (n, k, s)
-        ``E[a_k**2 g]``.
-    responses : array of shape (n, k, k, s)
-        Their derivatives by what is seen, ``E[a_k**2 a_j**2 w g**2]``.
     """
     n, k, _ = side.squares.shape
     g = 1 / (w * (1 - _product(side.squares.swapaxes(1, 2), seen)))

@@ -40,11 +40,6 @@ class Linear(NamedTuple):
 
         At each place the first u unknowns are an affine function of the last u: the sweep is stable if solutions of
         the differential equation either come from the left or from the right.
-
-        Returns
-        -------
-        complex array of shape (m + 1, s, 2 u)
-            What to add to the unknowns.
         """
         u = self.first[0].shape[-1]
         value, slope = self.first
@@ -70,45 +65,13 @@ class Linear(NamedTuple):
 
 
 def lobatto_middle(state: Complex, flow: Complex, steps: Real) -> Complex:
-    """The state in the middle of each interval, by the cubic through values and derivatives at its ends.
-
-    Parameters
-    ----------
-    state, flow : complex arrays of shape (m + 1, s, 2 u)
-        The unknowns and their derivatives along the places.
-    steps : array of shape (m,)
-        Lengths of the intervals.
-
-    Returns
-    -------
-    complex array of shape (m, s, 2 u)
-        The unknowns in the middle.
-    """
+    """The state in the middle of each interval, by the cubic through values and derivatives at its ends."""
     length = steps[:, None, None]
     return np.asarray((state[1:] + state[:-1]) / 2 - length / 8 * (flow[1:] - flow[:-1]))
 
 
 def lobatto(state: Complex, here: Valued, middle: Valued, steps: Real, into: tuple[Complex, Complex]) -> Complex:
-    """Simpson's rule for the change over each interval: Lobatto's formula of order four, with its derivatives.
-
-    Parameters
-    ----------
-    state : complex array of shape (m + 1, s, 2 u)
-        The unknowns.
-    here : pair of arrays of shape (m + 1, s, 2 u) and (m + 1, s, 2 u, 2 u)
-        Their derivatives along the places, and the derivatives of these by the unknowns.
-    middle : pair of arrays of shape (m, s, 2 u) and (m, s, 2 u, 2 u)
-        The same in the middle of each interval, at the state of :func:`lobatto_middle`.
-    steps : array of shape (m,)
-        Lengths of the intervals.
-    into : pair of arrays of shape (m, s, 2 u, 2 u)
-        Where ``before`` and ``after`` of :class:`Linear` are written.
-
-    Returns
-    -------
-    complex array of shape (m, s, 2 u)
-        ``misses`` of :class:`Linear`.
-    """
+    """Simpson's rule for the change over each interval: Lobatto's formula of order four, with its derivatives."""
     (flow, slope), (flow_middle, slope_middle) = here, middle
     length, diagonal = steps[:, None, None, None], np.arange(state.shape[-1])
     # the state in the middle changes by half of that at either end, and by an eighth of the length times their slopes

@@ -70,18 +70,7 @@ class NearField:
 
     @classmethod
     def of(cls, panels: Panels) -> NearField:
-        """Prepare the panels.
-
-        Parameters
-        ----------
-        panels : Panels
-            Any number of them.
-
-        Returns
-        -------
-        NearField
-            For the same panels, in the same order.
-        """
+        """Prepare the panels."""
         lowered, weight = np.divmod(panels.weight, panels.order)
         s = panels.sites(GAUSS_NODES)
         mass = panels.g(s) * GAUSS_WEIGHTS * ((panels.stop - panels.start) / 2)[:, None]
@@ -110,16 +99,6 @@ class NearField:
         """Which points of the closed upper half-plane are too close to which panels for quadrature.
 
         Gauss's rule converges like the Bernstein radius of the point, in the panel's own variable, to a power.
-
-        Parameters
-        ----------
-        z : complex array of shape (n,)
-            Points with imaginary part zero or more.
-
-        Returns
-        -------
-        point, panel : int arrays of shape (k,)
-            The pairs for which :meth:`at` is needed.
         """
         apart = z.real[:, None] - self.centre
         point, panel = np.nonzero(apart * apart + (z.imag * z.imag)[:, None] <= self.reach**2)
@@ -131,22 +110,7 @@ class NearField:
         return point[close], panel[close]
 
     def at(self, panel: Index, z: Complex) -> tuple[Complex, Complex]:
-        """Cauchy integrals of panels, each at a point of its own, and their derivatives.
-
-        Parameters
-        ----------
-        panel : int array of shape (k,)
-            Numbers of panels.
-        z : complex array of shape (k,)
-            Points of the closed upper half-plane.
-
-        Returns
-        -------
-        value : complex array of shape (k,)
-            ``int dmu(t)/(z - t)`` over the panel; on it, the limit from above.
-        slope : complex array of shape (k,)
-            Its derivative in z.
-        """
+        """Cauchy integrals of panels, each at a point of its own, and their derivatives."""
         panels = self.panels
         direction, length = panels.direction[panel], panels.length[panel]
         local, to_stop = self._to_edge(panel, z), _offset(z, self.ends[panel], direction, length)
@@ -316,19 +280,6 @@ def _bernstein(t: Complex) -> Real:
 
 
 def root_mean_square(z: Complex, g: Complex, g_slope: Complex) -> Real:
-    """``sqrt(int 1/|z - t|**2)``: bounds the size of the terms that make up G, and so its rounding error.
-
-    Parameters
-    ----------
-    z : complex array of shape (n,)
-        Points of the closed upper half-plane.
-    g, g_slope : complex arrays of shape (n,)
-        Cauchy transform there, and its derivative.
-
-    Returns
-    -------
-    array of shape (n,)
-        The root: ``-Im G/Im z`` is the integral off the axis, ``-G'`` on it. Not finite inside the bulk.
-    """
+    """``sqrt(int 1/|z - t|**2)``: bounds the size of the terms that make up G, and so its rounding error."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt(np.where(z.imag == 0, np.abs(g_slope), np.abs(g.imag / z.imag)))

@@ -51,20 +51,7 @@ class Clusters:
 
     @classmethod
     def of(cls, nodes: Real, masses: Real, centre: Real, reach: Real) -> Clusters:
-        """Join leaves, given in their order along the line.
-
-        Parameters
-        ----------
-        nodes, masses : arrays of shape (p, NODES)
-            Nodes of each leaf, and their masses.
-        centre, reach : arrays of shape (p,)
-            Discs within which a point may be too close to a leaf for its nodes: no cluster of it is used there.
-
-        Returns
-        -------
-        Clusters
-            The tree.
-        """
+        """Join leaves, given in their order along the line."""
         parts = [(nodes, masses, centre, reach)]
         low, high = nodes.min(axis=1), nodes.max(axis=1)
         while len(parts[-1][0]) > 1:
@@ -75,20 +62,7 @@ class Clusters:
         return cls(all_nodes, all_masses, centres, reaches, tuple(len(part[0]) for part in parts))
 
     def transforms(self, z: Complex, hidden: tuple[Index, Index]) -> Complex:
-        """G, G', psi and psi' (rows) of the nodes, without the leaves that are hidden from points.
-
-        Parameters
-        ----------
-        z : complex array of shape (n,)
-            Points of the plane.
-        hidden : pair of int arrays
-            Numbers of points, and of the leaves that they do not see; their clusters do not hide them.
-
-        Returns
-        -------
-        complex array of shape (4, n)
-            The rows, with ``G = sum mass/(z - node)`` and ``psi = sum mass node/(z - node)``.
-        """
+        """G, G', psi and psi' (rows) of the nodes, without the leaves that are hidden from points."""
         point, cluster = np.nonzero(self._seen(z, hidden))
         nodes, masses, at = self.nodes[cluster], self.masses[cluster], z[point]
         inverse: Any = _inverse(at, nodes) if at.imag.any() else 1 / (at.real[:, None] - nodes)

@@ -34,25 +34,7 @@ FEW = 12
 
 
 def resolve(intervals: Sequence[Interval], density: Density) -> Continuum:
-    """Represent a density between known edges, given in increasing order.
-
-    Parameters
-    ----------
-    intervals : sequence of pairs of Edge
-        Left and right edge of each interval of the support.
-    density : callable
-        From points inside to the density there and a bound on its rounding error.
-
-    Returns
-    -------
-    Continuum
-        The resolved measure.
-
-    Raises
-    ------
-    UnresolvedDensityError
-        If the panels do not converge: the density is not what its edges say, or not accurate.
-    """
+    """Represent a density between known edges, given in increasing order."""
     panels = fit(intervals, density)
     return Continuum(panels.take(np.argsort(np.minimum(*panels.ends()), kind="stable")), tuple(intervals))
 
@@ -86,18 +68,6 @@ class Continuum:
 
         Distances from the edges are stretched and their locations moved exactly, so that nothing is lost where a large
         shift rounds the points near an edge: the density is a function of the distance.
-
-        Parameters
-        ----------
-        factor : Fraction
-            Not zero.
-        shift : Fraction
-            Any.
-
-        Returns
-        -------
-        Continuum
-            The image, its panels again ordered along the line.
         """
         panels, size = self.panels, abs(float(factor))
         places = zip(panels.location.tolist(), panels.remainder.tolist(), strict=True)
@@ -122,18 +92,7 @@ class Continuum:
         return Continuum(image.take(np.arange(len(image))[::-1]), mirrored)
 
     def normalised(self, mass: float) -> Continuum:
-        """The same density times a constant: quantiles of light islands far out need all digits of the mass.
-
-        Parameters
-        ----------
-        mass : float
-            The mass to have.
-
-        Returns
-        -------
-        Continuum
-            The measure.
-        """
+        """The same density times a constant: quantiles of light islands far out need all digits of the mass."""
         return Continuum(
             self.panels.replaced(coefficients=self.panels.coefficients * (mass / self.mass)), self.intervals
         )
@@ -183,18 +142,7 @@ class Continuum:
         return panels.coefficients.T.copy(), np.where(panels.symmetric, 1.0, 1 / panels.order), slope, offset
 
     def pdf(self, x: Real) -> Real:
-        """Density at finite x; zero outside the support.
-
-        Parameters
-        ----------
-        x : array of shape (n,)
-            Finite points.
-
-        Returns
-        -------
-        array of shape (n,)
-            The density.
-        """
+        """Density at finite x; zero outside the support."""
         index, delta = self._panel(x)
         coefficients, power, slope, offset = self._series
         variable = _power(delta / self.panels.length[index], power[index])
@@ -229,18 +177,7 @@ class Continuum:
         return _clenshaw(self._mass_series.take(index, axis=1), (2 * s - start - stop) / (stop - start))
 
     def cdf(self, x: Real) -> Real:
-        """Mass at or below finite x.
-
-        Parameters
-        ----------
-        x : array of shape (n,)
-            Finite points.
-
-        Returns
-        -------
-        array of shape (n,)
-            The mass, from zero to the mass of the whole measure.
-        """
+        """Mass at or below finite x."""
         low, high = self._ends
         index, delta = self._panel(x)
         panels = self.panels
@@ -254,18 +191,7 @@ class Continuum:
         return np.where(gap, upto[passed], inner)
 
     def ppf(self, mass: Real) -> Real:
-        """Point below which the given mass lies, for ``0 <= mass <= self.mass``.
-
-        Parameters
-        ----------
-        mass : array of shape (n,)
-            Masses to lie below.
-
-        Returns
-        -------
-        array of shape (n,)
-            The points; in a gap, its left end.
-        """
+        """Point below which the given mass lies, for ``0 <= mass <= self.mass``."""
         index = np.clip(np.searchsorted(self._cumulative, mass, side="left") - 1, 0, len(self.panels) - 1)
         panels = self.panels.take(index)
         below, upto = self._cumulative[index], self._cumulative[index + 1]
@@ -297,20 +223,7 @@ class Continuum:
         return self.panels.position(s), self.panels.mass_density(s) * weights * half[:, None]
 
     def moment(self, k: int, centre: float = 0.0) -> float:
-        """``int (x - centre)**k`` of the density, by Gauss rules exact for the stored polynomials.
-
-        Parameters
-        ----------
-        k : int
-            Order, zero or more.
-        centre : float
-            The point about which to take it.
-
-        Returns
-        -------
-        float
-            The moment of the measure, which need not have mass one.
-        """
+        """``int (x - centre)**k`` of the density, by Gauss rules exact for the stored polynomials."""
         degree = MASS_DEGREE + int(self.panels.order.max()) * k
         x, mass = self._quadrature(max(GAUSS, degree // 2 + 1))
         return float(np.sum(mass * (x - centre) ** k))
@@ -339,16 +252,6 @@ class Continuum:
         """Rows ``G = int 1/(z-t)``, ``G'``, ``psi = int t/(z-t)`` and ``psi'`` for z in the closed upper half-plane.
 
         On the support the values are limits from above.
-
-        Parameters
-        ----------
-        z : complex array of shape (n,)
-            Points of the closed upper half-plane.
-
-        Returns
-        -------
-        complex array of shape (4, n)
-            The four rows.
         """
         # where two intervals touch, a point belongs to neither: its neighbour does
         z = np.where(np.isin(z, self._touching), np.nextafter(z.real, np.inf), z)

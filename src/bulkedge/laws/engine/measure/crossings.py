@@ -48,35 +48,13 @@ class Gaps:
         return len(self.low)
 
     def holding(self, points: Real) -> Index:
-        """The gap that each point lies in, and -1 for points in none.
-
-        Parameters
-        ----------
-        points : array of shape (n,)
-            Points of the line.
-
-        Returns
-        -------
-        int array of shape (n,)
-            Numbers of gaps, from zero; the ends of a gap are not in it.
-        """
+        """The gap that each point lies in, and -1 for points in none."""
         which = np.searchsorted(self.low, points, side="right") - 1
         inside = (which >= 0) & (points > self.low[which]) & (points < self.high[which]) if len(self) else which >= 0
         return np.where(inside, which, -1)
 
     def ends(self, k: int) -> tuple[float, float]:
-        """Both ends of one gap, as Python's floats.
-
-        Parameters
-        ----------
-        k : int
-            Number of the gap.
-
-        Returns
-        -------
-        low, high : float
-            Its ends; the outermost may be infinite.
-        """
+        """Both ends of one gap, as Python's floats."""
         return float(self.low[k]), float(self.high[k])
 
 
@@ -93,18 +71,6 @@ def gaps_between(pieces: list[tuple[float, float]], *, open_above: bool = True) 
     """The gaps between closed pieces (intervals, and atoms as pieces of no length), which may overlap.
 
     ``open_above`` says whether the last piece is followed by a gap to infinity: it is not, if the law has a tail there.
-
-    Parameters
-    ----------
-    pieces : list of pairs of float
-        Left and right end of each piece, in any order; at least one.
-    open_above : bool
-        Whether there is a gap right of the last piece.
-
-    Returns
-    -------
-    Gaps
-        In increasing order; gaps that hold hardly any numbers of double precision are taken as closed.
     """
     ordered = sorted(pieces)
     low, high = [-np.inf], list[float]()
@@ -122,26 +88,7 @@ def gaps_between(pieces: list[tuple[float, float]], *, open_above: bool = True) 
 
 
 def crossings(function: Function, gaps: Gaps, limits: Real, targets: Real, reach: Real) -> Crossings:
-    """All points of all gaps at which the function takes one of the values.
-
-    Parameters
-    ----------
-    function : callable
-        Value and derivative at points inside gaps; the value decreases on each of them.
-    gaps : Gaps
-        Where to look.
-    limits : ndarray
-        Limits of the function at the lower and at the upper ends of the gaps: axes (end, gap).
-    targets : ndarray
-        The values, none of them zero.
-    reach : ndarray
-        For each value a distance from the outermost ends beyond which the function is smaller than it.
-
-    Returns
-    -------
-    Crossings
-        In increasing order of targets' numbers, then of gaps.
-    """
+    """All points of all gaps at which the function takes one of the values."""
     above, below = limits
     target, gap = np.nonzero((targets[:, None] < above) & (targets[:, None] > below))
     if not len(target):

@@ -24,18 +24,7 @@ class Root(NamedTuple):
 
     @classmethod
     def of(cls, law: Law) -> Root:
-        """Read it off the edges of the law.
-
-        Parameters
-        ----------
-        law : Law
-            Any law.
-
-        Returns
-        -------
-        Root
-            With ``exponent`` None where the law has no density at zero.
-        """
+        """Read it off the edges of the law."""
         edges = [edge for pair in (law.continuum.intervals if law.continuum else ()) for edge in pair]
         edge = min((each for each in edges if each.location == 0), key=lambda each: each.exponent, default=None)
         if edge is None:
@@ -51,16 +40,6 @@ def product_at_zero(mu: Law, nu: Law) -> Edge | None:
     (:class:`Root`) if its law has as much mass at zero as the product, and elsewhere analytic. Their product gives
     ``x = y_1 y_2 psi/(1 + psi)``, in which ``1 + psi`` is s if there is no mass at zero. So ``x = s**total`` times a
     series in ``s**(1/root)``, and the density ``-Im s/(pi x)``.
-
-    Parameters
-    ----------
-    mu, nu : Law
-        The two factors.
-
-    Returns
-    -------
-    Edge or None
-        Its behaviour at zero.
     """
     kernels = [dict(law.atoms).get(0.0, 0.0) for law in (mu, nu)]
     roots = [Root.of(law) for law, kernel in zip((mu, nu), kernels, strict=True) if kernel == max(kernels)]
@@ -78,35 +57,13 @@ def product_at_zero(mu: Law, nu: Law) -> Edge | None:
 
 
 def extent(law: Law) -> tuple[float, float]:
-    """The leftmost and the rightmost point that a law is represented at: finite for laws with tails too.
-
-    Parameters
-    ----------
-    law : Law
-        Any law.
-
-    Returns
-    -------
-    low, high : float
-        The two ends.
-    """
+    """The leftmost and the rightmost point that a law is represented at: finite for laws with tails too."""
     ends = [end for interval in law.support for end in interval] + [place for place, _ in law.atoms]
     return min(ends), max(ends)
 
 
 def reach(law: Law) -> float:
-    """How close to zero a law has an edge or an atom, other than there, as a fraction of the largest.
-
-    Parameters
-    ----------
-    law : Law
-        Any law.
-
-    Returns
-    -------
-    float
-        At most one.
-    """
+    """How close to zero a law has an edge or an atom, other than there, as a fraction of the largest."""
     places = [abs(end) for interval in law.support for end in interval] + [abs(place) for place, _ in law.atoms]
     away = [place for place in places if place > 0]
     return min(away) / max(away) if away else 1.0

@@ -71,22 +71,7 @@ class Base:
 
 
 def curve_beside(local: LocalMap, shift: float, distance: Real, h: Complex) -> Curve:
-    """The curve above the bulk in coordinates of an edge.
-
-    Parameters
-    ----------
-    local : LocalMap
-        The map about a base point c.
-    shift : float
-        How far the edge is from ``z(c)``.
-    distance, h : arrays of shape (n,)
-        Where to start: signed distances from the edge with their variables ``u - c``, roughly.
-
-    Returns
-    -------
-    Curve
-        Its x is the signed distance from the edge, its u the distance from c.
-    """
+    """The curve above the bulk in coordinates of an edge."""
 
     def step(h: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
         rise, slope, size, _ = local.rise(h[0])
@@ -106,20 +91,7 @@ def curve_beside(local: LocalMap, shift: float, distance: Real, h: Complex) -> C
 
 
 def beside_edges(density: Density, curves: Curves) -> Density:
-    """A density that uses the given curve for points beside the edge with its (location, side).
-
-    Parameters
-    ----------
-    density : callable
-        The density at points of the line, used beside all other edges.
-    curves : dict
-        Curves whose x is the signed distance from their edge.
-
-    Returns
-    -------
-    callable
-        A density that also takes points as (edge, side, distance).
-    """
+    """A density that uses the given curve for points beside the edge with its (location, side)."""
 
     def beside(location: Real, direction: Real, distance: Real) -> tuple[Real, Real, Mask]:
         value, error = np.zeros(location.shape), np.zeros(location.shape)
@@ -139,24 +111,7 @@ def beside_edges(density: Density, curves: Curves) -> Density:
 def moved_beside(
     inner: BesideEdges, density: Density, pairs: list[tuple[Interval, Interval]], factor: float
 ) -> Density:
-    """The density of an affine image, which keeps the accuracy of the original beside its edges.
-
-    Parameters
-    ----------
-    inner : BesideEdges
-        Density of the original.
-    density : callable
-        Density of the image at points of the line.
-    pairs : list
-        Intervals of the original with their images, left edge to image of the left edge.
-    factor : float
-        The factor of the map.
-
-    Returns
-    -------
-    callable
-        A density that also takes points as (edge, side, distance).
-    """
+    """The density of an affine image, which keeps the accuracy of the original beside its edges."""
     turn, size = float(np.sign(factor)), abs(factor)
     origins = {
         (image.location, side * turn): edge.location

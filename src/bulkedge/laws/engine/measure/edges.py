@@ -31,91 +31,28 @@ class Edge:
 
     @classmethod
     def soft(cls, location: float, remainder: float = 0.0) -> Edge:
-        """Square-root edge, the generic one: a simple critical point of the inverse map.
-
-        Parameters
-        ----------
-        location : float
-            Where the edge is.
-        remainder : float
-            True location minus ``location``, where it is known.
-
-        Returns
-        -------
-        Edge
-            Density ``sqrt(delta)`` times an analytic function of delta.
-        """
+        """Square-root edge, the generic one: a simple critical point of the inverse map."""
         return cls(location, 0.5, 2, even=True, remainder=remainder)
 
     @classmethod
     def exactly_soft(cls, location: Fraction) -> Edge:
-        """Square-root edge whose location is known beyond double precision.
-
-        Parameters
-        ----------
-        location : Fraction
-            Where the edge is.
-
-        Returns
-        -------
-        Edge
-            At the nearest double, with the difference as its remainder.
-        """
+        """Square-root edge whose location is known beyond double precision."""
         rounded = float(location)
         return cls.soft(rounded, float(location - Fraction(rounded)))
 
     @classmethod
     def hard(cls, location: float, order: int = 2) -> Edge:
-        """Density ``delta**(1/order - 1)``: a zero of the given order of the inverse map.
-
-        Parameters
-        ----------
-        location : float
-            Where the edge is.
-        order : int
-            Order of the zero, two or more: two for Marchenko-Pastur with ratio one, m + 1 for products of m such.
-
-        Returns
-        -------
-        Edge
-            The density is infinite there.
-        """
+        """Density ``delta**(1/order - 1)``: a zero of the given order of the inverse map."""
         return cls(location, 1 / order - 1, order, even=order == 2)
 
     @classmethod
     def cusp(cls, location: float, exponent: float = 1 / 3) -> Edge:
-        """Two intervals touch: a double critical point of the inverse map.
-
-        Parameters
-        ----------
-        location : float
-            Where the two intervals touch.
-        exponent : float
-            Power with which the density vanishes on either side; one third is generic.
-
-        Returns
-        -------
-        Edge
-            Analytic in ``delta**(1/3)``.
-        """
+        """Two intervals touch: a double critical point of the inverse map."""
         return cls(location, exponent, 3)
 
     @classmethod
     def plain(cls, location: float, order: int = 1) -> Edge:
-        """The density is finite and non-zero, analytic in ``delta**(1/order)``.
-
-        Parameters
-        ----------
-        location : float
-            Where the density ends, or is cut in two.
-        order : int
-            The density is analytic in ``delta**(1/order)``.
-
-        Returns
-        -------
-        Edge
-            Of exponent zero.
-        """
+        """The density is finite and non-zero, analytic in ``delta**(1/order)``."""
         return cls(location, 0.0, order)
 
     @property
@@ -129,18 +66,7 @@ class Edge:
         return Fraction(self.location) + Fraction(self.remainder)
 
     def moved(self, location: Fraction) -> Edge:
-        """An edge at which the density behaves the same, at another place.
-
-        Parameters
-        ----------
-        location : Fraction
-            The new place.
-
-        Returns
-        -------
-        Edge
-            At the nearest double, with the difference as its remainder.
-        """
+        """An edge at which the density behaves the same, at another place."""
         rounded = float(location)
         return Edge(rounded, self.exponent, self.order, self.even, float(location - Fraction(rounded)))
 

@@ -63,20 +63,7 @@ class UnresolvedDensityError(UnresolvedError):
 
 @cache
 def nodes_and_transform(n: int) -> tuple[Real, Real]:
-    """Chebyshev nodes on [-1, 1], and the matrix from values there to coefficients.
-
-    Parameters
-    ----------
-    n : int
-        Number of nodes.
-
-    Returns
-    -------
-    nodes : array of shape (n,)
-        ``cos(pi (k + 1/2)/n)``, decreasing.
-    transform : array of shape (n, n)
-        Its product with the values is the vector of coefficients.
-    """
+    """Chebyshev nodes on [-1, 1], and the matrix from values there to coefficients."""
     angle = np.pi * (np.arange(n) + 0.5) / n
     transform = np.cos(np.outer(np.arange(n), angle)) * (2 / n)
     transform[0] /= 2
@@ -116,18 +103,7 @@ class Panels:
 
     @classmethod
     def halves(cls, intervals: Sequence[Interval]) -> Panels:
-        """One panel for each half of each interval, still without coefficients.
-
-        Parameters
-        ----------
-        intervals : sequence of pairs of Edge
-            Left and right edge of each interval.
-
-        Returns
-        -------
-        Panels
-            Two for each interval, from ``s = 0`` at the edge to ``s = 1`` in the middle.
-        """
+        """One panel for each half of each interval, still without coefficients."""
         edges = [edge for pair in intervals for edge in pair]
         spans = [(right.location - left.location) + (right.remainder - left.remainder) for left, right in intervals]
         count = len(edges)
@@ -148,51 +124,18 @@ class Panels:
 
     @classmethod
     def stack(cls, parts: Sequence[Panels]) -> Panels:
-        """The panels of several collections as one collection.
-
-        Parameters
-        ----------
-        parts : sequence of Panels
-            At least one.
-
-        Returns
-        -------
-        Panels
-            One after another.
-        """
+        """The panels of several collections as one collection."""
         return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
 
     def __len__(self) -> int:
         return len(self.start)
 
     def take(self, index: Index | Mask) -> Panels:
-        """The panels with the given numbers, or those where the mask is true.
-
-        Parameters
-        ----------
-        index : int array or bool array
-            Which panels; the same one may be taken several times.
-
-        Returns
-        -------
-        Panels
-            As many as chosen.
-        """
+        """The panels with the given numbers, or those where the mask is true."""
         return Panels(*(getattr(self, each.name)[index] for each in fields(self)))
 
     def replaced(self, **columns: Any) -> Panels:
-        """The same panels with some columns exchanged.
-
-        Parameters
-        ----------
-        **columns : array
-            New values of attributes, by their names.
-
-        Returns
-        -------
-        Panels
-            As many.
-        """
+        """The same panels with some columns exchanged."""
         return Panels(**(vars(self) | columns))
 
     @property
@@ -212,49 +155,16 @@ class Panels:
         return np.asarray(self.scale * largest * self.stop**self.weight * (self.stop - self.start))
 
     def sites(self, t: Real) -> Real:
-        """Map points t of [-1, 1] onto the ``s`` of each panel, one row a panel.
-
-        Parameters
-        ----------
-        t : array of shape (k,)
-            Points of [-1, 1], the same for all panels.
-
-        Returns
-        -------
-        array of shape (panels, k)
-            The values of s.
-        """
+        """Map points t of [-1, 1] onto the ``s`` of each panel, one row a panel."""
         middle, half = (self.start + self.stop) / 2, (self.stop - self.start) / 2
         return np.asarray(middle[:, None] + half[:, None] * t)
 
     def distance(self, s: Real) -> Real:
-        """Distance to the panel's edge, for values ``s`` of its variable.
-
-        Parameters
-        ----------
-        s : array of shape (panels, k)
-            Values of the variable.
-
-        Returns
-        -------
-        array of shape (panels, k)
-            ``length * s**order``.
-        """
+        """Distance to the panel's edge, for values ``s`` of its variable."""
         return np.asarray(self.length[:, None] * s ** self.order[:, None])
 
     def position(self, s: Real) -> Real:
-        """Point of the line, for values ``s`` of the panel's variable.
-
-        Parameters
-        ----------
-        s : array of shape (panels, k)
-            Values of the variable.
-
-        Returns
-        -------
-        array of shape (panels, k)
-            ``location + direction * distance``, without the remainder of the edge.
-        """
+        """Point of the line, for values ``s`` of the panel's variable."""
         return np.asarray(self.location[:, None] + self.direction[:, None] * self.distance(s))
 
     def ends(self) -> tuple[Real, Real]:
@@ -263,58 +173,18 @@ class Panels:
         return start, np.where(self.stop == 1, self.middle, stop)
 
     def g(self, s: Real) -> Real:
-        """The analytic factor of the density, which is that factor times ``delta**exponent``.
-
-        Parameters
-        ----------
-        s : array of shape (panels, k)
-            Values of the variable, each within its panel.
-
-        Returns
-        -------
-        array of shape (panels, k)
-            The polynomial there.
-        """
+        """The analytic factor of the density, which is that factor times ``delta**exponent``."""
         start, stop = self.start[:, None], self.stop[:, None]
         t = np.where(self.symmetric[:, None], 2 * (s / stop) ** 2 - 1, (2 * s - start - stop) / (stop - start))
         return np.asarray(chebyshev.chebval(t, self.coefficients.T[:, :, None], tensor=False))
 
     def mass_density(self, s: Real) -> Real:
-        """Mass per unit of ``s``: the density times ``|dx/ds|``.
-
-        Parameters
-        ----------
-        s : array of shape (panels, k)
-            Values of the variable, each within its panel.
-
-        Returns
-        -------
-        array of shape (panels, k)
-            ``scale * g(s) * s**weight``.
-        """
+        """Mass per unit of ``s``: the density times ``|dx/ds|``."""
         return np.asarray(self.scale[:, None] * self.g(s) * s ** self.weight[:, None])
 
 
 def fit(intervals: Sequence[Interval], density: Density) -> Panels:
-    """Represent a density between known edges, on panels that are halved until they converge.
-
-    Parameters
-    ----------
-    intervals : sequence of pairs of Edge
-        Left and right edge of each interval.
-    density : callable
-        From points inside to the density there and a bound on its rounding error; see :data:`Density`.
-
-    Returns
-    -------
-    Panels
-        Converged panels that cover all intervals, in no particular order.
-
-    Raises
-    ------
-    UnresolvedDensityError
-        If the panels do not converge.
-    """
+    """Represent a density between known edges, on panels that are halved until they converge."""
     pending, done, sampled = Panels.halves(intervals), [], 0
     limit = MOST_PANELS + 100 * len(pending)
     before = np.full(len(pending), np.inf)

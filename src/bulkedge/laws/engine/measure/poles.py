@@ -13,20 +13,7 @@ SQUARABLE = (1e-70, 1e70)
 
 
 def weighted_inverses(inverse: Complex, locations: Real, masses: Real) -> Complex:
-    """G, G', psi and psi' (rows) of atoms, from the matrix of ``1/(z - location)``, which is overwritten.
-
-    Parameters
-    ----------
-    inverse : complex array of shape (n, k)
-        ``1/(z - location)`` for n points and k atoms.
-    locations, masses : arrays of shape (k,)
-        The atoms.
-
-    Returns
-    -------
-    complex array of shape (4, n)
-        The rows, with ``G = sum mass/(z - location)`` and ``psi = sum mass location/(z - location)``.
-    """
+    """G, G', psi and psi' (rows) of atoms, from the matrix of ``1/(z - location)``, which is overwritten."""
     weights = np.stack([masses, masses * locations], axis=1)
     value = inverse @ weights
     np.multiply(inverse, inverse, out=inverse)
@@ -38,22 +25,6 @@ def pole_sums(z: Complex, locations: Real, weights: Real, hidden: tuple[Index, I
     """G, G', psi and psi' (rows) of atoms, some of which are hidden from some of the points.
 
     In real arithmetic, which is several times as fast as complex division, where distances can be squared twice.
-
-    Parameters
-    ----------
-    z : complex array of shape (n,)
-        Points of the plane.
-    locations : array of shape (k,)
-        Where the atoms are.
-    weights : array of shape (k, 2)
-        Their masses, and masses times locations.
-    hidden : pair of int arrays
-        Numbers of points, and of atoms that they do not see.
-
-    Returns
-    -------
-    complex array of shape (4, n)
-        The rows, with ``G = sum mass/(z - location)`` and ``psi = sum mass location/(z - location)``.
     """
     x, y = z.real[:, None], z.imag[:, None]
     along = x - locations
@@ -90,20 +61,6 @@ def atom_transforms(point: Complex, places: Real, weights: Real) -> Complex:
 
     At an atom G is infinite and G' minus infinity; psi and psi' have the sign of its location, and are finite at an
     atom at zero, which has no part in them.
-
-    Parameters
-    ----------
-    point : complex array of shape (n,)
-        Points on or above the axis.
-    places : array of shape (k,)
-        Where the atoms are, in increasing order.
-    weights : array of shape (k, 2)
-        Their masses, and masses times locations.
-
-    Returns
-    -------
-    complex array of shape (4, n)
-        The rows, with ``G = sum mass/(z - location)`` and ``psi = sum mass location/(z - location)``.
     """
     result: Complex = np.empty((4, len(point)), dtype=complex)
     following = np.minimum(np.searchsorted(places, point.real), len(places) - 1)

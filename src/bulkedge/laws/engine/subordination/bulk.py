@@ -1,8 +1,8 @@
 """The bulk of a free convolution: its support from a survey of the line, then the density between the edges.
 
-The survey (:mod:`bulkedge.laws.engine.subordination.support`) counts the mass to the left of points in gaps. The density must fill
-each interval with the mass counted beside it; where it does not, or has no solution above some point, the survey goes
-on.
+The survey (:mod:`bulkedge.laws.engine.subordination.support`) counts the mass to the left of points in gaps. The
+density must fill each interval with the mass counted beside it; where it does not, or has no solution above some point,
+the survey goes on.
 """
 
 from __future__ import annotations
@@ -59,27 +59,7 @@ class View(NamedTuple):
 
 
 def bulk_of(operation: Problem, atoms: Atoms, view: View | None = None) -> Bulk | None:
-    """The bulk of a free convolution; see :func:`_bulk_of`, in which trial points may overflow.
-
-    Parameters
-    ----------
-    operation : Problem
-        The law, as a fixed-point problem.
-    atoms : tuple of (location, mass)
-        Its atoms.
-    view : View, optional
-        The same law seen from nearby.
-
-    Returns
-    -------
-    tuple or None
-        The intervals, as pairs of edges, and the density between them; None if the law has atoms alone.
-
-    Raises
-    ------
-    BranchError
-        If the support was not resolved.
-    """
+    """The bulk of a free convolution; see :func:`_bulk_of`, in which trial points may overflow."""
     account = Account()
     with np.errstate(all="ignore"):
         bulk = _bulk_of(operation, atoms, account, view)
@@ -165,33 +145,11 @@ class Charts:
     found: list[Chart] = field(default_factory=list)
 
     def hold(self, low: float, high: float) -> bool:
-        """Whether one of the stretches contains an interval, or two points in gaps.
-
-        Parameters
-        ----------
-        low, high : float
-            The ends of the interval, or the two points.
-
-        Returns
-        -------
-        bool
-            Whether both lie in the same stretch.
-        """
+        """Whether one of the stretches contains an interval, or two points in gaps."""
         return any(chart.low <= low and high <= chart.high for chart in self.found)
 
     def add(self, missed: Mask) -> bool:
-        """Resolve the stretches about intervals of which mass is missed, and those with mass but no interval.
-
-        Parameters
-        ----------
-        missed : bool array of shape (n,)
-            Which intervals of the survey.
-
-        Returns
-        -------
-        bool
-            Whether something was resolved.
-        """
+        """Resolve the stretches about intervals of which mass is missed, and those with mass but no interval."""
         known = len(self.found)
         if self.view is None:
             return False
@@ -327,20 +285,7 @@ def _kind(place: float, slope: float) -> Edge:
 
 
 def cut(intervals: list[Interval], zero: Edge | None) -> list[Interval]:
-    """The same intervals, the one that contains zero cut there: products are singular at zero also in their bulk.
-
-    Parameters
-    ----------
-    intervals : list of pairs of Edge
-        Left and right edge of each interval.
-    zero : Edge, optional
-        How the density behaves at zero; None if it is analytic there.
-
-    Returns
-    -------
-    list of pairs of Edge
-        One more than before where zero lies inside.
-    """
+    """The same intervals, the one that contains zero cut there: products are singular at zero also in their bulk."""
     if zero is None:
         return intervals
     result = []

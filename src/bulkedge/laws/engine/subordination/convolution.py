@@ -45,20 +45,7 @@ class Side(NamedTuple):
 
     @classmethod
     def at(cls, law: Law, y: Complex) -> Side:
-        """Evaluate the transforms of a law at its own variable.
-
-        Parameters
-        ----------
-        law : Law
-            One of the two laws.
-        y : complex array of shape (n,)
-            Its variable, in the closed upper half-plane.
-
-        Returns
-        -------
-        Side
-            The variable with the transforms there, all of shape (n,).
-        """
+        """Evaluate the transforms of a law at its own variable."""
         return cls(y, *law.transforms(y))
 
     @property
@@ -104,18 +91,6 @@ class Operation(Problem):
         """The operation on two laws in the order that keeps digits: it commutes, but the variable is that of mu.
 
         Far inside a wide law, the variable of that law hardly leaves the axis, and that of a narrow one does.
-
-        Parameters
-        ----------
-        mu, nu : Law
-            The two laws, in any order.
-        *rest : float
-            Further parameters of the operation: the ratio, for sums of rectangular matrices.
-
-        Returns
-        -------
-        Operation
-            Of this class.
         """
         return cls(*sorted((mu, nu), key=cls._width), *rest)
 

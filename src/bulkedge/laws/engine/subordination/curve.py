@@ -1,7 +1,8 @@
 """The curve above the bulk: subordination variables as functions of x, and the density they give.
 
-The variables at x are the fixed point of a self-map of the upper half-plane (:mod:`bulkedge.laws.engine.subordination.fixed_point`);
-the curve remembers the points it has solved, so that each new one starts from its neighbours.
+The variables at x are the fixed point of a self-map of the upper half-plane
+(:mod:`bulkedge.laws.engine.subordination.fixed_point`); the curve remembers the points it has solved, so that each new
+one starts from its neighbours.
 """
 
 from __future__ import annotations
@@ -25,19 +26,7 @@ Prove = Callable[[Real], tuple[Complex, Mask]]
 
 
 class Curve:
-    """Density of a law over its support, from the fixed-point problem at each x.
-
-    Parameters
-    ----------
-    step : callable
-        The self-map; see :data:`bulkedge.laws.engine.subordination.newton.Step`.
-    cauchy : callable
-        ``cauchy(u, x)`` reads the Cauchy transform off the fixed point.
-    x, u : arrays of shape (n,) and (d, n)
-        Where to start: points of the bulk with their variables, at least roughly.
-    far : callable
-        The variables at z far above the axis; z itself by default.
-    """
+    """Density of a law over its support, from the fixed-point problem at each x."""
 
     inversion: Inversion | None = None
     """Coordinates for variables next to infinity, if they are needed."""
@@ -51,36 +40,12 @@ class Curve:
         self.x, self.u = x, u
 
     def include(self, x: Real, u: Complex) -> None:
-        """Take in points of the bulk with their variables, from which others may start.
-
-        Parameters
-        ----------
-        x, u : arrays of shape (n,) and (d, n)
-            The points, some of which may be known already.
-        """
+        """Take in points of the bulk with their variables, from which others may start."""
         fresh = ~np.isin(x, self.x)
         self.x, self.u = np.append(self.x, x[fresh]), np.concatenate([self.u, u[:, fresh]], axis=1)
 
     def density(self, x: Real) -> tuple[Real, Real]:
-        """Density and a bound on its rounding error at points of the bulk.
-
-        Parameters
-        ----------
-        x : array of shape (n,)
-            Points inside the bulk.
-
-        Returns
-        -------
-        density : array of shape (n,)
-            The density there.
-        error : array of shape (n,)
-            The bound.
-
-        Raises
-        ------
-        BranchError
-            If a point has no solution in the upper half-plane: it lies in a gap.
-        """
+        """Density and a bound on its rounding error at points of the bulk."""
         start = self._start(x)
         u, proved = bulk_fixed_point(self.step, x, start, iterations=60 if self.prove is None else TRIES)
         if not proved.all() and self.inversion is not None:
@@ -109,18 +74,7 @@ class Curve:
         return u
 
     def nearby(self, x: Real) -> Real:
-        """Density at points close to known ones.
-
-        Parameters
-        ----------
-        x : array of shape (n,)
-            Points of the line.
-
-        Returns
-        -------
-        array of shape (n,)
-            The density; not a number where Newton's method, from the known points, finds no solution above.
-        """
+        """Density at points close to known ones."""
         u, proved = bulk_fixed_point(self.step, x, self._start(x))
         self.include(x[proved], u[:, proved])
         return np.where(proved, -self.cauchy(u, x).imag / np.pi, np.nan)

@@ -32,22 +32,6 @@ def polish(step: Step, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
     An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all
     functions involved are analytic, and real on the real axis. Where that fails, brackets (:func:`_bracketed`), and
     where those fail too, extrapolation (:func:`_extrapolated`).
-
-    Parameters
-    ----------
-    step : callable
-        The self-map of d variables; see :data:`bulkedge.laws.engine.subordination.newton.Step`.
-    x : array of shape (n,)
-        Points in gaps, one next to each edge.
-    state : array of shape (d, n)
-        Their fixed points; not finite where x is zero, which is then taken as the edge.
-    bulk : array of shape (n,)
-        The neighbours in the bulk.
-
-    Returns
-    -------
-    tuple of arrays of shape (n,)
-        The edges, and which of them were found.
     """
     at_zero = ~np.isfinite(state[0])
     start = np.concatenate([state, x[None]])[:, ~at_zero]
@@ -173,24 +157,6 @@ def _on_curve(step: Step, start: Real) -> tuple[Real, Real, Mask, Mask]:
     """The fixed points whose first variable is given, from nearby.
 
     The other variables and x are corrected by Newton's method, with secants for the derivative in x.
-
-    Parameters
-    ----------
-    step : callable
-        The self-map of d variables.
-    start : array of shape (d + 1, n)
-        The variables, and x in the last row.
-
-    Returns
-    -------
-    unknown : array of shape (d + 1, n)
-        The same, corrected but for the first row.
-    tangent : array of shape (d, n)
-        Derivatives of its other rows in the first; not a number where Newton's method does not converge.
-    past : array of shape (n,)
-        Whether the edge is past: the multiplier is one or more.
-    lifted : array of shape (n,)
-        Whether an operand was met in its bulk on the way; then nothing else is known.
     """
     unknown, active = start.copy(), np.arange(start.shape[1])
     tangent = np.full((len(start) - 1, len(active)), np.nan)

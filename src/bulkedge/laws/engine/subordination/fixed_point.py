@@ -40,27 +40,7 @@ class BranchError(UnresolvedError):
 
 
 def from_above(step: Step, x: Real, far: Callable[[Complex], Complex]) -> Complex:
-    """Find the fixed point above each point x of the bulk, from far above the axis.
-
-    Parameters
-    ----------
-    step : callable
-        The self-map, its Jacobian and its rounding error.
-    x : array of shape (n,)
-        Points inside the bulk.
-    far : callable
-        Where to start; see :func:`descend`.
-
-    Returns
-    -------
-    complex array of shape (d, n)
-        The fixed points, all with positive imaginary part.
-
-    Raises
-    ------
-    BranchError
-        If some point has no solution with positive imaginary part.
-    """
+    """Find the fixed point above each point x of the bulk, from far above the axis."""
     u, _ = descend(step, x, far)
     outside = ~np.all(u.imag > 0, axis=0)
     if outside.any():
@@ -77,24 +57,6 @@ def descend(
     hyperbolic distance (Schwarz-Pick), which Newton bridges. Outside the bulk the height of the fixed point falls like
     h, and at last the result is real; in the bulk it stays. Which of the two shows once h is smaller than the distance
     to the nearest edge; points within rounding error of an edge remain undecided.
-
-    Parameters
-    ----------
-    step : callable
-        The self-map, its Jacobian and its rounding error.
-    x : array of shape (n,)
-        Any real points.
-    far : callable
-        ``far(z)`` is the fixed point for z far above the axis, to leading order, of shape (d, n).
-    near : tuple of arrays of shape (n,) and (d, n), optional
-        Heights above the points, and fixed points next to those there, from which to come down first.
-
-    Returns
-    -------
-    u : array of shape (d, n)
-        The fixed points; not a number where undecided.
-    decided : array of shape (n,)
-        Where a fixed point is proved.
     """
     result = np.full((len(far(x[:1] + 1j)), len(x)), np.nan + 0j)
     if near is not None:
@@ -155,26 +117,7 @@ def _tried(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask]:
 
 
 def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, Mask]:
-    """Newton from the given points of the upper half-plane; which results are proved to be fixed points there.
-
-    Parameters
-    ----------
-    step : callable
-        The self-map; see :data:`Step`.
-    x : array of shape (n,)
-        Points of the line.
-    start : complex array of shape (d, n)
-        Where to start, in the upper half-plane.
-    iterations : int
-        How many steps of Newton at most.
-
-    Returns
-    -------
-    u : complex array of shape (d, n)
-        Where Newton ended.
-    proved : bool array of shape (n,)
-        Whether that is a fixed point with positive imaginary part: x is in the bulk.
-    """
+    """Newton from the given points of the upper half-plane; which results are proved to be fixed points there."""
     u, lost = newton(step, x + 0j, start, iterations)
     # an imaginary part smaller than that is rounding error: the fixed point is real, and x lies in a gap
     high = np.all(u.imag > 1e-11 * np.abs(u), axis=0) & np.isin(np.arange(len(x)), lost, invert=True)
@@ -185,22 +128,7 @@ def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 6
 
 
 def slip(step: Step, u: Complex, x: Real) -> Real:
-    """Rounding error of a fixed point, shape (d, n): that of the map, as far as the map does not contract it.
-
-    Parameters
-    ----------
-    step : callable
-        The self-map; see :data:`Step`.
-    u : complex array of shape (d, n)
-        Fixed points.
-    x : array of shape (n,)
-        The points of the line that they belong to.
-
-    Returns
-    -------
-    array of shape (d, n)
-        A bound; infinite where the map does not contract at all.
-    """
+    """Rounding error of a fixed point, shape (d, n): that of the map, as far as the map does not contract it."""
     _, jacobian, error = step(u, x + 0j)
     return lifted_by(jacobian, error)
 
@@ -209,20 +137,6 @@ def spread(step: Step, u: Complex, x: Real) -> Real:
     """What rounding does to a fixed point, shape (d, n): :func:`slip` for two patterns of signs instead of the worst.
 
     Of many variables that costs a third of the bound, and is of its size.
-
-    Parameters
-    ----------
-    step : callable
-        The self-map; see :data:`Step`.
-    u : complex array of shape (d, n)
-        Fixed points.
-    x : array of shape (n,)
-        The points of the line that they belong to.
-
-    Returns
-    -------
-    array of shape (d, n)
-        An estimate; infinite where the map does not contract at all.
     """
     if len(u) <= 2:
         return slip(step, u, x)
@@ -237,26 +151,7 @@ def spread(step: Step, u: Complex, x: Real) -> Real:
 
 
 def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = False) -> tuple[Complex, Mask]:
-    """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one.
-
-    Parameters
-    ----------
-    step : callable
-        The self-map; see :data:`Step`.
-    x : array of shape (n,)
-        Points of the line.
-    start : complex array of shape (d, n)
-        Where to start; of it the real part is taken.
-    strict : bool
-        Whether only rounding may keep the result from being fixed: variables may be of another size than x.
-
-    Returns
-    -------
-    u : complex array of shape (d, n)
-        Where Newton ended, with imaginary part zero.
-    proved : bool array of shape (n,)
-        Whether that is a fixed point with a multiplier below one: x is in a gap.
-    """
+    """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one."""
     u, active = start.real + 0j, np.arange(len(x))
     before, strikes = np.full(len(x), np.inf), np.zeros(len(x), dtype=int)
     with np.errstate(all="ignore"):

@@ -36,78 +36,23 @@ class Inversion:
     scale: float
 
     def inverse(self, u: Complex) -> Complex:
-        """From u to v.
-
-        Parameters
-        ----------
-        u : complex array of shape (d, n)
-            Variables.
-
-        Returns
-        -------
-        complex array of shape (d, n)
-            The same in the other coordinate.
-        """
+        """From u to v."""
         return np.asarray(-self.scale / (u - self.centre))
 
     def original(self, v: Complex) -> Complex:
-        """From v to u.
-
-        Parameters
-        ----------
-        v : complex array of shape (d, n)
-            Variables in the other coordinate.
-
-        Returns
-        -------
-        complex array of shape (d, n)
-            The variables.
-        """
+        """From v to u."""
         return np.asarray(self.centre - self.scale / v)
 
     def far(self, u: Complex) -> Mask:
-        """Where a variable is far from the others, next to infinity.
-
-        Parameters
-        ----------
-        u : complex array of shape (d, n)
-            Variables.
-
-        Returns
-        -------
-        bool array of shape (n,)
-            At which points the other coordinate is the better one.
-        """
+        """Where a variable is far from the others, next to infinity."""
         return np.asarray(np.any(np.abs(u - self.centre) ** 2 > FAR * self.scale, axis=0))
 
     def proves(self, u: Complex) -> Mask:
-        """Where the other coordinate proves something: u is next to infinity, and keeps its digits also if it is small.
-
-        Parameters
-        ----------
-        u : complex array of shape (d, n)
-            Variables that were found in the other coordinate.
-
-        Returns
-        -------
-        bool array of shape (n,)
-            Elsewhere, about the centre and about zero, what is found is fixed to the rounding of the centre only.
-        """
+        """Where the other coordinate proves something: u is next to infinity, and keeps its digits if it is small."""
         return self.far(u) & np.all(np.abs(u) > KEPT * np.abs(u - self.centre), axis=0)
 
     def seen(self, step: Step) -> Step:
-        """The self-map in the other coordinate.
-
-        Parameters
-        ----------
-        step : callable
-            The self-map of u; see :data:`bulkedge.laws.engine.subordination.newton.Step`.
-
-        Returns
-        -------
-        callable
-            That of v.
-        """
+        """The self-map in the other coordinate."""
 
         def inverted(v: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
             before = -self.scale / v

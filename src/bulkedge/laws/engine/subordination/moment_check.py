@@ -31,20 +31,7 @@ FEWEST = 1e-13
 
 
 def countable(moments: Moments | None, x: Real) -> Real:
-    """The least mass that counts at points of the line: the less the further out they are.
-
-    Parameters
-    ----------
-    moments : Moments, optional
-        Those of the law, as far as they are known.
-    x : array of shape (n,)
-        The points.
-
-    Returns
-    -------
-    array of shape (n,)
-        Masses that are not seen in the law's mass, nor in its variance.
-    """
+    """The least mass that counts at points of the line: the less the further out they are."""
     smallest = np.full(len(x), SMALLEST_MASS)
     if moments is None or not moments.variance > 0:
         return smallest
@@ -54,22 +41,7 @@ def countable(moments: Moments | None, x: Real) -> Real:
 
 
 def lost(moments: Moments | None, x: Real, mass: Real) -> float:
-    """Share of the variance in islands between neighbouring points in gaps.
-
-    Parameters
-    ----------
-    moments : Moments, optional
-        Those of the law, as far as they are known.
-    x : array of shape (n,)
-        Points of the line, increasing.
-    mass : array of shape (n,)
-        Mass to their left; not a number for points in the bulk.
-
-    Returns
-    -------
-    float
-        The share, roughly; zero if nothing is known of the variance.
-    """
+    """Share of the variance in islands between neighbouring points in gaps."""
     if moments is None or not moments.variance > 0:
         return 0.0
     between = np.abs(np.diff(mass))
@@ -79,22 +51,7 @@ def lost(moments: Moments | None, x: Real, mass: Real) -> float:
 
 
 def check_moments(law: Law, continuum: Continuum | None, demanded: Moments) -> None:
-    """Refuse a law whose mean or variance is not what its operands demand.
-
-    Parameters
-    ----------
-    law : Law
-        The law; of it only the atoms are read.
-    continuum : Continuum or None
-        Its continuous part.
-    demanded : Moments
-        What its operands demand.
-
-    Raises
-    ------
-    UnresolvedDensityError
-        If one of the two is off by more than the accuracy of masses explains.
-    """
+    """Refuse a law whose mean or variance is not what its operands demand."""
     mean, variance, size = demanded
     ends = np.concatenate([law.locations, np.ravel(continuum.support) if continuum else []])
     reach, deviation = float(np.abs(ends - mean).max()), float(np.sqrt(variance))

@@ -13,18 +13,7 @@ SQUARINGS = 5
 
 
 def contracts(jacobian: Complex) -> Mask:
-    """Whether the eigenvalues of matrices given as ``(d, d, n)`` all have modulus below one.
-
-    Parameters
-    ----------
-    jacobian : complex array of shape (d, d, n)
-        n matrices.
-
-    Returns
-    -------
-    bool array of shape (n,)
-        For each of them.
-    """
+    """Whether the eigenvalues of matrices given as ``(d, d, n)`` all have modulus below one."""
     if len(jacobian) <= 2:
         return spectral_radius(jacobian) < 1
     # in a gap the variables are real
@@ -40,18 +29,7 @@ def contracts(jacobian: Complex) -> Mask:
 
 
 def spectral_radius(jacobian: Complex) -> Real:
-    """Largest modulus of the eigenvalues of matrices given as ``(d, d, n)``.
-
-    Parameters
-    ----------
-    jacobian : complex array of shape (d, d, n)
-        n matrices.
-
-    Returns
-    -------
-    array of shape (n,)
-        The radii.
-    """
+    """Largest modulus of the eigenvalues of matrices given as ``(d, d, n)``."""
     if len(jacobian) == 1:
         return np.abs(jacobian[0, 0])
     if len(jacobian) > 2:

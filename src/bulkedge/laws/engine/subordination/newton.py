@@ -28,24 +28,6 @@ def newton(step: Step, z: Complex, start: Complex, iterations: int) -> tuple[Com
     A step is kept if it shortens the hyperbolic distance from u to T(u). Where no damping helps, the plain step to T(u)
     is taken, which never lengthens it (Schwarz-Pick). Most calls are of few points and cost what calls cost: points
     that are done leave the arrays, and what happens to few points is looked at only if it happens.
-
-    Parameters
-    ----------
-    step : callable
-        The self-map; see :data:`Step`.
-    z : complex array of shape (n,)
-        Points of the closed half-plane.
-    start : complex array of shape (d, n)
-        Where to start, in the open one.
-    iterations : int
-        How many steps at most.
-
-    Returns
-    -------
-    u : complex array of shape (d, n)
-        The last points.
-    lost : int array
-        The indices of those that did not converge.
     """
     result, trial = np.array(start), np.array(start)
     base, shift, delta = trial, np.zeros_like(trial), np.zeros_like(trial)
@@ -128,20 +110,7 @@ def _hyperbolic(u: Complex, shift: Complex) -> Real:
 
 
 def newton_step(residual: Complex, jacobian: Complex) -> Complex:
-    """Solve ``(1 - jacobian) delta = residual``; where that is singular, the plain step.
-
-    Parameters
-    ----------
-    residual : array of shape (d, n)
-        ``T(u) - u``, complex or, where all is real, real.
-    jacobian : array of shape (d, d, n)
-        Of T, likewise.
-
-    Returns
-    -------
-    array of shape (d, n)
-        The step; callers keep the warnings of singular points to themselves.
-    """
+    """Solve ``(1 - jacobian) delta = residual``; where that is singular, the plain step."""
     if len(residual) == 1:
         delta = residual / (1 - jacobian[0])
     elif len(residual) > 2:
@@ -178,20 +147,7 @@ def _largest_damping(u: Complex, delta: Complex) -> Real:
 
 
 def lifted_by(jacobian: Complex, error: Real) -> Real:
-    """What a rounding error of the map makes of its fixed points, by its Jacobian there.
-
-    Parameters
-    ----------
-    jacobian : complex array of shape (d, d, n)
-        The Jacobian.
-    error : array of shape (d, n)
-        The rounding error of the map.
-
-    Returns
-    -------
-    array of shape (d, n)
-        A bound; infinite where the map does not contract at all.
-    """
+    """What a rounding error of the map makes of its fixed points, by its Jacobian there."""
     if len(error) == 1:
         return np.asarray(error / np.abs(1 - jacobian[0]))
     inverse = _inverted(np.eye(len(error))[:, :, None] - jacobian)

@@ -1,7 +1,8 @@
 """A law as a fixed-point problem: what the survey of the line and the curve above it ask of it.
 
-Free convolutions (:mod:`bulkedge.laws.engine.subordination.convolution`, :mod:`bulkedge.laws.engine.subordination.rectangular`) and profiled sums
-(:mod:`bulkedge.laws.engine.profiles`) are such problems.
+Free convolutions (:mod:`bulkedge.laws.engine.subordination.convolution`,
+:mod:`bulkedge.laws.engine.subordination.rectangular`) and profiled sums (:mod:`bulkedge.laws.engine.profiles`) are such
+problems.
 """
 
 from __future__ import annotations
@@ -80,89 +81,24 @@ class Problem(ABC):
         """Numbers between which the support of the result lies."""
 
     def far(self, z: Complex) -> Complex:
-        """The variables at z far above the axis, to leading order; shape (size, n).
-
-        Parameters
-        ----------
-        z : complex array of shape (n,)
-            Points far above the axis.
-
-        Returns
-        -------
-        complex array of shape (d, n)
-            Where Newton's method can start.
-        """
+        """The variables at z far above the axis, to leading order; shape (size, n)."""
         return np.tile(z, (self.size, 1))
 
     @abstractmethod
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        """The round trip from the variables u of mu; see :data:`bulkedge.laws.engine.subordination.newton.Step`.
-
-        Parameters
-        ----------
-        u : complex array of shape (d, n)
-            The d variables, at n points.
-        z : complex array of shape (n,)
-            The points, in the closed upper half-plane.
-
-        Returns
-        -------
-        shift : complex array of shape (d, n)
-            ``T_z(u) - u``.
-        jacobian : complex array of shape (d, d, n)
-            Derivative of T in u.
-        error : array of shape (d, n)
-            Rounding error of the shift.
-        """
+        """The round trip from the variables u of mu; see :data:`bulkedge.laws.engine.subordination.newton.Step`."""
 
     @abstractmethod
     def work(self, points: int) -> float:
-        """What a call of :meth:`step` with so many points costs: 1.5 units a second on a core of 2020, roughly.
-
-        Parameters
-        ----------
-        points : int
-            Number n of points.
-
-        Returns
-        -------
-        float
-            Units of work, of which a law may cost only so many.
-        """
+        """What a call of :meth:`step` with so many points costs: 1.5 units a second on a core of 2020, roughly."""
 
     @abstractmethod
     def cauchy(self, u: Complex, x: Real) -> Complex:
-        """The Cauchy transform of the result at a fixed point.
-
-        Parameters
-        ----------
-        u : complex array of shape (d, n)
-            Fixed points.
-        x : array of shape (n,)
-            The points of the line that they belong to.
-
-        Returns
-        -------
-        complex array of shape (n,)
-            G of the law that the problem stands for.
-        """
+        """The Cauchy transform of the result at a fixed point."""
 
     @abstractmethod
     def count(self, u: Real, x: Real) -> Real:
-        """Mass to the left of x at a real fixed point: the imaginary part of the logarithmic potential.
-
-        Parameters
-        ----------
-        u : array of shape (d, n)
-            Real fixed points.
-        x : array of shape (n,)
-            The points of the line that they belong to, which lie in gaps.
-
-        Returns
-        -------
-        array of shape (n,)
-            The mass, atoms included.
-        """
+        """Mass to the left of x at a real fixed point: the imaginary part of the logarithmic potential."""
 
     @abstractmethod
     def edge_at_zero(self) -> Edge | None:

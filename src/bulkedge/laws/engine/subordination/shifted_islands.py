@@ -120,18 +120,7 @@ class Chart:
     bulk: Bulk
 
     def holds(self, pair: Interval) -> bool:
-        """Whether an interval lies in the part.
-
-        Parameters
-        ----------
-        pair : tuple of Edge
-            Its two edges, as points of the line.
-
-        Returns
-        -------
-        bool
-            False for intervals on either side.
-        """
+        """Whether an interval lies in the part."""
         # where an edge was not found, the point in the gap next to it stands for it, which may be the end of the part
         return self.low <= pair[0].location and pair[1].location <= self.high
 
@@ -144,20 +133,7 @@ class Chart:
 
 
 def doubtful(survey: Survey, missed: Mask) -> list[tuple[float, float]]:
-    """Stretches between points in gaps that hold mass which was not found.
-
-    Parameters
-    ----------
-    survey : Survey
-        What is known of the line.
-    missed : bool array of shape (n,)
-        Of which of the intervals that the survey found the density misses mass.
-
-    Returns
-    -------
-    list of pairs of float
-        The points in gaps next to such intervals, and those next to each other with mass between them.
-    """
+    """Stretches between points in gaps that hold mass which was not found."""
     low, high = survey.runs()
     hidden = np.flatnonzero(survey.hidden)
     first, last = np.append(low[missed], hidden), np.append(high[missed], hidden + 1)
@@ -165,41 +141,13 @@ def doubtful(survey: Survey, missed: Mask) -> list[tuple[float, float]]:
 
 
 def about(survey: Survey, x: Real) -> Mask:
-    """Which of the intervals that the survey found some of the points are in, or next to.
-
-    Parameters
-    ----------
-    survey : Survey
-        What is known of the line.
-    x : array of shape (k,)
-        Points of the line.
-
-    Returns
-    -------
-    bool array of shape (n,)
-        For each interval.
-    """
+    """Which of the intervals that the survey found some of the points are in, or next to."""
     low, high = survey.runs()
     return np.asarray(np.any((x >= survey.x[low][:, None]) & (x <= survey.x[high][:, None]), axis=1))
 
 
 def surroundings(survey: Survey, stretch: tuple[float, float], place: float) -> tuple[float, float]:
-    """Points in gaps between which a place and a stretch lie, as close to them as points are known.
-
-    Parameters
-    ----------
-    survey : Survey
-        What is known of the line.
-    stretch : pair of float
-        Two points in gaps.
-    place : float
-        Any point of the line.
-
-    Returns
-    -------
-    tuple of float
-        The two points.
-    """
+    """Points in gaps between which a place and a stretch lie, as close to them as points are known."""
     gaps = survey.x[~survey.inside & np.isfinite(survey.state[0])]
     before = np.searchsorted(gaps, min(place, stretch[0]), side="left") - (place <= stretch[0])
     after = np.searchsorted(gaps, max(place, stretch[1]), side="left") + (place == stretch[1])
@@ -207,22 +155,7 @@ def surroundings(survey: Survey, stretch: tuple[float, float], place: float) -> 
 
 
 def overlaid(intervals: list[Interval], density: Density, charts: list[Chart]) -> Bulk:
-    """A bulk of which some parts are replaced by what is known of them from nearby.
-
-    Parameters
-    ----------
-    intervals : list of pairs of Edge
-        All intervals, in increasing order.
-    density : callable
-        The density at points of the line.
-    charts : list of Chart
-        The parts to replace.
-
-    Returns
-    -------
-    tuple
-        The intervals, and a density that takes points by their distance from edges there.
-    """
+    """A bulk of which some parts are replaced by what is known of them from nearby."""
     kept = [pair for pair in intervals if not any(chart.holds(pair) for chart in charts)]
     known = _places(charts)
 

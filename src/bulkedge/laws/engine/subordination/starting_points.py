@@ -35,24 +35,7 @@ class Known(NamedTuple):
     inside: Mask
 
     def lead_to(self, x: Real, step: Step, inversion: Inversion | None) -> tuple[Complex, Mask]:
-        """Newton's method from the nearest known points, first from one in a gap, then from one in the bulk.
-
-        Parameters
-        ----------
-        x : array of shape (k,)
-            New points.
-        step : callable
-            The self-map; see :data:`bulkedge.laws.engine.subordination.newton.Step`.
-        inversion : Inversion, optional
-            Coordinates to use; points are then left out if the nearest known variables are not next to infinity.
-
-        Returns
-        -------
-        state : complex array of shape (d, k)
-            The fixed points.
-        proved : bool array of shape (k,)
-            Where they are proved.
-        """
+        """Newton's method from the nearest known points, first from one in a gap, then from one in the bulk."""
         seen = step if inversion is None else inversion.seen(step)
         state, pending = np.zeros((len(self.state), len(x)), dtype=complex), np.arange(len(x))
         finite = np.isfinite(self.state[0])
@@ -73,70 +56,24 @@ class Known(NamedTuple):
         return state, np.isin(np.arange(len(x)), pending, invert=True)
 
     def above(self, x: Real) -> tuple[Real, Complex] | None:
-        """Heights above new points, as far as the nearest known points of the bulk are, and the fixed points of those.
-
-        Parameters
-        ----------
-        x : array of shape (k,)
-            New points.
-
-        Returns
-        -------
-        tuple of arrays of shape (k,) and (d, k), or None
-            Where a descent to the axis may start; None if no point of the bulk is known.
-        """
+        """Heights above new points, as far as the nearest known points of the bulk, and the fixed points of those."""
         if not self.inside.any():
             return None
         return np.maximum(self.inside_distance(x), 1e-6 * np.abs(x)), self.nearest_inside(x)
 
     @classmethod
     def sorted(cls, x: Real, state: Complex) -> Known:
-        """Points of the bulk, given in any order.
-
-        Parameters
-        ----------
-        x : array of shape (n,)
-            The points.
-        state : complex array of shape (d, n)
-            Their fixed points.
-
-        Returns
-        -------
-        Known
-            The same, in increasing order.
-        """
+        """Points of the bulk, given in any order."""
         order = np.argsort(x, kind="stable")
         return cls(x[order], state[:, order], np.ones(len(x), dtype=bool))
 
     def inside_distance(self, x: Real) -> Real:
-        """How far the nearest known points of the bulk are.
-
-        Parameters
-        ----------
-        x : array of shape (k,)
-            New points.
-
-        Returns
-        -------
-        array of shape (k,)
-            The distances; infinite if no point of the bulk is known.
-        """
+        """How far the nearest known points of the bulk are."""
         places = self.x[self.inside]
         return np.abs(places[_nearest(places, x)] - x) if len(places) else np.full(len(x), np.inf)
 
     def nearest_inside(self, x: Real) -> Complex:
-        """The fixed points of the nearest known points of the bulk, of which there is at least one.
-
-        Parameters
-        ----------
-        x : array of shape (k,)
-            New points.
-
-        Returns
-        -------
-        complex array of shape (d, k)
-            The fixed points.
-        """
+        """The fixed points of the nearest known points of the bulk, of which there is at least one."""
         (inside,) = np.nonzero(self.inside)
         return self.state[:, inside[_nearest(self.x[inside], x)]]
 
@@ -150,22 +87,7 @@ def _nearest(places: Real, x: Real) -> Index:
 
 
 def between(low: float, high: float, count: int, bottom: float | None) -> Real:
-    """Points that cut a stretch of the line into parts.
-
-    Parameters
-    ----------
-    low, high : float
-        The stretch.
-    count : int
-        Number of parts.
-    bottom : float, optional
-        If given, parts are equal on a logarithmic scale of the distance from zero, down to this one.
-
-    Returns
-    -------
-    array
-        The points, in no particular order.
-    """
+    """Points that cut a stretch of the line into parts."""
     # unequal parts, so that no point falls on an atom by symmetry
     parts = (np.arange(1, count) - 0.1618) / count
     if bottom is None:

@@ -52,7 +52,8 @@ class Survey:
     operation : Problem
         The law, as a fixed-point problem of d variables.
     step : callable
-        Its self-map, with an account of the work done (:class:`~bulkedge.laws.engine.subordination.work_budget.Account`).
+        Its self-map, with an account of the work done
+        (:class:`~bulkedge.laws.engine.subordination.work_budget.Account`).
     atoms : tuple
         Its atoms, which the counts of mass include and ``mass`` does not.
     x : array of shape (n,)
@@ -68,7 +69,8 @@ class Survey:
     slivers : list
         Where the edge itself, or points that close to it, were not resolved.
     bridges : list
-        Those of the slivers about points next to an edge (:func:`bulkedge.laws.engine.subordination.unresolved_edges.bridged`).
+        Those of the slivers about points next to an edge
+        (:func:`bulkedge.laws.engine.subordination.unresolved_edges.bridged`).
     polished : dict
         The edges between pairs of neighbours, the one in a gap first, and whether they were found.
     lenient : bool
@@ -99,22 +101,7 @@ class Survey:
 
     @classmethod
     def of(cls, operation: Problem, atoms: Atoms, account: Account) -> Survey:
-        """Survey the line between the bounds of the operation, until every edge is known roughly.
-
-        Parameters
-        ----------
-        operation : Problem
-            The law, as a fixed-point problem.
-        atoms : tuple of (location, mass)
-            Its atoms.
-        account : Account
-            Of the work that the law may cost.
-
-        Returns
-        -------
-        Survey
-            With a point in each interval of the bulk, and points in the gaps on both sides of it.
-        """
+        """Survey the line between the bounds of the operation, until every edge is known roughly."""
         low, high = operation.bounds()
         margin, none = (high - low) * operation.margin, np.zeros((operation.size, 0), dtype=complex)
         survey = cls(operation, account.metered(operation), atoms, np.zeros(0), np.zeros(0), none)
@@ -157,29 +144,13 @@ class Survey:
             return np.asarray(np.abs(np.diff(self.mass)) > np.minimum(smallest[1:], smallest[:-1]))
 
     def countable(self, x: Real) -> Real:
-        """The least mass that counts at points of the line; see :func:`~bulkedge.laws.engine.subordination.moment_check.countable`.
-
-        Parameters
-        ----------
-        x : array of shape (n,)
-            The points.
-
-        Returns
-        -------
-        array of shape (n,)
-            The masses.
-        """
+        """The least mass that counts at points of the line; see :func:`~bulkedge.laws.engine.subordination.moment_check.countable`."""
         return countable(self._moments if self.light else None, x)
 
     def examine(self, x: Real) -> None:
         """Prove for each x on which side it lies, and remember it.
 
         Too close to an edge nothing can be proved: such points are left out, and sections go on around them.
-
-        Parameters
-        ----------
-        x : array of shape (n,)
-            Points in any order, of which those that are known already are left out.
         """
         x = x[~np.isin(x, self.x)]
         state, decided = self.prove(x)
@@ -198,20 +169,7 @@ class Survey:
         self.state = np.concatenate([self.state, state], axis=1)[:, order]
 
     def prove(self, x: Real) -> tuple[Complex, Mask]:
-        """Fixed points from the nearest known one of either kind, or else by descent from far above the axis.
-
-        Parameters
-        ----------
-        x : array of shape (n,)
-            Points of the line.
-
-        Returns
-        -------
-        state : array of shape (size, n)
-            The fixed points: real in gaps.
-        decided : array of shape (n,)
-            Where there is a proof.
-        """
+        """Fixed points from the nearest known one of either kind, or else by descent from far above the axis."""
         if len(x) and self.proofs.keys() >= set(x.tolist()):
             states, proved = zip(*(self.proofs[place] for place in x.tolist()), strict=True)
             return np.stack(states, axis=1), np.array(proved)
@@ -336,13 +294,7 @@ class Survey:
         return ends, resolved
 
     def runs(self) -> tuple[Index, Index]:
-        """Numbers of the points in gaps before and after each run of points inside.
-
-        Returns
-        -------
-        before, after : int arrays of shape (n,)
-            For each of the intervals that :meth:`edges` returns.
-        """
+        """Numbers of the points in gaps before and after each run of points inside."""
         change = np.diff(self.inside.astype(int))
         return np.flatnonzero(change == 1), np.flatnonzero(change == -1) + 1
 
@@ -373,20 +325,7 @@ class Survey:
         return (self.x[outer] < self.x[inner]) & (self.x[inner] <= FARTHEST * self.x[-1])
 
     def missed(self, masses: Real, which: Mask) -> Real:
-        """How much the mass of each interval's density differs from that counted in the gaps beside it.
-
-        Parameters
-        ----------
-        masses : array of shape (k,)
-            The mass of the density in some of the n intervals that :meth:`edges` returned.
-        which : bool array of shape (n,)
-            In which.
-
-        Returns
-        -------
-        array of shape (n,)
-            The differences, without sign; zero for the other intervals.
-        """
+        """How much the mass of each interval's density differs from that counted in the gaps beside it."""
         low, high = self.runs()
         result = np.zeros(len(low))
         result[which] = np.abs((self.mass[high] - self.mass[low])[which] - masses)
@@ -396,16 +335,6 @@ class Survey:
         """Look closer where the mass of an interval's density is not that counted in the gaps beside it.
 
         They differ where an edge is that of another interval: in between is a gap that no point has shown yet.
-
-        Parameters
-        ----------
-        missed : array of shape (n,)
-            The differences, for each of the intervals that :meth:`edges` returned.
-
-        Returns
-        -------
-        bool
-            Whether they agree, or nothing more can be seen.
         """
         low, high = self.runs()
         right = missed <= MISSED

@@ -22,22 +22,6 @@ def bridged(survey: Survey, curve: Curve, x: Real, ends: list[tuple[float, float
     Next to a hard edge at zero, or where a density starts more slowly than a square root, the height of the variables
     is lost in rounding. If the law has less mass than counts from there to the edge, the power of the distance with
     which the density starts stands for it.
-
-    Parameters
-    ----------
-    survey : Survey
-        What is known of the line; the stretches are added to its ``bridges``.
-    curve : Curve
-        What is known of the bulk.
-    x : array of shape (n,)
-        Points of the bulk at which the density was not found.
-    ends : list of pairs
-        The intervals that the survey found.
-
-    Returns
-    -------
-    bool
-        Whether all of them could be left out.
     """
     zero = survey.operation.edge_at_zero()
     places = np.unique(np.append(np.ravel(ends), [] if zero is None else 0.0))
@@ -66,20 +50,7 @@ def _first_light(curve: Curve, edge: float, trials: Real, most: float) -> float 
 
 
 def ending(density: Density, slivers: list[Sliver]) -> Density:
-    """The same density, continued as a power of the distance between a known point of the bulk and its edge.
-
-    Parameters
-    ----------
-    density : callable
-        A density that is not known on the slivers.
-    slivers : list
-        Edges, points next to them, and exponents.
-
-    Returns
-    -------
-    callable
-        The density, known everywhere.
-    """
+    """The same density, continued as a power of the distance between a known point of the bulk and its edge."""
 
     def continued(x: Real) -> tuple[Real, Real]:
         inner, factor = x.copy(), np.ones(len(x))

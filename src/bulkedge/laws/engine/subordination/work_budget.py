@@ -35,18 +35,7 @@ class Account:
         self.most = max(MOST_WORK, self.spent + MOST_WORK / 3)
 
     def metered(self, operation: Problem) -> Step:
-        """The self-map of a problem, which raises when more work has been done than a law may cost.
-
-        Parameters
-        ----------
-        operation : Problem
-            The law, or a part of it, as a fixed-point problem.
-
-        Returns
-        -------
-        callable
-            ``operation.step``, whose :meth:`Problem.work` is entered into this account.
-        """
+        """The self-map of a problem, which raises when more work has been done than a law may cost."""
 
         def step(u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
             self.spent += operation.work(len(z))
@@ -58,20 +47,5 @@ class Account:
 
 
 def unresolved(operation: Problem, what: str, x: Real) -> BranchError:
-    """The error to raise: what was being resolved, and what can be done about it.
-
-    Parameters
-    ----------
-    operation : Problem
-        The law, as a fixed-point problem.
-    what : str
-        What was not reached: ``"the edges were not resolved"``.
-    x : array of shape (n,)
-        Where.
-
-    Returns
-    -------
-    BranchError
-        To be raised by the caller.
-    """
+    """The error to raise: what was being resolved, and what can be done about it."""
     return BranchError(f"{operation!r}: {what}; {REMEDY}", x)

@@ -14,62 +14,24 @@ SYMBOLS = "os^Dvp<>"
 
 
 def made_with(data: xr.Dataset) -> dict[str, Any]:
-    """The parameters that made a dataset; empty for one that was not simulated by its study.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        A study's dataset.
-
-    Returns
-    -------
-    dict
-        By name.
-    """
+    """The parameters that made a dataset; empty for one that was not simulated by its study."""
     found: dict[str, Any] = json.loads(data.attrs.get("parameters", "{}"))
     return found
 
 
 def errors(values: xr.DataArray) -> xr.DataArray:
-    """Standard errors of the means over draws.
-
-    Parameters
-    ----------
-    values : xarray.DataArray
-        With a dimension ``draw``.
-
-    Returns
-    -------
-    xarray.DataArray
-        Without it.
-    """
+    """Standard errors of the means over draws."""
     return values.std("draw", ddof=1) / values.sizes["draw"] ** 0.5
 
 
 def decades(axes: Axes) -> None:
-    """A logarithmic vertical axis, labelled at decades only.
-
-    Parameters
-    ----------
-    axes : matplotlib Axes
-        Changed in place.
-    """
+    """A logarithmic vertical axis, labelled at decades only."""
     axes.set_yscale("log")
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def sizes_axis(axes: Axes, sizes: Any, label: str = "tokens T") -> None:
-    """A logarithmic horizontal axis with a tick at each size that was simulated.
-
-    Parameters
-    ----------
-    axes : matplotlib Axes
-        Changed in place.
-    sizes : array
-        Integers.
-    label : str
-        What they are.
-    """
+    """A logarithmic horizontal axis with a tick at each size that was simulated."""
     values = np.asarray(sizes).tolist()
     axes.set_xscale("log")
     axes.xaxis.set_minor_locator(NullLocator())
@@ -78,14 +40,6 @@ def sizes_axis(axes: Axes, sizes: Any, label: str = "tokens T") -> None:
 
 
 def integers(axes: Axes, label: str) -> None:
-    """A horizontal axis of integers, as layers are.
-
-    Parameters
-    ----------
-    axes : matplotlib Axes
-        Changed in place.
-    label : str
-        What they are.
-    """
+    """A horizontal axis of integers, as layers are."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(label)

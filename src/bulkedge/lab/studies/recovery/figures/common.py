@@ -36,33 +36,12 @@ SYMBOLS = {
 
 
 def scatter(values: xr.DataArray) -> xr.DataArray:
-    """Standard error of the mean over draws, for error bars.
-
-    Parameters
-    ----------
-    values : xarray.DataArray
-        Has a dimension ``draw``, of two or more.
-
-    Returns
-    -------
-    xarray.DataArray
-        Of the mean over draws; without that dimension.
-    """
+    """Standard error of the mean over draws, for error bars."""
     return values.std("draw", ddof=1) / np.sqrt(values.sizes["draw"])
 
 
 def caption(figure: Figure, data: xr.Dataset, *names: str) -> None:
-    """Write the study's parameters of these names over the figure.
-
-    Parameters
-    ----------
-    figure : matplotlib Figure
-        Where.
-    data : xarray.Dataset
-        What ``simulate`` returned, which says what made it; without that there is no caption.
-    *names : str
-        Parameters, in the order in which they are shown.
-    """
+    """Write the study's parameters of these names over the figure."""
     known = json.loads(data.attrs.get("parameters", "{}"))
     parts = []
     for name in names:
@@ -74,17 +53,7 @@ def caption(figure: Figure, data: xr.Dataset, *names: str) -> None:
 
 
 def below(figure: Figure, axes: Axes, columns: int = 4) -> None:
-    """One legend for all panels, under them, with every entry once.
-
-    Parameters
-    ----------
-    figure : matplotlib Figure
-        Where.
-    axes : matplotlib Axes
-        The panel whose entries are shown.
-    columns : int
-        How many stand side by side.
-    """
+    """One legend for all panels, under them, with every entry once."""
     entries: dict[str, Any] = {}
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
         entries.setdefault(label, handle)
@@ -92,19 +61,5 @@ def below(figure: Figure, axes: Axes, columns: int = 4) -> None:
 
 
 def over_signal(axes: Axes, data: xr.Dataset, name: str, colour: str, label: str, **look: Any) -> None:
-    """Simulated means over the signal, with error bars.
-
-    Parameters
-    ----------
-    axes : matplotlib Axes
-        Where.
-    data : xarray.Dataset
-        With a coordinate ``signal``.
-    name : str
-        The variable, with a dimension ``draw``.
-    colour, label : str
-        Those of the points.
-    **look : object
-        Options of ``Axes.errorbar``.
-    """
+    """Simulated means over the signal, with error bars."""
     marks(axes, data.signal, data[name].mean("draw"), scatter(data[name]), label=label, color=colour, **look)
