@@ -75,7 +75,7 @@ def made_up_scan(  # noqa: PLR0913
     data["token_cosine"] = ("text", "layer_index"), 0.1 + 0.7 * depth + 0.05 * rng.random((texts, layers))
     longer = data["entropy"].values[0][:, None] + 0.8 * np.log([2, 8, 32])
     data["longer_entropy"] = ("item", "factor"), longer
-    data["score_scale"] = ("item", "factor"), 1 + rng.random((shape[1], 1)) * np.log([2, 8, 32]) / 10
+    data["scale"] = ("item", "factor"), 1 + rng.random((shape[1], 1)) * np.log([2, 8, 32]) / 10
     return data
 
 

@@ -324,6 +324,6 @@ def test_plain_progress_says_what_it_is_part_of(monkeypatch, capsys):
     progress = PlainProgress()
     progress.head("study 7 of 43, laws/edge, about 1 min left")
     for done in range(3):
-        progress(be.progress.Progress("draws", done, 4))
+        progress(be.support.progress.Progress("draws", done, 4))
         now[0] += 3
     assert capsys.readouterr().err == "study 7 of 43, laws/edge, about 1 min left: draws: 2 of 4, 0.333/s, 6 s left\n"

@@ -69,8 +69,8 @@ DOCUMENTED = set(re.findall(r"^\.\. auto\w+:: (bulkedge[\w.]*)$", REFERENCE, re.
 WHOLE = set(re.findall(r"^\.\. automodule:: (bulkedge[\w.]+)\n   :members:$", REFERENCE, re.MULTILINE))
 """Modules that are documented with all that is public in them."""
 NAMESPACES = (
-    "ensembles", "gallery", "heads", "laws", "models", "nn", "plots", "programs", "propagation", "recovery", "spectra",
-    "sweeps",
+    "ensembles", "heads", "lab.gallery", "lab.sweeps", "laws", "models", "nn", "plots", "programs", "propagation",
+    "recovery", "spectra",
 )  # fmt: skip
 
 

@@ -54,15 +54,7 @@ def static_names():
 
 
 def test_type_checkers_are_shown_what_is_there():
-    shown = static_names()
-    assert set(be.__all__) - {"__version__"} == shown.keys() - {
-        "models",
-        "nn",
-        "plots",
-        "studies",
-        "sweeps",
-        *be.NEED_TORCH,
-    }
+    assert {*be.__all__, *be.NEED_TORCH, *be.ROOMS} - {"__version__", "testing"} == static_names().keys()
 
 
 @pytest.mark.parametrize("name", sorted(set(be.__all__) - {"__version__"}))
@@ -72,10 +64,10 @@ def test_a_name_of_the_facade_is_that_of_its_home(name):
     assert getattr(be, name) is getattr(module, name)
 
 
-def test_every_module_of_the_library_is_an_attribute():
+def test_only_what_is_public_is_offered_and_all_rooms_are_there():
+    assert set(dir(be)) == {*be.__all__, *be.NEED_TORCH, *be.ROOMS}
     inside = {path.stem for path in FACADE.parent.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert {"laws", "domains", "nn", "studies"} <= inside
-    assert inside - {"__init__"} <= set(dir(be)) >= set(be.__all__)
+    assert {"laws", "support", "nn", "lab"} <= inside
     for name in inside - {"__init__", "__main__", "nn"}:  # the command itself, and what may not be installed
         assert getattr(be, name).__name__ == f"bulkedge.{name}"
 

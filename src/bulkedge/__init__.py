@@ -16,7 +16,6 @@ Everything is imported when it is first used, so that ``import bulkedge`` itself
 
 from importlib import import_module
 from importlib.util import find_spec
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from bulkedge.version import __version__
@@ -198,6 +197,8 @@ __all__ = [
 
 NEED_TORCH = ("scan", "Scan", "load_scan", "compare_scans", "watch")
 """Names of the façade that ``from bulkedge import *`` leaves out, because their modules need torch."""
+ROOMS = ("lab", "models", "nn", "plots", "testing")
+"""Rooms for people that the star leaves out too: two need torch, and three are seldom wanted."""
 HOMES = (
     *("support.errors", "support.estimates", "visibility", "laws", "spectra", "inference.comparison"),
     *("inference.denoising", "ensembles", "inference.nulls", "heads", "models"),
@@ -219,4 +220,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *NEED_TORCH, *(module.name for module in iter_modules(__path__))})
+    return sorted({*__all__, *NEED_TORCH, *ROOMS})

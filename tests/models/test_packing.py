@@ -86,8 +86,8 @@ def test_every_number_of_a_scan_is_carried(texts):
         if name == "sink_position":
             found = np.nan_to_num(found, nan=-1)
         np.testing.assert_allclose(found, expected, rtol=5.001e-4, err_msg=name)
-    for factor, column in zip((2, 8, 32), data["score_scale"].values.T, strict=True):
-        np.testing.assert_allclose(carried["values"][f"score_scale_{factor}"], column, rtol=5.001e-4)
+    for factor, column in zip((2, 8, 32), data["scale"].values.T, strict=True):
+        np.testing.assert_allclose(carried["values"][f"scale_{factor}"], column, rtol=5.001e-4)
     for name, text in carried["bands"].items():
         found = np.frombuffer(base64.b64decode(text), dtype="<f4").reshape(6, len(LEVELS))
         np.testing.assert_allclose(found, np.median(data[name].values, axis=0), rtol=1e-6)

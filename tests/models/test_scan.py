@@ -119,7 +119,7 @@ def test_the_table_has_a_row_a_head(found):
     assert len(table) == 12
     assert table["beta"].tolist() == np.median(found.data["beta"], axis=0).tolist()
     assert set(table["offset"]) <= set(np.unique(found.data["offset"]))
-    assert {"score_scale_8", "kind", "q", "induction"} <= set(table.columns)
+    assert {"scale_8", "kind", "q", "induction"} <= set(table.columns)
 
 
 def test_saved_and_loaded(found, tmp_path):

@@ -38,7 +38,7 @@ SHOWN = {
     "distance": "distance",
     "null_distance": "null",
     "q": "q",
-    "score_scale_8": "8×",
+    "scale_8": "8×",
 }
 """Columns of the terminal's table, and what stands above them; how far texts agree is told of several only. The last is
 the factor on the scores that keeps the entropy of rows at eight times the tokens, where there is room for it."""
@@ -124,7 +124,7 @@ def scan_command(model: str, *, weights: bool, as_json: bool, **given: Any) -> N
         return
     alone = found.data.sizes["text"] == 1
     left_out = {"agreement"} if alone else set()
-    left_out |= {"score_scale_8"} if out.width < WIDE else set()
+    left_out |= {"scale_8"} if out.width < WIDE else set()
     records = found.records()
     out.print(heads_table(records, {name: each for name, each in SHOWN.items() if name not in left_out}))
     for sentence in (*found.summary().splitlines(), *longer_contexts(records), *found.warnings):
@@ -136,7 +136,7 @@ def scan_command(model: str, *, weights: bool, as_json: bool, **given: Any) -> N
 def longer_contexts(records: list[dict[str, Any]]) -> Iterator[str]:
     """Which factors keep the entropy of rows at longer contexts, over all heads that have some."""
     for times in (2, 8, 32):
-        factors = sorted(row[f"score_scale_{times}"] for row in records if isfinite(row[f"score_scale_{times}"]))
+        factors = sorted(row[f"scale_{times}"] for row in records if isfinite(row[f"scale_{times}"]))
         if factors:
             yield (
                 f"At {times}× the tokens heads keep their entropy with scores times {factors[0]:.3g} to "

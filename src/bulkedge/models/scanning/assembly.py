@@ -63,7 +63,7 @@ def assembled(
         data[name] = ((TEXT, HEAD), np.stack([each[name] for each in columns]))
     for name, values in _spectra(readings).items():
         data[name] = ((TEXT, HEAD, "level"), values)
-    for name in ("longer_entropy", "score_scale"):
+    for name in ("longer_entropy", "scale"):
         texts = [np.concatenate([each[name] for each in reading.measures]) for reading in readings]
         data[name] = ((HEAD, "factor"), over_texts(xr.DataArray(np.array(texts), dims=(TEXT, HEAD, "factor"))))
     for name in ("token_stable_rank", "token_cosine"):

@@ -2,7 +2,7 @@
 
 The page, the table and the documentation read these; a scan's Dataset only has the names.
 
->>> describe("entropy").unit, describe("p_entropy").title, describe("score_scale_8").title
+>>> describe("entropy").unit, describe("p_entropy").title, describe("scale_8").title
 ('nats', 'p of entropy', 'score scale at 8× the tokens')
 >>> kind_of("random spectrum").title
 'spectrum as random weights'
@@ -142,7 +142,7 @@ COLUMNS = {
         "duplicate token", PROBE, MASS, "On repeated random tokens: attention on the query's earlier occurrence."
     ),
     "previous": Column("previous token", PROBE, MASS, "On repeated random tokens: attention on the token just before."),
-    "score_scale": Column(
+    "scale": Column(
         "score scale",
         LONGER,
         "factor on scores",
@@ -202,8 +202,8 @@ def describe(name: str) -> Column:
 
 
 def _at_factor(name: str) -> Column | None:
-    """The columns of what-if at a longer context, such as ``score_scale_8``."""
-    found = re.fullmatch(r"(score_scale|longer_entropy)_(\d+(?:\.\d+)?)", name)
+    """The columns of what-if at a longer context, such as ``scale_8``."""
+    found = re.fullmatch(r"(scale|longer_entropy)_(\d+(?:\.\d+)?)", name)
     if found is None:
         return None
     title, group, unit, sentence = COLUMNS[found[1]]

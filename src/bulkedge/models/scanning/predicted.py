@@ -41,7 +41,7 @@ def predicted(layer: Layer, columns: Real) -> dict[str, Real]:
         found["predicted_entropy"] = as_numpy(channel.rows(tokens).entropy)
         popularity = as_numpy(channel.popularity(key))
     else:
-        return found | {name: np.full((heads, len(LONGER)), np.nan) for name in ("longer_entropy", "score_scale")}
+        return found | {name: np.full((heads, len(LONGER)), np.nan) for name in ("longer_entropy", "scale")}
     found["popularity_correlation"] = _log_correlation(popularity, columns)
     return found | longer(channel, tokens, causal)
 
@@ -60,4 +60,4 @@ def longer(channel: Channel, tokens: int, causal: CausalChannel | None = None) -
     heads = channel if causal is None else causal
     factors = [score_scales(heads, tokens, times * tokens) for times in LONGER]
     factors = [np.where(each < LARGEST, each, np.nan) for each in factors]
-    return {"longer_entropy": np.stack(entropies, axis=-1), "score_scale": np.stack(factors, axis=-1)}
+    return {"longer_entropy": np.stack(entropies, axis=-1), "scale": np.stack(factors, axis=-1)}

@@ -15,9 +15,9 @@ const TABLE = [
   "effective_rank",
   "distance",
   "induction",
-  "score_scale_2",
-  "score_scale_8",
-  "score_scale_32",
+  "scale_2",
+  "scale_8",
+  "scale_32",
 ].filter(name => scan.values[name]);
 const order = { by: "place", down: false };
 const rows = [];
