@@ -132,7 +132,7 @@ def calls():
         "optimal_weights": (be.recovery.optimal_weights, {"correlation": CORRELATION}),
         "self_attention_weights": (
             be.recovery.self_attention_weights,
-            {"sequences": np.ones((4, 3)), "scale": 1.0},
+            {"sequences": np.ones((4, 3)), "score_scale": 1.0},
         ),
         "prefix_correlation": (be.recovery.prefix_correlation, {"length": 6, "prefix": 3, "correlation": 0.5}),
         "spiked_correlation": (be.recovery.spiked_correlation, {"length": 2, "direction": [1, 1], "strength": 1.0}),
