@@ -9,7 +9,7 @@ EXTRAS ?= test
 LOCK := constraints.txt
 export PIP_CONSTRAINT ?= $(CURDIR)/$(LOCK)
 
-.PHONY: help test test-core test-slow test-newest test-minimum lock mutants demo demo-all lint format bench docs docs-check clean
+.PHONY: help test test-core test-slow test-newest test-minimum smoke lock mutants demo demo-all lint format bench docs docs-check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -75,6 +75,11 @@ test-minimum: $(MINIMUM)/.ready  ## run the command line, sweeps and laws with t
 	$(MINIMUM_PYTEST) -m 'not slow and not processes' tests/sweeps tests/test_cli.py tests/test_reproduction.py
 	$(MINIMUM_PYTEST) tests/conformance -k 'Semicircle or QuarterCircle or MarchenkoPastur or FussCatalan'
 	$(MINIMUM)/bin/bulkedge law attention-law --beta 1 --head-ratio 0.5 --at 1,2 --json
+
+smoke: $(VENV)/.base  ## build the wheel, install it without extras in a fresh environment and try its commands
+	rm -rf out/wheel
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir out/wheel .
+	$(BIN)/python .ci/smoke.py out/wheel
 
 SEED ?= 1
 mutants: $(VENV)/.$(EXTRAS)  ## change the source at sixty random places and count what the tests notice (hours); SEED=7

@@ -19,8 +19,6 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from bulkedge.version import __version__
-
 if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below finds the same names when they are used
     from bulkedge import heads, programs, propagation, recovery
     from bulkedge import models as models
@@ -106,6 +104,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         top_singular,
         trace_moments,
     )
+    from bulkedge.version import __version__
 
 __all__ = [
     # laws
@@ -209,6 +208,8 @@ imports nothing that its own home does not import."""
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":  # reading what is installed takes longer than all else here
+            return import_module("bulkedge.version").__version__
         if not name.startswith("_") and find_spec(f"bulkedge.{name}"):
             return import_module(f"bulkedge.{name}")
         homes = (import_module(f"bulkedge.{home}") for home in HOMES if name in __all__ or name in NEED_TORCH)
