@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # test-torch adds torch, transformers and Triton, whose tests are skipped without them
 EXTRAS ?= test
-# the exact versions that the tests gate on; as a variable, pip heeds it when it builds this package too
+# the exact versions that the tests gate on, also while pip builds this package (by the second variable from pip 26 on)
 LOCK := constraints.txt
 export PIP_CONSTRAINT ?= $(CURDIR)/$(LOCK)
+export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
 .PHONY: help test test-core test-slow test-newest test-minimum smoke lock mutants demo demo-all lint format bench docs docs-check clean
 
@@ -47,14 +48,14 @@ NEWEST_EXTRAS ?= test
 
 test-newest:  ## report how the tests fare with the newest version of every dependency; does not gate
 	$(PYTHON) -m venv --clear $(NEWEST)
-	PIP_CONSTRAINT= $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[$(NEWEST_EXTRAS)]'
+	PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[$(NEWEST_EXTRAS)]'
 	@$(NEWEST)/bin/python tools/newer.py $(LOCK)
 	$(NEWEST)/bin/pytest -n auto --dist worksteal -q -o filterwarnings=error::bulkedge.errors.RegimeWarning
 
 # uv resolves for all platforms and Pythons at once; torch stays where the kernels were last tested on a GPU
 HELD := torch==2.13.0
 lock:  ## resolve all extras anew and write the lock (needs nothing installed)
-	python3 -m venv out/uv && PIP_CONSTRAINT= out/uv/bin/python -m pip install --quiet uv
+	python3 -m venv out/uv && PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= out/uv/bin/python -m pip install --quiet uv
 	echo '$(HELD) hatchling hatch-vcs' | tr ' ' '\n' | out/uv/bin/uv pip compile pyproject.toml - --universal --python-version 3.11 --all-extras \
 	    --upgrade --no-emit-index-url --no-annotate --no-strip-markers --quiet --custom-compile-command 'make lock' --output-file $(LOCK)
 
@@ -67,7 +68,7 @@ MINIMUM_PYTEST := $(MINIMUM)/bin/pytest -q -n auto -W default::DeprecationWarnin
 $(MINIMUM)/.ready: pyproject.toml .ci/minimum.py
 	$(MINIMUM_PYTHON) -m venv --clear $(MINIMUM)
 	$(MINIMUM)/bin/python .ci/minimum.py > $(MINIMUM)/constraints.txt
-	PIP_CONSTRAINT= $(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check \
+	PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= $(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --constraint $(MINIMUM)/constraints.txt --editable '.[test-core]'
 	touch $@
 
