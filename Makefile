@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # test-torch adds torch, transformers and Triton, whose tests are skipped without them
 EXTRAS ?= test
-# the exact versions that the tests gate on; as a variable, pip heeds it when it builds this package too
+# the exact versions that the tests gate on, also while pip builds this package (by the second variable from pip 26 on)
 LOCK := constraints.txt
 export PIP_CONSTRAINT ?= $(CURDIR)/$(LOCK)
+export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
-.PHONY: help test test-core test-slow test-newest test-minimum lock mutants demo demo-all lint format bench docs docs-check clean
+.PHONY: help test test-core test-slow test-newest test-minimum smoke lock mutants demo demo-all lint format bench docs docs-check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,14 +48,14 @@ NEWEST_EXTRAS ?= test
 
 test-newest:  ## report how the tests fare with the newest version of every dependency; does not gate
 	$(PYTHON) -m venv --clear $(NEWEST)
-	PIP_CONSTRAINT= $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[$(NEWEST_EXTRAS)]'
+	PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[$(NEWEST_EXTRAS)]'
 	@$(NEWEST)/bin/python tools/newer.py $(LOCK)
 	$(NEWEST)/bin/pytest -n auto --dist worksteal -q -o filterwarnings=error::bulkedge.support.errors.RegimeWarning
 
 # uv resolves for all platforms and Pythons at once; torch stays where the kernels were last tested on a GPU
 HELD := torch==2.13.0
 lock:  ## resolve all extras anew and write the lock (needs nothing installed)
-	python3 -m venv out/uv && PIP_CONSTRAINT= out/uv/bin/python -m pip install --quiet uv
+	python3 -m venv out/uv && PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= out/uv/bin/python -m pip install --quiet uv
 	echo '$(HELD) hatchling hatch-vcs' | tr ' ' '\n' | out/uv/bin/uv pip compile pyproject.toml - --universal --python-version 3.11 --all-extras \
 	    --upgrade --no-emit-index-url --no-annotate --no-strip-markers --quiet --custom-compile-command 'make lock' --output-file $(LOCK)
 
@@ -67,7 +68,7 @@ MINIMUM_PYTEST := $(MINIMUM)/bin/pytest -q -n auto -W default::DeprecationWarnin
 $(MINIMUM)/.ready: pyproject.toml .ci/minimum.py
 	$(MINIMUM_PYTHON) -m venv --clear $(MINIMUM)
 	$(MINIMUM)/bin/python .ci/minimum.py > $(MINIMUM)/constraints.txt
-	PIP_CONSTRAINT= $(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check \
+	PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= $(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --constraint $(MINIMUM)/constraints.txt --editable '.[test-core]'
 	touch $@
 
@@ -75,6 +76,11 @@ test-minimum: $(MINIMUM)/.ready  ## run the command line, sweeps and laws with t
 	$(MINIMUM_PYTEST) -m 'not slow and not processes' tests/sweeps tests/test_cli.py tests/test_reproduction.py
 	$(MINIMUM_PYTEST) tests/conformance -k 'Semicircle or QuarterCircle or MarchenkoPastur or FussCatalan'
 	$(MINIMUM)/bin/bulkedge law attention-law --beta 1 --head-ratio 0.5 --at 1,2 --json
+
+smoke: $(VENV)/.base  ## build the wheel, install it without extras in a fresh environment and try its commands
+	rm -rf out/wheel
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir out/wheel .
+	$(BIN)/python .ci/smoke.py out/wheel
 
 SEED ?= 1
 mutants: $(VENV)/.$(EXTRAS)  ## change the source at sixty random places and count what the tests notice (hours); SEED=7

@@ -32,7 +32,7 @@ except SystemExit as end:
 
 
 def test_the_package_itself_is_light():
-    assert loaded_by("import bulkedge") & HEAVY == set()
+    assert loaded_by("import bulkedge") & {*HEAVY, "bulkedge.version"} == set()  # metadata take longer than the façade
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"]])
@@ -54,10 +54,10 @@ def static_names():
 
 
 def test_type_checkers_are_shown_what_is_there():
-    assert {*be.__all__, *be.NEED_TORCH, *be.ROOMS} - {"__version__", "testing"} == static_names().keys()
+    assert {*be.__all__, *be.NEED_TORCH, *be.ROOMS} - {"testing"} == static_names().keys()
 
 
-@pytest.mark.parametrize("name", sorted(set(be.__all__) - {"__version__"}))
+@pytest.mark.parametrize("name", sorted(be.__all__))
 def test_a_name_of_the_facade_is_that_of_its_home(name):
     home = static_names()[name]
     module = __import__(home, fromlist=[name])

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "slow_tests.txt"
 LIMIT = 0.5
 """Seconds that a test may take, with its fixtures."""
-STUDY = 2.0
+STUDY = 10.0
 """Seconds for the test of a study, which is often the only one of a whole file."""
 
 

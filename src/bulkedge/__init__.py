@@ -18,8 +18,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from bulkedge.version import __version__
-
 if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below finds the same names when they are used
     from bulkedge import heads, programs, propagation, recovery
     from bulkedge import lab as lab
@@ -103,6 +101,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         UnresolvedError,
     )
     from bulkedge.support.estimates import Estimate
+    from bulkedge.version import __version__
     from bulkedge.visibility import Mask
 
 __all__ = [
@@ -209,6 +208,8 @@ imports nothing that its own home does not import."""
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":  # reading what is installed takes longer than all else here
+            return import_module("bulkedge.version").__version__
         if not name.startswith("_") and find_spec(f"bulkedge.{name}"):
             return import_module(f"bulkedge.{name}")
         homes = (import_module(f"bulkedge.{home}") for home in HOMES if name in __all__ or name in NEED_TORCH)
