@@ -190,7 +190,7 @@ def heads() -> Table:
         "Building a law of attention",
         ["law", "time", "over AttentionLaw's"],
         "Processor time from nothing to one value of the distribution function. `CausalLaw` is one law for all "
-        "temperatures, resolved once in a process: another temperature takes less than `AttentionLaw`.",
+        "beta, resolved once in a process: another beta takes less than `AttentionLaw`.",
     )
     unit = build_seconds(lambda: be.AttentionLaw(1.0, 1.0))
     table.add("AttentionLaw", seconds(unit), "1")
