@@ -16,6 +16,7 @@ import ast
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -35,20 +36,23 @@ SWAPS: dict[type, type] = {
 NEAR = {
     "laws": ["tests/laws", "tests/conformance", "tests/limits/test_laws_against_simulation.py"],
     "spectra": ["tests/spectra", "tests/test_comparison.py"],
-    "ensembles": ["tests/ensembles", "tests/conformance", "tests/limits"],
+    "ensembles": ["tests/ensembles", "tests/conformance", "tests/recovery", "tests/limits"],
+    "inference": ["tests/test_comparison.py", "tests/test_nulls.py", "tests/test_denoising.py"],
     "recovery": ["tests/recovery", "tests/ensembles", "tests/limits/test_pooled.py"],
     "propagation": ["tests/ensembles", "tests/propagation", "tests/limits/test_propagation.py"],
     "programs": ["tests/programs", "tests/limits/test_width.py"],
     "nn": ["tests/nn"],
     "plots": ["tests/plots"],
-    "studies": ["tests/studies/test_claims.py"],
-    "heads": ["tests/heads"],
-    "gallery": ["tests/test_report.py", "tests/test_page.py"],
+    "heads": ["tests/heads", "tests/limits/test_propagation.py"],
+    "lab/studies": ["tests/studies/test_claims.py"],
+    "lab/gallery": ["tests/test_report.py", "tests/test_page.py"],
+    "lab/sweeps": ["tests/sweeps", "tests/test_cli.py"],
+    "lab/explore": ["tests/explore"],
     "cli": ["tests/test_cli.py", "tests/test_reproduction.py", "tests/test_scan_command.py", "tests/test_report.py"],
-    "sweeps": ["tests/sweeps", "tests/test_cli.py"],
     "models": ["tests/models", "tests/recovery", "tests/studies/test_embeddings.py"],
+    "visibility": ["tests/test_visibility.py", "tests/test_masks.py"],
 }
-"""Tests of each room; a module outside of rooms has ``tests/test_<name>.py``."""
+"""Tests of each room; a module of ``support`` has ``tests/test_<name>.py``."""
 EVERYWHERE = ("tests/test_domains.py",)
 """Tests that know something of every room: what is declared."""
 
@@ -144,20 +148,25 @@ def drawn(count: int, seed: int, only: str) -> list[tuple[Mutant, str]]:
 
 def near(path: str) -> list[str]:
     """The tests that are most likely to notice."""
-    parts = Path(path).relative_to("src/bulkedge").parts
-    chosen = NEAR.get(parts[0], []) if len(parts) > 1 else [f"tests/test_{Path(path).stem}.py"]
-    if parts[0] == "studies" and len(parts) > 2:
-        chosen = [*chosen, f"tests/studies/test_{parts[1]}.py", *map(_test_of, _studies(Path(path)))]
+    inside = Path(path).relative_to("src/bulkedge")
+    room = next((name for name in NEAR if inside.with_suffix("").as_posix().startswith(name)), "")
+    chosen = NEAR.get(room, [f"tests/test_{inside.stem}.py"])
+    if room == "lab/studies" and len(inside.parts) > 3:
+        chosen = [*chosen, f"tests/studies/test_{inside.parts[2]}.py", *map(_test_of, _studies(Path(path)))]
     chosen = [each for each in (*EVERYWHERE, *chosen) if (ROOT / each.partition("::")[0]).exists()]
     return [path, *dict.fromkeys(chosen)]
 
 
 def _studies(path: Path) -> list[str]:
     """The study that a file holds; of a file that studies share, all of its paper."""
-    paper = Path(*path.parts[:4])
-    files = [path] if "(Study)" in (ROOT / path).read_text(encoding="utf-8") else sorted((ROOT / paper).glob("*.py"))
-    studies = [each for each in files if "(Study)" in (ROOT / each).read_text(encoding="utf-8")]
-    return [f"{paper.name}/{each.stem.replace('_', '-')}" for each in studies]
+    files = (
+        [path] if _is_study(path) else [each.relative_to(ROOT) for each in sorted((ROOT / path).parent.glob("*.py"))]
+    )
+    return [f"{path.parent.name}/{each.stem.replace('_', '-')}" for each in files if _is_study(each)]
+
+
+def _is_study(path: Path) -> bool:
+    return bool(re.search(r"^class \w+\(.*Study\):", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def _test_of(study: str) -> str:
