@@ -144,7 +144,7 @@ class Survey:
             return np.asarray(np.abs(np.diff(self.mass)) > np.minimum(smallest[1:], smallest[:-1]))
 
     def countable(self, x: Real) -> Real:
-        """The least mass that counts at points of the line (:mod:`~bulkedge.laws.engine.subordination.moment_check`)."""
+        """The least mass that counts at points (:mod:`~bulkedge.laws.engine.subordination.moment_check`)."""
         return countable(self._moments if self.light else None, x)
 
     def examine(self, x: Real) -> None:
