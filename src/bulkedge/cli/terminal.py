@@ -21,7 +21,7 @@ from bulkedge.progress import Progress, listening
 
 INTERRUPTED = 130
 PLAIN_SECONDS, LONGEST_SECONDS = 5.0, 60.0
-"""Without a terminal, progress is a line after the first of these; each later line waits twice as long, up to the second."""
+"""Seconds before the first line of progress without a terminal; each later one waits twice as long, up to the last."""
 PLAIN_WIDTH = 140
 """Without a terminal, tables are this wide, unless COLUMNS says otherwise."""
 
