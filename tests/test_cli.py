@@ -327,3 +327,14 @@ def test_plain_progress_says_what_it_is_part_of(monkeypatch, capsys):
         progress(be.support.progress.Progress("draws", done, 4))
         now[0] += 3
     assert capsys.readouterr().err == "study 7 of 43, laws/edge, about 1 min left: draws: 2 of 4, 0.333/s, 6 s left\n"
+
+
+def test_plain_progress_gets_rarer(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("bulkedge.cli.terminal.time.monotonic", lambda: now[0])
+    progress = PlainProgress()
+    for done in range(200):
+        progress(be.progress.Progress("draws", done, 200))
+        now[0] += 1.0
+    lines = capsys.readouterr().err.splitlines()
+    assert [int(line.split()[1]) for line in lines] == [6, 17, 38, 79, 140]  # 5, 10, 20, 40 and 60 seconds apart

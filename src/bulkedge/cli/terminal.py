@@ -20,8 +20,8 @@ from bulkedge.support.errors import BulkedgeError, DomainError
 from bulkedge.support.progress import Progress, listening
 
 INTERRUPTED = 130
-PLAIN_SECONDS = 5.0
-"""Without a terminal, progress is a line this often."""
+PLAIN_SECONDS, LONGEST_SECONDS = 5.0, 60.0
+"""Seconds before the first line of progress without a terminal; each later one waits twice as long, up to the last."""
 PLAIN_WIDTH = 140
 """Without a terminal, tables are this wide, unless COLUMNS says otherwise."""
 
@@ -146,7 +146,7 @@ class PlainProgress:
 
     def __init__(self) -> None:
         self.began = self.told = time.monotonic()
-        self.heading = ""
+        self.heading, self.pause = "", PLAIN_SECONDS
 
     def head(self, text: str, done: int = 0, total: int | None = None, /) -> None:  # noqa: ARG002  # for bars
         """Say what the lines that follow are part of."""
@@ -157,7 +157,7 @@ class PlainProgress:
         now = time.monotonic()
         if event.done == 0:
             self.began = now
-        if now - self.told > PLAIN_SECONDS and event.done:
+        if now - self.told > self.pause and event.done:
             rate = event.done / max(now - self.began, 1e-9)
             left = (event.total - event.done) / rate
             err.print(
@@ -166,4 +166,4 @@ class PlainProgress:
                 markup=False,
                 soft_wrap=True,
             )
-            self.told = now
+            self.told, self.pause = now, min(2 * self.pause, LONGEST_SECONDS)
