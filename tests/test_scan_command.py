@@ -76,9 +76,7 @@ def test_a_folder_for_people(bert):
 
 
 def test_factors_of_longer_contexts_in_words():
-    heads = [
-        {"scale_2": 1.5, "scale_8": each, "scale_32": np.nan} for each in (3.0, np.nan, 1.25, 2.0)
-    ]
+    heads = [{"scale_2": 1.5, "scale_8": each, "scale_32": np.nan} for each in (3.0, np.nan, 1.25, 2.0)]
     assert list(longer_contexts(heads)) == [
         "At 2× the tokens heads keep their entropy with scores times 1.5 to 1.5, 1.5 in the median.",
         "At 8× the tokens heads keep their entropy with scores times 1.25 to 3, 2 in the median.",

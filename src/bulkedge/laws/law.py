@@ -18,9 +18,9 @@ from bulkedge.laws.bulk_cache import RESOLVED
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.measure.continuum import Continuum, resolve
 from bulkedge.laws.engine.measure.edges import Interval
-from bulkedge.laws.engine.measure.panels import Density, UnresolvedDensityError
+from bulkedge.laws.engine.measure.panels import REMEDY, Density, UnresolvedDensityError
 from bulkedge.laws.engine.measure.poles import atom_transforms
-from bulkedge.laws.engine.subordination.moment_check import REMEDY, check_moments
+from bulkedge.laws.engine.subordination.moment_check import check_moments
 from bulkedge.laws.inverse_cauchy import along_ray, beyond_edges
 from bulkedge.laws.spikes.finite_size import FiniteSize
 from bulkedge.support import domains

@@ -25,9 +25,9 @@ from bulkedge.laws.engine.explicit.levy import Levy, exact_cauchy, is_short
 from bulkedge.laws.engine.measure.cauchy import root_mean_square
 from bulkedge.laws.engine.measure.edge_at_zero import product_at_zero
 from bulkedge.laws.engine.measure.edges import Edge
-from bulkedge.laws.engine.subordination.bulk import View, bulk_of, cut
+from bulkedge.laws.engine.subordination.bulk import bulk_of, cut
 from bulkedge.laws.engine.subordination.convolution import Addition, Multiplication
-from bulkedge.laws.engine.subordination.problem import Moments, Problem
+from bulkedge.laws.engine.subordination.problem import Moments
 from bulkedge.laws.engine.subordination.rectangular import RectangularAddition
 from bulkedge.laws.law import MASS_TOLERANCE, Bulk, Law
 from bulkedge.laws.units import Unit
@@ -245,23 +245,7 @@ class FreeSum(Law):
         for law, other in ((self.mu, self.nu), (self.nu, self.mu)):
             if law._levy:
                 return law._levy.map_over(other).bulk()
-        return bulk_of(Addition.of(self.mu, self.nu), self.atoms, _view(self.mu, self.nu))
-
-
-def _view(mu: Law, nu: Law) -> View:
-    """The free sum seen from the sums of atoms; of a law without atoms, from its zero, next to which numbers are dense.
-
-    Edges are looked at from there too if one of the laws has no density: then islands are narrow, and next to atoms.
-    """
-    places = [law.locations if law.atoms else np.zeros(1) for law in (mu, nu)]
-
-    def seen(place: float) -> tuple[Fraction, Problem]:
-        first, second = np.unravel_index(np.abs(places[0][:, None] + places[1] - place).argmin(), [*map(len, places)])
-        moves = float(places[0][first]), float(places[1][second])
-        operation = Addition.of(Affine.of(mu, 1.0, -moves[0]), Affine.of(nu, 1.0, -moves[1]))
-        return Fraction(moves[0]) + Fraction(moves[1]), operation
-
-    return View(seen, edges=not (mu.support and nu.support))
+        return bulk_of(Addition.of(self.mu, self.nu), self.atoms)
 
 
 @dataclass(frozen=True)

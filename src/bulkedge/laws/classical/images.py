@@ -15,9 +15,7 @@ from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.explicit.levy import Levy
 from bulkedge.laws.engine.measure.continuum import Continuum
-from bulkedge.laws.engine.measure.edge_coordinates import moved_beside
 from bulkedge.laws.engine.measure.edges import Edge, Interval
-from bulkedge.laws.engine.measure.panels import BesideEdges, Density
 from bulkedge.laws.law import Bulk, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support import domains
@@ -105,10 +103,7 @@ class Affine(Law):
             return value / abs(self.factor), error / abs(self.factor)
 
         images = [(moved(left), moved(right)) for left, right in intervals]
-        density: Density = at
-        if isinstance(inner, BesideEdges):
-            density = moved_beside(inner, at, list(zip(intervals, images, strict=True)), self.factor)
-        return (images if self.factor > 0 else [(right, left) for left, right in images[::-1]]), density
+        return (images if self.factor > 0 else [(right, left) for left, right in images[::-1]]), at
 
 
 @dataclass(frozen=True)

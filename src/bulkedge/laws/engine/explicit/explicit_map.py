@@ -23,7 +23,6 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from bulkedge.laws.engine.explicit.cusps import expanded
-from bulkedge.laws.engine.measure.edge_coordinates import Base, Curves, LocalMap, beside_edges, curve_beside
 from bulkedge.laws.engine.measure.edges import Edge, Interval
 from bulkedge.laws.engine.measure.panels import Density
 from bulkedge.laws.engine.subordination.curve import Curve
@@ -74,10 +73,6 @@ class PickMap:
         ``z`` in exact arithmetic, where N is a short rational function.
     touching : Edge, optional
         The edge that the law has at zero, where a barrier ends that the map reaches with positive slope.
-    local : callable, optional
-        ``local(u, snap)`` is the map about u if ``snap`` is None, else about the critical point next to u: a pole of
-        the Cauchy transform where one is within ``snap``. Given where N is a short rational function; what lies beside
-        an edge is then resolved however narrow it is.
     linear : float
         The slope ``z(u)/u`` at zero if ``evaluate`` has small relative error there; zero if there is none.
     multiplicative : bool
@@ -92,7 +87,6 @@ class PickMap:
     poles: Real
     exact: Callable[[Fraction], Fraction] | None = None
     touching: Edge | None = None
-    local: Callable[[float, float | None], LocalMap] | None = None
     linear: float = 0.0
     multiplicative: bool = False
 
@@ -116,15 +110,13 @@ class PickMap:
         intervals = [_cut(pair, necks) for pair in ends]
         # half circles: exact for the semicircle law, a fair start for the others
         turn = np.linspace(0, np.pi, 17)
-        x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in map(_span, ends)])
+        spans = [(left.location, right.location) for left, right in ends]
+        x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in spans])
         u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
         solved = Curve(self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]).density
-        along = np.ravel([_span(pair) for pair in ends]), np.ravel(critical)
+        along = np.ravel(spans), np.ravel(critical)
         density = self._along_the_axis(solved, lambda x: np.interp(x, *along))
-        parts = [(left.edge, right.edge) for pieces in intervals for left, right in pairwise(pieces)]
-        if self.local is None:
-            return parts, density
-        return parts, beside_edges(density, self._curves(intervals, critical))
+        return [pair for pieces in intervals for pair in pairwise(pieces)], density
 
     def _along_the_axis(self, density: Density, guess: Callable[[Real], Real]) -> Density:
         """The same density; where u is so close to the real axis that its height drowns in its rounding, by iteration.
@@ -170,23 +162,6 @@ class PickMap:
         value, slope, _ = self.evaluate(u)
         return x / (value / u), 1 - u * slope / value
 
-    def _curves(self, intervals: list[list[Base]], critical: list[tuple[float, float]]) -> Curves:
-        """A curve for each edge that has a base point and each side of it, in coordinates of that edge."""
-        curves: Curves = {}
-        turn = np.exp(-1j * np.linspace(0, np.pi, 17))
-        for pieces, (low, high) in zip(intervals, critical, strict=True):
-            for base in pieces:
-                if base.local is None:
-                    continue
-                # the same half circles, measured from the end of the interval that is closer
-                before, after = _apart(pieces[0].edge, base.edge), _apart(base.edge, pieces[-1].edge)
-                shape = (1 - turn if before <= after else -1 - turn) / 2
-                place = (before + after) * shape.real + (-before if before <= after else after)
-                start = (high - low) * shape + float(Fraction(low if before <= after else high) - base.local.point)
-                curve = curve_beside(base.local, base.shift, place, start)
-                curves |= {(base.edge.location, side): curve for side in _sides(base, pieces)}
-        return curves
-
     def _expanded_at_cusps(self, gaps: list[Gap]) -> PickMap:
         evaluate = self.evaluate
         for gap in gaps:
@@ -204,21 +179,17 @@ class PickMap:
             return shift[None], jacobian[None, None], 4 * EPS * np.abs(image * terms / value)[None]
         return (z - value)[None], (1 - slope)[None, None], 4 * EPS * (np.abs(z) + terms)[None]
 
-    def _edge(self, u: float, gap: Gap) -> Base:
+    def _edge(self, u: float, gap: Gap) -> Edge:
         """The edge at the critical point u, which ends the given gap."""
         if self.touching is not None and u == 0 and np.any(self.barriers == u):
-            return Base(self.touching)
+            return self.touching
         touch = gap.low == gap.high
-        if self.local is not None and not touch:
-            local = self.local(u, SNAP * self._to_barrier(u))
-            edge = Edge.soft(0.0) if local.pole else Edge.hard(0.0)
-            return Base(edge.moved(local.value), local)
         u, at_pole = self._snapped(u, 1e-6 if touch else SNAP)
         if touch:
-            return Base(Edge.cusp(self.value(u), -1 / 3 if at_pole else 1 / 3))
+            return Edge.cusp(self.value(u), -1 / 3 if at_pole else 1 / 3)
         if at_pole:
-            return Base(Edge.hard(self.value(u)))
-        return Base(Edge.soft(self.value(u)) if self.exact is None else Edge.exactly_soft(self.exact(Fraction(u))))
+            return Edge.hard(self.value(u))
+        return Edge.soft(self.value(u)) if self.exact is None else Edge.exactly_soft(self.exact(Fraction(u)))
 
     def _to_barrier(self, u: float) -> float:
         return float(np.abs(self.barriers - u).min())
@@ -233,22 +204,18 @@ class PickMap:
         near = self.poles[np.abs(self.poles - u) <= slack * self._to_barrier(u)]
         return (float(near[0]), True) if len(near) else (u, False)
 
-    def _neck(self, u: float) -> Base:
+    def _neck(self, u: float) -> Edge:
         """The real point x of the bulk whose subordination variable has the real part u.
 
         On the vertical line above u, ``Im z/Im u`` rises from z'(u) < 0 to 1; where it is zero, z is real: that is x.
         """
         u, _ = self._snapped(u, 1e-6)
-        scale, local = self._to_barrier(u), self.local(u, None) if self.local else None
+        scale = self._to_barrier(u)
 
         def image(v: float) -> complex:
-            h: Complex = np.array([1j * scale * np.exp(v)])
-            return complex(self.evaluate(u + h)[0][0] if local is None else local.rise(h)[0][0])
+            return complex(self.evaluate(np.array([u + 1j * scale * np.exp(v)]))[0][0])
 
-        above = image(_rise(lambda v: image(v).imag, -36.0, 80.0)).real
-        if local is None:
-            return Base(Edge.plain(above))
-        return Base(Edge.plain(0.0).moved(local.value + Fraction(above)), local, above)
+        return Edge.plain(image(_rise(lambda v: image(v).imag, -36.0, 80.0)).real)
 
     def _gaps(self) -> list[Gap]:
         """Intervals of u on which the map increases, left to right; the outermost reach to infinity."""
@@ -308,24 +275,10 @@ class PickMap:
         )
 
 
-def _span(pair: tuple[Base, Base]) -> tuple[float, float]:
-    return pair[0].edge.location, pair[1].edge.location
-
-
-def _apart(left: Edge, right: Edge) -> float:
-    """Distance between two edges, beyond double precision of their locations."""
-    return (right.location - left.location) + (right.remainder - left.remainder)
-
-
-def _sides(base: Base, pieces: list[Base]) -> list[float]:
-    """The sides of an edge on which its interval lies: 1 to its right, -1 to its left."""
-    return [side for side, end in ((1.0, pieces[-1]), (-1.0, pieces[0])) if base is not end]
-
-
-def _cut(interval: tuple[Base, Base], necks: list[Base]) -> list[Base]:
+def _cut(interval: Interval, necks: list[Edge]) -> list[Edge]:
     """The ends of an interval with the minima in ``necks`` between, so that panels measure distances from there."""
     left, right = interval
-    return [left, *(neck for neck in necks if left.edge.location < neck.edge.location < right.edge.location), right]
+    return [left, *(neck for neck in necks if left.location < neck.location < right.location), right]
 
 
 def _rise(function: Callable[[float], float], negative: float, positive: float) -> float:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bulkedge.laws.engine.explicit.explicit_map import CUSP, PickMap, sorted_barriers
-from bulkedge.laws.engine.explicit.rational import LocalSum
 from bulkedge.laws.engine.measure.cauchy import root_mean_square
 from bulkedge.support.arrays import EPS, Complex, Real
 
@@ -123,9 +122,6 @@ class Levy:
             cauchy=lambda u, _: law.transforms(u)[0],
             poles=law.locations,
             exact=exact if is_short(law) else None,
-            local=LocalSum(law.locations, law.masses, self.locations, self.masses, exact).about
-            if is_short(law)
-            else None,
         )
 
     def _poles_over(self, law: Law) -> tuple[Real, Real]:

@@ -32,29 +32,11 @@ MOST_PANELS = 1000
 MOST_SAMPLED = 3000
 """Panels that may be sampled in all, halved ones included, before the density counts as unresolved."""
 
+REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
+"""What to do about a free convolution that is refused, for whatever reason."""
+
 Density = Callable[[Real], tuple[Real, Real]]
 """Maps points strictly inside the support to the density there and a bound on its rounding error."""
-
-
-@dataclass(frozen=True)
-class BesideEdges:
-    """A density that also takes points by their distance from an edge, which may be below the rounding of the point.
-
-    Attributes
-    ----------
-    density : callable
-        The density at points of the line.
-    beside : callable
-        ``beside(location, direction, distance)`` returns the density at that distance from the edge, to its right
-        (direction 1) or left (-1), its rounding error, and which values are free of the rounding of points.
-    """
-
-    density: Density
-    beside: Callable[[Real, Real, Real], tuple[Real, Real, Mask]]
-
-    def __call__(self, x: Real) -> tuple[Real, Real]:
-        """The density at points of the line."""
-        return self.density(x)
 
 
 class UnresolvedDensityError(UnresolvedError):
@@ -217,29 +199,17 @@ def _sampled(panels: Panels, density: Density) -> tuple[Panels, Real, Real]:
     # even functions of s are sampled as functions of s**2: better conditioned, as no sample is close to the edge
     s = np.where(panels.symmetric[:, None], panels.stop[:, None] * np.sqrt((1 + t) / 2), panels.sites(t))
     x, power = panels.position(s), panels.distance(s) ** panels.exponent[:, None]
-    values, errors, exact = _evaluated(panels, s, density)
+    values, errors = (np.reshape(np.broadcast_to(part, s.size), s.shape) for part in density(x.ravel()))
     bad = ~(np.isfinite(values) & (values >= 0))
     if bad.any():
         raise UnresolvedDensityError(f"the density is not finite and non-negative at x = {x[bad][:3]}")
     # x is rounded too: where it lies beside a far edge, a steep density feels it
     rise, run = np.gradient(values, axis=1), np.gradient(x, axis=1)
-    far = ~exact & (panels.location != 0)[:, None]
-    steepness = np.abs(np.divide(rise, run, out=np.zeros_like(run), where=far & (run != 0)))
+    far = (panels.location != 0)[:, None] & (run != 0)
+    steepness = np.abs(np.divide(rise, run, out=np.zeros_like(run), where=far))
     errors = errors + 2 * EPS * np.abs(panels.location)[:, None] * steepness
     fitted = panels.replaced(coefficients=(values / power) @ transform.T)
     tail = np.abs(fitted.coefficients[:, -3:]).max(axis=1)
     rounding = 2 * np.mean(errors / power, axis=1)
     largest = np.maximum(np.abs(fitted.coefficients).max(axis=1), np.finfo(float).tiny)
     return fitted, tail / largest, rounding / largest
-
-
-def _evaluated(panels: Panels, s: Real, density: Density) -> tuple[Real, Real, Mask]:
-    """The density at the sites of panels, its error, and where it does not feel that points of the line are rounded."""
-    if isinstance(density, BesideEdges):
-        location, direction = (np.repeat(each, s.shape[1]) for each in (panels.location, panels.direction))
-        values, errors, exact = density.beside(location, direction, panels.distance(s).ravel())
-        return values.reshape(s.shape), errors.reshape(s.shape), exact.reshape(s.shape)
-    values, errors = (
-        np.reshape(np.broadcast_to(part, s.size), s.shape) for part in density(panels.position(s).ravel())
-    )
-    return values, errors, np.zeros(s.shape, dtype=bool)

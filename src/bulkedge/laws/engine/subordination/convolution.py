@@ -21,7 +21,6 @@ import numpy as np
 from bulkedge.laws.engine.measure.cauchy import root_mean_square
 from bulkedge.laws.engine.measure.edge_at_zero import Root, extent, product_at_zero, reach
 from bulkedge.laws.engine.measure.edges import Edge
-from bulkedge.laws.engine.subordination.inversion import Inversion
 from bulkedge.laws.engine.subordination.moment_check import SMALLEST_MASS
 from bulkedge.laws.engine.subordination.problem import Moments, Problem
 from bulkedge.support.arrays import EPS, Complex, Real
@@ -112,10 +111,6 @@ class Operation(Problem):
     def light_islands(self) -> bool:
         """If the wider law has atoms alone; a density so low would be lost in the rounding of the variables."""
         return not max(self.mu, self.nu, key=lambda law: law.var()).support
-
-    def inversion(self) -> Inversion | None:
-        """About the mean of mu, at the scale of its deviation: next to infinity ``h(u) = -mean - variance/u``."""
-        return Inversion(self.mu.mean(), self.mu.var())
 
 
 class Addition(Operation):

@@ -13,7 +13,6 @@ from itertools import permutations
 import numpy as np
 
 from bulkedge.laws.engine.subordination.fixed_point import BranchError, bulk_fixed_point, from_above, spread
-from bulkedge.laws.engine.subordination.inversion import Inversion
 from bulkedge.laws.engine.subordination.newton import Step
 from bulkedge.support.arrays import EPS, Complex, Index, Mask, Real
 
@@ -28,8 +27,6 @@ Prove = Callable[[Real], tuple[Complex, Mask]]
 class Curve:
     """Density of a law over its support, from the fixed-point problem at each x."""
 
-    inversion: Inversion | None = None
-    """Coordinates for variables next to infinity, if they are needed."""
     prove: Prove | None = None
     """Fixed points on either side of edges, and which are proved; by default, by descent from far above the axis."""
 
@@ -46,15 +43,8 @@ class Curve:
 
     def density(self, x: Real) -> tuple[Real, Real]:
         """Density and a bound on its rounding error at points of the bulk."""
-        start = self._start(x)
-        u, proved = bulk_fixed_point(self.step, x, start, iterations=60 if self.prove is None else TRIES)
-        if not proved.all() and self.inversion is not None:
-            left = np.flatnonzero(~proved)
-            seen, inverse = self.inversion.seen(self.step), self.inversion.inverse(start[:, left])
-            found, high = bulk_fixed_point(seen, x[left], inverse)
-            found = self.inversion.original(found)
-            high &= self.inversion.proves(found)
-            u[:, left[high]], proved[left[high]] = found[:, high], True
+        iterations = 60 if self.prove is None else TRIES
+        u, proved = bulk_fixed_point(self.step, x, self._start(x), iterations=iterations)
         if not proved.all():
             u[:, ~proved] = self._searched(x[~proved])
         self.x, self.u = np.concatenate([self.x, x]), np.concatenate([self.u, u], axis=1)

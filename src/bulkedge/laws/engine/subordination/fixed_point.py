@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from bulkedge.laws.engine.measure.panels import REMEDY
 from bulkedge.laws.engine.subordination.multipliers import contracts
 from bulkedge.laws.engine.subordination.newton import LOW, Step, lifted_by, newton, newton_step
 from bulkedge.support.arrays import EPS, Complex, Mask, Real
@@ -35,7 +36,7 @@ class BranchError(UnresolvedError):
     """No fixed point in the upper half-plane was found above points x where the law should have one."""
 
     def __init__(self, message: str, x: Real) -> None:
-        super().__init__(f"{message} at x = {x[:3]}")
+        super().__init__(f"{message} at x = {x[:3]}: it is finer there than double precision resolves; {REMEDY}")
         self.x = x
 
 
@@ -150,7 +151,7 @@ def spread(step: Step, u: Complex, x: Real) -> Real:
     return np.asarray(np.abs(moved).sum(axis=2).T)
 
 
-def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = False) -> tuple[Complex, Mask]:
+def real_fixed_point(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask]:
     """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one."""
     u, active = start.real + 0j, np.arange(len(x))
     before, strikes = np.full(len(x), np.inf), np.zeros(len(x), dtype=int)
@@ -167,8 +168,7 @@ def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = Fals
             if not len(active):
                 break
         shift, jacobian, error = step(u, x + 0j)
-        slack = 16 * error if strict else 1e-12 * np.abs(x)
-        exact = np.all(np.abs(shift) <= 1e-12 * np.abs(u) + slack, axis=0)
+        exact = np.all(np.abs(shift) <= 1e-12 * (np.abs(u) + np.abs(x)), axis=0)
         # outside the laws all is real but for rounding; inside one of them the fixed point is not, however low it lies
         exact &= np.all(np.abs(shift.imag) <= 16 * (error + EPS * np.abs(u)), axis=0)
         exact[exact] = contracts(jacobian[..., exact])

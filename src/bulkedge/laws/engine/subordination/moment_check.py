@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bulkedge.laws.engine.measure.panels import UnresolvedDensityError
+from bulkedge.laws.engine.measure.panels import REMEDY, UnresolvedDensityError
 from bulkedge.support.arrays import EPS, Real
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bulkedge.laws.engine.subordination.problem import Moments
     from bulkedge.laws.law import Law
 
-REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
-"""What to do about a free convolution that is refused, for whatever reason."""
 ACCURACY = 1e-9
 """How far moments may be off, relative to the deviation and the variance: ten times what is demanded of masses."""
 SMALLEST_MASS = 1e-11

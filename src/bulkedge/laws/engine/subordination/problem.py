@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from bulkedge.laws.engine.measure.edges import Edge
-from bulkedge.laws.engine.subordination.inversion import Inversion
 from bulkedge.support.arrays import Complex, Real
 
 
@@ -36,10 +35,6 @@ class Problem(ABC):
     def light_islands(self) -> bool:
         """Whether far out there may be islands whose mass, however small, is known."""
         return False
-
-    def inversion(self) -> Inversion | None:
-        """Coordinates for variables next to infinity; None if they are not needed."""
-        return None
 
     @property
     def size(self) -> int:

@@ -14,7 +14,6 @@ import numpy as np
 from bulkedge.laws.engine.measure.edge_at_zero import extent
 from bulkedge.laws.engine.measure.edges import Edge
 from bulkedge.laws.engine.subordination.convolution import ROUNDING, Operation, Side
-from bulkedge.laws.engine.subordination.inversion import Inversion
 from bulkedge.laws.engine.subordination.problem import Moments
 from bulkedge.support.arrays import Complex, Real
 
@@ -37,10 +36,6 @@ class RectangularAddition(Operation):
         """Of the squared singular values: ``tr A A' B B'`` enters with its partner ``tr A' A B' B``, ratio times it."""
         one, two = self.mu.mean(), self.nu.mean()
         return Moments(one + two, self.mu.var() + self.nu.var() + 2 * self.ratio * one * two, one + two)
-
-    def inversion(self) -> Inversion:
-        """About zero: the variables are those of the hermitised matrix, whose square has the mean of mu."""
-        return Inversion(0.0, self.mu.mean())
 
     @property
     def size(self) -> int:

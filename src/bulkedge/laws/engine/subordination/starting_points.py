@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from bulkedge.laws.engine.subordination.fixed_point import bulk_fixed_point, real_fixed_point
-from bulkedge.laws.engine.subordination.inversion import Inversion
 from bulkedge.laws.engine.subordination.newton import Step
 from bulkedge.support.arrays import Complex, Index, Mask, Real
 
@@ -34,25 +33,16 @@ class Known(NamedTuple):
     state: Complex
     inside: Mask
 
-    def lead_to(self, x: Real, step: Step, inversion: Inversion | None) -> tuple[Complex, Mask]:
+    def lead_to(self, x: Real, step: Step) -> tuple[Complex, Mask]:
         """Newton's method from the nearest known points, first from one in a gap, then from one in the bulk."""
-        seen = step if inversion is None else inversion.seen(step)
         state, pending = np.zeros((len(self.state), len(x)), dtype=complex), np.arange(len(x))
         finite = np.isfinite(self.state[0])
-        in_gaps = partial(real_fixed_point, strict=inversion is not None)
-        for kind, search in ((~self.inside & finite, in_gaps), (self.inside, in_bulk)):
+        for kind, search in ((~self.inside & finite, real_fixed_point), (self.inside, in_bulk)):
             if not kind.any() or not len(pending):
                 continue
-            start, tried = self.state[:, np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]], pending
-            if inversion is not None:
-                far = inversion.far(start)
-                start, tried = inversion.inverse(start[:, far]), pending[far]
-            if len(tried):
-                found, proved = search(seen, x[tried], start)
-                if inversion is not None:
-                    found = inversion.original(found)
-                    proved &= inversion.proves(found)
-                state[:, tried[proved]], pending = found[:, proved], np.setdiff1d(pending, tried[proved])
+            start = self.state[:, np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]]
+            found, proved = search(step, x[pending], start)
+            state[:, pending[proved]], pending = found[:, proved], pending[~proved]
         return state, np.isin(np.arange(len(x)), pending, invert=True)
 
     def above(self, x: Real) -> tuple[Real, Complex] | None:

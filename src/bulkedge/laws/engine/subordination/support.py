@@ -16,7 +16,6 @@ import numpy as np
 
 from bulkedge.laws.engine.subordination.edge_search import polish
 from bulkedge.laws.engine.subordination.fixed_point import descend, real_fixed_point
-from bulkedge.laws.engine.subordination.inversion import Inversion
 from bulkedge.laws.engine.subordination.moment_check import SMALLEST_MASS, countable
 from bulkedge.laws.engine.subordination.newton import Step
 from bulkedge.laws.engine.subordination.problem import Moments, Problem
@@ -25,8 +24,6 @@ from bulkedge.laws.engine.subordination.work_budget import Account, unresolved
 from bulkedge.support.arrays import EPS, Complex, Index, Mask, Real
 
 Atoms = tuple[tuple[float, float], ...]
-Sliver = tuple[float, float, float]
-"""An edge, a point of the bulk next to it, and the power of the distance that the density is between them."""
 
 SECTIONS, FEWER, MANY = 16, 6, 4
 """Parts that a stretch of the line is cut into; fewer if there are more stretches than so many."""
@@ -66,15 +63,8 @@ class Survey:
         Relative distance at which two neighbours that differ count as close.
     stuck : set
         Pairs of neighbours between which nothing could be proved any more: an edge within rounding error.
-    slivers : list
-        Where the edge itself, or points that close to it, were not resolved.
-    bridges : list
-        Those of the slivers about points next to an edge
-        (:func:`bulkedge.laws.engine.subordination.unresolved_edges.bridged`).
     polished : dict
         The edges between pairs of neighbours, the one in a gap first, and whether they were found.
-    lenient : bool
-        Whether edges that are not found are left to the comparison of masses, which follows.
     light : bool
         Whether islands count that are seen in the variance alone, however little mass they have.
     proofs : dict
@@ -91,10 +81,7 @@ class Survey:
     state: Complex
     resolution: float = RESOLUTION
     stuck: set[tuple[float, float]] = field(default_factory=set)
-    slivers: list[Sliver] = field(default_factory=list)
-    bridges: list[Sliver] = field(default_factory=list)
     polished: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)
-    lenient: bool = False
     light: bool = False
     rounds: int = 0
     proofs: dict[float, tuple[Complex, bool]] = field(default_factory=dict)
@@ -132,10 +119,6 @@ class Survey:
     def _moments(self) -> Moments | None:
         return self.operation.moments()
 
-    @cached_property
-    def _inversion(self) -> Inversion | None:
-        return self.operation.inversion()
-
     @property
     def hidden(self) -> Mask:
         """Between which neighbours in gaps there is mass that counts, so many as points less one."""
@@ -144,7 +127,7 @@ class Survey:
             return np.asarray(np.abs(np.diff(self.mass)) > np.minimum(smallest[1:], smallest[:-1]))
 
     def countable(self, x: Real) -> Real:
-        """The least mass that counts at points of the line (:mod:`~bulkedge.laws.engine.subordination.moment_check`)."""
+        """The least mass that counts at points of the line (:func:`countable`)."""
         return countable(self._moments if self.light else None, x)
 
     def examine(self, x: Real) -> None:
@@ -173,13 +156,10 @@ class Survey:
         if len(x) and self.proofs.keys() >= set(x.tolist()):
             states, proved = zip(*(self.proofs[place] for place in x.tolist()), strict=True)
             return np.stack(states, axis=1), np.array(proved)
-        state, decided = np.zeros((self.operation.size, len(x)), dtype=complex), np.zeros(len(x), dtype=bool)
         known = Known(self.x, self.state, self.inside)
-        for inversion in (None, self._inversion)[: 1 if self._inversion is None else 2]:
-            left = np.flatnonzero(~decided)
-            if len(left):
-                state[:, left], decided[left] = known.lead_to(x[left], self.step, inversion)
-        if not len(self.x):
+        if len(self.x):
+            state, decided = known.lead_to(x, self.step)
+        else:
             # beyond the bounds the variables are nearly those of far away
             state, decided = real_fixed_point(self.step, x, self.operation.far(x + 0j))
         if not known.inside.any() and np.sum(~decided) > 1:
@@ -239,8 +219,8 @@ class Survey:
         """The bulk: runs of inside points, from edge to edge.
 
         Where Newton's method finds no edge between two neighbours, their distance is refined to 1e-10 of x, and the
-        neighbour in the gap stands for it (:attr:`slivers`). That happens where a wide law meets a very narrow one: the
-        square root in which its density ends is then narrower than that, and without mass.
+        neighbour in the gap stands for it. That happens where a wide law meets a very narrow one: the square root in
+        which its density ends is then narrower than that, and without mass.
         """
         while True:
             low, high = self.runs()
@@ -253,15 +233,12 @@ class Survey:
             near = np.abs(self.x[outer] - self.x[inner]) <= CLOSE * np.abs(self.x[inner])
             easy = bool(np.all(resolved | near))
             if not easy and self.resolution < CLOSE:
-                near |= self._massless(outer, inner) | self.lenient
+                near |= self._massless(outer, inner)
             if np.all(resolved | near):
                 # intervals that are found from now on need not be known better than the first ones
                 self.resolution = RESOLUTION if easy else self.resolution
                 zero = ~resolved & self._at_zero(outer, inner)
                 ends = np.where(resolved, ends, np.where(zero, 0.0, self.x[outer]))
-                lost = ~resolved & ~zero
-                pairs = zip(self.x[outer[lost]].tolist(), self.x[inner[lost]].tolist(), strict=True)
-                self.slivers = [*self.bridges, *((edge, point, 0.5) for edge, point in pairs)]
                 if not self.operation.graded:
                     ends = np.where(np.abs(ends) < 4 * EPS * np.ptp(self.x), 0.0, ends)
                 return list(zip(ends[: len(low)].tolist(), ends[len(low) :].tolist(), strict=True))
@@ -276,22 +253,11 @@ class Survey:
         fresh = np.array([k for k, pair in enumerate(pairs) if pair not in self.polished], dtype=np.intp)
         if len(fresh):
             new = outer[fresh]
-            found = self._searched(self.x[new], self.state[:, new].real, self.x[inner[fresh]])
+            found = polish(self.step, self.x[new], self.state[:, new].real, self.x[inner[fresh]])
             for k, end, success in zip(fresh.tolist(), *(each.tolist() for each in found), strict=True):
                 self.polished[pairs[k]] = end, success
         known = [self.polished[pair] for pair in pairs]
         return np.array([end for end, _ in known]), np.array([success for _, success in known], dtype=bool)
-
-    def _searched(self, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
-        """Edges between points in gaps and neighbours in the bulk, in either coordinates; and which were found."""
-        ends, resolved = polish(self.step, x, state, bulk)
-        (left,) = np.nonzero(~resolved)
-        if self._inversion is not None:
-            left = left[self._inversion.far(state[:, left] + 0j)]
-        if len(left) and self._inversion is not None:
-            seen, inverse = self._inversion.seen(self.step), self._inversion.inverse(state[:, left] + 0j).real
-            ends[left], resolved[left] = polish(seen, x[left], inverse, bulk[left])
-        return ends, resolved
 
     def runs(self) -> tuple[Index, Index]:
         """Numbers of the points in gaps before and after each run of points inside."""
@@ -324,20 +290,13 @@ class Survey:
             return np.zeros(len(outer), dtype=bool)
         return (self.x[outer] < self.x[inner]) & (self.x[inner] <= FARTHEST * self.x[-1])
 
-    def missed(self, masses: Real, which: Mask) -> Real:
-        """How much the mass of each interval's density differs from that counted in the gaps beside it."""
-        low, high = self.runs()
-        result = np.zeros(len(low))
-        result[which] = np.abs((self.mass[high] - self.mass[low])[which] - masses)
-        return result
-
-    def complete(self, missed: Real) -> bool:
+    def complete(self, masses: Real) -> bool:
         """Look closer where the mass of an interval's density is not that counted in the gaps beside it.
 
         They differ where an edge is that of another interval: in between is a gap that no point has shown yet.
         """
         low, high = self.runs()
-        right = missed <= MISSED
+        right = np.abs(self.mass[high] - self.mass[low] - masses) <= MISSED
         self.rounds += 1
         if right.all() or RESOLUTION * 100.0**-self.rounds < CLOSE:
             return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bulkedge.laws.engine.measure.panels import REMEDY
 from bulkedge.laws.engine.subordination.fixed_point import BranchError
-from bulkedge.laws.engine.subordination.moment_check import REMEDY
 from bulkedge.laws.engine.subordination.newton import Step
 from bulkedge.laws.engine.subordination.problem import Problem
 from bulkedge.support.arrays import Complex, Real
@@ -48,4 +48,4 @@ class Account:
 
 def unresolved(operation: Problem, what: str, x: Real) -> BranchError:
     """The error to raise: what was being resolved, and what can be done about it."""
-    return BranchError(f"{operation!r}: {what}; {REMEDY}", x)
+    return BranchError(f"{operation!r}: {what}", x)
