@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.laws.engine.explicit.levy import exact_cauchy, level_points
+from bulkedge.laws.engine.explicit import exact_cauchy, level_points
 
 LAWS = {
     "two atoms": be.EmpiricalLaw([-0.7, 0.3]),

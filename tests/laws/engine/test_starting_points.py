@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bulkedge.laws.engine.subordination.starting_points import Known, _nearest, between
+from bulkedge.laws.engine.subordination.support import ProvedPoints, _nearest, section_points
 
 
 def test_the_nearest_place_by_trying_all():
@@ -19,7 +19,7 @@ def test_the_nearest_place_by_trying_all():
 def test_heights_above_new_points():
     """As far as the nearest point of the bulk is, and no less than 1e-6 of the point; points of gaps do not count."""
     inside = np.array([False, True, True, False])
-    known = Known(np.array([0.0, 1.0, 2.0, 4.0]), np.array([[1j, 2j, 3j, 4j], [5j, 6j, 7j, 8j]]), inside)
+    known = ProvedPoints(np.array([0.0, 1.0, 2.0, 4.0]), np.array([[1j, 2j, 3j, 4j], [5j, 6j, 7j, 8j]]), inside)
     height, start = known.above(np.array([-3.0, 1.4, 1.6, 4.0, 2.0]))
     assert height == pytest.approx([4.0, 0.4, 0.4, 2.0, 2e-6])
     assert start.tolist() == [[2j, 2j, 3j, 3j, 3j], [6j, 6j, 7j, 7j, 7j]]
@@ -34,21 +34,21 @@ def test_points_cut_a_stretch_evenly(count):
     def check(found, low, high):
         assert found == pytest.approx(low + (high - low) * steps / count, rel=1e-12)
 
-    check(between(-1.0, 3.0, count, None), -1.0, 3.0)
+    check(section_points(-1.0, 3.0, count, None), -1.0, 3.0)
     # next to each other on a scale of decades there is no reason for one: up to a factor of eight
     for sign in (1.0, -1.0):
         low, high = sorted((sign, 8 * sign))
-        check(between(low, high, count, 1e-3), low, high)
+        check(section_points(low, high, count, 1e-3), low, high)
         low, high = sorted((sign, 8.001 * sign))
-        check(np.log(sign * between(low, high, count, 1e-3)), 0.0, np.log(8.001))
+        check(np.log(sign * section_points(low, high, count, 1e-3)), 0.0, np.log(8.001))
         # down to the bottom, and no further
         low, high = sorted((1e-9 * sign, sign))
-        check(np.log(sign * between(low, high, count, 1e-3)), np.log(1e-3), 0.0)
+        check(np.log(sign * section_points(low, high, count, 1e-3)), np.log(1e-3), 0.0)
         low, high = sorted((0.0, sign))
-        check(np.log(sign * between(low, high, count, 1e-3)), np.log(1e-3), 0.0)
-    both = between(-2.0, 5.0, count, 1e-3)
+        check(np.log(sign * section_points(low, high, count, 1e-3)), np.log(1e-3), 0.0)
+    both = section_points(-2.0, 5.0, count, 1e-3)
     check(np.log(-both[: count - 1]), np.log(2.0), np.log(1e-3))
     check(np.log(both[count - 1 :]), np.log(1e-3), np.log(5.0))
     # a side that is shorter than the bottom has one point, over and over
-    assert between(-1e-5, 5.0, count, 1e-3)[: count - 1] == pytest.approx(-1e-3)
-    assert between(-2.0, 1e-5, count, 1e-3)[count - 1 :] == pytest.approx(1e-3)
+    assert section_points(-1e-5, 5.0, count, 1e-3)[: count - 1] == pytest.approx(-1e-3)
+    assert section_points(-2.0, 1e-5, count, 1e-3)[count - 1 :] == pytest.approx(1e-3)

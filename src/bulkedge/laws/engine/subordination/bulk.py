@@ -11,38 +11,32 @@ import numpy as np
 
 from bulkedge.laws.engine.measure.cauchy import GAUSS_NODES, GAUSS_WEIGHTS
 from bulkedge.laws.engine.measure.continuum import Continuum
-from bulkedge.laws.engine.measure.edges import Edge, Interval
-from bulkedge.laws.engine.measure.panels import Density, Panels, fit
-from bulkedge.laws.engine.subordination.curve import Curve
-from bulkedge.laws.engine.subordination.fixed_point import BranchError
-from bulkedge.laws.engine.subordination.moment_check import ACCURACY, lost
-from bulkedge.laws.engine.subordination.problem import Problem
-from bulkedge.laws.engine.subordination.support import CLOSE, Atoms, Survey
-from bulkedge.laws.engine.subordination.work_budget import Account, unresolved
+from bulkedge.laws.engine.measure.panels import DensityFunction, Edge, Panels, SupportInterval, cut_at_zero, fit
+from bulkedge.laws.engine.subordination.fixed_point import BranchError, FixedPointCurve
+from bulkedge.laws.engine.subordination.problem import ACCURACY, Problem, WorkBudget, lost_variance, unresolved
+from bulkedge.laws.engine.subordination.support import CLOSE, SupportSurvey
 from bulkedge.support.arrays import EPS, Real
 from bulkedge.support.errors import UnresolvedError
 
-Bulk = tuple[list[Interval], Density]
-Found = dict[tuple[float, bool], Edge]
-"""Edges by their place, and by whether the bulk lies to the right."""
-INTERPOLATED = 1e-12
-"""Relative error of a density read off its panels."""
 
-
-def bulk_of(operation: Problem, atoms: Atoms) -> Bulk | None:
+def bulk_of(
+    operation: Problem, atoms: tuple[tuple[float, float], ...]
+) -> tuple[list[SupportInterval], DensityFunction] | None:
     """The bulk of a free convolution; see :func:`_bulk_of`, in which trial points may overflow."""
-    account = Account()
+    account = WorkBudget()
     with np.errstate(all="ignore"):
         bulk = _bulk_of(operation, atoms, account)
     account.settle()
     return bulk
 
 
-def _bulk_of(operation: Problem, atoms: Atoms, account: Account) -> Bulk | None:
+def _bulk_of(
+    operation: Problem, atoms: tuple[tuple[float, float], ...], account: WorkBudget
+) -> tuple[list[SupportInterval], DensityFunction] | None:
     """The bulk of a free convolution: the support by counting, then the curve above it."""
-    survey = Survey.of(operation, atoms, account)
+    survey = SupportSurvey.of(operation, atoms, account)
     bulk = _between_edges(survey)
-    if survey.light or not lost(operation.moments(), survey.x, survey.mass) > ACCURACY:
+    if survey.light or not lost_variance(operation.moments(), survey.x, survey.mass) > ACCURACY:
         return bulk
     try:
         survey.light, survey.rounds = True, 0
@@ -53,26 +47,27 @@ def _bulk_of(operation: Problem, atoms: Atoms, account: Account) -> Bulk | None:
         return bulk
 
 
-def _between_edges(survey: Survey) -> Bulk | None:
+def _between_edges(survey: SupportSurvey) -> tuple[list[SupportInterval], DensityFunction] | None:
     """The bulk of a law whose support has been surveyed.
 
     A gap too narrow for the first sections shows itself when the density is resolved: some point of it has no solution
     above.
     """
     operation, inside = survey.operation, survey.inside
-    curve = Curve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
+    curve = FixedPointCurve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
     curve.prove = survey.prove
     # points of intervals whose edges stay are the same from round to round
     density = _remembering(_kept_from_zero(operation, curve.density))
     error_at: Real = np.zeros(0)
-    found = Found()
+    # edges by their place, and by whether the bulk lies to the right
+    found: dict[tuple[float, bool], Edge] = {}
     for _ in range(20):
         ends = survey.edges()
         if not ends:
             return None
         curve.include(survey.x[survey.inside], survey.state[:, survey.inside])
         try:
-            kinds = cut(_kinds(operation, curve, ends, found), operation.edge_at_zero())
+            kinds = cut_at_zero(_edge_types(operation, curve, ends, found), operation.edge_at_zero())
             panels = fit(kinds, density)
         except BranchError as error:
             error_at, before = error.x, len(survey.x)
@@ -93,7 +88,7 @@ def _masses(panels: Panels, ends: list[tuple[float, float]]) -> Real:
     return np.asarray(np.bincount(interval, weights=each, minlength=len(ends)), dtype=float)
 
 
-def _kept_from_zero(operation: Problem, density: Density) -> Density:
+def _kept_from_zero(operation: Problem, density: DensityFunction) -> DensityFunction:
     """The same density, constant next to zero where it is finite there and in the bulk of a product.
 
     There x is real to leading order in the variables, and their height above the axis is lost in rounding; the density
@@ -109,7 +104,7 @@ def _kept_from_zero(operation: Problem, density: Density) -> Density:
     return kept
 
 
-def _remembering(density: Density) -> Density:
+def _remembering(density: DensityFunction) -> DensityFunction:
     """The same density, which remembers its values, point by point.
 
     A density is fitted at least twice, here to see whether it can be and later by the law, at the same points.
@@ -130,7 +125,7 @@ def _remembering(density: Density) -> Density:
     return remembered
 
 
-def _interpolated(density: Density, panels: Panels, intervals: list[Interval]) -> Density:
+def _interpolated(density: DensityFunction, panels: Panels, intervals: list[SupportInterval]) -> DensityFunction:
     """The same density, read off its panels at points where it has no solution.
 
     Next to an edge rounding may hide a solution. Panels that have converged know the density there; an image of the law
@@ -144,7 +139,8 @@ def _interpolated(density: Density, panels: Panels, intervals: list[Interval]) -
         except BranchError as error:
             hidden = np.isin(x, error.x)
             value = resolved.pdf(x)
-            error_bound = INTERPOLATED * value
+            # panels are converged to 1e-13
+            error_bound = 1e-12 * value
             if not hidden.all():
                 value[~hidden], error_bound[~hidden] = everywhere(x[~hidden])
             return value, error_bound
@@ -152,7 +148,9 @@ def _interpolated(density: Density, panels: Panels, intervals: list[Interval]) -
     return everywhere
 
 
-def _kinds(operation: Problem, curve: Curve, ends: list[tuple[float, float]], found: Found) -> list[Interval]:
+def _edge_types(
+    operation: Problem, curve: FixedPointCurve, ends: list[tuple[float, float]], found: dict[tuple[float, bool], Edge]
+) -> list[SupportInterval]:
     """The types of the edges: as the operation knows them, as found before, or from the slope of the density there."""
     known = operation.edge_at_zero()
     sides = [(low, high - low) for low, high in ends], [(high, low - high) for low, high in ends]
@@ -168,7 +166,7 @@ def _kinds(operation: Problem, curve: Curve, ends: list[tuple[float, float]], fo
         close = np.maximum(1e-9 * np.abs(lengths), 1e5 * EPS * np.abs(places))
         slopes = _slopes(curve, places, close, lengths)
         for (place, length), slope in zip(fresh, slopes.tolist(), strict=True):
-            found[place, length > 0] = _kind(place, slope)
+            found[place, length > 0] = _edge_type(place, slope)
 
     def kind(place: float, *, rightwards: bool) -> Edge:
         return known if place == 0 and known is not None else found[place, rightwards]
@@ -176,7 +174,7 @@ def _kinds(operation: Problem, curve: Curve, ends: list[tuple[float, float]], fo
     return [(kind(low, rightwards=True), kind(high, rightwards=False)) for low, high in ends]
 
 
-def _slopes(curve: Curve, places: Real, close: Real, lengths: Real) -> Real:
+def _slopes(curve: FixedPointCurve, places: Real, close: Real, lengths: Real) -> Real:
     """Slopes of the logarithm of a density over that of the distance from edges, at given distances from them.
 
     Where the height of the variables is lost in rounding at that distance, it is taken ten times as large, and again;
@@ -193,7 +191,7 @@ def _slopes(curve: Curve, places: Real, close: Real, lengths: Real) -> Real:
     return slopes
 
 
-def _kind(place: float, slope: float) -> Edge:
+def _edge_type(place: float, slope: float) -> Edge:
     """The type of an edge next to which the density is like the distance to the power ``slope``."""
     kinds = [Edge.soft(place), Edge.hard(place), Edge.cusp(place), Edge.cusp(place, -1 / 3), Edge.plain(place)]
     nearest = min(kinds, key=lambda kind: abs(kind.exponent - slope))
@@ -201,14 +199,3 @@ def _kind(place: float, slope: float) -> Edge:
         return nearest
     # away from zero an edge is a critical point of the map, and its density a square root at last
     return Edge.plain(place, order=2) if place == 0 else Edge.soft(place)
-
-
-def cut(intervals: list[Interval], zero: Edge | None) -> list[Interval]:
-    """The same intervals, the one that contains zero cut there: products are singular at zero also in their bulk."""
-    if zero is None:
-        return intervals
-    result = []
-    for left, right in intervals:
-        inside = left.location < 0 < right.location
-        result += [(left, zero), (zero, right)] if inside else [(left, right)]
-    return result
