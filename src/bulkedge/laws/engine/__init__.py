@@ -1,7 +1,7 @@
 """The numerical engine under the laws.
 
 From the bottom up: ``measure`` holds a resolved density (panels between edges, and everything that is read off them);
-``subordination`` finds fixed points in the half-plane, the support, and the bulk of a law that is a fixed-point problem;
+``subordination`` finds fixed points in the half-plane, and the support and bulk of a law that is given by them;
 ``explicit`` has the laws whose inverse map is known; ``profiles`` and ``cavity`` are further problems, and
 ``masked_equations`` and ``masked_density`` those of causal attention.
 """

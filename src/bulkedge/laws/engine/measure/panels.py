@@ -122,8 +122,8 @@ def product_at_zero(mu: Law, nu: Law) -> Edge | None:
 
     With ``s = 1 + psi`` less the mass of the product at zero, each ``y`` is a power series in a root of s
     (:class:`BehaviourAtZero`) if its law has as much mass at zero as the product, and elsewhere analytic. Their product
-    gives ``x = y_1 y_2 psi/(1 + psi)``, in which ``1 + psi`` is s if there is no mass at zero. So ``x = s**total`` times
-    a series in ``s**(1/root)``, and the density ``-Im s/(pi x)``.
+    gives ``x = y_1 y_2 psi/(1 + psi)``, in which ``1 + psi`` is s if there is no mass at zero. So ``x = s**total``
+    times a series in ``s**(1/root)``, and the density ``-Im s/(pi x)``.
     """
     kernels = [dict(law.atoms).get(0.0, 0.0) for law in (mu, nu)]
     roots = [BehaviourAtZero.of(law) for law, kernel in zip((mu, nu), kernels, strict=True) if kernel == max(kernels)]

@@ -105,7 +105,7 @@ class Problem(ABC):
 
     @abstractmethod
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        """The round trip from the variables u of mu; a :data:`~bulkedge.laws.engine.subordination.fixed_point.SelfMap`."""
+        """The round trip from the variables u of mu, a :data:`SelfMap`."""
 
     @abstractmethod
     def work(self, points: int) -> float:
