@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 import bulkedge as be
 from bulkedge.laws.attention.causal_terms import columns_of, intervals_for, masked, row_terms
-from bulkedge.laws.engine.masked.causal_continuation import newton, ray, turned
-from bulkedge.laws.engine.masked.logarithmic import density
-from bulkedge.laws.engine.masked.riccati import Masked, Side, mesh
+from bulkedge.laws.engine.masked_density import density, newton, solve_ray, turn
+from bulkedge.laws.engine.masked_equations import MaskedProblem, SizeGroups, mesh
 from bulkedge.visibility import prefix_mean_values
 
 LAW = be.CausalHeadLaw(0.8, 64, 1000, qk_norm=True)
@@ -21,10 +20,12 @@ def problem(seed, intervals=6):
     grid = mesh(tokens, intervals)
     pulls = tokens * np.outer((grid.places - 1) / (grid.places + 1) / grid.places**2, rng.uniform(0.2, 1.0, 3))
     sides = [
-        Side(np.full((len(grid.places), 4), 0.25), np.tile(rng.uniform(0.5, 1.5, (3, 4)), (len(grid.places), 1, 1)))
+        SizeGroups(
+            np.full((len(grid.places), 4), 0.25), np.tile(rng.uniform(0.5, 1.5, (3, 4)), (len(grid.places), 1, 1))
+        )
         for _ in range(2)
     ]
-    return Masked(grid, tokens, pulls, np.array([1 / 20, 1 / 100, 0.0]), *sides)
+    return MaskedProblem(grid, tokens, pulls, np.array([1 / 20, 1 / 100, 0.0]), *sides)
 
 
 @settings(max_examples=5)
@@ -55,7 +56,7 @@ def test_equations_by_iteration():
     tokens, w = 64, np.array([0.7 + 0.9j])
     equations = masked(row_terms(0.7, 64, tokens, qk_norm=True), tokens, 60)
     logs = np.arange(np.log(4e2), np.log(np.abs(w[0])) - 1, -0.5)
-    near = ray(equations, logs, float(np.angle(w[0])))
+    near = solve_ray(equations, logs, float(np.angle(w[0])))
     start = near.state[:, [np.argmin(np.abs(near.logs.real - np.log(np.abs(w[0]))))]]
     found, done = newton(equations, start, np.log(w))
     assert done.all()
@@ -161,7 +162,7 @@ def test_rows_of_different_angles_agree():
     """The Cauchy transform of the law against that of the equations, off the axis, and the one zero: 1e-4."""
     equations = masked(row_terms(0.8, 64, 1000, qk_norm=True), 1000, 60)
     logs = np.arange(7.5, -5, -0.8)
-    (found,) = turned(equations, ray(equations, logs, 1.0), np.array([0.7]))
+    (found,) = turn(equations, solve_ray(equations, logs, 1.0), np.array([0.7]))
     expected = np.exp(found.logs) * LAW.cauchy(np.exp(found.logs))
     assert np.abs(found.moment * (1 - 1e-3) + 1e-3 - expected).max() < 1e-4
 

@@ -23,9 +23,8 @@ from bulkedge.laws.attention.token_head import (
     population,
 )
 from bulkedge.laws.engine.cavity import Cavity, Graph
-from bulkedge.laws.engine.masked.causal_continuation import newton, ray
-from bulkedge.laws.engine.masked.logarithmic import WIDTH, LogDensity, _deep, _deep_inverse
-from bulkedge.laws.engine.masked.riccati import Masked, Side, mesh
+from bulkedge.laws.engine.masked_density import WIDTH, LogDensity, _deep, _deep_inverse, newton, solve_ray
+from bulkedge.laws.engine.masked_equations import MaskedProblem, SizeGroups, mesh
 from bulkedge.laws.engine.profiles import Profile
 from bulkedge.support.errors import DomainError
 
@@ -255,10 +254,10 @@ def test_equations_of_popular_columns():
 def test_a_ray_has_the_transforms_of_independent_entries(angle):
     """Entries of one variance behind the mask: row by row, by iteration over all rows and columns."""
     tokens, grid = 400, mesh(400, 80)
-    ones = Side(np.ones((161, 1)), np.ones((161, 1, 1)))
-    problem = Masked(grid, tokens, np.full((161, 1), 1 / tokens), np.zeros(1), ones, ones)
+    ones = SizeGroups(np.ones((161, 1)), np.ones((161, 1, 1)))
+    problem = MaskedProblem(grid, tokens, np.full((161, 1), 1 / tokens), np.zeros(1), ones, ones)
     logs = np.arange(4.0, -1.1, -0.25)
-    rough = ray(problem, logs, angle)
+    rough = solve_ray(problem, logs, angle)
     assert rough.logs == pytest.approx(logs + 1j * angle)
     found, done = newton(problem, rough.state, rough.logs)
     assert done.all()

@@ -16,11 +16,10 @@ from numpy.typing import ArrayLike
 
 from bulkedge.laws.bulk_cache import RESOLVED
 from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.engine.measure.cauchy import atom_transforms
 from bulkedge.laws.engine.measure.continuum import Continuum, resolve
-from bulkedge.laws.engine.measure.edges import Interval
-from bulkedge.laws.engine.measure.panels import Density, UnresolvedDensityError
-from bulkedge.laws.engine.measure.poles import atom_transforms
-from bulkedge.laws.engine.subordination.moment_check import REMEDY, check_moments
+from bulkedge.laws.engine.measure.panels import REMEDY, DensityFunction, SupportInterval, UnresolvedDensityError
+from bulkedge.laws.engine.subordination.problem import check_moments
 from bulkedge.laws.inverse_cauchy import along_ray, beyond_edges
 from bulkedge.laws.spikes.finite_size import FiniteSize
 from bulkedge.support import domains
@@ -30,8 +29,8 @@ from bulkedge.support.errors import UnresolvedError
 from bulkedge.support.records import html_table
 
 if TYPE_CHECKING:
-    from bulkedge.laws.engine.explicit.levy import Levy
-    from bulkedge.laws.engine.subordination.problem import Moments
+    from bulkedge.laws.engine.explicit import Levy
+    from bulkedge.laws.engine.subordination.problem import RequiredMoments
 
 ORDERS = domains.Integers(0, 1000)
 COMPLEX = domains.Numbers(finite=False, complex_too=True)
@@ -40,7 +39,7 @@ MASS_TOLERANCE = 1e-10
 ROUNDED = 1e-14
 """A law whose mass differs from one by more is multiplied by a constant."""
 
-Bulk = tuple[list[Interval], Density]
+Bulk = tuple[list[SupportInterval], DensityFunction]
 
 
 class Law(FiniteSize):
@@ -61,7 +60,7 @@ class Law(FiniteSize):
     def _bulk(self) -> Bulk | None:
         """Edges of the continuous part, in increasing order, and the density between them; None if there is none."""
 
-    def _demanded(self) -> Moments | None:
+    def _demanded(self) -> RequiredMoments | None:
         """Moments that the law must have, where they are known without its bulk."""
         return None
 

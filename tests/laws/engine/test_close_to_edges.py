@@ -6,7 +6,7 @@ import pytest
 
 import bulkedge as be
 from bulkedge.laws.engine.measure.continuum import resolve
-from bulkedge.laws.engine.measure.edges import Edge
+from bulkedge.laws.engine.measure.panels import Edge
 
 
 def squares(z):

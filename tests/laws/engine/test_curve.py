@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from bulkedge.laws.engine.subordination.curve import Curve
+from bulkedge.laws.engine.subordination.fixed_point import FixedPointCurve
 
 
 def curve(x, u):
     """A curve with known points, of which nothing is asked but where to start."""
-    return Curve(None, None, np.asarray(x, dtype=float), np.asarray(u, dtype=complex))
+    return FixedPointCurve(None, None, np.asarray(x, dtype=float), np.asarray(u, dtype=complex))
 
 
 def test_smooth_curves_are_followed_by_cubics():

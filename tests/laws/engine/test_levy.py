@@ -1,16 +1,14 @@
-"""Explicit inverse maps over laws of atoms: level points, poles and the map about a point, in exact arithmetic."""
+"""Explicit inverse maps over laws of atoms: level points, poles and edges in exact arithmetic."""
 
 from fractions import Fraction
 
-import mpmath as mp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.laws.engine.explicit.levy import Levy, exact_cauchy, level_points
-from bulkedge.laws.engine.explicit.rational import LocalSum
+from bulkedge.laws.engine.explicit import exact_cauchy, level_points
 
 LAWS = {
     "two atoms": be.EmpiricalLaw([-0.7, 0.3]),
@@ -79,41 +77,6 @@ def test_the_map_is_regular_at_atoms(ratio):
     assert value == pytest.approx(law.values, abs=1e-12)
     assert slope == pytest.approx(1 - 1 / (ratio * law.weights), rel=1e-12)
     assert np.all(np.isfinite(size))
-
-
-MAPS = [
-    ([-3.0, 1.0, 2.0], [0.2, 0.3, 0.5], [0.5], [0.7], 1.02),
-    ([-3.0, 1.0, 1.0 + 1e-9], [0.5, 0.25, 0.25], [8.0], [4.0], 1.0 + 3e-10),
-    ([-30.0, 60.0], [1 - 1e-11, 1e-11], [0.0], [9.0], 60.0 - 1e-5),
-    ([0.0, 2.0], [0.5, 0.5], [-1.0, 1.0], [0.3, 0.3], 0.4),
-]
-
-
-@pytest.mark.parametrize("case", MAPS)
-@pytest.mark.parametrize("share", [1e-9, 1e-3, 0.5])
-def test_the_map_about_a_point_against_fifty_digits(case, share):
-    atoms, shares, places, masses, u = case
-    levy = Levy(0.0, np.array(places), np.array(masses))
-    exact = levy.map_over(be.EmpiricalLaw(atoms, shares)).exact
-    local = LocalSum(np.array(atoms), np.array(shares), levy.locations, levy.masses, exact).about(u)
-    assert local.point == Fraction(u)
-
-    def cauchy(point):
-        return mp.fsum(mp.mpf(m) / (point - mp.mpf(a)) for a, m in zip(atoms, shares, strict=True))
-
-    def z(point):
-        g = cauchy(point)
-        return point + mp.fsum(mp.mpf(m) * g / (1 - mp.mpf(t) * g) for t, m in zip(places, masses, strict=True))
-
-    h = share * min(abs(u - a) for a in atoms) * np.array([1j, 1 + 1j, -0.7 + 0.1j])
-    rise, slope, size, g = local.rise(h)
-    with mp.workdps(50):
-        for k, step in enumerate(h.tolist()):
-            point = mp.mpf(u) + mp.mpc(step)
-            error = abs(rise[k] - complex(z(point) - z(mp.mpf(u))))
-            assert error <= 8 * np.finfo(float).eps * (size[k] + abs(rise[k]))
-            assert slope[k] == pytest.approx(complex(mp.diff(z, point, h=mp.mpf(10) ** -20)), rel=1e-9, abs=1e-12)
-            assert g[k] == pytest.approx(complex(cauchy(point)), rel=1e-13)
 
 
 @given(st.sets(st.integers(-5000, 5000), min_size=2, max_size=6), st.floats(0.01, 20))

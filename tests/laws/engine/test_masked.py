@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bulkedge.laws.attention.causal_terms import masked, row_terms
-from bulkedge.laws.engine.masked import riccati as module
+from bulkedge.laws.engine import masked_equations as module
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,9 @@ panel that passes its poles on the same side, and far from the poles a plain Gau
 import numpy as np
 import pytest
 
-from bulkedge.laws.engine.measure.cauchy import NEAR, NearField, _bernstein
-from bulkedge.laws.engine.measure.clusters import NODES, Clusters
+from bulkedge.laws.engine.measure.cauchy import NEAR, NODES, Clusters, NearField, _bernstein
 from bulkedge.laws.engine.measure.continuum import FEW, Continuum, resolve
-from bulkedge.laws.engine.measure.edges import Edge
-from bulkedge.laws.engine.measure.panels import DEGREE, Panels, UnresolvedDensityError
+from bulkedge.laws.engine.measure.panels import DEGREE, Edge, Panels, UnresolvedDensityError
 
 KINDS = (
     Edge.soft(0.0),

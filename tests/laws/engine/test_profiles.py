@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.laws.engine.profiles import Profile, ProfiledSum, Sizes
+from bulkedge.laws.engine.profiles import Profile, ProfiledSum, SharedSizes
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.engine.subordination.fixed_point import descend
-from bulkedge.laws.engine.subordination.newton import newton
-from bulkedge.laws.engine.subordination.support import Survey
-from bulkedge.laws.engine.subordination.work_budget import Account
+from bulkedge.laws.engine.subordination.fixed_point import descend, newton
+from bulkedge.laws.engine.subordination.problem import WorkBudget
+from bulkedge.laws.engine.subordination.support import SupportSurvey
 from bulkedge.laws.law import Law
 
 
@@ -59,7 +58,7 @@ def test_counted_mass_is_the_mass_of_the_density_in_every_gap():
             weights = rng.dirichlet(np.ones(3))
             return normalised(weights, np.exp(rng.uniform(-1.5, 1.5, (terms, 3))))
 
-        shared = Sizes(np.array([0.7, 0.3]), np.array([0.1, 1.0]) / 0.37)
+        shared = SharedSizes(np.array([0.7, 0.3]), np.array([0.1, 1.0]) / 0.37)
         problem = ProfiledSum(variances, ratios, sides(), sides()._replace(shared=shared))
         law = Sum(problem)
         for (_, low), (high, _) in pairwise(law.support):
@@ -80,7 +79,10 @@ def test_terms_share_variables_where_their_profiles_are_the_same():
 
 def test_shared_sizes_are_groups_of_their_own():
     """One factor of the sizes for all terms is the same as groups for each pair of size and group."""
-    rows, shared = normalised([0.4, 0.6], [[1.0, 2.0], [3.0, 1.0]]), Sizes(np.array([0.5, 0.5]), np.array([0.4, 1.6]))
+    rows, shared = (
+        normalised([0.4, 0.6], [[1.0, 2.0], [3.0, 1.0]]),
+        SharedSizes(np.array([0.5, 0.5]), np.array([0.4, 1.6])),
+    )
     squares = (shared.squares[:, None] * rows.squares[:, None]).reshape(2, -1)
     every = Profile(np.outer(shared.weights, rows.weights).ravel(), squares)
     variances, ratios = np.array([1.0, 0.5]), np.array([0.5, np.inf])
@@ -147,8 +149,8 @@ def test_proofs_led_from_neighbours_are_those_from_above():
     problem, rng = HEAD.profiled(), np.random.default_rng(10)
     x = np.sort(np.exp(rng.uniform(np.log(1e-6), np.log(problem.bounds()[1]), 30)))
     with np.errstate(all="ignore"):
-        survey = Survey(
-            problem, Account().metered(problem), (), np.zeros(0), np.zeros(0), np.zeros((problem.size, 0)) + 0j
+        survey = SupportSurvey(
+            problem, WorkBudget().metered(problem), (), np.zeros(0), np.zeros(0), np.zeros((problem.size, 0)) + 0j
         )
         state, decided = survey.prove(x)
         wanted, sure = descend(problem.step, x, problem.far)

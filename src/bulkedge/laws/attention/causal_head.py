@@ -15,7 +15,7 @@ and with ``d = 1 - p r/phi``, summed over the degrees,
 
 Without a mask these are the equations of the finite-head law; with ``phi = inf``, those of the causal law
 (docs/theory/causal.md, "Heads of low rank behind a mask", derives them). They are a boundary value problem for p and r
-(:mod:`bulkedge.laws.engine.masked.riccati`), which is solved near the real axis by Newton's method.
+(:mod:`bulkedge.laws.engine.masked_equations`), which is solved near the real axis by Newton's method.
 
 >>> law = CausalHeadLaw(beta=0.5, head_dim=32, tokens=200)
 >>> law.cdf([0.02, 0.3, 2.0]).round(2)
@@ -34,8 +34,8 @@ from numpy.typing import ArrayLike
 
 from bulkedge.laws.attention.causal_terms import Columns, columns_of, first_rows, intervals_for, masked, row_terms
 from bulkedge.laws.distribution import Atoms
-from bulkedge.laws.engine.masked.logarithmic import LogDensity, density
-from bulkedge.laws.engine.measure.edges import Edge
+from bulkedge.laws.engine.masked_density import LogDensity, density
+from bulkedge.laws.engine.measure.panels import Edge
 from bulkedge.laws.law import Bulk, Law
 from bulkedge.laws.spikes.finite_size import COUNT, LEVEL
 from bulkedge.laws.units import Unit

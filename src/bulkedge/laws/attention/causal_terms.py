@@ -26,7 +26,7 @@ from bulkedge.laws.attention.finite_head import (
     norm_quadrature,
     separated,
 )
-from bulkedge.laws.engine.masked.riccati import Masked, Side, mesh
+from bulkedge.laws.engine.masked_equations import MaskedProblem, SizeGroups, mesh
 from bulkedge.support.arrays import Real
 
 NOISE = 20.0
@@ -200,7 +200,7 @@ def first_rows(beta: float) -> Real:
     return np.asarray(np.linalg.eigvalsh(weights @ weights.swapaxes(1, 2))[:, -1])
 
 
-def masked(terms: RowTerms, tokens: int, intervals: int, columns: Columns | None = None) -> Masked:
+def masked(terms: RowTerms, tokens: int, intervals: int, columns: Columns | None = None) -> MaskedProblem:
     """The equations of causal attention with these terms."""
     grid = mesh(tokens, intervals)
     along = PchipInterpolator(np.log(terms.counts), terms.variances)
@@ -208,7 +208,7 @@ def masked(terms: RowTerms, tokens: int, intervals: int, columns: Columns | None
     # the first rows are too few to be told apart by their norms
     apart = -np.expm1((1 - grid.places) / ALIKE)
     rows, keys = (
-        Side(np.tile(terms.shares, (len(apart), 1)), 1 + (squares - 1) * apart[:, None, None])
+        SizeGroups(np.tile(terms.shares, (len(apart), 1)), 1 + (squares - 1) * apart[:, None, None])
         for squares in (terms.rows, terms.columns)
     )
     if columns is not None:
@@ -217,5 +217,5 @@ def masked(terms: RowTerms, tokens: int, intervals: int, columns: Columns | None
         shares = (keys.shares[:, :, None] * np.array(columns.shares)).reshape(len(apart), -1)
         popular = columns.along(grid.places)[:, None, None, None] ** 2 * np.array(columns.squares)
         squares = (keys.squares[..., None] * popular).reshape(*keys.squares.shape[:2], -1)
-        keys = Side(shares, squares)
-    return Masked(grid, tokens, pulls, 1 / terms.harmonics, rows, keys)
+        keys = SizeGroups(shares, squares)
+    return MaskedProblem(grid, tokens, pulls, 1 / terms.harmonics, rows, keys)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.laws.engine.profiles import ProfiledSum, Sizes
+from bulkedge.laws.engine.profiles import ProfiledSum, SharedSizes
 from bulkedge.laws.engine.subordination.bulk import bulk_of
 from bulkedge.laws.law import Bulk, Law
 from bulkedge.laws.units import Unit
@@ -120,7 +120,7 @@ class ColumnLaw(Law):
         """The law as a sum of terms with sizes of rows and columns."""
         head, shares, squares = self.law.profiled(), np.array(self.shares), np.array(self.squares)
         mean = float(shares @ squares)
-        columns = head.columns._replace(shared=Sizes(shares, squares / mean))
+        columns = head.columns._replace(shared=SharedSizes(shares, squares / mean))
         return ProfiledSum(head.variances * mean, head.ratios, head.rows, columns)
 
     def _bulk(self) -> Bulk | None:

@@ -20,15 +20,11 @@ from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.images import Affine, SquareRoot
 from bulkedge.laws.classical.product import FussCatalan, MarchenkoPastur, ProductLaw
 from bulkedge.laws.distribution import Atoms
-from bulkedge.laws.engine.explicit.explicit_map import PickMap, sorted_barriers
-from bulkedge.laws.engine.explicit.levy import Levy, exact_cauchy, is_short
+from bulkedge.laws.engine.explicit import Levy, PickMap, exact_cauchy, is_short, sorted_barriers
 from bulkedge.laws.engine.measure.cauchy import root_mean_square
-from bulkedge.laws.engine.measure.edge_at_zero import product_at_zero
-from bulkedge.laws.engine.measure.edges import Edge
-from bulkedge.laws.engine.subordination.bulk import View, bulk_of, cut
-from bulkedge.laws.engine.subordination.convolution import Addition, Multiplication
-from bulkedge.laws.engine.subordination.problem import Moments, Problem
-from bulkedge.laws.engine.subordination.rectangular import RectangularAddition
+from bulkedge.laws.engine.measure.panels import Edge, cut_at_zero, product_at_zero
+from bulkedge.laws.engine.subordination.bulk import bulk_of
+from bulkedge.laws.engine.subordination.problem import Addition, Multiplication, RectangularAddition, RequiredMoments
 from bulkedge.laws.law import MASS_TOLERANCE, Bulk, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Complex, Real
@@ -236,7 +232,7 @@ class FreeSum(Law):
             return self._levy.surviving_atoms(((0.0, 1.0),))
         return _paired_atoms(self.mu, self.nu, lambda a, b: a + b)
 
-    def _demanded(self) -> Moments:
+    def _demanded(self) -> RequiredMoments:
         return Addition(self.mu, self.nu).moments()
 
     def _bulk(self) -> Bulk | None:
@@ -245,23 +241,7 @@ class FreeSum(Law):
         for law, other in ((self.mu, self.nu), (self.nu, self.mu)):
             if law._levy:
                 return law._levy.map_over(other).bulk()
-        return bulk_of(Addition.of(self.mu, self.nu), self.atoms, _view(self.mu, self.nu))
-
-
-def _view(mu: Law, nu: Law) -> View:
-    """The free sum seen from the sums of atoms; of a law without atoms, from its zero, next to which numbers are dense.
-
-    Edges are looked at from there too if one of the laws has no density: then islands are narrow, and next to atoms.
-    """
-    places = [law.locations if law.atoms else np.zeros(1) for law in (mu, nu)]
-
-    def seen(place: float) -> tuple[Fraction, Problem]:
-        first, second = np.unravel_index(np.abs(places[0][:, None] + places[1] - place).argmin(), [*map(len, places)])
-        moves = float(places[0][first]), float(places[1][second])
-        operation = Addition.of(Affine.of(mu, 1.0, -moves[0]), Affine.of(nu, 1.0, -moves[1]))
-        return Fraction(moves[0]) + Fraction(moves[1]), operation
-
-    return View(seen, edges=not (mu.support and nu.support))
+        return bulk_of(Addition.of(self.mu, self.nu), self.atoms)
 
 
 @dataclass(frozen=True)
@@ -285,14 +265,14 @@ class FreeProduct(Law):
         kernel = max(dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu))
         return tuple(sorted([*pairs, (0.0, kernel)] if kernel else pairs))
 
-    def _demanded(self) -> Moments:
+    def _demanded(self) -> RequiredMoments:
         return Multiplication(self.mu, self.nu).moments()
 
     def _bulk(self) -> Bulk | None:
         if isinstance(self.nu, MarchenkoPastur):
             intervals, density = silverstein_map(self.mu, self.nu.ratio).bulk()
             # next to ratio one the density is analytic at zero, but only as far as the square of the difference
-            return cut(intervals, product_at_zero(self.mu, self.nu) or Edge.plain(0.0)), density
+            return cut_at_zero(intervals, product_at_zero(self.mu, self.nu) or Edge.plain(0.0)), density
         return bulk_of(Multiplication.of(self.mu, self.nu), self.atoms)
 
 
@@ -366,7 +346,7 @@ class RectangularSquares(Law):
         pairs = [(place, mass + 2 * kernel - 2) for law, kernel in others for place, mass in law.atoms if place]
         return tuple(sorted(pair for pair in [*pairs, (0.0, sum(kernels) - 1)] if pair[1] > 1e-14))
 
-    def _demanded(self) -> Moments:
+    def _demanded(self) -> RequiredMoments:
         return RectangularAddition(self.mu, self.nu, self.ratio).moments()
 
     def _bulk(self) -> Bulk | None:

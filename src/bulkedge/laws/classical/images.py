@@ -13,11 +13,9 @@ import numpy as np
 
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.distribution import Atoms
-from bulkedge.laws.engine.explicit.levy import Levy
+from bulkedge.laws.engine.explicit import Levy
 from bulkedge.laws.engine.measure.continuum import Continuum
-from bulkedge.laws.engine.measure.edge_coordinates import moved_beside
-from bulkedge.laws.engine.measure.edges import Edge, Interval
-from bulkedge.laws.engine.measure.panels import BesideEdges, Density
+from bulkedge.laws.engine.measure.panels import Edge, SupportInterval
 from bulkedge.laws.law import Bulk, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support import domains
@@ -105,10 +103,7 @@ class Affine(Law):
             return value / abs(self.factor), error / abs(self.factor)
 
         images = [(moved(left), moved(right)) for left, right in intervals]
-        density: Density = at
-        if isinstance(inner, BesideEdges):
-            density = moved_beside(inner, at, list(zip(intervals, images, strict=True)), self.factor)
-        return (images if self.factor > 0 else [(right, left) for left, right in images[::-1]]), density
+        return (images if self.factor > 0 else [(right, left) for left, right in images[::-1]]), at
 
 
 @dataclass(frozen=True)
@@ -168,7 +163,7 @@ class Squared(Law):
         return _overlay([piece for pair in intervals for piece in _square_pieces(*pair)]), density
 
 
-def _square_pieces(left: Edge, right: Edge) -> list[Interval]:
+def _square_pieces(left: Edge, right: Edge) -> list[SupportInterval]:
     """The images of an interval under squaring: two if it contains zero."""
     if left.location < 0 < right.location:
         centre = Edge.hard(0.0)
@@ -183,7 +178,7 @@ def _squared_edge(edge: Edge) -> Edge:
     return edge.moved(edge.exact**2)
 
 
-def _overlay(pieces: list[Interval]) -> list[Interval]:
+def _overlay(pieces: list[SupportInterval]) -> list[SupportInterval]:
     """Cut overlapping intervals at each other's ends; a cut is an edge at which the density need not vanish."""
     ends = sorted({edge.location for piece in pieces for edge in piece})
     # a symmetric law squares to the same edge twice, up to rounding

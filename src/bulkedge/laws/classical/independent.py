@@ -19,7 +19,7 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from bulkedge.laws.distribution import Atoms
-from bulkedge.laws.engine.measure.edges import Edge
+from bulkedge.laws.engine.measure.panels import Edge
 from bulkedge.laws.law import Bulk, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Real

@@ -21,8 +21,8 @@ from functools import cached_property
 import numpy as np
 from scipy.optimize import brentq
 
-from bulkedge.laws.engine.explicit.levy import Levy
-from bulkedge.laws.engine.measure.edges import Edge
+from bulkedge.laws.engine.explicit import Levy
+from bulkedge.laws.engine.measure.panels import Edge
 from bulkedge.laws.engine.subordination.fixed_point import BranchError
 from bulkedge.laws.law import Bulk, Law
 from bulkedge.laws.units import Unit

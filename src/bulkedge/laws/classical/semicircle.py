@@ -15,8 +15,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from bulkedge.laws.engine.explicit.levy import Levy
-from bulkedge.laws.engine.measure.edges import Edge
+from bulkedge.laws.engine.explicit import Levy
+from bulkedge.laws.engine.measure.panels import Edge
 from bulkedge.laws.law import Bulk, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Real

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bulkedge.laws.engine.explicit.levy import Levy
+from bulkedge.laws.engine.explicit import Levy
 from bulkedge.laws.law import Bulk, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.domains import Each, Interval, Parametric, parameter

@@ -1,7 +1,7 @@
 """The numerical engine under the laws.
 
-From the bottom up: an :class:`~bulkedge.laws.engine.measure.edges.Edge` says how a density starts; ``panels`` store a
-density between edges; ``continuum`` reads everything off them; ``fixed_point`` and ``curve`` find the density of a law
-given by a fixed-point problem; ``pick`` (with ``cusps``) and ``levy`` are the problems with an explicit inverse map,
-``subordination`` and ``gaps`` (with ``critical``) those without.
+From the bottom up: ``measure`` holds a resolved density (panels between edges, and everything that is read off them);
+``subordination`` finds fixed points in the half-plane, and the support and bulk of a law that is given by them;
+``explicit`` has the laws whose inverse map is known; ``profiles`` and ``cavity`` are further problems, and
+``masked_equations`` and ``masked_density`` those of causal attention.
 """

@@ -87,7 +87,7 @@ class Messages(NamedTuple):
     columns: Complex
 
 
-class Side:
+class EndSums:
     """Sums over the edges at each row, or at each column, with and without a single edge."""
 
     def __init__(self, ends: Index, size: int) -> None:
@@ -123,7 +123,7 @@ class Cavity:
 
     def __init__(self, graph: Graph, tolerance: float) -> None:
         self._graph, self._tolerance = graph, tolerance
-        self._rows, self._columns = Side(graph.rows, graph.size), Side(graph.columns, graph.size)
+        self._rows, self._columns = EndSums(graph.rows, graph.size), EndSums(graph.columns, graph.size)
         self._first: dict[float, Messages] = {}
 
     def mass(self, point: float, circle: HalfCircle) -> float:

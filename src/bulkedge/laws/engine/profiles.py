@@ -17,18 +17,80 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bulkedge.laws.engine.measure.edges import Edge
-from bulkedge.laws.engine.profile_step import Paired
+from bulkedge.laws.engine.measure.panels import Edge
 from bulkedge.laws.engine.subordination.problem import Problem
 from bulkedge.support.arrays import EPS, Complex, Real
 
 
-class Sizes(NamedTuple):
+class PairedStep(NamedTuple):
+    """The round trip of a sum in which each of k terms has sizes of its own for its rows and for its columns.
+
+    Rows and columns go through the same operations, as the first axis of length two of all arrays; at real points of
+    gaps all of it is done in real numbers.
+
+    Attributes
+    ----------
+    pulled : array of shape (2, m, k)
+        Profiles times variances, as columns: from the pulls of the terms to those on each group.
+    averaged : array of shape (2, k, m)
+        Profiles times weights of the groups.
+    responses : array of shape (2, k * k, m)
+        Products of two profiles, times the weights.
+    variances, coupling : arrays of shape (k, 1)
+        ``B_k``, and ``B_k/phi_k``.
+    scale : float
+        The variables are ``-a_k`` and ``-b_k`` times this.
+    """
+
+    pulled: Real
+    averaged: Real
+    responses: Real
+    variances: Real
+    coupling: Real
+    scale: float
+
+    def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
+        """One round; see :data:`~bulkedge.laws.engine.subordination.fixed_point.Step`."""
+        terms, points = len(self.variances), len(z)
+        u, root = _as_real(u, np.sqrt(z))
+        own = (u / -self.scale).reshape(2, terms, points)
+        other = own[::-1]
+        moved = 1 / (1 - self.coupling * own[0] * own[1])
+        # what columns do to rows is t = b moved, which changes by (db + c b**2 da) moved**2; rows to columns likewise
+        diagonal = 1 / (root - _side_by_side(self.pulled, other * moved))
+        image = -self.scale * _side_by_side(self.averaged, diagonal)
+        response = _side_by_side(self.responses, diagonal**2).reshape(2, terms, terms, points)
+        across = self.variances * moved**2
+        within = self.coupling * other**2 * across
+        jacobian = np.empty((2, terms, 2, terms, points), dtype=response.dtype)
+        for side in (0, 1):
+            np.multiply(response[side], within[side], out=jacobian[side, :, side])
+            np.multiply(response[side], across, out=jacobian[side, :, 1 - side])
+        sizes = np.abs(u).reshape(2, terms, points)
+        felt = np.abs(within) * sizes + np.abs(across) * sizes[::-1]
+        error = 8 * EPS * (np.abs(image) + np.einsum("sijn,sjn->sin", np.abs(response), felt))
+        shape = (2 * terms, points)
+        return image.reshape(shape) - u, jacobian.reshape(2 * terms, *shape), error.reshape(shape)
+
+
+def _as_real(u: Any, root: Any) -> tuple[Any, Any]:
+    """Variables and roots of points as real numbers, where they are: in gaps, on the positive axis."""
+    return (u, root) if root.imag.any() or u.imag.any() else (u.real, root.real)
+
+
+def _side_by_side(matrices: Real, columns: Complex) -> Complex:
+    """Products of real matrices ``(2, i, j)`` with real or complex ones ``(2, j, n)``, as products of real matrices."""
+    if columns.dtype == float:
+        return np.asarray(matrices @ columns)
+    return np.asarray((matrices @ np.ascontiguousarray(columns).view(float)).view(complex))
+
+
+class SharedSizes(NamedTuple):
     """Sizes that rows (or columns) have in all terms alike, whatever their group.
 
     Attributes
@@ -43,7 +105,7 @@ class Sizes(NamedTuple):
     squares: Real
 
 
-ONE_SIZE = Sizes(np.ones(1), np.ones(1))
+ONE_SIZE = SharedSizes(np.ones(1), np.ones(1))
 
 
 class Profile(NamedTuple):
@@ -61,10 +123,10 @@ class Profile(NamedTuple):
 
     weights: Real
     squares: Real
-    shared: Sizes = ONE_SIZE
+    shared: SharedSizes = ONE_SIZE
 
 
-class Kinds(NamedTuple):
+class DistinctProfiles(NamedTuple):
     """The different profiles among those of the terms, d of them, as matrices for what is computed with them.
 
     Attributes
@@ -91,10 +153,10 @@ class Kinds(NamedTuple):
     averaged: Real
     responses: Real
     weights: Real
-    shared: Sizes
+    shared: SharedSizes
 
     @classmethod
-    def of(cls, profile: Profile, variances: Real) -> Kinds:
+    def of(cls, profile: Profile, variances: Real) -> DistinctProfiles:
         """Find the different profiles."""
         known: dict[bytes, int] = {}
         of_term = np.array([known.setdefault(row.tobytes(), len(known)) for row in profile.squares], dtype=np.intp)
@@ -159,12 +221,12 @@ class ProfiledSum(Problem):
         return f"a sum of {len(self.variances)} terms of variance {self.variances.sum():.4g} together, with profiles"
 
     @cached_property
-    def _rows(self) -> Kinds:
-        return Kinds.of(self.rows, self.variances)
+    def _rows(self) -> DistinctProfiles:
+        return DistinctProfiles.of(self.rows, self.variances)
 
     @cached_property
-    def _columns(self) -> Kinds:
-        return Kinds.of(self.columns, self.variances)
+    def _columns(self) -> DistinctProfiles:
+        return DistinctProfiles.of(self.columns, self.variances)
 
     @cached_property
     def smallest(self) -> float:
@@ -226,7 +288,7 @@ class ProfiledSum(Problem):
         return a, b, 1 - self._coupling * a * b
 
     @cached_property
-    def _paired(self) -> Paired | None:
+    def _paired(self) -> PairedStep | None:
         """Rows and columns side by side, if each term has sizes of its own for both and there is no shared factor."""
         rows, columns, terms = self._rows, self._columns, len(self.variances)
         apart = len(rows.averaged) == len(columns.averaged) == terms
@@ -237,10 +299,10 @@ class ProfiledSum(Problem):
         sides = (rows, columns)
         pulled, averaged = np.stack([side.pulled @ side.variances for side in sides]), [side.averaged for side in sides]
         responses = np.stack([side.responses for side in sides])
-        return Paired(pulled, np.stack(averaged), responses, self.variances[:, None], self._coupling, self._scale)
+        return PairedStep(pulled, np.stack(averaged), responses, self.variances[:, None], self._coupling, self._scale)
 
     def step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
-        """One round; see :data:`bulkedge.laws.engine.subordination.newton.Step`."""
+        """One round; see :data:`bulkedge.laws.engine.subordination.fixed_point.Step`."""
         return self._general_step(u, z) if self._paired is None else self._paired.step(u, z)
 
     def _general_step(self, u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bulkedge.laws.engine.measure.cauchy import weighted_inverses
 from bulkedge.laws.engine.measure.crossings import Gaps, gaps_between
-from bulkedge.laws.engine.measure.poles import weighted_inverses
 from bulkedge.laws.spikes.rank_one import atom_masses
 from bulkedge.laws.spikes.response import Pair, Response
 from bulkedge.support.arrays import Real

@@ -1,22 +1,214 @@
-"""Cauchy integrals of polynomials on panels, exact however close the point is to the panel.
+"""Cauchy transforms of atoms and of panels: by sums over poles, by clusters from afar, exactly from nearby.
 
-The mass of a panel at ``x = location + direction * length * s**order`` is ``scale * g(s) * s**weight ds``. With ``Z =
-direction (z - location)/length`` its Cauchy integral is ``(direction * scale/length) J(Z)``, ``J = int g(s)
-s**weight/(Z - s**order) ds``. Partial fractions over the roots of ``s**order = Z`` reduce J to integrals of a
-polynomial p over ``t - s``. Away from the panel Gauss's rule gives those. Close to it they are ``p(t) log((t + 1)/(t -
-1)) - q(t)`` with ``q(t) = int (p(t) - p(s))/(t - s) ds``, a polynomial too, whose series is known once and for all.
+**Poles.** Atoms, and Gauss nodes that stand for panels at points away from them.
+
+**Clusters.** From afar, neighbouring panels look like one panel of as many nodes. Panels along the line are joined two
+by two, and the pairs again, up to the whole law. A cluster has the nodes of Chebyshev on its stretch of the line, with
+the masses that integrate polynomials as its panels do: at a point outside the disc of :data:`APART` half lengths about
+it, ``1/(z - t)`` is such a polynomial to rounding error. Each point then sees each part of the law in the largest
+cluster that is far enough away: a number of nodes that grows like the logarithm of the number of panels.
+
+**The near field** is exact however close the point is to the panel. The mass of a panel at ``x = location + direction *
+length * s**order`` is ``scale * g(s) * s**weight ds``. With ``Z = direction (z - location)/length`` its Cauchy integral
+is ``(direction * scale/length) J(Z)``, ``J = int g(s) s**weight/(Z - s**order) ds``. Partial fractions over the roots
+of ``s**order = Z`` reduce J to integrals of a polynomial p over ``t - s``. Away from the panel Gauss's rule gives
+those. Close to it they are ``p(t) log((t + 1)/(t - 1)) - q(t)`` with ``q(t) = int (p(t) - p(s))/(t - s) ds``, a
+polynomial too, whose series is known once and for all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev, legendre
 
-from bulkedge.laws.engine.measure.panels import DEGREE, Panels
-from bulkedge.support.arrays import Complex, Index, Real
+from bulkedge.laws.engine.measure.panels import DEGREE, Panels, nodes_and_transform
+from bulkedge.support.arrays import Complex, Index, Mask, Real
+
+BLOCK = 100_000
+"""Distances from points to nodes that are computed at once: as many as fit into fast memory."""
+SQUARABLE = (1e-70, 1e70)
+"""Distances whose fourth powers, and their inverses, are finite."""
+
+
+def weighted_inverses(inverse: Complex, locations: Real, masses: Real) -> Complex:
+    """G, G', psi and psi' (rows) of atoms, from the matrix of ``1/(z - location)``, which is overwritten."""
+    weights = np.stack([masses, masses * locations], axis=1)
+    value = inverse @ weights
+    np.multiply(inverse, inverse, out=inverse)
+    slope = inverse @ weights
+    return np.stack([value[:, 0], -slope[:, 0], value[:, 1], -slope[:, 1]])
+
+
+def pole_sums(z: Complex, locations: Real, weights: Real, hidden: tuple[Index, Index]) -> Complex:
+    """G, G', psi and psi' (rows) of atoms, some of which are hidden from some of the points.
+
+    In real arithmetic, which is several times as fast as complex division, where distances can be squared twice.
+    """
+    x, y = z.real[:, None], z.imag[:, None]
+    along = x - locations
+    if not y.any():
+        inverse = np.reciprocal(along, out=along)
+        inverse[hidden] = 0.0
+        value = inverse @ weights + 0j
+        slope = np.multiply(inverse, inverse, out=inverse) @ weights + 0j
+        return np.stack([value[:, 0], -slope[:, 0], value[:, 1], -slope[:, 1]])
+    along[hidden] = np.inf
+    size = np.abs(along)
+    if size.min(initial=1.0) + np.abs(y).min() < SQUARABLE[0] or np.abs(z).max() > SQUARABLE[1]:
+        divided: Complex = np.asarray(1 / (along + 1j * y), dtype=complex)
+        divided[hidden] = 0.0
+        g, d_g = divided @ weights, (divided * divided) @ weights
+        return np.stack([g[:, 0], -d_g[:, 0], g[:, 1], -d_g[:, 1]])
+    # 1/(a + i y) = (a - i y)/(a**2 + y**2), and its square
+    above = np.multiply(along, along, out=size)
+    above += y * y
+    np.reciprocal(above, out=above)
+    along[hidden] = 0.0
+    along *= above
+    above *= y
+    value = along @ weights - 1j * (above @ weights)
+    slope = -2j * ((along * above) @ weights)
+    along *= along
+    along -= np.multiply(above, above, out=above)
+    slope += along @ weights
+    return np.stack([value[:, 0], -slope[:, 0], value[:, 1], -slope[:, 1]])
+
+
+def atom_transforms(point: Complex, places: Real, weights: Real) -> Complex:
+    """G, G', psi and psi' (rows) of atoms, at points of the closed upper half-plane, atoms included.
+
+    At an atom G is infinite and G' minus infinity; psi and psi' have the sign of its location, and are finite at an
+    atom at zero, which has no part in them.
+    """
+    result: Complex = np.empty((4, len(point)), dtype=complex)
+    following = np.minimum(np.searchsorted(places, point.real), len(places) - 1)
+    (on,) = np.nonzero(places[following] == point)
+    block = max(8, BLOCK // len(places))
+    for first in range(0, len(point), block):
+        here = on[(on >= first) & (on < first + block)]
+        seen = point[first : first + block]
+        result[:, first : first + block] = pole_sums(seen, places, weights, (here - first, following[here]))
+    if len(on):
+        at = places[following[on]]
+        result[:2, on] = np.array([[np.inf], [-np.inf]])
+        result[2:, on[at != 0]] = np.inf * np.sign(at[at != 0]) * np.array([[1.0], [-1.0]])
+    return result
+
+
+NODES = 32
+"""Nodes of a cluster, and of a panel."""
+APART = 1.95
+"""Half lengths from the middle of a cluster at which its Bernstein radius is 3.6, and ``3.6**-32`` is 1e-18."""
+
+
+ClusterLevel = tuple[Real, Real, Real, Real]
+"""Nodes, masses, centre and reach of the clusters of one level; see :class:`Clusters`."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """A binary tree of clusters, leaves first and level by level.
+
+    Attributes
+    ----------
+    nodes : array of shape (c, NODES)
+        Where the nodes of each cluster are.
+    masses : array of shape (c, NODES)
+        Their masses; those of clusters above the leaves may be negative.
+    centre, reach : arrays of shape (c,)
+        Discs outside of which a cluster stands for its leaves; of no meaning for the leaves themselves.
+    levels : tuple of int
+        Number of clusters on each level, leaves first.
+    """
+
+    nodes: Real
+    masses: Real
+    centre: Real
+    reach: Real
+    levels: tuple[int, ...]
+
+    @classmethod
+    def of(cls, nodes: Real, masses: Real, centre: Real, reach: Real) -> Clusters:
+        """Join leaves, given in their order along the line."""
+        parts = [(nodes, masses, centre, reach)]
+        low, high = nodes.min(axis=1), nodes.max(axis=1)
+        while len(parts[-1][0]) > 1:
+            first = np.arange(0, len(low), 2)
+            low, high = np.minimum.reduceat(low, first), np.maximum.reduceat(high, first)
+            parts.append(_joined(parts[-1], low, high))
+        all_nodes, all_masses, centres, reaches = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return cls(all_nodes, all_masses, centres, reaches, tuple(len(part[0]) for part in parts))
+
+    def transforms(self, z: Complex, hidden: tuple[Index, Index]) -> Complex:
+        """G, G', psi and psi' (rows) of the nodes, without the leaves that are hidden from points."""
+        point, cluster = np.nonzero(self._seen(z, hidden))
+        nodes, masses, at = self.nodes[cluster], self.masses[cluster], z[point]
+        inverse: Any = _inverse(at, nodes) if at.imag.any() else 1 / (at.real[:, None] - nodes)
+        weighted = masses * inverse
+        rows = [weighted.sum(axis=1), (nodes * weighted).sum(axis=1)]
+        weighted *= inverse
+        rows[1:1] = [-weighted.sum(axis=1)]
+        rows.append(-(nodes * weighted).sum(axis=1))
+        result = np.zeros((4, len(z)), dtype=complex)
+        first = np.flatnonzero(np.diff(point, prepend=-1))
+        if len(first):
+            result[:, point[first]] = np.add.reduceat(np.stack(rows), first, axis=1)
+        return result
+
+    def _seen(self, z: Complex, hidden: tuple[Index, Index]) -> Mask:
+        """Which clusters (columns) points (rows) see: the largest that are far enough away, and leaves elsewhere."""
+        apart = z.real[:, None] - self.centre
+        far = apart * apart + (z.imag * z.imag)[:, None] > self.reach**2
+        far[:, : self.levels[0]] = True
+        stop = far.shape[1]
+        covered: Mask = np.zeros((len(z), 1), dtype=bool)
+        for count in self.levels[::-1]:
+            level = far[:, stop - count : stop]
+            above = np.repeat(covered, 2, axis=1)[:, :count] if stop < far.shape[1] else covered
+            # what a larger cluster stands for is not seen again
+            covered = level | above
+            level &= ~above
+            stop -= count
+        far[hidden] = False
+        return far
+
+
+def _joined(part: ClusterLevel, low: Real, high: Real) -> ClusterLevel:
+    """The clusters of a level joined two by two, given the ends of the stretches of the new ones."""
+    nodes, masses, centre, reach = part
+    count = len(low)
+    if len(nodes) % 2:
+        # the last one stays alone, beside one without mass
+        nodes, masses = np.append(nodes, nodes[-1:], axis=0), np.append(masses, 0 * masses[-1:], axis=0)
+        centre, reach = np.append(centre, centre[-1]), np.append(reach, reach[-1])
+    t, transform = nodes_and_transform(NODES)
+    middle, half = (low + high) / 2, np.maximum((high - low) / 2, np.finfo(float).tiny)
+    place = np.clip((nodes.reshape(count, -1) - middle[:, None]) / half[:, None], -1.0, 1.0)
+    # integrals of Chebyshev polynomials over the parts, and the masses at the nodes that give the same ones
+    polynomials = np.cos(np.arccos(place)[:, :, None] * np.arange(NODES))
+    moments = np.einsum("cj,cjm->cm", masses.reshape(count, -1), polynomials)
+    beyond = np.abs(centre.reshape(count, 2) - middle[:, None]) + reach.reshape(count, 2)
+    return (
+        middle[:, None] + half[:, None] * t,
+        moments @ transform,
+        middle,
+        np.maximum(APART * half, beyond.max(axis=1)),
+    )
+
+
+def _inverse(z: Complex, nodes: Real) -> Complex:
+    """``1/(z - nodes)`` for a row of nodes for each point, in real arithmetic, which is faster than division."""
+    along = z.real[:, None] - nodes
+    size = along * along + (z.imag * z.imag)[:, None]
+    result = np.empty(along.shape, dtype=complex)
+    np.divide(along, size, out=result.real)
+    np.divide(-z.imag[:, None], size, out=result.imag)
+    return result
+
 
 GAUSS = 32
 """Gauss nodes on a panel."""

@@ -1,7 +1,7 @@
 """A continuous measure, resolved once: density, cdf, quantiles, moments and transforms are read off its panels.
 
 >>> import numpy as np
->>> from bulkedge.laws.engine.measure.edges import Edge
+>>> from bulkedge.laws.engine.measure.panels import Edge
 >>> half_circle = lambda x: (np.sqrt(4 - x**2) / (2 * np.pi), 1e-15)
 >>> bulk = resolve([(Edge.soft(-2.0), Edge.soft(2.0))], half_circle)
 >>> round(float(bulk.cdf(np.array([1.0]))[0]), 12)   # 2/3 + sqrt(3)/(4 pi)
@@ -20,11 +20,8 @@ from functools import cached_property
 import numpy as np
 from numpy.polynomial import chebyshev, legendre
 
-from bulkedge.laws.engine.measure.cauchy import GAUSS, NearField
-from bulkedge.laws.engine.measure.clusters import Clusters
-from bulkedge.laws.engine.measure.edges import Interval
-from bulkedge.laws.engine.measure.panels import Density, Panels, fit, nodes_and_transform
-from bulkedge.laws.engine.measure.poles import BLOCK, pole_sums
+from bulkedge.laws.engine.measure.cauchy import BLOCK, GAUSS, Clusters, NearField, pole_sums
+from bulkedge.laws.engine.measure.panels import DensityFunction, Panels, SupportInterval, fit, nodes_and_transform
 from bulkedge.support.arrays import EPS, Complex, Index, Mask, Real
 
 MASS_DEGREE = 32
@@ -33,7 +30,7 @@ FEW = 12
 """Panels that are not worth being joined to clusters."""
 
 
-def resolve(intervals: Sequence[Interval], density: Density) -> Continuum:
+def resolve(intervals: Sequence[SupportInterval], density: DensityFunction) -> Continuum:
     """Represent a density between known edges, given in increasing order."""
     panels = fit(intervals, density)
     return Continuum(panels.take(np.argsort(np.minimum(*panels.ends()), kind="stable")), tuple(intervals))
@@ -44,7 +41,7 @@ class Continuum:
     """A resolved continuous measure, its panels ordered along the line; made by :func:`resolve`."""
 
     panels: Panels
-    intervals: tuple[Interval, ...]
+    intervals: tuple[SupportInterval, ...]
 
     @cached_property
     def support(self) -> tuple[tuple[float, float], ...]:

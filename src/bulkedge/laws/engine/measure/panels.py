@@ -1,25 +1,157 @@
-"""Densities between edges as Chebyshev polynomials on panels.
+"""Densities between edges, as Chebyshev polynomials on panels.
 
-Each half of each support interval belongs to its edge: with ``delta`` the distance to it and ``length`` half the
-interval, the density is ``delta**exponent * g(s)``, ``s = (delta/length)**(1/order)``. :func:`fit` samples ``g`` on
-panels of ``s`` and halves those that have not converged, so any structure, at any scale, costs a number of panels
-proportional to the logarithm of the scale.
+An :class:`Edge` is an end of a support interval and says how the density starts there. Each half of each interval
+belongs to its edge: with ``delta`` the distance to it and ``length`` half the interval, the density is
+``delta**exponent * g(s)``, ``s = (delta/length)**(1/order)``. :func:`fit` samples ``g`` on panels of ``s`` and halves
+those that have not converged, so any structure, at any scale, costs a number of panels proportional to the logarithm of
+the scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from functools import cache
-from typing import Any
+from math import lcm
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from bulkedge.laws.engine.measure.edges import Interval
 from bulkedge.support.arrays import EPS, Index, Mask, Real
 from bulkedge.support.errors import UnresolvedError
+
+if TYPE_CHECKING:
+    from bulkedge.laws.law import Law
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An end of a support interval.
+
+    At distance ``delta`` from the edge the density is ``delta**exponent * g(delta**(1/order))`` with ``g`` analytic,
+    and even where ``even`` says so; ``order * (exponent + 1)`` is a positive integer.
+
+    Attributes
+    ----------
+    location : float
+        Where the edge is.
+    exponent, order, even
+        The behaviour of the density.
+    remainder : float
+        True location minus ``location``, where it is known: densities keep their relative accuracy close to the edge.
+    """
+
+    location: float
+    exponent: float
+    order: int
+    even: bool = False
+    remainder: float = 0.0
+
+    @classmethod
+    def soft(cls, location: float, remainder: float = 0.0) -> Edge:
+        """Square-root edge, the generic one: a simple critical point of the inverse map."""
+        return cls(location, 0.5, 2, even=True, remainder=remainder)
+
+    @classmethod
+    def exactly_soft(cls, location: Fraction) -> Edge:
+        """Square-root edge whose location is known beyond double precision."""
+        rounded = float(location)
+        return cls.soft(rounded, float(location - Fraction(rounded)))
+
+    @classmethod
+    def hard(cls, location: float, order: int = 2) -> Edge:
+        """Density ``delta**(1/order - 1)``: a zero of the given order of the inverse map."""
+        return cls(location, 1 / order - 1, order, even=order == 2)
+
+    @classmethod
+    def cusp(cls, location: float, exponent: float = 1 / 3) -> Edge:
+        """Two intervals touch: a double critical point of the inverse map."""
+        return cls(location, exponent, 3)
+
+    @classmethod
+    def plain(cls, location: float, order: int = 1) -> Edge:
+        """The density is finite and non-zero, analytic in ``delta**(1/order)``."""
+        return cls(location, 0.0, order)
+
+    @property
+    def weight(self) -> int:
+        """Power of ``s = delta**(1/order)`` in the mass element ``g(s) s**weight ds``."""
+        return round(self.order * (self.exponent + 1)) - 1
+
+    @property
+    def exact(self) -> Fraction:
+        """The location with its remainder."""
+        return Fraction(self.location) + Fraction(self.remainder)
+
+    def moved(self, location: Fraction) -> Edge:
+        """An edge at which the density behaves the same, at another place."""
+        rounded = float(location)
+        return Edge(rounded, self.exponent, self.order, self.even, float(location - Fraction(rounded)))
+
+
+SupportInterval = tuple[Edge, Edge]
+
+
+class BehaviourAtZero(NamedTuple):
+    """How a law meets zero: ``y = s**(power/lead)`` times a series in ``s**(1/lead)``, s what ``y G(y)`` gains there.
+
+    With a density ``x**exponent g(x**(1/power))`` at zero, ``y G(y)`` less its value at zero is a series in
+    ``y**(1/power)`` that starts with the smaller of ``power (exponent + 1)`` and ``power``.
+    """
+
+    power: int
+    lead: int
+    exponent: float | None
+
+    @classmethod
+    def of(cls, law: Law) -> BehaviourAtZero:
+        """Read it off the edges of the law."""
+        edges = [edge for pair in (law.continuum.intervals if law.continuum else ()) for edge in pair]
+        edge = min((each for each in edges if each.location == 0), key=lambda each: each.exponent, default=None)
+        if edge is None:
+            return cls(1, 1, None)
+        power = max(each.order for each in edges if each.location == 0)
+        return cls(power, min(round(power * (edge.exponent + 1)), power), edge.exponent)
+
+
+def product_at_zero(mu: Law, nu: Law) -> Edge | None:
+    """The edge at zero of a free product, where its density is not analytic there; None where it is, or vanishes.
+
+    With ``s = 1 + psi`` less the mass of the product at zero, each ``y`` is a power series in a root of s
+    (:class:`BehaviourAtZero`) if its law has as much mass at zero as the product, and elsewhere analytic. Their product
+    gives ``x = y_1 y_2 psi/(1 + psi)``, in which ``1 + psi`` is s if there is no mass at zero. So ``x = s**total``
+    times a series in ``s**(1/root)``, and the density ``-Im s/(pi x)``.
+    """
+    kernels = [dict(law.atoms).get(0.0, 0.0) for law in (mu, nu)]
+    roots = [BehaviourAtZero.of(law) for law, kernel in zip((mu, nu), kernels, strict=True) if kernel == max(kernels)]
+    root = lcm(*(each.lead for each in roots))
+    order = sum(root * each.power // each.lead for each in roots) - (root if max(kernels) == 0 else 0)
+    if order > root:
+        # in the bulk of a law that reaches below zero the series are not real
+        even = (root, order) == (1, 2) and min(extent(mu)[0], extent(nu)[0]) >= 0
+        return Edge(0.0, root / order - 1, order, even=even)
+    # s is x to leading order, which is real: the density is that of the laws
+    exponents = [each.exponent for each in roots if each.exponent is not None]
+    if exponents and any(low < 0 < high for law in (mu, nu) for low, high in law.support):
+        exponents.append(0.0)
+    return Edge(0.0, min(exponents), root) if exponents else None
+
+
+def extent(law: Law) -> tuple[float, float]:
+    """The leftmost and the rightmost point that a law is represented at: finite for laws with tails too."""
+    ends = [end for interval in law.support for end in interval] + [place for place, _ in law.atoms]
+    return min(ends), max(ends)
+
+
+def reach(law: Law) -> float:
+    """How close to zero a law has an edge or an atom, other than there, as a fraction of the largest."""
+    places = [abs(end) for interval in law.support for end in interval] + [abs(place) for place, _ in law.atoms]
+    away = [place for place in places if place > 0]
+    return min(away) / max(away) if away else 1.0
+
 
 DEGREE = 20
 """Chebyshev coefficients of ``g`` on a panel."""
@@ -32,29 +164,11 @@ MOST_PANELS = 1000
 MOST_SAMPLED = 3000
 """Panels that may be sampled in all, halved ones included, before the density counts as unresolved."""
 
-Density = Callable[[Real], tuple[Real, Real]]
+REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
+"""What to do about a free convolution that is refused, for whatever reason."""
+
+DensityFunction = Callable[[Real], tuple[Real, Real]]
 """Maps points strictly inside the support to the density there and a bound on its rounding error."""
-
-
-@dataclass(frozen=True)
-class BesideEdges:
-    """A density that also takes points by their distance from an edge, which may be below the rounding of the point.
-
-    Attributes
-    ----------
-    density : callable
-        The density at points of the line.
-    beside : callable
-        ``beside(location, direction, distance)`` returns the density at that distance from the edge, to its right
-        (direction 1) or left (-1), its rounding error, and which values are free of the rounding of points.
-    """
-
-    density: Density
-    beside: Callable[[Real, Real, Real], tuple[Real, Real, Mask]]
-
-    def __call__(self, x: Real) -> tuple[Real, Real]:
-        """The density at points of the line."""
-        return self.density(x)
 
 
 class UnresolvedDensityError(UnresolvedError):
@@ -77,7 +191,7 @@ class Panels:
     Attributes
     ----------
     location, remainder, order, exponent, weight, even
-        The edge that the panel belongs to: see :class:`~bulkedge.laws.engine.measure.edges.Edge`.
+        The edge that the panel belongs to: see :class:`~bulkedge.laws.engine.measure.panels.Edge`.
     direction : array
         One for a left edge, minus one for a right one: x is ``location + direction * length * s**order``.
     length, middle : arrays
@@ -102,7 +216,7 @@ class Panels:
     coefficients: Real
 
     @classmethod
-    def halves(cls, intervals: Sequence[Interval]) -> Panels:
+    def halves(cls, intervals: Sequence[SupportInterval]) -> Panels:
         """One panel for each half of each interval, still without coefficients."""
         edges = [edge for pair in intervals for edge in pair]
         spans = [(right.location - left.location) + (right.remainder - left.remainder) for left, right in intervals]
@@ -183,7 +297,18 @@ class Panels:
         return np.asarray(self.scale[:, None] * self.g(s) * s ** self.weight[:, None])
 
 
-def fit(intervals: Sequence[Interval], density: Density) -> Panels:
+def cut_at_zero(intervals: list[SupportInterval], zero: Edge | None) -> list[SupportInterval]:
+    """The same intervals, the one that contains zero cut there: products are singular at zero also in their bulk."""
+    if zero is None:
+        return intervals
+    result = []
+    for left, right in intervals:
+        inside = left.location < 0 < right.location
+        result += [(left, zero), (zero, right)] if inside else [(left, right)]
+    return result
+
+
+def fit(intervals: Sequence[SupportInterval], density: DensityFunction) -> Panels:
     """Represent a density between known edges, on panels that are halved until they converge."""
     pending, done, sampled = Panels.halves(intervals), [], 0
     limit = MOST_PANELS + 100 * len(pending)
@@ -208,7 +333,7 @@ def fit(intervals: Sequence[Interval], density: Density) -> Panels:
     )
 
 
-def _sampled(panels: Panels, density: Density) -> tuple[Panels, Real, Real]:
+def _sampled(panels: Panels, density: DensityFunction) -> tuple[Panels, Real, Real]:
     """Sample the density on every panel; return the fitted panels, the size of their last coefficients and of rounding.
 
     Both sizes are relative to the largest coefficient.
@@ -217,29 +342,17 @@ def _sampled(panels: Panels, density: Density) -> tuple[Panels, Real, Real]:
     # even functions of s are sampled as functions of s**2: better conditioned, as no sample is close to the edge
     s = np.where(panels.symmetric[:, None], panels.stop[:, None] * np.sqrt((1 + t) / 2), panels.sites(t))
     x, power = panels.position(s), panels.distance(s) ** panels.exponent[:, None]
-    values, errors, exact = _evaluated(panels, s, density)
+    values, errors = (np.reshape(np.broadcast_to(part, s.size), s.shape) for part in density(x.ravel()))
     bad = ~(np.isfinite(values) & (values >= 0))
     if bad.any():
         raise UnresolvedDensityError(f"the density is not finite and non-negative at x = {x[bad][:3]}")
     # x is rounded too: where it lies beside a far edge, a steep density feels it
     rise, run = np.gradient(values, axis=1), np.gradient(x, axis=1)
-    far = ~exact & (panels.location != 0)[:, None]
-    steepness = np.abs(np.divide(rise, run, out=np.zeros_like(run), where=far & (run != 0)))
+    far = (panels.location != 0)[:, None] & (run != 0)
+    steepness = np.abs(np.divide(rise, run, out=np.zeros_like(run), where=far))
     errors = errors + 2 * EPS * np.abs(panels.location)[:, None] * steepness
     fitted = panels.replaced(coefficients=(values / power) @ transform.T)
     tail = np.abs(fitted.coefficients[:, -3:]).max(axis=1)
     rounding = 2 * np.mean(errors / power, axis=1)
     largest = np.maximum(np.abs(fitted.coefficients).max(axis=1), np.finfo(float).tiny)
     return fitted, tail / largest, rounding / largest
-
-
-def _evaluated(panels: Panels, s: Real, density: Density) -> tuple[Real, Real, Mask]:
-    """The density at the sites of panels, its error, and where it does not feel that points of the line are rounded."""
-    if isinstance(density, BesideEdges):
-        location, direction = (np.repeat(each, s.shape[1]) for each in (panels.location, panels.direction))
-        values, errors, exact = density.beside(location, direction, panels.distance(s).ravel())
-        return values.reshape(s.shape), errors.reshape(s.shape), exact.reshape(s.shape)
-    values, errors = (
-        np.reshape(np.broadcast_to(part, s.size), s.shape) for part in density(panels.position(s).ravel())
-    )
-    return values, errors, np.zeros(s.shape, dtype=bool)

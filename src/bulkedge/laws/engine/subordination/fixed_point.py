@@ -1,21 +1,211 @@
-"""Certified fixed points of analytic self-maps of the upper half-plane.
+"""Certified fixed points of analytic self-maps of the upper half-plane, and the density that they give.
 
 Every law computed here is, at a real point x of its bulk, the fixed point ``u = T(u)`` of an analytic self-map T of the
 upper half-plane (of a product of half-planes for rectangular sums). Such a map has at most one fixed point in the open
 half-plane (Denjoy-Wolff), so a solution with positive imaginary part *is* the right branch: no continuation to trust,
-no root to choose (docs/theory/transforms.md, "Certificates").
+no root to choose (docs/theory/transforms.md, "Certificates"). Newton's method finds it, for many points at once, with
+steps measured in the hyperbolic distance. A :class:`FixedPointCurve` remembers the points it has solved, so that each
+new one starts from its neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import permutations
+from typing import Any
 
 import numpy as np
 
-from bulkedge.laws.engine.subordination.multipliers import contracts
-from bulkedge.laws.engine.subordination.newton import LOW, Step, lifted_by, newton, newton_step
-from bulkedge.support.arrays import EPS, Complex, Mask, Real
+from bulkedge.laws.engine.measure.panels import REMEDY
+from bulkedge.support.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.support.errors import UnresolvedError
+
+SQUARINGS = 5
+"""Squarings of a matrix that are tried before its eigenvalues are computed: a power of norm below one proves enough."""
+
+
+def contracts(jacobian: Complex) -> Mask:
+    """Whether the eigenvalues of matrices given as ``(d, d, n)`` all have modulus below one."""
+    if len(jacobian) <= 2:
+        return spectral_radius(jacobian) < 1
+    # in a gap the variables are real
+    power: Any = np.moveaxis(jacobian.real if not np.any(jacobian.imag) else jacobian, -1, 0)
+    proved = np.zeros(jacobian.shape[-1], dtype=bool)
+    for _ in range(SQUARINGS):
+        proved |= np.sqrt((np.abs(power) ** 2).sum(axis=(1, 2))) < 1
+        if proved.all():
+            return proved
+        power = power @ power
+    proved[~proved] = spectral_radius(jacobian[..., ~proved]) < 1
+    return proved
+
+
+def spectral_radius(jacobian: Complex) -> Real:
+    """Largest modulus of the eigenvalues of matrices given as ``(d, d, n)``."""
+    if len(jacobian) == 1:
+        return np.abs(jacobian[0, 0])
+    if len(jacobian) > 2:
+        finite = np.where(np.isfinite(jacobian), jacobian, 1e300)
+        return np.abs(np.linalg.eigvals(np.moveaxis(finite, -1, 0))).max(axis=1, initial=0.0)
+    (a, b), (c, d) = jacobian
+    split = np.sqrt((a - d) ** 2 / 4 + b * c)
+    return np.maximum(np.abs((a + d) / 2 + split), np.abs((a + d) / 2 - split))
+
+
+SelfMap = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
+"""``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
+the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
+
+LOW = 1e-4
+"""Imaginary part over modulus below which rounding may have lifted a variable off the axis."""
+FALLEN = 1e-13
+"""The same, below which a point has come down to the axis for good."""
+HIGH = 1e3
+"""How many times its rounding error a fixed point has to be above the axis to be certainly above it."""
+
+
+def newton(step: SelfMap, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:
+    """Damped Newton, in the upper half-plane.
+
+    A step is kept if it shortens the hyperbolic distance from u to T(u). Where no damping helps, the plain step to T(u)
+    is taken, which never lengthens it (Schwarz-Pick). Most calls are of few points and cost what calls cost: points
+    that are done leave the arrays, and what happens to few points is looked at only if it happens.
+    """
+    result, trial = np.array(start), np.array(start)
+    base, shift, delta = trial, np.zeros_like(trial), np.zeros_like(trial)
+    best: Real = np.full(len(z), np.inf)
+    damping: Real = np.ones(len(z))
+    active, given_up, on_axis = np.arange(len(z)), np.zeros(0, dtype=np.intp), not z.imag.any()
+    with np.errstate(all="ignore"):
+        for _ in range(iterations):
+            values, jacobian, error = step(trial, z)
+            merit = _hyperbolic(trial, values)
+            better = merit <= best
+            if better.all():
+                base, shift, best = trial, values, merit
+                delta = newton_step(shift, jacobian)
+                damping = _largest_damping(base, delta)
+                trial = base + damping * delta
+            else:
+                base, shift = np.where(better, trial, base), np.where(better, values, shift)
+                best = np.where(better, merit, best)
+                delta[:, better] = newton_step(values[:, better], jacobian[..., better])
+                damping = damping / 4
+                damping[better] = _largest_damping(base[:, better], delta[:, better])
+                lost = ~better & (damping < 1e-3)
+                trial = base + np.where(lost, shift, damping * delta)
+                best[lost] = np.inf
+            settled = better & _settled(trial, (shift, delta), damping, (jacobian, error))
+            # on the axis, a point so low has a real fixed point: it is lost, and given up
+            fallen = (trial.imag < FALLEN * np.abs(trial)).any(axis=0) & ~settled
+            if not on_axis:
+                fallen &= z.imag == 0
+            done = settled | fallen
+            if done.any():
+                result[:, active[done]] = trial[:, done]
+                given_up, kept = np.append(given_up, active[fallen]), ~done
+                active, z, trial, base = active[kept], z[kept], trial[:, kept], base[:, kept]
+                shift, delta, best, damping = shift[:, kept], delta[:, kept], best[kept], damping[kept]
+                if not len(active):
+                    break
+    result[:, active] = trial
+    return result, np.append(active, given_up)
+
+
+def _settled(u: Complex, moves: tuple[Complex, Complex], damping: Real, at: tuple[Complex, Real]) -> Mask:
+    """Which points u have converged.
+
+    ``moves`` are ``T(u) - u`` and Newton's step at the point before, (d, n) each, and ``at`` the Jacobian there and the
+    rounding error of the first.
+    """
+    (shift, delta), (jacobian, error) = moves, at
+    # the map is analytic in a disc of radius Im u, so Newton's next error is about |delta|**2 / Im u
+    exact = (np.abs(delta) <= 1e-8 * u.imag) & (damping == 1)
+    settled = np.asarray((exact | (np.abs(shift) <= 4 * error)).all(axis=0))
+    if settled.any():
+        low = np.flatnonzero(settled & (u.imag < LOW * np.abs(u)).any(axis=0))
+        if len(low):
+            settled[low] = _interior(u[:, low], jacobian[..., low], error[:, low])
+    return settled
+
+
+def _interior(u: Complex, jacobian: Complex, error: Real) -> Mask:
+    """Whether fixed points lie in the open half-plane: they attract, or are higher than rounding explains.
+
+    Those of the open half-plane attract; one that does not lies on the axis, and rounding lifted it. But a map that is
+    nearly an automorphism of the half-plane turns about its fixed point, with a multiplier whose modulus is one but for
+    less than rounding: so do the maps of products next to zero, where all atoms are far from u. There height decides.
+    """
+    inside = contracts(jacobian)
+    doubt = np.flatnonzero(~inside)
+    if len(doubt):
+        lifted = rounding_lift(jacobian[..., doubt], error[:, doubt])
+        inside[doubt] = np.all(u[:, doubt].imag > HIGH * lifted, axis=0)
+    return inside
+
+
+def _hyperbolic(u: Complex, shift: Complex) -> Real:
+    """A monotone function of the hyperbolic distance from u to u + shift; infinite outside the half-plane."""
+    low, height = u.imag, u.imag + shift.imag
+    ratio = (shift.real**2 + shift.imag**2) / (low * height)
+    return np.asarray(np.where((low > 0) & (height > 0), ratio, np.inf).max(axis=0))
+
+
+def newton_step(residual: Complex, jacobian: Complex) -> Complex:
+    """Solve ``(1 - jacobian) delta = residual``; where that is singular, the plain step."""
+    if len(residual) == 1:
+        delta = residual / (1 - jacobian[0])
+    elif len(residual) > 2:
+        delta = _solved(_one_less(jacobian), residual)
+    else:
+        (a, b), (c, d) = np.eye(2)[:, :, None] - jacobian
+        delta = np.stack([d * residual[0] - b * residual[1], a * residual[1] - c * residual[0]]) / (a * d - b * c)
+    finite = np.isfinite(delta).all(axis=0)
+    return delta if finite.all() else np.where(finite, delta, residual)
+
+
+def _one_less(jacobian: Complex) -> Complex:
+    """``1 - jacobian`` for matrices given as ``(d, d, n)``, as a stack ``(n, d, d)``."""
+    return np.asarray(np.eye(len(jacobian)) - jacobian.transpose(2, 0, 1))
+
+
+def _solved(stacked: Complex, right: Complex) -> Complex:
+    """Solve systems given as ``(n, d, d)`` and ``(d, n)``; not a number where that is impossible."""
+    with suppress(np.linalg.LinAlgError):  # one of them is singular: the others are solved
+        return np.ascontiguousarray(np.linalg.solve(stacked, right.T[:, :, None])[:, :, 0].T)
+    result = np.full(right.shape, np.nan + 0j)
+    regular = np.all(np.isfinite(stacked), axis=(1, 2))
+    regular[regular] = np.linalg.det(stacked[regular]) != 0
+    if regular.any():
+        result[:, regular] = np.linalg.solve(stacked[regular], right[:, regular].T[:, :, None])[:, :, 0].T
+    return result
+
+
+def _largest_damping(u: Complex, delta: Complex) -> Real:
+    """How much of the step is of moderate hyperbolic length: at most ten heights, keeping a tenth of the height."""
+    room = np.where(delta.imag < 0, -0.9 * u.imag / delta.imag, np.inf)
+    length = 10 * u.imag / np.abs(delta)
+    return np.minimum(np.fmin(room, length).min(axis=0), 1.0)
+
+
+def rounding_lift(jacobian: Complex, error: Real) -> Real:
+    """What a rounding error of the map makes of its fixed points, by its Jacobian there."""
+    if len(error) == 1:
+        return np.asarray(error / np.abs(1 - jacobian[0]))
+    inverse = _inverted(np.eye(len(error))[:, :, None] - jacobian)
+    return np.asarray(np.einsum("ijn,jn->in", np.abs(inverse), error))
+
+
+def _inverted(matrix: Complex) -> Complex:
+    """Inverses of matrices ``(d, d, n)``; infinite where there is none."""
+    result = np.full(matrix.shape, np.inf + 0j)
+    stacked = np.moveaxis(matrix, -1, 0)
+    regular = np.all(np.isfinite(stacked), axis=(1, 2))
+    regular[regular] = np.linalg.det(stacked[regular]) != 0
+    result[..., regular] = np.moveaxis(np.linalg.inv(stacked[regular]), 0, -1)
+    return result
+
 
 STRIDES = 2, 1
 """How often z is quartered in one step on the way down to the axis: boldly first, then, where that led nowhere, with
@@ -35,11 +225,11 @@ class BranchError(UnresolvedError):
     """No fixed point in the upper half-plane was found above points x where the law should have one."""
 
     def __init__(self, message: str, x: Real) -> None:
-        super().__init__(f"{message} at x = {x[:3]}")
+        super().__init__(f"{message} at x = {x[:3]}: it is finer there than double precision resolves; {REMEDY}")
         self.x = x
 
 
-def from_above(step: Step, x: Real, far: Callable[[Complex], Complex]) -> Complex:
+def solve_from_above(step: SelfMap, x: Real, far: Callable[[Complex], Complex]) -> Complex:
     """Find the fixed point above each point x of the bulk, from far above the axis."""
     u, _ = descend(step, x, far)
     outside = ~np.all(u.imag > 0, axis=0)
@@ -49,7 +239,7 @@ def from_above(step: Step, x: Real, far: Callable[[Complex], Complex]) -> Comple
 
 
 def descend(
-    step: Step, x: Real, far: Callable[[Complex], Complex], near: tuple[Real, Complex] | None = None
+    step: SelfMap, x: Real, far: Callable[[Complex], Complex], near: tuple[Real, Complex] | None = None
 ) -> tuple[Complex, Mask]:
     """Find the fixed point at each x, in the bulk or outside it, where Newton's method does not reach it on the axis.
 
@@ -72,7 +262,7 @@ def descend(
     return result, np.isfinite(result[0])
 
 
-def _highest(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Real, Complex]:
+def _highest(step: SelfMap, x: Real, far: Callable[[Complex], Complex]) -> tuple[Real, Complex]:
     """Heights above points from which the axis is approached: as high as it takes for ``far`` to be nearly fixed."""
     height = 4 * float(np.abs(x).max()) + float(np.finfo(float).tiny)
     path = far(x + 1j * height)
@@ -84,7 +274,7 @@ def _highest(step: Step, x: Real, far: Callable[[Complex], Complex]) -> tuple[Re
     return np.full(len(x), height), path
 
 
-def _lowered(step: Step, x: Real, height: Real, path: Complex, stride: int) -> Complex:
+def _lowered(step: SelfMap, x: Real, height: Real, path: Complex, stride: int) -> Complex:
     """Fixed points on the axis, shape (d, n), from nearly fixed ones at the given heights; nan where undecided.
 
     ``stride`` is how often the height is quartered in one step.
@@ -111,46 +301,46 @@ def _lowered(step: Step, x: Real, height: Real, path: Complex, stride: int) -> C
     return result
 
 
-def _tried(step: Step, x: Real, start: Complex) -> tuple[Complex, Mask]:
+def _tried(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, Mask]:
     """:func:`bulk_fixed_point` from a point close to it, if there is one: few steps show whether there is."""
     return bulk_fixed_point(step, x, start, iterations=TRIAL)
 
 
-def bulk_fixed_point(step: Step, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, Mask]:
+def bulk_fixed_point(step: SelfMap, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, Mask]:
     """Newton from the given points of the upper half-plane; which results are proved to be fixed points there."""
     u, lost = newton(step, x + 0j, start, iterations)
     # an imaginary part smaller than that is rounding error: the fixed point is real, and x lies in a gap
     high = np.all(u.imag > 1e-11 * np.abs(u), axis=0) & np.isin(np.arange(len(x)), lost, invert=True)
     low = np.flatnonzero(high & np.any(u.imag < LOW * np.abs(u), axis=0))
     if len(low):
-        high[low] = np.all(u[:, low].imag > 4 * slip(step, u[:, low], x[low]), axis=0)
+        high[low] = np.all(u[:, low].imag > 4 * rounding_bound(step, u[:, low], x[low]), axis=0)
     return u, high
 
 
-def slip(step: Step, u: Complex, x: Real) -> Real:
+def rounding_bound(step: SelfMap, u: Complex, x: Real) -> Real:
     """Rounding error of a fixed point, shape (d, n): that of the map, as far as the map does not contract it."""
     _, jacobian, error = step(u, x + 0j)
-    return lifted_by(jacobian, error)
+    return rounding_lift(jacobian, error)
 
 
-def spread(step: Step, u: Complex, x: Real) -> Real:
-    """What rounding does to a fixed point, shape (d, n): :func:`slip` for two patterns of signs instead of the worst.
+def rounding_spread(step: SelfMap, u: Complex, x: Real) -> Real:
+    """What rounding does to a fixed point, shape (d, n): :func:`rounding_bound` for two patterns of signs only.
 
     Of many variables that costs a third of the bound, and is of its size.
     """
     if len(u) <= 2:
-        return slip(step, u, x)
+        return rounding_bound(step, u, x)
     _, jacobian, error = step(u, x + 0j)
     signs = np.where(np.arange(len(u)) % 2, -1.0, 1.0)
     both = np.stack([error, signs[:, None] * error], axis=-1).transpose(1, 0, 2) + 0j
     try:
         moved = np.linalg.solve(np.eye(len(u)) - np.moveaxis(jacobian, -1, 0), both)
     except np.linalg.LinAlgError:
-        return slip(step, u, x)
+        return rounding_bound(step, u, x)
     return np.asarray(np.abs(moved).sum(axis=2).T)
 
 
-def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = False) -> tuple[Complex, Mask]:
+def real_fixed_point(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, Mask]:
     """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one."""
     u, active = start.real + 0j, np.arange(len(x))
     before, strikes = np.full(len(x), np.inf), np.zeros(len(x), dtype=int)
@@ -167,9 +357,90 @@ def real_fixed_point(step: Step, x: Real, start: Complex, *, strict: bool = Fals
             if not len(active):
                 break
         shift, jacobian, error = step(u, x + 0j)
-        slack = 16 * error if strict else 1e-12 * np.abs(x)
-        exact = np.all(np.abs(shift) <= 1e-12 * np.abs(u) + slack, axis=0)
+        exact = np.all(np.abs(shift) <= 1e-12 * (np.abs(u) + np.abs(x)), axis=0)
         # outside the laws all is real but for rounding; inside one of them the fixed point is not, however low it lies
         exact &= np.all(np.abs(shift.imag) <= 16 * (error + EPS * np.abs(u)), axis=0)
         exact[exact] = contracts(jacobian[..., exact])
         return u, exact
+
+
+TRIES = 25
+"""Steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap."""
+SMOOTH = 0.1
+"""How far apart, in units of the height, the line and the cubic through known points may be for the cubic to count."""
+Far = Callable[[Complex], Complex]
+Prove = Callable[[Real], tuple[Complex, Mask]]
+
+
+class FixedPointCurve:
+    """Density of a law over its support, from the fixed-point problem at each x."""
+
+    prove: Prove | None = None
+    """Fixed points on either side of edges, and which are proved; by default, by descent from far above the axis."""
+
+    def __init__(
+        self, step: SelfMap, cauchy: Callable[[Complex, Real], Complex], x: Real, u: Complex, far: Far = np.atleast_2d
+    ) -> None:
+        self.step, self.cauchy, self.far = step, cauchy, far
+        self.x, self.u = x, u
+
+    def include(self, x: Real, u: Complex) -> None:
+        """Take in points of the bulk with their variables, from which others may start."""
+        fresh = ~np.isin(x, self.x)
+        self.x, self.u = np.append(self.x, x[fresh]), np.concatenate([self.u, u[:, fresh]], axis=1)
+
+    def density(self, x: Real) -> tuple[Real, Real]:
+        """Density and a bound on its rounding error at points of the bulk."""
+        iterations = 60 if self.prove is None else TRIES
+        u, proved = bulk_fixed_point(self.step, x, self._start(x), iterations=iterations)
+        if not proved.all():
+            u[:, ~proved] = self._searched(x[~proved])
+        self.x, self.u = np.concatenate([self.x, x]), np.concatenate([self.u, u], axis=1)
+        density = -self.cauchy(u, x).imag / np.pi
+        # rounding error of u, in units of its height above the real axis
+        error = (rounding_spread(self.step, u, x) / u.imag).max(axis=0)
+        return density, density * (8 * error + 4 * EPS)
+
+    def _searched(self, x: Real) -> Complex:
+        """Fixed points above points x that Newton's method does not reach from the known ones."""
+        if self.prove is None:
+            return solve_from_above(self.step, x, self.far)
+        u, decided = self.prove(x)
+        outside = ~decided | ~np.all(u.imag > 0, axis=0)
+        if outside.any():
+            raise BranchError("no solution in the upper half-plane", x[outside])
+        return u
+
+    def nearby(self, x: Real) -> Real:
+        """Density at points close to known ones."""
+        u, proved = bulk_fixed_point(self.step, x, self._start(x))
+        self.include(x[proved], u[:, proved])
+        return np.where(proved, -self.cauchy(u, x).imag / np.pi, np.nan)
+
+    def _start(self, x: Real) -> Complex:
+        """Where Newton's method starts: between the known points, and above the axis.
+
+        On the line through the two neighbours, or on the cubic through four of them where it is close to that line.
+        """
+        order = np.argsort(self.x, kind="stable")
+        places = self.x[order]
+        after = np.clip(np.searchsorted(places, x), 1, max(len(places) - 1, 1))
+        index = np.stack([after - 1, np.minimum(after, len(places) - 1)])
+        start = self._between(x, places, order, index)
+        if len(places) >= 4:
+            wide = np.clip(after - 2, 0, len(places) - 4) + np.arange(4)[:, None]
+            better = self._between(x, places, order, wide)
+            near = np.all(np.abs(better - start) < SMOOTH * start.imag, axis=0)
+            start = np.where(near, better, start)
+        return np.asarray(start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start)))
+
+    def _between(self, x: Real, places: Real, order: Index, index: Index) -> Complex:
+        """Lagrange's polynomial through the known points ``index``, of shape (k, n), at points between them."""
+        inside = np.clip(x, places[0], places[-1])
+        nodes = places[index]
+        weights = np.ones(index.shape)
+        for one, other in permutations(range(len(index)), 2):
+            apart = nodes[one] - nodes[other]
+            # a point that is known twice counts once
+            weights[one] *= np.divide(inside - nodes[other], apart, out=np.full(len(x), 0.5), where=apart != 0)
+        return np.asarray(np.einsum("kn,dkn->dn", weights, self.u[:, order[index]]))

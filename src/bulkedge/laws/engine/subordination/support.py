@@ -4,29 +4,344 @@ At any real x the fixed point of the round trip proves either that x lies in the
 then it gives the mass to the left of x exactly. Where that mass differs between two points in gaps there is bulk
 between them, however narrow; so sections of the line find every interval before any density is computed. Close to an
 edge, where the multiplier is one, nothing can be proved; the edge itself is a root of two equations, which Newton's
-method finds (:func:`polish`).
+method finds (:func:`find_edges`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
-from bulkedge.laws.engine.subordination.edge_search import polish
-from bulkedge.laws.engine.subordination.fixed_point import descend, real_fixed_point
-from bulkedge.laws.engine.subordination.inversion import Inversion
-from bulkedge.laws.engine.subordination.moment_check import SMALLEST_MASS, countable
-from bulkedge.laws.engine.subordination.newton import Step
-from bulkedge.laws.engine.subordination.problem import Moments, Problem
-from bulkedge.laws.engine.subordination.starting_points import Known, between, in_bulk
-from bulkedge.laws.engine.subordination.work_budget import Account, unresolved
+from bulkedge.laws.engine.subordination.fixed_point import (
+    STRIKES,
+    SelfMap,
+    bulk_fixed_point,
+    descend,
+    real_fixed_point,
+    spectral_radius,
+)
+from bulkedge.laws.engine.subordination.problem import (
+    SMALLEST_MASS,
+    Problem,
+    RequiredMoments,
+    WorkBudget,
+    least_mass,
+    unresolved,
+)
 from bulkedge.support.arrays import EPS, Complex, Index, Mask, Real
 
-Atoms = tuple[tuple[float, float], ...]
-Sliver = tuple[float, float, float]
-"""An edge, a point of the bulk next to it, and the power of the distance that the density is between them."""
+REAL = 1e-12
+"""Imaginary parts below this fraction are rounding: the operands are evaluated outside their bulk."""
+RISE = 1e-9
+"""Complex steps, relative to the variables: large enough to stand above the rounding error that transforms of
+continuous laws leave in their imaginary parts."""
+BENT, SHORTENINGS = 1e-3, 5
+"""How much a function may change beside its derivative along a complex step; how often the step is shortened if not."""
+MOST_MOVES = 200
+SETTLED = 1e-11
+"""Relative size of a step of Newton's method after which another one changes nothing."""
+
+
+def find_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
+    """Newton's method for the edges between points in gaps and their neighbours in the bulk.
+
+    An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all
+    functions involved are analytic, and real on the real axis. Where that fails, brackets (:func:`_bracket_edges`), and
+    where those fail too, extrapolation (:func:`_extrapolate_edge`).
+    """
+    at_zero = ~np.isfinite(state[0])
+    start = np.concatenate([state, x[None]])[:, ~at_zero]
+    current = start.copy()
+    for _ in range(15):
+        with np.errstate(all="ignore"):
+            residual, matrix = _edge_equations(step, current)
+            # where an edge is a joint atom of the two laws, the transforms are infinite on arrival
+            # (the determinant of the very matrix that is solved with: its transpose may be regular by rounding alone)
+            stacked = np.moveaxis(matrix, -1, 0)
+            regular, delta = np.linalg.det(stacked) != 0, np.zeros_like(current)
+            solution = np.linalg.solve(stacked[regular], -residual.T[regular, :, None])
+        delta[:, regular] = np.nan_to_num(solution[:, :, 0].T, nan=0.0, posinf=0.0, neginf=0.0)
+        current = current + delta
+        # steps of this size are followed by steps of the size of rounding
+        if np.all(np.abs(delta) <= SETTLED * np.abs(current)):
+            break
+    # x is stationary along the curve of fixed points: an error of the variables enters it squared
+    moved = np.abs(current - start)[:-1]
+    settled = np.all(np.abs(delta[:-1]) <= 1e-5 * moved + 1e-10 * np.abs(current[:-1]), axis=0)
+    ends, resolved = np.zeros(len(x)), np.ones(len(x), dtype=bool)
+    ends[~at_zero] = current[-1]
+    between = (ends - x) * (ends - bulk) <= 1e-9 * (x - bulk) ** 2 + 64 * EPS * np.abs(x) * np.abs(x - bulk)
+    resolved[~at_zero] = settled & between[~at_zero] & _bounded(current[0], start[0], start[-1])
+    with np.errstate(all="ignore"):
+        left = np.flatnonzero(~resolved)
+        if len(left):
+            ends[left], resolved[left] = _bracket_edges(step, x[left], state[:, left], bulk[left])
+        for k in np.flatnonzero(~resolved):
+            ends[k], resolved[k] = _extrapolate_edge(step, x[k], state[:, k], bulk[k])
+    return ends, resolved
+
+
+def _bracket_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
+    """The edges between points x in gaps and their neighbours in the bulk, by secants within brackets; and successes.
+
+    Where a narrow law is convolved with a wide one, the variable at the edge is so close to the wide law's own edge
+    that Newton's method steps over both. On the curve of fixed points x is a function of the first variable that rises
+    (or falls) towards the edge with a slope that decreases to zero there, so that slope times the length of the bracket
+    bounds what is missing in x. Beyond the edge either the multiplier exceeds one, or an operand is met in its bulk.
+    Secants of the slope tell how far to go: nine tenths of the way, so as not to step over, and at last twice as far,
+    so as to be beyond. All edges go at once, because most calls of the map cost what calls cost.
+    """
+    good, tangent, _, _ = _on_curve(step, np.concatenate([state, x[None]]))
+    length, limit, proved = (bulk - x) / tangent[-1], np.full(len(x), np.inf), np.zeros(len(x), dtype=bool)
+    failed = np.zeros(len(x), dtype=bool)
+    active = np.flatnonzero(np.isfinite(length) & (tangent[-1] != 0))
+    for _ in range(MOST_MOVES):
+        bracket = np.abs(tangent[-1] * np.where(failed, np.minimum(np.abs(length), limit), limit))
+        missing = (bracket > EPS / 4 * np.abs(good[-1])) & (good[0] + length != good[0])
+        active = active[missing[active]]
+        if not len(active):
+            break
+        slope, ahead = tangent[-1, active], good[:, active] + 0.0
+        ahead[0] += length[active]
+        ahead[1:] += tangent[:, active] * length[active]
+        found, found_tangent, past, lifted = _on_curve(step, ahead)
+        short = (found[-1] - bulk[active]) * (x[active] - bulk[active]) > 0
+        fine = ~past & ~lifted & short & (found_tangent[-1] * slope > 0)
+        failed[active], proved[active[~fine]] = ~fine, (past | lifted)[~fine]
+        limit[active[past]] = np.abs(length[active[past]])
+        length[active[~fine]] /= 4
+        # the secant through the last two slopes vanishes so much further on
+        on, steep, flat, moved = active[fine], slope[fine], found_tangent[-1, fine], length[active[fine]]
+        rest = np.where(np.abs(flat) < np.abs(steep), np.abs(moved * flat / (steep - flat)), np.inf)
+        limit[on] = np.maximum(limit[on] - np.abs(moved), 0.0)
+        good[:, on], tangent[:, on] = found[:, fine], found_tangent[:, fine]
+        # once what is missing is less than rounding, a step beyond is the proof
+        last = np.abs(flat * rest) <= EPS / 16 * np.abs(good[-1, on])
+        size = np.minimum(np.where(last, 2.0, 0.9) * rest, 4 * np.abs(moved))
+        size = np.where(last, np.maximum(size, 4 * EPS * np.abs(good[0, on])), np.minimum(size, limit[on] / 2))
+        length[on] = np.copysign(size, moved)
+    between = (good[-1] - x) * (good[-1] - bulk) <= 0
+    # where no step at all succeeded, nothing is known of an edge
+    proved &= good[0] != state[0]
+    return np.where(np.isfinite(good[-1]), good[-1], x), proved & between & _bounded(good[0], state[0], x)
+
+
+def _bounded(variable: Real, start: Real, x: Real) -> Mask:
+    """Whether the first variable at an edge is of the size that it had in the gap, or of that of x.
+
+    Where it passes through infinity in the gap, x is stationary as at an edge, but the edge is beyond.
+    """
+    return np.asarray(np.abs(variable) <= 1e4 * (np.abs(start) + np.abs(x)))
+
+
+def _extrapolate_edge(step: SelfMap, x: float, state: Real, bulk: float) -> tuple[float, bool]:
+    """The edge between x in a gap and its neighbour in the bulk, from fixed points in the gap alone; and its success.
+
+    Next to a square-root edge ``det(1 - Jacobian)**2`` is a smooth function of x that vanishes at the edge: secants of
+    it lead there, however close to the edge a singularity of the operands lies. The variables start from where the
+    square root of the distance puts them.
+    """
+
+    def squared(u: Complex, place: float) -> float:
+        jacobian = step(u, np.array([place + 0j]))[1]
+        return float(np.linalg.det(np.eye(len(u)) - jacobian[..., 0]).real) ** 2
+
+    far, u_far, near = x, state[:, None] + 0j, x + 0.5 * (bulk - x)
+    u_near, proved = real_fixed_point(step, np.array([near]), u_far)
+    while not proved[0] and abs(near - far) > 4 * EPS * abs(far):
+        near = far + 0.25 * (near - far)
+        u_near, proved = real_fixed_point(step, np.array([near]), u_far)
+    end = bulk
+    for _ in range(40):
+        value, other = squared(u_near, near), squared(u_far, far)
+        before, end = end, near - value * (near - far) / (value - other)
+        if abs(end - before) <= 8 * EPS * abs(end) and (end - x) * (end - bulk) <= 0:
+            return end, True
+        following = end + 0.1 * (near - end)
+        root = np.sqrt(max((following - end) / (far - end), 0.0))
+        slope = (u_far - u_near) / (np.sqrt((far - end) / (near - end)) - 1)
+        start = u_near - slope * (1 - root * np.sqrt((far - end) / (near - end)))
+        u, proved = real_fixed_point(step, np.array([following]), np.where(np.isfinite(start), start, u_near))
+        if not proved[0] or not np.isfinite(end):
+            # as close as rounding lets the secant come: what is left is smaller than the last step
+            return before, bool(abs(near - before) <= 1e-11 * abs(before) and (before - x) * (before - bulk) <= 0)
+        far, u_far, near, u_near = near, u_near, following, u
+    return end, False
+
+
+def _on_curve(step: SelfMap, start: Real) -> tuple[Real, Real, Mask, Mask]:
+    """The fixed points whose first variable is given, from nearby.
+
+    The other variables and x are corrected by Newton's method, with secants for the derivative in x.
+    """
+    unknown, active = start.copy(), np.arange(start.shape[1])
+    tangent = np.full((len(start) - 1, len(active)), np.nan)
+    past, met = np.zeros(len(active), dtype=bool), np.zeros(len(active), dtype=bool)
+    before, strikes = np.full(len(active), np.inf), np.zeros(len(active), dtype=int)
+    one = np.eye(len(start) - 1)[:, :, None]
+    shift, jacobian, error = step(unknown[:-1] + 0j, unknown[-1] + 0j)
+    in_x = _slope_in_x(step, unknown, shift.real, error)
+    while True:
+        finite = np.all(np.isfinite(jacobian), axis=(0, 1)) & np.all(np.isfinite(shift), axis=0)
+        lifted = np.any(np.abs(shift.imag) > REAL * np.abs(unknown[:-1, active]), axis=0)
+        lifted |= np.any(jacobian.imag**2 > REAL, axis=(0, 1))
+        met[active[finite & lifted]] = True
+        kept = finite & ~lifted & (strikes[active] <= STRIKES)
+        active, in_x, error = active[kept], in_x[:, kept], error[:, kept]
+        shift, jacobian = shift[:, kept], jacobian[..., kept]
+        # columns: the derivatives of T(u) - u in each variable, and in x; the first is to be balanced by the others
+        columns = np.concatenate([jacobian.real - one, in_x[:, None]], axis=1)
+        delta, balance = _both_solved(columns[:, 1:], -shift.real, -columns[:, 0])
+        unknown[1:, active] += delta
+        # steps that no longer shrink are rounding
+        rounding = np.where(strikes[active] > 1, 64 * EPS, 4 * EPS)
+        settled = (np.abs(delta) <= rounding * np.abs(unknown[1:, active])) | (np.abs(shift) <= error)
+        done = np.all(settled, axis=0) & np.isfinite(balance[-1])
+        tangent[:, active[done]], past[active[done]] = balance[:, done], spectral_radius(jacobian[..., done]) >= 1
+        active, delta, old, in_x = active[~done], delta[:, ~done], shift.real[:, ~done], in_x[:, ~done]
+        if not len(active):
+            return unknown, tangent, past, met
+        shift, jacobian, error = step(unknown[:-1, active] + 0j, unknown[-1, active] + 0j)
+        others = np.einsum("ijn,jn->in", (jacobian.real - one)[:, 1:], delta[:-1])
+        secant = (shift.real - old - others) / delta[-1]
+        in_x = np.where(np.isfinite(secant), secant, in_x)
+        change = np.abs(delta / unknown[1:, active]).max(axis=0)
+        strikes[active] += ~(change < before[active] / 2)
+        before[active] = change
+
+
+def _slope_in_x(step: SelfMap, unknown: Real, shift: Real, error: Real) -> Real:
+    """Derivative of ``T_x(u) - u`` in x, by a complex step that is shortened where it leaves the range of linearity.
+
+    Close to zero, x may be smaller than the variables by any factor. A step that is too long shows in the real part.
+    """
+    height = RISE * np.abs(unknown).max(axis=0)
+    for _ in range(SHORTENINGS):
+        risen = step(unknown[:-1] + 0j, unknown[-1] + 1j * height)[0]
+        bent = np.any(np.abs(risen.real - shift) > BENT * np.abs(risen.imag) + 4 * error, axis=0)
+        bent &= height > RISE * np.abs(unknown[-1])
+        if not bent.any():
+            break
+        height = np.where(bent, np.maximum(1e-3 * height, RISE * np.abs(unknown[-1])), height)
+    return np.asarray(risen.imag / height)
+
+
+def _both_solved(matrix: Real, first: Real, second: Real) -> tuple[Real, Real]:
+    """Solve systems ``(d, d, n)`` for two right sides ``(d, n)``; not a number where that is impossible."""
+    if len(matrix) == 1:
+        return first / matrix[0], second / matrix[0]
+    stacked, result = np.moveaxis(matrix, -1, 0), np.full((matrix.shape[-1], len(matrix), 2), np.nan)
+    regular = np.all(np.isfinite(stacked), axis=(1, 2))
+    regular[regular] = np.linalg.det(stacked[regular]) != 0
+    sides = np.stack([first, second], axis=-1).transpose(1, 0, 2)
+    result[regular] = np.linalg.solve(stacked[regular], sides[regular])
+    return result[:, :, 0].T, result[:, :, 1].T
+
+
+def _edge_equations(step: SelfMap, unknown: Real) -> tuple[Real, Real]:
+    """Residuals and Jacobian matrix of ``T_x(u) = u, det(1 - T_x'(u)) = 0`` in the unknowns (u, x)."""
+
+    def equations(values: Complex) -> Complex:
+        shift, jacobian, _ = step(values[:-1], values[-1])
+        rest = np.eye(len(shift))[:, :, None] - jacobian
+        determinant = np.linalg.det(np.moveaxis(rest, -1, 0))
+        return np.concatenate([shift, determinant[None]])
+
+    size = np.abs(unknown).max(axis=0)
+    # x may be smaller than the variables by any factor
+    heights = np.tile(RISE * size, (len(unknown), 1))
+    heights[-1] = np.minimum(heights[-1], np.maximum(1e-3 * np.abs(unknown[-1]), 1e-4 * heights[-1]))
+    # all complex steps at once, and the unknowns themselves last: axes (unknown, step, point)
+    count = len(unknown)
+    shifted = np.tile(unknown[:, None] + 0j, (1, count + 1, 1))
+    shifted[range(count), range(count)] += 1j * heights
+    values = equations(shifted.reshape(count, -1)).reshape(shifted.shape)
+    return values[:, -1].real, values[:, :-1].imag / heights
+
+
+TRIES = 25
+"""Steps of Newton's method from a neighbour in the bulk; points that need more are approached from far above."""
+in_bulk = partial(bulk_fixed_point, iterations=TRIES)
+
+
+class ProvedPoints(NamedTuple):
+    """Points of the line with their fixed points.
+
+    Attributes
+    ----------
+    x : array of shape (n,)
+        The points, increasing.
+    state : complex array of shape (d, n)
+        The fixed points; not finite where none is known.
+    inside : bool array of shape (n,)
+        Which points lie in the bulk; the others lie in gaps.
+    """
+
+    x: Real
+    state: Complex
+    inside: Mask
+
+    def lead_to(self, x: Real, step: SelfMap) -> tuple[Complex, Mask]:
+        """Newton's method from the nearest known points, first from one in a gap, then from one in the bulk."""
+        state, pending = np.zeros((len(self.state), len(x)), dtype=complex), np.arange(len(x))
+        finite = np.isfinite(self.state[0])
+        for kind, search in ((~self.inside & finite, real_fixed_point), (self.inside, in_bulk)):
+            if not kind.any() or not len(pending):
+                continue
+            start = self.state[:, np.flatnonzero(kind)[_nearest(self.x[kind], x[pending])]]
+            found, proved = search(step, x[pending], start)
+            state[:, pending[proved]], pending = found[:, proved], pending[~proved]
+        return state, np.isin(np.arange(len(x)), pending, invert=True)
+
+    def above(self, x: Real) -> tuple[Real, Complex] | None:
+        """Heights above new points, as far as the nearest known points of the bulk, and the fixed points of those."""
+        if not self.inside.any():
+            return None
+        return np.maximum(self.inside_distance(x), 1e-6 * np.abs(x)), self.nearest_inside(x)
+
+    @classmethod
+    def sorted(cls, x: Real, state: Complex) -> ProvedPoints:
+        """Points of the bulk, given in any order."""
+        order = np.argsort(x, kind="stable")
+        return cls(x[order], state[:, order], np.ones(len(x), dtype=bool))
+
+    def inside_distance(self, x: Real) -> Real:
+        """How far the nearest known points of the bulk are."""
+        places = self.x[self.inside]
+        return np.abs(places[_nearest(places, x)] - x) if len(places) else np.full(len(x), np.inf)
+
+    def nearest_inside(self, x: Real) -> Complex:
+        """The fixed points of the nearest known points of the bulk, of which there is at least one."""
+        (inside,) = np.nonzero(self.inside)
+        return self.state[:, inside[_nearest(self.x[inside], x)]]
+
+
+def _nearest(places: Real, x: Real) -> Index:
+    """Which of the places, in increasing order, is nearest to each x."""
+    after = np.clip(np.searchsorted(places, x), 1, max(len(places) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(places) - 1)
+    return np.where(np.abs(x - places[before]) <= np.abs(places[after] - x), before, after)
+
+
+def section_points(low: float, high: float, count: int, bottom: float | None) -> Real:
+    """Points that cut a stretch of the line into parts."""
+    # unequal parts, so that no point falls on an atom by symmetry
+    parts = (np.arange(1, count) - 0.1618) / count
+    if bottom is None:
+        return np.asarray(low + (high - low) * parts)
+    if low < 0 < high:
+        ends = max(-low, bottom), max(high, bottom)
+        return np.concatenate([-(ends[0] ** (1 - parts)) * bottom**parts, bottom ** (1 - parts) * ends[1] ** parts])
+    near, far = (low, high) if high > 0 else (high, low)
+    if abs(far) <= 8 * abs(near):
+        return np.asarray(low + (high - low) * parts)
+    bottom = max(abs(near), bottom)
+    return np.asarray(np.copysign(bottom * (abs(far) / bottom) ** parts, far))
+
 
 SECTIONS, FEWER, MANY = 16, 6, 4
 """Parts that a stretch of the line is cut into; fewer if there are more stretches than so many."""
@@ -44,7 +359,7 @@ MISSED = 2e-11
 
 
 @dataclass
-class Survey:
+class SupportSurvey:
     """What is known of the line, at points from left to right.
 
     Attributes
@@ -53,7 +368,7 @@ class Survey:
         The law, as a fixed-point problem of d variables.
     step : callable
         Its self-map, with an account of the work done
-        (:class:`~bulkedge.laws.engine.subordination.work_budget.Account`).
+        (:class:`~bulkedge.laws.engine.subordination.problem.WorkBudget`).
     atoms : tuple
         Its atoms, which the counts of mass include and ``mass`` does not.
     x : array of shape (n,)
@@ -66,15 +381,8 @@ class Survey:
         Relative distance at which two neighbours that differ count as close.
     stuck : set
         Pairs of neighbours between which nothing could be proved any more: an edge within rounding error.
-    slivers : list
-        Where the edge itself, or points that close to it, were not resolved.
-    bridges : list
-        Those of the slivers about points next to an edge
-        (:func:`bulkedge.laws.engine.subordination.unresolved_edges.bridged`).
     polished : dict
         The edges between pairs of neighbours, the one in a gap first, and whether they were found.
-    lenient : bool
-        Whether edges that are not found are left to the comparison of masses, which follows.
     light : bool
         Whether islands count that are seen in the variance alone, however little mass they have.
     proofs : dict
@@ -84,23 +392,20 @@ class Survey:
     """
 
     operation: Problem
-    step: Step
-    atoms: Atoms
+    step: SelfMap
+    atoms: tuple[tuple[float, float], ...]
     x: Real
     mass: Real
     state: Complex
     resolution: float = RESOLUTION
     stuck: set[tuple[float, float]] = field(default_factory=set)
-    slivers: list[Sliver] = field(default_factory=list)
-    bridges: list[Sliver] = field(default_factory=list)
     polished: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)
-    lenient: bool = False
     light: bool = False
     rounds: int = 0
     proofs: dict[float, tuple[Complex, bool]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, operation: Problem, atoms: Atoms, account: Account) -> Survey:
+    def of(cls, operation: Problem, atoms: tuple[tuple[float, float], ...], account: WorkBudget) -> SupportSurvey:
         """Survey the line between the bounds of the operation, until every edge is known roughly."""
         low, high = operation.bounds()
         margin, none = (high - low) * operation.margin, np.zeros((operation.size, 0), dtype=complex)
@@ -129,23 +434,15 @@ class Survey:
         return np.isnan(self.mass)
 
     @cached_property
-    def _moments(self) -> Moments | None:
+    def _moments(self) -> RequiredMoments | None:
         return self.operation.moments()
-
-    @cached_property
-    def _inversion(self) -> Inversion | None:
-        return self.operation.inversion()
 
     @property
     def hidden(self) -> Mask:
         """Between which neighbours in gaps there is mass that counts, so many as points less one."""
-        smallest = self.countable(self.x)
+        smallest = least_mass(self._moments if self.light else None, self.x)
         with np.errstate(invalid="ignore"):
             return np.asarray(np.abs(np.diff(self.mass)) > np.minimum(smallest[1:], smallest[:-1]))
-
-    def countable(self, x: Real) -> Real:
-        """The least mass that counts at points (:mod:`~bulkedge.laws.engine.subordination.moment_check`)."""
-        return countable(self._moments if self.light else None, x)
 
     def examine(self, x: Real) -> None:
         """Prove for each x on which side it lies, and remember it.
@@ -173,13 +470,10 @@ class Survey:
         if len(x) and self.proofs.keys() >= set(x.tolist()):
             states, proved = zip(*(self.proofs[place] for place in x.tolist()), strict=True)
             return np.stack(states, axis=1), np.array(proved)
-        state, decided = np.zeros((self.operation.size, len(x)), dtype=complex), np.zeros(len(x), dtype=bool)
-        known = Known(self.x, self.state, self.inside)
-        for inversion in (None, self._inversion)[: 1 if self._inversion is None else 2]:
-            left = np.flatnonzero(~decided)
-            if len(left):
-                state[:, left], decided[left] = known.lead_to(x[left], self.step, inversion)
-        if not len(self.x):
+        known = ProvedPoints(self.x, self.state, self.inside)
+        if len(self.x):
+            state, decided = known.lead_to(x, self.step)
+        else:
             # beyond the bounds the variables are nearly those of far away
             state, decided = real_fixed_point(self.step, x, self.operation.far(x + 0j))
         if not known.inside.any() and np.sum(~decided) > 1:
@@ -192,7 +486,7 @@ class Survey:
         self.proofs = dict(zip(x.tolist(), zip(state.T, decided.tolist(), strict=True), strict=True))
         return state, decided
 
-    def _led_on(self, known: Known, x: Real, state: Complex, decided: Mask) -> None:
+    def _led_on(self, known: ProvedPoints, x: Real, state: Complex, decided: Mask) -> None:
         """Prove more points of the bulk from those just proved, as long as these are nearer than what led before.
 
         ``state`` of shape (size, n) and ``decided`` of shape (n,) are changed in place.
@@ -200,7 +494,7 @@ class Survey:
         before = known.inside_distance(x)
         while not decided.all():
             inside = decided & np.all(state.imag > 0, axis=0)
-            fresh = Known.sorted(x[inside], state[:, inside])
+            fresh = ProvedPoints.sorted(x[inside], state[:, inside])
             distance = fresh.inside_distance(x)
             tried = np.flatnonzero(~decided & (distance < before))
             if not len(tried):
@@ -226,7 +520,11 @@ class Survey:
         self.stuck |= pairs
         # few points a round where there are many pairs, many where rounds and not points are what costs
         parts = SECTIONS if len(fresh) <= MANY else FEWER
-        return np.concatenate([between(a, b, parts, self._bottom(a, b)) for a, b in fresh]) if fresh else np.zeros(0)
+        return (
+            np.concatenate([section_points(a, b, parts, self._bottom(a, b)) for a, b in fresh])
+            if fresh
+            else np.zeros(0)
+        )
 
     def _bottom(self, low: float, high: float) -> float | None:
         """How close to zero new points may be; None if that makes no difference."""
@@ -239,8 +537,8 @@ class Survey:
         """The bulk: runs of inside points, from edge to edge.
 
         Where Newton's method finds no edge between two neighbours, their distance is refined to 1e-10 of x, and the
-        neighbour in the gap stands for it (:attr:`slivers`). That happens where a wide law meets a very narrow one: the
-        square root in which its density ends is then narrower than that, and without mass.
+        neighbour in the gap stands for it. That happens where a wide law meets a very narrow one: the square root in
+        which its density ends is then narrower than that, and without mass.
         """
         while True:
             low, high = self.runs()
@@ -253,15 +551,12 @@ class Survey:
             near = np.abs(self.x[outer] - self.x[inner]) <= CLOSE * np.abs(self.x[inner])
             easy = bool(np.all(resolved | near))
             if not easy and self.resolution < CLOSE:
-                near |= self._massless(outer, inner) | self.lenient
+                near |= self._massless(outer, inner)
             if np.all(resolved | near):
                 # intervals that are found from now on need not be known better than the first ones
                 self.resolution = RESOLUTION if easy else self.resolution
                 zero = ~resolved & self._at_zero(outer, inner)
                 ends = np.where(resolved, ends, np.where(zero, 0.0, self.x[outer]))
-                lost = ~resolved & ~zero
-                pairs = zip(self.x[outer[lost]].tolist(), self.x[inner[lost]].tolist(), strict=True)
-                self.slivers = [*self.bridges, *((edge, point, 0.5) for edge, point in pairs)]
                 if not self.operation.graded:
                     ends = np.where(np.abs(ends) < 4 * EPS * np.ptp(self.x), 0.0, ends)
                 return list(zip(ends[: len(low)].tolist(), ends[len(low) :].tolist(), strict=True))
@@ -276,22 +571,11 @@ class Survey:
         fresh = np.array([k for k, pair in enumerate(pairs) if pair not in self.polished], dtype=np.intp)
         if len(fresh):
             new = outer[fresh]
-            found = self._searched(self.x[new], self.state[:, new].real, self.x[inner[fresh]])
+            found = find_edges(self.step, self.x[new], self.state[:, new].real, self.x[inner[fresh]])
             for k, end, success in zip(fresh.tolist(), *(each.tolist() for each in found), strict=True):
                 self.polished[pairs[k]] = end, success
         known = [self.polished[pair] for pair in pairs]
         return np.array([end for end, _ in known]), np.array([success for _, success in known], dtype=bool)
-
-    def _searched(self, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
-        """Edges between points in gaps and neighbours in the bulk, in either coordinates; and which were found."""
-        ends, resolved = polish(self.step, x, state, bulk)
-        (left,) = np.nonzero(~resolved)
-        if self._inversion is not None:
-            left = left[self._inversion.far(state[:, left] + 0j)]
-        if len(left) and self._inversion is not None:
-            seen, inverse = self._inversion.seen(self.step), self._inversion.inverse(state[:, left] + 0j).real
-            ends[left], resolved[left] = polish(seen, x[left], inverse, bulk[left])
-        return ends, resolved
 
     def runs(self) -> tuple[Index, Index]:
         """Numbers of the points in gaps before and after each run of points inside."""
@@ -324,20 +608,13 @@ class Survey:
             return np.zeros(len(outer), dtype=bool)
         return (self.x[outer] < self.x[inner]) & (self.x[inner] <= FARTHEST * self.x[-1])
 
-    def missed(self, masses: Real, which: Mask) -> Real:
-        """How much the mass of each interval's density differs from that counted in the gaps beside it."""
-        low, high = self.runs()
-        result = np.zeros(len(low))
-        result[which] = np.abs((self.mass[high] - self.mass[low])[which] - masses)
-        return result
-
-    def complete(self, missed: Real) -> bool:
+    def complete(self, masses: Real) -> bool:
         """Look closer where the mass of an interval's density is not that counted in the gaps beside it.
 
         They differ where an edge is that of another interval: in between is a gap that no point has shown yet.
         """
         low, high = self.runs()
-        right = missed <= MISSED
+        right = np.abs(self.mass[high] - self.mass[low] - masses) <= MISSED
         self.rounds += 1
         if right.all() or RESOLUTION * 100.0**-self.rounds < CLOSE:
             return True

@@ -17,11 +17,121 @@ from numpy.polynomial import chebyshev
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
 
-from bulkedge.laws.engine.masked.causal_continuation import FINE, ROUGH, Solved, continued, newton, ray, turned
-from bulkedge.laws.engine.masked.riccati import Masked
+from bulkedge.laws.engine.masked_equations import MaskedProblem
 from bulkedge.laws.engine.measure.panels import nodes_and_transform
 from bulkedge.support.arrays import Complex, Mask, Real
 from bulkedge.support.errors import UnresolvedError
+
+STEEPEST = 1.5
+"""Largest change of an unknown in one step of Newton's method."""
+ROUGH, FINE = 1e-2, 1e-6
+"""Last step of Newton's method on the way to a point, and at the point: what is left is about its square."""
+MOST = 20
+MOST_PARTS = 9
+"""Steps into which the way from one point to the next is cut at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedSolution:
+    """Solutions at points w: the state of the problem at each, and the Cauchy transform.
+
+    Attributes
+    ----------
+    logs : complex array of shape (s,)
+        ``log w``, of imaginary part between 0 and pi.
+    state : complex array of shape (ends, s, 2 u)
+        The unknowns.
+    cauchy : complex array of shape (s,)
+        The Cauchy transform there.
+    """
+
+    logs: Complex
+    state: Complex
+    cauchy: Complex
+
+    def take(self, index: Any) -> MaskedSolution:
+        """Some of the points."""
+        return MaskedSolution(self.logs[index], self.state[:, index], self.cauchy[index])
+
+    @property
+    def moment(self) -> Complex:
+        """``w G(w)``."""
+        return np.asarray(np.exp(self.logs) * self.cauchy)
+
+
+def newton(
+    problem: MaskedProblem, state: Complex, logs: Complex, tolerance: float = FINE
+) -> tuple[MaskedSolution, Mask]:
+    """Newton's method at all points at once."""
+    state, cauchy = state.copy(), np.full(len(logs), np.nan + 0j)
+    active, done = np.arange(len(logs)), np.zeros(len(logs), dtype=bool)
+    with np.errstate(all="ignore"):  # a point that runs away ends as not done
+        for _ in range(MOST):
+            linear, cauchy[active] = problem.linearised(state[:, active], np.exp(logs[active]))
+            try:
+                step = linear.step()
+            except np.linalg.LinAlgError:
+                break
+            largest = np.abs(step).max(axis=(0, 2))
+            state[:, active] += step * np.minimum(1.0, STEEPEST / largest)[:, None]
+            done[active] = largest < tolerance
+            active = active[(largest >= tolerance) & (largest < 1e6)]
+            if not len(active):
+                break
+    return MaskedSolution(logs, state, cauchy), done
+
+
+def solve_ray(problem: MaskedProblem, logs: Real, angle: float) -> MaskedSolution:
+    """Solutions at decreasing moduli on a ray, each from the line through the two before."""
+    points = logs + 1j * angle
+    found, _ = newton(problem, problem.far(np.exp(points[:1])), points[:1], ROUGH)
+    slope = np.zeros_like(found.state)
+    slope[..., : problem.terms] = -0.8
+    kept = [found]
+    for point in points[1:]:
+        kept.append(continue_to(problem, kept[-1], complex(point), slope=slope))
+        slope = (kept[-1].state - kept[-2].state) / (kept[-1].logs - kept[-2].logs).real
+    state, cauchy = np.concatenate([each.state for each in kept], axis=1), np.concatenate([e.cauchy for e in kept])
+    return MaskedSolution(points, state, cauchy)
+
+
+def continue_to(
+    problem: MaskedProblem,
+    start: MaskedSolution,
+    point: complex,
+    tolerance: float = ROUGH,
+    slope: Complex | None = None,
+) -> MaskedSolution:
+    """The solution at another point from that at one, in shorter steps if need be."""
+    here, parts, slope = start, 1, np.zeros_like(start.state) if slope is None else slope
+    while parts <= MOST_PARTS:
+        done = np.ones(1, dtype=bool)
+        for part in range(parts):
+            step = (point - here.logs[0]) / (parts - part)
+            here, done = newton(problem, here.state + slope * step.real, here.logs + step, tolerance)
+            if not done.all():
+                break
+        if done.all():
+            return here
+        here, parts, slope = start, 3 * parts, slope * 0  # the slope may be what misled it
+    raise UnresolvedError(f"the equations of causal attention were not solved at |w| = {abs(np.exp(point)):.3g}")
+
+
+def turn(problem: MaskedProblem, start: MaskedSolution, angles: Real, tolerance: float = FINE) -> list[MaskedSolution]:
+    """Solutions at the same moduli at one angle after the other."""
+    last, before, result = start, None, []
+    for angle in angles:
+        by = angle - last.logs[0].imag
+        if before is None or not by:
+            state = last.state.copy()
+            state[..., : problem.terms] -= 0.5j * by
+        else:
+            state = last.state + (last.state - before.state) * (by / (last.logs[0] - before.logs[0]).imag)
+        found, _ = newton(problem, state, last.logs.real + 1j * angle, tolerance)
+        before, last = (last if by else None), found
+        result.append(found)
+    return result
+
 
 SPACING = 0.8
 """Between points of the first ray, in u; below the panels it grows by a quarter from point to point."""
@@ -123,7 +233,7 @@ def _deep_inverse(low: float, high: float, variable: Real) -> Real:
     return WIDTH + high - 2 / (ends.sum() + variable * (ends[1] - ends[0]))
 
 
-def density(problem: Masked) -> LogDensity:
+def density(problem: MaskedProblem) -> LogDensity:
     """Solve a masked problem along the real axis."""
     for depth in DEPTHS[:-1]:
         try:
@@ -133,12 +243,12 @@ def density(problem: Masked) -> LogDensity:
     return _density(problem, DEPTHS[-1])
 
 
-def _density(problem: Masked, depth: float) -> LogDensity:
+def _density(problem: MaskedProblem, depth: float) -> LogDensity:
     """The density down to a given depth below the logarithm of the variance of the last row."""
     middle = float(np.log(problem.pulls[-1].sum() * problem.tokens))
     grid = _first_grid(problem, middle, depth)
-    oblique = ray(problem, grid, ANGLE)
-    near = turned(problem, oblique, np.array([0.5, HEIGHT]), ROUGH)[-1]
+    oblique = solve_ray(problem, grid, ANGLE)
+    near = turn(problem, oblique, np.array([0.5, HEIGHT]), ROUGH)[-1]
     good = np.isfinite(near.state).all(axis=(0, 2))
     start = CubicSpline(grid[good][::-1], near.state[:, good][:, ::-1], axis=1)
     try:
@@ -164,7 +274,7 @@ def _density(problem: Masked, depth: float) -> LogDensity:
     return replace(found_density, scale=(1 - below) / mass)
 
 
-def _deep_panel(problem: Masked, start: CubicSpline, low: float, high: float) -> Real:
+def _deep_panel(problem: MaskedProblem, start: CubicSpline, low: float, high: float) -> Real:
     """Coefficients of ``log f`` on the first panel."""
     nodes, transform = nodes_and_transform(DEEP_DEGREE)
     logs, height = _deep_inverse(low, high, nodes), HEIGHT
@@ -175,7 +285,7 @@ def _deep_panel(problem: Masked, start: CubicSpline, low: float, high: float) ->
     return np.asarray(transform @ np.log(values))
 
 
-def _sampled(problem: Masked, start: CubicSpline, panels: list[tuple[float, float]]) -> list[Real | None]:
+def _sampled(problem: MaskedProblem, start: CubicSpline, panels: list[tuple[float, float]]) -> list[Real | None]:
     """Coefficients of ``log f`` on each panel; None where it does not resolve the density and can be halved.
 
     The transform is sampled above the axis, all panels at once, and its polynomial continued to the axis. On the
@@ -196,7 +306,7 @@ def _sampled(problem: Masked, start: CubicSpline, panels: list[tuple[float, floa
     return result
 
 
-def _first_grid(problem: Masked, middle: float, depth: float) -> Real:
+def _first_grid(problem: MaskedProblem, middle: float, depth: float) -> Real:
     """Decreasing u from beyond the spectrum to the deepest value."""
     columns = np.einsum("pkg,pg->pk", problem.columns.squares, problem.columns.shares)
     spread = problem.columns.squares.max() / columns.max()
@@ -209,7 +319,7 @@ def _first_grid(problem: Masked, middle: float, depth: float) -> Real:
     return np.array(grid)
 
 
-def _solved(problem: Masked, state: object, logs: Complex) -> Solved:
+def _solved(problem: MaskedProblem, state: object, logs: Complex) -> MaskedSolution:
     """Solutions at points; where a start was too far off, from the nearest point that was solved."""
     found, done = newton(problem, np.asarray(state), logs)
     done &= found.moment.imag < 0
@@ -218,20 +328,20 @@ def _solved(problem: Masked, state: object, logs: Complex) -> Solved:
         gaps = np.abs(logs[missing, None] - logs[solved])
         first, near = np.unravel_index(np.argmin(gaps), gaps.shape)
         point, start = int(missing[first]), int(solved[near])
-        here = continued(problem, found.take(slice(start, start + 1)), complex(logs[point]), FINE)
+        here = continue_to(problem, found.take(slice(start, start + 1)), complex(logs[point]), FINE)
         found.state[:, point], found.cauchy[point], done[point] = here.state[:, 0], here.cauchy[0], True
     if not np.all(found.moment.imag < 0):
         raise UnresolvedError("the equations of causal attention were not solved near the axis")
     return found
 
 
-def _edge(problem: Masked, oblique: Solved) -> tuple[float, Real]:
+def _edge(problem: MaskedProblem, oblique: MaskedSolution) -> tuple[float, Real]:
     """The upper edge in u, and the coefficients of the last panel.
 
     The square of f is analytic at the edge and vanishes there. Points between the last one inside and the first one
     outside narrow the edge down; then the zero of the polynomial through samples inside is the edge.
     """
-    axis = turned(problem, oblique.take(slice(None, EDGE_POINTS)), np.array([0.5, 0.2, 0.0]), ROUGH)[-1]
+    axis = turn(problem, oblique.take(slice(None, EDGE_POINTS)), np.array([0.5, 0.2, 0.0]), ROUGH)[-1]
     inside, high = _last_inside(problem, axis)
     nodes, transform = nodes_and_transform(EDGE_DEGREE)
     top = inside.logs[0].real
@@ -253,7 +363,7 @@ def _edge(problem: Masked, oblique: Solved) -> tuple[float, Real]:
     return edge, np.asarray(transform @ np.log(ratio))
 
 
-def _blunt_edge(problem: Masked, near: Solved, start: CubicSpline) -> tuple[float, Real]:
+def _blunt_edge(problem: MaskedProblem, near: MaskedSolution, start: CubicSpline) -> tuple[float, Real]:
     """An end of the law where the density has no single edge, because sizes of rows or columns differ too much.
 
     It is put where less than LEFT_OUT of a value per unit of u is left, and f on the last panel is that of samples
@@ -267,11 +377,11 @@ def _blunt_edge(problem: Masked, near: Solved, start: CubicSpline) -> tuple[floa
     return edge, np.asarray(transform @ np.log(values**2 / (edge - logs)))
 
 
-def _last_inside(problem: Masked, axis: Solved) -> tuple[Solved, float]:
+def _last_inside(problem: MaskedProblem, axis: MaskedSolution) -> tuple[MaskedSolution, float]:
     """The last point inside that is found, and one outside that is close to it."""
     least = REAL / problem.tokens
 
-    def within(solved: Solved) -> Mask:
+    def within(solved: MaskedSolution) -> Mask:
         return np.asarray(-solved.moment.imag / np.pi > least)
 
     (inside,) = np.nonzero(within(axis))
@@ -288,10 +398,10 @@ def _last_inside(problem: Masked, axis: Solved) -> tuple[Solved, float]:
     return here, high
 
 
-def _mass_within(problem: Masked, point: Solved) -> float:
+def _mass_within(problem: MaskedProblem, point: MaskedSolution) -> float:
     """Mass inside a circle: the mean of ``Re w G(w)`` over its upper half, from one point on it."""
     nodes, weights = np.polynomial.legendre.leggauss(CIRCLE)
     angles = np.pi * (nodes + 1) / 2
     up, down = angles > ANGLE, angles <= ANGLE
-    found = [*turned(problem, point, angles[down][::-1])[::-1], *turned(problem, point, angles[up])]
+    found = [*turn(problem, point, angles[down][::-1])[::-1], *turn(problem, point, angles[up])]
     return float(weights / 2 @ np.concatenate([each.moment for each in found]).real)

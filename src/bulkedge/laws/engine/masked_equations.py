@@ -22,8 +22,81 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bulkedge.laws.engine.masked.two_point import Linear, lobatto, lobatto_middle
 from bulkedge.support.arrays import Complex, Real
+
+Valued = tuple[Complex, Complex]
+"""Values of equations and their derivatives."""
+
+
+class LinearisedEquations(NamedTuple):
+    """Equations of a step of Newton's method.
+
+    Attributes
+    ----------
+    misses : array of shape (m, s, 2 u)
+        By how much the equation of each interval is not fulfilled.
+    before, after : arrays of shape (m, s, 2 u, 2 u)
+        Its derivatives by the unknowns at the interval's start and stop.
+    first, last : pairs of arrays of shape (s, u) and (s, u, 2 u)
+        The conditions at both ends, and their derivatives by the unknowns there.
+    """
+
+    misses: Complex
+    before: Complex
+    after: Complex
+    first: Valued
+    last: Valued
+
+    def step(self) -> Complex:
+        """Solve for the step, by elimination from the first place to the last and substitution back.
+
+        At each place the first u unknowns are an affine function of the last u: the sweep is stable if solutions of
+        the differential equation either come from the left or from the right.
+        """
+        u = self.first[0].shape[-1]
+        value, slope = self.first
+        found = np.linalg.solve(slope[..., :u], -np.concatenate([slope[..., u:], value[..., None]], axis=-1))
+        affine, back = [found], []
+        for miss, before, after in zip(self.misses, self.before, self.after, strict=True):
+            moved = before[..., :u] @ affine[-1]
+            matrix = np.concatenate([moved[..., :u] + before[..., u:], after[..., :u]], axis=-1)
+            constant = miss[..., None] + moved[..., u:]
+            found = np.linalg.solve(matrix, -np.concatenate([after[..., u:], constant], axis=-1))
+            back.append(found[..., :u, :])
+            affine.append(found[..., u:, :])
+        value, slope = self.last
+        moved = slope[..., :u] @ affine[-1]
+        right = np.linalg.solve(moved[..., :u] + slope[..., u:], -(value[..., None] + moved[..., u:]))
+        steps = np.empty((len(affine), *value.shape[:-1], 2 * u), dtype=complex)
+        for k in range(len(affine) - 1, -1, -1):
+            steps[k, :, u:] = right[..., 0]
+            steps[k, :, :u] = (affine[k][..., :u] @ right + affine[k][..., u:])[..., 0]
+            if k:
+                right = back[k - 1][..., :u] @ right + back[k - 1][..., u:]
+        return steps
+
+
+def lobatto_middle(state: Complex, flow: Complex, steps: Real) -> Complex:
+    """The state in the middle of each interval, by the cubic through values and derivatives at its ends."""
+    length = steps[:, None, None]
+    return np.asarray((state[1:] + state[:-1]) / 2 - length / 8 * (flow[1:] - flow[:-1]))
+
+
+def lobatto(state: Complex, here: Valued, middle: Valued, steps: Real, into: tuple[Complex, Complex]) -> Complex:
+    """Simpson's rule for the change over each interval: Lobatto's formula of order four, with its derivatives."""
+    (flow, slope), (flow_middle, slope_middle) = here, middle
+    length, diagonal = steps[:, None, None, None], np.arange(state.shape[-1])
+    # the state in the middle changes by half of that at either end, and by an eighth of the length times their slopes
+    shared = length / 3 * slope_middle
+    for matrix, ends, sign in zip(into, (slope[:-1], slope[1:]), (-1.0, 1.0), strict=True):
+        np.matmul(slope_middle, ends, out=matrix)
+        np.multiply(matrix, sign * length**2 / 12, out=matrix)
+        np.subtract(matrix, shared, out=matrix)
+        np.subtract(matrix, length / 6 * ends, out=matrix)
+        matrix[..., diagonal, diagonal] += sign
+    length = steps[:, None, None]
+    return np.asarray(state[1:] - state[:-1] - length / 6 * (flow[1:] + 4 * flow_middle + flow[:-1]))
+
 
 BLOCK = 2**17
 """Entries of the matrices of intervals that are made at once: two megabytes."""
@@ -69,7 +142,7 @@ def mesh(tokens: int, intervals: int) -> Mesh:
     return Mesh(places, steps, weights / tokens)
 
 
-class Side(NamedTuple):
+class SizeGroups(NamedTuple):
     """Groups of rows, or of columns, by their size.
 
     Attributes
@@ -83,12 +156,12 @@ class Side(NamedTuple):
     shares: Real
     squares: Real
 
-    def at(self, which: slice) -> Side:
+    def at(self, which: slice) -> SizeGroups:
         """The same at some of the places."""
-        return Side(self.shares[which], self.squares[which])
+        return SizeGroups(self.shares[which], self.squares[which])
 
 
-class Local(NamedTuple):
+class LocalEquations(NamedTuple):
     """The equations at n places and s points w, for k terms.
 
     Attributes
@@ -112,7 +185,7 @@ class Local(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Masked:
+class MaskedProblem:
     """The boundary value problem of the module.
 
     Attributes
@@ -133,8 +206,8 @@ class Masked:
     tokens: int
     pulls: Real
     inverse_ranks: Real
-    rows: Side
-    columns: Side
+    rows: SizeGroups
+    columns: SizeGroups
 
     @property
     def terms(self) -> int:
@@ -148,7 +221,7 @@ class Masked:
         state[..., : self.terms] = (np.log(places)[:, None] - np.log(np.abs(w)) - 1j * np.angle(w))[..., None]
         return state
 
-    def linearised(self, state: Complex, w: Complex) -> tuple[Linear, Complex]:
+    def linearised(self, state: Complex, w: Complex) -> tuple[LinearisedEquations, Complex]:
         """The discretised equations, linear about a state."""
         count, width = len(self.grid.steps), 2 * self.terms
         misses = np.empty((count, len(w), width), dtype=complex)
@@ -170,11 +243,11 @@ class Masked:
         kept = np.exp(-state[-1, :, k:])
         ratio = (1 - source / 2) * kept
         last = 1 - ratio, ratio[..., None] * eye[k:] + response / 2 * kept[..., None]
-        return Linear(misses, before, after, first, last), cauchy
+        return LinearisedEquations(misses, before, after, first, last), cauchy
 
     def _block(
         self, state: Complex, w: Complex, part: slice, into: tuple[Complex, Complex]
-    ) -> tuple[Local, Complex, Complex]:
+    ) -> tuple[LocalEquations, Complex, Complex]:
         """Some of the intervals: what holds at their ends, by how much they miss, their part of the Cauchy transform.
 
         Their derivatives are written into two arrays. The stop of an interval counts with the next one, but for the
@@ -191,7 +264,7 @@ class Masked:
         # matrices of the whole block are not kept
         return here._replace(slope=here.slope[:0].copy()), misses, mean
 
-    def _local(self, state: Complex, w: Complex, which: slice) -> Local:
+    def _local(self, state: Complex, w: Complex, which: slice) -> LocalEquations:
         """The equations at some of the places; see the module for the letters.
 
         Points are the last axis inside, because terms are few and loops over a last axis of few entries are slow.
@@ -224,7 +297,7 @@ class Masked:
         slope[:, terms + k, terms + k] -= down * (g + back * h) + 2 * places * coupling * h * r
         first = np.concatenate([h_out[0] * (back * by_p)[0], h_out[0] * by_r[0]], axis=1)
         last = np.concatenate([g_out[-1] * by_p[-1], g_out[-1] * (gain * by_r)[-1]], axis=1)
-        return Local(
+        return LocalEquations(
             np.ascontiguousarray(flow.swapaxes(1, 2)),
             np.ascontiguousarray(slope.transpose(0, 3, 1, 2)),
             mean,
@@ -242,7 +315,7 @@ class Masked:
         return rows, columns
 
 
-def _side(side: Side, pairs: Real, seen: Complex, w: Complex) -> tuple[Complex, Complex, Complex]:
+def _side(side: SizeGroups, pairs: Real, seen: Complex, w: Complex) -> tuple[Complex, Complex, Complex]:
     """The diagonal of the resolvent on one side, from what it sees of the other; n places, k terms, s points.
 
     ``pairs`` are products of squared sizes (n, k * k, groups), ``seen`` has the shape (n, k, s).

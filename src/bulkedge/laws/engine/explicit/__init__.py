@@ -1,1 +1,0 @@
-"""Laws whose inverse map is explicit."""

@@ -1,1 +1,0 @@
-"""Masked sums of low-rank terms: two Riccati equations, one from each end."""
