@@ -36,8 +36,7 @@ from bulkedge.laws.attention.causal_terms import Columns, columns_of, first_rows
 from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.masked.logarithmic import LogDensity, density
 from bulkedge.laws.engine.measure.edges import Edge
-from bulkedge.laws.law import Bulk, Law
-from bulkedge.laws.spikes.finite_size import COUNT, LEVEL
+from bulkedge.laws.law import COUNT, LEVEL, Bulk, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Real
 from bulkedge.support.domains import FINITE, Choice, Integers, Interval, Parametric, parameter
