@@ -26,7 +26,7 @@ from scipy.stats import qmc
 
 from bulkedge.heads.law.channel_cdf import tabulated
 from bulkedge.heads.law.features import Tokens
-from bulkedge.laws.attention.log_table import LogTable
+from bulkedge.laws.attention.sharp_head import LogTable
 from bulkedge.laws.distribution import Atoms, Distribution
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Index, Real, as_numpy

@@ -38,8 +38,8 @@ SMALLEST = 1e-4
 """Popularity over its mean below which columns count as no smaller: their values are below 1e-8 of the others."""
 
 
-class Popular(Law):
-    """Mixin of laws of attention that are profiled sums: their columns can be given a popularity."""
+class WithPopularKeys(Law):
+    """A law of attention that is a profiled sum: its columns can be given a popularity."""
 
     @abstractmethod
     def profiled(self) -> ProfiledSum:
@@ -94,11 +94,11 @@ def column_atoms(popularity: Real) -> tuple[Real, Real]:
 
 @dataclass(frozen=True)
 class ColumnLaw(Law):
-    """A law of attention with popular columns; made by :meth:`Popular.with_columns`.
+    """A law of attention with popular columns; made by :meth:`WithPopularKeys.with_columns`.
 
     Attributes
     ----------
-    law : Popular
+    law : WithPopularKeys
         The law of the head without column effects.
     squares, shares : tuple of float
         Atoms of the law of ``(T pi_j)**2`` and their masses.
@@ -107,7 +107,7 @@ class ColumnLaw(Law):
     unit = Unit.SQUARED
     matrix = "sqrt(T) (A - 1 pi')"
 
-    law: Popular
+    law: WithPopularKeys
     squares: tuple[float, ...]
     shares: tuple[float, ...]
 

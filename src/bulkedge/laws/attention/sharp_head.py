@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.interpolate import PchipInterpolator
 from scipy.special import gammaincinv, log_ndtr, ndtri
 
-from bulkedge.laws.attention.log_table import LogTable
 from bulkedge.laws.distribution import Atoms, Distribution
 from bulkedge.laws.engine.cavity import Cavity, Graph, HalfCircle
 from bulkedge.laws.units import Unit
@@ -59,7 +59,40 @@ LOWEST = 0.004
 SMALLEST = 1e-60
 
 
-class Rows(NamedTuple):
+class LogTable:
+    """A distribution function between tabulated points: monotone cubics in ``log x``, and a power of x below.
+
+    >>> table = LogTable(np.log([0.01, 1.0, 4.0]), np.array([0.1, 0.5, 1.0]))
+    >>> table.cdf(np.log([1.0, 4.0, 5.0]))
+    array([0.5, 1. , 1. ])
+    """
+
+    def __init__(self, logs: Real, masses: Real) -> None:
+        self._logs, self.masses = logs, masses
+        self._between = PchipInterpolator(logs, masses)
+        # a table that begins flat has no power of its own
+        self._power = max(float(np.log(masses[1] / masses[0]) / (logs[1] - logs[0])), 1e-3)
+
+    def cdf(self, log: Real) -> Real:
+        """The mass up to the exponential of each argument."""
+        first, last = self._logs[[0, -1]]
+        tail = self.masses[0] * np.exp(self._power * np.minimum(log - first, 0.0))
+        inside = self._between(np.clip(log, first, last))
+        return np.where(log < first, tail, np.where(log > last, 1.0, inside))
+
+    def log_quantile(self, level: Real) -> Real:
+        """Logarithm of the point at which the mass reaches each level, by bisection; minus infinity at zero."""
+        low, high = np.full(level.shape, self._logs[0]), np.full(level.shape, self._logs[-1])
+        for _ in range(60):
+            middle = (low + high) / 2
+            reached = self._between(middle) >= level
+            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+        with np.errstate(divide="ignore"):
+            tail = self._logs[0] + np.log(level / self.masses[0]) / self._power
+        return np.where(level < self.masses[0], tail, high)
+
+
+class SoftmaxRows(NamedTuple):
     """N rows of softmax weights of T scores.
 
     Attributes
@@ -133,17 +166,17 @@ class SharpHeadLaw(Parametric, Distribution):
 
     @property
     def _table(self) -> LogTable:
-        return _tabulated(self)
+        return _solve_table(self)
 
 
 @lru_cache(maxsize=64)
-def _tabulated(law: SharpHeadLaw) -> LogTable:
+def _solve_table(law: SharpHeadLaw) -> LogTable:
     """The table of a law, once in a process.
 
     From the mean, points are taken upwards until all mass is below, and downwards, ever faster, until hardly any is;
     then intervals are halved, those first over which the distribution function rises most.
     """
-    graph = hot_graph(law.beta, law.tokens)
+    graph = sharp_graph(law.beta, law.tokens)
     cavity, circle = Cavity(graph, TOLERANCE), HalfCircle.nodes(ANGLES)
     mean = float(graph.squares.sum() / graph.size + graph.noise.mean())
 
@@ -171,14 +204,14 @@ def _tabulated(law: SharpHeadLaw) -> LogTable:
             break
         found[(low + high) / 2] = mass((low + high) / 2)
     for log in multiples:
-        found |= _step(log, found[log - NARROW / 2], found[log + NARROW / 2], law)
+        found |= _step_below(log, found[log - NARROW / 2], found[log + NARROW / 2], law)
     logs = np.array(sorted(found))
     masses = np.maximum.accumulate([found[log] for log in logs.tolist()])
     masses[-1] = 1.0
     return LogTable(logs, masses)
 
 
-def _step(log: float, below: float, above: float, law: SharpHeadLaw) -> dict[float, float]:
+def _step_below(log: float, below: float, above: float, law: SharpHeadLaw) -> dict[float, float]:
     """The distribution function just below a multiple of T, where it rises faster than the table resolves.
 
     The second score of a row is behind its first by an exponential number with mean 1/M, M about the largest score, so
@@ -189,12 +222,12 @@ def _step(log: float, below: float, above: float, law: SharpHeadLaw) -> dict[flo
     return dict(zip((log - distances).tolist(), (above - (above - below) * left).tolist(), strict=True))
 
 
-def hot_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] = (FEW, MANY)) -> Graph:
+def sharp_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] = (FEW, MANY)) -> Graph:
     """Rows of attention with independent scores, as a graph of strong entries and noise."""
     rows = _rows(beta, tokens, sizes[0], stream)
     if np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > DENSE:
         rows = _rows(beta, tokens, sizes[1], stream)
-    strong = _strong(rows, tokens)
+    strong = _strong_entries(rows, tokens)
     first = rows.first + np.where(strong, 0.0, rows.weights).sum(axis=1)
     second = rows.second + np.where(strong, 0.0, rows.weights**2).sum(axis=1)
     counts = strong.sum(axis=1)
@@ -205,13 +238,13 @@ def hot_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] 
     noise = tokens * np.maximum(second - first * mean, 0.0)
     # the mean of the edges is of rank one too: what it adds to the row's variance is taken off the noise, if it can be
     excess = np.bincount(ends, squares) + noise - tokens * _squares(rows, tokens)
-    return Graph(ends, _columns(weights, len(counts), stream), squares, np.maximum(noise - excess, noise / 2))
+    return Graph(ends, _edge_columns(weights, len(counts), stream), squares, np.maximum(noise - excess, noise / 2))
 
 
-def _rows(beta: float, tokens: int, size: int, stream: int) -> Rows:
+def _rows(beta: float, tokens: int, size: int, stream: int) -> SoftmaxRows:
     """Weights of rows: order statistics of uniform numbers are sums of exponential ones over the sum of all."""
     count = min(LARGEST, tokens // 2)
-    uniform = _spread(size, count + 1, 2 * stream)
+    uniform = _sobol_points(size, count + 1, 2 * stream)
     sums = np.cumsum(-np.log(uniform[:, :-1]), axis=1)
     scores = -ndtri(sums / (sums[:, -1:] + gammaincinv(tokens + 1 - count, uniform[:, -1:])))
     last, left = scores[:, -1], np.log(tokens - count)
@@ -219,15 +252,15 @@ def _rows(beta: float, tokens: int, size: int, stream: int) -> Rows:
     one, two = (left + (k * beta) ** 2 / 2 + log_ndtr(last - k * beta) - log_ndtr(last) for k in (1, 2))
     normaliser = np.logaddexp(np.logaddexp.reduce(beta * scores, axis=1), one)
     weights = np.exp(beta * scores - normaliser[:, None])
-    return Rows(weights, np.exp(one - normaliser), np.exp(two - 2 * normaliser))
+    return SoftmaxRows(weights, np.exp(one - normaliser), np.exp(two - 2 * normaliser))
 
 
-def _squares(rows: Rows, tokens: int) -> Real:
+def _squares(rows: SoftmaxRows, tokens: int) -> Real:
     """Sum of the squares of the entries of each row, less its mean."""
     return np.sum(rows.weights**2, axis=1) + rows.second - 1 / tokens
 
 
-def _strong(rows: Rows, tokens: int) -> Mask:
+def _strong_entries(rows: SoftmaxRows, tokens: int) -> Mask:
     """Which weights are edges: the largest of all rows together, and a few of each row whatever their size.
 
     Their number falls until the mean of the edges, which is of rank one and should not count as noise, is a small
@@ -244,18 +277,18 @@ def _strong(rows: Rows, tokens: int) -> Mask:
     return strong
 
 
-def _columns(weights: Real, size: int, stream: int) -> Any:
+def _edge_columns(weights: Real, size: int, stream: int) -> Any:
     """The column of each weight: the largest ones go where N Poisson processes have their first points, and so on."""
     each = len(weights) / size
     points = int(each + 6 * each**0.5 + 6)
-    times = np.cumsum(-np.log(_spread(size, points, 2 * stream + 1)), axis=1)
+    times = np.cumsum(-np.log(_sobol_points(size, points, 2 * stream + 1)), axis=1)
     places = np.argsort(times.ravel(), kind="stable")[: len(weights)] // points
     columns = np.empty(len(weights), dtype=np.intp)
     columns[np.argsort(-weights, kind="stable")] = places
     return columns
 
 
-def _spread(size: int, dims: int, stream: int) -> Real:
+def _sobol_points(size: int, dims: int, stream: int) -> Real:
     """Points that fill the unit cube evenly, of shape (size, dims): a Sobol sequence, moved by a fixed shift."""
     from scipy.stats import qmc
 

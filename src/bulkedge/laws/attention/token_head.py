@@ -11,7 +11,7 @@ that are not orthonormal").
   columns are multiplied by a log-normal popularity.
 
 >>> import numpy as np
->>> plain = law_of_tokens(np.eye(200), beta=0.8, head_dim=64)
+>>> plain = TokenStatistics.of(np.eye(200), head_dim=64).law(beta=0.8, head_dim=64)
 >>> abs(plain.edge / FiniteHeadLaw(0.8, 64, 200).edge - 1) < 0.1
 True
 """
@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from bulkedge.laws.attention.finite_head import NEGLIGIBLE, FiniteHeadLaw
@@ -55,7 +55,7 @@ WHITE, EVEN = 1e-3, 0.02
 """Relative variance below which a profile is left out, and variance of the logarithm below which popularity is."""
 
 
-class Sizes(NamedTuple):
+class TokenStatistics(NamedTuple):
     """What tokens do to a head.
 
     Attributes
@@ -82,7 +82,7 @@ class Sizes(NamedTuple):
     likeness: float
 
     @classmethod
-    def of(cls, tokens: Real, head_dim: int) -> Sizes:
+    def of(cls, tokens: Real, head_dim: int) -> TokenStatistics:
         """What these tokens (a row each) do to a head of this dimension."""
         distinct, counts = np.unique(tokens, axis=0, return_counts=True)
         shares = counts / counts.sum()
@@ -161,7 +161,7 @@ def _likeness(gram: Real, shares: Real, values: Real) -> float:
 
 @dataclass(frozen=True)
 class TokenHeadLaw(Parametric, Law):
-    """Squared singular values of ``sqrt(T) (A - uu')`` for given tokens; :func:`law_of_tokens` makes it from them."""
+    """Squared singular values of ``sqrt(T) (A - uu')`` for given tokens; made by :meth:`TokenStatistics.law`."""
 
     unit = Unit.SQUARED
     matrix = "sqrt(T) (A - uu')"
@@ -190,11 +190,13 @@ class TokenHeadLaw(Parametric, Law):
     def _problem(self) -> ProfiledSum:
         """Of the distinct tokens alone: with a part s of all, variances and ratios are 1/s times as large."""
         plain = self.head.profiled()
-        rows, columns = (_fewer(each, LENGTHS[self._profiles]) for each in (plain.rows, plain.columns))
-        kinds = _kinds(np.array(self.multiplicities, dtype=float))
-        rows, columns = _times(rows, *kinds), _times(_times(columns, *kinds), *liked(self.popularity))
+        rows, columns = (_join_groups(each, LENGTHS[self._profiles]) for each in (plain.rows, plain.columns))
+        kinds = _repetition_groups(np.array(self.multiplicities, dtype=float))
+        rows, columns = _multiply_groups(rows, *kinds), _multiply_groups(columns, *kinds)
+        popularity = popularity_groups(self.popularity)
+        columns = _multiply_groups(columns, *popularity)
         # the profile has mean one: what popularity adds to the mean square goes to the variances
-        factor = float(np.dot(*liked(self.popularity)))
+        factor = float(np.dot(*popularity))
         columns = Profile(columns.weights, columns.squares / factor)
         variances, ratios, source = self._split(plain.variances, plain.ratios)
         return ProfiledSum(
@@ -236,7 +238,7 @@ class TokenHeadLaw(Parametric, Law):
         return intervals, scaled
 
 
-def _kinds(counts: Real) -> tuple[Real, Real]:
+def _repetition_groups(counts: Real) -> tuple[Real, Real]:
     """Shares of groups of tokens that occur about as often, and how often that is over the mean."""
     if counts.var() < WHITE:
         return np.ones(1), np.ones(1)
@@ -249,7 +251,7 @@ def _kinds(counts: Real) -> tuple[Real, Real]:
     return weights, np.array([each.mean() for each in parts]) / counts.mean()
 
 
-def _fewer(profile: Profile, count: int) -> Profile:
+def _join_groups(profile: Profile, count: int) -> Profile:
     """The same profile with few groups: neighbours are joined, with their mean squared size."""
     if len(profile.weights) <= count:
         return profile
@@ -260,22 +262,16 @@ def _fewer(profile: Profile, count: int) -> Profile:
     return Profile(weights, squares)
 
 
-def _times(profile: Profile, weights: Real, squares: Real) -> Profile:
+def _multiply_groups(profile: Profile, weights: Real, squares: Real) -> Profile:
     """Groups of a profile with those of another that is independent of it and the same for all terms."""
     product = profile.squares[:, :, None] * squares
     return Profile(np.outer(profile.weights, weights).ravel(), product.reshape(len(profile.squares), -1))
 
 
-def liked(variance: float) -> tuple[Real, Real]:
+def popularity_groups(variance: float) -> tuple[Real, Real]:
     """Groups of a log-normal popularity of mean one."""
     if variance < EVEN:
         return np.ones(1), np.ones(1)
     count = next(number for bound, number in LIKED if variance <= bound)
     ends = np.concatenate([[-np.inf], ndtri(np.linspace(0, 1, count + 1)[1:-1]), [np.inf]])
     return np.full(count, 1 / count), np.exp(variance) * np.diff(ndtr(ends - 2 * np.sqrt(variance))) * count
-
-
-def law_of_tokens(inputs: ArrayLike, beta: float, head_dim: int) -> TokenHeadLaw:
-    """The law of a head with fresh Gaussian weights on these tokens."""
-    tokens = np.asarray(inputs, dtype=float)
-    return Sizes.of(tokens, head_dim).law(beta, head_dim)
