@@ -1,8 +1,8 @@
 """What a law is: atoms and a bulk, and everything that can be read off them.
 
-A family supplies two things: its atoms, and its bulk (the edges of the continuous part and the density between them).
-The bulk is resolved once (:mod:`bulkedge.laws.engine.measure.continuum`); density, cdf, quantiles, moments, transforms
-and spikes come from that.
+A family supplies its bulk (the edges of the continuous part and the density between them), and its atoms if there are
+any. The bulk is resolved once (:mod:`bulkedge.laws.engine.measure.continuum`); density, cdf, quantiles, moments,
+transforms and spikes come from that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from bulkedge.laws.classical.tracy_widom import TracyWidom
-from bulkedge.laws.distribution import Atoms, Distribution
+from bulkedge.laws.distribution import Distribution
 from bulkedge.laws.engine.measure.continuum import Continuum, resolve
 from bulkedge.laws.engine.measure.crossings import CLOSEST
 from bulkedge.laws.engine.measure.edges import Interval
@@ -57,11 +57,6 @@ class Law(Distribution):
     """
 
     # -- what a family supplies ----------------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def atoms(self) -> Atoms:
-        """Point masses ``((location, mass), ...)`` in increasing order of location."""
 
     @abstractmethod
     def _bulk(self) -> Bulk | None:

@@ -41,6 +41,7 @@ from numpy.typing import ArrayLike
 from scipy.interpolate import PchipInterpolator
 
 from bulkedge.laws.attention.finite_head import (
+    check_norms,
     cosine_quadrature,
     harmonics,
     log_coefficients,
@@ -60,14 +61,8 @@ from bulkedge.support.domains import FINITE, Choice, Integers, Interval, Paramet
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import prefix_mean_values
 
-SMALLEST_GAUSSIAN = 32
-"""Head dimension from which norms of queries and keys separate."""
 SHARPEST = 1.5
 """Inverse temperature up to which the law is within 0.03 of draws, at 1000 tokens."""
-NOISE = 20.0
-"""A degree with so many harmonics a token is noise."""
-NEGLIGIBLE = 1e-7
-"""Share of the variance below which a degree is noise."""
 MOST_DEGREES = 12
 NODES = 300
 """Quadrature nodes for the cosine of query and key."""
@@ -77,12 +72,8 @@ ALIKE = 20.0
 """Rows before about this one are taken to be of equal norm: norms would part the first few from the bulk."""
 LEVELS = np.array([0, 0.15, 0.3, 0.45, 0.6, 0.72, 0.82, 0.9, 0.95, 0.98, 0.995, 1])
 """Quantiles of the popularity between which columns are taken together, at their mean square."""
-BLOCKS = 24
-"""Blocks of tokens whose mean popularity is kept, of lengths that grow in proportion to the place."""
 FIRST_ROWS, SAMPLES = 32, 2000
 """Rows and draws from which the largest values are sampled."""
-COUNTS = 16
-"""Numbers of tokens in a row at which terms are computed; between them they are interpolated."""
 
 
 class CausalOutlier(NamedTuple):
@@ -113,11 +104,7 @@ class CausalHeadLaw(Parametric, Law):
     def __post_init__(self) -> None:
         """Check the parameters, and what they are together."""
         super().__post_init__()
-        if self.head_dim < SMALLEST_GAUSSIAN and not self.qk_norm:
-            raise DomainError(
-                f"head_dim = {self.head_dim} is outside its domain without qk_norm: at least {SMALLEST_GAUSSIAN}, "
-                "as norms that fluctuate more do not separate"
-            )
+        check_norms(self.head_dim, qk_norm=self.qk_norm)
 
     @property
     def atoms(self) -> Atoms:
@@ -288,8 +275,9 @@ def row_terms(beta: float, head_dim: int, tokens: int, *, qk_norm: bool) -> RowT
     number = np.exp(log_harmonics(head_dim, MOST_DEGREES))
     basis = harmonics(head_dim, MOST_DEGREES, cosine)
     power = number * np.einsum("kc,crs,r,s->k", basis * mass, weight, shares, shares) ** 2
-    low = np.flatnonzero((number < NOISE * tokens) & (power > NEGLIGIBLE * power[1:].sum()))[1:]
-    counts = np.geomspace(1, tokens, COUNTS)
+    # a degree with 20 harmonics a token is noise, and so is one with next to no variance
+    low = np.flatnonzero((number < 20 * tokens) & (power > 1e-7 * power[1:].sum()))[1:]
+    counts = np.geomspace(1, tokens, 16)  # between these, terms are interpolated
     found = [_terms_of(weight, count, shares, mass, (basis[low], number[low])) for count in counts]
     rows, columns = (np.array([each[side] for each in found[-1]]) for side in (1, 2))
     every = np.array([[variance for variance, _, _ in each] for each in found])
@@ -354,7 +342,8 @@ def column_popularity(popularity: Real, tokens: int) -> ColumnPopularity:
     values = popularity / popularity.mean()
     stops = np.array([len(values)])
     if len(values) == tokens:
-        stops = np.unique(np.rint(np.geomspace(1, tokens, BLOCKS)).astype(int))
+        # blocks of tokens whose lengths grow in proportion to the place
+        stops = np.unique(np.rint(np.geomspace(1, tokens, 24)).astype(int))
     starts = np.append(0, stops[:-1])
     counts = stops - starts
     sums = np.add.reduceat(values, starts)

@@ -45,7 +45,6 @@ HEAVIER = (0.01, 0.1, 1.0, 10.0)
 """The same for laws with all large entries in them, none of which fade out: three terms, for entries of any size."""
 LOW_RANK = 3.0
 """Harmonics for each token up to which a degree from the third on is no part of the entries of such laws."""
-SMALLEST_GAUSSIAN = 32
 SIZES = 16
 """Quadrature nodes for the norms of queries and keys."""
 
@@ -81,16 +80,7 @@ class FiniteHeadLaw(Parametric, WithPopularKeys):
             raise DomainError(
                 f"tokens = {self.tokens} is outside its domain: at most 1e6 * head_dim, {self.head_dim}e6 here"
             )
-        if self.head_dim < SMALLEST_GAUSSIAN and not self.qk_norm:
-            raise DomainError(
-                f"head_dim = {self.head_dim} is outside its domain without qk_norm: at least {SMALLEST_GAUSSIAN}, "
-                "as norms that fluctuate more do not separate"
-            )
-
-    @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None: the high degrees have full rank."""
-        return ()
+        check_norms(self.head_dim, qk_norm=self.qk_norm)
 
     def _bulk(self) -> Bulk | None:
         return Squared(self._on_the_sphere)._bulk() if self.qk_norm else bulk_of(self._gaussian, ())
@@ -170,6 +160,15 @@ class FiniteHeadLaw(Parametric, WithPopularKeys):
         parts = [np.where(resolved, (mass @ hat) / (mass @ rest), k == 0) for k, hat in enumerate(hats)]
         squares = [float(mass @ (hat * left) @ weights) / max(float(mass @ hat @ weights), 1e-300) for hat in hats[1:]]
         return after / before, np.array(parts), np.append(0.0, squares) / self.tokens
+
+
+def check_norms(head_dim: int, *, qk_norm: bool) -> None:
+    """Refuse heads of so few dimensions that norms of queries and keys do not separate, unless they are normalised."""
+    if head_dim < 32 and not qk_norm:
+        raise DomainError(
+            f"head_dim = {head_dim} is outside its domain without qk_norm: at least 32, "
+            "as norms that fluctuate more do not separate"
+        )
 
 
 class HeadTerms(NamedTuple):

@@ -66,11 +66,6 @@ class AttentionLaw(Parametric, WithPopularKeys):
         """The law as a sum of two terms, the linear one and noise, with rows and columns of one size."""
         return ProfiledSum.alike(self._terms.variances, self._terms.ratios)
 
-    @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None: the noise term has full rank."""
-        return ()
-
     def _bulk(self) -> Bulk | None:
         return Squared(self._terms)._bulk()
 
@@ -98,11 +93,6 @@ class CorrelatedAttentionLaw(Parametric, Law):
         super().__post_init__()
         if self.gram.lower_edge < -1e-9 or abs(self.gram.mean() - 1) > 1e-6:
             raise DomainError(f"gram = {self.gram!r} must be a law on [0, inf) of mean one: tokens of unit norm")
-
-    @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None: the noise term has full rank."""
-        return ()
 
     @cached_property
     def _problem(self) -> ProfiledSum:

@@ -36,27 +36,15 @@ from bulkedge.support.arrays import Mask, Real
 from bulkedge.support.domains import REAL, Integers, Interval, Parametric, parameter
 
 FEW, MANY = 512, 2048
-"""Rows of the graph where no entry is more than :data:`DENSE` of its row, and where some are: other points of the
+"""Rows of the graph where no entry is more than a fifth of its row, and where some are: other points of the
 sequence change the distribution function by 0.0005 then, and by 0.004."""
-DENSE = 0.2
-"""Share of a row's variance, in the mean, that its largest entry has in a row that counts as dense."""
 EDGES = 8
 """Edges of a row, in the mean; 16 change the distribution function by less than 0.001 where it is above 0.02."""
-LARGEST = 48
-"""Scores of a row that are drawn one by one."""
-LEAST_CROWDED = 1e-3
-"""Edges of a row are a tree while they are few: this share of the variance may be in their mean, or 3/T of it."""
 TOLERANCE = 2e-4
-"""To which the distribution function is solved at a point."""
-ANGLES = 12
+"""Absolute tolerance of the distribution function at a point."""
 RISE, NARROW, TABLE = 0.04, 1e-3, 128
-"""The table has a point wherever the distribution function would rise by more between two, until they are so close in
-``log x``, and so many points at most."""
-SHARP = 8.0
-"""From this beta on the table has points on both sides of the first multiples of T, where steps grow."""
-LOWEST = 0.004
-"""The first point of the table has at most so much mass below, or is at ``SMALLEST`` times the mean."""
-SMALLEST = 1e-60
+"""Between two points of the table the distribution function rises by at most ``RISE``, unless they are closer than
+``NARROW`` in ``log x``; there are at most ``TABLE`` points."""
 
 
 class LogTable:
@@ -177,19 +165,20 @@ def _solve_table(law: SharpHeadLaw) -> LogTable:
     then intervals are halved, those first over which the distribution function rises most.
     """
     graph = sharp_graph(law.beta, law.tokens)
-    cavity, circle = Cavity(graph, TOLERANCE), HalfCircle.nodes(ANGLES)
+    cavity, circle = Cavity(graph, TOLERANCE), HalfCircle.nodes(12)
     mean = float(graph.squares.sum() / graph.size + graph.noise.mean())
 
     def mass(log: float) -> float:
         return min(max(cavity.mass(float(np.exp(log)), circle), 0.0), 1.0)
 
     found = {np.log(mean): mass(np.log(mean))}
-    multiples = np.log(law.tokens * np.arange(1.0, 5.0)).tolist() if law.beta > SHARP else []
+    # from beta 8 on the table has points on both sides of the first multiples of T, where steps grow
+    multiples = np.log(law.tokens * np.arange(1.0, 5.0)).tolist() if law.beta > 8.0 else []
     found |= {log + side: mass(log + side) for log in multiples for side in (-NARROW / 2, NARROW / 2)}
     while found[max(found)] < 1 - 2 * TOLERANCE:
         found[max(found) + 0.7] = mass(max(found) + 0.7)
     step = 2.0
-    while found[min(found)] > LOWEST and min(found) > np.log(mean * SMALLEST):
+    while found[min(found)] > 0.004 and min(found) > np.log(mean * 1e-60):
         found[min(found) - step] = mass(min(found) - step)
         step *= 1.3
     while len(found) < TABLE:
@@ -225,7 +214,7 @@ def _step_below(log: float, below: float, above: float, law: SharpHeadLaw) -> di
 def sharp_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] = (FEW, MANY)) -> Graph:
     """Rows of attention with independent scores, as a graph of strong entries and noise."""
     rows = _rows(beta, tokens, sizes[0], stream)
-    if np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > DENSE:
+    if np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > 0.2:
         rows = _rows(beta, tokens, sizes[1], stream)
     strong = _strong_entries(rows, tokens)
     first = rows.first + np.where(strong, 0.0, rows.weights).sum(axis=1)
@@ -243,7 +232,7 @@ def sharp_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int
 
 def _rows(beta: float, tokens: int, size: int, stream: int) -> SoftmaxRows:
     """Weights of rows: order statistics of uniform numbers are sums of exponential ones over the sum of all."""
-    count = min(LARGEST, tokens // 2)
+    count = min(48, tokens // 2)  # scores that are drawn one by one
     uniform = _sobol_points(size, count + 1, 2 * stream)
     sums = np.cumsum(-np.log(uniform[:, :-1]), axis=1)
     scores = -ndtri(sums / (sums[:, -1:] + gammaincinv(tokens + 1 - count, uniform[:, -1:])))
@@ -268,11 +257,12 @@ def _strong_entries(rows: SoftmaxRows, tokens: int) -> Mask:
     """
     variance = _squares(rows, tokens).mean()
     ordered = np.sort(rows.weights.ravel())[::-1]
+    # edges are a tree while they are few: 1e-3 of the variance may be in their mean, or 3/T of it
     for edges in range(EDGES, 0, -1):
         strong = rows.weights > ordered[edges * len(rows.weights)]
         strong[:, : (edges + 1) // 2] = True
         together = np.where(strong, rows.weights - 1 / tokens, 0.0).sum(axis=1)
-        if np.mean(together**2) / tokens < max(LEAST_CROWDED, 3 / tokens) * variance:
+        if np.mean(together**2) / tokens < max(1e-3, 3 / tokens) * variance:
             break
     return strong
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from bulkedge.laws.attention.finite_head import NEGLIGIBLE, FiniteHeadLaw
+from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.engine.subordination.bulk import bulk_of
 from bulkedge.laws.law import Bulk, Law
@@ -38,19 +39,8 @@ from bulkedge.support.errors import DomainError
 PARTS = ((16, 6), (8, 6), (8, 4))
 """Terms that the first two degrees are split into, by the size of their features: where rows and columns are alike but
 for the lengths of queries and keys, where popularity or repetitions make them differ, and where both do."""
-SPLIT = 30.0
-"""Rank ratio up to which a degree is split: beyond it is noise, whatever the sizes of its features."""
-LIKED = ((0.05, 3), (0.3, 5), (np.inf, 8))
-"""Groups of keys by popularity, for variances of its logarithm up to each bound."""
 LENGTHS = (16, 8, 4)
 """Groups of lengths of queries and keys: alone, beside those of popularity or of repetitions, and beside both."""
-MOST_KINDS = 5
-"""Groups of tokens, by how often they occur."""
-DRAWS = 8
-"""Draws of weights over which couplings are averaged, each at its rank."""
-NOISE, MOST_DIRECTIONS = 2.4, 8000
-"""An eigenvalue this many times the root mean square of an entry over the root of the tokens is no noise, which ends at
-2; and directions that a covariance is spread over at most."""
 WHITE, EVEN = 1e-3, 0.02
 """Relative variance below which a profile is left out, and variance of the logarithm below which popularity is."""
 
@@ -123,13 +113,14 @@ def population(gram: Real, shares: Real) -> Real:
     energy = float(shares @ apart**2 @ shares) / max(1 - float(np.sum(shares**2)), 1e-12)
     values = np.linalg.eigvalsh(root[:, None] * apart * root)[::-1]
     large: list[float] = []
+    # noise of entries with root mean square s ends at 2 s/sqrt(T); what is beyond 2.4 is no noise
     for value in values.tolist():
         rest = max(energy - sum(each**2 for each in large), 0.0)
-        if value < NOISE * np.sqrt(rest / len(gram)) or sum(large) + value > 1:
+        if value < 2.4 * np.sqrt(rest / len(gram)) or sum(large) + value > 1:
             break
         large.append(value)
     left, rest = max(1 - sum(large), 0.0), energy - sum(each**2 for each in large)
-    directions = int(min(max(round(left**2 / max(rest, 1e-12)), 1), MOST_DIRECTIONS))
+    directions = int(min(max(round(left**2 / max(rest, 1e-12)), 1), 8000))
     return np.array([*large, *np.full(directions, left / directions)])
 
 
@@ -138,7 +129,7 @@ def _couplings(values: Real, head_dim: int) -> Real:
     if np.sum(values**2) * head_dim < WHITE:
         return np.ones(head_dim)
     rng = np.random.default_rng(0)
-    found = np.zeros((DRAWS, head_dim))
+    found = np.zeros((8, head_dim))  # draws of weights, over which each rank is averaged
     for each in found:
         drawn = (np.sqrt(values)[:, None] * rng.standard_normal((len(values), head_dim)) for _ in range(2))
         left, right = (np.asarray(np.linalg.qr(part, mode="r")) for part in drawn)
@@ -172,7 +163,7 @@ class TokenHeadLaw(Parametric, Law):
     multiplicities: tuple[int, ...] = (1,)
 
     @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
+    def atoms(self) -> Atoms:
         """At zero, one value for each token that occurred before."""
         missing = 1 - self._distinct
         return ((0.0, missing),) if missing > 1e-12 else ()
@@ -214,7 +205,8 @@ class TokenHeadLaw(Parametric, Law):
         terms = []
         for k, (variance, ratio) in enumerate(zip(variances.tolist(), ratios.tolist(), strict=True)):
             found = features.get(k, np.ones(1))
-            if np.var(found) < WHITE * np.mean(found) ** 2 or ratio > SPLIT:
+            # a degree of a larger rank ratio is noise, whatever the sizes of its features
+            if np.var(found) < WHITE * np.mean(found) ** 2 or ratio > 30:
                 terms.append((variance, ratio, k))
                 continue
             for group in np.array_split(np.sort(found), PARTS[self._profiles][k]):
@@ -239,14 +231,14 @@ class TokenHeadLaw(Parametric, Law):
 
 
 def _repetition_groups(counts: Real) -> tuple[Real, Real]:
-    """Shares of groups of tokens that occur about as often, and how often that is over the mean."""
+    """Shares of at most five groups of tokens that occur about as often, and how often that is over the mean."""
     if counts.var() < WHITE:
         return np.ones(1), np.ones(1)
     values = np.unique(counts)
     groups = [values[k : k + 1] for k in range(min(3, len(values)))]
     rest = np.sort(counts[counts > groups[-1].max()])
     parts = [counts[counts == group[0]] for group in groups]
-    parts += [each for each in np.array_split(rest, MOST_KINDS - 3) if len(each)]
+    parts += [each for each in np.array_split(rest, 2) if len(each)]
     weights = np.array([len(each) for each in parts]) / len(counts)
     return weights, np.array([each.mean() for each in parts]) / counts.mean()
 
@@ -272,6 +264,6 @@ def popularity_groups(variance: float) -> tuple[Real, Real]:
     """Groups of a log-normal popularity of mean one."""
     if variance < EVEN:
         return np.ones(1), np.ones(1)
-    count = next(number for bound, number in LIKED if variance <= bound)
+    count = 3 if variance <= 0.05 else 5 if variance <= 0.3 else 8
     ends = np.concatenate([[-np.inf], ndtri(np.linspace(0, 1, count + 1)[1:-1]), [np.inf]])
     return np.full(count, 1 / count), np.exp(variance) * np.diff(ndtr(ends - 2 * np.sqrt(variance))) * count

@@ -37,8 +37,6 @@ from bulkedge.support.errors import DomainError
 
 LIGHTEST = 1e-14
 LAW = Instance(Law)
-SHARES = (np.arange(9) + 0.5) / 9
-"""Where in each interval densities are compared."""
 
 
 def free_add(mu: Law, nu: Law) -> Law:
@@ -196,7 +194,8 @@ def _is_symmetric(law: Law) -> bool:
     )
     if not mirrored:
         return False
-    points = np.concatenate([low + (high - low) * SHARES for low, high in law.support] or [np.zeros(0)])
+    shares = (np.arange(9) + 0.5) / 9
+    points = np.concatenate([low + (high - low) * shares for low, high in law.support] or [np.zeros(0)])
     return np.allclose(law.pdf(points), law.pdf(-points), rtol=1e-9, atol=1e-12 / law.edge if law.edge else 0.0)
 
 
@@ -234,7 +233,7 @@ class FreeSum(Law):
         """
         if self._levy:
             return self._levy.surviving_atoms(((0.0, 1.0),))
-        return _paired_atoms(self.mu, self.nu, lambda a, b: a + b)
+        return _atom_pairs(self.mu, self.nu, lambda a, b: a + b)
 
     def _demanded(self) -> Moments:
         return Addition(self.mu, self.nu).moments()
@@ -281,7 +280,7 @@ class FreeProduct(Law):
     @cached_property
     def atoms(self) -> Atoms:
         """An atom at ``a b`` where atoms a and b have more than unit mass together; at zero, the larger kernel."""
-        pairs = [(place, mass) for place, mass in _paired_atoms(self.mu, self.nu, lambda a, b: a * b) if place]
+        pairs = [(place, mass) for place, mass in _atom_pairs(self.mu, self.nu, lambda a, b: a * b) if place]
         kernel = max(dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu))
         return tuple(sorted([*pairs, (0.0, kernel)] if kernel else pairs))
 
@@ -296,7 +295,7 @@ class FreeProduct(Law):
         return bulk_of(Multiplication.of(self.mu, self.nu), self.atoms)
 
 
-def _paired_atoms(mu: Law, nu: Law, combine: Callable[[float, float], float]) -> Atoms:
+def _atom_pairs(mu: Law, nu: Law, combine: Callable[[float, float], float]) -> Atoms:
     pairs = [
         (combine(a, b), m + n - 1)
         for a, m in mu.atoms

@@ -66,7 +66,7 @@ class MarchenkoPastur(Parametric, Law):
         return self.ratio
 
     @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
+    def atoms(self) -> Atoms:
         """The kernel of Z when d > V."""
         return ((0.0, 1 - 1 / self.ratio),) if self.ratio > 1 else ()
 
@@ -115,7 +115,7 @@ class ProductLaw(Parametric, Law):
     scale: float = parameter(SCALE, "mean of the law", 1.0)
 
     @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
+    def atoms(self) -> Atoms:
         """The kernel of the narrowest factor."""
         widest = max(self.ratios)
         return ((0.0, 1 - 1 / widest),) if widest > 1 else ()
@@ -138,11 +138,6 @@ class FussCatalan(Parametric, Law):
     scale: float = parameter(SCALE, "mean of the law", 1.0)
 
     _aspect = 1.0
-
-    @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None."""
-        return ()
 
     def _bulk(self) -> Bulk:
         return _product_bulk((1.0,) * self.order, self.scale)
@@ -290,11 +285,6 @@ class IndependentProduct(Parametric, Law):
                 raise DomainError(
                     f"{name} = {law!r} must start at 0 with order {MOST_HARD} at most and end with a square root"
                 )
-
-    @property
-    def atoms(self) -> Atoms:
-        """None."""
-        return ()
 
     def _bulk(self) -> Bulk:
         (left, right), (other_left, other_right) = (law._bulk()[0][0] for law in (self.first, self.second))  # type: ignore[index]

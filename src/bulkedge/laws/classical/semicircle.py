@@ -18,6 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.explicit.levy import Levy
 from bulkedge.laws.engine.measure.edges import Edge
 from bulkedge.laws.law import Bulk, Law
@@ -51,11 +52,6 @@ class Semicircle(Parametric, Law):
     _symmetric = True
 
     @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None."""
-        return ()
-
-    @property
     def _levy(self) -> Levy:
         return Levy(0.0, np.zeros(1), np.array([self.variance]))
 
@@ -80,11 +76,6 @@ class QuarterCircle(Parametric, Law):
     matrix = "W/sqrt(n), W of i.i.d. entries"
 
     variance: float = parameter(VARIANCE, "second moment of the law", 1.0)
-
-    @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None."""
-        return ()
 
     def _bulk(self) -> Bulk:
         edge, remainder = _half_circle(self.variance)
@@ -132,7 +123,7 @@ class SumLaw(Parametric, Law):
         return Levy.of(0.0, np.concatenate([-jump, jump]), np.concatenate([variance, variance]) / 2)
 
     @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
+    def atoms(self) -> Atoms:
         """The kernel of the sum."""
         # at zero by symmetry, where rounding would move it
         return tuple((0.0, mass) for _, mass in self._levy.surviving_atoms(((0.0, 1.0),)))
