@@ -167,7 +167,7 @@ def test_terms_of_given_tokens_keep_the_variance(popularity, counts):
     """Parts of a degree have its variance and its rank together, and their profiles mean one."""
     head = FiniteHeadLaw(0.7, 64, sum(counts) * 100)
     law = TokenHeadLaw(head, popularity, tuple(np.linspace(2, 0.0, 64).tolist()), counts)
-    plain, found = head.profiled(), law._problem
+    plain, found = head.profiled_sum(), law._problem
     distinct = len(counts) / sum(counts)
     growth = np.exp(popularity) / distinct
     assert found.variances.sum() == pytest.approx(growth * plain.variances.sum(), rel=2e-3)

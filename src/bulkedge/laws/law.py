@@ -46,7 +46,7 @@ MASS_TOLERANCE = 1e-10
 SNAP = 1e-9
 """Values this close to an atom, relative to the size of the law, are at the atom: rounding put them beside it."""
 
-Bulk = tuple[list[Interval], Density]
+BulkDensity = tuple[list[Interval], Density]
 
 
 class Law(Distribution):
@@ -59,10 +59,10 @@ class Law(Distribution):
     # -- what a family supplies ----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         """Edges of the continuous part, in increasing order, and the density between them; None if there is none."""
 
-    def _demanded(self) -> Moments | None:
+    def _known_moments(self) -> Moments | None:
         """Moments that the law must have, where they are known without its bulk."""
         return None
 
@@ -94,7 +94,7 @@ class Law(Distribution):
     # -- where it lives ------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _shared_bulk(self) -> Bulk | None:
+    def _shared_bulk(self) -> BulkDensity | None:
         """The bulk, found once: images of a law share it."""
         return self._bulk()
 
@@ -109,13 +109,13 @@ class Law(Distribution):
         continuum = None if bulk is None else resolve(*bulk)
         total = (continuum.mass if continuum else 0.0) + float(self.masses.sum())
         if not abs(total - 1) <= MASS_TOLERANCE:
-            hint = "" if self._demanded() is None else f"; {REMEDY}"
+            hint = "" if self._known_moments() is None else f"; {REMEDY}"
             raise UnresolvedDensityError(f"{self!r} has total mass {total!r}: part of the support was missed{hint}")
         if continuum and abs(total - 1) > 1e-14:  # rounding: the density is off by a constant factor
             continuum = continuum.normalised(1 - float(self.masses.sum()))
-        demanded = self._demanded()
-        if demanded is not None:
-            check_moments(self, continuum, demanded)
+        moments = self._known_moments()
+        if moments is not None:
+            check_moments(self, continuum, moments)
         return continuum
 
     @cached_property

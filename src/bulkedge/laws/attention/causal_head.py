@@ -50,11 +50,11 @@ from bulkedge.laws.attention.finite_head import (
     separate,
     separate_variance,
 )
-from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.masked.logarithmic import LogDensity, density
 from bulkedge.laws.engine.masked.riccati import Masked, Side, mesh
 from bulkedge.laws.engine.measure.edges import Edge
-from bulkedge.laws.law import COUNT, LEVEL, Bulk, Law
+from bulkedge.laws.law import COUNT, LEVEL, BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Real
 from bulkedge.support.domains import FINITE, Choice, Integers, Interval, Parametric, parameter
@@ -107,7 +107,7 @@ class CausalHeadLaw(Parametric, Law):
         check_norms(self.head_dim, qk_norm=self.qk_norm)
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """What lies below the smallest value represented, at zero."""
         return ((0.0, self._table.below),)
 
@@ -120,7 +120,7 @@ class CausalHeadLaw(Parametric, Law):
         """How popular columns are, if they are not alike."""
         return None
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         table = self._table
         # intervals that touch, so that each has a scale of its own
         ends = np.exp(table.breaks).tolist()

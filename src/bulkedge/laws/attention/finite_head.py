@@ -23,7 +23,7 @@ from bulkedge.laws.classical.images import Squared
 from bulkedge.laws.classical.semicircle import SumLaw
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.law import Bulk
+from bulkedge.laws.law import BulkDensity
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
@@ -82,10 +82,10 @@ class FiniteHeadLaw(Parametric, WithPopularKeys):
             )
         check_norms(self.head_dim, qk_norm=self.qk_norm)
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         return Squared(self._on_the_sphere)._bulk() if self.qk_norm else bulk_of(self._gaussian, ())
 
-    def profiled(self) -> ProfiledSum:
+    def profiled_sum(self) -> ProfiledSum:
         """The law as a sum of terms with sizes of rows and columns.
 
         The low degrees come first, then noise (of infinite ratio), then the terms of large entries.

@@ -24,7 +24,7 @@ import numpy as np
 
 from bulkedge.laws.engine.profiles import ProfiledSum, Sizes
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import POSITIVE
@@ -40,7 +40,7 @@ class WithPopularKeys(Law):
     """A law of attention that is a profiled sum: its columns can be given a popularity."""
 
     @abstractmethod
-    def profiled(self) -> ProfiledSum:
+    def profiled_sum(self) -> ProfiledSum:
         """The law as a sum of terms with sizes of rows and columns."""
 
     def with_columns(self, popularity: Any) -> Law:
@@ -121,12 +121,12 @@ class ColumnLaw(Law):
     squares: tuple[float, ...]
     shares: tuple[float, ...]
 
-    def profiled(self) -> ProfiledSum:
+    def profiled_sum(self) -> ProfiledSum:
         """The law as a sum of terms with sizes of rows and columns."""
-        head, shares, squares = self.law.profiled(), np.array(self.shares), np.array(self.squares)
+        head, shares, squares = self.law.profiled_sum(), np.array(self.shares), np.array(self.squares)
         mean = float(shares @ squares)
         columns = head.columns._replace(shared=Sizes(shares, squares / mean))
         return ProfiledSum(head.variances * mean, head.ratios, head.rows, columns)
 
-    def _bulk(self) -> Bulk | None:
-        return bulk_of(self.profiled(), ())
+    def _bulk(self) -> BulkDensity | None:
+        return bulk_of(self.profiled_sum(), ())

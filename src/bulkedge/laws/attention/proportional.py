@@ -24,7 +24,7 @@ from bulkedge.laws.classical.images import Squared
 from bulkedge.laws.classical.semicircle import SumLaw
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.domains import Instance, Interval, Parametric, parameter
 from bulkedge.support.errors import DomainError
@@ -62,11 +62,11 @@ class AttentionLaw(Parametric, WithPopularKeys):
     def _terms(self) -> SumLaw:
         return SumLaw((self.beta**2, noise_variance(self.beta)), (self.head_ratio, np.inf))
 
-    def profiled(self) -> ProfiledSum:
+    def profiled_sum(self) -> ProfiledSum:
         """The law as a sum of two terms, the linear one and noise, with rows and columns of one size."""
         return ProfiledSum.alike(self._terms.variances, self._terms.ratios)
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         return Squared(self._terms)._bulk()
 
 
@@ -102,5 +102,5 @@ class CorrelatedAttentionLaw(Parametric, Law):
         variances = np.array([self.beta**2, noise_variance(self.beta)])
         return ProfiledSum(variances, np.array([self.head_ratio, np.inf]), profile, profile)
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         return bulk_of(self._problem, ())

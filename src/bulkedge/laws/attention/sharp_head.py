@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from scipy.interpolate import PchipInterpolator
 from scipy.special import gammaincinv, log_ndtr, ndtri
 
-from bulkedge.laws.distribution import Atoms, Distribution
+from bulkedge.laws.distribution import Distribution, PointMasses
 from bulkedge.laws.engine.cavity import Cavity, Graph, HalfCircle
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Mask, Real
@@ -119,7 +119,7 @@ class SharpHeadLaw(Parametric, Distribution):
     tokens: int = parameter(Integers(64, 10**6), "number of tokens T")
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The zero of the constant vector."""
         return ((0.0, 1 / self.tokens),)
 

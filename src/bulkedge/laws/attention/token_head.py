@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from bulkedge.laws.attention.finite_head import NEGLIGIBLE, FiniteHeadLaw
-from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Instance, Interval, Parametric, parameter
@@ -163,7 +163,7 @@ class TokenHeadLaw(Parametric, Law):
     multiplicities: tuple[int, ...] = (1,)
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """At zero, one value for each token that occurred before."""
         missing = 1 - self._distinct
         return ((0.0, missing),) if missing > 1e-12 else ()
@@ -180,7 +180,7 @@ class TokenHeadLaw(Parametric, Law):
     @cached_property
     def _problem(self) -> ProfiledSum:
         """Of the distinct tokens alone: with a part s of all, variances and ratios are 1/s times as large."""
-        plain = self.head.profiled()
+        plain = self.head.profiled_sum()
         rows, columns = (_join_groups(each, LENGTHS[self._profiles]) for each in (plain.rows, plain.columns))
         kinds = _repetition_groups(np.array(self.multiplicities, dtype=float))
         rows, columns = _multiply_groups(rows, *kinds), _multiply_groups(columns, *kinds)
@@ -216,7 +216,7 @@ class TokenHeadLaw(Parametric, Law):
         strengths, ranks, degrees = zip(*kept, strict=True)
         return np.array(strengths), np.array(ranks), np.array(degrees)
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         found = bulk_of(self._problem, ())
         if found is None or not self.atoms:
             return found

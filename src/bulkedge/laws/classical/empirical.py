@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
-from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.law import Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Real
@@ -77,7 +77,7 @@ class EmpiricalLaw(Law):
         return f"EmpiricalLaw({len(self.values)} atoms in [{self.values[0]:g}, {self.values[-1]:g}])"
 
     @cached_property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The distinct values with their weights."""
         return tuple(zip(self.values.tolist(), self.weights.tolist(), strict=True))
 
@@ -108,7 +108,7 @@ class PoissonLaw(Parametric, Law):
     _unbounded = True
 
     @cached_property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The integers with their probabilities, as far as these matter."""
         counts = np.arange(int(self.rate + 40 * np.sqrt(self.rate) + 40))
         masses = np.exp(xlogy(counts, self.rate) - gammaln(counts + 1) - self.rate)

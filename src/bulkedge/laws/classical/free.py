@@ -19,7 +19,7 @@ import numpy as np
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.images import Affine, SquareRoot
 from bulkedge.laws.classical.product import FussCatalan, MarchenkoPastur, ProductLaw
-from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.explicit.explicit_map import PickMap, sorted_barriers
 from bulkedge.laws.engine.explicit.levy import Levy, exact_cauchy, is_short
 from bulkedge.laws.engine.measure.cauchy import root_mean_square
@@ -29,7 +29,7 @@ from bulkedge.laws.engine.subordination.bulk import View, bulk_of, cut
 from bulkedge.laws.engine.subordination.convolution import Addition, Multiplication
 from bulkedge.laws.engine.subordination.problem import Moments, Problem
 from bulkedge.laws.engine.subordination.rectangular import RectangularAddition
-from bulkedge.laws.law import MASS_TOLERANCE, Bulk, Law
+from bulkedge.laws.law import MASS_TOLERANCE, BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Complex, Real
 from bulkedge.support.domains import Instance, Interval
@@ -226,7 +226,7 @@ class FreeSum(Law):
         return self.mu._levy + self.nu._levy if self.mu._levy and self.nu._levy else None
 
     @cached_property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """An atom at ``a + b`` where atoms a and b have more than unit mass together, of that excess.
 
         Bercovici and Voiculescu 1998.
@@ -235,10 +235,10 @@ class FreeSum(Law):
             return self._levy.surviving_atoms(((0.0, 1.0),))
         return _atom_pairs(self.mu, self.nu, lambda a, b: a + b)
 
-    def _demanded(self) -> Moments:
+    def _known_moments(self) -> Moments:
         return Addition(self.mu, self.nu).moments()
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         if self._levy:
             return self._levy.own_map().bulk()
         for law, other in ((self.mu, self.nu), (self.nu, self.mu)):
@@ -278,16 +278,16 @@ class FreeProduct(Law):
     _aspect = None  # a factor can stand for one of any shape
 
     @cached_property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """An atom at ``a b`` where atoms a and b have more than unit mass together; at zero, the larger kernel."""
         pairs = [(place, mass) for place, mass in _atom_pairs(self.mu, self.nu, lambda a, b: a * b) if place]
         kernel = max(dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu))
         return tuple(sorted([*pairs, (0.0, kernel)] if kernel else pairs))
 
-    def _demanded(self) -> Moments:
+    def _known_moments(self) -> Moments:
         return Multiplication(self.mu, self.nu).moments()
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         if isinstance(self.nu, MarchenkoPastur):
             intervals, density = silverstein_map(self.mu, self.nu.ratio).bulk()
             # next to ratio one the density is analytic at zero, but only as far as the square of the difference
@@ -295,7 +295,7 @@ class FreeProduct(Law):
         return bulk_of(Multiplication.of(self.mu, self.nu), self.atoms)
 
 
-def _atom_pairs(mu: Law, nu: Law, combine: Callable[[float, float], float]) -> Atoms:
+def _atom_pairs(mu: Law, nu: Law, combine: Callable[[float, float], float]) -> PointMasses:
     pairs = [
         (combine(a, b), m + n - 1)
         for a, m in mu.atoms
@@ -357,7 +357,7 @@ class RectangularSquares(Law):
         return self.ratio
 
     @cached_property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """Singular values of one term on the kernel of the other; at zero, the common kernel."""
         kernels = [dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu)]
         others = zip((self.mu, self.nu), kernels[::-1], strict=True)
@@ -365,8 +365,8 @@ class RectangularSquares(Law):
         pairs = [(place, mass + 2 * kernel - 2) for law, kernel in others for place, mass in law.atoms if place]
         return tuple(sorted(pair for pair in [*pairs, (0.0, sum(kernels) - 1)] if pair[1] > 1e-14))
 
-    def _demanded(self) -> Moments:
+    def _known_moments(self) -> Moments:
         return RectangularAddition(self.mu, self.nu, self.ratio).moments()
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         return bulk_of(RectangularAddition.of(self.mu, self.nu, self.ratio), self.atoms)

@@ -12,13 +12,13 @@ from itertools import pairwise
 import numpy as np
 
 from bulkedge.laws.classical.empirical import EmpiricalLaw
-from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.explicit.levy import Levy
 from bulkedge.laws.engine.measure.continuum import Continuum
 from bulkedge.laws.engine.measure.edge_coordinates import moved_beside
 from bulkedge.laws.engine.measure.edges import Edge, Interval
 from bulkedge.laws.engine.measure.panels import BesideEdges, Density
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support import domains
 from bulkedge.support.arrays import Real
@@ -27,7 +27,7 @@ from bulkedge.support.errors import DomainError
 ANY = domains.Interval(-1e300, 1e300)
 
 
-def _merge_atoms(pairs: list[tuple[float, float]]) -> Atoms:
+def _merge_atoms(pairs: list[tuple[float, float]]) -> PointMasses:
     """Atoms in increasing order, equal locations merged."""
     total: dict[float, float] = {}
     for place, mass in sorted(pairs):
@@ -89,7 +89,7 @@ class Affine(_Image):
         return f"({self.law.matrix}), values times {self.factor:g} plus {self.shift:g}" if self.law.matrix else ""
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The atoms of the original, moved."""
         return tuple(sorted((self.factor * place + self.shift, mass) for place, mass in self.law.atoms))
 
@@ -105,7 +105,7 @@ class Affine(_Image):
         inner = self.law.continuum
         return None if inner is None else inner.moved(Fraction(self.factor), Fraction(self.shift))
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         bulk = self.law._shared_bulk
         if bulk is None:
             return None
@@ -141,7 +141,7 @@ class Squared(_Image):
         return 1.0 if self.law.unit is Unit.EIGEN else self.law._aspect
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The atoms of the original, squared; those at +-x merge."""
         return _merge_atoms([(place**2, mass) for place, mass in self.law.atoms])
 
@@ -149,7 +149,7 @@ class Squared(_Image):
     def _infinite_moment(self) -> float:
         return self.law._infinite_moment / 2
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         bulk = self.law._shared_bulk
         if bulk is None:
             return None
@@ -227,7 +227,7 @@ class SquareRoot(_Image):
         return self.law.unit.root()
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The atoms of the original, rooted."""
         return tuple((float(np.sqrt(place)), mass) for place, mass in self.law.atoms)
 
@@ -235,7 +235,7 @@ class SquareRoot(_Image):
     def _infinite_moment(self) -> float:
         return 2 * self.law._infinite_moment
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         bulk = self.law._shared_bulk
         if bulk is None:
             return None

@@ -30,11 +30,11 @@ import numpy as np
 from numpy.polynomial import legendre
 from scipy.optimize import brentq
 
-from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.explicit.levy import Levy
 from bulkedge.laws.engine.measure.edges import Edge
 from bulkedge.laws.engine.subordination.fixed_point import BranchError
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Complex, Real
 from bulkedge.support.domains import Each, Instance, Integers, Interval, Parametric, parameter
@@ -66,7 +66,7 @@ class MarchenkoPastur(Parametric, Law):
         return self.ratio
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The kernel of Z when d > V."""
         return ((0.0, 1 - 1 / self.ratio),) if self.ratio > 1 else ()
 
@@ -75,7 +75,7 @@ class MarchenkoPastur(Parametric, Law):
         jump = self.ratio * self.scale
         return Levy(self.scale, np.array([jump]), np.array([jump * self.scale]))
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         c, s = self.ratio, self.scale
         left = Edge.hard(0.0) if c == 1 else self._edge(-1)
         right = self._edge(1)
@@ -115,12 +115,12 @@ class ProductLaw(Parametric, Law):
     scale: float = parameter(SCALE, "mean of the law", 1.0)
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The kernel of the narrowest factor."""
         widest = max(self.ratios)
         return ((0.0, 1 - 1 / widest),) if widest > 1 else ()
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         return _product_bulk(self.ratios, self.scale)
 
 
@@ -139,11 +139,11 @@ class FussCatalan(Parametric, Law):
 
     _aspect = 1.0
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         return _product_bulk((1.0,) * self.order, self.scale)
 
 
-def _product_bulk(ratios: tuple[float, ...], scale: float) -> Bulk:
+def _product_bulk(ratios: tuple[float, ...], scale: float) -> BulkDensity:
     curve = _ProductCurve(ratios)
 
     def density(x: Real) -> tuple[Real, Real]:
@@ -286,7 +286,7 @@ class IndependentProduct(Parametric, Law):
                     f"{name} = {law!r} must start at 0 with order {MOST_HARD} at most and end with a square root"
                 )
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         (left, right), (other_left, other_right) = (law._bulk()[0][0] for law in (self.first, self.second))  # type: ignore[index]
         start = min((left, other_left), key=lambda edge: edge.exponent)
         order = max(left.order, other_left.order)

@@ -17,7 +17,7 @@ from bulkedge.laws.classical.free import FreeProduct
 from bulkedge.laws.classical.product import MarchenkoPastur
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FINITE, Each, Interval, Parametric, parameter
@@ -52,7 +52,7 @@ class ProfileLaw(Parametric, Law):
         for name, count in (("rows", len(self.variances)), ("columns", len(self.variances[0]))):
             object.__setattr__(self, name, _shares(name, getattr(self, name), count))
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         variances, rows, columns = (np.asarray(each, dtype=float) for each in (self.variances, self.rows, self.columns))
         if 1 in variances.shape:  # sizes of rows or columns alone: Silverstein's law, which has an explicit map
             population = EmpiricalLaw(variances, rows if len(columns) == 1 else columns)

@@ -18,10 +18,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.explicit.levy import Levy
 from bulkedge.laws.engine.measure.edges import Edge
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Real
 from bulkedge.support.domains import Each, Interval, Parametric, parameter
@@ -55,7 +55,7 @@ class Semicircle(Parametric, Law):
     def _levy(self) -> Levy:
         return Levy(0.0, np.zeros(1), np.array([self.variance]))
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         edge, remainder = _half_circle(self.variance)
 
         def density(x: Real) -> tuple[Real, Real]:
@@ -77,7 +77,7 @@ class QuarterCircle(Parametric, Law):
 
     variance: float = parameter(VARIANCE, "second moment of the law", 1.0)
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         edge, remainder = _half_circle(self.variance)
 
         def density(x: Real) -> tuple[Real, Real]:
@@ -123,10 +123,10 @@ class SumLaw(Parametric, Law):
         return Levy.of(0.0, np.concatenate([-jump, jump]), np.concatenate([variance, variance]) / 2)
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The kernel of the sum."""
         # at zero by symmetry, where rounding would move it
         return tuple((0.0, mass) for _, mass in self._levy.surviving_atoms(((0.0, 1.0),)))
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         return self._levy.own_map().bulk()
