@@ -18,7 +18,7 @@ import numpy as np
 
 import bulkedge as be
 from benchmarks.harness import Table, best, peer, seconds
-from bulkedge.laws.bulk_cache import RESOLVED
+from bulkedge.laws.law import resolve_once
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import reference  # the tests' references, which are not part of the package
@@ -161,19 +161,19 @@ def cold() -> Table:
     table = Table("Building a law and evaluating 1000 points", ["law", "time", "goal"])
     for name, build in FAMILIES.items():
         x = points_of(build())
-        table.add(name, seconds(best(lambda build=build, x=x: (RESOLVED.forget(), build().pdf(x)))), "20 ms")
+        table.add(name, seconds(best(lambda build=build, x=x: (resolve_once.cache_clear(), build().pdf(x)))), "20 ms")
     rng = np.random.default_rng(0)
     atoms = rng.gamma(3.0, 1.0, 2000)
 
     def silverstein() -> Any:
-        RESOLVED.forget()
+        resolve_once.cache_clear()
         law = be.free_mul(be.EmpiricalLaw(atoms), be.MarchenkoPastur(0.5))
         return law.pdf(np.linspace(0.01, law.edge, POINTS))
 
     table.add("free_mul of 2000 atoms with MP(1/2)", seconds(best(silverstein)), "500 ms")
 
     def general() -> Any:
-        RESOLVED.forget()
+        resolve_once.cache_clear()
         law = be.free_add(be.QuarterCircle(), be.FussCatalan(2))
         return law.pdf(np.linspace(0.01, law.edge, POINTS))
 
@@ -205,7 +205,7 @@ def build_seconds(build: Callable[[], be.Distribution], least: int = 5) -> float
     """Least processor time that a law takes to be built, in seconds, of several builds that share nothing."""
     fastest = float("inf")
     for _ in range(least + 1):
-        RESOLVED.forget()
+        resolve_once.cache_clear()
         start = process_time()
         build().cdf(1.0)
         fastest = min(fastest, process_time() - start)

@@ -11,7 +11,7 @@ from bulkedge.plots.style import panels, styled
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.equivalence.causal import Causal
 from bulkedge.lab.studies.equivalence.finite_head import FiniteHead
-from bulkedge.lab.studies.heads.sharp import Hot
+from bulkedge.lab.studies.heads.sharp import Sharp
 from bulkedge.lab.studies.laws.bulk import Bulk
 from bulkedge.lab.studies.laws.edge import Edge
 from bulkedge.lab.studies.laws.plot import law_panel
@@ -23,7 +23,7 @@ from bulkedge.lab.studies.width.depth import Depth
 from bulkedge.lab.studies.width.distribution import Distribution
 
 STUDIES: tuple[Callable[[], Study], ...] = (
-    Edge, Transition, FiniteHead, Hot, Causal, Alignment, FiniteTable, Distribution, Depth, RankCollapse
+    Edge, Transition, FiniteHead, Sharp, Causal, Alignment, FiniteTable, Distribution, Depth, RankCollapse
 )  # fmt: skip
 """Studies whose figure stands on a page, in a file named after the class."""
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.laws.attention.causal_terms import columns_of, intervals_for, masked, row_terms
+from bulkedge.laws.attention.causal_head import causal_equations, column_popularity, mesh_intervals, row_terms
 from bulkedge.laws.engine.masked_density import density, newton, solve_ray, turn
 from bulkedge.laws.engine.masked_equations import MaskedProblem, SizeGroups, mesh
 from bulkedge.visibility import prefix_mean_values
@@ -54,7 +54,7 @@ def test_newton_has_the_derivatives_of_the_equations(seed):
 def test_equations_by_iteration():
     """The boundary value problem against the module's equations, by finer steps and damped iteration: 1e-3."""
     tokens, w = 64, np.array([0.7 + 0.9j])
-    equations = masked(row_terms(0.7, 64, tokens, qk_norm=True), tokens, 60)
+    equations = causal_equations(row_terms(0.7, 64, tokens, qk_norm=True), tokens, 60)
     logs = np.arange(np.log(4e2), np.log(np.abs(w[0])) - 1, -0.5)
     near = solve_ray(equations, logs, float(np.angle(w[0])))
     start = near.state[:, [np.argmin(np.abs(near.logs.real - np.log(np.abs(w[0]))))]]
@@ -94,7 +94,7 @@ def test_equations_by_iteration():
 def test_discretisation():
     """Twice as many intervals move the distribution function by less than 2e-5."""
     terms = row_terms(0.8, 64, 1000, qk_norm=True)
-    tables = [density(masked(terms, 1000, intervals)) for intervals in (40, 80)]
+    tables = [density(causal_equations(terms, 1000, intervals)) for intervals in (40, 80)]
     logs = np.linspace(-20, 5.5, 400)
     functions = [np.cumsum(table(logs)) * (logs[1] - logs[0]) for table in tables]
     assert np.abs(functions[1] - functions[0]).max() < 2e-5
@@ -105,7 +105,7 @@ def test_discretisation():
 def test_mean_is_the_variance_of_all_entries():
     """The sum over rows of ``T/i`` times the variance of an entry, known without the law."""
     terms = row_terms(0.8, 64, 1000, qk_norm=True)
-    equations = masked(terms, 1000, 200)
+    equations = causal_equations(terms, 1000, 200)
     rows = equations.pulls.sum(axis=1) * equations.grid.places
     expected = equations.grid.weights @ rows
     assert LAW.mean() == pytest.approx(expected, rel=2e-3)
@@ -127,7 +127,7 @@ def test_equal_popularity_changes_nothing():
 
 def test_popularity_may_have_any_normalisation():
     values = np.exp(np.random.default_rng(0).standard_normal(1000) / 3)
-    for one, other in zip(columns_of(values, 1000), columns_of(7 * values, 1000), strict=True):
+    for one, other in zip(column_popularity(values, 1000), column_popularity(7 * values, 1000), strict=True):
         assert one == pytest.approx(other)
 
 
@@ -151,16 +151,18 @@ def test_popularity_in_few_sizes():
     """Mean squares and shares are kept, and a trend goes into the means of blocks."""
     rng = np.random.default_rng(2)
     values = np.exp(rng.standard_normal(500))
-    found = columns_of(values, 1000)
+    found = column_popularity(values, 1000)
     assert np.dot(found.squares, found.shares) == pytest.approx(np.mean(values**2) / np.mean(values) ** 2)
-    trend = columns_of(np.exp(np.arange(1000) / 500), 1000)
+    trend = column_popularity(np.exp(np.arange(1000) / 500), 1000)
     places = np.array([100.0, 400.0, 800.0])
-    assert trend.along(places) / trend.along(places[1:2]) == pytest.approx(np.exp((places - 400) / 500), rel=0.1)
+    assert trend.interpolate(places) / trend.interpolate(places[1:2]) == pytest.approx(
+        np.exp((places - 400) / 500), rel=0.1
+    )
 
 
 def test_rows_of_different_angles_agree():
     """The Cauchy transform of the law against that of the equations, off the axis, and the one zero: 1e-4."""
-    equations = masked(row_terms(0.8, 64, 1000, qk_norm=True), 1000, 60)
+    equations = causal_equations(row_terms(0.8, 64, 1000, qk_norm=True), 1000, 60)
     logs = np.arange(7.5, -5, -0.8)
     (found,) = turn(equations, solve_ray(equations, logs, 1.0), np.array([0.7]))
     expected = np.exp(found.logs) * LAW.cauchy(np.exp(found.logs))
@@ -174,6 +176,8 @@ def test_the_usual_sizes_are_resolved(beta, head_dim, log_tokens, qk_norm):
     """Mass to 1e-3 before it is normalised, and quantiles in order."""
     tokens = int(np.exp(log_tokens))
     law = be.CausalHeadLaw(beta, head_dim, tokens, qk_norm)
-    table = density(masked(row_terms(beta, head_dim, tokens, qk_norm=qk_norm), tokens, intervals_for(head_dim, tokens)))
+    table = density(
+        causal_equations(row_terms(beta, head_dim, tokens, qk_norm=qk_norm), tokens, mesh_intervals(head_dim, tokens))
+    )
     assert abs(table.scale - 1) < 1e-3
     assert np.all(np.diff(law.ppf(np.linspace(0.02, 0.999, 30))) > 0)

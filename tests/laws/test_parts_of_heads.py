@@ -8,18 +8,26 @@ from scipy.integrate import quad
 from scipy.stats import lognorm
 
 from bulkedge.laws import FiniteHeadLaw
-from bulkedge.laws.attention.causal_terms import ALIKE, LEVELS, columns_of, first_rows, intervals_for, masked, row_terms
-from bulkedge.laws.attention.log_table import LogTable
+from bulkedge.laws.attention.causal_head import (
+    ALIKE,
+    LEVELS,
+    causal_equations,
+    column_popularity,
+    first_row_norms,
+    mesh_intervals,
+    row_terms,
+)
 from bulkedge.laws.attention.popular_keys import column_atoms
+from bulkedge.laws.attention.sharp_head import LogTable
 from bulkedge.laws.attention.token_head import (
-    Sizes,
     TokenHeadLaw,
+    TokenStatistics,
     _couplings,
-    _fewer,
-    _kinds,
+    _join_groups,
     _likeness,
-    _times,
-    liked,
+    _multiply_groups,
+    _repetition_groups,
+    popularity_groups,
     population,
 )
 from bulkedge.laws.engine.cavity import Cavity, Graph
@@ -34,7 +42,7 @@ from bulkedge.support.errors import DomainError
 @pytest.mark.parametrize("variance", [0.02, 0.05, 0.051, 0.3, 0.31, 2.0])
 def test_groups_of_popularity_are_quantiles_of_a_log_normal(variance):
     """Mean squares between quantiles, by quadrature; three, five or eight groups as the variance grows."""
-    shares, squares = liked(variance)
+    shares, squares = popularity_groups(variance)
     count = 3 if variance <= 0.05 else 5 if variance <= 0.3 else 8
     assert shares == pytest.approx(np.full(count, 1 / count))
     law = lognorm(np.sqrt(variance), scale=np.exp(-variance / 2))  # of mean one
@@ -45,18 +53,18 @@ def test_groups_of_popularity_are_quantiles_of_a_log_normal(variance):
 
 
 def test_popularity_that_is_even_is_none():
-    assert [each.tolist() for each in liked(0.0199)] == [[1.0], [1.0]]
+    assert [each.tolist() for each in popularity_groups(0.0199)] == [[1.0], [1.0]]
 
 
 def test_kinds_of_tokens_by_how_often_they_occur():
     """The three smallest numbers by themselves, the rest in two halves; shares and means are kept."""
-    assert [each.tolist() for each in _kinds(np.full(5, 3.0))] == [[1.0], [1.0]]
+    assert [each.tolist() for each in _repetition_groups(np.full(5, 3.0))] == [[1.0], [1.0]]
     counts = np.array([9.0, 1, 1, 2, 1, 3, 3, 1, 20, 7, 2, 5])
-    weights, sizes = _kinds(counts)
+    weights, sizes = _repetition_groups(counts)
     groups = [[1, 1, 1, 1], [2, 2], [3, 3], [5, 7], [9, 20]]
     assert weights == pytest.approx([len(each) / 12 for each in groups])
     assert sizes == pytest.approx([np.mean(each) / counts.mean() for each in groups])
-    weights, sizes = _kinds(np.array([1.0, 1, 4]))
+    weights, sizes = _repetition_groups(np.array([1.0, 1, 4]))
     assert weights == pytest.approx([2 / 3, 1 / 3])
     assert sizes == pytest.approx([0.5, 2.0])
 
@@ -66,15 +74,15 @@ def test_joined_and_multiplied_groups_keep_their_means():
     weights = rng.dirichlet(np.ones(12))
     profile = Profile(weights, rng.exponential(size=(3, 12)))
     for count in (2, 5, 11):
-        few = _fewer(profile, count)
+        few = _join_groups(profile, count)
         assert 1 < len(few.weights) <= count
         assert few.weights.sum() == pytest.approx(1)
         assert few.squares @ few.weights == pytest.approx(profile.squares @ weights)
         # neighbours are joined: running sums of the whole are sums of the parts
         assert np.isin(np.cumsum(few.weights).round(12), np.cumsum(weights).round(12)).all()
-    assert _fewer(profile, 12) is profile
+    assert _join_groups(profile, 12) is profile
     other, sizes = np.array([0.25, 0.75]), np.array([2.0, 3.0])
-    both = _times(profile, other, sizes)
+    both = _multiply_groups(profile, other, sizes)
     assert both.weights.reshape(12, 2) == pytest.approx(weights[:, None] * other)
     assert both.squares.reshape(3, 12, 2) == pytest.approx(profile.squares[:, :, None] * sizes)
 
@@ -101,7 +109,7 @@ def test_what_given_tokens_do():
     rng = np.random.default_rng(1)
     distinct = rng.standard_normal((30, 50)) / 50**0.5 + 0.02
     members = np.concatenate([np.arange(30), rng.integers(0, 10, 15)])
-    found, tokens = Sizes.of(distinct[members], 32), distinct[members]
+    found, tokens = TokenStatistics.of(distinct[members], 32), distinct[members]
     rest = tokens - tokens.mean(axis=0)
     squares = (rest**2).sum(axis=1)
     assert found.scale == pytest.approx(squares.mean())
@@ -113,7 +121,7 @@ def test_what_given_tokens_do():
     assert law.popularity == pytest.approx(0.49 * found.popularity)
     assert law.atoms == ((0.0, pytest.approx(15 / 45)),)
     with pytest.raises(DomainError, match="all the same token"):
-        Sizes.of(np.ones((40, 3)), 32)
+        TokenStatistics.of(np.ones((40, 3)), 32)
 
 
 def test_likeness_counts_what_gaussian_tokens_do_not_have():
@@ -158,7 +166,7 @@ def test_terms_of_given_tokens_keep_the_variance(popularity, counts):
     """Parts of a degree have its variance and its rank together, and their profiles mean one."""
     head = FiniteHeadLaw(0.7, 64, sum(counts) * 100)
     law = TokenHeadLaw(head, popularity, tuple(np.linspace(2, 0.0, 64).tolist()), counts)
-    plain, found = head.profiled(), law._problem
+    plain, found = head.profiled_sum(), law._problem
     distinct = len(counts) / sum(counts)
     growth = np.exp(popularity) / distinct
     assert found.variances.sum() == pytest.approx(growth * plain.variances.sum(), rel=2e-3)
@@ -181,13 +189,13 @@ def test_terms_of_given_tokens_keep_the_variance(popularity, counts):
 )
 def test_intervals_grow_with_tokens_over_dimensions(head_dim, tokens, expected):
     """Forty up to sixteen tokens a dimension, and fifteen for each factor of e beyond."""
-    assert intervals_for(head_dim, tokens) == expected
+    assert mesh_intervals(head_dim, tokens) == expected
 
 
 def test_squared_norms_of_first_rows():
     """One of the draws by hand, and all of them beyond any of their entries."""
     beta = 0.9
-    found = first_rows(beta)
+    found = first_row_norms(beta)
     scores = beta * np.random.default_rng(2025).standard_normal((2000, 32, 32))
     for draw in (0, 1999):
         matrix = np.zeros((32, 32))
@@ -201,7 +209,7 @@ def test_popularity_by_place_and_size():
     """Blocks, prefixes and sizes from the popularities one by one; levels fall between tokens of 193."""
     rng = np.random.default_rng(4)
     values = np.exp(rng.standard_normal(193) + np.arange(193) / 100)
-    found = columns_of(values, 193)
+    found = column_popularity(values, 193)
     values = values / values.mean()
     stops = np.unique(np.rint(np.geomspace(1, 193, 24)).astype(int)).tolist()
     starts = [0, *stops[:-1]]
@@ -219,25 +227,25 @@ def test_popularity_by_place_and_size():
     groups = [each for each in groups if len(each)]
     assert found.shares == pytest.approx([len(each) / 193 for each in groups])
     assert found.squares == pytest.approx([np.mean(each**2) for each in groups])
-    assert found.along(np.array(found.places)) == pytest.approx(means)
-    assert found.along(np.array(found.places), "prefixes") == pytest.approx(found.prefixes)
-    assert found.along(np.array([0.5, 1e6])) == pytest.approx([means[0], means[-1]])
+    assert found.interpolate(np.array(found.places)) == pytest.approx(means)
+    assert found.interpolate(np.array(found.places), "prefixes") == pytest.approx(found.prefixes)
+    assert found.interpolate(np.array([0.5, 1e6])) == pytest.approx([means[0], means[-1]])
     # a sample holds for all places
-    sample = columns_of(values[:50], 193)
-    assert sample.along(np.array([1.0, 77.0, 193.0])) == pytest.approx(np.ones(3))
+    sample = column_popularity(values[:50], 193)
+    assert sample.interpolate(np.array([1.0, 77.0, 193.0])) == pytest.approx(np.ones(3))
 
 
 def test_equations_of_popular_columns():
     """Every group of norms with every popularity, at every place; rows are normalised by what they see."""
     terms = row_terms(0.7, 64, 500, qk_norm=False)
-    columns = columns_of(np.exp(np.random.default_rng(5).standard_normal(500) + np.arange(500) / 300), 500)
-    plain, found = masked(terms, 500, 20), masked(terms, 500, 20, columns)
+    columns = column_popularity(np.exp(np.random.default_rng(5).standard_normal(500) + np.arange(500) / 300), 500)
+    plain, found = causal_equations(terms, 500, 20), causal_equations(terms, 500, 20, columns)
     places = plain.grid.places
-    assert found.pulls == pytest.approx(plain.pulls / columns.along(places, "prefixes")[:, None] ** 2)
+    assert found.pulls == pytest.approx(plain.pulls / columns.interpolate(places, "prefixes")[:, None] ** 2)
     assert plain.pulls[-1] == pytest.approx(terms.variances[-1] / 500)
     shares = np.einsum("pg,n->pgn", plain.columns.shares, columns.shares).reshape(len(places), -1)
     assert found.columns.shares == pytest.approx(shares)
-    sizes = np.einsum("p,n->pn", columns.along(places) ** 2, columns.squares)
+    sizes = np.einsum("p,n->pn", columns.interpolate(places) ** 2, columns.squares)
     squares = np.einsum("pkg,pn->pkgn", plain.columns.squares, sizes).reshape(found.columns.squares.shape)
     assert found.columns.squares == pytest.approx(squares)
     # the first row is not told apart by its norm; far down the last ones are

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.laws.attention.log_table import LogTable
-from bulkedge.laws.attention.sharp_head import _rows, hot_graph
+from bulkedge.laws.attention.sharp_head import LogTable, _rows, sharp_graph
 from bulkedge.laws.engine import cavity
 from bulkedge.laws.engine.cavity import Cavity, Graph, HalfCircle
 from bulkedge.support.errors import DomainError, UnresolvedError
@@ -65,7 +64,7 @@ def test_cavity_with_entries_far_apart_in_size():
 
 def test_unsolved_equations_are_an_error(monkeypatch):
     monkeypatch.setattr(cavity, "MOST", 2)
-    solver = Cavity(hot_graph(3.0, 500), 1e-6)
+    solver = Cavity(sharp_graph(3.0, 500), 1e-6)
     with pytest.raises(UnresolvedError, match="still move by"):
         solver.mass(50.0, HalfCircle.nodes(8))
 
@@ -96,7 +95,7 @@ def test_rows_have_the_law_of_softmax(beta):
 
 def test_columns_get_as_many_weights_as_poisson_says():
     """Numbers of weights above one half: mean and variance alike, probability of none exp(-mean)."""
-    graph = hot_graph(10.0, 500)
+    graph = sharp_graph(10.0, 500)
     counts = np.bincount(graph.columns[graph.squares > 500 / 4], minlength=graph.size)
     assert counts.var() == pytest.approx(counts.mean(), rel=0.05)
     assert np.mean(counts == 0) == pytest.approx(np.exp(-counts.mean()), abs=0.01)
@@ -147,7 +146,7 @@ def test_points_of_the_sequence_matter_little():
     """Other shifts of the sequence, at one point each where rows are dense and where they are not."""
     circle = HalfCircle.nodes(8)
     for beta, x, close in ((1.0, 1.0, 0.001), (4.0, 120.0, 0.012)):
-        found = [Cavity(hot_graph(beta, 1000, stream), 2e-4).mass(x, circle) for stream in (0, 1)]
+        found = [Cavity(sharp_graph(beta, 1000, stream), 2e-4).mass(x, circle) for stream in (0, 1)]
         assert found[0] == pytest.approx(found[1], abs=close)
 
 

@@ -27,7 +27,7 @@ from bulkedge.laws.attention.causal import CausalLaw
 from bulkedge.laws.attention.causal_head import SHARPEST, CausalHeadLaw
 from bulkedge.laws.attention.finite_head import FiniteHeadLaw
 from bulkedge.laws.attention.proportional import AttentionLaw
-from bulkedge.laws.attention.token_head import Sizes
+from bulkedge.laws.attention.token_head import TokenStatistics
 from bulkedge.laws.classical.empirical import PoissonLaw
 from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum
@@ -337,7 +337,7 @@ class SoftmaxAttention(Parametric, Ensemble):
             raise DomainError(
                 "with inputs the law is for queries and keys without qk_norm: simulate (be.SimulatedNull)"
             )
-        sizes = Sizes.of(np.asarray(self.inputs, dtype=float), self.head_dim)
+        sizes = TokenStatistics.of(np.asarray(self.inputs, dtype=float), self.head_dim)
         if sizes.spread > MOST_SPREAD or abs(sizes.likeness) > MOST_LIKENESS:
             why = (
                 f"squared distances of tokens from their mean vary by {sizes.spread**0.5:.0%}"

@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from bulkedge.laws.attention.finite_head import (
@@ -29,7 +28,7 @@ from bulkedge.laws.attention.finite_head import (
     log_coefficients,
     log_harmonics,
     norm_quadrature,
-    separated,
+    separate,
 )
 from bulkedge.support.arrays import Complex, Real
 from bulkedge.support.errors import UnresolvedError
@@ -119,7 +118,7 @@ class LargeEntries:
         basis = harmonics(self.head_dim, MOST_DEGREES, cosine)[low]
         coefficients = np.einsum("kc,c,crs->krs", basis, mass, entry)
         rest = entry - mean - np.einsum("k,krs,kc->crs", number[low], coefficients, basis)
-        parts = [separated(np.sqrt(n) * each, weights) for n, each in zip(number[low], coefficients, strict=True)]
+        parts = [separate(np.sqrt(n) * each, weights) for n, each in zip(number[low], coefficients, strict=True)]
         variances, rows, columns = (np.array(part) for part in zip(*parts, strict=True))
         # A - uu' vanishes on the constant vector: one direction of T less
         kept = 1 - 1 / self.tokens
@@ -200,8 +199,3 @@ def heavy_share(beta: float, tokens: float) -> float:
     cut = (np.log1p(np.sqrt(variance * tokens)) + beta**2 / 2) / beta
     above = np.exp(beta**2) * ndtr(2 * beta - cut) - 2 * ndtr(beta - cut) + ndtr(-cut)
     return float(above / variance)
-
-
-def tokens_for(beta: float, share: float = TRUSTED) -> float:
-    """Number of tokens from which the linear model can be trusted at this beta: where the heavy share falls below."""
-    return float(np.exp(brentq(lambda log: heavy_share(beta, np.exp(log)) - share, 0.0, 600.0)))

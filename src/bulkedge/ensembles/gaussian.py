@@ -17,8 +17,7 @@ import numpy as np
 
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.laws.classical.product import MarchenkoPastur, ProductLaw
-from bulkedge.laws.classical.semicircle import Semicircle
-from bulkedge.laws.classical.sum import SumLaw
+from bulkedge.laws.classical.semicircle import Semicircle, SumLaw
 from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.support.domains import Each, Integers, Interval, Parametric, parameter
@@ -105,7 +104,7 @@ class GaussianProduct(Parametric, Ensemble):
 class GaussianSum(Parametric, Ensemble):
     """Low-rank Gaussian terms plus noise.
 
-    Its squared singular values follow :class:`~bulkedge.laws.classical.sum.SumLaw`, squared. The linear model of
+    Its squared singular values follow :class:`~bulkedge.laws.classical.semicircle.SumLaw`, squared. The linear model of
     *equivalence*: ``sum_k b_k P_k Q_k'/sqrt(T N_k)``, an infinite ratio being a full matrix ``b W/sqrt(T)``.
     """
 

@@ -30,8 +30,7 @@ from bulkedge.ensembles.layer import Layer, Weights
 from bulkedge.ensembles.markov import ENTRIES, Entries, RandomMarkov, without_gap, without_outliers
 from bulkedge.laws.attention.proportional import AttentionLaw
 from bulkedge.laws.classical.empirical import EmpiricalLaw
-from bulkedge.laws.classical.independent import IndependentProduct
-from bulkedge.laws.classical.product import FussCatalan, ProductLaw
+from bulkedge.laws.classical.product import FussCatalan, IndependentProduct, ProductLaw
 from bulkedge.laws.classical.semicircle import QuarterCircle
 from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum

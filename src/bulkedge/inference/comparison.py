@@ -19,8 +19,7 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from bulkedge.laws.distribution import Distribution, StepDistribution
-from bulkedge.laws.law import Law
-from bulkedge.laws.spikes.finite_size import LEVEL, SNAP
+from bulkedge.laws.law import LEVEL, SNAP, Law
 from bulkedge.laws.units import Unit
 from bulkedge.spectra import Spectra, Spectrum
 from bulkedge.support.arrays import Real

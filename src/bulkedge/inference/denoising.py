@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bulkedge.laws import MarchenkoPastur
-from bulkedge.laws.spikes.finite_size import LEVEL
+from bulkedge.laws.law import LEVEL
 from bulkedge.laws.spikes.shrinkage import LOSS, Loss, factor
 from bulkedge.laws.spikes.singular_spikes import singular_response
 from bulkedge.support.arrays import Real

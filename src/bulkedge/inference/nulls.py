@@ -30,8 +30,7 @@ from bulkedge.ensembles.base import Ensemble
 from bulkedge.inference.comparison import compare
 from bulkedge.laws.classical.tracy_widom import TracyWidom
 from bulkedge.laws.distribution import Distribution, StepDistribution
-from bulkedge.laws.law import Law
-from bulkedge.laws.spikes.finite_size import LEVEL
+from bulkedge.laws.law import LEVEL, Law
 from bulkedge.spectra import Spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Instance, Integers

@@ -2,17 +2,14 @@
 
 from bulkedge.laws.attention.causal import CausalLaw
 from bulkedge.laws.attention.causal_head import CausalHeadLaw
-from bulkedge.laws.attention.correlated import CorrelatedAttentionLaw
 from bulkedge.laws.attention.finite_head import FiniteHeadLaw
-from bulkedge.laws.attention.proportional import AttentionLaw
+from bulkedge.laws.attention.proportional import AttentionLaw, CorrelatedAttentionLaw
 from bulkedge.laws.attention.sharp_head import SharpHeadLaw
 from bulkedge.laws.classical.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.classical.free import free_add, free_mul, rectangular_add
-from bulkedge.laws.classical.independent import IndependentProduct
-from bulkedge.laws.classical.product import FussCatalan, MarchenkoPastur, ProductLaw
+from bulkedge.laws.classical.product import FussCatalan, IndependentProduct, MarchenkoPastur, ProductLaw
 from bulkedge.laws.classical.profile import ProfileLaw
-from bulkedge.laws.classical.semicircle import QuarterCircle, Semicircle
-from bulkedge.laws.classical.sum import SumLaw
+from bulkedge.laws.classical.semicircle import QuarterCircle, Semicircle, SumLaw
 from bulkedge.laws.classical.tracy_widom import TracyWidom
 from bulkedge.laws.distribution import Distribution, StepDistribution
 from bulkedge.laws.law import Law

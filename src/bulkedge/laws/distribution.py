@@ -22,7 +22,7 @@ from bulkedge.support.domains import FINITE, REAL, shown
 from bulkedge.support.errors import DomainError
 from bulkedge.support.random import numpy_generator
 
-Atoms = tuple[tuple[float, float], ...]
+PointMasses = tuple[tuple[float, float], ...]
 
 
 class Distribution(ABC):
@@ -74,7 +74,7 @@ class Distribution(ABC):
         """
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """Point masses ``((location, mass), ...)`` in increasing order of location."""
         return ()
 
@@ -160,7 +160,7 @@ class StepDistribution(Distribution):
         return self._unit
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """Every value with its weight."""
         return tuple(zip(self._places.tolist(), self._masses.tolist(), strict=True))
 

@@ -34,8 +34,7 @@ from bulkedge.inference.comparison import Comparison, compare
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.free import free_add, free_mul
 from bulkedge.laws.classical.product import MarchenkoPastur
-from bulkedge.laws.law import Law
-from bulkedge.laws.spikes.finite_size import LEVEL
+from bulkedge.laws.law import LEVEL, Law
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FINITE, Integers

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from bulkedge.laws.attention.causal_terms import masked, row_terms
+from bulkedge.laws.attention.causal_head import causal_equations, row_terms
 from bulkedge.laws.engine import masked_equations as module
 
 
 @pytest.fixture(scope="module")
 def problem():
-    return masked(row_terms(0.8, 40, 300, qk_norm=False), 300, 12)
+    return causal_equations(row_terms(0.8, 40, 300, qk_norm=False), 300, 12)
 
 
 @pytest.fixture(scope="module")

@@ -72,9 +72,11 @@ def test_counted_mass_is_the_mass_of_the_density_in_every_gap():
 
 def test_terms_share_variables_where_their_profiles_are_the_same():
     head = be.FiniteHeadLaw(0.7, 64, 1200, qk_norm=True)
-    assert len(head.profiled().variances) > 4
-    assert head.profiled().size == head.with_columns([1.0, 2.0]).profiled().size == 2
-    assert be.FiniteHeadLaw(0.7, 64, 1200).profiled().size == 2 * len(be.FiniteHeadLaw(0.7, 64, 1200).profiled().ratios)
+    assert len(head.profiled_sum().variances) > 4
+    assert head.profiled_sum().size == head.with_columns([1.0, 2.0]).profiled_sum().size == 2
+    assert be.FiniteHeadLaw(0.7, 64, 1200).profiled_sum().size == 2 * len(
+        be.FiniteHeadLaw(0.7, 64, 1200).profiled_sum().ratios
+    )
 
 
 def test_shared_sizes_are_groups_of_their_own():
@@ -108,7 +110,7 @@ def test_both_sides_at_once_are_one_after_the_other(height):
     """Shift, Jacobian and rounding error, also of sums whose groups have random sizes."""
     rng = np.random.default_rng(7)
     sums = [normalised(rng.dirichlet(np.ones(3)), np.exp(rng.uniform(-1, 1, (2, 3)))) for _ in range(2)]
-    for problem in (HEAD.profiled(), ProfiledSum(np.array([1.0, 0.3]), np.array([0.4, np.inf]), *sums)):
+    for problem in (HEAD.profiled_sum(), ProfiledSum(np.array([1.0, 0.3]), np.array([0.4, np.inf]), *sums)):
         assert problem._paired is not None
         x, u = states(problem, rng)
         for found, wanted in zip(
@@ -119,7 +121,7 @@ def test_both_sides_at_once_are_one_after_the_other(height):
 
 def test_real_points_stay_real():
     """In gaps the round is done in real numbers, and is the same."""
-    problem = HEAD.profiled()
+    problem = HEAD.profiled_sum()
     x, u = states(problem, np.random.default_rng(8))
     u = u.real + 0j
     found, wanted = problem.step(u, x + 0j), problem._general_step(u, x + 0j)
@@ -132,7 +134,7 @@ def test_real_points_stay_real():
 
 def test_points_do_not_know_of_each_other():
     """Newton's method for many points is that for each of them, whether they converge or not."""
-    problem, rng = HEAD.profiled(), np.random.default_rng(9)
+    problem, rng = HEAD.profiled_sum(), np.random.default_rng(9)
     x, u = states(problem, rng, 24)
     z = x + 1j * np.where(np.arange(24) % 2, 0.0, 0.1 * x)
     found, lost = newton(problem.step, z, u, 12)
@@ -146,7 +148,7 @@ def test_points_do_not_know_of_each_other():
 
 def test_proofs_led_from_neighbours_are_those_from_above():
     """Points all over the line, proved at once: the same side and the same variables as by descent from far above."""
-    problem, rng = HEAD.profiled(), np.random.default_rng(10)
+    problem, rng = HEAD.profiled_sum(), np.random.default_rng(10)
     x = np.sort(np.exp(rng.uniform(np.log(1e-6), np.log(problem.bounds()[1]), 30)))
     with np.errstate(all="ignore"):
         survey = SupportSurvey(
@@ -168,6 +170,6 @@ def test_the_law_is_that_of_the_general_route(monkeypatch):
     edges, x = np.ravel(quick.support), np.linspace(0.01, quick.edge, 30)
     masses = quick.cdf(x)
     monkeypatch.setattr(ProfiledSum, "_paired", None)
-    slow = Sum(quick.profiled())
+    slow = Sum(quick.profiled_sum())
     np.testing.assert_allclose(np.ravel(slow.support), edges, rtol=1e-12)
     np.testing.assert_allclose(slow.cdf(x), masses, atol=1e-12)

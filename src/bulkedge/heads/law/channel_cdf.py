@@ -15,7 +15,7 @@ import numpy as np
 
 from bulkedge.heads.law.features import Expander, Expansion, Tokens
 from bulkedge.heads.law.resolvent import Equations, Own
-from bulkedge.laws.attention.log_table import LogTable
+from bulkedge.laws.attention.sharp_head import LogTable
 from bulkedge.support.arrays import Complex, Real
 from bulkedge.support.errors import AccuracyWarning, DomainError
 

@@ -26,8 +26,8 @@ from scipy.stats import qmc
 
 from bulkedge.heads.law.channel_cdf import tabulated
 from bulkedge.heads.law.features import Tokens
-from bulkedge.laws.attention.log_table import LogTable
-from bulkedge.laws.distribution import Atoms, Distribution
+from bulkedge.laws.attention.sharp_head import LogTable
+from bulkedge.laws.distribution import Distribution, PointMasses
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Index, Real, as_numpy
 from bulkedge.support.domains import FINITE, REAL, Integers
@@ -157,7 +157,7 @@ class ChannelLaw(Distribution):
     # -- the distribution ----------------------------------------------------------------------------------------------
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """What repeats leave at zero, and the one value that rows of equal sums leave there."""
         return ((0.0, self._vanishing),)
 

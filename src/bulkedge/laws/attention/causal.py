@@ -33,10 +33,10 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.measure.continuum import Continuum
 from bulkedge.laws.engine.measure.panels import Edge
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Complex, Real
 from bulkedge.support.domains import Interval, Parametric, parameter
@@ -71,7 +71,7 @@ class CausalLaw(Parametric, Law):
     _infinite_moment = 1
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """What lies below the smallest value represented."""
         m = _elementary(np.array([np.log(SMALLEST)]))[0]
         # the distribution function is -1/pi times the imaginary part of the integral of m dlog X, which is log m - m
@@ -82,7 +82,7 @@ class CausalLaw(Parametric, Law):
         unit = CausalLaw(1.0)
         return super()._resolve() if self == unit else unit.scaled(self.variance).continuum
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         # intervals that touch, so that each has a scale of its own
         ends = (self.variance * np.array([SMALLEST, *64.0 ** np.arange(0, 8)])).tolist()
         intervals = [(Edge.plain(low), Edge.plain(high)) for low, high in pairwise(ends)]

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv, gammaln, xlogy
 
-from bulkedge.laws.attention.popular_keys import Popular
+from bulkedge.laws.attention.popular_keys import WithPopularKeys
 from bulkedge.laws.classical.images import Squared
-from bulkedge.laws.classical.sum import SumLaw
+from bulkedge.laws.classical.semicircle import SumLaw
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.law import Bulk
+from bulkedge.laws.law import BulkDensity
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
@@ -45,13 +45,12 @@ HEAVIER = (0.01, 0.1, 1.0, 10.0)
 """The same for laws with all large entries in them, none of which fade out: three terms, for entries of any size."""
 LOW_RANK = 3.0
 """Harmonics for each token up to which a degree from the third on is no part of the entries of such laws."""
-SMALLEST_GAUSSIAN = 32
 SIZES = 16
 """Quadrature nodes for the norms of queries and keys."""
 
 
 @dataclass(frozen=True)
-class FiniteHeadLaw(Parametric, Popular):
+class FiniteHeadLaw(Parametric, WithPopularKeys):
     """Squared singular values of ``sqrt(T) (A - uu')``, A = softmax(beta S) of T tokens, at a fixed head dimension.
 
     With ``qk_norm`` queries and keys lie on the sphere of radius ``sqrt(head_dim)``; without, they are Gaussian, and
@@ -81,21 +80,12 @@ class FiniteHeadLaw(Parametric, Popular):
             raise DomainError(
                 f"tokens = {self.tokens} is outside its domain: at most 1e6 * head_dim, {self.head_dim}e6 here"
             )
-        if self.head_dim < SMALLEST_GAUSSIAN and not self.qk_norm:
-            raise DomainError(
-                f"head_dim = {self.head_dim} is outside its domain without qk_norm: at least {SMALLEST_GAUSSIAN}, "
-                "as norms that fluctuate more do not separate"
-            )
+        check_norms(self.head_dim, qk_norm=self.qk_norm)
 
-    @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None: the high degrees have full rank."""
-        return ()
-
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         return Squared(self._on_the_sphere)._bulk() if self.qk_norm else bulk_of(self._gaussian, ())
 
-    def profiled(self) -> ProfiledSum:
+    def profiled_sum(self) -> ProfiledSum:
         """The law as a sum of terms with sizes of rows and columns.
 
         The low degrees come first, then noise (of infinite ratio), then the terms of large entries.
@@ -119,13 +109,13 @@ class FiniteHeadLaw(Parametric, Popular):
         kappa = self.beta * np.sqrt(self.head_dim) * np.outer(norms, norms).ravel()
         terms = self._terms(kappa, normaliser, np.outer(weights, weights).ravel())
         row_mean = (terms.mean.reshape(SIZES, SIZES) @ weights)[:, None]
-        parts = [separated(size.reshape(SIZES, SIZES) / row_mean, weights) for size in terms.sizes]
-        parts += [_separated_variance(part.reshape(SIZES, SIZES) / row_mean**2, weights) for part in terms.noise]
+        parts = [separate(size.reshape(SIZES, SIZES) / row_mean, weights) for size in terms.sizes]
+        parts += [separate_variance(part.reshape(SIZES, SIZES) / row_mean**2, weights) for part in terms.noise]
         variances, rows, columns = (np.array(part) for part in zip(*parts, strict=True))
         ratios = terms.all_ratios(variances[len(terms.ratios) :])
         return ProfiledSum(variances, ratios, Profile(weights, rows), Profile(weights, columns))
 
-    def _terms(self, kappa: Real, log_normaliser: Real, weights: Real) -> Terms:
+    def _terms(self, kappa: Real, log_normaliser: Real, weights: Real) -> HeadTerms:
         """Degrees of ``exp(kappa t)/normaliser`` for several kappa.
 
         ``kappa`` is beta sqrt(d) times the lengths of a query and of a key, one number for each pair of lengths, and
@@ -145,7 +135,7 @@ class FiniteHeadLaw(Parametric, Popular):
         fewest = jumps / (2 * self.tokens) if self.large_entries else 0.0
         kept = noise @ weights > np.maximum(NEGLIGIBLE * share[1:].sum(), fewest)
         kept[0] = True
-        return Terms(ratios[low], plain[0] * shrink[0], plain[low] * shrink[1:], noise[kept], jumps[kept])
+        return HeadTerms(ratios[low], plain[0] * shrink[0], plain[low] * shrink[1:], noise[kept], jumps[kept])
 
     def _entries(
         self, kappa: Real, log_normaliser: Real, degrees: NDArray[np.intp], weights: Real
@@ -172,7 +162,16 @@ class FiniteHeadLaw(Parametric, Popular):
         return after / before, np.array(parts), np.append(0.0, squares) / self.tokens
 
 
-class Terms(NamedTuple):
+def check_norms(head_dim: int, *, qk_norm: bool) -> None:
+    """Refuse heads of so few dimensions that norms of queries and keys do not separate, unless they are normalised."""
+    if head_dim < 32 and not qk_norm:
+        raise DomainError(
+            f"head_dim = {head_dim} is outside its domain without qk_norm: at least 32, "
+            "as norms that fluctuate more do not separate"
+        )
+
+
+class HeadTerms(NamedTuple):
     """Low degrees and the rest, for pairs of lengths of a query and a key.
 
     Attributes
@@ -200,16 +199,18 @@ class Terms(NamedTuple):
         return np.append(self.ratios, [v / jump if jump else np.inf for v, jump in zip(noise, self.jumps, strict=True)])
 
 
-def separated(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
+def separate(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
     """The best separable form ``sqrt(variance) u(r) v(rho)`` of a positive function of two lengths, in mean square."""
     root = np.sqrt(weights)
     left, values, right = np.linalg.svd(root[:, None] * kernel * root)
     return float(values[0] ** 2), (left[:, 0] / root) ** 2, (right[0] / root) ** 2
 
 
-def _separated_variance(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
-    """The same for a kernel of variances, ``variance u**2(r) v**2(rho)``: what :func:`separated` returns."""
-    scale, row, column = separated(kernel, weights)
+def separate_variance(kernel: Real, weights: Real) -> tuple[float, Real, Real]:
+    """The same for a kernel of variances, ``variance u**2(r) v**2(rho)``."""
+    if not kernel.any():
+        return 0.0, np.ones(len(weights)), np.ones(len(weights))
+    scale, row, column = separate(kernel, weights)
     row, column = np.sqrt(row), np.sqrt(column)
     means = weights @ row, weights @ column
     return float(np.sqrt(scale) * means[0] * means[1]), row / means[0], column / means[1]

@@ -24,7 +24,7 @@ import numpy as np
 
 from bulkedge.laws.engine.profiles import ProfiledSum, SharedSizes
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import POSITIVE
@@ -32,24 +32,33 @@ from bulkedge.support.domains import POSITIVE
 BIN = 1.0
 """Width of a bin of ``log (T pi_j)**2``. Two atoms stand for the columns of a bin, with the first three moments of
 their squares: that moves the distribution function by 4e-4 at most for log-normal popularity, whatever its spread."""
-MOST_BINS = 40
-"""Bins at most: they are wider where popularity spans more than eight decades."""
 SMALLEST = 1e-4
 """Popularity over its mean below which columns count as no smaller: their values are below 1e-8 of the others."""
 
 
-class Popular(Law):
-    """Mixin of laws of attention that are profiled sums: their columns can be given a popularity."""
+class WithPopularKeys(Law):
+    """A law of attention that is a profiled sum: its columns can be given a popularity."""
 
     @abstractmethod
-    def profiled(self) -> ProfiledSum:
+    def profiled_sum(self) -> ProfiledSum:
         """The law as a sum of terms with sizes of rows and columns."""
 
     def with_columns(self, popularity: Any) -> Law:
         """The law of the squared singular values of ``sqrt(T) (A - 1 pi')`` when columns have popularity pi.
 
         Scores have a column effect where queries have a mean, or where some keys are sinks. This law is then taken at
-        the inverse temperature of the scores less the means of their rows and of their columns.
+        the inverse temperature of the scores minus the means of their rows and of their columns.
+
+        Parameters
+        ----------
+        popularity : array_like of shape (n,)
+            Positive numbers, one for each column or for a sample of columns, of any normalisation: the column means of
+            A, or :meth:`bulkedge.heads.Channel.popularity`. Numbers below 1e-4 of the mean count as 1e-4 of it.
+
+        Returns
+        -------
+        Law
+            This law itself if all columns are alike.
 
         Examples
         --------
@@ -75,7 +84,8 @@ def column_atoms(popularity: Real) -> tuple[Real, Real]:
     squares = np.maximum(popularity, SMALLEST) ** 2
     logs = np.log(squares)
     low, span = logs.min(), np.ptp(logs)
-    count = min(int(np.ceil(span / BIN)), MOST_BINS) if span > 0 else 1
+    # bins are wider where popularity spans more than eight decades
+    count = min(int(np.ceil(span / BIN)), 40) if span > 0 else 1
     bins = np.minimum((logs - low) * (count / span if span > 0 else 0.0), count - 1).astype(int)
     atoms: list[tuple[float, float]] = []
     for each in np.unique(bins):
@@ -94,11 +104,11 @@ def column_atoms(popularity: Real) -> tuple[Real, Real]:
 
 @dataclass(frozen=True)
 class ColumnLaw(Law):
-    """A law of attention with popular columns; made by :meth:`Popular.with_columns`.
+    """A law of attention with popular columns; made by :meth:`WithPopularKeys.with_columns`.
 
     Attributes
     ----------
-    law : Popular
+    law : WithPopularKeys
         The law of the head without column effects.
     squares, shares : tuple of float
         Atoms of the law of ``(T pi_j)**2`` and their masses.
@@ -107,21 +117,16 @@ class ColumnLaw(Law):
     unit = Unit.SQUARED
     matrix = "sqrt(T) (A - 1 pi')"
 
-    law: Popular
+    law: WithPopularKeys
     squares: tuple[float, ...]
     shares: tuple[float, ...]
 
-    @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None: attention's noise has full rank, and no column is without popularity."""
-        return ()
-
-    def profiled(self) -> ProfiledSum:
+    def profiled_sum(self) -> ProfiledSum:
         """The law as a sum of terms with sizes of rows and columns."""
-        head, shares, squares = self.law.profiled(), np.array(self.shares), np.array(self.squares)
+        head, shares, squares = self.law.profiled_sum(), np.array(self.shares), np.array(self.squares)
         mean = float(shares @ squares)
         columns = head.columns._replace(shared=SharedSizes(shares, squares / mean))
         return ProfiledSum(head.variances * mean, head.ratios, head.rows, columns)
 
-    def _bulk(self) -> Bulk | None:
-        return bulk_of(self.profiled(), ())
+    def _bulk(self) -> BulkDensity | None:
+        return bulk_of(self.profiled_sum(), ())

@@ -26,40 +26,61 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.interpolate import PchipInterpolator
 from scipy.special import gammaincinv, log_ndtr, ndtri
 
-from bulkedge.laws.attention.log_table import LogTable
-from bulkedge.laws.distribution import Atoms, Distribution
+from bulkedge.laws.distribution import Distribution, PointMasses
 from bulkedge.laws.engine.cavity import Cavity, Graph, HalfCircle
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Mask, Real
 from bulkedge.support.domains import REAL, Integers, Interval, Parametric, parameter
 
 FEW, MANY = 512, 2048
-"""Rows of the graph where no entry is more than :data:`DENSE` of its row, and where some are: other points of the
+"""Rows of the graph where no entry is more than a fifth of its row, and where some are: other points of the
 sequence change the distribution function by 0.0005 then, and by 0.004."""
-DENSE = 0.2
-"""Share of a row's variance, in the mean, that its largest entry has in a row that counts as dense."""
 EDGES = 8
 """Edges of a row, in the mean; 16 change the distribution function by less than 0.001 where it is above 0.02."""
-LARGEST = 48
-"""Scores of a row that are drawn one by one."""
-LEAST_CROWDED = 1e-3
-"""Edges of a row are a tree while they are few: this share of the variance may be in their mean, or 3/T of it."""
 TOLERANCE = 2e-4
-"""To which the distribution function is solved at a point."""
-ANGLES = 12
+"""Absolute tolerance of the distribution function at a point."""
 RISE, NARROW, TABLE = 0.04, 1e-3, 128
-"""The table has a point wherever the distribution function would rise by more between two, until they are so close in
-``log x``, and so many points at most."""
-SHARP = 8.0
-"""From this beta on the table has points on both sides of the first multiples of T, where steps grow."""
-LOWEST = 0.004
-"""The first point of the table has at most so much mass below, or is at ``SMALLEST`` times the mean."""
-SMALLEST = 1e-60
+"""Between two points of the table the distribution function rises by at most ``RISE``, unless they are closer than
+``NARROW`` in ``log x``; there are at most ``TABLE`` points."""
 
 
-class Rows(NamedTuple):
+class LogTable:
+    """A distribution function between tabulated points: monotone cubics in ``log x``, and a power of x below.
+
+    >>> table = LogTable(np.log([0.01, 1.0, 4.0]), np.array([0.1, 0.5, 1.0]))
+    >>> table.cdf(np.log([1.0, 4.0, 5.0]))
+    array([0.5, 1. , 1. ])
+    """
+
+    def __init__(self, logs: Real, masses: Real) -> None:
+        self._logs, self.masses = logs, masses
+        self._between = PchipInterpolator(logs, masses)
+        # a table that begins flat has no power of its own
+        self._power = max(float(np.log(masses[1] / masses[0]) / (logs[1] - logs[0])), 1e-3)
+
+    def cdf(self, log: Real) -> Real:
+        """The mass up to the exponential of each argument."""
+        first, last = self._logs[[0, -1]]
+        tail = self.masses[0] * np.exp(self._power * np.minimum(log - first, 0.0))
+        inside = self._between(np.clip(log, first, last))
+        return np.where(log < first, tail, np.where(log > last, 1.0, inside))
+
+    def log_quantile(self, level: Real) -> Real:
+        """Logarithm of the point at which the mass reaches each level, by bisection; minus infinity at zero."""
+        low, high = np.full(level.shape, self._logs[0]), np.full(level.shape, self._logs[-1])
+        for _ in range(60):
+            middle = (low + high) / 2
+            reached = self._between(middle) >= level
+            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+        with np.errstate(divide="ignore"):
+            tail = self._logs[0] + np.log(level / self.masses[0]) / self._power
+        return np.where(level < self.masses[0], tail, high)
+
+
+class SoftmaxRows(NamedTuple):
     """N rows of softmax weights of T scores.
 
     Attributes
@@ -98,7 +119,7 @@ class SharpHeadLaw(Parametric, Distribution):
     tokens: int = parameter(Integers(64, 10**6), "number of tokens T")
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The zero of the constant vector."""
         return ((0.0, 1 / self.tokens),)
 
@@ -133,30 +154,31 @@ class SharpHeadLaw(Parametric, Distribution):
 
     @property
     def _table(self) -> LogTable:
-        return _tabulated(self)
+        return _solve_table(self)
 
 
 @lru_cache(maxsize=64)
-def _tabulated(law: SharpHeadLaw) -> LogTable:
+def _solve_table(law: SharpHeadLaw) -> LogTable:
     """The table of a law, once in a process.
 
     From the mean, points are taken upwards until all mass is below, and downwards, ever faster, until hardly any is;
     then intervals are halved, those first over which the distribution function rises most.
     """
-    graph = hot_graph(law.beta, law.tokens)
-    cavity, circle = Cavity(graph, TOLERANCE), HalfCircle.nodes(ANGLES)
+    graph = sharp_graph(law.beta, law.tokens)
+    cavity, circle = Cavity(graph, TOLERANCE), HalfCircle.nodes(12)
     mean = float(graph.squares.sum() / graph.size + graph.noise.mean())
 
     def mass(log: float) -> float:
         return min(max(cavity.mass(float(np.exp(log)), circle), 0.0), 1.0)
 
     found = {np.log(mean): mass(np.log(mean))}
-    multiples = np.log(law.tokens * np.arange(1.0, 5.0)).tolist() if law.beta > SHARP else []
+    # from beta 8 on the table has points on both sides of the first multiples of T, where steps grow
+    multiples = np.log(law.tokens * np.arange(1.0, 5.0)).tolist() if law.beta > 8.0 else []
     found |= {log + side: mass(log + side) for log in multiples for side in (-NARROW / 2, NARROW / 2)}
     while found[max(found)] < 1 - 2 * TOLERANCE:
         found[max(found) + 0.7] = mass(max(found) + 0.7)
     step = 2.0
-    while found[min(found)] > LOWEST and min(found) > np.log(mean * SMALLEST):
+    while found[min(found)] > 0.004 and min(found) > np.log(mean * 1e-60):
         found[min(found) - step] = mass(min(found) - step)
         step *= 1.3
     while len(found) < TABLE:
@@ -171,14 +193,14 @@ def _tabulated(law: SharpHeadLaw) -> LogTable:
             break
         found[(low + high) / 2] = mass((low + high) / 2)
     for log in multiples:
-        found |= _step(log, found[log - NARROW / 2], found[log + NARROW / 2], law)
+        found |= _step_below(log, found[log - NARROW / 2], found[log + NARROW / 2], law)
     logs = np.array(sorted(found))
     masses = np.maximum.accumulate([found[log] for log in logs.tolist()])
     masses[-1] = 1.0
     return LogTable(logs, masses)
 
 
-def _step(log: float, below: float, above: float, law: SharpHeadLaw) -> dict[float, float]:
+def _step_below(log: float, below: float, above: float, law: SharpHeadLaw) -> dict[float, float]:
     """The distribution function just below a multiple of T, where it rises faster than the table resolves.
 
     The second score of a row is behind its first by an exponential number with mean 1/M, M about the largest score, so
@@ -189,12 +211,12 @@ def _step(log: float, below: float, above: float, law: SharpHeadLaw) -> dict[flo
     return dict(zip((log - distances).tolist(), (above - (above - below) * left).tolist(), strict=True))
 
 
-def hot_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] = (FEW, MANY)) -> Graph:
+def sharp_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] = (FEW, MANY)) -> Graph:
     """Rows of attention with independent scores, as a graph of strong entries and noise."""
     rows = _rows(beta, tokens, sizes[0], stream)
-    if np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > DENSE:
+    if np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > 0.2:
         rows = _rows(beta, tokens, sizes[1], stream)
-    strong = _strong(rows, tokens)
+    strong = _strong_entries(rows, tokens)
     first = rows.first + np.where(strong, 0.0, rows.weights).sum(axis=1)
     second = rows.second + np.where(strong, 0.0, rows.weights**2).sum(axis=1)
     counts = strong.sum(axis=1)
@@ -205,13 +227,13 @@ def hot_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] 
     noise = tokens * np.maximum(second - first * mean, 0.0)
     # the mean of the edges is of rank one too: what it adds to the row's variance is taken off the noise, if it can be
     excess = np.bincount(ends, squares) + noise - tokens * _squares(rows, tokens)
-    return Graph(ends, _columns(weights, len(counts), stream), squares, np.maximum(noise - excess, noise / 2))
+    return Graph(ends, _edge_columns(weights, len(counts), stream), squares, np.maximum(noise - excess, noise / 2))
 
 
-def _rows(beta: float, tokens: int, size: int, stream: int) -> Rows:
+def _rows(beta: float, tokens: int, size: int, stream: int) -> SoftmaxRows:
     """Weights of rows: order statistics of uniform numbers are sums of exponential ones over the sum of all."""
-    count = min(LARGEST, tokens // 2)
-    uniform = _spread(size, count + 1, 2 * stream)
+    count = min(48, tokens // 2)  # scores that are drawn one by one
+    uniform = _sobol_points(size, count + 1, 2 * stream)
     sums = np.cumsum(-np.log(uniform[:, :-1]), axis=1)
     scores = -ndtri(sums / (sums[:, -1:] + gammaincinv(tokens + 1 - count, uniform[:, -1:])))
     last, left = scores[:, -1], np.log(tokens - count)
@@ -219,15 +241,15 @@ def _rows(beta: float, tokens: int, size: int, stream: int) -> Rows:
     one, two = (left + (k * beta) ** 2 / 2 + log_ndtr(last - k * beta) - log_ndtr(last) for k in (1, 2))
     normaliser = np.logaddexp(np.logaddexp.reduce(beta * scores, axis=1), one)
     weights = np.exp(beta * scores - normaliser[:, None])
-    return Rows(weights, np.exp(one - normaliser), np.exp(two - 2 * normaliser))
+    return SoftmaxRows(weights, np.exp(one - normaliser), np.exp(two - 2 * normaliser))
 
 
-def _squares(rows: Rows, tokens: int) -> Real:
+def _squares(rows: SoftmaxRows, tokens: int) -> Real:
     """Sum of the squares of the entries of each row, less its mean."""
     return np.sum(rows.weights**2, axis=1) + rows.second - 1 / tokens
 
 
-def _strong(rows: Rows, tokens: int) -> Mask:
+def _strong_entries(rows: SoftmaxRows, tokens: int) -> Mask:
     """Which weights are edges: the largest of all rows together, and a few of each row whatever their size.
 
     Their number falls until the mean of the edges, which is of rank one and should not count as noise, is a small
@@ -235,27 +257,28 @@ def _strong(rows: Rows, tokens: int) -> Mask:
     """
     variance = _squares(rows, tokens).mean()
     ordered = np.sort(rows.weights.ravel())[::-1]
+    # edges are a tree while they are few: 1e-3 of the variance may be in their mean, or 3/T of it
     for edges in range(EDGES, 0, -1):
         strong = rows.weights > ordered[edges * len(rows.weights)]
         strong[:, : (edges + 1) // 2] = True
         together = np.where(strong, rows.weights - 1 / tokens, 0.0).sum(axis=1)
-        if np.mean(together**2) / tokens < max(LEAST_CROWDED, 3 / tokens) * variance:
+        if np.mean(together**2) / tokens < max(1e-3, 3 / tokens) * variance:
             break
     return strong
 
 
-def _columns(weights: Real, size: int, stream: int) -> Any:
+def _edge_columns(weights: Real, size: int, stream: int) -> Any:
     """The column of each weight: the largest ones go where N Poisson processes have their first points, and so on."""
     each = len(weights) / size
     points = int(each + 6 * each**0.5 + 6)
-    times = np.cumsum(-np.log(_spread(size, points, 2 * stream + 1)), axis=1)
+    times = np.cumsum(-np.log(_sobol_points(size, points, 2 * stream + 1)), axis=1)
     places = np.argsort(times.ravel(), kind="stable")[: len(weights)] // points
     columns = np.empty(len(weights), dtype=np.intp)
     columns[np.argsort(-weights, kind="stable")] = places
     return columns
 
 
-def _spread(size: int, dims: int, stream: int) -> Real:
+def _sobol_points(size: int, dims: int, stream: int) -> Real:
     """Points that fill the unit cube evenly, of shape (size, dims): a Sobol sequence, moved by a fixed shift."""
     from scipy.stats import qmc
 

@@ -11,7 +11,7 @@ that are not orthonormal").
   columns are multiplied by a log-normal popularity.
 
 >>> import numpy as np
->>> plain = law_of_tokens(np.eye(200), beta=0.8, head_dim=64)
+>>> plain = TokenStatistics.of(np.eye(200), head_dim=64).law(beta=0.8, head_dim=64)
 >>> abs(plain.edge / FiniteHeadLaw(0.8, 64, 200).edge - 1) < 0.1
 True
 """
@@ -23,13 +23,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from bulkedge.laws.attention.finite_head import NEGLIGIBLE, FiniteHeadLaw
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Instance, Interval, Parametric, parameter
@@ -38,24 +39,13 @@ from bulkedge.support.errors import DomainError
 PARTS = ((16, 6), (8, 6), (8, 4))
 """Terms that the first two degrees are split into, by the size of their features: where rows and columns are alike but
 for the lengths of queries and keys, where popularity or repetitions make them differ, and where both do."""
-SPLIT = 30.0
-"""Rank ratio up to which a degree is split: beyond it is noise, whatever the sizes of its features."""
-LIKED = ((0.05, 3), (0.3, 5), (np.inf, 8))
-"""Groups of keys by popularity, for variances of its logarithm up to each bound."""
 LENGTHS = (16, 8, 4)
 """Groups of lengths of queries and keys: alone, beside those of popularity or of repetitions, and beside both."""
-MOST_KINDS = 5
-"""Groups of tokens, by how often they occur."""
-DRAWS = 8
-"""Draws of weights over which couplings are averaged, each at its rank."""
-NOISE, MOST_DIRECTIONS = 2.4, 8000
-"""An eigenvalue this many times the root mean square of an entry over the root of the tokens is no noise, which ends at
-2; and directions that a covariance is spread over at most."""
 WHITE, EVEN = 1e-3, 0.02
 """Relative variance below which a profile is left out, and variance of the logarithm below which popularity is."""
 
 
-class Sizes(NamedTuple):
+class TokenStatistics(NamedTuple):
     """What tokens do to a head.
 
     Attributes
@@ -82,7 +72,7 @@ class Sizes(NamedTuple):
     likeness: float
 
     @classmethod
-    def of(cls, tokens: Real, head_dim: int) -> Sizes:
+    def of(cls, tokens: Real, head_dim: int) -> TokenStatistics:
         """What these tokens (a row each) do to a head of this dimension."""
         distinct, counts = np.unique(tokens, axis=0, return_counts=True)
         shares = counts / counts.sum()
@@ -123,13 +113,14 @@ def population(gram: Real, shares: Real) -> Real:
     energy = float(shares @ apart**2 @ shares) / max(1 - float(np.sum(shares**2)), 1e-12)
     values = np.linalg.eigvalsh(root[:, None] * apart * root)[::-1]
     large: list[float] = []
+    # noise of entries with root mean square s ends at 2 s/sqrt(T); what is beyond 2.4 is no noise
     for value in values.tolist():
         rest = max(energy - sum(each**2 for each in large), 0.0)
-        if value < NOISE * np.sqrt(rest / len(gram)) or sum(large) + value > 1:
+        if value < 2.4 * np.sqrt(rest / len(gram)) or sum(large) + value > 1:
             break
         large.append(value)
     left, rest = max(1 - sum(large), 0.0), energy - sum(each**2 for each in large)
-    directions = int(min(max(round(left**2 / max(rest, 1e-12)), 1), MOST_DIRECTIONS))
+    directions = int(min(max(round(left**2 / max(rest, 1e-12)), 1), 8000))
     return np.array([*large, *np.full(directions, left / directions)])
 
 
@@ -138,7 +129,7 @@ def _couplings(values: Real, head_dim: int) -> Real:
     if np.sum(values**2) * head_dim < WHITE:
         return np.ones(head_dim)
     rng = np.random.default_rng(0)
-    found = np.zeros((DRAWS, head_dim))
+    found = np.zeros((8, head_dim))  # draws of weights, over which each rank is averaged
     for each in found:
         drawn = (np.sqrt(values)[:, None] * rng.standard_normal((len(values), head_dim)) for _ in range(2))
         left, right = (np.asarray(np.linalg.qr(part, mode="r")) for part in drawn)
@@ -161,7 +152,7 @@ def _likeness(gram: Real, shares: Real, values: Real) -> float:
 
 @dataclass(frozen=True)
 class TokenHeadLaw(Parametric, Law):
-    """Squared singular values of ``sqrt(T) (A - uu')`` for given tokens; :func:`law_of_tokens` makes it from them."""
+    """Squared singular values of ``sqrt(T) (A - uu')`` for given tokens; made by :meth:`TokenStatistics.law`."""
 
     unit = Unit.SQUARED
     matrix = "sqrt(T) (A - uu')"
@@ -172,7 +163,7 @@ class TokenHeadLaw(Parametric, Law):
     multiplicities: tuple[int, ...] = (1,)
 
     @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
+    def atoms(self) -> PointMasses:
         """At zero, one value for each token that occurred before."""
         missing = 1 - self._distinct
         return ((0.0, missing),) if missing > 1e-12 else ()
@@ -189,12 +180,14 @@ class TokenHeadLaw(Parametric, Law):
     @cached_property
     def _problem(self) -> ProfiledSum:
         """Of the distinct tokens alone: with a part s of all, variances and ratios are 1/s times as large."""
-        plain = self.head.profiled()
-        rows, columns = (_fewer(each, LENGTHS[self._profiles]) for each in (plain.rows, plain.columns))
-        kinds = _kinds(np.array(self.multiplicities, dtype=float))
-        rows, columns = _times(rows, *kinds), _times(_times(columns, *kinds), *liked(self.popularity))
+        plain = self.head.profiled_sum()
+        rows, columns = (_join_groups(each, LENGTHS[self._profiles]) for each in (plain.rows, plain.columns))
+        kinds = _repetition_groups(np.array(self.multiplicities, dtype=float))
+        rows, columns = _multiply_groups(rows, *kinds), _multiply_groups(columns, *kinds)
+        popularity = popularity_groups(self.popularity)
+        columns = _multiply_groups(columns, *popularity)
         # the profile has mean one: what popularity adds to the mean square goes to the variances
-        factor = float(np.dot(*liked(self.popularity)))
+        factor = float(np.dot(*popularity))
         columns = Profile(columns.weights, columns.squares / factor)
         variances, ratios, source = self._split(plain.variances, plain.ratios)
         return ProfiledSum(
@@ -212,7 +205,8 @@ class TokenHeadLaw(Parametric, Law):
         terms = []
         for k, (variance, ratio) in enumerate(zip(variances.tolist(), ratios.tolist(), strict=True)):
             found = features.get(k, np.ones(1))
-            if np.var(found) < WHITE * np.mean(found) ** 2 or ratio > SPLIT:
+            # a degree of a larger rank ratio is noise, whatever the sizes of its features
+            if np.var(found) < WHITE * np.mean(found) ** 2 or ratio > 30:
                 terms.append((variance, ratio, k))
                 continue
             for group in np.array_split(np.sort(found), PARTS[self._profiles][k]):
@@ -222,7 +216,7 @@ class TokenHeadLaw(Parametric, Law):
         strengths, ranks, degrees = zip(*kept, strict=True)
         return np.array(strengths), np.array(ranks), np.array(degrees)
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         found = bulk_of(self._problem, ())
         if found is None or not self.atoms:
             return found
@@ -236,20 +230,20 @@ class TokenHeadLaw(Parametric, Law):
         return intervals, scaled
 
 
-def _kinds(counts: Real) -> tuple[Real, Real]:
-    """Shares of groups of tokens that occur about as often, and how often that is over the mean."""
+def _repetition_groups(counts: Real) -> tuple[Real, Real]:
+    """Shares of at most five groups of tokens that occur about as often, and how often that is over the mean."""
     if counts.var() < WHITE:
         return np.ones(1), np.ones(1)
     values = np.unique(counts)
     groups = [values[k : k + 1] for k in range(min(3, len(values)))]
     rest = np.sort(counts[counts > groups[-1].max()])
     parts = [counts[counts == group[0]] for group in groups]
-    parts += [each for each in np.array_split(rest, MOST_KINDS - 3) if len(each)]
+    parts += [each for each in np.array_split(rest, 2) if len(each)]
     weights = np.array([len(each) for each in parts]) / len(counts)
     return weights, np.array([each.mean() for each in parts]) / counts.mean()
 
 
-def _fewer(profile: Profile, count: int) -> Profile:
+def _join_groups(profile: Profile, count: int) -> Profile:
     """The same profile with few groups: neighbours are joined, with their mean squared size."""
     if len(profile.weights) <= count:
         return profile
@@ -260,22 +254,16 @@ def _fewer(profile: Profile, count: int) -> Profile:
     return Profile(weights, squares)
 
 
-def _times(profile: Profile, weights: Real, squares: Real) -> Profile:
+def _multiply_groups(profile: Profile, weights: Real, squares: Real) -> Profile:
     """Groups of a profile with those of another that is independent of it and the same for all terms."""
     product = profile.squares[:, :, None] * squares
     return Profile(np.outer(profile.weights, weights).ravel(), product.reshape(len(profile.squares), -1))
 
 
-def liked(variance: float) -> tuple[Real, Real]:
+def popularity_groups(variance: float) -> tuple[Real, Real]:
     """Groups of a log-normal popularity of mean one."""
     if variance < EVEN:
         return np.ones(1), np.ones(1)
-    count = next(number for bound, number in LIKED if variance <= bound)
+    count = 3 if variance <= 0.05 else 5 if variance <= 0.3 else 8
     ends = np.concatenate([[-np.inf], ndtri(np.linspace(0, 1, count + 1)[1:-1]), [np.inf]])
     return np.full(count, 1 / count), np.exp(variance) * np.diff(ndtr(ends - 2 * np.sqrt(variance))) * count
-
-
-def law_of_tokens(inputs: ArrayLike, beta: float, head_dim: int) -> TokenHeadLaw:
-    """The law of a head with fresh Gaussian weights on these tokens."""
-    tokens = np.asarray(inputs, dtype=float)
-    return Sizes.of(tokens, head_dim).law(beta, head_dim)

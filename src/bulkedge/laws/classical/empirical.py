@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.law import Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Real
@@ -57,7 +58,7 @@ class EmpiricalLaw(Law):
             shares = shares / shares.max()
         # adding zero turns -0.0 into 0.0: one value, one pattern of bits
         places, index = np.unique(points + 0.0, return_inverse=True)
-        masses = _normalised(np.bincount(index, shares, len(places)).astype(float))
+        masses = _normalise(np.bincount(index, shares, len(places)).astype(float))
         for name, array in (("values", places[masses > 0]), ("weights", masses[masses > 0])):
             array.flags.writeable = False
             object.__setattr__(self, name, array)
@@ -76,7 +77,7 @@ class EmpiricalLaw(Law):
         return f"EmpiricalLaw({len(self.values)} atoms in [{self.values[0]:g}, {self.values[-1]:g}])"
 
     @cached_property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
+    def atoms(self) -> PointMasses:
         """The distinct values with their weights."""
         return tuple(zip(self.values.tolist(), self.weights.tolist(), strict=True))
 
@@ -84,7 +85,7 @@ class EmpiricalLaw(Law):
         return None
 
 
-def _normalised(masses: Real) -> Real:
+def _normalise(masses: Real) -> Real:
     """Masses over their sum; those that sum to one up to rounding stay, so that doing it again changes nothing."""
     if np.count_nonzero(masses) == 1:
         return np.where(masses > 0, 1.0, 0.0)
@@ -107,7 +108,7 @@ class PoissonLaw(Parametric, Law):
     _unbounded = True
 
     @cached_property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
+    def atoms(self) -> PointMasses:
         """The integers with their probabilities, as far as these matter."""
         counts = np.arange(int(self.rate + 40 * np.sqrt(self.rate) + 40))
         masses = np.exp(xlogy(counts, self.rate) - gammaln(counts + 1) - self.rate)

@@ -19,13 +19,18 @@ import numpy as np
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.images import Affine, SquareRoot
 from bulkedge.laws.classical.product import FussCatalan, MarchenkoPastur, ProductLaw
-from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.explicit import Levy, PickMap, exact_cauchy, is_short, sorted_barriers
 from bulkedge.laws.engine.measure.cauchy import root_mean_square
 from bulkedge.laws.engine.measure.panels import Edge, cut_at_zero, product_at_zero
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.engine.subordination.problem import Addition, Multiplication, RectangularAddition, RequiredMoments
-from bulkedge.laws.law import MASS_TOLERANCE, Bulk, Law
+from bulkedge.laws.engine.subordination.problem import (
+    Addition,
+    Multiplication,
+    RectangularAddition,
+    RequiredMoments,
+)
+from bulkedge.laws.law import MASS_TOLERANCE, BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Complex, Real
 from bulkedge.support.domains import Instance, Interval
@@ -33,8 +38,6 @@ from bulkedge.support.errors import DomainError
 
 LIGHTEST = 1e-14
 LAW = Instance(Law)
-SHARES = (np.arange(9) + 0.5) / 9
-"""Where in each interval densities are compared."""
 
 
 def free_add(mu: Law, nu: Law) -> Law:
@@ -192,7 +195,8 @@ def _is_symmetric(law: Law) -> bool:
     )
     if not mirrored:
         return False
-    points = np.concatenate([low + (high - low) * SHARES for low, high in law.support] or [np.zeros(0)])
+    shares = (np.arange(9) + 0.5) / 9
+    points = np.concatenate([low + (high - low) * shares for low, high in law.support] or [np.zeros(0)])
     return np.allclose(law.pdf(points), law.pdf(-points), rtol=1e-9, atol=1e-12 / law.edge if law.edge else 0.0)
 
 
@@ -223,19 +227,19 @@ class FreeSum(Law):
         return self.mu._levy + self.nu._levy if self.mu._levy and self.nu._levy else None
 
     @cached_property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """An atom at ``a + b`` where atoms a and b have more than unit mass together, of that excess.
 
         Bercovici and Voiculescu 1998.
         """
         if self._levy:
             return self._levy.surviving_atoms(((0.0, 1.0),))
-        return _paired_atoms(self.mu, self.nu, lambda a, b: a + b)
+        return _atom_pairs(self.mu, self.nu, lambda a, b: a + b)
 
-    def _demanded(self) -> RequiredMoments:
+    def _known_moments(self) -> RequiredMoments:
         return Addition(self.mu, self.nu).moments()
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         if self._levy:
             return self._levy.own_map().bulk()
         for law, other in ((self.mu, self.nu), (self.nu, self.mu)):
@@ -259,16 +263,16 @@ class FreeProduct(Law):
     _aspect = None  # a factor can stand for one of any shape
 
     @cached_property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """An atom at ``a b`` where atoms a and b have more than unit mass together; at zero, the larger kernel."""
-        pairs = [(place, mass) for place, mass in _paired_atoms(self.mu, self.nu, lambda a, b: a * b) if place]
+        pairs = [(place, mass) for place, mass in _atom_pairs(self.mu, self.nu, lambda a, b: a * b) if place]
         kernel = max(dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu))
         return tuple(sorted([*pairs, (0.0, kernel)] if kernel else pairs))
 
-    def _demanded(self) -> RequiredMoments:
+    def _known_moments(self) -> RequiredMoments:
         return Multiplication(self.mu, self.nu).moments()
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         if isinstance(self.nu, MarchenkoPastur):
             intervals, density = silverstein_map(self.mu, self.nu.ratio).bulk()
             # next to ratio one the density is analytic at zero, but only as far as the square of the difference
@@ -276,7 +280,7 @@ class FreeProduct(Law):
         return bulk_of(Multiplication.of(self.mu, self.nu), self.atoms)
 
 
-def _paired_atoms(mu: Law, nu: Law, combine: Callable[[float, float], float]) -> Atoms:
+def _atom_pairs(mu: Law, nu: Law, combine: Callable[[float, float], float]) -> PointMasses:
     pairs = [
         (combine(a, b), m + n - 1)
         for a, m in mu.atoms
@@ -338,7 +342,7 @@ class RectangularSquares(Law):
         return self.ratio
 
     @cached_property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """Singular values of one term on the kernel of the other; at zero, the common kernel."""
         kernels = [dict(law.atoms).get(0.0, 0.0) for law in (self.mu, self.nu)]
         others = zip((self.mu, self.nu), kernels[::-1], strict=True)
@@ -346,8 +350,8 @@ class RectangularSquares(Law):
         pairs = [(place, mass + 2 * kernel - 2) for law, kernel in others for place, mass in law.atoms if place]
         return tuple(sorted(pair for pair in [*pairs, (0.0, sum(kernels) - 1)] if pair[1] > 1e-14))
 
-    def _demanded(self) -> RequiredMoments:
+    def _known_moments(self) -> RequiredMoments:
         return RectangularAddition(self.mu, self.nu, self.ratio).moments()
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         return bulk_of(RectangularAddition.of(self.mu, self.nu, self.ratio), self.atoms)

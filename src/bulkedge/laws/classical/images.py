@@ -12,11 +12,11 @@ from itertools import pairwise
 import numpy as np
 
 from bulkedge.laws.classical.empirical import EmpiricalLaw
-from bulkedge.laws.distribution import Atoms
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.explicit import Levy
 from bulkedge.laws.engine.measure.continuum import Continuum
 from bulkedge.laws.engine.measure.panels import Edge, SupportInterval
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support import domains
 from bulkedge.support.arrays import Real
@@ -25,7 +25,7 @@ from bulkedge.support.errors import DomainError
 ANY = domains.Interval(-1e300, 1e300)
 
 
-def _collected(pairs: list[tuple[float, float]]) -> Atoms:
+def _merge_atoms(pairs: list[tuple[float, float]]) -> PointMasses:
     """Atoms in increasing order, equal locations merged."""
     total: dict[float, float] = {}
     for place, mass in sorted(pairs):
@@ -34,10 +34,29 @@ def _collected(pairs: list[tuple[float, float]]) -> Atoms:
 
 
 @dataclass(frozen=True)
-class Affine(Law):
-    """The law of ``factor * x + shift``, factor not zero."""
+class _Image(Law):
+    """The law of a function of x, for x of the original law."""
 
     law: Law
+
+    @property
+    def matrix(self) -> str:
+        """The original's; where that is a Gram matrix M'M, the square roots are singular values of M."""
+        return self.law.matrix
+
+    @property
+    def _aspect(self) -> float | None:
+        return self.law._aspect
+
+    @property
+    def _unbounded(self) -> bool:
+        return self.law._unbounded
+
+
+@dataclass(frozen=True)
+class Affine(_Image):
+    """The law of ``factor * x + shift``, factor not zero."""
+
     factor: float
     shift: float
 
@@ -68,13 +87,9 @@ class Affine(Law):
         return f"({self.law.matrix}), values times {self.factor:g} plus {self.shift:g}" if self.law.matrix else ""
 
     @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The atoms of the original, moved."""
         return tuple(sorted((self.factor * place + self.shift, mass) for place, mass in self.law.atoms))
-
-    @property
-    def _unbounded(self) -> bool:
-        return self.law._unbounded
 
     @property
     def _infinite_moment(self) -> float:
@@ -88,7 +103,7 @@ class Affine(Law):
         inner = self.law.continuum
         return None if inner is None else inner.moved(Fraction(self.factor), Fraction(self.shift))
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         bulk = self.law._shared_bulk
         if bulk is None:
             return None
@@ -107,10 +122,8 @@ class Affine(Law):
 
 
 @dataclass(frozen=True)
-class Squared(Law):
+class Squared(_Image):
     """The law of ``x**2``."""
-
-    law: Law
 
     @property
     def unit(self) -> Unit:
@@ -123,24 +136,15 @@ class Squared(Law):
         return 1.0 if self.law.unit is Unit.EIGEN else self.law._aspect
 
     @property
-    def matrix(self) -> str:
-        """The original's."""
-        return self.law.matrix
-
-    @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The atoms of the original, squared; those at +-x merge."""
-        return _collected([(place**2, mass) for place, mass in self.law.atoms])
-
-    @property
-    def _unbounded(self) -> bool:
-        return self.law._unbounded
+        return _merge_atoms([(place**2, mass) for place, mass in self.law.atoms])
 
     @property
     def _infinite_moment(self) -> float:
         return self.law._infinite_moment / 2
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         bulk = self.law._shared_bulk
         if bulk is None:
             return None
@@ -167,12 +171,12 @@ def _square_pieces(left: Edge, right: Edge) -> list[SupportInterval]:
     """The images of an interval under squaring: two if it contains zero."""
     if left.location < 0 < right.location:
         centre = Edge.hard(0.0)
-        return [(centre, _squared_edge(right)), (centre, _squared_edge(left))]
+        return [(centre, _square_edge(right)), (centre, _square_edge(left))]
     low, high = sorted((left, right), key=lambda edge: abs(edge.location))
-    return [(_squared_edge(low), _squared_edge(high))]
+    return [(_square_edge(low), _square_edge(high))]
 
 
-def _squared_edge(edge: Edge) -> Edge:
+def _square_edge(edge: Edge) -> Edge:
     if edge.location == 0:
         return Edge(0.0, (edge.exponent - 1) / 2, 2 * edge.order)
     return edge.moved(edge.exact**2)
@@ -204,10 +208,8 @@ def _joint(edges: list[Edge], point: float) -> Edge:
 
 
 @dataclass(frozen=True)
-class SquareRoot(Law):
+class SquareRoot(_Image):
     """The law of ``sqrt(x)``, for a law on the positive half-line."""
-
-    law: Law
 
     def __post_init__(self) -> None:
         """Refuse laws that reach below zero."""
@@ -220,28 +222,15 @@ class SquareRoot(Law):
         return self.law.unit.root()
 
     @property
-    def _aspect(self) -> float | None:
-        return self.law._aspect
-
-    @property
-    def matrix(self) -> str:
-        """The original's; where that is a Gram matrix M'M, the singular values are those of M."""
-        return self.law.matrix
-
-    @property
-    def atoms(self) -> Atoms:
+    def atoms(self) -> PointMasses:
         """The atoms of the original, rooted."""
         return tuple((float(np.sqrt(place)), mass) for place, mass in self.law.atoms)
-
-    @property
-    def _unbounded(self) -> bool:
-        return self.law._unbounded
 
     @property
     def _infinite_moment(self) -> float:
         return 2 * self.law._infinite_moment
 
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         bulk = self.law._shared_bulk
         if bulk is None:
             return None
@@ -251,10 +240,10 @@ class SquareRoot(Law):
             value, error = inner(y**2)
             return 2 * y * value, 2 * y * error
 
-        return [(_rooted_edge(left), _rooted_edge(right)) for left, right in intervals], density
+        return [(_root_edge(left), _root_edge(right)) for left, right in intervals], density
 
 
-def _rooted_edge(edge: Edge) -> Edge:
+def _root_edge(edge: Edge) -> Edge:
     if edge.location > 0:
         root = float(np.sqrt(edge.location))
         return edge.moved(Fraction(root) + (edge.exact - Fraction(root) ** 2) / (2 * Fraction(root)))

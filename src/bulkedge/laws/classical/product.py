@@ -1,15 +1,23 @@
-"""Free products of Marchenko-Pastur laws: sample covariances of sample covariances.
+"""Products: free ones of Marchenko-Pastur laws, sample covariances of sample covariances, and independent ones.
 
 ``s MP(c_1) * ... * MP(c_m)`` (free product) is the rational curve ``z = s (1 + psi) prod(1 + c_i psi)/psi`` with ``psi
 = z G(z) - 1`` (docs/theory/transforms.md, "Product laws"). On the upper side of the bulk the arguments of the factors
 add up to zero, and on each ray ``arg psi`` there is exactly one such point: the curve is a graph in polar coordinates,
 so its branch is never in doubt.
 
+The singular values of a Kronecker product are all products of a singular value of one factor and one of the other, so
+their law is the classical product of independent variables, :class:`IndependentProduct`. With ``p_k(u) = e**u
+f_k(e**u)`` the densities on a logarithmic scale, that of the product is their convolution, ``x f(x) = int p_1(u)
+p_2(log x - u) du``.
+
 >>> law = MarchenkoPastur(ratio=2.0)
 >>> law.atoms, float(law.cdf(0.1))
 (((0.0, 0.5),), 0.5)
 >>> round(FussCatalan(order=2).edge, 12)
 6.75
+>>> law = IndependentProduct(FussCatalan(2), FussCatalan(2))
+>>> round(law.edge, 10), round(law.mean(), 10), round(law.var(), 10)      # 6.75**2, 1, 2 (2 + 2)
+(45.5625, 1.0, 8.0)
 """
 
 from __future__ import annotations
@@ -19,18 +27,23 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
+from numpy.polynomial import legendre
 from scipy.optimize import brentq
 
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.explicit import Levy
 from bulkedge.laws.engine.measure.panels import Edge
 from bulkedge.laws.engine.subordination.fixed_point import BranchError
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Complex, Real
-from bulkedge.support.domains import Each, Integers, Interval, Parametric, parameter
+from bulkedge.support.domains import Each, Instance, Integers, Interval, Parametric, parameter
+from bulkedge.support.errors import DomainError
 
 RATIO = Interval(1e-6, 1e6)
 SCALE = Interval(1e-30, 1e30)
+MOST_HARD = 7
+"""Hard edges ``x**(1/order - 1)`` of higher order have mass where the slope of the density exceeds all doubles."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +66,7 @@ class MarchenkoPastur(Parametric, Law):
         return self.ratio
 
     @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
+    def atoms(self) -> PointMasses:
         """The kernel of Z when d > V."""
         return ((0.0, 1 - 1 / self.ratio),) if self.ratio > 1 else ()
 
@@ -62,7 +75,7 @@ class MarchenkoPastur(Parametric, Law):
         jump = self.ratio * self.scale
         return Levy(self.scale, np.array([jump]), np.array([jump * self.scale]))
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         c, s = self.ratio, self.scale
         left = Edge.hard(0.0) if c == 1 else self._edge(-1)
         right = self._edge(1)
@@ -102,12 +115,12 @@ class ProductLaw(Parametric, Law):
     scale: float = parameter(SCALE, "mean of the law", 1.0)
 
     @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
+    def atoms(self) -> PointMasses:
         """The kernel of the narrowest factor."""
         widest = max(self.ratios)
         return ((0.0, 1 - 1 / widest),) if widest > 1 else ()
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         return _product_bulk(self.ratios, self.scale)
 
 
@@ -126,17 +139,12 @@ class FussCatalan(Parametric, Law):
 
     _aspect = 1.0
 
-    @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None."""
-        return ()
-
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         return _product_bulk((1.0,) * self.order, self.scale)
 
 
-def _product_bulk(ratios: tuple[float, ...], scale: float) -> Bulk:
-    curve = _Curve(ratios)
+def _product_bulk(ratios: tuple[float, ...], scale: float) -> BulkDensity:
+    curve = _ProductCurve(ratios)
 
     def density(x: Real) -> tuple[Real, Real]:
         value, error = curve.density(x / scale)
@@ -146,7 +154,7 @@ def _product_bulk(ratios: tuple[float, ...], scale: float) -> Bulk:
     return [(left, right)], density
 
 
-class _Curve:
+class _ProductCurve:
     """``z(e) = prod(c_j) prod(e + gap_j)/(e - floor)`` with ``e = psi + floor``, ``floor = 1/max(c)``.
 
     The zeros ``-1/c_j`` of z (with c_0 = 1 for the factor 1 + psi) are measured from the largest of them, so nothing
@@ -241,3 +249,75 @@ class _Curve:
         e = np.exp(log_e)
         density = e.imag / (np.pi * x)
         return density, 2 * rounding * np.abs(e) / (np.pi * x)
+
+
+# -- products of independent variables ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class IndependentProduct(Parametric, Law):
+    """The law of ``x y`` for independent x and y: squared singular values of a Kronecker product.
+
+    The Jacobian of a gap-free attention stack has this law with two Fuss-Catalan factors (*propagation*, Proposition
+    8). Moments multiply, and so do edges; the right edge is not of square-root type (density ``delta**2``), and two
+    factors with the same power at zero make a logarithm there.
+
+    Both factors are laws on ``[0, edge]`` whose density starts at zero and ends with a square root, such as
+    :class:`~bulkedge.laws.classical.product.FussCatalan`; others are refused.
+    """
+
+    unit = Unit.SQUARED
+    matrix = "a Kronecker product"
+
+    first: Law = parameter(Instance(Law), "law of the first variable")  # a declaration
+    second: Law = parameter(Instance(Law), "law of the second variable")  # likewise
+
+    def __post_init__(self) -> None:
+        """Check that the factors are of the kind whose product this represents."""
+        super().__post_init__()
+        for name in ("first", "second"):
+            law: Law = getattr(self, name)
+            bulk = law._bulk()
+            if bulk is None or len(bulk[0]) != 1 or law.atoms:
+                raise DomainError(f"{name} = {law!r} must be one interval without atoms")
+            left, right = bulk[0][0]
+            if left.location != 0 or right.exponent != 0.5 or left.order > MOST_HARD:
+                raise DomainError(
+                    f"{name} = {law!r} must start at 0 with order {MOST_HARD} at most and end with a square root"
+                )
+
+    def _bulk(self) -> BulkDensity:
+        (left, right), (other_left, other_right) = (law._bulk()[0][0] for law in (self.first, self.second))  # type: ignore[index]
+        start = min((left, other_left), key=lambda edge: edge.exponent)
+        order = max(left.order, other_left.order)
+        edge = right.exact * other_right.exact
+        end = Edge(float(edge), 2.0, 1, remainder=float(edge - Fraction(float(edge))))
+        return [(Edge(0.0, start.exponent, order), end)], self._density
+
+    def _density(self, x: Real) -> tuple[Real, Real]:
+        # at the end the span, and with it the density, is only as accurate as 1 - x/edge
+        edge = self.first.edge * self.second.edge
+        beside = -np.log1p(np.maximum((x - edge) / edge, -0.5))
+        span = np.where(x > edge / 2, beside, np.log(edge) - np.log(x))
+        value = (_half(self.first, self.second, span) + _half(self.second, self.first, span)) / x
+        return value, value * EPS * (40 + 2 / np.maximum(span, EPS))
+
+
+def _half(first: Law, second: Law, span: Real) -> Real:
+    """The half of the convolution next to the edge of the first law.
+
+    There the first variable is ``edge e**-v`` and the second ``edge e**-(span - v)``, v from 0 to span/2; the integrand
+    is analytic in ``sqrt(v)``.
+    """
+    # Gauss nodes in the square root of the distance to the end of the half
+    nodes, weights = legendre.leggauss(120)
+    root = np.sqrt(span / 2)[:, None] * (1 + nodes) / 2
+    v = root**2
+    values = _log_density(first, v) * _log_density(second, span[:, None] - v)
+    return np.asarray((values * root) @ weights * np.sqrt(span / 2))
+
+
+def _log_density(law: Law, v: Real) -> Real:
+    """``x f(x)`` at ``x = edge e**-v``."""
+    x = law.edge * np.exp(-v)
+    return np.asarray(x * law.pdf(x))

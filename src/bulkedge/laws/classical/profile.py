@@ -15,16 +15,13 @@ import numpy as np
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.free import FreeProduct
 from bulkedge.laws.classical.product import MarchenkoPastur
-from bulkedge.laws.distribution import Atoms
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FINITE, Each, Interval, Parametric, parameter
 from bulkedge.support.errors import DomainError
-
-BLOCKS = 16
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class ProfileLaw(Parametric, Law):
     matrix = "a matrix of independent entries of variance v_ij/T"
 
     variances: tuple[tuple[float, ...], ...] = parameter(
-        Each(Each(Interval(0.05, 20), most=BLOCKS), most=BLOCKS),
+        Each(Each(Interval(0.05, 20), most=16), most=16),
         "variances of the blocks, a tuple for each row of blocks",
     )
     rows: Sequence[float] | None = None
@@ -55,12 +52,7 @@ class ProfileLaw(Parametric, Law):
         for name, count in (("rows", len(self.variances)), ("columns", len(self.variances[0]))):
             object.__setattr__(self, name, _shares(name, getattr(self, name), count))
 
-    @property
-    def atoms(self) -> Atoms:
-        """None: a full matrix of independent entries is invertible."""
-        return ()
-
-    def _bulk(self) -> Bulk | None:
+    def _bulk(self) -> BulkDensity | None:
         variances, rows, columns = (np.asarray(each, dtype=float) for each in (self.variances, self.rows, self.columns))
         if 1 in variances.shape:  # sizes of rows or columns alone: Silverstein's law, which has an explicit map
             population = EmpiricalLaw(variances, rows if len(columns) == 1 else columns)

@@ -1,11 +1,14 @@
-"""Wigner's semicircle and its folded half, the quarter circle.
+"""Wigner's semicircle, its folded half, the quarter circle, and sums of such noise and Gaussian products.
 
 ``Semicircle(variance)`` is the eigenvalue law of a symmetric matrix with independent entries of variance
-``variance/n``; ``QuarterCircle(variance)`` is the law of the singular values of a square one.
+``variance/n``; ``QuarterCircle(variance)`` is the law of the singular values of a square one. ``SumLaw`` is the
+symmetrised singular-value law of low-rank terms plus noise; noise alone makes the semicircle.
 
 >>> law = Semicircle(variance=1.0)
 >>> law.support, round(law.moment(4), 12)
 (((-2.0, 2.0),), 2.0)
+>>> SumLaw(variances=(1.0,), ratios=(float("inf"),)).support
+((-2.0, 2.0),)
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from fractions import Fraction
 
 import numpy as np
 
+from bulkedge.laws.distribution import PointMasses
 from bulkedge.laws.engine.explicit import Levy
 from bulkedge.laws.engine.measure.panels import Edge
-from bulkedge.laws.law import Bulk, Law
+from bulkedge.laws.law import BulkDensity, Law
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Real
-from bulkedge.support.domains import Interval, Parametric, parameter
+from bulkedge.support.domains import Each, Interval, Parametric, parameter
+from bulkedge.support.errors import DomainError
 
 VARIANCE = Interval(1e-60, 1e60)
 
@@ -47,15 +52,10 @@ class Semicircle(Parametric, Law):
     _symmetric = True
 
     @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None."""
-        return ()
-
-    @property
     def _levy(self) -> Levy:
         return Levy(0.0, np.zeros(1), np.array([self.variance]))
 
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         edge, remainder = _half_circle(self.variance)
 
         def density(x: Real) -> tuple[Real, Real]:
@@ -77,12 +77,7 @@ class QuarterCircle(Parametric, Law):
 
     variance: float = parameter(VARIANCE, "second moment of the law", 1.0)
 
-    @property
-    def atoms(self) -> tuple[tuple[float, float], ...]:
-        """None."""
-        return ()
-
-    def _bulk(self) -> Bulk:
+    def _bulk(self) -> BulkDensity:
         edge, remainder = _half_circle(self.variance)
 
         def density(x: Real) -> tuple[Real, Real]:
@@ -90,3 +85,48 @@ class QuarterCircle(Parametric, Law):
             return value, value * EPS * edge / (edge - x)
 
         return [(Edge.plain(0.0), Edge.soft(edge, remainder))], density
+
+
+@dataclass(frozen=True)
+class SumLaw(Parametric, Law):
+    """Symmetrised singular-value law of ``sum_k b_k P_k Q_k'/sqrt(T N_k)``, P_k and Q_k Gaussian T x N_k.
+
+    The rank ratios are ``N_k/T``. ``R(w) = sum_k b_k**2 w/(1 - b_k**2 w**2/ratios[k])``; an infinite ratio is a full
+    Gaussian matrix ``b W/sqrt(T)`` (docs/theory/transforms.md, "Sum laws"). ``squared()`` is the law of the squared
+    singular values. With ``sum(ratios) < 1`` the kernel is an atom at zero.
+    """
+
+    unit = Unit.SYMMETRISED
+    matrix = "sum_k b_k P_k Q_k'/sqrt(T N_k)"
+
+    variances: tuple[float, ...] = parameter(Each(Interval(1e-60, 1e60)), "variances b_k**2 of the terms")
+    ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6, infinity=True)), "rank ratios N_k/T of the terms")
+
+    _symmetric = True
+
+    def __post_init__(self) -> None:
+        """Check the parameters, and that there is one ratio for each variance."""
+        super().__post_init__()
+        if len(self.variances) != len(self.ratios):
+            raise DomainError(f"ratios = {self.ratios!r} must have as many members as variances = {self.variances!r}")
+        if min(self.variances) < 1e-15 * sum(self.variances):
+            raise DomainError(
+                f"variances = {self.variances!r}: a term with less than 1e-15 of the total "
+                "is below double precision; leave it out"
+            )
+
+    @property
+    def _levy(self) -> Levy:
+        # m w/(1 - q**2 w**2) is half an atom at q and half at -q
+        variance = np.array(self.variances)
+        jump = np.sqrt(variance / np.array(self.ratios))
+        return Levy.of(0.0, np.concatenate([-jump, jump]), np.concatenate([variance, variance]) / 2)
+
+    @property
+    def atoms(self) -> PointMasses:
+        """The kernel of the sum."""
+        # at zero by symmetry, where rounding would move it
+        return tuple((0.0, mass) for _, mass in self._levy.surviving_atoms(((0.0, 1.0),)))
+
+    def _bulk(self) -> BulkDensity:
+        return self._levy.own_map().bulk()

@@ -81,7 +81,7 @@ def _signed_log_tail(dyson: int, x: Real, a: Real, d: Real) -> Real:
 
 
 @dataclass(frozen=True, eq=False)
-class _Tails:
+class _LogTails:
     """Interpolant of the signed log tail, which increases from -inf to inf and jumps over zero at the pivot."""
 
     edges: Real
@@ -126,7 +126,7 @@ class _Tails:
 
 
 @cache
-def _tails(dyson: int) -> _Tails:
+def _tails(dyson: int) -> _LogTails:
     """Build the interpolant, once per index, from at most 198 determinants."""
     ends = np.array(_EDGES if dyson == 1 else _EDGES[:-1])
     panels = [_panel(low, high) for low, high in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
@@ -135,7 +135,7 @@ def _tails(dyson: int) -> _Tails:
     edges, samples = ends / unit, np.stack([values.ravel(), np.concatenate([x for x, _, _ in panels]) / unit])
     series = chebyshev.chebfit(chebyshev.chebpts1(_NODES), values.T, _NODES - 1)
     slope = np.append(chebyshev.chebder(series), np.zeros((1, len(panels))), axis=0) * 2 / np.diff(edges)
-    return _Tails(edges, np.stack([series, slope], axis=1), samples)
+    return _LogTails(edges, np.stack([series, slope], axis=1), samples)
 
 
 def _probability(log_tail: Real) -> Real:

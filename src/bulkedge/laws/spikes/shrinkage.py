@@ -1,7 +1,7 @@
 """Optimal shrinkage: what to put in the place of an outlier, so that the signal is recovered as well as can be.
 
 An outlier of a law says how strong the signal is that makes it, and how much its vectors overlap with the signal's
-(:meth:`bulkedge.laws.spikes.response.Response.signals`). The best estimate of the form ``sum eta_k u_k v_k'``, with the
+(:meth:`bulkedge.laws.spikes.rank_one.Response.signals`). The best estimate of the form ``sum eta_k u_k v_k'``, with the
 vectors as observed, has the ``eta`` that minimises the loss of a two-dimensional problem. With the cosines ``c`` and
 ``d`` of the angles on the left and on the right, and a signal of strength x:
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bulkedge.laws.spikes.rank_one import RATIO, Additive, sample_spike
+from bulkedge.laws.spikes.rank_one import RATIO, SymmetricResponse, sample_spike
 from bulkedge.laws.spikes.singular_spikes import singular_response
 from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
@@ -41,7 +41,7 @@ def shrink(law: Law, values: ArrayLike, loss: Loss = "frobenius", ratio: float |
     given, norm = FINITE.check("values", values), LOSS.check("loss", loss)
     flat = given.ravel()
     if law.unit is Unit.EIGEN and ratio is None:
-        strength, left, right = Additive(law).signals(flat)
+        strength, left, right = SymmetricResponse(law).signals(flat)
         return (strength * factor(left, right, norm)).reshape(given.shape)[()]
     response = singular_response(law, ratio)
     strength, left, right = response.signals(flat)
