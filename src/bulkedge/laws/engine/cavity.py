@@ -29,15 +29,11 @@ MEMORY = 4
 """Steps that are combined into the next one (Anderson's method)."""
 MOST = 100
 """Sweeps after which equations count as unsolved; 5 to 20 are usual."""
-STILL = 0.005
-"""Relative change, in the mean over columns, below which a state has settled."""
 LEFT = 20
 """How much of the tolerance may be left over at angles where that many sweeps were not enough: those next to the
 axis, which count little."""
 REGULAR, TINY = 1e-8, 1e-30
 """Relative weight that keeps the combination from using steps that are alike."""
-CANCELS = 1e-8
-"""Below so much of its largest values, those of a matrix are found from differences of large numbers."""
 GRADING = 3
 """Power with which angles gather at the positive axis: it makes steps of the distribution function sharp."""
 
@@ -155,7 +151,8 @@ class Cavity:
     def _sweep(self, root: complex, state: Messages) -> Messages:
         """One step of the equations: from columns to rows and back."""
         graph = self._graph
-        careful = abs(root) ** 2 < CANCELS * graph.squares.max(initial=0.0)
+        # so far below its largest values, those of a matrix are differences of large numbers
+        careful = abs(root) ** 2 < 1e-8 * graph.squares.max(initial=0.0)
         free = root - graph.noise * state.columns.mean()
         rows, messages = self._rows.solved(free, graph.squares * state.edges, careful=careful)
         free = np.full(graph.size, root - graph.noise @ rows / graph.size)
@@ -174,7 +171,7 @@ class Cavity:
             change = abs(root) * float(np.abs(image.columns - state.columns).mean())
             move = (_polar(image) - now) / 2
             # columns that carry no mass yet may still be on their way: none may move by much of its own size
-            if change < goal and np.abs(move[:, -size:]).mean() < max(goal, STILL):
+            if change < goal and np.abs(move[:, -size:]).mean() < max(goal, 0.005):
                 break
             step = now + move
             now = mixer.mixed(step, move)

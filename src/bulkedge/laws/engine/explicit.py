@@ -41,7 +41,19 @@ MapFunction = Callable[[Complex], tuple[Complex, Complex, Real]]
 
 POINTS = 64
 """Points on the circle with half the radius of convergence: aliasing is 2**-64."""
-TERMS = 32
+CUSP = 1e-10
+"""Two intervals closer than this slope touch: the gap, of width ~ CUSP**1.5, is below double precision."""
+NECK = 1e-2
+"""Where the steepest slope between two barriers is negative, but not below minus this, there is no gap but a narrow
+minimum of the density. Panels are cut there, so that they resolve it as they resolve an edge."""
+LOW, FLAT, ITERATIONS = 1e-6, 0.05, 14
+"""Variables that are closer to the axis than the first, as a fraction of their size, are iterated so many times if each
+iteration makes their error smaller by the second: then it is smaller than rounding."""
+NEXT_TO_ZERO = -200.0
+"""Logarithm of the smallest fraction of the nearest barrier at which a law next to zero may end."""
+MOST_EXACT_ATOMS = 32
+FURTHEST = 150.0
+"""Coordinates on a component of a complement reach to a relative distance of exp(-150) = 7e-66 from its ends."""
 
 
 def expand_at_cusp(evaluate: MapFunction, cusp: float, radius: float) -> MapFunction:
@@ -67,22 +79,7 @@ def expand_at_cusp(evaluate: MapFunction, cusp: float, radius: float) -> MapFunc
 def _taylor(evaluate: MapFunction, centre: float, unit: float) -> tuple[Real, float]:
     """Taylor coefficients in ``(u - centre)/unit``, by Cauchy's formula, and the size of the map on the unit circle."""
     values, _, size = evaluate(centre + unit * np.exp(2j * np.pi * np.arange(POINTS) / POINTS))
-    return np.fft.fft(values)[:TERMS].real / POINTS, float(size.max())
-
-
-CUSP = 1e-10
-"""Two intervals closer than this slope touch: the gap, of width ~ CUSP**1.5, is below double precision."""
-SNAP = 1e-12
-"""A critical point this close to a pole of the Cauchy transform, in units of the distance to a barrier, is the pole."""
-NECK = 1e-2
-"""Where the steepest slope between two barriers is negative, but not below minus this, there is no gap but a narrow
-minimum of the density. Panels are cut there, so that they resolve it as they resolve an edge."""
-
-LOW, FLAT, ITERATIONS = 1e-6, 0.05, 14
-"""Variables that are closer to the axis than the first, as a fraction of their size, are iterated so many times if each
-iteration makes their error smaller by the second: then it is smaller than rounding."""
-NEXT_TO_ZERO = -200.0
-"""Logarithm of the smallest fraction of the nearest barrier at which a law next to zero may end."""
+    return np.fft.fft(values)[:32].real / POINTS, float(size.max())
 
 
 class RisingInterval(NamedTuple):
@@ -228,7 +225,7 @@ class PickMap:
         if self.touching is not None and u == 0 and np.any(self.barriers == u):
             return self.touching
         touch = gap.low == gap.high
-        u, at_pole = self._snapped(u, 1e-6 if touch else SNAP)
+        u, at_pole = self._snapped(u, 1e-6 if touch else 1e-12)
         if touch:
             return Edge.cusp(self.value(u), -1 / 3 if at_pole else 1 / 3)
         if at_pole:
@@ -343,11 +340,6 @@ def sorted_barriers(support: tuple[tuple[float, float], ...], points: Real, weig
     reached = np.maximum.accumulate(ends[:, 1])
     first = np.append(True, ends[1:, 0] > reached[:-1])
     return ends[first], masses[first]
-
-
-MOST_EXACT_ATOMS = 32
-FURTHEST = 150.0
-"""Coordinates on a component of a complement reach to a relative distance of exp(-150) = 7e-66 from its ends."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,19 @@ BLOCK = 100_000
 """Distances from points to nodes that are computed at once: as many as fit into fast memory."""
 SQUARABLE = (1e-70, 1e70)
 """Distances whose fourth powers, and their inverses, are finite."""
+NODES = 32
+"""Nodes of a cluster, and of a panel."""
+APART = 1.95
+"""Half lengths from the middle of a cluster at which its Bernstein radius is 3.6, and ``3.6**-32`` is 1e-18."""
+ClusterLevel = tuple[Real, Real, Real, Real]
+"""Nodes, masses, centre and reach of the clusters of one level; see :class:`Clusters`."""
+GAUSS = 32
+"""Gauss nodes on a panel."""
+NEAR = 2.3
+"""Bernstein radius inside which the Gauss nodes no longer give the integral to 1e-16: ``2.3**-(2 * 32 - 20)``."""
+TINY = 1e-150
+"""Stands for a distance of zero."""
+GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(GAUSS)
 
 
 def weighted_inverses(inverse: Complex, locations: Real, masses: Real) -> Complex:
@@ -97,16 +110,6 @@ def atom_transforms(point: Complex, places: Real, weights: Real) -> Complex:
         result[:2, on] = np.array([[np.inf], [-np.inf]])
         result[2:, on[at != 0]] = np.inf * np.sign(at[at != 0]) * np.array([[1.0], [-1.0]])
     return result
-
-
-NODES = 32
-"""Nodes of a cluster, and of a panel."""
-APART = 1.95
-"""Half lengths from the middle of a cluster at which its Bernstein radius is 3.6, and ``3.6**-32`` is 1e-18."""
-
-
-ClusterLevel = tuple[Real, Real, Real, Real]
-"""Nodes, masses, centre and reach of the clusters of one level; see :class:`Clusters`."""
 
 
 @dataclass(frozen=True)
@@ -208,15 +211,6 @@ def _inverse(z: Complex, nodes: Real) -> Complex:
     np.divide(along, size, out=result.real)
     np.divide(-z.imag[:, None], size, out=result.imag)
     return result
-
-
-GAUSS = 32
-"""Gauss nodes on a panel."""
-NEAR = 2.3
-"""Bernstein radius inside which the Gauss nodes no longer give the integral to 1e-16: ``2.3**-(2 * 32 - 20)``."""
-TINY = 1e-150
-"""Stands for a distance of zero."""
-GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(GAUSS)
 
 
 @dataclass(frozen=True)

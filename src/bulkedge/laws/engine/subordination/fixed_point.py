@@ -21,8 +21,24 @@ from bulkedge.laws.engine.measure.panels import REMEDY
 from bulkedge.support.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.support.errors import UnresolvedError
 
-SQUARINGS = 5
-"""Squarings of a matrix that are tried before its eigenvalues are computed: a power of norm below one proves enough."""
+SelfMap = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
+"""``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
+the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
+LOW = 1e-4
+"""Imaginary part over modulus below which rounding may have lifted a variable off the axis."""
+STRIDES = 2, 1
+"""How often z is quartered in one step on the way down to the axis: boldly first, then, where that led nowhere, with
+care."""
+STAYS, FALLS = 0.6, 0.42
+"""What is left of the height of a fixed point when z is quartered: in the bulk at least, in a gap at most."""
+TRIAL = 20
+"""Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
+STRIKES = 3
+"""Steps of Newton's method on the axis that may be longer than the one before."""
+TRIES = 25
+"""Steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap."""
+Far = Callable[[Complex], Complex]
+Prove = Callable[[Real], tuple[Complex, Mask]]
 
 
 def contracts(jacobian: Complex) -> Mask:
@@ -32,7 +48,8 @@ def contracts(jacobian: Complex) -> Mask:
     # in a gap the variables are real
     power: Any = np.moveaxis(jacobian.real if not np.any(jacobian.imag) else jacobian, -1, 0)
     proved = np.zeros(jacobian.shape[-1], dtype=bool)
-    for _ in range(SQUARINGS):
+    # a power of norm below one proves enough, and is cheaper than eigenvalues
+    for _ in range(5):
         proved |= np.sqrt((np.abs(power) ** 2).sum(axis=(1, 2))) < 1
         if proved.all():
             return proved
@@ -51,18 +68,6 @@ def spectral_radius(jacobian: Complex) -> Real:
     (a, b), (c, d) = jacobian
     split = np.sqrt((a - d) ** 2 / 4 + b * c)
     return np.maximum(np.abs((a + d) / 2 + split), np.abs((a + d) / 2 - split))
-
-
-SelfMap = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
-"""``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
-the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
-
-LOW = 1e-4
-"""Imaginary part over modulus below which rounding may have lifted a variable off the axis."""
-FALLEN = 1e-13
-"""The same, below which a point has come down to the axis for good."""
-HIGH = 1e3
-"""How many times its rounding error a fixed point has to be above the axis to be certainly above it."""
 
 
 def newton(step: SelfMap, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:
@@ -98,7 +103,7 @@ def newton(step: SelfMap, z: Complex, start: Complex, iterations: int) -> tuple[
                 best[lost] = np.inf
             settled = better & _settled(trial, (shift, delta), damping, (jacobian, error))
             # on the axis, a point so low has a real fixed point: it is lost, and given up
-            fallen = (trial.imag < FALLEN * np.abs(trial)).any(axis=0) & ~settled
+            fallen = (trial.imag < 1e-13 * np.abs(trial)).any(axis=0) & ~settled
             if not on_axis:
                 fallen &= z.imag == 0
             done = settled | fallen
@@ -141,7 +146,8 @@ def _interior(u: Complex, jacobian: Complex, error: Real) -> Mask:
     doubt = np.flatnonzero(~inside)
     if len(doubt):
         lifted = rounding_lift(jacobian[..., doubt], error[:, doubt])
-        inside[doubt] = np.all(u[:, doubt].imag > HIGH * lifted, axis=0)
+        # a thousand rounding errors above the axis is certainly above it
+        inside[doubt] = np.all(u[:, doubt].imag > 1e3 * lifted, axis=0)
     return inside
 
 
@@ -207,20 +213,6 @@ def _inverted(matrix: Complex) -> Complex:
     return result
 
 
-STRIDES = 2, 1
-"""How often z is quartered in one step on the way down to the axis: boldly first, then, where that led nowhere, with
-care."""
-STAYS, FALLS = 0.6, 0.42
-"""What is left of the height of a fixed point when z is quartered: in the bulk at least, in a gap at most."""
-DESCENTS = 80
-TRIAL = 20
-"""Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
-STRIKES = 3
-"""Steps of Newton's method on the axis that may be longer than the one before."""
-HIGHEST = 200
-"""Quadruplings of the height from which the axis is approached: more than double precision has."""
-
-
 class BranchError(UnresolvedError):
     """No fixed point in the upper half-plane was found above points x where the law should have one."""
 
@@ -266,7 +258,8 @@ def _highest(step: SelfMap, x: Real, far: Callable[[Complex], Complex]) -> tuple
     """Heights above points from which the axis is approached: as high as it takes for ``far`` to be nearly fixed."""
     height = 4 * float(np.abs(x).max()) + float(np.finfo(float).tiny)
     path = far(x + 1j * height)
-    for _ in range(HIGHEST):
+    # more quadruplings than double precision has
+    for _ in range(200):
         if np.all(np.abs(step(path, x + 1j * height)[0]) <= np.abs(path)):
             break
         height *= 4
@@ -280,7 +273,7 @@ def _lowered(step: SelfMap, x: Real, height: Real, path: Complex, stride: int) -
     ``stride`` is how often the height is quartered in one step.
     """
     result, lost, above = np.full(path.shape, np.nan + 0j), np.arange(len(x)), np.abs(path)
-    for _ in range(DESCENTS // stride):
+    for _ in range(80 // stride):
         path, unsettled = newton(step, x[lost] + 1j * height, path, 60)
         # the height of the variables over that a quartering before: 1/4 in a gap, 1 in the bulk, 1/2 at an edge
         fall, above = (path.imag / above).min(axis=0), path.imag
@@ -364,14 +357,6 @@ def real_fixed_point(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, M
         return u, exact
 
 
-TRIES = 25
-"""Steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap."""
-SMOOTH = 0.1
-"""How far apart, in units of the height, the line and the cubic through known points may be for the cubic to count."""
-Far = Callable[[Complex], Complex]
-Prove = Callable[[Real], tuple[Complex, Mask]]
-
-
 class FixedPointCurve:
     """Density of a law over its support, from the fixed-point problem at each x."""
 
@@ -430,7 +415,8 @@ class FixedPointCurve:
         if len(places) >= 4:
             wide = np.clip(after - 2, 0, len(places) - 4) + np.arange(4)[:, None]
             better = self._between(x, places, order, wide)
-            near = np.all(np.abs(better - start) < SMOOTH * start.imag, axis=0)
+            # in units of the height
+            near = np.all(np.abs(better - start) < 0.1 * start.imag, axis=0)
             start = np.where(near, better, start)
         return np.asarray(start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start)))
 
