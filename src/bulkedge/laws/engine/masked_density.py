@@ -241,7 +241,7 @@ def _density(problem: MaskedProblem, depth: float) -> LogDensity:
     panels = {float(grid[-1]): (float(breaks[0]), _deep_panel(problem, start, float(grid[-1]), float(breaks[0])))}
     pending = list(pairwise(breaks.tolist()))
     while pending:
-        found = _sampled(problem, start, pending)
+        found = _panel_series(problem, start, pending)
         panels |= {low: (high, c) for (low, high), c in zip(pending, found, strict=True) if c is not None}
         wide = [pair for pair, c in zip(pending, found, strict=True) if c is None]
         pending = [part for low, high in wide for part in ((low, (low + high) / 2), ((low + high) / 2, high))]
@@ -260,14 +260,14 @@ def _deep_panel(problem: MaskedProblem, start: CubicSpline, low: float, high: fl
     """Coefficients of ``log f`` on the first panel."""
     nodes, transform = nodes_and_transform(DEEP_DEGREE)
     logs, height = _deep_inverse(low, high, nodes), HEIGHT
-    series = transform @ _solved(problem, start(logs), logs + 1j * height).moment
+    series = transform @ _solve_near_axis(problem, start(logs), logs + 1j * height).moment
     values = -chebyshev.chebval(_deep(low, high, logs - 1j * height), series).imag / np.pi
     if not np.all(values > 0):
         raise UnresolvedError("the density of causal attention is not resolved at its smallest values")
     return np.asarray(transform @ np.log(values))
 
 
-def _sampled(problem: MaskedProblem, start: CubicSpline, panels: list[tuple[float, float]]) -> list[Real | None]:
+def _panel_series(problem: MaskedProblem, start: CubicSpline, panels: list[tuple[float, float]]) -> list[Real | None]:
     """Coefficients of ``log f`` on each panel; None where it does not resolve the density and can be halved.
 
     The transform is sampled above the axis, all panels at once, and its polynomial continued to the axis. On the
@@ -275,7 +275,7 @@ def _sampled(problem: MaskedProblem, start: CubicSpline, panels: list[tuple[floa
     """
     nodes, transform = nodes_and_transform(DEGREE)
     logs = np.array([(low + high) / 2 + (high - low) / 2 * nodes for low, high in panels])
-    moments = _solved(problem, start(logs.ravel()), logs.ravel() + 1j * HEIGHT).moment.reshape(logs.shape)
+    moments = _solve_near_axis(problem, start(logs.ravel()), logs.ravel() + 1j * HEIGHT).moment.reshape(logs.shape)
     result: list[Real | None] = []
     for (low, high), moment in zip(panels, moments, strict=True):
         shift, series = 2 * HEIGHT / (high - low), transform @ moment
@@ -301,7 +301,7 @@ def _first_grid(problem: MaskedProblem, middle: float, depth: float) -> Real:
     return np.array(grid)
 
 
-def _solved(problem: MaskedProblem, state: object, logs: Complex) -> MaskedSolution:
+def _solve_near_axis(problem: MaskedProblem, state: object, logs: Complex) -> MaskedSolution:
     """Solutions at points; where a start was too far off, from the nearest point that was solved."""
     found, done = newton(problem, np.asarray(state), logs)
     done &= found.moment.imag < 0
@@ -331,7 +331,7 @@ def _edge(problem: MaskedProblem, oblique: MaskedSolution) -> tuple[float, Real]
     logs = top - EDGE_WIDTH / 2 + EDGE_WIDTH / 2 * nodes
     keep = (axis.logs.real < top) & np.isfinite(axis.state).all(axis=(0, 2))
     known = np.append(axis.logs[keep].real[::-1], top), np.append(axis.state[:, keep][:, ::-1], inside.state, axis=1)
-    sampled = _solved(problem, CubicSpline(*known, axis=1)(logs), logs + 0j)
+    sampled = _solve_near_axis(problem, CubicSpline(*known, axis=1)(logs), logs + 0j)
     squares = chebyshev.Chebyshev(transform @ (sampled.moment.imag / np.pi) ** 2)
     limit = 1 + 4 * (high - top) / EDGE_WIDTH
     if not squares(1.0) > 0 > squares(limit):
@@ -356,7 +356,7 @@ def _blunt_edge(problem: MaskedProblem, near: MaskedSolution, start: CubicSpline
     edge = float(near.logs[np.argmax(numbers > LEFT_OUT)].real)
     nodes, transform = nodes_and_transform(EDGE_DEGREE)
     logs = edge - EDGE_WIDTH / 2 + EDGE_WIDTH / 2 * nodes
-    values = -_solved(problem, start(logs), logs + 1j * HEIGHT / 4).moment.imag / np.pi
+    values = -_solve_near_axis(problem, start(logs), logs + 1j * HEIGHT / 4).moment.imag / np.pi
     return edge, np.asarray(transform @ np.log(values**2 / (edge - logs)))
 
 

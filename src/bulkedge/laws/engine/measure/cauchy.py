@@ -142,7 +142,7 @@ class Clusters:
         while len(parts[-1][0]) > 1:
             first = np.arange(0, len(low), 2)
             low, high = np.minimum.reduceat(low, first), np.maximum.reduceat(high, first)
-            parts.append(_joined(parts[-1], low, high))
+            parts.append(_join(parts[-1], low, high))
         all_nodes, all_masses, centres, reaches = (np.concatenate(each) for each in zip(*parts, strict=True))
         return cls(all_nodes, all_masses, centres, reaches, tuple(len(part[0]) for part in parts))
 
@@ -180,7 +180,7 @@ class Clusters:
         return far
 
 
-def _joined(part: ClusterLevel, low: Real, high: Real) -> ClusterLevel:
+def _join(part: ClusterLevel, low: Real, high: Real) -> ClusterLevel:
     """The clusters of a level joined two by two, given the ends of the stretches of the new ones."""
     nodes, masses, centre, reach = part
     count = len(low)
@@ -290,7 +290,7 @@ class NearField:
         point, panel = np.nonzero(apart * apart + (z.imag * z.imag)[:, None] <= self.reach**2)
         panels = self.panels
         start, stop = panels.start[panel], panels.stop[panel]
-        root = _rooted(self._to_edge(panel, z[point]), panels.order[panel])
+        root = _principal_root(self._to_edge(panel, z[point]), panels.order[panel])
         even = panels.even[panel] & (start == 0)
         close = _bernstein(np.where(even, root / stop, (2 * root - start - stop) / (stop - start))) < NEAR
         return point[close], panel[close]
@@ -324,7 +324,7 @@ class NearField:
         takes: nothing cancels near the edge.
         """
         order, weight, count = self.panels.order[panel], self.weight[panel], self.roots[panel]
-        principal = _rooted(local, order)
+        principal = _principal_root(local, order)
         # one entry for each root of each pair: most calls are for few points, and their cost is that of the calls
         first = np.cumsum(count) - count
         pair = np.repeat(np.arange(len(panel)), count)
@@ -441,7 +441,7 @@ def _offset(z: Complex, place: Real, direction: Real, length: Real) -> Complex:
     return np.where(direction > 0, offset, np.conj(offset)) + 0j
 
 
-def _rooted(base: Complex, order: Index) -> Complex:
+def _principal_root(base: Complex, order: Index) -> Complex:
     """Principal roots, without the slow general power for the usual orders."""
     root = np.where(order == 1, base, np.sqrt(base))
     (rest,) = np.nonzero(order > 2)

@@ -304,7 +304,7 @@ def fit(intervals: Sequence[SupportInterval], density: DensityFunction) -> Panel
     limit = 1000 + 100 * len(pending)
     before = np.full(len(pending), np.inf)
     for _ in range(400):
-        fitted, tail, rounding = _sampled(pending, density)
+        fitted, tail, rounding = _sample(pending, density)
         sampled += len(pending)
         # where rounding explains the tail, halve until that no longer shrinks it: a half may be free of the rounding
         # so little mass does not change any integral
@@ -325,7 +325,7 @@ def fit(intervals: Sequence[SupportInterval], density: DensityFunction) -> Panel
     )
 
 
-def _sampled(panels: Panels, density: DensityFunction) -> tuple[Panels, Real, Real]:
+def _sample(panels: Panels, density: DensityFunction) -> tuple[Panels, Real, Real]:
     """Sample the density on every panel; return the fitted panels, the size of their last coefficients and of rounding.
 
     Both sizes are relative to the largest coefficient.

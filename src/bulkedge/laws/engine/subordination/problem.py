@@ -150,11 +150,11 @@ class WorkBudget:
     spent: float = 0.0
     most: float = MOST_WORK
 
-    def settle(self) -> None:
+    def allow_images(self) -> None:
         """Leave some work for images of the law, once its bulk is known: they ask for its density at other points."""
         self.most = max(MOST_WORK, self.spent + MOST_WORK / 3)
 
-    def metered(self, operation: Problem) -> SelfMap:
+    def meter(self, operation: Problem) -> SelfMap:
         """The self-map of a problem, which raises when more work has been done than a law may cost."""
 
         def step(u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:

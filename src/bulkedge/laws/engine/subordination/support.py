@@ -358,7 +358,7 @@ class SupportSurvey:
         """Survey the line between the bounds of the operation, until every edge is known roughly."""
         low, high = operation.bounds()
         margin, none = (high - low) * operation.margin, np.zeros((operation.size, 0), dtype=complex)
-        survey = cls(operation, account.metered(operation), atoms, np.zeros(0), np.zeros(0), none)
+        survey = cls(operation, account.meter(operation), atoms, np.zeros(0), np.zeros(0), none)
         survey.light = operation.light_islands
         survey.examine(np.array([high + margin] if operation.positive else [low - margin, high + margin]))
         if operation.positive:
@@ -428,14 +428,14 @@ class SupportSurvey:
         if not known.inside.any() and np.sum(~decided) > 1:
             first = np.flatnonzero(~decided)[-1:]
             state[:, first], decided[first] = descend(self.step, x[first], self.operation.far)
-        self._led_on(known, x, state, decided)
+        self._spread_proofs(known, x, state, decided)
         left = np.flatnonzero(~decided)
         if len(left):
             state[:, left], decided[left] = descend(self.step, x[left], self.operation.far, known.above(x[left]))
         self.proofs = dict(zip(x.tolist(), zip(state.T, decided.tolist(), strict=True), strict=True))
         return state, decided
 
-    def _led_on(self, known: ProvedPoints, x: Real, state: Complex, decided: Mask) -> None:
+    def _spread_proofs(self, known: ProvedPoints, x: Real, state: Complex, decided: Mask) -> None:
         """Prove more points of the bulk from those just proved, as long as these are nearer than what led before.
 
         ``state`` of shape (size, n) and ``decided`` of shape (n,) are changed in place.
@@ -492,7 +492,7 @@ class SupportSurvey:
         while True:
             low, high = self.runs()
             outer, inner = np.append(low, high), np.append(low + 1, high - 1)
-            ends, resolved = self._polished(outer, inner)
+            ends, resolved = self._edges_between(outer, inner)
             # one side of zero may be bulk and the other a gap: a touching edge, and no critical point
             if self.operation.edge_at_zero() is not None:
                 across = self.x[outer] * self.x[inner] < 0
@@ -514,7 +514,7 @@ class SupportSurvey:
             self.resolution /= 100
             self._sharpen(np.minimum(outer, inner)[resolved], np.minimum(outer, inner)[~resolved & ~near])
 
-    def _polished(self, outer: Index, inner: Index) -> tuple[Real, Mask]:
+    def _edges_between(self, outer: Index, inner: Index) -> tuple[Real, Mask]:
         """The edges between neighbours, and which of them were found; those of pairs seen before are remembered."""
         pairs = list(zip(self.x[outer].tolist(), self.x[inner].tolist(), strict=True))
         fresh = np.array([k for k, pair in enumerate(pairs) if pair not in self.polished], dtype=np.intp)
