@@ -152,7 +152,7 @@ def test_proofs_led_from_neighbours_are_those_from_above():
     x = np.sort(np.exp(rng.uniform(np.log(1e-6), np.log(problem.bounds()[1]), 30)))
     with np.errstate(all="ignore"):
         survey = SupportSurvey(
-            problem, WorkBudget().metered(problem), (), np.zeros(0), np.zeros(0), np.zeros((problem.size, 0)) + 0j
+            problem, WorkBudget().meter(problem), (), np.zeros(0), np.zeros(0), np.zeros((problem.size, 0)) + 0j
         )
         state, decided = survey.prove(x)
         wanted, sure = descend(problem.step, x, problem.far)

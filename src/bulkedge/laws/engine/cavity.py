@@ -29,15 +29,11 @@ MEMORY = 4
 """Steps that are combined into the next one (Anderson's method)."""
 MOST = 100
 """Sweeps after which equations count as unsolved; 5 to 20 are usual."""
-STILL = 0.005
-"""Relative change, in the mean over columns, below which a state has settled."""
 LEFT = 20
 """How much of the tolerance may be left over at angles where that many sweeps were not enough: those next to the
 axis, which count little."""
 REGULAR, TINY = 1e-8, 1e-30
 """Relative weight that keeps the combination from using steps that are alike."""
-CANCELS = 1e-8
-"""Below so much of its largest values, those of a matrix are found from differences of large numbers."""
 GRADING = 3
 """Power with which angles gather at the positive axis: it makes steps of the distribution function sharp."""
 
@@ -99,20 +95,20 @@ class EndSums:
 
     def sums(self, values: Any) -> Any:
         """Sum of the values of the edges at each end."""
-        return self._reduced(np.add, values)
+        return self._reduce(np.add, values)
 
-    def solved(self, free: Complex, flows: Complex, *, careful: bool) -> tuple[Complex, Complex]:
+    def solve(self, free: Complex, flows: Complex, *, careful: bool) -> tuple[Complex, Complex]:
         """Diagonal ``1/(free - sum of flows)`` at each end, and the same without the edge's own flow at each edge."""
         inverse = free - self.sums(flows)
         without = inverse[self._ends] + flows
         if careful:
             sizes = np.abs(flows)
-            largest = sizes == self._reduced(np.maximum, sizes)[self._ends]
+            largest = sizes == self._reduce(np.maximum, sizes)[self._ends]
             rest = free - self.sums(np.where(largest, 0.0, flows))
             without = np.where(largest, rest[self._ends], without)
         return 1 / inverse, 1 / without
 
-    def _reduced(self, ufunc: np.ufunc, values: Any) -> Any:
+    def _reduce(self, ufunc: np.ufunc, values: Any) -> Any:
         found = ufunc.reduceat(np.append(values[self._order], 0.0), self._starts)
         found[self._empty] = 0.0
         return found
@@ -133,7 +129,7 @@ class Cavity:
             root = point**0.5 * np.exp(0.5j * angle)
             # an angle may be solved the less well, the less it counts
             goal = self._tolerance / (weight * len(circle.angles))
-            state, change = self._solved(root, state, goal)
+            state, change = self._solve(root, state, goal)
             total += weight * float((root * state.columns.mean()).real)
             unsolved += weight * change if change > goal else 0.0
             if k == 0:
@@ -155,14 +151,15 @@ class Cavity:
     def _sweep(self, root: complex, state: Messages) -> Messages:
         """One step of the equations: from columns to rows and back."""
         graph = self._graph
-        careful = abs(root) ** 2 < CANCELS * graph.squares.max(initial=0.0)
+        # so far below its largest values, those of a matrix are differences of large numbers
+        careful = abs(root) ** 2 < 1e-8 * graph.squares.max(initial=0.0)
         free = root - graph.noise * state.columns.mean()
-        rows, messages = self._rows.solved(free, graph.squares * state.edges, careful=careful)
+        rows, messages = self._rows.solve(free, graph.squares * state.edges, careful=careful)
         free = np.full(graph.size, root - graph.noise @ rows / graph.size)
-        columns, messages = self._columns.solved(free, graph.squares * messages, careful=careful)
+        columns, messages = self._columns.solve(free, graph.squares * messages, careful=careful)
         return Messages(messages, columns)
 
-    def _solved(self, root: complex, state: Messages, goal: float) -> tuple[Messages, float]:
+    def _solve(self, root: complex, state: Messages, goal: float) -> tuple[Messages, float]:
         """Repeat the step until it changes ``w h_j`` by less than the goal in the mean, or too often.
 
         Each next state combines the last few such that the changes of the columns nearly cancel; a message that would
@@ -174,10 +171,10 @@ class Cavity:
             change = abs(root) * float(np.abs(image.columns - state.columns).mean())
             move = (_polar(image) - now) / 2
             # columns that carry no mass yet may still be on their way: none may move by much of its own size
-            if change < goal and np.abs(move[:, -size:]).mean() < max(goal, STILL):
+            if change < goal and np.abs(move[:, -size:]).mean() < max(goal, 0.005):
                 break
             step = now + move
-            now = mixer.mixed(step, move)
+            now = mixer.mix(step, move)
             # angles beyond a right one leave the half-plane
             now = np.where(np.abs(now[1]) < np.pi / 2, now, step)
             state = _complex(now, size)
@@ -204,7 +201,7 @@ class Mixer:
         self._changes: list[Real] = []
         self._gram: Real = np.zeros((0, 0))
 
-    def mixed(self, step: Real, change: Real) -> Real:
+    def mix(self, step: Real, change: Real) -> Real:
         """Remember where a step led and what it changed, and combine it with those before."""
         self._steps, self._changes = [*self._steps[-MEMORY:], step], [*self._changes[-MEMORY:], change]
         count = len(self._steps)

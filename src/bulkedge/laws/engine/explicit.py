@@ -41,7 +41,19 @@ MapFunction = Callable[[Complex], tuple[Complex, Complex, Real]]
 
 POINTS = 64
 """Points on the circle with half the radius of convergence: aliasing is 2**-64."""
-TERMS = 32
+CUSP = 1e-10
+"""Two intervals closer than this slope touch: the gap, of width ~ CUSP**1.5, is below double precision."""
+NECK = 1e-2
+"""Where the steepest slope between two barriers is negative, but not below minus this, there is no gap but a narrow
+minimum of the density. Panels are cut there, so that they resolve it as they resolve an edge."""
+LOW, FLAT, ITERATIONS = 1e-6, 0.05, 14
+"""Variables that are closer to the axis than the first, as a fraction of their size, are iterated so many times if each
+iteration makes their error smaller by the second: then it is smaller than rounding."""
+NEXT_TO_ZERO = -200.0
+"""Logarithm of the smallest fraction of the nearest barrier at which a law next to zero may end."""
+MOST_EXACT_ATOMS = 32
+FURTHEST = 150.0
+"""Coordinates on a component of a complement reach to a relative distance of exp(-150) = 7e-66 from its ends."""
 
 
 def expand_at_cusp(evaluate: MapFunction, cusp: float, radius: float) -> MapFunction:
@@ -67,22 +79,7 @@ def expand_at_cusp(evaluate: MapFunction, cusp: float, radius: float) -> MapFunc
 def _taylor(evaluate: MapFunction, centre: float, unit: float) -> tuple[Real, float]:
     """Taylor coefficients in ``(u - centre)/unit``, by Cauchy's formula, and the size of the map on the unit circle."""
     values, _, size = evaluate(centre + unit * np.exp(2j * np.pi * np.arange(POINTS) / POINTS))
-    return np.fft.fft(values)[:TERMS].real / POINTS, float(size.max())
-
-
-CUSP = 1e-10
-"""Two intervals closer than this slope touch: the gap, of width ~ CUSP**1.5, is below double precision."""
-SNAP = 1e-12
-"""A critical point this close to a pole of the Cauchy transform, in units of the distance to a barrier, is the pole."""
-NECK = 1e-2
-"""Where the steepest slope between two barriers is negative, but not below minus this, there is no gap but a narrow
-minimum of the density. Panels are cut there, so that they resolve it as they resolve an edge."""
-
-LOW, FLAT, ITERATIONS = 1e-6, 0.05, 14
-"""Variables that are closer to the axis than the first, as a fraction of their size, are iterated so many times if each
-iteration makes their error smaller by the second: then it is smaller than rounding."""
-NEXT_TO_ZERO = -200.0
-"""Logarithm of the smallest fraction of the nearest barrier at which a law next to zero may end."""
+    return np.fft.fft(values)[:32].real / POINTS, float(size.max())
 
 
 class RisingInterval(NamedTuple):
@@ -156,7 +153,7 @@ class PickMap:
         x = np.concatenate([(a + b - (b - a) * np.cos(turn)) / 2 for a, b in spans])
         u = np.concatenate([(a + b - (b - a) * np.exp(-1j * turn)) / 2 for a, b in critical])
         solved = FixedPointCurve(
-            self._expanded_at_cusps(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]
+            self._with_cusp_series(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]
         ).density
         along = np.ravel(spans), np.ravel(critical)
         density = self._along_the_axis(solved, lambda x: np.interp(x, *along))
@@ -173,9 +170,9 @@ class PickMap:
 
         def height_kept(x: Real) -> tuple[Real, Real]:
             values, errors, rest = np.zeros(len(x)), np.zeros(len(x)), np.arange(len(x))
-            routes = [(self._added, guess)]
+            routes = [(self._additive_step, guess)]
             if self.linear > 0:
-                routes.append((self._scaled, lambda x: x / self.linear))
+                routes.append((self._multiplicative_step, lambda x: x / self.linear))
             for step, start in routes:
                 with np.errstate(all="ignore"):
                     u, rate = step(start(x[rest]) + 0j, x[rest])
@@ -196,17 +193,17 @@ class PickMap:
 
         return height_kept
 
-    def _added(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
+    def _additive_step(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
         """``x - N(u)``, and its slope in u."""
         value, slope, _ = self.evaluate(u)
         return u + (x - value), 1 - slope
 
-    def _scaled(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
+    def _multiplicative_step(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
         """``x u/z(u)``, and its slope in u, at the fixed point."""
         value, slope, _ = self.evaluate(u)
         return x / (value / u), 1 - u * slope / value
 
-    def _expanded_at_cusps(self, gaps: list[RisingInterval]) -> PickMap:
+    def _with_cusp_series(self, gaps: list[RisingInterval]) -> PickMap:
         evaluate = self.evaluate
         for gap in gaps:
             if abs(gap.slope) < CUSP:
@@ -228,7 +225,7 @@ class PickMap:
         if self.touching is not None and u == 0 and np.any(self.barriers == u):
             return self.touching
         touch = gap.low == gap.high
-        u, at_pole = self._snapped(u, 1e-6 if touch else SNAP)
+        u, at_pole = self._snap_to_pole(u, 1e-6 if touch else 1e-12)
         if touch:
             return Edge.cusp(self.value(u), -1 / 3 if at_pole else 1 / 3)
         if at_pole:
@@ -238,7 +235,7 @@ class PickMap:
     def _to_barrier(self, u: float) -> float:
         return float(np.abs(self.barriers - u).min())
 
-    def _snapped(self, u: float, slack: float) -> tuple[float, bool]:
+    def _snap_to_pole(self, u: float, slack: float) -> tuple[float, bool]:
         """The pole of the Cauchy transform next to u, if rounding explains the difference; and whether there is one.
 
         Critical points are found where z' changes sign, to rounding, or where it is largest, to the root of that only:
@@ -253,7 +250,7 @@ class PickMap:
 
         On the vertical line above u, ``Im z/Im u`` rises from z'(u) < 0 to 1; where it is zero, z is real: that is x.
         """
-        u, _ = self._snapped(u, 1e-6)
+        u, _ = self._snap_to_pole(u, 1e-6)
         scale = self._to_barrier(u)
 
         def image(v: float) -> complex:
@@ -343,11 +340,6 @@ def sorted_barriers(support: tuple[tuple[float, float], ...], points: Real, weig
     reached = np.maximum.accumulate(ends[:, 1])
     first = np.append(True, ends[1:, 0] > reached[:-1])
     return ends[first], masses[first]
-
-
-MOST_EXACT_ATOMS = 32
-FURTHEST = 150.0
-"""Coordinates on a component of a complement reach to a relative distance of exp(-150) = 7e-66 from its ends."""
 
 
 @dataclass(frozen=True)
@@ -507,7 +499,7 @@ def level_points(law: Law, w: float) -> tuple[Real, Real]:
     inside = (excess(first)[0] > 0) & (excess(last)[0] < 0)
     low, high, first, last = low[inside], high[inside], first[inside], last[inside]
     v = _root(lambda v: excess(v)[:2], first, last)
-    return _placed(low, high, v), excess(v)[2]
+    return _point_at(low, high, v), excess(v)[2]
 
 
 def _components(law: Law, w: float) -> tuple[Real, Real]:
@@ -522,7 +514,7 @@ def _components(law: Law, w: float) -> tuple[Real, Real]:
     return np.append(pieces[0, 0] + 2 / w, low), np.append(pieces[0, 0], high)
 
 
-def _placed(low: Real, high: Real, v: Real) -> Real:
+def _point_at(low: Real, high: Real, v: Real) -> Real:
     """The points of the components (low, high) with logistic coordinates v."""
     width = (high - low) / (1 + np.exp(np.abs(v)))
     return np.where(v < 0, low + width, high - width)

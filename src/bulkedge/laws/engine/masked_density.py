@@ -22,13 +22,27 @@ from bulkedge.laws.engine.measure.panels import nodes_and_transform
 from bulkedge.support.arrays import Complex, Mask, Real
 from bulkedge.support.errors import UnresolvedError
 
-STEEPEST = 1.5
-"""Largest change of an unknown in one step of Newton's method."""
 ROUGH, FINE = 1e-2, 1e-6
 """Last step of Newton's method on the way to a point, and at the point: what is left is about its square."""
-MOST = 20
-MOST_PARTS = 9
-"""Steps into which the way from one point to the next is cut at most."""
+SPACING = 0.8
+"""Between points of the first ray, in u; below the panels it grows by a quarter from point to point."""
+ANGLE = 1.0
+"""Argument of w on the first ray."""
+WIDTH, NARROWEST = 3.0, 0.75
+"""Widths of panels in u: they are halved until they resolve. On the narrowest, what is finer than HEIGHT is smooth."""
+HEIGHT = 0.2
+"""Height of samples above the axis. On it the solution varies sharply with the place; from this height the polynomials
+of panels are continued to the axis, at a loss of one digit on the widest."""
+DEGREE, DEEP_DEGREE = 16, 26
+"""Samples on a panel, and on the first one."""
+BELOW = 9.0
+"""Panels begin so far below the logarithm of the variance of the last row, but for the first one."""
+DEPTHS = 80.0, 50.0, 30.0
+"""The first one, the deep one, begins so far below it; what makes the equations hard to solve is at small values."""
+EDGE_WIDTH, EDGE_DEGREE = 1.5, 14
+"""Width of the panel at the edge, and its samples, on the axis."""
+LEFT_OUT = 0.3
+"""Values per unit of u below which a law without a clear edge ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,14 +80,14 @@ def newton(
     state, cauchy = state.copy(), np.full(len(logs), np.nan + 0j)
     active, done = np.arange(len(logs)), np.zeros(len(logs), dtype=bool)
     with np.errstate(all="ignore"):  # a point that runs away ends as not done
-        for _ in range(MOST):
+        for _ in range(20):
             linear, cauchy[active] = problem.linearised(state[:, active], np.exp(logs[active]))
             try:
                 step = linear.step()
             except np.linalg.LinAlgError:
                 break
             largest = np.abs(step).max(axis=(0, 2))
-            state[:, active] += step * np.minimum(1.0, STEEPEST / largest)[:, None]
+            state[:, active] += step * np.minimum(1.0, 1.5 / largest)[:, None]
             done[active] = largest < tolerance
             active = active[(largest >= tolerance) & (largest < 1e6)]
             if not len(active):
@@ -104,7 +118,7 @@ def continue_to(
 ) -> MaskedSolution:
     """The solution at another point from that at one, in shorter steps if need be."""
     here, parts, slope = start, 1, np.zeros_like(start.state) if slope is None else slope
-    while parts <= MOST_PARTS:
+    while parts <= 9:
         done = np.ones(1, dtype=bool)
         for part in range(parts):
             step = (point - here.logs[0]) / (parts - part)
@@ -131,39 +145,6 @@ def turn(problem: MaskedProblem, start: MaskedSolution, angles: Real, tolerance:
         before, last = (last if by else None), found
         result.append(found)
     return result
-
-
-SPACING = 0.8
-"""Between points of the first ray, in u; below the panels it grows by a quarter from point to point."""
-ANGLE = 1.0
-"""Argument of w on the first ray."""
-WIDTH, NARROWEST = 3.0, 0.75
-"""Widths of panels in u: they are halved until they resolve. On the narrowest, what is finer than HEIGHT is smooth."""
-HEIGHT = 0.2
-"""Height of samples above the axis. On it the solution varies sharply with the place; from this height the polynomials
-of panels are continued to the axis, at a loss of one digit on the widest."""
-DEGREE, DEEP_DEGREE = 16, 26
-"""Samples on a panel, and on the first one."""
-TAIL = 1e-3
-"""A panel has resolved when its last coefficients, continued to the axis, are below this, relative to the density."""
-BELOW = 9.0
-"""Panels begin so far below the logarithm of the variance of the last row, but for the first one."""
-DEPTHS = 80.0, 50.0, 30.0
-"""The first one, the deep one, begins so far below it; what makes the equations hard to solve is at small values."""
-BRACKET = 0.02
-"""An edge is bracketed to this in u before it is computed."""
-REAL = 0.01
-"""Where the number of values per unit of u is below this, the transform is real: beyond the edge."""
-EDGE_WIDTH, EDGE_DEGREE = 1.5, 14
-"""Width of the panel at the edge, and its samples, on the axis."""
-EDGE_POINTS = 6
-"""Points of the first ray that are carried to the axis, from the top: some panels' worth below the edge."""
-LEFT_OUT = 0.3
-"""Values per unit of u below which a law without a clear edge ends."""
-CIRCLE = 8
-"""Gauss points on the half-circle that counts the mass below the first panel."""
-MASS = 3e-3
-"""Difference of the total mass from one that is put right; more is refused."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +241,7 @@ def _density(problem: MaskedProblem, depth: float) -> LogDensity:
     panels = {float(grid[-1]): (float(breaks[0]), _deep_panel(problem, start, float(grid[-1]), float(breaks[0])))}
     pending = list(pairwise(breaks.tolist()))
     while pending:
-        found = _sampled(problem, start, pending)
+        found = _panel_series(problem, start, pending)
         panels |= {low: (high, c) for (low, high), c in zip(pending, found, strict=True) if c is not None}
         wide = [pair for pair, c in zip(pending, found, strict=True) if c is None]
         pending = [part for low, high in wide for part in ((low, (low + high) / 2), ((low + high) / 2, high))]
@@ -269,7 +250,8 @@ def _density(problem: MaskedProblem, depth: float) -> LogDensity:
     below = _mass_within(problem, oblique.take(slice(-1, None)))
     found_density = LogDensity(breaks, (*(panels[low][1] for low in lows), last), below)
     mass = found_density.mass()
-    if not abs(mass + below - 1) < MASS:
+    # a smaller difference from one is put right
+    if not abs(mass + below - 1) < 3e-3:
         raise UnresolvedError(f"the density of causal attention has mass {mass + below:.6f}: it is not resolved")
     return replace(found_density, scale=(1 - below) / mass)
 
@@ -278,14 +260,14 @@ def _deep_panel(problem: MaskedProblem, start: CubicSpline, low: float, high: fl
     """Coefficients of ``log f`` on the first panel."""
     nodes, transform = nodes_and_transform(DEEP_DEGREE)
     logs, height = _deep_inverse(low, high, nodes), HEIGHT
-    series = transform @ _solved(problem, start(logs), logs + 1j * height).moment
+    series = transform @ _solve_near_axis(problem, start(logs), logs + 1j * height).moment
     values = -chebyshev.chebval(_deep(low, high, logs - 1j * height), series).imag / np.pi
     if not np.all(values > 0):
         raise UnresolvedError("the density of causal attention is not resolved at its smallest values")
     return np.asarray(transform @ np.log(values))
 
 
-def _sampled(problem: MaskedProblem, start: CubicSpline, panels: list[tuple[float, float]]) -> list[Real | None]:
+def _panel_series(problem: MaskedProblem, start: CubicSpline, panels: list[tuple[float, float]]) -> list[Real | None]:
     """Coefficients of ``log f`` on each panel; None where it does not resolve the density and can be halved.
 
     The transform is sampled above the axis, all panels at once, and its polynomial continued to the axis. On the
@@ -293,13 +275,13 @@ def _sampled(problem: MaskedProblem, start: CubicSpline, panels: list[tuple[floa
     """
     nodes, transform = nodes_and_transform(DEGREE)
     logs = np.array([(low + high) / 2 + (high - low) / 2 * nodes for low, high in panels])
-    moments = _solved(problem, start(logs.ravel()), logs.ravel() + 1j * HEIGHT).moment.reshape(logs.shape)
+    moments = _solve_near_axis(problem, start(logs.ravel()), logs.ravel() + 1j * HEIGHT).moment.reshape(logs.shape)
     result: list[Real | None] = []
     for (low, high), moment in zip(panels, moments, strict=True):
         shift, series = 2 * HEIGHT / (high - low), transform @ moment
         values = -chebyshev.chebval(nodes - 1j * shift, series).imag / np.pi
         tail = np.abs(series[-2:]).max() * np.exp(DEGREE * np.arcsinh(shift))
-        resolved = tail < TAIL * np.median(np.abs(values)) and np.all(values > 0)
+        resolved = tail < 1e-3 * np.median(np.abs(values)) and np.all(values > 0)
         if not resolved and high - low < 2 * NARROWEST:
             values, resolved = -moment.imag / np.pi, True
         result.append(transform @ np.log(values) if resolved else None)
@@ -319,7 +301,7 @@ def _first_grid(problem: MaskedProblem, middle: float, depth: float) -> Real:
     return np.array(grid)
 
 
-def _solved(problem: MaskedProblem, state: object, logs: Complex) -> MaskedSolution:
+def _solve_near_axis(problem: MaskedProblem, state: object, logs: Complex) -> MaskedSolution:
     """Solutions at points; where a start was too far off, from the nearest point that was solved."""
     found, done = newton(problem, np.asarray(state), logs)
     done &= found.moment.imag < 0
@@ -341,14 +323,15 @@ def _edge(problem: MaskedProblem, oblique: MaskedSolution) -> tuple[float, Real]
     The square of f is analytic at the edge and vanishes there. Points between the last one inside and the first one
     outside narrow the edge down; then the zero of the polynomial through samples inside is the edge.
     """
-    axis = turn(problem, oblique.take(slice(None, EDGE_POINTS)), np.array([0.5, 0.2, 0.0]), ROUGH)[-1]
+    # from the top: some panels' worth below the edge
+    axis = turn(problem, oblique.take(slice(None, 6)), np.array([0.5, 0.2, 0.0]), ROUGH)[-1]
     inside, high = _last_inside(problem, axis)
     nodes, transform = nodes_and_transform(EDGE_DEGREE)
     top = inside.logs[0].real
     logs = top - EDGE_WIDTH / 2 + EDGE_WIDTH / 2 * nodes
     keep = (axis.logs.real < top) & np.isfinite(axis.state).all(axis=(0, 2))
     known = np.append(axis.logs[keep].real[::-1], top), np.append(axis.state[:, keep][:, ::-1], inside.state, axis=1)
-    sampled = _solved(problem, CubicSpline(*known, axis=1)(logs), logs + 0j)
+    sampled = _solve_near_axis(problem, CubicSpline(*known, axis=1)(logs), logs + 0j)
     squares = chebyshev.Chebyshev(transform @ (sampled.moment.imag / np.pi) ** 2)
     limit = 1 + 4 * (high - top) / EDGE_WIDTH
     if not squares(1.0) > 0 > squares(limit):
@@ -373,20 +356,21 @@ def _blunt_edge(problem: MaskedProblem, near: MaskedSolution, start: CubicSpline
     edge = float(near.logs[np.argmax(numbers > LEFT_OUT)].real)
     nodes, transform = nodes_and_transform(EDGE_DEGREE)
     logs = edge - EDGE_WIDTH / 2 + EDGE_WIDTH / 2 * nodes
-    values = -_solved(problem, start(logs), logs + 1j * HEIGHT / 4).moment.imag / np.pi
+    values = -_solve_near_axis(problem, start(logs), logs + 1j * HEIGHT / 4).moment.imag / np.pi
     return edge, np.asarray(transform @ np.log(values**2 / (edge - logs)))
 
 
 def _last_inside(problem: MaskedProblem, axis: MaskedSolution) -> tuple[MaskedSolution, float]:
     """The last point inside that is found, and one outside that is close to it."""
-    least = REAL / problem.tokens
+    # fewer values per unit of u: the transform is real, beyond the edge
+    least = 0.01 / problem.tokens
 
     def within(solved: MaskedSolution) -> Mask:
         return np.asarray(-solved.moment.imag / np.pi > least)
 
     (inside,) = np.nonzero(within(axis))
     here, high = axis.take(inside[:1]), float(axis.logs[inside[0] - 1].real)
-    while high - here.logs[0].real > BRACKET:
+    while high - here.logs[0].real > 0.02:
         low = here.logs[0].real
         logs = low + (high - low) * np.arange(1, 7) / 7
         found, done = newton(problem, np.repeat(here.state, 6, axis=1), logs + 0j)
@@ -400,7 +384,7 @@ def _last_inside(problem: MaskedProblem, axis: MaskedSolution) -> tuple[MaskedSo
 
 def _mass_within(problem: MaskedProblem, point: MaskedSolution) -> float:
     """Mass inside a circle: the mean of ``Re w G(w)`` over its upper half, from one point on it."""
-    nodes, weights = np.polynomial.legendre.leggauss(CIRCLE)
+    nodes, weights = np.polynomial.legendre.leggauss(8)
     angles = np.pi * (nodes + 1) / 2
     up, down = angles > ANGLE, angles <= ANGLE
     found = [*turn(problem, point, angles[down][::-1])[::-1], *turn(problem, point, angles[up])]

@@ -26,6 +26,10 @@ from bulkedge.support.arrays import Complex, Real
 
 Valued = tuple[Complex, Complex]
 """Values of equations and their derivatives."""
+BLOCK = 2**17
+"""Entries of the matrices of intervals that are made at once: two megabytes."""
+LAYER = 0.01
+"""Width of the layer at the last rows, as a fraction of all, in which nodes are dense: small values live there."""
 
 
 class LinearisedEquations(NamedTuple):
@@ -96,12 +100,6 @@ def lobatto(state: Complex, here: Valued, middle: Valued, steps: Real, into: tup
         matrix[..., diagonal, diagonal] += sign
     length = steps[:, None, None]
     return np.asarray(state[1:] - state[:-1] - length / 6 * (flow[1:] + 4 * flow_middle + flow[:-1]))
-
-
-BLOCK = 2**17
-"""Entries of the matrices of intervals that are made at once: two megabytes."""
-LAYER = 0.01
-"""Width of the layer at the last rows, as a fraction of all, in which nodes are dense: small values live there."""
 
 
 class Mesh(NamedTuple):

@@ -32,6 +32,19 @@ BLOCK = 100_000
 """Distances from points to nodes that are computed at once: as many as fit into fast memory."""
 SQUARABLE = (1e-70, 1e70)
 """Distances whose fourth powers, and their inverses, are finite."""
+NODES = 32
+"""Nodes of a cluster, and of a panel."""
+APART = 1.95
+"""Half lengths from the middle of a cluster at which its Bernstein radius is 3.6, and ``3.6**-32`` is 1e-18."""
+ClusterLevel = tuple[Real, Real, Real, Real]
+"""Nodes, masses, centre and reach of the clusters of one level; see :class:`Clusters`."""
+GAUSS = 32
+"""Gauss nodes on a panel."""
+NEAR = 2.3
+"""Bernstein radius inside which the Gauss nodes no longer give the integral to 1e-16: ``2.3**-(2 * 32 - 20)``."""
+TINY = 1e-150
+"""Stands for a distance of zero."""
+GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(GAUSS)
 
 
 def weighted_inverses(inverse: Complex, locations: Real, masses: Real) -> Complex:
@@ -99,16 +112,6 @@ def atom_transforms(point: Complex, places: Real, weights: Real) -> Complex:
     return result
 
 
-NODES = 32
-"""Nodes of a cluster, and of a panel."""
-APART = 1.95
-"""Half lengths from the middle of a cluster at which its Bernstein radius is 3.6, and ``3.6**-32`` is 1e-18."""
-
-
-ClusterLevel = tuple[Real, Real, Real, Real]
-"""Nodes, masses, centre and reach of the clusters of one level; see :class:`Clusters`."""
-
-
 @dataclass(frozen=True)
 class Clusters:
     """A binary tree of clusters, leaves first and level by level.
@@ -139,7 +142,7 @@ class Clusters:
         while len(parts[-1][0]) > 1:
             first = np.arange(0, len(low), 2)
             low, high = np.minimum.reduceat(low, first), np.maximum.reduceat(high, first)
-            parts.append(_joined(parts[-1], low, high))
+            parts.append(_join(parts[-1], low, high))
         all_nodes, all_masses, centres, reaches = (np.concatenate(each) for each in zip(*parts, strict=True))
         return cls(all_nodes, all_masses, centres, reaches, tuple(len(part[0]) for part in parts))
 
@@ -177,7 +180,7 @@ class Clusters:
         return far
 
 
-def _joined(part: ClusterLevel, low: Real, high: Real) -> ClusterLevel:
+def _join(part: ClusterLevel, low: Real, high: Real) -> ClusterLevel:
     """The clusters of a level joined two by two, given the ends of the stretches of the new ones."""
     nodes, masses, centre, reach = part
     count = len(low)
@@ -208,15 +211,6 @@ def _inverse(z: Complex, nodes: Real) -> Complex:
     np.divide(along, size, out=result.real)
     np.divide(-z.imag[:, None], size, out=result.imag)
     return result
-
-
-GAUSS = 32
-"""Gauss nodes on a panel."""
-NEAR = 2.3
-"""Bernstein radius inside which the Gauss nodes no longer give the integral to 1e-16: ``2.3**-(2 * 32 - 20)``."""
-TINY = 1e-150
-"""Stands for a distance of zero."""
-GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(GAUSS)
 
 
 @dataclass(frozen=True)
@@ -296,7 +290,7 @@ class NearField:
         point, panel = np.nonzero(apart * apart + (z.imag * z.imag)[:, None] <= self.reach**2)
         panels = self.panels
         start, stop = panels.start[panel], panels.stop[panel]
-        root = _rooted(self._to_edge(panel, z[point]), panels.order[panel])
+        root = _principal_root(self._to_edge(panel, z[point]), panels.order[panel])
         even = panels.even[panel] & (start == 0)
         close = _bernstein(np.where(even, root / stop, (2 * root - start - stop) / (stop - start))) < NEAR
         return point[close], panel[close]
@@ -330,7 +324,7 @@ class NearField:
         takes: nothing cancels near the edge.
         """
         order, weight, count = self.panels.order[panel], self.weight[panel], self.roots[panel]
-        principal = _rooted(local, order)
+        principal = _principal_root(local, order)
         # one entry for each root of each pair: most calls are for few points, and their cost is that of the calls
         first = np.cumsum(count) - count
         pair = np.repeat(np.arange(len(panel)), count)
@@ -447,7 +441,7 @@ def _offset(z: Complex, place: Real, direction: Real, length: Real) -> Complex:
     return np.where(direction > 0, offset, np.conj(offset)) + 0j
 
 
-def _rooted(base: Complex, order: Index) -> Complex:
+def _principal_root(base: Complex, order: Index) -> Complex:
     """Principal roots, without the slow general power for the usual orders."""
     root = np.where(order == 1, base, np.sqrt(base))
     (rest,) = np.nonzero(order > 2)

@@ -30,8 +30,6 @@ NARROWEST = 1e-30
 FEWEST = 4096
 """Gaps with fewer numbers in them are taken as closed too. Unless the perturbation is as small, 1e-12 of the locations,
 overlaps there are below 1e-20."""
-STEPS = 400
-"""Steps at most; one in four halves the bracket, so that a hundred halvings fit."""
 
 Function = Callable[[Real], tuple[Real, Real]]
 """Value and derivative at points of gaps."""
@@ -113,7 +111,8 @@ def _solve(function: Function, start: Real, sign: Real, span: Real, value: Real)
     low, high = np.full(start.shape, CLOSEST), np.full(start.shape, 1e-9)
     t = np.full(start.shape, -1.0)
     active = np.arange(len(start))
-    for step in range(STEPS):
+    # one step in four halves the bracket, so that a hundred halvings fit
+    for step in range(400):
         low_, high_, now, way, target = low[active], high[active], t[active], sign[active], value[active]
         distance = span[active] * np.exp(now)
         point = start[active] + way * distance

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from bulkedge.laws.law import Law
 
 
+DEGREE = 20
+"""Chebyshev coefficients of ``g`` on a panel."""
+REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
+"""What to do about a free convolution that is refused, for whatever reason."""
+DensityFunction = Callable[[Real], tuple[Real, Real]]
+"""Maps points strictly inside the support to the density there and a bound on its rounding error."""
+
+
 @dataclass(frozen=True)
 class Edge:
     """An end of a support interval.
@@ -151,24 +159,6 @@ def reach(law: Law) -> float:
     places = [abs(end) for interval in law.support for end in interval] + [abs(place) for place, _ in law.atoms]
     away = [place for place in places if place > 0]
     return min(away) / max(away) if away else 1.0
-
-
-DEGREE = 20
-"""Chebyshev coefficients of ``g`` on a panel."""
-TOLERANCE = 1e-13
-"""A panel has converged when its last three coefficients are below this fraction of its largest one."""
-NEGLIGIBLE = 1e-17
-"""A panel with less mass than this counts as converged: it does not change any integral."""
-MOST_HALVINGS = 400
-MOST_PANELS = 1000
-MOST_SAMPLED = 3000
-"""Panels that may be sampled in all, halved ones included, before the density counts as unresolved."""
-
-REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
-"""What to do about a free convolution that is refused, for whatever reason."""
-
-DensityFunction = Callable[[Real], tuple[Real, Real]]
-"""Maps points strictly inside the support to the density there and a bound on its rounding error."""
 
 
 class UnresolvedDensityError(UnresolvedError):
@@ -311,20 +301,22 @@ def cut_at_zero(intervals: list[SupportInterval], zero: Edge | None) -> list[Sup
 def fit(intervals: Sequence[SupportInterval], density: DensityFunction) -> Panels:
     """Represent a density between known edges, on panels that are halved until they converge."""
     pending, done, sampled = Panels.halves(intervals), [], 0
-    limit = MOST_PANELS + 100 * len(pending)
+    limit = 1000 + 100 * len(pending)
     before = np.full(len(pending), np.inf)
-    for _ in range(MOST_HALVINGS):
-        fitted, tail, rounding = _sampled(pending, density)
+    for _ in range(400):
+        fitted, tail, rounding = _sample(pending, density)
         sampled += len(pending)
         # where rounding explains the tail, halve until that no longer shrinks it: a half may be free of the rounding
-        converged = (tail <= TOLERANCE) | ((tail <= rounding) & (tail >= before / 8)) | (fitted.mass_bound < NEGLIGIBLE)
+        # so little mass does not change any integral
+        converged = (tail <= 1e-13) | ((tail <= rounding) & (tail >= before / 8)) | (fitted.mass_bound < 1e-17)
         done.append(fitted.take(converged))
         if converged.all():
             return Panels.stack(done)
         coarse, before = fitted.take(~converged), np.tile(tail[~converged], 2)
         middle = (coarse.start + coarse.stop) / 2
         pending = Panels.stack([coarse.replaced(stop=middle), coarse.replaced(start=middle)])
-        if len(pending) > limit or sampled > MOST_SAMPLED + limit:
+        # panels that are sampled in all, halved ones included
+        if len(pending) > limit or sampled > 3000 + limit:
             break
     where = pending.position(pending.sites(np.zeros(1)))[:3, 0]
     raise UnresolvedDensityError(
@@ -333,7 +325,7 @@ def fit(intervals: Sequence[SupportInterval], density: DensityFunction) -> Panel
     )
 
 
-def _sampled(panels: Panels, density: DensityFunction) -> tuple[Panels, Real, Real]:
+def _sample(panels: Panels, density: DensityFunction) -> tuple[Panels, Real, Real]:
     """Sample the density on every panel; return the fitted panels, the size of their last coefficients and of rounding.
 
     Both sizes are relative to the largest coefficient.

@@ -26,7 +26,7 @@ def bulk_of(
     account = WorkBudget()
     with np.errstate(all="ignore"):
         bulk = _bulk_of(operation, atoms, account)
-    account.settle()
+    account.allow_images()
     return bulk
 
 
@@ -57,7 +57,7 @@ def _between_edges(survey: SupportSurvey) -> tuple[list[SupportInterval], Densit
     curve = FixedPointCurve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
     curve.prove = survey.prove
     # points of intervals whose edges stay are the same from round to round
-    density = _remembering(_kept_from_zero(operation, curve.density))
+    density = _with_memory(_constant_near_zero(operation, curve.density))
     error_at: Real = np.zeros(0)
     # edges by their place, and by whether the bulk lies to the right
     found: dict[tuple[float, bool], Edge] = {}
@@ -77,7 +77,7 @@ def _between_edges(survey: SupportSurvey) -> tuple[list[SupportInterval], Densit
             survey.refine()
         else:
             if survey.complete(_masses(panels, ends)):
-                return kinds, _interpolated(density, panels, kinds)
+                return kinds, _interpolate_where_hidden(density, panels, kinds)
     raise unresolved(operation, "the density between the edges has no solution above", error_at)
 
 
@@ -88,7 +88,7 @@ def _masses(panels: Panels, ends: list[tuple[float, float]]) -> Real:
     return np.asarray(np.bincount(interval, weights=each, minlength=len(ends)), dtype=float)
 
 
-def _kept_from_zero(operation: Problem, density: DensityFunction) -> DensityFunction:
+def _constant_near_zero(operation: Problem, density: DensityFunction) -> DensityFunction:
     """The same density, constant next to zero where it is finite there and in the bulk of a product.
 
     There x is real to leading order in the variables, and their height above the axis is lost in rounding; the density
@@ -104,7 +104,7 @@ def _kept_from_zero(operation: Problem, density: DensityFunction) -> DensityFunc
     return kept
 
 
-def _remembering(density: DensityFunction) -> DensityFunction:
+def _with_memory(density: DensityFunction) -> DensityFunction:
     """The same density, which remembers its values, point by point.
 
     A density is fitted at least twice, here to see whether it can be and later by the law, at the same points.
@@ -125,7 +125,9 @@ def _remembering(density: DensityFunction) -> DensityFunction:
     return remembered
 
 
-def _interpolated(density: DensityFunction, panels: Panels, intervals: list[SupportInterval]) -> DensityFunction:
+def _interpolate_where_hidden(
+    density: DensityFunction, panels: Panels, intervals: list[SupportInterval]
+) -> DensityFunction:
     """The same density, read off its panels at points where it has no solution.
 
     Next to an edge rounding may hide a solution. Panels that have converged know the density there; an image of the law

@@ -21,8 +21,24 @@ from bulkedge.laws.engine.measure.panels import REMEDY
 from bulkedge.support.arrays import EPS, Complex, Index, Mask, Real
 from bulkedge.support.errors import UnresolvedError
 
-SQUARINGS = 5
-"""Squarings of a matrix that are tried before its eigenvalues are computed: a power of norm below one proves enough."""
+SelfMap = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
+"""``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
+the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
+LOW = 1e-4
+"""Imaginary part over modulus below which rounding may have lifted a variable off the axis."""
+STRIDES = 2, 1
+"""How often z is quartered in one step on the way down to the axis: boldly first, then, where that led nowhere, with
+care."""
+STAYS, FALLS = 0.6, 0.42
+"""What is left of the height of a fixed point when z is quartered: in the bulk at least, in a gap at most."""
+TRIAL = 20
+"""Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
+STRIKES = 3
+"""Steps of Newton's method on the axis that may be longer than the one before."""
+TRIES = 25
+"""Steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap."""
+Far = Callable[[Complex], Complex]
+Prove = Callable[[Real], tuple[Complex, Mask]]
 
 
 def contracts(jacobian: Complex) -> Mask:
@@ -32,7 +48,8 @@ def contracts(jacobian: Complex) -> Mask:
     # in a gap the variables are real
     power: Any = np.moveaxis(jacobian.real if not np.any(jacobian.imag) else jacobian, -1, 0)
     proved = np.zeros(jacobian.shape[-1], dtype=bool)
-    for _ in range(SQUARINGS):
+    # a power of norm below one proves enough, and is cheaper than eigenvalues
+    for _ in range(5):
         proved |= np.sqrt((np.abs(power) ** 2).sum(axis=(1, 2))) < 1
         if proved.all():
             return proved
@@ -51,18 +68,6 @@ def spectral_radius(jacobian: Complex) -> Real:
     (a, b), (c, d) = jacobian
     split = np.sqrt((a - d) ** 2 / 4 + b * c)
     return np.maximum(np.abs((a + d) / 2 + split), np.abs((a + d) / 2 - split))
-
-
-SelfMap = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
-"""``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
-the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
-
-LOW = 1e-4
-"""Imaginary part over modulus below which rounding may have lifted a variable off the axis."""
-FALLEN = 1e-13
-"""The same, below which a point has come down to the axis for good."""
-HIGH = 1e3
-"""How many times its rounding error a fixed point has to be above the axis to be certainly above it."""
 
 
 def newton(step: SelfMap, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:
@@ -96,9 +101,9 @@ def newton(step: SelfMap, z: Complex, start: Complex, iterations: int) -> tuple[
                 lost = ~better & (damping < 1e-3)
                 trial = base + np.where(lost, shift, damping * delta)
                 best[lost] = np.inf
-            settled = better & _settled(trial, (shift, delta), damping, (jacobian, error))
+            settled = better & _is_settled(trial, (shift, delta), damping, (jacobian, error))
             # on the axis, a point so low has a real fixed point: it is lost, and given up
-            fallen = (trial.imag < FALLEN * np.abs(trial)).any(axis=0) & ~settled
+            fallen = (trial.imag < 1e-13 * np.abs(trial)).any(axis=0) & ~settled
             if not on_axis:
                 fallen &= z.imag == 0
             done = settled | fallen
@@ -113,7 +118,7 @@ def newton(step: SelfMap, z: Complex, start: Complex, iterations: int) -> tuple[
     return result, np.append(active, given_up)
 
 
-def _settled(u: Complex, moves: tuple[Complex, Complex], damping: Real, at: tuple[Complex, Real]) -> Mask:
+def _is_settled(u: Complex, moves: tuple[Complex, Complex], damping: Real, at: tuple[Complex, Real]) -> Mask:
     """Which points u have converged.
 
     ``moves`` are ``T(u) - u`` and Newton's step at the point before, (d, n) each, and ``at`` the Jacobian there and the
@@ -141,7 +146,8 @@ def _interior(u: Complex, jacobian: Complex, error: Real) -> Mask:
     doubt = np.flatnonzero(~inside)
     if len(doubt):
         lifted = rounding_lift(jacobian[..., doubt], error[:, doubt])
-        inside[doubt] = np.all(u[:, doubt].imag > HIGH * lifted, axis=0)
+        # a thousand rounding errors above the axis is certainly above it
+        inside[doubt] = np.all(u[:, doubt].imag > 1e3 * lifted, axis=0)
     return inside
 
 
@@ -157,7 +163,7 @@ def newton_step(residual: Complex, jacobian: Complex) -> Complex:
     if len(residual) == 1:
         delta = residual / (1 - jacobian[0])
     elif len(residual) > 2:
-        delta = _solved(_one_less(jacobian), residual)
+        delta = _solve(_identity_minus(jacobian), residual)
     else:
         (a, b), (c, d) = np.eye(2)[:, :, None] - jacobian
         delta = np.stack([d * residual[0] - b * residual[1], a * residual[1] - c * residual[0]]) / (a * d - b * c)
@@ -165,12 +171,12 @@ def newton_step(residual: Complex, jacobian: Complex) -> Complex:
     return delta if finite.all() else np.where(finite, delta, residual)
 
 
-def _one_less(jacobian: Complex) -> Complex:
+def _identity_minus(jacobian: Complex) -> Complex:
     """``1 - jacobian`` for matrices given as ``(d, d, n)``, as a stack ``(n, d, d)``."""
     return np.asarray(np.eye(len(jacobian)) - jacobian.transpose(2, 0, 1))
 
 
-def _solved(stacked: Complex, right: Complex) -> Complex:
+def _solve(stacked: Complex, right: Complex) -> Complex:
     """Solve systems given as ``(n, d, d)`` and ``(d, n)``; not a number where that is impossible."""
     with suppress(np.linalg.LinAlgError):  # one of them is singular: the others are solved
         return np.ascontiguousarray(np.linalg.solve(stacked, right.T[:, :, None])[:, :, 0].T)
@@ -193,11 +199,11 @@ def rounding_lift(jacobian: Complex, error: Real) -> Real:
     """What a rounding error of the map makes of its fixed points, by its Jacobian there."""
     if len(error) == 1:
         return np.asarray(error / np.abs(1 - jacobian[0]))
-    inverse = _inverted(np.eye(len(error))[:, :, None] - jacobian)
+    inverse = _invert(np.eye(len(error))[:, :, None] - jacobian)
     return np.asarray(np.einsum("ijn,jn->in", np.abs(inverse), error))
 
 
-def _inverted(matrix: Complex) -> Complex:
+def _invert(matrix: Complex) -> Complex:
     """Inverses of matrices ``(d, d, n)``; infinite where there is none."""
     result = np.full(matrix.shape, np.inf + 0j)
     stacked = np.moveaxis(matrix, -1, 0)
@@ -205,20 +211,6 @@ def _inverted(matrix: Complex) -> Complex:
     regular[regular] = np.linalg.det(stacked[regular]) != 0
     result[..., regular] = np.moveaxis(np.linalg.inv(stacked[regular]), 0, -1)
     return result
-
-
-STRIDES = 2, 1
-"""How often z is quartered in one step on the way down to the axis: boldly first, then, where that led nowhere, with
-care."""
-STAYS, FALLS = 0.6, 0.42
-"""What is left of the height of a fixed point when z is quartered: in the bulk at least, in a gap at most."""
-DESCENTS = 80
-TRIAL = 20
-"""Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
-STRIKES = 3
-"""Steps of Newton's method on the axis that may be longer than the one before."""
-HIGHEST = 200
-"""Quadruplings of the height from which the axis is approached: more than double precision has."""
 
 
 class BranchError(UnresolvedError):
@@ -254,19 +246,20 @@ def descend(
         path, unsettled = newton(step, x + 1j * height, path, TRIAL)
         tried = np.setdiff1d(np.arange(len(x)), unsettled)
         if len(tried):
-            result[:, tried] = _lowered(step, x[tried], height[tried], path[:, tried], STRIDES[0])
+            result[:, tried] = _lower_to_axis(step, x[tried], height[tried], path[:, tried], STRIDES[0])
     for stride in STRIDES:
         lost = np.flatnonzero(np.isnan(result[0]))
         if len(lost):
-            result[:, lost] = _lowered(step, x[lost], *_highest(step, x[lost], far), stride)
+            result[:, lost] = _lower_to_axis(step, x[lost], *_starting_heights(step, x[lost], far), stride)
     return result, np.isfinite(result[0])
 
 
-def _highest(step: SelfMap, x: Real, far: Callable[[Complex], Complex]) -> tuple[Real, Complex]:
+def _starting_heights(step: SelfMap, x: Real, far: Callable[[Complex], Complex]) -> tuple[Real, Complex]:
     """Heights above points from which the axis is approached: as high as it takes for ``far`` to be nearly fixed."""
     height = 4 * float(np.abs(x).max()) + float(np.finfo(float).tiny)
     path = far(x + 1j * height)
-    for _ in range(HIGHEST):
+    # more quadruplings than double precision has
+    for _ in range(200):
         if np.all(np.abs(step(path, x + 1j * height)[0]) <= np.abs(path)):
             break
         height *= 4
@@ -274,18 +267,18 @@ def _highest(step: SelfMap, x: Real, far: Callable[[Complex], Complex]) -> tuple
     return np.full(len(x), height), path
 
 
-def _lowered(step: SelfMap, x: Real, height: Real, path: Complex, stride: int) -> Complex:
+def _lower_to_axis(step: SelfMap, x: Real, height: Real, path: Complex, stride: int) -> Complex:
     """Fixed points on the axis, shape (d, n), from nearly fixed ones at the given heights; nan where undecided.
 
     ``stride`` is how often the height is quartered in one step.
     """
     result, lost, above = np.full(path.shape, np.nan + 0j), np.arange(len(x)), np.abs(path)
-    for _ in range(DESCENTS // stride):
+    for _ in range(80 // stride):
         path, unsettled = newton(step, x[lost] + 1j * height, path, 60)
         # the height of the variables over that a quartering before: 1/4 in a gap, 1 in the bulk, 1/2 at an edge
         fall, above = (path.imag / above).min(axis=0), path.imag
         found = np.zeros(len(lost), dtype=bool)
-        for trial, search in ((fall > STAYS**stride, _tried), (fall < FALLS**stride, real_fixed_point)):
+        for trial, search in ((fall > STAYS**stride, _try_bulk), (fall < FALLS**stride, real_fixed_point)):
             if trial.any():
                 u, proved = search(step, x[lost[trial]], path[:, trial])
                 result[:, lost[trial][proved]] = u[:, proved]
@@ -301,7 +294,7 @@ def _lowered(step: SelfMap, x: Real, height: Real, path: Complex, stride: int) -
     return result
 
 
-def _tried(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, Mask]:
+def _try_bulk(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, Mask]:
     """:func:`bulk_fixed_point` from a point close to it, if there is one: few steps show whether there is."""
     return bulk_fixed_point(step, x, start, iterations=TRIAL)
 
@@ -364,14 +357,6 @@ def real_fixed_point(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, M
         return u, exact
 
 
-TRIES = 25
-"""Steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap."""
-SMOOTH = 0.1
-"""How far apart, in units of the height, the line and the cubic through known points may be for the cubic to count."""
-Far = Callable[[Complex], Complex]
-Prove = Callable[[Real], tuple[Complex, Mask]]
-
-
 class FixedPointCurve:
     """Density of a law over its support, from the fixed-point problem at each x."""
 
@@ -394,14 +379,14 @@ class FixedPointCurve:
         iterations = 60 if self.prove is None else TRIES
         u, proved = bulk_fixed_point(self.step, x, self._start(x), iterations=iterations)
         if not proved.all():
-            u[:, ~proved] = self._searched(x[~proved])
+            u[:, ~proved] = self._search(x[~proved])
         self.x, self.u = np.concatenate([self.x, x]), np.concatenate([self.u, u], axis=1)
         density = -self.cauchy(u, x).imag / np.pi
         # rounding error of u, in units of its height above the real axis
         error = (rounding_spread(self.step, u, x) / u.imag).max(axis=0)
         return density, density * (8 * error + 4 * EPS)
 
-    def _searched(self, x: Real) -> Complex:
+    def _search(self, x: Real) -> Complex:
         """Fixed points above points x that Newton's method does not reach from the known ones."""
         if self.prove is None:
             return solve_from_above(self.step, x, self.far)
@@ -430,7 +415,8 @@ class FixedPointCurve:
         if len(places) >= 4:
             wide = np.clip(after - 2, 0, len(places) - 4) + np.arange(4)[:, None]
             better = self._between(x, places, order, wide)
-            near = np.all(np.abs(better - start) < SMOOTH * start.imag, axis=0)
+            # in units of the height
+            near = np.all(np.abs(better - start) < 0.1 * start.imag, axis=0)
             start = np.where(near, better, start)
         return np.asarray(start.real + 1j * np.maximum(start.imag, 1e-8 * np.abs(start)))
 

@@ -40,6 +40,17 @@ if TYPE_CHECKING:
     from bulkedge.laws.law import Law
 
 
+MOST_WORK = 9.0
+"""Units of :meth:`Problem.work` that a law may cost: two thirds of a second each."""
+ACCURACY = 1e-9
+"""How far moments may be off, relative to the deviation and the variance: ten times what is demanded of masses."""
+SMALLEST_MASS = 1e-11
+"""Mass between two gaps that counts as none, if its share of the variance does not count either."""
+FEWEST = 1e-13
+"""Mass that counts as none wherever it is: counts are differences of numbers of size one."""
+ROUNDING = 4 * EPS
+
+
 class RequiredMoments(NamedTuple):
     """Mean and variance of a law, and the size of the terms that add up to its mean."""
 
@@ -124,10 +135,6 @@ class Problem(ABC):
         """The edge at zero, if there is one, where it is known not to be of square-root type."""
 
 
-MOST_WORK = 9.0
-"""Units of :meth:`Problem.work` that a law may cost: two thirds of a second each."""
-
-
 @dataclass
 class WorkBudget:
     """The work spent on a law so far, by all problems that belong to it.
@@ -143,11 +150,11 @@ class WorkBudget:
     spent: float = 0.0
     most: float = MOST_WORK
 
-    def settle(self) -> None:
+    def allow_images(self) -> None:
         """Leave some work for images of the law, once its bulk is known: they ask for its density at other points."""
         self.most = max(MOST_WORK, self.spent + MOST_WORK / 3)
 
-    def metered(self, operation: Problem) -> SelfMap:
+    def meter(self, operation: Problem) -> SelfMap:
         """The self-map of a problem, which raises when more work has been done than a law may cost."""
 
         def step(u: Complex, z: Complex) -> tuple[Complex, Complex, Real]:
@@ -164,23 +171,14 @@ def unresolved(operation: Problem, what: str, x: Real) -> BranchError:
     return BranchError(f"{operation!r}: {what}", x)
 
 
-ACCURACY = 1e-9
-"""How far moments may be off, relative to the deviation and the variance: ten times what is demanded of masses."""
-SMALLEST_MASS = 1e-11
-"""Mass between two gaps that counts as none, if its share of the variance does not count either."""
-SMALLEST_SHARE = 1e-10
-"""Share of the variance that counts as none."""
-FEWEST = 1e-13
-"""Mass that counts as none wherever it is: counts are differences of numbers of size one."""
-
-
 def least_mass(moments: RequiredMoments | None, x: Real) -> Real:
     """The least mass that counts at points of the line: the less the further out they are."""
     smallest = np.full(len(x), SMALLEST_MASS)
     if moments is None or not moments.variance > 0:
         return smallest
     with np.errstate(divide="ignore"):
-        share = SMALLEST_SHARE * moments.variance / (x - moments.mean) ** 2
+        # a share of the variance that counts as none
+        share = 1e-10 * moments.variance / (x - moments.mean) ** 2
     return np.asarray(np.maximum(np.minimum(smallest, share), FEWEST))
 
 
@@ -212,11 +210,6 @@ def check_moments(law: Law, continuum: Continuum | None, demanded: RequiredMomen
                 f"{law!r}: its {name} is off by {found - value:.3g}, of {value or mean:.6g}: part of the support was "
                 f"missed or is not what it should be; {REMEDY}"
             )
-
-
-ROUNDING = 4 * EPS
-CROWDED = 300
-"""Panels of which no call sees more at once."""
 
 
 class LawTransforms(NamedTuple):
@@ -267,7 +260,8 @@ class FreeConvolution(Problem):
         panels = sum(len(measure.panels) for measure in measures)
         orders = sum(int(measure.panels.order.max()) for measure in measures)
         atoms = len(self.mu.atoms) + len(self.nu.atoms)
-        crowd = sum(min(len(measure.panels) / CROWDED, 1.0) for measure in measures)
+        # of more panels than that, no call sees all at once
+        crowd = sum(min(len(measure.panels) / 300, 1.0) for measure in measures)
         each = 7e-7 + 2.7e-6 * len(measures) + 3.5e-7 * orders + 4e-8 * panels + 7.5e-9 * atoms
         return 1.5e-4 * (1 + self.size) + 2.5e-4 * len(measures) + 1e-3 * crowd + points * each
 

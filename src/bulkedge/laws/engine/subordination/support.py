@@ -17,6 +17,7 @@ import numpy as np
 
 from bulkedge.laws.engine.subordination.fixed_point import (
     STRIKES,
+    TRIES,
     SelfMap,
     bulk_fixed_point,
     descend,
@@ -40,17 +41,22 @@ RISE = 1e-9
 continuous laws leave in their imaginary parts."""
 BENT, SHORTENINGS = 1e-3, 5
 """How much a function may change beside its derivative along a complex step; how often the step is shortened if not."""
-MOST_MOVES = 200
-SETTLED = 1e-11
-"""Relative size of a step of Newton's method after which another one changes nothing."""
+in_bulk = partial(bulk_fixed_point, iterations=TRIES)
+SECTIONS, FEWER, MANY = 16, 6, 4
+"""Parts that a stretch of the line is cut into; fewer if there are more stretches than so many."""
+RESOLUTION = 1e-4
+"""Sections stop at this fraction of x and Newton's method takes over; if it fails, at a hundredth of that, and on."""
+CLOSE = 1.1e-10
+MOST_POINTS = 20_000
+FARTHEST = 1e-7
+"""How far from its gap, as a fraction of x, the bulk may first be proved if no mass lies between that counts."""
 
 
 def find_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
     """Newton's method for the edges between points in gaps and their neighbours in the bulk.
 
     An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all
-    functions involved are analytic, and real on the real axis. Where that fails, brackets (:func:`_bracket_edges`), and
-    where those fail too, extrapolation (:func:`_extrapolate_edge`).
+    functions involved are analytic, and real on the real axis. Where that fails, brackets (:func:`_bracket_edges`).
     """
     at_zero = ~np.isfinite(state[0])
     start = np.concatenate([state, x[None]])[:, ~at_zero]
@@ -66,7 +72,7 @@ def find_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, M
         delta[:, regular] = np.nan_to_num(solution[:, :, 0].T, nan=0.0, posinf=0.0, neginf=0.0)
         current = current + delta
         # steps of this size are followed by steps of the size of rounding
-        if np.all(np.abs(delta) <= SETTLED * np.abs(current)):
+        if np.all(np.abs(delta) <= 1e-11 * np.abs(current)):
             break
     # x is stationary along the curve of fixed points: an error of the variables enters it squared
     moved = np.abs(current - start)[:-1]
@@ -79,8 +85,6 @@ def find_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, M
         left = np.flatnonzero(~resolved)
         if len(left):
             ends[left], resolved[left] = _bracket_edges(step, x[left], state[:, left], bulk[left])
-        for k in np.flatnonzero(~resolved):
-            ends[k], resolved[k] = _extrapolate_edge(step, x[k], state[:, k], bulk[k])
     return ends, resolved
 
 
@@ -98,7 +102,7 @@ def _bracket_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Rea
     length, limit, proved = (bulk - x) / tangent[-1], np.full(len(x), np.inf), np.zeros(len(x), dtype=bool)
     failed = np.zeros(len(x), dtype=bool)
     active = np.flatnonzero(np.isfinite(length) & (tangent[-1] != 0))
-    for _ in range(MOST_MOVES):
+    for _ in range(200):
         bracket = np.abs(tangent[-1] * np.where(failed, np.minimum(np.abs(length), limit), limit))
         missing = (bracket > EPS / 4 * np.abs(good[-1])) & (good[0] + length != good[0])
         active = active[missing[active]]
@@ -135,41 +139,6 @@ def _bounded(variable: Real, start: Real, x: Real) -> Mask:
     Where it passes through infinity in the gap, x is stationary as at an edge, but the edge is beyond.
     """
     return np.asarray(np.abs(variable) <= 1e4 * (np.abs(start) + np.abs(x)))
-
-
-def _extrapolate_edge(step: SelfMap, x: float, state: Real, bulk: float) -> tuple[float, bool]:
-    """The edge between x in a gap and its neighbour in the bulk, from fixed points in the gap alone; and its success.
-
-    Next to a square-root edge ``det(1 - Jacobian)**2`` is a smooth function of x that vanishes at the edge: secants of
-    it lead there, however close to the edge a singularity of the operands lies. The variables start from where the
-    square root of the distance puts them.
-    """
-
-    def squared(u: Complex, place: float) -> float:
-        jacobian = step(u, np.array([place + 0j]))[1]
-        return float(np.linalg.det(np.eye(len(u)) - jacobian[..., 0]).real) ** 2
-
-    far, u_far, near = x, state[:, None] + 0j, x + 0.5 * (bulk - x)
-    u_near, proved = real_fixed_point(step, np.array([near]), u_far)
-    while not proved[0] and abs(near - far) > 4 * EPS * abs(far):
-        near = far + 0.25 * (near - far)
-        u_near, proved = real_fixed_point(step, np.array([near]), u_far)
-    end = bulk
-    for _ in range(40):
-        value, other = squared(u_near, near), squared(u_far, far)
-        before, end = end, near - value * (near - far) / (value - other)
-        if abs(end - before) <= 8 * EPS * abs(end) and (end - x) * (end - bulk) <= 0:
-            return end, True
-        following = end + 0.1 * (near - end)
-        root = np.sqrt(max((following - end) / (far - end), 0.0))
-        slope = (u_far - u_near) / (np.sqrt((far - end) / (near - end)) - 1)
-        start = u_near - slope * (1 - root * np.sqrt((far - end) / (near - end)))
-        u, proved = real_fixed_point(step, np.array([following]), np.where(np.isfinite(start), start, u_near))
-        if not proved[0] or not np.isfinite(end):
-            # as close as rounding lets the secant come: what is left is smaller than the last step
-            return before, bool(abs(near - before) <= 1e-11 * abs(before) and (before - x) * (before - bulk) <= 0)
-        far, u_far, near, u_near = near, u_near, following, u
-    return end, False
 
 
 def _on_curve(step: SelfMap, start: Real) -> tuple[Real, Real, Mask, Mask]:
@@ -262,11 +231,6 @@ def _edge_equations(step: SelfMap, unknown: Real) -> tuple[Real, Real]:
     return values[:, -1].real, values[:, :-1].imag / heights
 
 
-TRIES = 25
-"""Steps of Newton's method from a neighbour in the bulk; points that need more are approached from far above."""
-in_bulk = partial(bulk_fixed_point, iterations=TRIES)
-
-
 class ProvedPoints(NamedTuple):
     """Points of the line with their fixed points.
 
@@ -343,21 +307,6 @@ def section_points(low: float, high: float, count: int, bottom: float | None) ->
     return np.asarray(np.copysign(bottom * (abs(far) / bottom) ** parts, far))
 
 
-SECTIONS, FEWER, MANY = 16, 6, 4
-"""Parts that a stretch of the line is cut into; fewer if there are more stretches than so many."""
-RESOLUTION = 1e-4
-"""Sections stop at this fraction of x and Newton's method takes over; if it fails, at a hundredth of that, and on."""
-GRADUAL = 1e-6
-"""How much closer to zero sections on both sides of it come in each round, if not at once."""
-CLOSE = 1.1e-10
-FINEST = 1e-12
-MOST_POINTS = 20_000
-FARTHEST = 1e-7
-"""How far from its gap, as a fraction of x, the bulk may first be proved if no mass lies between that counts."""
-MISSED = 2e-11
-"""Difference between the mass of a density and that counted which tells of a gap that was overlooked."""
-
-
 @dataclass
 class SupportSurvey:
     """What is known of the line, at points from left to right.
@@ -409,7 +358,7 @@ class SupportSurvey:
         """Survey the line between the bounds of the operation, until every edge is known roughly."""
         low, high = operation.bounds()
         margin, none = (high - low) * operation.margin, np.zeros((operation.size, 0), dtype=complex)
-        survey = cls(operation, account.metered(operation), atoms, np.zeros(0), np.zeros(0), none)
+        survey = cls(operation, account.meter(operation), atoms, np.zeros(0), np.zeros(0), none)
         survey.light = operation.light_islands
         survey.examine(np.array([high + margin] if operation.positive else [low - margin, high + margin]))
         if operation.positive:
@@ -479,14 +428,14 @@ class SupportSurvey:
         if not known.inside.any() and np.sum(~decided) > 1:
             first = np.flatnonzero(~decided)[-1:]
             state[:, first], decided[first] = descend(self.step, x[first], self.operation.far)
-        self._led_on(known, x, state, decided)
+        self._spread_proofs(known, x, state, decided)
         left = np.flatnonzero(~decided)
         if len(left):
             state[:, left], decided[left] = descend(self.step, x[left], self.operation.far, known.above(x[left]))
         self.proofs = dict(zip(x.tolist(), zip(state.T, decided.tolist(), strict=True), strict=True))
         return state, decided
 
-    def _led_on(self, known: ProvedPoints, x: Real, state: Complex, decided: Mask) -> None:
+    def _spread_proofs(self, known: ProvedPoints, x: Real, state: Complex, decided: Mask) -> None:
         """Prove more points of the bulk from those just proved, as long as these are nearer than what led before.
 
         ``state`` of shape (size, n) and ``decided`` of shape (n,) are changed in place.
@@ -508,7 +457,7 @@ class SupportSurvey:
         inside, hidden = self.inside, self.hidden
         differ = (inside[1:] != inside[:-1]) | hidden
         low, high, size = self.x[:-1], self.x[1:], float(np.ptp(self.x))
-        finest, reach = 0.0 if self.operation.graded else FINEST * size, np.maximum(np.abs(low), np.abs(high))
+        finest, reach = 0.0 if self.operation.graded else 1e-12 * size, np.maximum(np.abs(low), np.abs(high))
         # an island between two gaps is looked for until a point of it is known, however narrow it is
         resolution = np.where(hidden, min(CLOSE, self.resolution), self.resolution)
         wide = high - low > np.maximum(resolution * reach, finest)
@@ -531,7 +480,7 @@ class SupportSurvey:
         if not self.operation.graded:
             return None
         gradual = low < 0 < high and not self.operation.at_once
-        return max(self.operation.smallest * float(np.ptp(self.x)), GRADUAL * min(-low, high) if gradual else 0.0)
+        return max(self.operation.smallest * float(np.ptp(self.x)), 1e-6 * min(-low, high) if gradual else 0.0)
 
     def edges(self) -> list[tuple[float, float]]:
         """The bulk: runs of inside points, from edge to edge.
@@ -543,7 +492,7 @@ class SupportSurvey:
         while True:
             low, high = self.runs()
             outer, inner = np.append(low, high), np.append(low + 1, high - 1)
-            ends, resolved = self._polished(outer, inner)
+            ends, resolved = self._edges_between(outer, inner)
             # one side of zero may be bulk and the other a gap: a touching edge, and no critical point
             if self.operation.edge_at_zero() is not None:
                 across = self.x[outer] * self.x[inner] < 0
@@ -565,7 +514,7 @@ class SupportSurvey:
             self.resolution /= 100
             self._sharpen(np.minimum(outer, inner)[resolved], np.minimum(outer, inner)[~resolved & ~near])
 
-    def _polished(self, outer: Index, inner: Index) -> tuple[Real, Mask]:
+    def _edges_between(self, outer: Index, inner: Index) -> tuple[Real, Mask]:
         """The edges between neighbours, and which of them were found; those of pairs seen before are remembered."""
         pairs = list(zip(self.x[outer].tolist(), self.x[inner].tolist(), strict=True))
         fresh = np.array([k for k, pair in enumerate(pairs) if pair not in self.polished], dtype=np.intp)
@@ -614,7 +563,8 @@ class SupportSurvey:
         They differ where an edge is that of another interval: in between is a gap that no point has shown yet.
         """
         low, high = self.runs()
-        right = np.abs(self.mass[high] - self.mass[low] - masses) <= MISSED
+        # a larger difference tells of a gap that was overlooked
+        right = np.abs(self.mass[high] - self.mass[low] - masses) <= 2e-11
         self.rounds += 1
         if right.all() or RESOLUTION * 100.0**-self.rounds < CLOSE:
             return True
