@@ -33,6 +33,6 @@ def explore_command(port: int, path: Path | None, *, no_browser: bool) -> None:
         tell(f"wrote {path}")
         return
     with explained("bulkedge explore opens it again", kept=False):
-        from bulkedge.lab.explore.server import serve
+        from bulkedge.lab.explore.app import serve
 
         serve(port, browser=not no_browser, tell=lambda address: tell(f"{address} (Ctrl-C stops it)"))
