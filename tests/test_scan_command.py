@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import bulkedge as be  # noqa: E402
-from bulkedge.cli.scanning import longer_contexts  # noqa: E402
+from bulkedge.cli.scan import longer_contexts  # noqa: E402
 from bulkedge.lab.studies.base import studies  # noqa: E402
 from bulkedge.lab.sweeps import open_sweep  # noqa: E402
 from bulkedge.models import default_model  # noqa: E402
@@ -76,9 +76,7 @@ def test_a_folder_for_people(bert):
 
 
 def test_factors_of_longer_contexts_in_words():
-    heads = [
-        {"scale_2": 1.5, "scale_8": each, "scale_32": np.nan} for each in (3.0, np.nan, 1.25, 2.0)
-    ]
+    heads = [{"scale_2": 1.5, "scale_8": each, "scale_32": np.nan} for each in (3.0, np.nan, 1.25, 2.0)]
     assert list(longer_contexts(heads)) == [
         "At 2× the tokens heads keep their entropy with scores times 1.5 to 1.5, 1.5 in the median.",
         "At 8× the tokens heads keep their entropy with scores times 1.25 to 3, 2 in the median.",
@@ -86,7 +84,7 @@ def test_factors_of_longer_contexts_in_words():
 
 
 def test_a_wide_terminal_has_room_for_factors(bert, monkeypatch):
-    monkeypatch.setattr("bulkedge.cli.scanning.WIDE", 10)
+    monkeypatch.setattr("bulkedge.cli.scan.WIDE", 10)
     assert bulkedge("scan", bert, *QUICK).output.splitlines()[0].split()[-1] == "8×"
 
 

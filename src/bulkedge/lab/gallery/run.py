@@ -27,7 +27,7 @@ from bulkedge.lab.sweeps.executors import SerialExecutor, available_cores, local
 from bulkedge.support.domains import Integers, parameters
 from bulkedge.support.errors import BulkedgeError
 from bulkedge.support.files import locked
-from bulkedge.support.records import written
+from bulkedge.support.records import to_json
 from bulkedge.support.threads import one_thread
 from bulkedge.version import __version__
 
@@ -272,7 +272,7 @@ class _Run:
 
 def origin_of(study: Study, seed: int) -> Origin:
     """What the result of a study will say of where it is from."""
-    return Origin(study.name(), json.loads(written(study.parameters(), exact=True)), seed, __version__, sources())
+    return Origin(study.name(), json.loads(to_json(study.parameters(), exact=True)), seed, __version__, sources())
 
 
 def command_for(study: Study, seed: int) -> str:

@@ -24,7 +24,7 @@ from bulkedge.lab.sweeps.grid import Cell, Index, Sweep
 from bulkedge.lab.sweeps.store import Store, Values, opened
 from bulkedge.support.domains import Interval
 from bulkedge.support.errors import StoreError
-from bulkedge.support.progress import listening, tell
+from bulkedge.support.progress import listen, tell
 from bulkedge.support.threads import one_thread
 
 BATCH_SECONDS, LARGEST_BATCH = 0.1, 256
@@ -233,7 +233,7 @@ def run_cells(cells: Sequence[Cell], timeout: float | None = None) -> list[Resul
 
     So workers do not compete for cores, and the rounding of a cell does not depend on the number of threads.
     """
-    with listening(lambda _: None):  # a study's own count of its steps is not that of the cells
+    with listen(lambda _: None):  # a study's own count of its steps is not that of the cells
         return [_run_cell(cell, timeout) for cell in cells]
 
 

@@ -40,7 +40,7 @@ from bulkedge.lab.sweeps.grid import FORMAT, REPETITION, Index, Sweep
 from bulkedge.lab.sweeps.reading import failures
 from bulkedge.support.errors import StoreError
 from bulkedge.support.files import locked, replace_text
-from bulkedge.support.records import written
+from bulkedge.support.records import to_json
 
 FLOATS = "<f8"
 """Every number of a cell is a float, so that nan can say "not there"."""
@@ -120,7 +120,7 @@ class Store:
 
     def _record(self, failed: dict[str, Any]) -> None:
         if failed != self.failures:
-            replace_text(self.folder / FAILURES, written(failed, indent=1))
+            replace_text(self.folder / FAILURES, to_json(failed, indent=1))
             self.failures = failed
 
     # -- does a cell fit beside the others? ----------------------------------------------------------------------------
