@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from bulkedge.laws.attention.finite_head import (
@@ -53,7 +52,7 @@ HIGHEST, LOWEST = 1e3, 1e-5
 ITERATIONS = 60
 
 
-class Terms(NamedTuple):
+class EntryTerms(NamedTuple):
     """What the resolvent's equations need; R sizes of rows, S of columns (the same), E entries, K degrees."""
 
     weights: Real
@@ -105,7 +104,7 @@ class LargeEntries:
         return float(max(self.tokens * 2 / np.pi * mass, 0.0))
 
     @cached_property
-    def _terms(self) -> Terms:
+    def _terms(self) -> EntryTerms:
         norms, weights = (
             (np.ones(1), np.ones(1)) if self.qk_norm else norm_quadrature(self.head_dim, self.tokens, SIZES)
         )
@@ -126,7 +125,7 @@ class LargeEntries:
         squares = np.maximum(entry - 1, 0.0) ** 2 / self.tokens
         fourth = self.tokens * mass[:, None, None] * squares**2
         counts = fourth.max(axis=(1, 2)) > NEGLIGIBLE * fourth.max()
-        return Terms(
+        return EntryTerms(
             weights, kept * variances, number[low] / self.tokens, rows, columns,
             kept * np.tensordot(mass, rest**2, 1), squares[counts], fourth[counts],
             3 * np.tensordot(mass, (entry - 1) ** 2, 1) ** 2 / self.tokens,
@@ -173,7 +172,7 @@ class LargeEntries:
         return np.concatenate([first - z, second - z]), np.block([[own_g, cross_g], [cross_h, own_h]])
 
 
-def _side(terms: Terms, jump: Complex, slope: Complex, x: Complex, y: Complex) -> tuple[Complex, Complex, Complex]:
+def _side(terms: EntryTerms, jump: Complex, slope: Complex, x: Complex, y: Complex) -> tuple[Complex, Complex, Complex]:
     """``1/x + self-energy`` of rows, whose resolvent is x (that of columns y); its derivatives in x and in y.
 
     ``jump`` is ``sum n x**4/(1 - x**2 g h)`` over the entries, by sizes of row and column, ``slope`` its derivative in
@@ -200,8 +199,3 @@ def heavy_share(beta: float, tokens: float) -> float:
     cut = (np.log1p(np.sqrt(variance * tokens)) + beta**2 / 2) / beta
     above = np.exp(beta**2) * ndtr(2 * beta - cut) - 2 * ndtr(beta - cut) + ndtr(-cut)
     return float(above / variance)
-
-
-def tokens_for(beta: float, share: float = TRUSTED) -> float:
-    """Number of tokens from which the linear model can be trusted at this beta: where the heavy share falls below."""
-    return float(np.exp(brentq(lambda log: heavy_share(beta, np.exp(log)) - share, 0.0, 600.0)))
