@@ -415,9 +415,9 @@ distance is 0.015 to 0.17 at 300 dimensions, below it is that of exact laws, 0.0
 def repetition(weights: Real, vocab_ratio: float, sample_ratio: float) -> float:
     """``delta gamma**2/((delta + gamma) n)**2``: what repeated tokens add to the fourth free cumulant of the bulk.
 
-    In units of its squared variance (ours). ``kappa MP(delta) * MP(gamma)`` takes pooled rows to point anywhere in the space
-    of tokens. The first three free cumulants do not depend on that, as it takes two sequences that meet at one token
-    twice over to see a difference. The fourth grows by ``delta gamma**2`` times the chance that two meetings of a
+    In units of its squared variance (ours). ``kappa MP(delta) * MP(gamma)`` takes pooled rows to point anywhere in the
+    space of tokens. The first three free cumulants do not depend on that, as it takes two sequences that meet at one
+    token twice over to see a difference. The fourth grows by ``delta gamma**2`` times the chance that two meetings of a
     position are at one token, ``1/n**2`` with ``n = (sum w**2)**2/sum w**4`` the number of positions that count.
 
     >>> round(repetition(np.array([1.0]), 0.5, 0.5), 3), round(repetition(np.full(10, 0.1), 0.5, 0.5), 5)
