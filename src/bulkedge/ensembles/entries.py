@@ -97,7 +97,7 @@ class LargeEntries:
         g = np.full(size, 1 / (s + 1j * heights[0]))
         h, transforms = g.copy(), []
         for height in heights:
-            g, h = self._solved(g, h, s + 1j * height)
+            g, h = self._solve(g, h, s + 1j * height)
             transforms.append(self._terms.weights @ (g + h) / 2)
         missing = (s / (s**2 + heights**2) - np.real(transforms)) * heights
         mass = np.trapezoid(missing[::-1], np.log(heights[::-1])) + missing[-1]
@@ -141,7 +141,7 @@ class LargeEntries:
         plain = np.exp(cosine[:, None, None] * kappa * np.outer(norms, norms) - log_normaliser)
         return np.asarray(plain / (1 + (plain - 1) / self.tokens))
 
-    def _solved(self, g: Complex, h: Complex, z: complex) -> tuple[Complex, Complex]:
+    def _solve(self, g: Complex, h: Complex, z: complex) -> tuple[Complex, Complex]:
         """Diagonals of the resolvent over the sizes of rows and columns, by Newton from those at a point nearby."""
         size = len(g)
         for _ in range(ITERATIONS):

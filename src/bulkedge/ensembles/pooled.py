@@ -69,7 +69,7 @@ class Leading(NamedTuple):
     """Squared overlap of its eigenvector with the signal."""
 
 
-class Alignment(NamedTuple):
+class PooledAlignment(NamedTuple):
     """Squared overlap of the top eigenvector with the signal, factor by factor (*recovery*, equation 8)."""
 
     sample: float
@@ -85,7 +85,7 @@ class Alignment(NamedTuple):
         return float(self.sample * self.population * self.table)
 
 
-class Thresholds(NamedTuple):
+class SignalThresholds(NamedTuple):
     """Smallest signal strength at which an eigenvalue leaves the bulk; zero where one always does."""
 
     population: float
@@ -308,7 +308,7 @@ class PooledSequences(Parametric, Ensemble):
             _with_outlier(sample, seen_at(critical), float(population.location)),
         )
 
-    def alignment(self) -> Alignment:
+    def alignment(self) -> PooledAlignment:
         """Squared overlap of the top eigenvector of ``Y'Y/N`` with mu, in factors (*recovery*, equation 8).
 
         Where the mean of the table outranks the signal (:meth:`mean_outranks`), it is that of the second eigenvector.
@@ -317,9 +317,9 @@ class PooledSequences(Parametric, Ensemble):
         population, sample = self._spikes
         kept = self.signal**2
         table = kept / (kept + self._spread) if kept else 0.0
-        return Alignment(float(sample.overlap), float(population.overlap), table)
+        return PooledAlignment(float(sample.overlap), float(population.overlap), table)
 
-    def threshold(self) -> Thresholds:
+    def threshold(self) -> SignalThresholds:
         """Signal strengths at which the spike leaves the bulk, of the population and of the sample.
 
         Both are a critical ``omega``, solved for ``|mu|``. In a finite table the noise of the class means counts
@@ -328,7 +328,7 @@ class PooledSequences(Parametric, Ensemble):
         self._warn_of_repetition("the threshold of the sample")
         delta = self.vocab_ratio
         population, sample = delta + np.sqrt(delta), critical_strength(delta, self.sample_ratio)
-        return Thresholds(*(self._signal_of(float(omega)) for omega in (population, sample)))
+        return SignalThresholds(*(self._signal_of(float(omega)) for omega in (population, sample)))
 
     def _signal_of(self, omega: float) -> float:
         """The signal that makes a strength; infinite if the pooling cancels it."""

@@ -219,7 +219,7 @@ class AttentionStack(Parametric, Ensemble):
             The layer's output ``X_l``.
         """
         xp = array_namespace(signal)
-        attention = (repair or self._repaired)(self.attend(signal, weights))
+        attention = (repair or self._repair_attention)(self.attend(signal, weights))
         output = attention @ signal @ weights.values
         if self.skip:
             output = output + self.skip * signal
@@ -249,7 +249,7 @@ class AttentionStack(Parametric, Ensemble):
         scores = (signal @ weights.query) @ xp.matrix_transpose(signal @ weights.key) / self.width**0.5
         return softmax(scores)
 
-    def _repaired(self, attention: Any) -> Any:
+    def _repair_attention(self, attention: Any) -> Any:
         if self.gap == "all":
             return without_outliers(attention, edge=self.attention_edge).matrix
         return attention if self.gap else without_gap(attention)

@@ -26,7 +26,7 @@ from bulkedge.lab.studies.base import Study
 from bulkedge.lab.sweeps.executors import SerialExecutor, available_cores, local_processes, stop
 from bulkedge.support.domains import Integers, parameters
 from bulkedge.support.errors import BulkedgeError
-from bulkedge.support.files import locked
+from bulkedge.support.files import lock_folder
 from bulkedge.support.records import to_json
 from bulkedge.support.threads import one_thread
 from bulkedge.version import __version__
@@ -116,7 +116,7 @@ def reproduce(  # noqa: PLR0913  # three of them by name
     seed = SEEDS.check("seed", seed)
     width = available_cores() if workers is None else WORKERS.check("workers", workers)
     root = Path(folder)
-    with locked(root):
+    with lock_folder(root):
         run = _Run(Gallery.opened(root), list(studies), seed, again, width, watcher or Silent())
         try:
             return run.all()

@@ -49,7 +49,7 @@ from bulkedge.lab.sweeps.read import (
     unreadable,
 )
 from bulkedge.support.errors import StoreError
-from bulkedge.support.files import locked, replace_text
+from bulkedge.support.files import lock_folder, replace_text
 from bulkedge.support.records import to_json
 
 FLOATS = "<f8"
@@ -264,7 +264,7 @@ def open_store(folder: Path, sweep: Sweep) -> Iterator[Store]:
 
     Cells whose numbers do not match their checksums are not done any more.
     """
-    with locked(folder):
+    with lock_folder(folder):
         clear_drafts(folder)
         if not require_manifest(folder):
             zarr.create_group(folder / RESULTS, attributes={"sweep": sweep.manifest()}, zarr_format=3)
