@@ -78,7 +78,7 @@ def main() -> None:
     """Measure all rooms and write the page."""
     from playwright.sync_api import sync_playwright
 
-    from bulkedge.lab.explore.server import make_server
+    from bulkedge.lab.explore.app import make_server
 
     warnings.simplefilter("ignore")
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))

@@ -188,7 +188,7 @@ def test_every_page_is_in_the_contents():
 LETTER = re.compile(r"(?<![\w'’\\])l(?![\w’]|'[A-Za-z])|(?<!\w)l(?=_[\w{])|(?<=_)l(?!\w)|ℓ|\\ell\b")
 """The letter l, alone or with an index or as one, in either shape: it counts layers, and tokens are T."""
 OF_LAYERS = (
-    "ensembles/layer.py", "ensembles/stack.py", "lab/explore/rooms/collapse.py", "nn/init.py", "propagation/",
+    "ensembles/stack.py", "lab/explore/rooms/collapse.py", "nn/init.py", "propagation/",
     "lab/studies/propagation/",
 )  # fmt: skip
 """Modules and folders of the package that count layers."""

@@ -23,8 +23,8 @@ from bulkedge.lab.gallery.run import command_for, origin_of, reproduce
 from bulkedge.lab.studies.base import studies
 from bulkedge.lab.studies.laws.edge import Edge
 from bulkedge.support.errors import DomainError, StoreError
-from bulkedge.support.files import locked
-from bulkedge.support.records import written
+from bulkedge.support.files import lock_folder
+from bulkedge.support.records import to_json
 
 TESTS = Path(__file__).parent
 
@@ -187,7 +187,7 @@ def test_files_that_others_laid_into_a_study_stay(tmp_path):
 
 
 def test_a_second_process_is_kept_out(tmp_path):
-    with locked(tmp_path), pytest.raises(StoreError, match="written by another process"):
+    with lock_folder(tmp_path), pytest.raises(StoreError, match="written by another process"):
         reproduce([First()], tmp_path)
 
 
@@ -423,7 +423,7 @@ def test_the_command_of_a_study_is_read_back_as_the_study(name):
 
 
 def test_json_that_has_to_come_back():
-    assert json.loads(written({"a": (float("nan"), float("-inf"), 1.5, True)}, exact=True)) == {
+    assert json.loads(to_json({"a": (float("nan"), float("-inf"), 1.5, True)}, exact=True)) == {
         "a": ["nan", "-inf", 1.5, True]
     }
-    assert json.loads(written([float("nan"), float("inf")])) == [None, None]
+    assert json.loads(to_json([float("nan"), float("inf")])) == [None, None]

@@ -8,7 +8,7 @@ import pytest
 from commands import bulkedge
 from exhibits import EXHIBITS, RUNS
 
-from bulkedge.cli.demo import HEADLINES
+from bulkedge.cli.commands import HEADLINES
 from bulkedge.lab.studies.claims import Claim
 from bulkedge.lab.studies.items import PAPERS
 from bulkedge.support.estimates import Estimate

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import bulkedge as be  # noqa: E402
-from bulkedge.cli.scanning import longer_contexts  # noqa: E402
+from bulkedge.cli.scan import longer_contexts  # noqa: E402
 from bulkedge.lab.studies.base import studies  # noqa: E402
 from bulkedge.lab.sweeps import open_sweep  # noqa: E402
 from bulkedge.models import default_model  # noqa: E402
@@ -84,7 +84,7 @@ def test_factors_of_longer_contexts_in_words():
 
 
 def test_a_wide_terminal_has_room_for_factors(bert, monkeypatch):
-    monkeypatch.setattr("bulkedge.cli.scanning.WIDE", 10)
+    monkeypatch.setattr("bulkedge.cli.scan.WIDE", 10)
     assert bulkedge("scan", bert, *QUICK).output.splitlines()[0].split()[-1] == "8×"
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from bulkedge.lab.explore.app import make_server
 from bulkedge.lab.explore.rooms import ROOMS
-from bulkedge.lab.explore.server import make_server
 
 SHOWN = {
     "explore_heads": ("heads?head_dim=32&tokens=512&beta=0.8", 1400, "light"),

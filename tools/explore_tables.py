@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bulkedge.lab.explore.grid import BETAS, LEVELS, law_of, levels, shapes, spreads_of
-from bulkedge.lab.explore.interpolation import lagrange
+from bulkedge.lab.explore.rooms.heads import BETAS, LEVELS, HeadsRoom, head_law, lagrange, levels, shapes, spreads_of
 from bulkedge.support.errors import BulkedgeError
 
-TABLE = Path(__file__).parent.parent / "src" / "bulkedge" / "explore" / "tables" / "heads.npz"
+TABLE = Path(__file__).parent.parent / "src" / "bulkedge" / "lab" / "explore" / "tables" / "heads.npz"
 SMALLEST = {False: 1e-12, True: 1e-6}
 """Values below are shown as this, of full and of causal heads: the latter have values down to exp(-80). Figures begin
 at 1e-6; a polynomial in beta through quantiles that stop there, as those of cool full heads would, errs above too."""
@@ -23,7 +22,8 @@ at 1e-6; a polynomial in beta through quantiles that stop there, as those of coo
 def quantiles(shape, beta, spread):  # noqa: ANN001, ANN201 - of the table above
     """Logarithms of the quantiles; NaN where the law says that it cannot be resolved."""
     try:
-        found = law_of(shape, beta, spread).ppf(levels(shape.head_dim, shape.tokens))
+        law = head_law(HeadsRoom(beta=beta, popularity=spread, **shape._asdict()))
+        found = law.ppf(levels(shape.head_dim, shape.tokens))
     except BulkedgeError as error:
         print(shape, beta, spread, error)
         return np.full(LEVELS, np.nan, dtype=np.float32)

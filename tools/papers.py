@@ -14,7 +14,7 @@ from bulkedge.lab.gallery.page import in_order
 from bulkedge.lab.gallery.papers import markdown
 from bulkedge.lab.gallery.record import Reproduction
 from bulkedge.support.errors import StoreError
-from bulkedge.support.files import locked, replace_text
+from bulkedge.support.files import lock_folder, replace_text
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -23,7 +23,7 @@ def write(folder: Path, docs: Path = DOCS) -> None:
     """Read the records of a folder and write the two documents."""
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder; bulkedge reproduce --out {folder} makes one")
-    with locked(folder):
+    with lock_folder(folder):
         gallery = Gallery.opened(folder)
     if gallery.damaged or not gallery.results:
         raise StoreError(f"{folder} holds no results, or damaged ones: {', '.join(gallery.damaged) or 'none'}")

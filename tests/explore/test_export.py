@@ -5,7 +5,7 @@ import pytest
 
 import bulkedge as be
 from bulkedge.lab.explore import export
-from bulkedge.lab.explore.rooms import ROOMS, Width
+from bulkedge.lab.explore.rooms import ROOMS, WidthRoom
 
 pytest.importorskip("plotly")
 
@@ -14,7 +14,7 @@ pytest.importorskip("plotly")
 def exported(tmp_path_factory):
     path = tmp_path_factory.mktemp("export") / "rooms" / "page.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "ROOMS", {"width": Width})
+        patch.setattr(export, "ROOMS", {"width": WidthRoom})
         export.export(path)
     return path
 
@@ -29,7 +29,7 @@ def test_exported_values_are_in_their_domains(family):
 
 
 def test_figures_share_their_parts():
-    data = export.room_data(Width)
+    data = export.room_data(WidthRoom)
     assert len(data["figures"]) == np.prod([len(each["values"]) for each in data["controls"]])
     assert len({text for *_, own in data["figures"] for text in [own["meta"]]}) == len(data["figures"])
     used = {k for curves, layout, _ in data["figures"] for k in [*curves, layout]}
@@ -44,7 +44,7 @@ def test_a_slider_of_the_file_shows_what_python_says(exported, open_page):
     slider.press("ArrowRight")
     page.wait_for_function("document.querySelector('#figure').layout.meta.includes('heads=2&')")
     found = page.evaluate("document.querySelector('#figure').data[0]")
-    expected = Width(heads=2)
+    expected = WidthRoom(heads=2)
     mixture = be.programs.HeadMixture(np.eye(4), 2, score_variance=4.0)
     size = mixture.variance() ** 0.5
     assert page.evaluate("document.querySelector('#figure').layout.meta") == expected.query()

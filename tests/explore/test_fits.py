@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.lab.explore.drawing import plotly
-from bulkedge.lab.explore.fitting import fit
-from bulkedge.lab.explore.fresh import FreshHead, centred, largest_values
-from bulkedge.lab.explore.matrix import reported
+from bulkedge.lab.explore.export import plotly
+from bulkedge.lab.explore.fitting import FreshHead, centre, fit, largest_values
+from bulkedge.lab.explore.matrix import report_fit
 from bulkedge.support.errors import DomainError
 
 RNG = np.random.default_rng(0)
@@ -54,7 +53,7 @@ ODD = {
 def test_any_matrix_gets_a_report_that_can_be_drawn(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report = reported(fit(ODD[name]))
+        report = report_fit(fit(ODD[name]))
     drawn = json.dumps(plotly(report.panels, report.curves, narrow=True), allow_nan=False)
     assert "the matrix" in drawn
     assert report.note.endswith(".")
@@ -74,14 +73,14 @@ def test_no_beta_is_told_where_weights_are_zero(name):
     assert np.isnan(found.beta)
     assert np.isnan(found.head_dim)
     assert "β and the dimension are not known" in found.note
-    assert "β" not in reported(found).facts
+    assert "β" not in report_fit(found).facts
 
 
 def test_independent_scores_tell_no_dimension():
     found = fit(softmax(0.7 * noise(128, 128)))
     assert found.head_dim == np.inf
     assert found.beta == pytest.approx(0.7, rel=0.02)
-    assert reported(found).facts["dimension"] == "not told from independent scores"
+    assert report_fit(found).facts["dimension"] == "not told from independent scores"
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-300, 1e300])
@@ -133,7 +132,7 @@ def test_the_null_is_the_ensemble_that_the_law_is_of():
     causal = FreshHead(64, 0.8, None, qk_norm=False, causal=True).sample(rng)
     assert np.allclose(causal.sum(axis=1), 1)
     assert np.all(np.triu(causal, 1) == 0)
-    assert np.allclose(centred(be.Mask.causal(64).mean(), causal=True), 0)
+    assert np.allclose(centre(be.Mask.causal(64).mean(), causal=True), 0)
     popular = head._replace(liked=(5.0, *[1.0] * 63)).sample(rng).mean(axis=0)
     assert popular[0] == pytest.approx(5 * popular[1:].mean(), rel=0.2)
 
@@ -144,4 +143,4 @@ def test_a_planted_direction_of_a_head_stands_out():
     scores = be.SoftmaxAttention(200, 64, 0.5, qk_norm=True).scores(rng)
     found = fit(softmax(0.5 * scores + 0.15 * topic @ topic.T))
     assert found.outliers[0].p_value == 1 / 40
-    assert reported(found).outliers[0][1] == "at most 0.025: none of 39 fresh heads reaches as far"
+    assert report_fit(found).outliers[0][1] == "at most 0.025: none of 39 fresh heads reaches as far"

@@ -11,8 +11,8 @@ import bulkedge as be
 
 pytest.importorskip("dash")
 
-from bulkedge.lab.explore.rooms import ROOMS, Heads, Recovery
-from bulkedge.lab.explore.server import make_server
+from bulkedge.lab.explore.app import make_server
+from bulkedge.lab.explore.rooms import ROOMS, HeadsRoom, RecoveryRoom
 
 DRAWN = "document.querySelector('#figure .js-plotly-plot')?.layout?.meta"
 
@@ -102,8 +102,8 @@ def test_a_slider_moves_the_curve_to_what_python_says_and_the_address_keeps_it(v
     found, law = curve(page, "finite-head law"), be.FiniteHeadLaw(0.86, 64, 256, qk_norm=True)
     assert np.allclose(found["y"], law.ppf(1 - np.array(found["x"])), rtol=1e-8)  # x has twelve digits
     page.wait_for_function("location.search.includes('beta=0.86')")
-    expected = Heads(beta=0.86, qk_norm=True, tokens=256, axes="quantiles")
-    assert Heads.read(urlsplit(page.url).query) == (expected, [])
+    expected = HeadsRoom(beta=0.86, qk_norm=True, tokens=256, axes="quantiles")
+    assert HeadsRoom.read(urlsplit(page.url).query) == (expected, [])
     page.reload()
     page.wait_for_function(DRAWN)
     assert page.inner_text("#value-beta") == "0.86"
@@ -157,7 +157,7 @@ def test_a_click_on_the_phase_diagram_sets_its_parameters(visit):
     assert float(found["signal"]) == pytest.approx(2.5, abs=0.08)
     assert float(found["vocab_ratio"]) == pytest.approx(1.0, abs=0.06)
     alignment = curve(page, "these parameters")["y"][0]
-    room, _ = Recovery.read(urlsplit(page.url).query)
+    room, _ = RecoveryRoom.read(urlsplit(page.url).query)
     assert alignment == pytest.approx(room.theory()[4].y[0], rel=1e-10)
     signal = page.locator("input[type=range]").first
     signal.press("Home")
@@ -240,7 +240,7 @@ def test_the_last_of_many_moves_wins(visit):
     last = page.evaluate(DRAG, "signal")
     page.wait_for_function(f"({DRAWN}).includes('signal={last}&')")
     page.wait_for_timeout(1000)  # nothing older comes afterwards
-    room, problems = Recovery.read(page.evaluate(DRAWN))
+    room, problems = RecoveryRoom.read(page.evaluate(DRAWN))
     assert (str(room.signal), problems) == (last, [])
     assert query_of(page)["signal"] == last
     assert np.allclose(curve(page, "these parameters")["y"], room.theory()[4].y, rtol=1e-10)

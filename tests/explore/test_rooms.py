@@ -14,22 +14,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.lab.explore.controls import kind, stops
-from bulkedge.lab.explore.curves import Curve, figure
-from bulkedge.lab.explore.drawing import plotly
-from bulkedge.lab.explore.grid import FLATTEST, HEAD_DIMS, SHARPEST, TOKENS, Shape, law_of
-from bulkedge.lab.explore.interpolation import ACCURACY, LARGEST, SHOWN_FROM, quantiles
+from bulkedge.lab.explore.export import plotly
 from bulkedge.lab.explore.jobs import theory_of
-from bulkedge.lab.explore.rooms import ROOMS, ChannelRoom, Collapse, Heads, Recovery, Width
-from bulkedge.lab.explore.rooms.heads import distance, head_law
+from bulkedge.lab.explore.room import Trace, control_kind, figure, stops
+from bulkedge.lab.explore.rooms import ROOMS, ChannelRoom, CollapseRoom, HeadsRoom, RecoveryRoom, WidthRoom
+from bulkedge.lab.explore.rooms.heads import (
+    ACCURACY,
+    FLATTEST,
+    HEAD_DIMS,
+    LARGEST,
+    SHARPEST,
+    SHOWN_FROM,
+    TOKENS,
+    Shape,
+    distance,
+    head_law,
+    quantiles,
+)
 from bulkedge.support.domains import Choice, Integers, Interval
 
 SMALL = {
-    "heads": Heads(tokens=256, qk_norm=True, beta=0.7),
+    "heads": HeadsRoom(tokens=256, qk_norm=True, beta=0.7),
     "channel": ChannelRoom(tokens=64),
-    "recovery": Recovery(vocab_ratio=1.0, sample_ratio=1.0),
-    "width": Width(width=16, inputs=3),
-    "collapse": Collapse(tokens=32, depth=3, variance=0.2),
+    "recovery": RecoveryRoom(vocab_ratio=1.0, sample_ratio=1.0),
+    "width": WidthRoom(width=16, inputs=3),
+    "collapse": CollapseRoom(tokens=32, depth=3, variance=0.2),
 }
 """Each room at a size that takes little time."""
 
@@ -56,7 +65,7 @@ def test_addresses_read_back(room):
 @given(rooms())
 def test_sliders_stop_at_values_of_their_domain_in_order_and_at_the_value_itself(room):
     for each in room.declared():
-        if kind(each.domain) == "slider":
+        if control_kind(each.domain) == "slider":
             texts, value = stops(each.domain, getattr(room, each.name)), getattr(room, each.name)
             found = [each.domain.parse(each.name, text) for text in texts]
             assert found == sorted(found)
@@ -74,7 +83,7 @@ def test_any_address_gives_a_room(text):
 
 
 def test_what_is_wrong_with_an_address_is_told_and_has_its_default():
-    room, problems = Heads.read("beta=7&tokens=1024&foo=1&qk_norm=yes")
+    room, problems = HeadsRoom.read("beta=7&tokens=1024&foo=1&qk_norm=yes")
     assert (room.beta, room.tokens, room.qk_norm) == (0.8, 1024, False)
     assert problems == [
         f"beta = '7' is outside its domain [{FLATTEST}, {SHARPEST}]",
@@ -97,7 +106,7 @@ def test_the_python_of_a_room_makes_its_curves(name, tmp_path, monkeypatch, caps
     path.write_text(room.script())
     monkeypatch.chdir(tmp_path)
     found = runpy.run_path(str(path))
-    expected = [*room.theory(), *room.seen([room.simulate(k) for k in range(room.draws)])]
+    expected = [*room.theory(), *room.observations([room.simulate(k) for k in range(room.draws)])]
     assert [each.label for each in found["curves"]] == [each.label for each in expected]
     for mine, theirs in zip(found["curves"], expected, strict=True):
         for one, other in ((mine.x, theirs.x), (mine.y, theirs.y), (mine.z, theirs.z), (mine.error, theirs.error)):
@@ -123,7 +132,7 @@ def test_rooms_say_what_they_show_and_what_they_do_not(name):
 @pytest.mark.parametrize("name", ROOMS)
 def test_figures_of_plotly_are_plain_json_and_hold_every_curve(name, narrow):
     room = SMALL[name]
-    curves = [*room.theory(), *room.seen([room.simulate(0)])]
+    curves = [*room.theory(), *room.observations([room.simulate(0)])]
     drawn = json.loads(json.dumps(plotly(room.panels(), curves, dark=narrow, narrow=narrow), allow_nan=False))
     assert len(drawn["data"]) + len(drawn["layout"]["shapes"]) == len(curves)
     assert len(json.dumps(drawn)) < 150_000
@@ -158,7 +167,7 @@ def test_simulated_heads_are_nearer_to_their_law_than_to_the_rival(change):
     ],
 )
 def test_interpolated_laws_are_within_what_the_page_says(shape, beta, spread):
-    found, law = quantiles(shape, beta, spread), law_of(shape, beta, spread)
+    found, law = quantiles(shape, beta, spread), head_law(HeadsRoom(beta=beta, popularity=spread, **shape._asdict()))
     x = np.geomspace(found.values[2], found.values[-1], 300)
     assert np.max(np.abs(found.cdf(x) - law.cdf(x))) < ACCURACY
 
@@ -170,7 +179,7 @@ def test_interpolated_laws_anywhere(number):
     shape = Shape(*(rng.choice(each) for each in (HEAD_DIMS, TOKENS, (0, 1), (0, 1))))
     shape = Shape(int(shape[0]), int(shape[1]), bool(shape[2]), bool(shape[3]))
     beta, spread = rng.uniform(FLATTEST, SHARPEST), 0.0 if shape.causal else rng.uniform(0, 1)
-    found, law = quantiles(shape, beta, spread), law_of(shape, beta, spread)
+    found, law = quantiles(shape, beta, spread), head_law(HeadsRoom(beta=beta, popularity=spread, **shape._asdict()))
     x = np.geomspace(1.01 * SHOWN_FROM, 1.2 * found.values[-1], 600)
     assert np.max(np.abs(found.cdf(x) - law.cdf(x))) < ACCURACY
     level = 1 - 0.5 / shape.tokens  # where figures end
@@ -179,13 +188,13 @@ def test_interpolated_laws_anywhere(number):
 
 
 def test_what_is_not_in_the_table_shows_the_rival_alone():
-    assert len(Heads(causal=True, popularity=0.5).quick()) == 1
-    assert [each.look for each in Heads().quick()] == ["theory", "rival"]
-    assert "interpolated" in Heads().quick()[0].label
+    assert len(HeadsRoom(causal=True, popularity=0.5).quick()) == 1
+    assert [each.look for each in HeadsRoom().quick()] == ["theory", "rival"]
+    assert "interpolated" in HeadsRoom().quick()[0].label
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [ChannelRoom, Recovery, Width, Collapse])
+@pytest.mark.parametrize("family", [ChannelRoom, RecoveryRoom, WidthRoom, CollapseRoom])
 def test_every_corner_of_a_room_has_a_theory_and_a_simulation(family):
     ends = [
         (each.domain.options[0], each.domain.options[-1])
@@ -200,16 +209,16 @@ def test_every_corner_of_a_room_has_a_theory_and_a_simulation(family):
         if number % 16 == 0 and getattr(room, "tokens", 0) < 100:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                assert room.seen([room.simulate(0), room.simulate(1)])
+                assert room.observations([room.simulate(0), room.simulate(1)])
 
 
 def test_large_heads_are_not_simulated_and_say_so():
-    assert Heads(tokens=4096).draws == 0
-    assert "minutes" in Heads(tokens=4096).quiet
+    assert HeadsRoom(tokens=4096).draws == 0
+    assert "minutes" in HeadsRoom(tokens=4096).quiet
 
 
 def test_theories_say_where_they_end():
-    told = theory_of(Collapse(tokens=32, depth=8))
+    told = theory_of(CollapseRoom(tokens=32, depth=8))
     assert any("light tails" in each or "many more tokens" in each for each in told.cautions)
     assert theory_of(SMALL["heads"]).cautions == ()
 
@@ -223,7 +232,7 @@ def test_past_the_threshold_only_the_slope_is_drawn():
 
 
 def test_the_thresholds_of_recovery_are_where_the_alignment_begins():
-    room = Recovery()
+    room = RecoveryRoom()
     line = room.theory()[0]
     limit = room.theory()[2].x
     assert np.all(line.y[line.x < limit - 0.02] == 0)
@@ -233,10 +242,10 @@ def test_the_thresholds_of_recovery_are_where_the_alignment_begins():
 def test_tables_for_other_programs():
     app = pytest.importorskip("bulkedge.lab.explore.app")
     curves = [
-        Curve("a, b", [1.0, 2.0], [3.0, 4.0]),
-        Curve("ends", [0.0, 1.0, 2.0], [5.0, 6.0], shape="bars"),
-        Curve("mark", 0.5, shape="mark"),
-        Curve("map", [0.0, 1.0], [2.0], shape="map", z=[[7.0, 8.0]]),
+        Trace("a, b", [1.0, 2.0], [3.0, 4.0]),
+        Trace("ends", [0.0, 1.0, 2.0], [5.0, 6.0], shape="bars"),
+        Trace("mark", 0.5, shape="mark"),
+        Trace("map", [0.0, 1.0], [2.0], shape="map", z=[[7.0, 8.0]]),
     ]
     rows = list(csv.reader(io.StringIO(app.as_csv(curves))))
     assert rows[1:3] == [["a, b", "0", "1.0", "3.0", ""], ["a, b", "0", "2.0", "4.0", ""]]
@@ -246,7 +255,7 @@ def test_tables_for_other_programs():
 
 def test_every_shape_of_a_curve_is_drawn_by_matplotlib():
     room = SMALL["recovery"]
-    drawn = figure(room.panels(), [*room.theory(), *room.seen([room.simulate(0)])])
+    drawn = figure(room.panels(), [*room.theory(), *room.observations([room.simulate(0)])])
     assert len(drawn.axes) == 4  # three panels and the scale of colours
 
 

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.lab.explore.controls import kind, place, stops
-from bulkedge.lab.explore.interpolation import ACCURACY, LARGEST
-from bulkedge.lab.explore.jobs import Job, Jobs
-from bulkedge.lab.explore.room import MOST_ADDRESS, MOST_PROBLEMS, read_address
-from bulkedge.lab.explore.rooms import ROOMS, ChannelRoom, Collapse, Heads, Recovery, Width
+from bulkedge.lab.explore.jobs import Jobs, PageJob
+from bulkedge.lab.explore.room import MOST_ADDRESS, MOST_PROBLEMS, control_kind, read_address, slider_place, stops
+from bulkedge.lab.explore.rooms import ROOMS, ChannelRoom, CollapseRoom, HeadsRoom, RecoveryRoom, WidthRoom
+from bulkedge.lab.explore.rooms.heads import ACCURACY, LARGEST
 from bulkedge.lab.explore.rooms.recovery import pooled
 from bulkedge.support.domains import Choice, Integers
 from bulkedge.support.errors import DomainError
@@ -21,7 +20,7 @@ from bulkedge.support.errors import DomainError
 pytest.importorskip("dash")
 
 from bulkedge.lab.explore import app as application
-from bulkedge.lab.explore import matrix_page
+from bulkedge.lab.explore import pages
 
 TEN_DIGITS = 2e-11
 
@@ -74,46 +73,46 @@ def asked(room, **more):
     ],
 )
 def test_nothing_of_an_address_is_left_out_without_a_word(query, told):
-    room, problems = Heads.read(query)
+    room, problems = HeadsRoom.read(query)
     assert any(told in each for each in problems)
-    assert replace(room, beta=0.8) == Heads()
+    assert replace(room, beta=0.8) == HeadsRoom()
     assert room.beta in {0.8, 0.5}
 
 
 def test_faults_of_an_address_are_few_and_short():
-    _, problems = Heads.read("&".join(f"unknown{number}={'z' * 50}" for number in range(200)))
+    _, problems = HeadsRoom.read("&".join(f"unknown{number}={'z' * 50}" for number in range(200)))
     assert len(problems) == MOST_PROBLEMS + 1
     assert problems[-1].endswith("more")
     assert all(len(each) < 200 for each in problems)
-    assert len(Heads.read("a" * MOST_ADDRESS + "&beta=0.5")[1]) == 2
+    assert len(HeadsRoom.read("a" * MOST_ADDRESS + "&beta=0.5")[1]) == 2
 
 
 @given(st.sampled_from(list(ROOMS.values())), st.sampled_from([-0.0, 0.0, -1e-320, 5e-324, 1.0, 0.1 + 0.2]))
 def test_pages_open_at_any_number_in_its_domain(family, value):
     """Zero with a sign is zero: a slider that looks for its text would not find it."""
     for each in family.declared():
-        if kind(each.domain) == "slider":
+        if control_kind(each.domain) == "slider":
             room, problems = family.read(f"{each.name}={value!r}")
             assert problems == [] or getattr(room, each.name) == each.default
             texts = stops(each.domain, getattr(room, each.name))
-            assert each.domain.parse(each.name, texts[place(texts, getattr(room, each.name))]) == getattr(
+            assert each.domain.parse(each.name, texts[slider_place(texts, getattr(room, each.name))]) == getattr(
                 room, each.name
             )
-            assert place(stops(each.domain, each.default), each.default) >= 0
-    assert place(["0.0", "1.0"], -0.0) == 0
+            assert slider_place(stops(each.domain, each.default), each.default) >= 0
+    assert slider_place(["0.0", "1.0"], -0.0) == 0
 
 
 def test_the_page_of_matrices_reads_its_address():
     def texts(component):
         return json.dumps(component, default=lambda each: each.to_plotly_json())
 
-    assert '"n_clicks": 1' not in texts(matrix_page.page("?layer=1"))
-    bad = texts(matrix_page.page("?layer=9&nothing=1"))
+    assert '"n_clicks": 1' not in texts(pages.matrix_page("?layer=1"))
+    bad = texts(pages.matrix_page("?layer=9&nothing=1"))
     assert "layer = '9' is outside its domain" in bad
     assert "'nothing' is no parameter" in bad
-    assert read_address("head=3", {"head": matrix_page.HEADS}) == ({"head": 3}, [])
+    assert read_address("head=3", {"head": pages.HEADS}) == ({"head": 3}, [])
     pytest.importorskip("transformers", reason="heads are those of a decoder of transformers")
-    assert '"n_clicks": 1' in texts(matrix_page.page("?layer=1&head=2"))
+    assert '"n_clicks": 1' in texts(pages.matrix_page("?layer=1&head=2"))
 
 
 # -- what a page gets --------------------------------------------------------------------------------------------------
@@ -124,7 +123,7 @@ def test_any_state_of_a_room_has_a_figure_that_is_its_own(family, jobs):
     rng = np.random.default_rng(8)
     for number in range(10):
         room = drawn(family, rng)
-        figure, _, status, back = application.answered(jobs, asked(room, dark=number % 2, narrow=number % 3 == 0))
+        figure, _, status, back = application.answer_page(jobs, asked(room, dark=number % 2, narrow=number % 3 == 0))
         assert json.loads(json.dumps(figure, allow_nan=False))["layout"]["meta"] == room.query() == back["query"]
         assert "fault" not in str(status)
         assert figure["data"]
@@ -148,20 +147,20 @@ def test_any_state_of_a_room_has_a_figure_that_is_its_own(family, jobs):
 )
 def test_what_no_page_sends_is_refused(bad, jobs):
     with pytest.raises((DomainError, TypeError)):
-        application.answered(jobs, bad)
+        application.answer_page(jobs, bad)
 
 
 def test_simulations_that_are_asked_for_again_are_others(jobs):
-    room = Collapse(tokens=32, depth=1)
-    *_, first = application.answered(jobs, asked(room))
+    room = CollapseRoom(tokens=32, depth=1)
+    *_, first = application.answer_page(jobs, asked(room))
     jobs.pages["a"].samples.append(1)  # stopped in the middle
-    *_, on = application.answered(jobs, asked(room, order="again"))
+    *_, on = application.answer_page(jobs, asked(room, order="again"))
     assert on["seed"] == first["seed"] == 0
-    jobs.pages["a"] = Job(room, 0, [1] * room.draws)
-    *_, fresh = application.answered(jobs, asked(room, order="again"))
+    jobs.pages["a"] = PageJob(room, 0, [1] * room.draws)
+    *_, fresh = application.answer_page(jobs, asked(room, order="again"))
     assert fresh["seed"] == room.draws
     assert fresh["query"] == f"{room.query()}&seed={room.draws}"
-    assert Collapse.read(fresh["query"]) == (room, [])
+    assert CollapseRoom.read(fresh["query"]) == (room, [])
     assert f"range({room.draws}, {2 * room.draws})" in room.script(room.draws)
 
 
@@ -172,7 +171,7 @@ def test_simulations_that_are_asked_for_again_are_others(jobs):
 def test_recovery_agrees_with_the_library_to_ten_digits():
     rng = np.random.default_rng(1)
     for _ in range(12):
-        room = drawn(Recovery, rng)
+        room = drawn(RecoveryRoom, rng)
         finite, endless, *_ = curves = room.theory()
         for k in rng.integers(0, len(finite.x), 3):
             model = pooled(replace(room, signal=float(finite.x[k])))
@@ -198,13 +197,13 @@ def test_channel_width_and_collapse_agree_with_the_library_to_ten_digits():
         k = rng.integers(len(curve.x))
         assert curve.y[k] == pytest.approx(be.heads.Channel([curve.x[k]]).ratio, rel=TEN_DIGITS)
         assert here.y[0] == channel.ratio
-        room = replace(drawn(Width, rng), scaling="sqrt")
+        room = replace(drawn(WidthRoom, rng), scaling="sqrt")
         gram = np.full((room.inputs, room.inputs), room.correlation)
         np.fill_diagonal(gram, 1.0)
         mixture = be.programs.HeadMixture(gram, room.heads, score_variance=room.score_variance)
         size = mixture.variance() ** 0.5
         assert np.allclose(room.theory()[0].y, size * mixture.pdf(size * room.theory()[0].x), rtol=TEN_DIGITS)
-        room = replace(drawn(Collapse, rng), skip=0.0, layer_norm=False)
+        room = replace(drawn(CollapseRoom, rng), skip=0.0, layer_norm=False)
         stack = be.AttentionStack(room.depth, room.tokens, room.tokens, gap=room.gap, variance=room.variance)
         assert room.theory()[0].y[-1] == pytest.approx(stack.predicted_stable_rank_excess(), rel=TEN_DIGITS)
         assert room.theory()[1].y[0] == pytest.approx(stack.predicted_gradient(), rel=TEN_DIGITS)
@@ -214,15 +213,15 @@ def test_channel_width_and_collapse_agree_with_the_library_to_ten_digits():
     "room",
     [
         pytest.param(
-            Heads(beta=0.24, head_dim=32, tokens=16384, popularity=0.93, axes="quantiles"), marks=pytest.mark.slow
+            HeadsRoom(beta=0.24, head_dim=32, tokens=16384, popularity=0.93, axes="quantiles"), marks=pytest.mark.slow
         ),
         pytest.param(
-            Heads(beta=1.46, head_dim=128, tokens=16384, causal=True, axes="quantiles"), marks=pytest.mark.slow
+            HeadsRoom(beta=1.46, head_dim=128, tokens=16384, causal=True, axes="quantiles"), marks=pytest.mark.slow
         ),
-        Heads(beta=0.21, head_dim=64, tokens=16384, qk_norm=True, popularity=0.37, axes="quantiles"),
-        Heads(beta=0.47, head_dim=32, tokens=16384, axes="quantiles"),
-        Heads(beta=1.19, head_dim=256, tokens=4096, qk_norm=True, popularity=0.68, axes="quantiles"),
-        Heads(beta=0.32, head_dim=32, tokens=2048, qk_norm=True, popularity=0.07, axes="quantiles"),
+        HeadsRoom(beta=0.21, head_dim=64, tokens=16384, qk_norm=True, popularity=0.37, axes="quantiles"),
+        HeadsRoom(beta=0.47, head_dim=32, tokens=16384, axes="quantiles"),
+        HeadsRoom(beta=1.19, head_dim=256, tokens=4096, qk_norm=True, popularity=0.68, axes="quantiles"),
+        HeadsRoom(beta=0.32, head_dim=32, tokens=2048, qk_norm=True, popularity=0.07, axes="quantiles"),
     ],
 )
 def test_what_is_drawn_from_the_table_is_as_near_as_the_page_says(room):
@@ -235,6 +234,6 @@ def test_what_is_drawn_from_the_table_is_as_near_as_the_page_says(room):
 
 
 def test_one_layer_is_a_point_that_can_be_seen():
-    room = Collapse(depth=1, tokens=256, variance=0.1)
+    room = CollapseRoom(depth=1, tokens=256, variance=0.1)
     for trace in application.plotly(room.panels(), room.theory())["data"]:
         assert trace["mode"] == "markers"

@@ -13,15 +13,21 @@ from hypothesis import strategies as st
 import bulkedge as be
 from bulkedge.lab.explore.fitting import fit, tail
 from bulkedge.lab.explore.matrix import (
+    MOST_BYTES,
+    MOST_CHOICES,
+    choices,
+    content,
     curves_of,
     decoder_attention,
     fit_head,
-    loading,
+    loading_code,
+    matrices,
+    matrix,
     p_text,
-    reported,
+    report_fit,
     script,
+    tensors,
 )
-from bulkedge.lab.explore.uploads import MOST_BYTES, MOST_CHOICES, choices, content, matrices, matrix, tensors
 from bulkedge.support.errors import DomainError
 
 
@@ -233,7 +239,7 @@ def test_what_is_no_matrix_is_refused():
 
 
 def test_a_constant_matrix_has_no_law_near():
-    report = reported(fit(np.full((30, 30), 1 / 30)))
+    report = report_fit(fit(np.full((30, 30), 1 / 30)))
     assert report.facts["kind"] == "attention"
 
 
@@ -249,11 +255,11 @@ def test_the_python_of_a_fit_runs(tmp_path, monkeypatch, capsys):
     name = 'it\'s "mine".npy'
     (tmp_path / name).write_bytes(npy(rng.standard_normal((40, 60))))
     monkeypatch.chdir(tmp_path)
-    exec(compile(script(loading(name, None)), "made", "exec"), {})  # noqa: S102 - what readers run
+    exec(compile(script(loading_code(name, None)), "made", "exec"), {})  # noqa: S102 - what readers run
     assert "MarchenkoPastur" in capsys.readouterr().out
     assert (tmp_path / "matrix.png").exists()
     with pytest.raises(DomainError):
-        loading("a" * 300, None)
+        loading_code("a" * 300, None)
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import kstest
 
 import bulkedge as be
+from bulkedge.ensembles.attention import taylor
 from bulkedge.ensembles.entries import heavy_share
-from bulkedge.ensembles.taylor import taylor
 from bulkedge.visibility import prefix_mean_values
 
 

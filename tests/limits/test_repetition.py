@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.ensembles.repetition import MOST_REPETITION, counted_bulk
+from bulkedge.ensembles.pooled import MOST_REPETITION, counted_bulk
 from bulkedge.recovery import causal_weights, mean_weights
 from bulkedge.support.errors import RegimeWarning
 

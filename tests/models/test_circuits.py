@@ -16,7 +16,7 @@ from bulkedge.models.circuits import circuits
 from bulkedge.models.circuits.random_circuits import LEVEL, RandomHead
 from bulkedge.models.loading.checkpoints import Checkpoint
 from bulkedge.support.errors import DomainError
-from bulkedge.support.progress import listening
+from bulkedge.support.progress import listen
 
 MEASURED = (
     "frobenius", "stable_rank", "largest", "edge", "largest_over_edge", "p_largest", "spikes", "signal_energy",
@@ -252,7 +252,7 @@ def test_a_large_checkpoint_is_read_one_layer_at_a_time(large, monkeypatch):
 
     monkeypatch.setattr(Checkpoint, "read", counted)
     told = []
-    with listening(lambda event: told.append((event.label, event.done, event.total))):
+    with listen(lambda event: told.append((event.label, event.done, event.total))):
         found = scan_weights(large)
     assert len(found.members) == 160
     assert told[-1] == ("layers", 80, 80)

@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 from bulkedge.models import TEXTS, default_model, held_out_loss, load_model, probe, sample_text  # noqa: E402
 from bulkedge.models.loading import default  # noqa: E402
 from bulkedge.support.errors import DomainError, MissingPackageError  # noqa: E402
-from bulkedge.support.progress import listening  # noqa: E402
+from bulkedge.support.progress import listen  # noqa: E402
 
 
 def same(one, other):
@@ -20,7 +20,7 @@ def test_one_seed_one_model():
     """Few steps of each phase: the start is shared, the end is the same twice, and told as it goes."""
     start, _ = default_model(seed=3, trained=False)
     told = []
-    with listening(lambda event: told.append((event.label, event.done, event.total))):
+    with listen(lambda event: told.append((event.label, event.done, event.total))):
         model, _ = default_model(seed=3, steps=5)
     again, _ = default_model(seed=3, steps=5)
     other, _ = default_model(seed=4, trained=False)

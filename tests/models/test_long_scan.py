@@ -19,7 +19,7 @@ from bulkedge.models.scanning.random_heads import TESTED, draw_fresh  # noqa: E4
 from bulkedge.spectra import krylov  # noqa: E402
 from bulkedge.spectra.operators import rows  # noqa: E402
 from bulkedge.support.errors import RegimeWarning  # noqa: E402
-from bulkedge.support.progress import listening  # noqa: E402
+from bulkedge.support.progress import listen  # noqa: E402
 from bulkedge.visibility import FullMask, WindowMask  # noqa: E402
 
 ESTIMATED = {"stable_rank", "effective_rank", "entropy_error", "spectrum_error", "spectrum_floor", "s1", "gap"}
@@ -101,7 +101,7 @@ def test_nothing_has_as_many_numbers_as_there_are_pairs_of_tokens(layer_types, l
         found = draw_fresh(each, ids, np.ones(1), 1, torch.Generator().manual_seed(0))
         assert np.all(np.isfinite(found.spectra))
 
-    with Sizes() as sizes, listening(told.append):
+    with Sizes() as sizes, listen(told.append):
         be.scan(model, ids, tokens=tokens, draws=0, probe=False)
         stream(model, draw, input_ids=ids[None])
     assert 2**12 < sizes.largest < tokens**2

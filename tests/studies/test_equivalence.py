@@ -6,7 +6,7 @@ from scipy.integrate import quad
 from scipy.special import airy
 from scipy.stats import poisson
 
-from bulkedge.ensembles.taylor import taylor
+from bulkedge.ensembles.attention import taylor
 from bulkedge.lab.studies.equivalence.bulk import BEYOND_EDGE
 from bulkedge.lab.studies.equivalence.coefficients import crossing
 from bulkedge.lab.studies.equivalence.items import ITEMS

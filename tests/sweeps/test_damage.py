@@ -32,7 +32,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr("bulkedge.lab.sweeps.reading.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("bulkedge.lab.sweeps.read.LOOK_SECONDS", 0.0)
 
 
 def flip(rng, path, _):

@@ -74,7 +74,7 @@ def test_the_order_of_axes_and_values_changes_no_stream():
     one = Sweep(Toy(), {"rate": (1.0, 2.0), "kind": ("normal", "uniform")}, repetitions=2)
     two = Sweep(Toy(), {"kind": ("uniform", "normal"), "rate": (2.0, 1.0)}, repetitions=2)
     assert streams(one) == streams(two)
-    assert two.arranged(one.manifest()["axes"]).manifest() == one.manifest()
+    assert two.with_axes_in_order(one.manifest()["axes"]).manifest() == one.manifest()
     for other in (
         None,
         3,
@@ -83,7 +83,7 @@ def test_the_order_of_axes_and_values_changes_no_stream():
         [["rate", [1.0, 2.0]]],
         [["rate", [1.0, 3.0]], ["kind", ["normal"]]],
     ):
-        assert two.arranged(other) is two
+        assert two.with_axes_in_order(other) is two
 
 
 def streams(sweep):

@@ -16,7 +16,7 @@ from toys import Empty, Fragile, Hanging, Toy
 
 from bulkedge.lab.sweeps import SerialExecutor, Sweep, failures, local_processes, loop, open_sweep, run
 from bulkedge.lab.sweeps.executors import available_cores, within
-from bulkedge.support.progress import listening, track
+from bulkedge.support.progress import listen, track
 
 TESTS = Path(__file__).parent.parent
 
@@ -24,7 +24,7 @@ TESTS = Path(__file__).parent.parent
 def told(sweep, folder, executor=None, **options):
     """What a listener hears of a sweep."""
     heard = []
-    with listening(heard.append):
+    with listen(heard.append):
         run(sweep, folder, executor or SerialExecutor(), **options)
     return heard
 

@@ -38,7 +38,7 @@ def test_results_are_labelled_by_the_grid(serial):
 
 def test_a_cell_is_the_study_run_with_its_own_stream(serial):
     cell = SWEEP.cell((1, 0, 1))
-    alone = cell.configured().run(np.random.default_rng(cell.seed))
+    alone = cell.make_study().run(np.random.default_rng(cell.seed))
     stored = open_sweep(serial).isel(rate=1, kind=0, repetition=1)
     assert np.array_equal(stored["values"], alone["values"])
 

@@ -11,8 +11,7 @@ from folders import same_files
 from toys import Described, Empty, Odd, Toy
 
 from bulkedge.lab.sweeps import SerialExecutor, StoreError, Sweep, failures, open_sweep, run
-from bulkedge.lab.sweeps.checksums import cell_checksum
-from bulkedge.lab.sweeps.files import clear_drafts
+from bulkedge.lab.sweeps.files import cell_checksum, clear_drafts
 from bulkedge.lab.sweeps.store import LARGEST_CHUNK, Store, _inner_chunks
 
 
@@ -47,8 +46,8 @@ class Backwards(Sweep):
     def indices(self):
         return reversed(list(super().indices()))
 
-    def arranged(self, axes):
-        super().arranged(axes)
+    def with_axes_in_order(self, axes):
+        super().with_axes_in_order(axes)
         return self
 
 
@@ -108,7 +107,7 @@ def test_an_array_that_grows_keeps_its_numbers(tmp_path):
     stored = open_sweep(tmp_path)["values"]
     for index in GROWING.indices():
         cell = GROWING.cell(index)
-        alone = cell.configured().run(np.random.default_rng(cell.seed))["values"]
+        alone = cell.make_study().run(np.random.default_rng(cell.seed))["values"]
         assert np.array_equal(stored.values[index][: alone.size], alone)
         assert np.isnan(stored.values[index][alone.size :]).all()
 

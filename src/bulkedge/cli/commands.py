@@ -16,21 +16,27 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from bulkedge.cli.demo import demo_command
-from bulkedge.cli.exploring import explore_command
-from bulkedge.cli.options import Declared, LawCommand, StudyCommand, complete_name, families
-from bulkedge.cli.reproduction import reproduce_command
-from bulkedge.cli.scanning import scan_command
-from bulkedge.cli.terminal import err, explained, fit_width, out, shown_progress, unknown
+from bulkedge.cli.options import DomainType, LawCommand, StudyCommand, complete_name, families
+from bulkedge.cli.reproduce import COLOURS, RunReporter, reproduce_command
+from bulkedge.cli.scan import print_warnings, scan_command, scan_with_options
+from bulkedge.cli.terminal import err, explain_errors, fit_width, out, show_progress, tell, unknown
 from bulkedge.support.domains import Each, Interval, parameters
 from bulkedge.support.errors import DomainError
-from bulkedge.support.records import written
+from bulkedge.support.records import to_json
 from bulkedge.version import __version__
 
 if TYPE_CHECKING:
+    from bulkedge.lab.gallery import Reproduction
     from bulkedge.lab.sweeps import Sweep
     from bulkedge.laws import Law
 
+HEADLINES = {
+    "equivalence/bulk": "linear model: values beyond 4 (exp(beta^2) - 1)",
+    "recovery/outlier": "largest eigenvalue from 1.5 thresholds on",
+    "width/distribution": "excess kurtosis of a coordinate, 1 head",
+    "propagation/rank-collapse": "slope of log(stable rank - 1) in log T after 2 layers",
+}
+"""Study → the claim that is shown of it: the headline figure of each paper."""
 NUMBERS = Each(Interval(-1e300, 1e300), most=100_000)
 LEVELS = Each(Interval(0, 1), most=100_000)
 
@@ -43,7 +49,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that the first word names."""
         if args and not args[0].startswith("-") and not ctx.resilient_parsing and args[0] not in self.commands:
-            with explained():
+            with explain_errors():
                 raise unknown("command", args[0], sorted(self.commands))
         return super().resolve_command(ctx, args)
 
@@ -55,10 +61,8 @@ def main() -> None:
     fit_width()
 
 
-main.add_command(demo_command)
 main.add_command(reproduce_command)
 main.add_command(scan_command)
-main.add_command(explore_command)
 
 
 # -- list --------------------------------------------------------------------------------------------------------------
@@ -77,7 +81,7 @@ def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None
     """Print what there is, with the first paragraph of what it says of itself."""
     shows = {name: (inspect.getdoc(each) or "").split("\n\n")[0].replace("\n", " ") for name, each in known.items()}
     if as_json:
-        click.echo(written(shows, indent=1))
+        click.echo(to_json(shows, indent=1))
         return
     table = Table(kind, "shows", box=None, pad_edge=False)
     table.columns[0].no_wrap = True  # names are there to be copied
@@ -108,19 +112,19 @@ def sweep_command(name: str, **given: Any) -> None:
     """
     from bulkedge.lab.sweeps import run
 
-    with explained():
-        sweep = _planned(name, given)
+    with explain_errors():
+        sweep = _plan_sweep(name, given)
     with (
-        explained("the same command goes on from there"),
-        shown_progress(),
-        chosen_executor(given["workers"], given["cluster"]) as (executor, width),
+        explain_errors("the same command goes on from there"),
+        show_progress(),
+        open_executor(given["workers"], given["cluster"]) as (executor, width),
     ):
         options = {key: given[key] for key in ("retry_failed", "timeout")}
         result = run(sweep, given["folder"], executor, width=width, **options)
     if result.damaged:
         err.print(f"{result.damaged} cells did not match their checksums any more and were run again", soft_wrap=True)
     if given["as_json"]:
-        click.echo(written(asdict(result)))
+        click.echo(to_json(asdict(result)))
     else:
         out.print(
             f"{result.done} of {result.cells} cells done, {result.failed} failed: {result.folder}", soft_wrap=True
@@ -143,7 +147,7 @@ def opening(folder: Path) -> str:
     return f"bulkedge.lab.sweeps.open_sweep({str(folder)!r}), or {plain}"
 
 
-def _planned(name: str, given: dict[str, Any]) -> Sweep:
+def _plan_sweep(name: str, given: dict[str, Any]) -> Sweep:
     """The sweep that the options describe."""
     from bulkedge.lab.studies.base import ready, studies
     from bulkedge.lab.sweeps import Sweep, parse_axis
@@ -165,7 +169,7 @@ def _planned(name: str, given: dict[str, Any]) -> Sweep:
 
 
 @contextmanager
-def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[Executor, int]]:
+def open_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[Executor, int]]:
     """Start what cells of a sweep run on, as the options of the command line say, and stop it in the end."""
     from bulkedge.lab.sweeps import SerialExecutor, local_processes, stop
 
@@ -199,16 +203,16 @@ def chosen_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[
 @click.option(
     "--at",
     metavar="X,Y,...",
-    type=Declared("at", NUMBERS),
+    type=DomainType("at", NUMBERS),
     help="Points at which to give density and distribution function.",
 )
 @click.option(
-    "--quantiles", metavar="P,Q,...", type=Declared("quantiles", LEVELS), help="Levels whose quantiles to give."
+    "--quantiles", metavar="P,Q,...", type=DomainType("quantiles", LEVELS), help="Levels whose quantiles to give."
 )
 @click.option(
     "--spike",
     metavar="THETA,...",
-    type=Declared("spike", NUMBERS),
+    type=DomainType("spike", NUMBERS),
     help="Strengths of perturbations of rank one: of theta u u' added to a symmetric matrix; "
     "for laws of singular values, of a signal x u v' with singular value x.",
 )
@@ -221,7 +225,7 @@ def law_command(name: str, *, at: Any, quantiles: Any, spike: Any, as_json: bool
     if not name:
         print_summaries("law", families(), as_json=as_json)
         return
-    with explained():
+    with explain_errors():
         if name not in families():
             raise unknown("law", name, list(families()))
         law = families()[name](**{key: value for key, value in given.items() if value is not None})
@@ -240,7 +244,7 @@ def law_command(name: str, *, at: Any, quantiles: Any, spike: Any, as_json: bool
         if spike:
             facts |= spike_facts(law, spike)
     if as_json:
-        click.echo(written(facts))
+        click.echo(to_json(facts))
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     for key, value in facts.items():
@@ -265,3 +269,84 @@ def spike_facts(law: Law, strengths: tuple[float, ...]) -> dict[str, Any]:
             value = [[asdict(each) for each in group] for group in value]
         facts[f"{prefix}_{field.name}"] = value.tolist() if hasattr(value, "tolist") else value
     return facts
+
+
+# -- demo --------------------------------------------------------------------------------------------------------------
+
+
+@main.command("demo")
+@click.option(
+    "--out",
+    "folder",
+    default="out/demo",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of the pages.",
+)
+def demo_command(folder: Path) -> None:
+    """Scan a small decoder and check one headline claim of each paper, in two minutes.
+
+    The decoder is trained on the spot, so nothing is downloaded. All claims of the four papers: bulkedge reproduce.
+    """
+    from bulkedge.lab.gallery.run import reproduce
+    from bulkedge.lab.studies.base import studies
+
+    defaults = scan_command.make_context("scan", []).params
+    with explain_errors("the same command goes on from there"), show_progress() as head:
+        folder.mkdir(parents=True, exist_ok=True)
+        head("training and scanning a small decoder")
+        with print_warnings():
+            before, found = scan_with_options("", None, defaults)
+        found.to_html(folder / "scan.html", before=before)
+        click.echo(found.summary())
+        chosen = [studies()[name].preset("quick") for name in HEADLINES]
+        results = reproduce(chosen, folder, workers=None, watcher=RunReporter(head))
+    out.print(headlines_table(results))
+    click.echo(f"the page of the claims is {folder / 'index.html'}, that of the scan {folder / 'scan.html'}")
+    if any(claim.verdict == "fails" for result in results for claim in result.claims):
+        sys.exit(1)
+
+
+def headlines_table(results: list[Reproduction]) -> Table:
+    """The headline claim of each study: predicted, measured, verdict."""
+    from bulkedge.lab.gallery import words
+
+    table = Table("study", "headline claim", "predicted", "measured", "verdict", box=None, pad_edge=False)
+    for result in results:
+        claim = next(each for each in result.claims if each.statement == HEADLINES[result.name])
+        verdict = f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]"
+        measured = words.measured(claim.measured)
+        table.add_row(result.name, escape(claim.statement), words.predicted(claim), measured, verdict)
+    return table
+
+
+# -- explore -----------------------------------------------------------------------------------------------------------
+
+
+@main.command("explore")
+@click.option("--port", default=8052, show_default=True, type=click.IntRange(0, 65535), help="Where to listen.")
+@click.option("--no-browser", is_flag=True, help="Only serve; do not open a browser.")
+@click.option(
+    "--export",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the theory of all rooms into one HTML file that needs no server, and stop.",
+)
+def explore_command(port: int, path: Path | None, *, no_browser: bool) -> None:
+    """Move β, and watch bulk, edge and outlier: rooms of theory and simulation in a browser.
+
+    The page is served on this machine alone and needs no network. If the port is taken, the next free one is used.
+
+    bulkedge explore
+    """
+    if path is not None:
+        with explain_errors(kept=False):
+            from bulkedge.lab.explore.export import export
+
+            export(path)
+        tell(f"wrote {path}")
+        return
+    with explain_errors("bulkedge explore opens it again", kept=False):
+        from bulkedge.lab.explore.app import serve
+
+        serve(port, browser=not no_browser, tell=lambda address: tell(f"{address} (Ctrl-C stops it)"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from bulkedge.cli.terminal import explained, unknown
+from bulkedge.cli.terminal import explain_errors, unknown
 from bulkedge.support.domains import Choice, Domain, Each, Instance, Parameter, Parametric, parameters
 from bulkedge.support.errors import DomainError
 
@@ -21,7 +21,7 @@ else:
     AnyParamType = click.ParamType  # which takes no argument before click 8.4
 
 
-class Declared(AnyParamType):
+class DomainType(AnyParamType):
     """The values of a domain, under the name of a parameter."""
 
     def __init__(self, parameter: str, domain: Domain) -> None:
@@ -53,13 +53,13 @@ def option_for(declared: Parameter) -> click.Option:
         known += f"; with --paper {declared.large} ({'of the paper' if declared.source == 'paper' else 'ours'})"
     return click.Option(
         [f"--{declared.name.replace('_', '-')}", declared.name],
-        type=Declared(declared.name, declared.domain),
+        type=DomainType(declared.name, declared.domain),
         required=declared.default is MISSING,
         help=f"{declared.doc}, in {declared.domain}{known}.",
     )
 
 
-class Catalogued(click.Command):
+class CatalogueCommand(click.Command):
     """A command whose first argument names something with declared parameters; these become options."""
 
     kind: str
@@ -82,7 +82,7 @@ class Catalogued(click.Command):
         known, words = self.catalogue(), self._words(args)
         if words and words[0] == args[0]:
             # if this is misspelled, say so, and not that the options after it are unknown
-            with explained():
+            with explain_errors():
                 self.require(words[0])
         self.chosen = next((known[each] for each in words if each in known), None)
         return super().make_context(info_name, args, parent, **extra)
@@ -105,9 +105,9 @@ class Catalogued(click.Command):
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    """Names that a shell completes for the first argument of a :class:`Catalogued` command."""
+    """Names that a shell completes for the first argument of a :class:`CatalogueCommand` command."""
     command = ctx.command
-    if not isinstance(command, Catalogued):
+    if not isinstance(command, CatalogueCommand):
         return []
     known = command.catalogue()
     names = sorted(name for name in {*known, *command.groups()} if name.startswith(incomplete))
@@ -121,7 +121,7 @@ def _studies() -> dict[str, type]:
     return dict(studies())
 
 
-class StudyCommand(Catalogued):
+class StudyCommand(CatalogueCommand):
     """Names a study."""
 
     kind = "study"
@@ -152,7 +152,7 @@ def families() -> dict[str, type]:
     }
 
 
-class LawCommand(Catalogued):
+class LawCommand(CatalogueCommand):
     """Names a family of laws."""
 
     kind = "law"

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from bulkedge.support.errors import BulkedgeError, DomainError
-from bulkedge.support.progress import Progress, listening
+from bulkedge.support.progress import Progress, listen
 
 INTERRUPTED = 130
 PLAIN_SECONDS, LONGEST_SECONDS = 5.0, 60.0
@@ -85,7 +85,7 @@ def about(seconds: float) -> str:
 
 
 @contextmanager
-def explained(after_ctrl_c: str = "run the command again for the rest", *, kept: bool = True) -> Iterator[None]:
+def explain_errors(after_ctrl_c: str = "run the command again for the rest", *, kept: bool = True) -> Iterator[None]:
     """Errors that a user can mend, without a traceback; Ctrl-C says what is kept, and how to go on.
 
     An exception that is not the package's own, nor the machine's, is a fault of the package, and keeps its traceback.
@@ -93,9 +93,9 @@ def explained(after_ctrl_c: str = "run the command again for the rest", *, kept:
     try:
         yield
     except DomainError as error:
-        raise click.UsageError(noted(error)) from error
+        raise click.UsageError(full_message(error)) from error
     except BulkedgeError as error:
-        raise click.ClickException(noted(error)) from error
+        raise click.ClickException(full_message(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error}; what was finished before is kept" if kept else str(error)) from error
     except BrokenExecutor as error:
@@ -108,17 +108,17 @@ def explained(after_ctrl_c: str = "run the command again for the rest", *, kept:
         sys.exit(INTERRUPTED)
 
 
-def noted(error: BaseException) -> str:
+def full_message(error: BaseException) -> str:
     """What an error says, with its notes."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 @contextmanager
-def shown_progress() -> Iterator[Heading]:
+def show_progress() -> Iterator[Heading]:
     """A bar on a terminal, a line now and then elsewhere; yields what sets the words before it."""
     if not err.is_terminal:
         plain = PlainProgress()
-        with listening(plain):
+        with listen(plain):
             yield plain.head
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -137,7 +137,7 @@ def shown_progress() -> Iterator[Heading]:
                 bar.reset(task)
             bar.update(task, description=heading + event.label, completed=event.done, total=event.total, rate=rate)
 
-        with listening(show):
+        with listen(show):
             yield head
 
 

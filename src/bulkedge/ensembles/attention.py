@@ -22,7 +22,6 @@ from scipy.optimize import brentq
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.entries import TRUSTED, LargeEntries, heavy_share
 from bulkedge.ensembles.perron import BETA, perron
-from bulkedge.ensembles.taylor import taylor, taylor_degree
 from bulkedge.laws.attention.causal import CausalLaw
 from bulkedge.laws.attention.causal_head import SHARPEST, CausalHeadLaw
 from bulkedge.laws.attention.finite_head import FiniteHeadLaw
@@ -57,7 +56,7 @@ class Regime(NamedTuple):
     reason: str
 
 
-class Outlier(NamedTuple):
+class PredictedOutlier(NamedTuple):
     """An expected value beyond the bulk: squared singular value of ``sqrt(T) A``, and where it comes from."""
 
     kind: Literal["mean", "entry"]
@@ -181,7 +180,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         rng : numpy.random.Generator or torch.Generator
             Draws the scores, then the noise of the linear models.
         degree : int, optional
-            Degree of the Taylor polynomial; by default :func:`~bulkedge.ensembles.taylor.taylor_degree` of the head
+            Degree of the Taylor polynomial; by default :func:`~bulkedge.ensembles.attention.taylor_degree` of the head
             dimension.
 
         Returns
@@ -385,7 +384,7 @@ class SoftmaxAttention(Parametric, Ensemble):
             )
         return self.tokens * found.square
 
-    def outliers(self, most: int = 10) -> list[Outlier]:
+    def outliers(self, most: int = 10) -> list[PredictedOutlier]:
         """Expected values beyond the bulk, largest first: the mean's, and those of single large entries.
 
         The m-th largest of entries is where their expected number beyond is ``m - 1/2``. The mean of causal attention
@@ -398,16 +397,16 @@ class SoftmaxAttention(Parametric, Ensemble):
 
         Returns
         -------
-        list of Outlier
+        list of PredictedOutlier
             Squared singular values of ``sqrt(T) A``, each with its kind, ``"mean"`` or ``"entry"``.
         """
         if not self._sees_all:
             values = self.mask.singular_values(most)
-            return [Outlier("mean", self.tokens * value**2) for value in values.tolist()]
-        found = [Outlier("mean", self.perron())]
+            return [PredictedOutlier("mean", self.tokens * value**2) for value in values.tolist()]
+        found = [PredictedOutlier("mean", self.perron())]
         count = self.expected_entry_outliers()
         ranks = range(1, min(most, int(count + 0.5)) + 1)
-        return found + [Outlier("entry", self._where_beyond(rank - 0.5)) for rank in ranks]
+        return found + [PredictedOutlier("entry", self._where_beyond(rank - 0.5)) for rank in ranks]
 
     def median_second(self) -> float:
         """Median of the second largest squared singular value of ``sqrt(T) A``: the edge, or an entry beyond it."""
@@ -454,3 +453,41 @@ class SoftmaxAttention(Parametric, Ensemble):
             low, high = high, 2 * high
         log = brentq(lambda x: self._entries.beyond(np.exp(x)) - number, np.log(low), np.log(high), xtol=1e-3)
         return float(np.exp(log))
+
+
+@dataclass(frozen=True)
+class CentredPolynomial:
+    """A centred polynomial, with its variance and mean slope for a standard Gaussian."""
+
+    coefficients: tuple[float, ...]
+    variance: float
+    slope: float
+
+    def __call__(self, x: Any) -> Any:
+        """Evaluate, by Horner's rule."""
+        total = 0.0 * x + self.coefficients[-1]
+        for each in self.coefficients[-2::-1]:
+            total = total * x + each
+        return total
+
+
+def taylor(beta: float, degree: int) -> CentredPolynomial:
+    """The Taylor polynomial of ``f(x) = exp(beta x - beta**2/2) - 1``, centred (*equivalence*, section 4).
+
+    >>> polynomial = taylor(beta=1.0, degree=30)
+    >>> round(polynomial.variance, 6), round(polynomial.slope, 6)    # of exp(x - 1/2) they are e - 1 and 1
+    (1.718282, 1.0)
+    """
+    steps = np.cumprod(np.append(1.0, beta / np.arange(1, degree + 1)))
+    raw = np.exp(-(beta**2) / 2) * steps
+    nodes, weights = np.polynomial.hermite_e.hermegauss(degree + 2)
+    weights = weights / weights.sum()
+    values = np.polynomial.polynomial.polyval(nodes, raw)
+    mean = float(weights @ values)
+    slope = float(weights @ np.polynomial.polynomial.polyval(nodes, np.polynomial.polynomial.polyder(raw)))
+    return CentredPolynomial((float(raw[0]) - mean, *raw[1:].tolist()), float(weights @ (values - mean) ** 2), slope)
+
+
+def taylor_degree(dim: int, constant: float = 2.0) -> int:
+    """``ceil(c log d/log log d)``, the degree that *equivalence* takes."""
+    return int(np.ceil(constant * np.log(dim) / np.log(np.log(max(dim, 16)))))

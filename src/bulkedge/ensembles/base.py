@@ -69,7 +69,7 @@ class Ensemble(ABC):
         return hash((type(self), *(each.shape if hasattr(each, "shape") else each for each in _values(self))))
 
     def __repr__(self) -> str:
-        parts = (f"{name}={_shown(value)}" for name, value in self._parameters().items())
+        parts = (f"{name}={_short_text(value)}" for name, value in self._parameters().items())
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
@@ -83,6 +83,6 @@ def _same(mine: Any, theirs: Any) -> bool:
     return bool(mine == theirs)
 
 
-def _shown(value: Any) -> str:
+def _short_text(value: Any) -> str:
     """Arrays by their shape, once they have more than a few entries."""
     return f"<array {np.shape(value)}>" if np.size(value) > 8 and hasattr(value, "shape") else repr(value)

@@ -52,7 +52,7 @@ HIGHEST, LOWEST = 1e3, 1e-5
 ITERATIONS = 60
 
 
-class Terms(NamedTuple):
+class EntryTerms(NamedTuple):
     """What the resolvent's equations need; R sizes of rows, S of columns (the same), E entries, K degrees."""
 
     weights: Real
@@ -97,14 +97,14 @@ class LargeEntries:
         g = np.full(size, 1 / (s + 1j * heights[0]))
         h, transforms = g.copy(), []
         for height in heights:
-            g, h = self._solved(g, h, s + 1j * height)
+            g, h = self._solve(g, h, s + 1j * height)
             transforms.append(self._terms.weights @ (g + h) / 2)
         missing = (s / (s**2 + heights**2) - np.real(transforms)) * heights
         mass = np.trapezoid(missing[::-1], np.log(heights[::-1])) + missing[-1]
         return float(max(self.tokens * 2 / np.pi * mass, 0.0))
 
     @cached_property
-    def _terms(self) -> Terms:
+    def _terms(self) -> EntryTerms:
         norms, weights = (
             (np.ones(1), np.ones(1)) if self.qk_norm else norm_quadrature(self.head_dim, self.tokens, SIZES)
         )
@@ -125,7 +125,7 @@ class LargeEntries:
         squares = np.maximum(entry - 1, 0.0) ** 2 / self.tokens
         fourth = self.tokens * mass[:, None, None] * squares**2
         counts = fourth.max(axis=(1, 2)) > NEGLIGIBLE * fourth.max()
-        return Terms(
+        return EntryTerms(
             weights, kept * variances, number[low] / self.tokens, rows, columns,
             kept * np.tensordot(mass, rest**2, 1), squares[counts], fourth[counts],
             3 * np.tensordot(mass, (entry - 1) ** 2, 1) ** 2 / self.tokens,
@@ -141,7 +141,7 @@ class LargeEntries:
         plain = np.exp(cosine[:, None, None] * kappa * np.outer(norms, norms) - log_normaliser)
         return np.asarray(plain / (1 + (plain - 1) / self.tokens))
 
-    def _solved(self, g: Complex, h: Complex, z: complex) -> tuple[Complex, Complex]:
+    def _solve(self, g: Complex, h: Complex, z: complex) -> tuple[Complex, Complex]:
         """Diagonals of the resolvent over the sizes of rows and columns, by Newton from those at a point nearby."""
         size = len(g)
         for _ in range(ITERATIONS):
@@ -172,7 +172,7 @@ class LargeEntries:
         return np.concatenate([first - z, second - z]), np.block([[own_g, cross_g], [cross_h, own_h]])
 
 
-def _side(terms: Terms, jump: Complex, slope: Complex, x: Complex, y: Complex) -> tuple[Complex, Complex, Complex]:
+def _side(terms: EntryTerms, jump: Complex, slope: Complex, x: Complex, y: Complex) -> tuple[Complex, Complex, Complex]:
     """``1/x + self-energy`` of rows, whose resolvent is x (that of columns y); its derivatives in x and in y.
 
     ``jump`` is ``sum n x**4/(1 - x**2 g h)`` over the entries, by sizes of row and column, ``slope`` its derivative in

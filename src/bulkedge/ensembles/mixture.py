@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.correlations import CORRELATION, product_loading
-from bulkedge.ensembles.repetition import MOST_REPETITION, repetition, repetition_message
+from bulkedge.ensembles.pooled import MOST_REPETITION, repetition, repetition_message
 from bulkedge.ensembles.weights import WEIGHTS, pool
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.free import free_mul

@@ -72,7 +72,7 @@ class Perron(NamedTuple):
         return self.largest < LARGEST_ENTRY and self.spread < LARGEST_SPREAD
 
 
-class Head(NamedTuple):
+class OrthonormalHead(NamedTuple):
     """Attention to all of orthonormal tokens."""
 
     beta: float
@@ -81,7 +81,7 @@ class Head(NamedTuple):
     qk_norm: bool
 
 
-class Row(NamedTuple):
+class RowTransform(NamedTuple):
     """A row of attention whose query has a given norm."""
 
     log_s: Real
@@ -98,7 +98,7 @@ class Row(NamedTuple):
 def perron(beta: float, head_dim: int, tokens: int, *, qk_norm: bool = False) -> Perron:
     """The largest singular value of attention to all of orthonormal tokens."""
     beta = BETA.check("beta", beta)
-    head = Head(beta, head_dim, tokens, qk_norm)
+    head = OrthonormalHead(beta, head_dim, tokens, qk_norm)
     norms, mass = (np.ones(1), np.ones(1)) if qk_norm else norm_quadrature(head_dim, tokens, SIZES)
     rows = [_row(*_scores(head, size), tokens) for size in norms.tolist()]
     participation = float(mass @ [row.participation for row in rows])
@@ -110,7 +110,7 @@ def perron(beta: float, head_dim: int, tokens: int, *, qk_norm: bool = False) ->
 @lru_cache(maxsize=1024)
 def perron_of_independent(beta: float, tokens: int) -> Perron:
     """The same for independent Gaussian scores: lognormal weights, no keys that are liked more than others."""
-    head = Head(BETA.check("beta", beta), 1, tokens, qk_norm=False)
+    head = OrthonormalHead(BETA.check("beta", beta), 1, tokens, qk_norm=False)
     row = _row(*_scores(head, 1.0), tokens)
     return _perron(row.participation - 1 / tokens, _largest(head, np.ones(1), np.ones(1), [row]))
 
@@ -120,7 +120,7 @@ def _perron(spread: float, largest: float) -> Perron:
     return found._replace(square=1 / (1 - spread)) if found.trusted else found
 
 
-def _scores(head: Head, size: float) -> tuple[Real, Real]:
+def _scores(head: OrthonormalHead, size: float) -> tuple[Real, Real]:
     """Scores of a query of that norm as nodes and weights: Gaussian over Gaussian keys, else those of the cosine."""
     if head.qk_norm:
         cosine, mass = cosine_quadrature(head.head_dim, 2 * NODES)
@@ -130,7 +130,7 @@ def _scores(head: Head, size: float) -> tuple[Real, Real]:
     return head.beta * size * z, mass / mass.sum()
 
 
-def _row(scores: Real, mass: Real, tokens: int) -> Row:
+def _row(scores: Real, mass: Real, tokens: int) -> RowTransform:
     """The integrals of one row of independent scores."""
     log_s = np.arange(-np.log(tokens) - scores.max() - 12, 0.5 * scores.max() + 8, STEP)
     weight = np.exp(np.minimum(log_s[:, None] + scores, LARGEST_EXPONENT))
@@ -141,10 +141,10 @@ def _row(scores: Real, mass: Real, tokens: int) -> Row:
         participation = tokens * STEP * np.sum((weight**2 * np.exp(-weight)) @ mass * others)
     log_sum = STEP * np.sum(np.exp(-np.exp(np.minimum(log_s, 7.0))) - np.exp(tokens * log_phi))
     kept = others > 1e-14
-    return Row(log_s[kept], others[kept], float(participation), float(log_sum))
+    return RowTransform(log_s[kept], others[kept], float(participation), float(log_sum))
 
 
-def _tilt(head: Head, norms: Real, mass: Real, rows: list[Row]) -> float:
+def _tilt(head: OrthonormalHead, norms: Real, mass: Real, rows: list[RowTransform]) -> float:
     """``E p**2/(E p)**2 - 1`` over the norms of keys, p the mean weight of a key of that norm over all queries."""
     cosine, share = cosine_quadrature(head.head_dim, NODES)
     popularity, kappa = np.zeros(len(norms)), head.beta * np.sqrt(head.head_dim)
@@ -155,7 +155,7 @@ def _tilt(head: Head, norms: Real, mass: Real, rows: list[Row]) -> float:
     return float(mass @ popularity**2 / (mass @ popularity) ** 2 - 1)
 
 
-def _largest(head: Head, norms: Real, mass: Real, rows: list[Row]) -> float:
+def _largest(head: OrthonormalHead, norms: Real, mass: Real, rows: list[RowTransform]) -> float:
     """The size that ``log 2`` of the entries of A are expected to exceed: ``w/(w + Z)`` with Z at its typical value."""
     log_sums = np.array([row.log_sum for row in rows])
 

@@ -5,8 +5,8 @@ correlation R along its positions, and at each position a token drawn from the c
 are summed with weights w. With ``delta = d/V``, ``gamma = d/N``, ``alpha = w'Rw``, ``kappa = |w|**2`` the eigenvalues
 of ``Y'Y/N`` are a bulk ``kappa MP(delta) * MP(gamma)`` (free product) and a spike of strength ``omega`` along mu.
 
-The free product is for rows that mix many tokens; :mod:`bulkedge.ensembles.repetition` says what holds where few
-positions have the weight, so that tokens repeat.
+The free product is for rows that mix many tokens. Where few positions have the weight, tokens repeat:
+:func:`repetition` measures by how much, and :func:`counted_bulk` is the law if each row is one token.
 
 >>> from bulkedge.recovery import causal_weights, prefix_correlation
 >>> model = PooledSequences(1000, 2000, 3000, 1.3, causal_weights(10), prefix_correlation(10, 4, 0.6))
@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh
+from scipy.special import betaln, xlog1py, xlogy
 
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.correlations import CORRELATION, draw_signs
-from bulkedge.ensembles.repetition import MOST_REPETITION, counted_bulk, repetition, repetition_message
 from bulkedge.ensembles.weights import WEIGHTS, pool
+from bulkedge.laws.classical.free import free_add
 from bulkedge.laws.classical.product import MarchenkoPastur, ProductLaw
 from bulkedge.laws.law import Law
 from bulkedge.laws.spikes.rank_one import Outlier, Spike
@@ -68,7 +69,7 @@ class Leading(NamedTuple):
     """Squared overlap of its eigenvector with the signal."""
 
 
-class Alignment(NamedTuple):
+class PooledAlignment(NamedTuple):
     """Squared overlap of the top eigenvector with the signal, factor by factor (*recovery*, equation 8)."""
 
     sample: float
@@ -84,7 +85,7 @@ class Alignment(NamedTuple):
         return float(self.sample * self.population * self.table)
 
 
-class Thresholds(NamedTuple):
+class SignalThresholds(NamedTuple):
     """Smallest signal strength at which an eigenvalue leaves the bulk; zero where one always does."""
 
     population: float
@@ -307,7 +308,7 @@ class PooledSequences(Parametric, Ensemble):
             _with_outlier(sample, seen_at(critical), float(population.location)),
         )
 
-    def alignment(self) -> Alignment:
+    def alignment(self) -> PooledAlignment:
         """Squared overlap of the top eigenvector of ``Y'Y/N`` with mu, in factors (*recovery*, equation 8).
 
         Where the mean of the table outranks the signal (:meth:`mean_outranks`), it is that of the second eigenvector.
@@ -316,9 +317,9 @@ class PooledSequences(Parametric, Ensemble):
         population, sample = self._spikes
         kept = self.signal**2
         table = kept / (kept + self._spread) if kept else 0.0
-        return Alignment(float(sample.overlap), float(population.overlap), table)
+        return PooledAlignment(float(sample.overlap), float(population.overlap), table)
 
-    def threshold(self) -> Thresholds:
+    def threshold(self) -> SignalThresholds:
         """Signal strengths at which the spike leaves the bulk, of the population and of the sample.
 
         Both are a critical ``omega``, solved for ``|mu|``. In a finite table the noise of the class means counts
@@ -327,7 +328,7 @@ class PooledSequences(Parametric, Ensemble):
         self._warn_of_repetition("the threshold of the sample")
         delta = self.vocab_ratio
         population, sample = delta + np.sqrt(delta), critical_strength(delta, self.sample_ratio)
-        return Thresholds(*(self._signal_of(float(omega)) for omega in (population, sample)))
+        return SignalThresholds(*(self._signal_of(float(omega)) for omega in (population, sample)))
 
     def _signal_of(self, omega: float) -> float:
         """The signal that makes a strength; infinite if the pooling cancels it."""
@@ -404,3 +405,56 @@ def critical_strength(vocab_ratio: ArrayLike, sample_ratio: ArrayLike) -> Any:
     third = (delta + gamma + delta * gamma) / 3
     angle = np.arccos(np.minimum(delta * gamma / third**1.5, 1.0)) / 3
     return (delta + 2 * np.sqrt(third) * np.cos(angle))[()]
+
+
+MOST_REPETITION = 0.03
+"""Excess fourth free cumulant over squared variance up to which the free product is trusted: beyond, the Kolmogorov
+distance is 0.015 to 0.17 at 300 dimensions, below it is that of exact laws, 0.01."""
+
+
+def repetition(weights: Real, vocab_ratio: float, sample_ratio: float) -> float:
+    """``delta gamma**2/((delta + gamma) n)**2``: what repeated tokens add to the fourth free cumulant of the bulk.
+
+    In units of its squared variance (ours). ``kappa MP(delta) * MP(gamma)`` takes pooled rows to point anywhere in the
+    space of tokens. The first three free cumulants do not depend on that, as it takes two sequences that meet at one
+    token twice over to see a difference. The fourth grows by ``delta gamma**2`` times the chance that two meetings of a
+    position are at one token, ``1/n**2`` with ``n = (sum w**2)**2/sum w**4`` the number of positions that count.
+
+    >>> round(repetition(np.array([1.0]), 0.5, 0.5), 3), round(repetition(np.full(10, 0.1), 0.5, 0.5), 5)
+    (0.125, 0.00125)
+    """
+    share = float(np.sum(weights**4)) / float(weights @ weights) ** 2
+    return vocab_ratio * (share * sample_ratio / (vocab_ratio + sample_ratio)) ** 2
+
+
+def repetition_message(what: str, weights: Real, excess: float) -> str:
+    """What a warning says where few positions have the weight."""
+    count = float(weights @ weights) ** 2 / float(np.sum(weights**4))
+    return (
+        f"{what} is for rows that mix many tokens: here {count:.3g} positions count, tokens repeat, and the fourth "
+        f"cumulant is off by {excess:.2g} squared variances (more than {MOST_REPETITION:g}). More samples or more even "
+        "weights help"
+    )
+
+
+def counted_bulk(dim: int, vocab: int, samples: int) -> Law:
+    """Eigenvalues of ``Y'Y/N`` when each of the N rows is one of V tokens, drawn evenly, with unit white noise.
+
+    A token occurs k times with binomial probability ``p_k``; those that do are ``V p_k`` samples of weight ``k/N``, a
+    Marchenko-Pastur law of ratio ``delta/p_k`` and mean ``p_k k V/N``. Independent samples are free, so these add.
+    Counts that less than half a token is expected to have join the largest that is kept.
+
+    >>> round(counted_bulk(dim=300, vocab=600, samples=300).atoms[0][1], 3)       # 1 - 600 (1 - 1/e**0.5)/300
+    0.213
+    """
+    counts = np.arange(1.0, samples + 1)[: int(samples / vocab + 40 * np.sqrt(samples / vocab) + 40)]
+    # binomial probabilities, by the logarithm of the beta function
+    choices = -betaln(counts + 1, samples - counts + 1) - np.log(samples + 1)
+    shares = np.exp(choices + xlogy(counts, 1 / vocab) + xlog1py(samples - counts, -1 / vocab))
+    kept = vocab * shares >= 1 / 2
+    kept[int(np.argmax(shares))] = True
+    shares, counts, beyond = shares[kept], counts[kept], shares[~kept].sum()
+    shares[-1] += beyond
+    means = shares * counts / (shares @ counts)
+    parts: list[Law] = [MarchenkoPastur(dim / vocab / share, mean) for share, mean in zip(shares, means, strict=True)]
+    return reduce(free_add, parts[1:], parts[0])

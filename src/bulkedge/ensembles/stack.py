@@ -26,14 +26,13 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from bulkedge.ensembles.base import Ensemble
-from bulkedge.ensembles.layer import Layer, Weights
 from bulkedge.ensembles.markov import ENTRIES, Entries, RandomMarkov, without_gap, without_outliers
 from bulkedge.laws.attention.proportional import AttentionLaw
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.product import FussCatalan, IndependentProduct, ProductLaw
 from bulkedge.laws.classical.semicircle import QuarterCircle
 from bulkedge.laws.law import Law
-from bulkedge.spectra import Spectrum, spectrum
+from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank_excess
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.support.errors import DomainError, RegimeWarning
@@ -43,7 +42,57 @@ from bulkedge.visibility import softmax
 DEEPEST = 0.1
 """Layers for each token up to which the laws hold: at 0.05 the Kolmogorov distance is 0.015, at 0.17 it is 0.05."""
 Repair = Callable[[Any], Any]
-Attention = Literal["markov", "key-query", "xavier", "identity"]
+AttentionKind = Literal["markov", "key-query", "xavier", "identity"]
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """What is drawn for one layer: the values, and the attention or the queries and keys that make it."""
+
+    values: Any
+    attention: Any = None
+    query: Any = None
+    key: Any = None
+
+
+@dataclass(frozen=True)
+class StackLayer:
+    """One layer of a draw: its weights, the attention it used (as repaired) and the signal it put out."""
+
+    weights: LayerWeights
+    attention: Real
+    signal: Real
+
+    @cached_property
+    def singular_values(self) -> Real:
+        """Singular values of the signal, in increasing order; their squares are those of ``Sigma_l = X_l X_l'``."""
+        return spectrum(self.signal).values
+
+    @property
+    def stable_rank_excess(self) -> float:
+        """Stable rank of ``Sigma_l`` less one, free of cancellation."""
+        return stable_rank_excess(self.singular_values**2)
+
+    @property
+    def stable_rank(self) -> float:
+        """Stable rank of ``Sigma_l`` (*propagation*, equation 5)."""
+        return 1 + self.stable_rank_excess
+
+    @property
+    def effective_rank(self) -> float:
+        """Effective rank of the signal."""
+        return effective_rank(self.signal)
+
+    @property
+    def cosine_similarity(self) -> float:
+        """Mean cosine of two tokens."""
+        return cosine_similarity(self.signal)
+
+    @property
+    def distinct_share(self) -> float:
+        """Share of the signal's power that tokens do not have in common: ``1 - T |mean token|**2/|X|**2``."""
+        apart = self.signal - self.signal.mean(axis=0)
+        return float(np.sum(apart**2) / np.sum(self.signal**2))
 
 
 @dataclass(frozen=True)
@@ -64,7 +113,7 @@ class AttentionStack(Parametric, Ensemble):
     depth: int = parameter(Integers(1, 1000), "number of layers L")
     tokens: int = parameter(Integers(4, 20_000), "number of tokens T")
     width: int = parameter(Integers(4, 20_000), "embedding dimension d; at least T for queries and keys")
-    attention: Attention = parameter(  # a declaration
+    attention: AttentionKind = parameter(  # a declaration
         Choice(("markov", "key-query", "xavier", "identity")), "how attention is made", "markov"
     )
     gap: bool | Literal["all"] = parameter(
@@ -114,7 +163,7 @@ class AttentionStack(Parametric, Ensemble):
         """Whether the layers are linear in the signal: attention does not depend on it, and nothing is normalised."""
         return self.attention in ("markov", "identity") and not self.layer_norm
 
-    def weights(self, rng: np.random.Generator) -> Weights:
+    def weights(self, rng: np.random.Generator) -> LayerWeights:
         """Draw the weights of one layer.
 
         Parameters
@@ -124,7 +173,7 @@ class AttentionStack(Parametric, Ensemble):
 
         Returns
         -------
-        Weights
+        LayerWeights
             Values of shape (width, width), and either the attention matrix, of shape (tokens, tokens), or queries and
             keys of shape (width, width), from which :meth:`attend` makes it.
         """
@@ -136,27 +185,27 @@ class AttentionStack(Parametric, Ensemble):
             values = np.sqrt(width) * frame * np.sign(np.diag(triangle))
         values = np.sqrt(power) * values
         if self.attention == "markov":
-            return Weights(values, attention=RandomMarkov(self.tokens, self.variance, self.entries).sample(rng))
+            return LayerWeights(values, attention=RandomMarkov(self.tokens, self.variance, self.entries).sample(rng))
         if self.attention == "identity":
-            return Weights(values, attention=np.eye(self.tokens))
+            return LayerWeights(values, attention=np.eye(self.tokens))
         # beta is shared between queries and keys; Xavier's scaling divides their entries by sqrt(width)
         size = np.sqrt(self.beta) / (np.sqrt(width) if self.attention == "xavier" else 1)
         query, key = (size * rng.standard_normal((width, width)) for _ in range(2))
-        return Weights(values, query=query, key=key)
+        return LayerWeights(values, query=query, key=key)
 
     @property
     def beta(self) -> float:
         """Inverse temperature of scores that give attention this variance, for orthonormal tokens."""
         return float(np.sqrt(np.log1p(self.variance)))
 
-    def step(self, signal: Any, weights: Weights, repair: Repair | None = None) -> tuple[Any, Any]:
+    def step(self, signal: Any, weights: LayerWeights, repair: Repair | None = None) -> tuple[Any, Any]:
         """One layer: the attention, repaired if told so, and the signal after it; NumPy or torch.
 
         Parameters
         ----------
         signal : array of shape (tokens, width)
             The layer's input ``X_{l-1}``.
-        weights : Weights
+        weights : LayerWeights
             A draw of :meth:`weights`, on the same backend.
         repair : callable, optional
             From an attention matrix to the one to use, in place of what ``gap`` says.
@@ -169,7 +218,7 @@ class AttentionStack(Parametric, Ensemble):
             The layer's output ``X_l``.
         """
         xp = array_namespace(signal)
-        attention = (repair or self._repaired)(self.attend(signal, weights))
+        attention = (repair or self._repair_attention)(self.attend(signal, weights))
         output = attention @ signal @ weights.values
         if self.skip:
             output = output + self.skip * signal
@@ -178,14 +227,14 @@ class AttentionStack(Parametric, Ensemble):
             output = output / xp.sqrt(xp.sum(output**2, axis=1, keepdims=True))
         return attention, output
 
-    def attend(self, signal: Any, weights: Weights) -> Any:
+    def attend(self, signal: Any, weights: LayerWeights) -> Any:
         """The attention matrix of a layer on a signal, as it is before any repair.
 
         Parameters
         ----------
         signal : array of shape (tokens, width)
             The layer's input.
-        weights : Weights
+        weights : LayerWeights
             A draw of :meth:`weights`, on the same backend.
 
         Returns
@@ -199,7 +248,7 @@ class AttentionStack(Parametric, Ensemble):
         scores = (signal @ weights.query) @ xp.matrix_transpose(signal @ weights.key) / self.width**0.5
         return softmax(scores)
 
-    def _repaired(self, attention: Any) -> Any:
+    def _repair_attention(self, attention: Any) -> Any:
         if self.gap == "all":
             return without_outliers(attention, edge=self.attention_edge).matrix
         return attention if self.gap else without_gap(attention)
@@ -223,7 +272,7 @@ class AttentionStack(Parametric, Ensemble):
         """
         return np.eye(self.tokens, self.width)
 
-    def layers(self, rng: np.random.Generator, repair: Repair | None = None) -> Iterator[Layer]:
+    def layers(self, rng: np.random.Generator, repair: Repair | None = None) -> Iterator[StackLayer]:
         """The signal, layer by layer; ``repair`` maps each attention matrix to another, in place of what gap says.
 
         Parameters
@@ -235,14 +284,14 @@ class AttentionStack(Parametric, Ensemble):
 
         Yields
         ------
-        Layer
+        StackLayer
             Weights, attention and signal of each layer, first layer first.
         """
         signal = self.start()
         for _ in range(self.depth):
             weights = self.weights(rng)
             attention, signal = self.step(signal, weights, repair)
-            yield Layer(weights, attention, signal)
+            yield StackLayer(weights, attention, signal)
 
     def sample(self, rng: np.random.Generator) -> Real:
         """The signal ``X_L`` after the last layer."""

@@ -188,14 +188,14 @@ def compare(spectrum: Any, law: Any, level: float = 0.01, dyson: int = 1) -> Any
     if isinstance(spectrum, Spectra):
         members = np.empty(spectrum.members.shape, dtype=object)
         for index in np.ndindex(members.shape):
-            members[index] = _compared(spectrum.members[index], law, level, dyson)
+            members[index] = _compare(spectrum.members[index], law, level, dyson)
         return Comparisons(members)
     if not isinstance(spectrum, Spectrum):
         raise DomainError(
             f"spectrum = {shown(spectrum)} is not a Spectrum: take be.spectrum(matrix) of a matrix, or "
             "be.Spectrum.of(values, unit) of values that are known already"
         )
-    return _compared(spectrum, law, level, dyson)
+    return _compare(spectrum, law, level, dyson)
 
 
 def separation(first: Distribution, second: Distribution, points: int = 2000) -> float:
@@ -218,10 +218,10 @@ def separation(first: Distribution, second: Distribution, points: int = 2000) ->
     return float(np.abs(first.cdf(x) - second.cdf(x)).max())
 
 
-def _compared(spectrum: Spectrum, law: Distribution, level: float, dyson: int) -> Comparison:
+def _compare(spectrum: Spectrum, law: Distribution, level: float, dyson: int) -> Comparison:
     spectrum, law = _in_one_unit(spectrum, law)
     reach = law.reach(spectrum.size, level, dyson)
-    values = _snapped(spectrum.values, law) if isinstance(law, Law) else spectrum.values
+    values = _snap_to_atoms(spectrum.values, law) if isinstance(law, Law) else spectrum.values
     bulk = values <= reach
     if not bulk.any():
         raise DomainError(
@@ -275,7 +275,7 @@ def _of_gram_matrix(spectrum: Spectrum, law: Distribution) -> Spectrum:
     return spectrum.padded() if kernel and share and abs(share - kernel) <= MOST_RANK else spectrum
 
 
-def _snapped(values: Real, law: Law) -> Real:
+def _snap_to_atoms(values: Real, law: Law) -> Real:
     """Values that rounding has put beside an atom, moved onto it."""
     moved = values.copy()
     for place, _ in law.atoms:

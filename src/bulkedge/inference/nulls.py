@@ -186,7 +186,7 @@ class SimulatedNull(Null):
         ENSEMBLE.check("ensemble", ensemble)
         draws = DRAWS.check("draws", draws)
         if isinstance(rng, int | np.integer):
-            return _remembered(ensemble, draws, SEED.check("rng", rng))
+            return _simulated_null(ensemble, draws, SEED.check("rng", rng))
         return cls(tuple(ensemble.spectrum(rng) for _ in track(range(draws), "null")))
 
     @property
@@ -221,20 +221,20 @@ class SimulatedNull(Null):
         all of these are alike.
         """
         self._require_unit(spectrum)
-        own, others = self._measured(spectrum, statistic)
+        own, others = self._measure(spectrum, statistic)
         return PValue(float((1 + np.sum(others >= own)) / (1 + self.draws)), self.draws)
 
-    def _measured(self, spectrum: Spectrum, statistic: Statistic) -> tuple[float, Real]:
+    def _measure(self, spectrum: Spectrum, statistic: Statistic) -> tuple[float, Real]:
         if callable(statistic):
             return float(statistic(spectrum)), np.array([statistic(each) for each in self.members])
         if NAMED.check("statistic", statistic) == "largest":
             return float(spectrum.values[-1]), np.array([each.values[-1] for each in self.members])
         everything = (*self.members, spectrum)
-        distances = [compare(each, _pooled(everything, k)).ks for k, each in enumerate(everything)]
+        distances = [compare(each, _pool(everything, k)).ks for k, each in enumerate(everything)]
         return float(distances[-1]), np.array(distances[:-1])
 
 
-def _pooled(spectra: Sequence[Spectrum], left_out: int) -> StepDistribution:
+def _pool(spectra: Sequence[Spectrum], left_out: int) -> StepDistribution:
     kept = [each for k, each in enumerate(spectra) if k != left_out]
     return StepDistribution(
         np.concatenate([each.values for each in kept]), np.concatenate([each.weights for each in kept]), kept[0].unit
@@ -242,7 +242,7 @@ def _pooled(spectra: Sequence[Spectrum], left_out: int) -> StepDistribution:
 
 
 @lru_cache(maxsize=64)
-def _remembered(ensemble: Ensemble, draws: int, seed: int) -> SimulatedNull:
+def _simulated_null(ensemble: Ensemble, draws: int, seed: int) -> SimulatedNull:
     return SimulatedNull.of(ensemble, draws, np.random.default_rng(seed))
 
 

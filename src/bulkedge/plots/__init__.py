@@ -3,10 +3,9 @@
 ``law.plot()``, ``spectrum.plot(law)`` and ``comparison.plot()`` call these; every function takes axes and returns them.
 """
 
-from bulkedge.plots.heads import plot_head, plot_kinds
+from bulkedge.plots.heads import plot_head, plot_kinds, plot_watch
 from bulkedge.plots.spectra import axis_of, comparison, cumulative, density, histogram, quantiles
 from bulkedge.plots.style import line, marks, panels, styled
-from bulkedge.plots.watch import plot_watch
 
 __all__ = [
     "axis_of",

@@ -92,7 +92,7 @@ def _drawn_on(axes: Axes | None) -> Axes:
     return plt.gca()
 
 
-def _dressed(axes: Axes, axis: Axis, unit: str) -> Axes:
+def _label_axes(axes: Axes, axis: Axis, unit: str) -> Axes:
     axes.set_xlabel(unit)
     axes.set_ylabel(axis.density)
     if axis.name == "log":
@@ -134,7 +134,7 @@ def density(law: Law, axes: Axes | None = None, *, scale: str = "auto", **look: 
         axes.vlines(place, 0, mass, color=style["color"], linestyles=":")
         axes.plot([place], [mass], "v", color=style["color"], ms=4, label=style["label"] and f"{style['label']} (atom)")
         style["label"] = None
-    return _dressed(axes, axis, law.unit)
+    return _label_axes(axes, axis, law.unit)
 
 
 def _inside(axis: Axis, low: float, high: float, law: Law) -> Real:
@@ -177,7 +177,7 @@ def histogram(spectrum: Spectrum, axes: Axes | None = None, *, scale: str = "aut
     heights, edges = np.histogram(mapped, bins=count, weights=weights)
     style: dict[str, Any] = {"fill": True, "color": BARS, "label": "spectrum"} | look
     axes.stairs(heights / np.diff(edges), axis.inverse(edges), **style)
-    return _dressed(axes, axis, spectrum.unit)
+    return _label_axes(axes, axis, spectrum.unit)
 
 
 def cumulative(values: Distribution | Spectrum, axes: Axes | None = None, *, scale: str = "auto", **look: Any) -> Axes:
@@ -210,7 +210,7 @@ def cumulative(values: Distribution | Spectrum, axes: Axes | None = None, *, sca
         seen = points > FAINT * float(distribution.ppf(0.5))
         points, levels = points[seen], levels[seen]
     axes.plot(points, levels, **(style | look))
-    _dressed(axes, axis, distribution.unit)
+    _label_axes(axes, axis, distribution.unit)
     axes.set_ylabel("share of values at or below")
     axes.set_ylim(0, 1)
     return axes

@@ -32,7 +32,7 @@ from bulkedge.programs.graph import (
     sum_copies,
     trace,
 )
-from bulkedge.programs.instructions import Scaling
+from bulkedge.programs.instructions import DotScaling
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.support.errors import DomainError
@@ -69,7 +69,7 @@ class Attention(Parametric):
         deviation = self.score_variance**0.5
         query = linear(x, share, deviation, self.heads)
         key = query if self.tied else linear(x, share, deviation, self.heads)
-        weights = scalar(softmax, dot(query, key, cast("Scaling", self.score_scaling)))
+        weights = scalar(softmax, dot(query, key, cast("DotScaling", self.score_scaling)))
         attended = weights @ linear(x, share, 1 / self.heads, self.heads)
         return sum_copies(linear(attended, copies=self.heads) if self.projection else attended)
 
@@ -163,7 +163,7 @@ def equal_correlations(inputs: int, correlation: float = 0.0) -> Real:
     return (1 - correlation) * np.eye(inputs) + correlation
 
 
-def attention_layer(gram: Any, heads: int = 2, score_scaling: Scaling = "sqrt", **options: Any) -> Program:
+def attention_layer(gram: Any, heads: int = 2, score_scaling: DotScaling = "sqrt", **options: Any) -> Program:
     """One attention layer on inputs with a Gram matrix (*width*, section 3).
 
     Parameters

@@ -14,14 +14,16 @@ the factor of the larger Gram matrix extends the earlier one, and so does Z.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import singledispatchmethod
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.programs.draws import draw_first, draw_last, in_blocks, returned
 from bulkedge.programs.gaussian import cholesky
 from bulkedge.programs.graph import Program
 from bulkedge.programs.instructions import (
@@ -100,7 +102,7 @@ class Finite:
         return tuple(
             self.values[name][:, 0, :, 0]
             if isinstance(self.program.kinds[name], Vectors)
-            else returned(self.values[name], self.program.kinds[name].copies, self.draws)
+            else shape_scalars(self.values[name], self.program.kinds[name].copies, self.draws)
             for name in self.program.outputs
         )
 
@@ -132,7 +134,7 @@ class Finite:
             return self.matrices[weight.name]
         rows, columns = int(weight.rows * self.width), int(weight.columns * self.width)
         matrix = normal(self.rng, (self.draws, weight.copies, columns, rows))
-        if weight.name in self.program.reused:
+        if weight.name in self.program.reused_weights:
             self.matrices[weight.name] = matrix
         return matrix
 
@@ -149,7 +151,7 @@ class Finite:
             before, old = self.revealed[weight.name]
             noise = xp.concat([old, noise], axis=2)
             vectors = xp.concat([self._in_copies(each, weight.copies) for each in (before, vectors)], axis=2)
-        if weight.name in self.program.reused:
+        if weight.name in self.program.reused_weights:
             self.revealed[weight.name] = vectors, noise
         factor = draw_first(cholesky(draw_last(gram_of(vectors))))
         return factor[:, :, -count:, :] @ noise
@@ -198,3 +200,42 @@ class Finite:
 def gram_of(vectors: Any) -> Any:
     """Gram matrices ``x_i · x_j / n`` of vectors of width n."""
     return vectors @ array_namespace(vectors).matrix_transpose(vectors) / vectors.shape[-1]
+
+
+def in_blocks(job: Callable[[Any, int], tuple[Any, ...]], rng: Any, draws: int, size: int, workers: int = 1) -> Any:
+    """Call ``job(rng, count)`` until there are enough draws; join its arrays, or its only array, along the first axis.
+
+    Blocks are small enough for memory, each with a random stream of its own: numbers do not depend on the number of
+    workers, which are threads, because NumPy lets go of the interpreter while it draws.
+
+    >>> job = lambda rng, count: (rng.standard_normal((count, 3)),)
+    >>> one, two = (in_blocks(job, np.random.default_rng(0), 10, size=4, workers=workers) for workers in (1, 2))
+    >>> one.shape, bool(np.all(one == two))
+    ((10, 3), True)
+    """
+    Integers(1, 10**10).check("draws", draws)
+    Integers(1, 1024).check("workers", workers)
+    counts = [min(size, draws - start) for start in range(0, draws, size)]
+    if isinstance(rng, np.random.Generator):
+        with ThreadPoolExecutor(workers) as pool:
+            found = list(pool.map(job, rng.spawn(len(counts)), counts))
+    else:
+        found = [job(rng, count) for count in counts]
+    joined = tuple(array_namespace(parts[0]).concat(parts, axis=0) for parts in zip(*found, strict=True))
+    return joined[0] if len(joined) == 1 else joined
+
+
+def draw_last(array: Any) -> Any:
+    """Move the draw from the first axis to the last."""
+    return array_namespace(array).moveaxis(array, 0, -1)
+
+
+def draw_first(array: Any) -> Any:
+    """Move the draw from the last axis to the first."""
+    return array_namespace(array).moveaxis(array, -1, 0)
+
+
+def shape_scalars(scalars: Any, copies: int, draws: int) -> Any:
+    """Scalars as they are returned: the draw first, and the axis of copies only if there are several."""
+    whole = array_namespace(scalars).broadcast_to(scalars, (copies, *scalars.shape[1:-1], draws))
+    return draw_first(whole[0] if copies == 1 else whole)

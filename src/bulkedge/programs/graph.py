@@ -40,22 +40,22 @@ from bulkedge.programs.instructions import (
     Center,
     Combine,
     Dot,
+    DotScaling,
     Input,
     Instruction,
-    Kind,
     MatMul,
     Matrix,
     Moment,
     Nonlin,
     ScalarMap,
     Scalars,
-    Scaling,
     SumCopies,
+    ValueKind,
     Vectors,
     Weight,
     check_gram,
+    check_scope,
 )
-from bulkedge.programs.scope import check_scope
 from bulkedge.support.errors import DomainError
 
 
@@ -75,9 +75,9 @@ class Program:
                 raise DomainError(f"{name} is {kind}: return scalars, or vectors with their copies summed")
 
     @cached_property
-    def kinds(self) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, ValueKind]:
         """What each name stands for."""
-        found: dict[str, Kind] = {}
+        found: dict[str, ValueKind] = {}
         for each in self.instructions:
             missing = [name for name in each.operands() if name not in found]
             if missing or each.name in found:
@@ -91,7 +91,7 @@ class Program:
         return {each.name: each for each in self.instructions}
 
     @cached_property
-    def reused(self) -> set[str]:
+    def reused_weights(self) -> set[str]:
         """Weights that are used more than once."""
         uses = [each.weight for each in self.instructions if isinstance(each, MatMul)]
         return {name for name in uses if uses.count(name) > 1}
@@ -211,7 +211,7 @@ class Tracer:
     """Instructions, as they are written."""
 
     written: list[Instruction] = field(default_factory=list)
-    kinds: dict[str, Kind] = field(default_factory=dict)
+    kinds: dict[str, ValueKind] = field(default_factory=dict)
 
     def write(self, letter: str, kind: type[Instruction], *operands: Any) -> Traced:
         """Append an instruction; its name is a letter and its place."""
@@ -229,7 +229,7 @@ class Traced:
     name: str
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ValueKind:
         """Matrix, vectors or scalars."""
         return self.tracer.kinds[self.name]
 
@@ -311,7 +311,7 @@ def weight(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, co
     return vectors.tracer.write("W", Weight, Fraction(share), columns, variance, copies)
 
 
-def _vectors(name: str, kind: Kind) -> Vectors:
+def _vectors(name: str, kind: ValueKind) -> Vectors:
     if isinstance(kind, Vectors):
         return kind
     raise DomainError(f"{name} must be vectors; it is {kind}")
@@ -376,7 +376,7 @@ def scalar(function: Callable[..., Any], *scalars: Traced) -> Traced:
     return scalars[0].tracer.write("a", ScalarMap, function, tuple(each.name for each in scalars))
 
 
-def dot(left: Traced, right: Traced, scaling: Scaling = "sqrt") -> Traced:
+def dot(left: Traced, right: Traced, scaling: DotScaling = "sqrt") -> Traced:
     """Dot products of all pairs, over the root of the width or over the width.
 
     Parameters

@@ -3,6 +3,11 @@
 Vectors come in families, one for each position of a sequence; a family may have several independent copies, one for
 each head. Their width is a share of n. Scalars are arrays of fixed size.
 
+:func:`check_scope` says which programs have a limit that is known: the conditions of the theorem of *width*. In a
+tensor program (Netsor) the product of a weight and a vector is a Gaussian vector, independent of all others except
+products with the same weight. Dot products over the root of n are Gaussian scalars if their two vectors come from
+different weights and neither depends on the weight of the other (docs/theory/width.md, "Programs").
+
 >>> str(Dot("p", "q", "k", "sqrt"))
 'p = q · k / √n'
 """
@@ -10,7 +15,7 @@ each head. Their width is a share of n. Scalars are arrays of fixed size.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -21,7 +26,7 @@ from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, Interval, SymmetricMatrix
 from bulkedge.support.errors import DomainError
 
-Scaling = Literal["sqrt", "linear"]
+DotScaling = Literal["sqrt", "linear"]
 COUNT = Integers(1, 10_000)
 GRAM = SymmetricMatrix()
 VARIANCE = Interval(1e-12, 1e12)
@@ -62,8 +67,8 @@ class Scalars:
         return f"{' × '.join(map(str, self.shape))} scalars{_copies(self.copies)}"
 
 
-Kind = Matrix | Vectors | Scalars
-Kinds = Mapping[str, Kind]
+ValueKind = Matrix | Vectors | Scalars
+ValueKinds = Mapping[str, ValueKind]
 
 
 def _width(share: Fraction) -> str:
@@ -85,7 +90,7 @@ class Instruction(ABC):
         """Names of the values it needs."""
 
     @abstractmethod
-    def makes(self, kinds: Kinds) -> Kind:
+    def makes(self, kinds: ValueKinds) -> ValueKind:
         """The kind of its result, for operands of these kinds; a ValueError with the reason if they do not fit."""
 
     @abstractmethod
@@ -98,13 +103,13 @@ class Instruction(ABC):
     def _refuse(self, why: str) -> DomainError:
         return DomainError(f"{self}: {why}")
 
-    def _vectors(self, kinds: Kinds, name: str) -> Vectors:
+    def _vectors(self, kinds: ValueKinds, name: str) -> Vectors:
         kind = kinds[name]
         if not isinstance(kind, Vectors):
             raise self._refuse(f"{name} must be vectors; it is {kind}")
         return kind
 
-    def _scalars(self, kinds: Kinds, name: str) -> Scalars:
+    def _scalars(self, kinds: ValueKinds, name: str) -> Scalars:
         kind = kinds[name]
         if not isinstance(kind, Scalars):
             raise self._refuse(f"{name} must be scalars; it is {kind}")
@@ -121,7 +126,7 @@ class Input(Instruction):
         """None."""
         return ()
 
-    def makes(self, kinds: Kinds) -> Vectors:  # noqa: ARG002  # inputs depend on nothing
+    def makes(self, kinds: ValueKinds) -> Vectors:  # noqa: ARG002  # inputs depend on nothing
         """A vector for each row of the Gram matrix."""
         return Vectors(len(check_gram(self.gram)), Fraction(1))
 
@@ -143,7 +148,7 @@ class Weight(Instruction):
         """None."""
         return ()
 
-    def makes(self, kinds: Kinds) -> Matrix:  # noqa: ARG002  # weights depend on nothing
+    def makes(self, kinds: ValueKinds) -> Matrix:  # noqa: ARG002  # weights depend on nothing
         """A matrix for each copy."""
         COUNT.check("copies", self.copies)
         VARIANCE.check("variance", self.variance)
@@ -165,7 +170,7 @@ class MatMul(Instruction):
         """The weight and the vectors."""
         return self.weight, self.vectors
 
-    def makes(self, kinds: Kinds) -> Vectors:
+    def makes(self, kinds: ValueKinds) -> Vectors:
         """As many vectors, of the height of the matrix."""
         weight, vectors = kinds[self.weight], self._vectors(kinds, self.vectors)
         if not isinstance(weight, Matrix):
@@ -192,7 +197,7 @@ class Nonlin(Instruction):
         """The arguments."""
         return self.arguments
 
-    def makes(self, kinds: Kinds) -> Vectors:
+    def makes(self, kinds: ValueKinds) -> Vectors:
         """Vectors like its arguments, which are all alike."""
         given = {self._vectors(kinds, name) for name in self.arguments}
         if len(given) != 1:
@@ -215,7 +220,7 @@ class Combine(Instruction):
         """The coefficients and the vectors."""
         return self.coefficients, self.vectors
 
-    def makes(self, kinds: Kinds) -> Vectors:
+    def makes(self, kinds: ValueKinds) -> Vectors:
         """A vector for each row of coefficients."""
         scalars, vectors = self._scalars(kinds, self.coefficients), self._vectors(kinds, self.vectors)
         if len(scalars.shape) != 2 or scalars.shape[1] != vectors.count:
@@ -240,7 +245,7 @@ class Add(Instruction):
         """Both."""
         return self.left, self.right
 
-    def makes(self, kinds: Kinds) -> Vectors:
+    def makes(self, kinds: ValueKinds) -> Vectors:
         """Vectors like both operands, which must be alike."""
         left, right = (self._vectors(kinds, name) for name in self.operands())
         if left != right:
@@ -262,7 +267,7 @@ class SumCopies(Instruction):
         """The vectors."""
         return (self.vectors,)
 
-    def makes(self, kinds: Kinds) -> Vectors:
+    def makes(self, kinds: ValueKinds) -> Vectors:
         """As many vectors, in a single copy."""
         vectors = self._vectors(kinds, self.vectors)
         return Vectors(vectors.count, vectors.share)
@@ -282,7 +287,7 @@ class Center(Instruction):
         """The vectors."""
         return (self.vectors,)
 
-    def makes(self, kinds: Kinds) -> Vectors:
+    def makes(self, kinds: ValueKinds) -> Vectors:
         """Vectors like its operand."""
         return self._vectors(kinds, self.vectors)
 
@@ -301,7 +306,7 @@ class Moment(Instruction):
         """The vectors."""
         return (self.vectors,)
 
-    def makes(self, kinds: Kinds) -> Scalars:
+    def makes(self, kinds: ValueKinds) -> Scalars:
         """A scalar for each vector."""
         vectors = self._vectors(kinds, self.vectors)
         return Scalars((vectors.count,), vectors.copies)
@@ -317,13 +322,13 @@ class Dot(Instruction):
 
     left: str
     right: str
-    scaling: Scaling
+    scaling: DotScaling
 
     def operands(self) -> tuple[str, ...]:
         """Both families."""
         return self.left, self.right
 
-    def makes(self, kinds: Kinds) -> Scalars:
+    def makes(self, kinds: ValueKinds) -> Scalars:
         """A scalar for each pair of a left and a right position."""
         Choice(("sqrt", "linear")).check("scaling", self.scaling)
         left, right = (self._vectors(kinds, name) for name in self.operands())
@@ -347,7 +352,7 @@ class ScalarMap(Instruction):
         """The arguments."""
         return self.arguments
 
-    def makes(self, kinds: Kinds) -> Scalars:
+    def makes(self, kinds: ValueKinds) -> Scalars:
         """Whatever shape the function returns for zeros."""
         given = [self._scalars(kinds, name) for name in self.arguments]
         with np.errstate(all="ignore"):
@@ -370,3 +375,62 @@ def check_gram(gram: Any) -> Real:
     """The matrix of the ``x_i · x_j / n`` as an array, if it is symmetric and positive semidefinite."""
     matrix: Real = GRAM.check("gram", gram)
     return matrix
+
+
+def check_scope(instructions: Sequence[Instruction], kinds: ValueKinds) -> None:
+    """Raise a ValueError at the first line whose limit is not known."""
+    table = {each.name: each for each in instructions}
+    gaussian = gaussian_names(instructions, kinds)
+    pairs: dict[frozenset[str], str] = {}
+    for each in instructions:
+        if isinstance(each, Dot) and each.scaling == "sqrt":
+            pair = _fresh_pair(each, table)
+            if pair in pairs:
+                raise _outside(each, f"{pairs[pair]} has the same two weights: take all their dot products in one")
+            pairs[pair] = each.name
+        elif isinstance(each, (Nonlin, SumCopies)):
+            wrong = [name for name in each.operands() if name not in gaussian]
+            if wrong:
+                remedy = "make it one function" if isinstance(each, Nonlin) else "multiply it by a weight first"
+                raise _outside(each, f"{wrong[0]} is not Gaussian given the scalars: {remedy}")
+
+
+def gaussian_names(instructions: Sequence[Instruction], kinds: ValueKinds) -> set[str]:
+    """Vectors that are Gaussian given the scalars: inputs, products with weights, and their linear images."""
+    found: set[str] = set()
+    for each in instructions:
+        linear = not isinstance(each, (Nonlin, Weight))
+        images = all(name in found for name in each.operands() if not isinstance(kinds[name], Scalars))
+        if isinstance(each, (Input, MatMul)) or (linear and images and not isinstance(kinds[each.name], Scalars)):
+            found.add(each.name)
+    return found
+
+
+def _fresh_pair(each: Dot, table: dict[str, Instruction]) -> frozenset[str]:
+    """The two weights of a dot product over the root of n."""
+    sides = [table[name] for name in each.operands()]
+    for side in sides:
+        if not isinstance(side, MatMul):
+            raise _outside(each, f"{side.name} must come straight from a weight (only 'linear' scaling takes others)")
+    left, right = (side.weight for side in sides if isinstance(side, MatMul))
+    if left == right:
+        raise _outside(each, f"both come from {left}: their dot product grows like √n; use scaling='linear'")
+    for weight, other in ((left, sides[1]), (right, sides[0])):
+        if weight in _ancestors(other.operands()[1], table):
+            raise _outside(each, f"{other.name} depends on {weight}, which the other side comes from")
+    return frozenset((left, right))
+
+
+def _ancestors(name: str, table: dict[str, Instruction]) -> set[str]:
+    """All names that a value is computed from."""
+    found, waiting = set(), [name]
+    while waiting:
+        for operand in table[waiting.pop()].operands():
+            if operand not in found:
+                found.add(operand)
+                waiting.append(operand)
+    return found
+
+
+def _outside(each: Instruction, why: str) -> DomainError:
+    return DomainError(f"{each} is outside of the theorem: {why}")

@@ -33,7 +33,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from bulkedge.programs.activations import IDENTITY, first_moment, second_moment
-from bulkedge.programs.draws import draw_first, in_blocks, returned
+from bulkedge.programs.finite import draw_first, in_blocks, shape_scalars
 from bulkedge.programs.gaussian import block, cholesky, mean, product, transpose
 from bulkedge.programs.graph import Program
 from bulkedge.programs.instructions import (
@@ -49,8 +49,8 @@ from bulkedge.programs.instructions import (
     Scalars,
     SumCopies,
     Vectors,
+    gaussian_names,
 )
-from bulkedge.programs.scope import gaussian_names
 from bulkedge.support.errors import DomainError
 from bulkedge.support.random import normal
 
@@ -72,7 +72,7 @@ def kernels(program: Program, rng: Any, draws: int = 1, workers: int = 1) -> Any
 
     def job(stream: Any, count: int) -> tuple[Any, ...]:
         limit = Limit(program, stream, count)
-        return tuple(returned(limit.second(name, name), 1, count) for name in names)
+        return tuple(shape_scalars(limit.second(name, name), 1, count) for name in names)
 
     return in_blocks(job, rng, draws, _size(program), workers)
 
@@ -213,7 +213,7 @@ class Limit:
         return tuple(
             draw_first(self._evaluate(name, drawn)[0])
             if isinstance(self.program.kinds[name], Vectors)
-            else returned(self.scalars[name], self.program.kinds[name].copies, self.draws)
+            else shape_scalars(self.scalars[name], self.program.kinds[name].copies, self.draws)
             for name in self.program.outputs
         )
 

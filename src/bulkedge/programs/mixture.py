@@ -68,7 +68,7 @@ class HeadMixture(Parametric):
     def _single(self) -> tuple[Real, Real]:
         """Values of k for one head, and their weights."""
         values, weights, even = self.kernel_values(self.score_variance * self.gram[self.position, self.position])
-        self._settled(float(weights @ values**2), float(even @ values**2))
+        self._check_convergence(float(weights @ values**2), float(even @ values**2))
         return values, weights
 
     def kernel_values(self, scale: float) -> tuple[Real, Real, Real]:
@@ -97,7 +97,7 @@ class HeadMixture(Parametric):
         attention = softmax(np.vstack([factor @ nodes.T, np.zeros(len(nodes))]))
         return np.sum(attention * (self.gram @ attention), axis=0), weights, even
 
-    def _settled(self, fine: float, coarse: float) -> None:
+    def _check_convergence(self, fine: float, coarse: float) -> None:
         apart = abs(float(fine / coarse) - 1)
         if apart > SETTLED:
             raise DomainError(f"score_variance = {self.score_variance:g} is too large: two rules differ by {apart:.1g}")
@@ -168,7 +168,7 @@ class HeadMixture(Parametric):
             first += mass * (weights @ values)
             second += mass * (weights @ values**2)
             coarse += mass * (even @ values**2)
-        self._settled(second, coarse)
+        self._check_convergence(second, coarse)
         return float(3 / self.heads * ((1 + 2 / head_dim) * second / first**2 - 1))
 
     def characteristic(self, t: Any) -> Any:

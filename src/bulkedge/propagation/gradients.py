@@ -23,8 +23,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from bulkedge.ensembles.layer import Layer
-from bulkedge.ensembles.stack import AttentionStack
+from bulkedge.ensembles.stack import AttentionStack, StackLayer
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers
 from bulkedge.support.errors import DomainError
@@ -33,14 +32,14 @@ MOST_PATHS = 256
 """Ways through the layers above, up to which the sum over them is taken: eight layers with skip."""
 
 
-def gradient_norms(stack: AttentionStack, layers: Iterable[Layer]) -> Real:
+def gradient_norms(stack: AttentionStack, layers: Iterable[StackLayer]) -> Real:
     """``|dX_L/dW_l|_F**2`` for every layer l of a draw, exact.
 
     Parameters
     ----------
     stack : AttentionStack
         A stack whose layers are linear: Markov or identity attention, no LayerNorm.
-    layers : iterable of Layer
+    layers : iterable of StackLayer
         A draw of it.
 
     Returns
@@ -69,7 +68,7 @@ def gradient_norms(stack: AttentionStack, layers: Iterable[Layer]) -> Real:
     return np.array(norms[::-1])
 
 
-def _inputs(stack: AttentionStack, layers: Sequence[Layer]) -> list[Real]:
+def _inputs(stack: AttentionStack, layers: Sequence[StackLayer]) -> list[Real]:
     """The signal that enters each layer."""
     return [stack.start(), *(layer.signal for layer in layers[:-1])]
 
@@ -81,7 +80,7 @@ class _Paths:
         self.skip = stack.skip
         self.ways = [(1.0, np.eye(stack.width), np.eye(stack.tokens))]
 
-    def extend(self, layer: Layer) -> None:
+    def extend(self, layer: StackLayer) -> None:
         """Go one layer further down."""
         through = [
             (weight, layer.weights.values @ values, attention @ layer.attention)
@@ -98,7 +97,7 @@ class _Paths:
 
 
 def estimated_gradient_norms(
-    stack: AttentionStack, layers: Iterable[Layer], rng: np.random.Generator, probes: int = 16
+    stack: AttentionStack, layers: Iterable[StackLayer], rng: np.random.Generator, probes: int = 16
 ) -> tuple[Real, Real]:
     """``|dX_L/dW_l|_F**2`` for every layer of a draw of any stack, and its standard error.
 
@@ -108,7 +107,7 @@ def estimated_gradient_norms(
     ----------
     stack : AttentionStack
         A stack that is differentiable: all but ``gap="all"``.
-    layers : iterable of Layer
+    layers : iterable of StackLayer
         A draw of it.
     rng : numpy.random.Generator
         Draws the probes.
@@ -133,14 +132,14 @@ def estimated_gradient_norms(
     return squares.mean(axis=0), squares.std(axis=0, ddof=1) / np.sqrt(probes)
 
 
-def pullback(stack: AttentionStack, layers: Sequence[Layer], cotangent: Real) -> list[Real]:
+def pullback(stack: AttentionStack, layers: Sequence[StackLayer], cotangent: Real) -> list[Real]:
     """Gradients of ``sum(cotangent * X_L)`` with respect to the value matrices, by reverse-mode differentiation.
 
     Parameters
     ----------
     stack : AttentionStack
         A stack that is differentiable: all but ``gap="all"``.
-    layers : sequence of Layer
+    layers : sequence of StackLayer
         A draw of it.
     cotangent : array of shape (T, d)
         Weight of each entry of the last signal ``X_L``.
@@ -166,7 +165,7 @@ def pullback(stack: AttentionStack, layers: Sequence[Layer], cotangent: Real) ->
     return gradients[::-1]
 
 
-def _through_norm(stack: AttentionStack, layer: Layer, below: Real, cotangent: Real) -> Real:
+def _through_norm(stack: AttentionStack, layer: StackLayer, below: Real, cotangent: Real) -> Real:
     """Before LayerNorm: changes along the token or of its mean have no effect, others are divided by its length."""
     raw = layer.attention @ below @ layer.weights.values
     if stack.skip:
@@ -176,7 +175,7 @@ def _through_norm(stack: AttentionStack, layer: Layer, below: Real, cotangent: R
     return np.asarray((across - across.mean(axis=1, keepdims=True)) / length)
 
 
-def _through_attention(stack: AttentionStack, layer: Layer, below: Real, cotangent: Real) -> Real:
+def _through_attention(stack: AttentionStack, layer: StackLayer, below: Real, cotangent: Real) -> Real:
     """Cotangent of a layer's input: along the skip, through the values, and through the scores."""
     weights = layer.weights
     back = cotangent @ weights.values.T

@@ -79,18 +79,20 @@ def finite_moments(stack: AttentionStack, of: Literal["kernel", "jacobian"] = "k
     power = stack.value_variance ** (2 * depth)
     if of == "kernel":
         count = min(tokens, width)
-        squares = _started(tokens, count)
+        squares = _initial_squares(tokens, count)
         for layer in range(depth):
-            squares = _attended(_valued(squares if layer == 0 else _projected(squares, tokens), width), tokens)
+            squares = _apply_attention(
+                _apply_values(squares if layer == 0 else _project(squares, tokens), width), tokens
+            )
         return Moments(factor * count / tokens, power * squares.entries / tokens)
-    attention, values = _started(tokens, tokens), _Squares(width, width**2, width)
+    attention, values = _initial_squares(tokens, tokens), _Squares(width, width**2, width)
     for layer in range(depth):
-        attention = _attended(attention if layer == 0 else _projected(attention, tokens), tokens)
-        values = _valued(values, width)
+        attention = _apply_attention(attention if layer == 0 else _project(attention, tokens), tokens)
+        values = _apply_values(values, width)
     return Moments(factor, power * attention.entries / tokens * values.entries / width)
 
 
-def _started(tokens: int, count: int) -> _Squares:
+def _initial_squares(tokens: int, count: int) -> _Squares:
     """The input's kernel, ``count`` ones on the diagonal, seen from the space orthogonal to u."""
     share = count / tokens
     on, off = 1 - 2 / tokens + share / tokens, share / tokens
@@ -101,7 +103,7 @@ def _started(tokens: int, count: int) -> _Squares:
     )
 
 
-def _valued(squares: _Squares, width: int) -> _Squares:
+def _apply_values(squares: _Squares, width: int) -> _Squares:
     """After X -> X W, W of standard Gaussian entries: ``E W'MWW'MW`` by Wick's rule."""
     entries, trace, diagonal = squares
     return _Squares(
@@ -111,7 +113,7 @@ def _valued(squares: _Squares, width: int) -> _Squares:
     )
 
 
-def _attended(squares: _Squares, tokens: int) -> _Squares:
+def _apply_attention(squares: _Squares, tokens: int) -> _Squares:
     """After S -> ASA', with S as it is on the space orthogonal to u; pairs of rows are independent."""
     spherical, cubical = _fourth_moments(tokens)
     own = spherical / 3 * (squares.trace + 2 * squares.entries) + cubical * squares.diagonal
@@ -124,7 +126,7 @@ def _attended(squares: _Squares, tokens: int) -> _Squares:
     )
 
 
-def _projected(squares: _Squares, tokens: int) -> _Squares:
+def _project(squares: _Squares, tokens: int) -> _Squares:
     """From ``S = AMA'``, whose entries are those of independent rows, to ``PSP``, P the projection away from u."""
     entries, trace, diagonal = squares
     along = (trace + 2 * (entries - diagonal)) / tokens**2  # E (u'Su)**2

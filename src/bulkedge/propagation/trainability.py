@@ -42,7 +42,7 @@ from bulkedge.support.domains import Choice, Integers, Interval, Parametric, par
 from bulkedge.support.errors import DomainError
 
 TOKENS = Interval(1, 1e300)
-Verdict = Literal["inside", "rank collapse", "entropy collapse"]
+TrainabilityVerdict = Literal["inside", "rank collapse", "entropy collapse"]
 
 
 def freezing_beta(tokens: float) -> float:
@@ -237,7 +237,7 @@ class Trainability(Parametric):
         """
         return softmax_of_gaussians(beta, self.tokens).entropy
 
-    def verdict(self, beta: float) -> Verdict:
+    def verdict(self, beta: float) -> TrainabilityVerdict:
         """Whether attention with this score scale carries a signal at initialisation, and if not, what collapses.
 
         Parameters

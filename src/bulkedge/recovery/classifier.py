@@ -239,7 +239,7 @@ class RidgeClassifier(Parametric):
         Score
             t and ``sigma**2``: a test row with pooled sign a has the score ``t a + sigma g``, g standard Gaussian.
         """
-        kappa, alpha, q = self._kept(self._weights(weights))
+        kappa, alpha, q = self._pooling_factors(self._weights(weights))
         tau, gain, _, _ = self._resolvent(kappa)
         slope = q * gain / (1 + alpha * gain)
         place = self.ridge / (tau * kappa)  # R = 1/(tau kappa (C + place))
@@ -262,7 +262,7 @@ class RidgeClassifier(Parametric):
             The regularised loss for each sample, and its gradient of shape (L,).
         """
         w = self._weights(weights)
-        kappa, alpha, q = self._kept(w)
+        kappa, alpha, q = self._pooling_factors(w)
         tau, gain, tau_slope, gain_slope = self._resolvent(kappa)
         slope = q * gain / (1 + alpha * gain)
         by_kappa = tau_slope * (1 - q * slope) - tau * q**2 * gain_slope / (1 + alpha * gain) ** 2
@@ -301,7 +301,7 @@ class RidgeClassifier(Parametric):
         """``|m|**2``: the class means are means of V/2 noisy rows."""
         return self.signal**2 + self.dim / self.vocab
 
-    def _kept(self, weights: Real) -> tuple[float, float, float]:
+    def _pooling_factors(self, weights: Real) -> tuple[float, float, float]:
         """What the pooling keeps of the noise, the signal and the label: kappa, alpha and q."""
         signal = weights @ self._correlation @ weights
         return float(weights @ weights), float(signal), float(weights @ self._label_correlation)

@@ -102,7 +102,7 @@ def learned_weights(  # noqa: PLR0913  # three arrays of data, then how to fit t
     LearnedWeights
         The weights and the loss there.
     """
-    embeddings, sequences, targets = _checked(table, tokens, labels)
+    embeddings, sequences, targets = _check_sequences(table, tokens, labels)
     ridge, restarts = RIDGE.check("ridge", ridge), Integers(1, 10_000).check("restarts", restarts)
 
     def loss(weights: Real) -> LossGradient:
@@ -133,7 +133,7 @@ def minimise_on_simplex(
     return LearnedWeights(np.asarray(softmax(best.x)), float(best.fun))
 
 
-def _checked(table: ArrayLike, tokens: ArrayLike, labels: ArrayLike) -> tuple[Real, Any, Real]:
+def _check_sequences(table: ArrayLike, tokens: ArrayLike, labels: ArrayLike) -> tuple[Real, Any, Real]:
     embeddings, sequences = np.asarray(table, dtype=float), np.asarray(tokens)
     targets = np.asarray(labels, dtype=float)
     if embeddings.ndim != 2 or not embeddings.size or not np.all(np.isfinite(embeddings)):

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from bulkedge.laws.distribution import StepDistribution
 from bulkedge.laws.units import UNIT, Unit
-from bulkedge.support.arrays import Real, as_numpy, filled
+from bulkedge.support.arrays import Real, as_numpy, object_array
 from bulkedge.support.domains import FINITE, Choice, Interval, Numbers
 from bulkedge.support.errors import DomainError
 from bulkedge.support.records import html_table
@@ -238,7 +238,7 @@ class Spectra:
         return self._mapped(lambda each: each.scaled(factor))
 
     def _mapped(self, change: Any) -> Self:
-        return type(self)(filled(self.shape, [change(each) for each in self.members.ravel()]))
+        return type(self)(object_array(self.shape, [change(each) for each in self.members.ravel()]))
 
     def __getitem__(self, index: Any) -> Any:
         found = self.members[index]
@@ -328,7 +328,7 @@ def spectrum(  # noqa: PLR0913 - what to compute, and how well
     kernel = abs(int(dense.shape[-1]) - int(dense.shape[-2]))
     rows = as_numpy(values).astype(float)
     found = [_measured(row, UNITS[kind], unit, kernel) for row in rows.reshape(-1, rows.shape[-1])]
-    return found[0] if rows.ndim == 1 else Spectra(filled(rows.shape[:-1], found))
+    return found[0] if rows.ndim == 1 else Spectra(object_array(rows.shape[:-1], found))
 
 
 def _measured(values: Real, unit: Unit, epsilon: float, kernel: int) -> Spectrum:

@@ -30,7 +30,7 @@ from bulkedge.spectra.operators.base import Operator
 from bulkedge.spectra.precision import full_precision
 from bulkedge.spectra.quadrature import density, simulated_deviations
 from bulkedge.spectra.stopping import ACCURACY, SHARE, Checkpoint, MostSteps, Placed, Reached, Rule
-from bulkedge.support.arrays import filled
+from bulkedge.support.arrays import object_array
 from bulkedge.support.domains import Interval
 from bulkedge.support.errors import AccuracyWarning
 from bulkedge.support.random import normal
@@ -114,7 +114,7 @@ def operator_spectrum(  # noqa: PLR0913 - what is wanted, and how it is sought
             operator_spectrum(operator[index], tolerance, confidence, rng, stop, placed=placed)
             for index in np.ndindex(operator.batch)
         ]
-        return Spectra(filled(operator.batch, members))
+        return Spectra(object_array(operator.batch, members))
     if operator.shape[-1] > operator.shape[-2]:
         operator = operator.T
     rule = stop or ((Reached(wanted.tolerance) & Placed(wanted.placed)) | MostSteps(MOST_STEPS))

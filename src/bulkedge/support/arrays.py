@@ -24,7 +24,7 @@ def as_numpy(array: Any) -> Any:
     return np.array((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
 
 
-def filled(shape: tuple[int, ...], items: list[Any]) -> Any:
+def object_array(shape: tuple[int, ...], items: list[Any]) -> Any:
     """An array of objects."""
     array = np.empty(len(items), dtype=object)
     array[:] = items

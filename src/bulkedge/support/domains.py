@@ -352,7 +352,7 @@ class Parameter:
         """Who chose that value: ``"paper"`` or ``"ours"``."""
         return "ours" if self.paper is MISSING else "paper"
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """An entry of a Parameters section."""
         default = "" if self.default is MISSING else f"; {self.default!r} by default"
         whose = "in the paper" if self.source == "paper" else "at the paper's size (ours)"
@@ -381,7 +381,7 @@ class Parametric:
         declared = [Parameter.of(name, each) for name, each in (inherited | own).items() if "domain" in each.metadata]
         text = inspect.cleandoc(cls.__doc__ or "")
         if declared and "Parameters\n-----" not in text:
-            cls.__doc__ = "\n".join([text, "", "Parameters", "----------", *(each.described() for each in declared)])
+            cls.__doc__ = "\n".join([text, "", "Parameters", "----------", *(each.describe() for each in declared)])
 
     def __post_init__(self) -> None:
         """Check and canonicalise the declared parameters."""

@@ -46,7 +46,7 @@ def remove_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Make a folder, if it is not there, and keep other processes that ask for the same lock out of it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK

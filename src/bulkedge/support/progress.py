@@ -1,6 +1,6 @@
 """Progress of long work, told to whoever listens: the library counts, the command line draws the bar.
 
->>> with listening(lambda event: print(event.label, event.done, event.total)):
+>>> with listen(lambda event: print(event.label, event.done, event.total)):
 ...     for _ in track(range(2), "draws"):
 ...         pass
 draws 0 2
@@ -28,12 +28,12 @@ class Progress:
     total: int
 
 
-Listener = Callable[[Progress], None]
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+ProgressListener = Callable[[Progress], None]
+_listener: ContextVar[ProgressListener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listen(listener: ProgressListener) -> Iterator[None]:
     """Send the progress of everything inside to the listener."""
     token = _listener.set(listener)
     try:

@@ -2,9 +2,9 @@
 
 JSON has no numbers that are not finite. They are null, or, where they have to come back, the text that ``float`` reads:
 
->>> written({"edge": float("inf"), "support": ((0.0, 1.5),)})
+>>> to_json({"edge": float("inf"), "support": ((0.0, 1.5),)})
 '{"edge": null, "support": [[0.0, 1.5]]}'
->>> written({"edge": float("inf")}, exact=True)
+>>> to_json({"edge": float("inf")}, exact=True)
 '{"edge": "inf"}'
 """
 
@@ -16,7 +16,7 @@ from html import escape
 from typing import Any
 
 
-def written(value: Any, indent: int | None = None, *, exact: bool = False) -> str:
+def to_json(value: Any, indent: int | None = None, *, exact: bool = False) -> str:
     """Write a value as JSON."""
     return json.dumps(_finite(value, exact=exact), indent=indent, allow_nan=False, default=str)
 

@@ -60,7 +60,7 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], collect: Cal
     other work take turns, pieces of work side by side, each with a BLAS of one thread, are faster. A result is rounded
     in the same way whatever the number of threads, and so is a sum over the results, because they come in order.
     """
-    with _borrowed() as workers:
+    with _borrow() as workers:
         if len(items) < 2 or workers < 2:
             for item in items:
                 collect(work(item))
@@ -83,12 +83,12 @@ def thin_products() -> Iterator[None]:
     Threads that share them gain little on an idle machine, and on a busy one they wait for each other: sixty times
     longer was measured. Other threads' BLAS is limited too, and given back.
     """
-    with _borrowed():
+    with _borrow():
         yield
 
 
 @contextmanager
-def _borrowed() -> Iterator[int]:
+def _borrow() -> Iterator[int]:
     """NumPy's BLAS limited to one thread; how many it had, or one if somebody else has limited it."""
     if not _LENT.acquire(blocking=False):
         yield 1

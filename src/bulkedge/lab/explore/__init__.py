@@ -1,10 +1,10 @@
 """The explorer: rooms in a browser, where a reader moves a parameter and watches theory and simulation.
 
-``bulkedge explore`` serves it, :func:`bulkedge.lab.explore.server.serve` does the same from Python. Rooms need no
+``bulkedge explore`` serves it, :func:`bulkedge.lab.explore.app.serve` does the same from Python. Rooms need no
 browser: they are declared in :mod:`bulkedge.lab.explore.rooms`, and compute without Dash.
 
->>> from bulkedge.lab.explore.rooms import Heads
->>> room, problems = Heads.read("beta=1.2&tokens=a")
+>>> from bulkedge.lab.explore.rooms import HeadsRoom
+>>> room, problems = HeadsRoom.read("beta=1.2&tokens=a")
 >>> room.beta, room.tokens, problems
 (1.2, 512, ["tokens = 'a' is outside its domain {256, 512, 1024, 2048, 4096, 16384}"])
 """

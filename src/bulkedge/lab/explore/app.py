@@ -1,30 +1,57 @@
-"""The page as a Dash app: which room an address shows, the figure that a page asks for, and files to take home."""
+"""The explorer as a Dash app, and its server: on this machine alone, on a free port, without the network.
+
+The app answers with the room that an address shows, the figure that a page asks for, and files to take home.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import logging
 import secrets
+import socket
+import threading
+import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
-
-from bulkedge.lab.explore import layout, matrix, matrix_page
-from bulkedge.lab.explore.curves import Curve
-from bulkedge.lab.explore.drawing import plotly
-from bulkedge.lab.explore.interpolation import INTERPOLATED
-from bulkedge.lab.explore.jobs import Job, Jobs, Theory
-from bulkedge.lab.explore.room import SEED, SEEDS, Room, read_address
+from bulkedge.lab.explore.export import plotly
+from bulkedge.lab.explore.jobs import Jobs, PageJob, Theory
+from bulkedge.lab.explore.room import SEED, SEEDS, Room, Trace, read_address
 from bulkedge.lab.explore.rooms import ROOMS
-from bulkedge.support.domains import shown
-from bulkedge.support.errors import BulkedgeError, DomainError
+from bulkedge.lab.explore.rooms.heads import INTERPOLATED
+from bulkedge.support.domains import Integers, shown
+from bulkedge.support.errors import BulkedgeError, DomainError, MissingPackageError
+
+try:
+    from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+except ImportError as error:
+    raise MissingPackageError("the explorer needs Dash: pip install 'bulkedge[explore]'") from error
+
+from bulkedge.lab.explore import matrix, pages
+
+if TYPE_CHECKING:
+    from werkzeug.serving import BaseWSGIServer
+
 
 FIRST = "heads"
 TITLES = [*((room.name, room.title) for room in ROOMS.values()), (matrix.NAME, matrix.TITLE)]
 VALUES = Input({"parameter": ALL}, "value")
 IDS = State({"parameter": ALL}, "id")
+HOST = "127.0.0.1"
+PORT = 8052
+PORTS = Integers(0, 65535)
+TRIED = 20
+"""Ports that are tried, from the one asked for on."""
+MOST_BODY = 96 * 2**20
+"""Bytes of a request at most: an upload of 64 MB in base 64, and room for the rest."""
+POLICY = (
+    "default-src 'none'; script-src 'self' 'unsafe-eval' {hashes}; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; connect-src 'self'; font-src 'self' data:; form-action 'none'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+"""What pages may load: their own files, and nothing else."""
 
 
 def make_app(*, apart: bool = True) -> Dash:
@@ -38,12 +65,12 @@ def make_app(*, apart: bool = True) -> Dash:
         suppress_callback_exceptions=True,
     )
     app.index_string = app.index_string.replace("{%css%}", '<link rel="stylesheet" href="/style.css">{%css%}')
-    app.layout = layout.shell()
+    app.layout = pages.shell()
     jobs = Jobs(apart=apart)
     _route(app)
     _answer(app, jobs)
     _downloads(app, jobs)
-    matrix_page.add_callbacks(app, jobs)
+    pages.add_callbacks(app, jobs)
     _in_the_browser(app)
     app.server.config["JOBS"] = jobs
     return app
@@ -54,7 +81,7 @@ def _route(app: Dash) -> None:
     def show(path: str | None, search: str | None) -> Any:
         name = (path or "/").strip("/") or FIRST
         if name == matrix.NAME:
-            return [layout.header(TITLES, name), html.Main(matrix_page.page(search or ""))]
+            return [pages.header(TITLES, name), html.Main(pages.matrix_page(search or ""))]
         seed = 0
         if name not in ROOMS:
             problem = [f"there is no room {shown(name)}; there are {', '.join(each for each, _ in TITLES)}"]
@@ -63,11 +90,11 @@ def _route(app: Dash) -> None:
             room, problems = ROOMS[name].read(search or "")
             seed = read_address(search or "", {SEED: SEEDS})[0].get(SEED, 0)
         session = secrets.token_hex(8)
-        content = layout.room_page(room, problems, session, seed)
-        return [layout.header(TITLES, room.name), html.Main(content)]
+        content = pages.room_page(room, problems, session, seed)
+        return [pages.header(TITLES, room.name), html.Main(content)]
 
 
-def chosen(asked: Mapping[str, Any]) -> Room:
+def room_of(asked: Mapping[str, Any]) -> Room:
     """The room that a page asks for."""
     name, values = asked.get("room"), asked.get("values")
     if name not in ROOMS or not isinstance(values, Mapping):
@@ -89,12 +116,12 @@ def _answer(app: Dash, jobs: Jobs) -> None:
     )
     def answer(asked: dict[str, Any]) -> Any:
         try:
-            return answered(jobs, asked)
+            return answer_page(jobs, asked)
         except BulkedgeError as error:
             said = f"No theory here: {error}"
-        except Exception as error:  # noqa: BLE001 - told on the page, where it can be seen
+        except Exception as error:  # noqa: BLE001 - shown on the page
             said = f"A fault of this page, {type(error).__name__}: {error}"
-        drawn, query = empty(asked)
+        drawn, query = empty_figure(asked)
         return drawn, [], said, {"page": page_of(asked), "version": -1, "running": False, "query": query}
 
 
@@ -103,18 +130,18 @@ def page_of(asked: Mapping[str, Any]) -> str:
     return str(asked.get("page", ""))[:40]
 
 
-def empty(asked: Mapping[str, Any]) -> tuple[Any, str | None]:
+def empty_figure(asked: Mapping[str, Any]) -> tuple[Any, str | None]:
     """A figure without curves, and not the one of other parameters."""
     try:
-        room = chosen(asked)
+        room = room_of(asked)
     except BulkedgeError:
         return no_update, None
     return plotly(room.panels(), [], dark=bool(asked.get("dark")), meta=room.query()), room.query()
 
 
-def answered(jobs: Jobs, asked: Mapping[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
+def answer_page(jobs: Jobs, asked: Mapping[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
     """What a page gets for its parameters, at once."""
-    room, page, seed = chosen(asked), page_of(asked), SEEDS.check(SEED, asked.get("seed") or 0)
+    room, page, seed = room_of(asked), page_of(asked), SEEDS.check(SEED, asked.get("seed") or 0)
     if asked.get("order") == "again":
         begun = jobs.again(page)
         seed = seed if begun is None else begun
@@ -130,7 +157,7 @@ def answered(jobs: Jobs, asked: Mapping[str, Any]) -> tuple[Any, Any, Any, dict[
     found, exact = curves_of(jobs, room)
     samples, curves = list(job.samples), found.curves
     if samples:
-        curves = curves + room.seen(samples)
+        curves = curves + room.observations(samples)
     look = {"dark": bool(asked.get("dark")), "narrow": bool(asked.get("narrow"))}
     drawn = plotly(room.panels(), curves, meta=room.query(), **look)
     return drawn, fact_list(job.facts or found.facts), status(room, job, found.cautions, exact=exact), back
@@ -152,7 +179,7 @@ def fact_list(facts: Mapping[str, str]) -> list[Any]:
     return [html.Div([html.Dt(name), html.Dd(value)]) for name, value in facts.items()]
 
 
-def status(room: Room, job: Job, cautions: Sequence[str] = (), *, exact: bool) -> Any:
+def status(room: Room, job: PageJob, cautions: Sequence[str] = (), *, exact: bool) -> Any:
     """How far the figure is, in words."""
     if job.problem:
         return f"The computation stopped: {job.problem}"
@@ -178,19 +205,17 @@ def _downloads(app: Dash, jobs: Jobs) -> None:
         prevent_initial_call=True,
     )
     def fetched(_data: int, _python: int, asked: dict[str, Any] | None) -> Any:
-        from dash import ctx
-
         if asked is None or not (_data or _python):
             return no_update
-        room, seed = chosen(asked), SEEDS.check(SEED, asked.get("seed") or 0)
+        room, seed = room_of(asked), SEEDS.check(SEED, asked.get("seed") or 0)
         if ctx.triggered_id == "get-python":
             return dcc.send_string(room.script(seed), f"bulkedge_{room.name}.py")
         samples = list(jobs.of(page_of(asked), room, seed).samples)
-        curves = jobs.theory(room).curves + (room.seen(samples) if samples else [])
+        curves = jobs.theory(room).curves + (room.observations(samples) if samples else [])
         return dcc.send_string(as_csv(curves), f"bulkedge_{room.name}.csv")
 
 
-def as_csv(curves: Sequence[Curve]) -> str:
+def as_csv(curves: Sequence[Trace]) -> str:
     """Curves as a table: a row for each point."""
     import numpy as np
 
@@ -229,3 +254,86 @@ def _in_the_browser(app: Dash) -> None:
     run("picture", Input("matrix-figure", "n_clicks"), target="look")
     run("located", Input("matrix-where", "data"), target="look")
     run("clicked", Input("figure", "clickData"))
+
+
+def make_server(port: int = PORT, *, apart: bool = True) -> BaseWSGIServer:
+    """The server, bound to a port but not started."""
+    PORTS.check("port", port)
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Handler(WSGIRequestHandler):
+        """One connection for many requests, and no line for each of them."""
+
+        protocol_version = "HTTP/1.1"
+
+        def log_request(self, *_: Any) -> None:
+            """Say nothing."""
+
+    app = make_app(apart=apart)
+    free = free_port(port)
+    guard(app.server, app, free)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    return make_server(HOST, free, app.server, threaded=True, request_handler=Handler)
+
+
+def free_port(port: int) -> int:
+    """A port on which nothing listens."""
+    for each in range(port, min(port + TRIED, PORTS.high + 1)) if port else (0,):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind((HOST, each))
+            except OSError:
+                continue
+            return int(tried.getsockname()[1])
+    raise DomainError(f"port = {port} is taken, and the next {TRIED} as well: choose another")
+
+
+def guard(server: Any, app: Any, port: int) -> None:
+    """Let only pages of this server talk to it, and let them load nothing else.
+
+    A page of another site can make a browser ask this address under another name (DNS rebinding): requests whose host
+    is not this one are refused.
+    """
+    from flask import Response, abort, request
+
+    from bulkedge.lab.gallery.page import environment
+
+    hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
+    server.config["MAX_CONTENT_LENGTH"] = MOST_BODY
+    hashes = " ".join(f"'{each.strip(chr(39))}'" for each in app.csp_hashes())
+    style = environment().get_template("style.css").render()
+
+    @server.before_request
+    def only_here() -> None:
+        if request.host not in hosts:
+            abort(403)
+
+    @server.after_request
+    def policy(response: Response) -> Response:
+        response.headers["Content-Security-Policy"] = POLICY.format(hashes=hashes)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+    @server.route("/alive")
+    def alive() -> Response:
+        return Response("yes", mimetype="text/plain")
+
+    @server.route("/style.css")
+    def shared_style() -> Response:
+        return Response(style, mimetype="text/css")
+
+
+def serve(port: int = PORT, *, browser: bool = True, tell: Any = print) -> None:
+    """Serve until Ctrl-C."""
+    server = make_server(port)
+    address = f"http://{HOST}:{server.port}/"
+    tell(address)
+    if browser:
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+    try:
+        server.serve_forever()
+    finally:
+        server.server_close()
+        server.app.config["JOBS"].stop()

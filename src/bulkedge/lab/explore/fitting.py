@@ -15,20 +15,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 import bulkedge as be
-from bulkedge.lab.explore.fresh import FreshHead, centred
 from bulkedge.laws import Law
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FINITE
-from bulkedge.support.errors import BulkedgeError, DomainError, RegimeWarning
+from bulkedge.support.errors import BulkedgeError, DomainError, RegimeWarning, UnresolvedError
 
 ROW_SUM = 0.01
 """How far the sums of rows may be from one: half precision rounds a thousand weights so."""
-MOST_OUTLIERS = 12
 NEAR, NOISE = 0.05, 4.5
 """Kolmogorov distance from which on no law is suggested; it is larger for the few values of small matrices, because
 that of pure noise from its own law reaches this many over their number."""
@@ -42,6 +41,80 @@ SMALLEST_ENTRY, LARGEST_ENTRY = 1e-90, 1e90
 """Between these the largest entry of a matrix lies, because singular values are squared twice."""
 UNTOLD = 12
 """Independent scores of n rows and m columns tell a dimension of nm/3, give or take: 1/d is told from 12/(nm) on."""
+DRAWS, FEW_DRAWS = 39, 19
+"""Heads that are drawn, and of large ones, which take longer."""
+STREAM = 8052
+"""Keeps the draws apart from those of readers, who begin to count their seeds at zero as well."""
+LARGE, DENSE = 1024, 200
+"""Tokens from which on there are few draws, and up to which all values are computed."""
+
+
+class FreshHead(NamedTuple):
+    """A head as it would be without structure: a null for the outliers of an attention matrix.
+
+    Tracy and Widom's law at the edge of a head's law will not do. Without QK-norm a few queries and keys are long, and
+    their large entries push values far beyond the edge: of fresh heads with beta = 1, 64 dimensions and 256 tokens
+    four in ten have an outlier by that law, with p-values down to 1e-24.
+
+    ``head_dim`` is None for independent scores; ``liked`` has the popularity of every key, or is None where all are
+    alike.
+    """
+
+    tokens: int
+    beta: float
+    head_dim: int | None
+    qk_norm: bool
+    causal: bool
+    liked: tuple[float, ...] | None = None
+
+    @property
+    def draws(self) -> int:
+        """How many heads are drawn."""
+        return FEW_DRAWS if self.tokens > LARGE else DRAWS
+
+    def sample(self, rng: np.random.Generator) -> Real:
+        """The attention matrix of one head."""
+        if self.head_dim is None:
+            scores = rng.standard_normal((self.tokens, self.tokens))
+        else:
+            scores = be.SoftmaxAttention(self.tokens, self.head_dim, self.beta, self.qk_norm).scores(rng)
+        logs = self.beta * scores + (0.0 if self.liked is None else np.log(self.liked))
+        if self.causal:
+            logs = np.where(np.tri(self.tokens, dtype=bool), logs, -np.inf)
+        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+        return weights / weights.sum(axis=1, keepdims=True)
+
+    def p_value(self, value: float) -> float:
+        """Share of fresh heads, this one counted, whose largest value is as large."""
+        found = largest_values(self)
+        return float((1 + np.sum(found >= value)) / (1 + len(found)))
+
+
+def centre(attention: Real, *, causal: bool) -> Real:
+    """Attention less its mean, times the root of the tokens: the matrix whose values laws of heads are of."""
+    tokens = len(attention)
+    mean = be.Mask.causal(tokens).mean() if causal else attention.mean(axis=0)
+    return np.sqrt(tokens) * (attention - mean)
+
+
+@lru_cache(maxsize=32)
+def largest_values(head: FreshHead) -> Real:
+    """The largest squared singular value of each of some fresh heads."""
+    found = []
+    for seed in range(head.draws):
+        rng = np.random.default_rng([STREAM, seed])
+        matrix = centre(head.sample(rng), causal=head.causal)
+        found.append(_largest(matrix, rng) ** 2)
+    return np.array(found)
+
+
+def _largest(matrix: Real, rng: np.random.Generator) -> float:
+    if len(matrix) > DENSE:
+        try:
+            return float(be.top_singular(matrix, 1, 1e-4, rng).values[0])
+        except UnresolvedError:
+            pass  # values that are close to each other take all of them
+    return float(np.linalg.norm(matrix, 2))
 
 
 class Candidate(NamedTuple):
@@ -62,7 +135,7 @@ class Candidate(NamedTuple):
         return 0.0 if self.fresh is None else 1 / (1 + self.fresh.draws)
 
 
-class Outlier(NamedTuple):
+class MatrixOutlier(NamedTuple):
     """A value beyond the edge of the suggested law; the p-value is that of the largest value of noise."""
 
     value: float
@@ -90,7 +163,7 @@ class Fit:
         where weights of zero hide the scores; the dimension is infinite where scores look independent.
     candidates : list of Candidate
         Nearest first.
-    outliers : list of Outlier
+    outliers : list of MatrixOutlier
         Largest first; of the nearest law.
     note : str
         What to think of it, in a sentence.
@@ -102,7 +175,7 @@ class Fit:
     beta: float
     head_dim: float
     candidates: list[Candidate]
-    outliers: list[Outlier]
+    outliers: list[MatrixOutlier]
     note: str
 
 
@@ -153,16 +226,16 @@ def _fit_attention(attention: Real) -> Fit:
     causal = bool(np.all(np.triu(attention, 1) < 1e-9))
     half = tokens // 2
     beta, dim, liked = scores_of(attention[half:, :half] if causal else attention)
-    values = be.spectrum(centred(attention, causal=causal)).squared().values
+    values = be.spectrum(centre(attention, causal=causal)).squared().values
     kind: Any = "causal attention" if causal else "attention"
     matrix = "√T (A − C)" if causal else "√T (A − 1π′)"
     if np.isnan(beta):
         laws = iter(()) if causal else _one_hot(tokens)
         hidden = "Too many weights are zero to read the scores, so that β and the dimension are not known. "
-        return _judged(kind, matrix, values, laws, beta, dim, hidden)
+        return _judge(kind, matrix, values, laws, beta, dim, hidden)
     rounded = int(np.clip(round(min(dim, LARGEST_DIM)), 2, LARGEST_DIM))
     laws = _causal_laws(beta, rounded, tokens) if causal else _full_laws(beta, rounded, tokens, liked)
-    return _judged(kind, matrix, values, laws, beta, dim)
+    return _judge(kind, matrix, values, laws, beta, dim)
 
 
 def _one_hot(tokens: int) -> Iterator[Trial]:
@@ -219,14 +292,14 @@ def _fit_matrix(matrix: Real) -> Fit:
         yield "MarchenkoPastur: independent entries", noise, None
         yield "ProductLaw: a product of two", lambda: be.ProductLaw((ratio, ratio), float(values.mean())), None
 
-    return _judged("matrix", "M/√rows", values, laws(), np.nan, np.nan)
+    return _judge("matrix", "M/√rows", values, laws(), np.nan, np.nan)
 
 
-def _judged(  # noqa: PLR0913, PLR0917 - all that a Fit is made of
+def _judge(  # noqa: PLR0913, PLR0917 - all that a Fit is made of
     kind: Any, matrix: str, values: Real, laws: Iterator[Trial], beta: float, dim: float, hidden: str = ""
 ) -> Fit:
     found = be.Spectrum.of(values, "squared singular values")
-    candidates, seen = [], {}
+    candidates, comparisons = [], {}
     for name, make, fresh in laws:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RegimeWarning)
@@ -236,14 +309,14 @@ def _judged(  # noqa: PLR0913, PLR0917 - all that a Fit is made of
             except BulkedgeError:
                 continue  # outside of its domain: no candidate
         candidates.append(Candidate(name, law, compared.ks, fresh))
-        seen[name] = compared
+        comparisons[name] = compared
     candidates.sort(key=lambda each: each.distance)
     if not candidates:
         note = "No law covers this matrix, and without one no value can be said to stand out."
         return Fit(kind, matrix, values, beta, dim, [], [], hidden + note)
     best = candidates[0]
-    beyond = sorted(seen[best.name].outliers, reverse=True)[:MOST_OUTLIERS]
-    outliers = [Outlier(each, best.p_value(each, len(values))) for each in beyond]
+    beyond = sorted(comparisons[best.name].outliers, reverse=True)[:12]
+    outliers = [MatrixOutlier(each, best.p_value(each, len(values))) for each in beyond]
     near = f"The nearest law is at a Kolmogorov distance of {best.distance:.3f}"
     close = best.distance < max(NEAR, NOISE / len(values))
     said = "." if close else ", too far to call it the law of this matrix: it has structure of its own."

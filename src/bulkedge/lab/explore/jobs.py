@@ -16,35 +16,34 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from bulkedge.lab.explore.curves import Curve
-from bulkedge.lab.explore.room import SEEDS, Room
+from bulkedge.lab.explore.room import SEEDS, Room, Trace
 from bulkedge.lab.sweeps import local_processes, stop
 from bulkedge.support.errors import BulkedgeError, RegimeWarning, UnresolvedError
 
 REST = 0.25
 """Seconds that parameters rest before anything is computed for them: nothing is, while a slider moves."""
-MOST_PAGES, MOST_KEPT = 32, 64
+MOST_PAGES = 32
 DRAWS = "draws"
 """The bench of laws and simulations."""
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-LISTENING = Lock()
+WARNINGS_LOCK = Lock()
 
 
 class Theory(NamedTuple):
     """What theory says, where it says of itself that it ends, and numbers that need no simulation."""
 
-    curves: list[Curve]
+    curves: list[Trace]
     cautions: tuple[str, ...]
     facts: dict[str, str]
 
 
-class Kept(Generic[Key, Value]):
+class RecentResults(Generic[Key, Value]):
     """The last few results, by what they are of."""
 
-    def __init__(self, most: int = MOST_KEPT) -> None:
+    def __init__(self, most: int = 64) -> None:
         self.most, self.lock = most, Lock()
         self.found: OrderedDict[Key, Value] = OrderedDict()
 
@@ -64,7 +63,7 @@ class Kept(Generic[Key, Value]):
 
 
 @dataclass(eq=False)
-class Job:
+class PageJob:
     """What is computed for one room, and how far it is."""
 
     room: Room
@@ -90,21 +89,21 @@ class Jobs:
     def __init__(self, *, apart: bool = True) -> None:
         self.threads = ThreadPoolExecutor(8, thread_name_prefix="explore")
         self.apart = apart
-        self.benches: dict[str, Executor] = {DRAWS: self._started()}
-        self.pages: OrderedDict[str, Job] = OrderedDict()
-        self.unfinished: set[Job] = set()  # also those that no page has any more
+        self.benches: dict[str, Executor] = {DRAWS: self._start_bench()}
+        self.pages: OrderedDict[str, PageJob] = OrderedDict()
+        self.unfinished: set[PageJob] = set()  # also those that no page has any more
         self.lock = Lock()
-        self.theories: Kept[Room, Theory] = Kept()
-        self.samples: Kept[tuple[Room, int], tuple[list[Any], dict[str, str]]] = Kept()
+        self.theories: RecentResults[Room, Theory] = RecentResults()
+        self.samples: RecentResults[tuple[Room, int], tuple[list[Any], dict[str, str]]] = RecentResults()
 
-    def _started(self) -> Executor:
+    def _start_bench(self) -> Executor:
         if not self.apart:
             return ThreadPoolExecutor(1)
         work = local_processes(1)
-        work.submit(_calm)  # the process starts while the browser opens
+        work.submit(_lower_priority)  # the process starts while the browser opens
         return work
 
-    def of(self, page: str, room: Room, seed: int = 0) -> Job:
+    def of(self, page: str, room: Room, seed: int = 0) -> PageJob:
         """The job of a page; a new one, if its parameters have changed."""
         with self.lock:
             job = self.pages.get(page)
@@ -113,7 +112,7 @@ class Jobs:
             if job is not None:
                 job.cancelled.set()
             known = self.samples.get((room, seed))
-            job = self.pages[page] = Job(room, seed, list(known[0]), known[1]) if known else Job(room, seed)
+            job = self.pages[page] = PageJob(room, seed, list(known[0]), known[1]) if known else PageJob(room, seed)
             self.pages.move_to_end(page)
             while len(self.pages) > MOST_PAGES:
                 self.pages.popitem(last=False)[1].cancelled.set()
@@ -121,17 +120,17 @@ class Jobs:
         self.threads.submit(self._follow, job)
         return job
 
-    def computed(self, work: Callable[..., Value], *arguments: Any, bench: str = DRAWS) -> Value:
+    def compute(self, work: Callable[..., Value], *arguments: Any, bench: str = DRAWS) -> Value:
         """Compute something apart, and wait for it."""
         with self.lock:
-            at = self.benches.get(bench) or self._started()
+            at = self.benches.get(bench) or self._start_bench()
             self.benches[bench] = at
         try:
             return at.submit(work, *arguments).result()
         except BrokenExecutor as error:
             with self.lock:
                 if self.benches[bench] is at:  # of several that wait only one starts another
-                    self.benches[bench] = self._started()
+                    self.benches[bench] = self._start_bench()
             raise UnresolvedError(
                 "the process that computes has ended, perhaps for want of memory; another one is started"
             ) from error
@@ -164,16 +163,16 @@ class Jobs:
             self.theories.put(room, found)
         return found
 
-    def _follow(self, job: Job) -> None:
+    def _follow(self, job: PageJob) -> None:
         """Ask the process for one thing after another, until all is there or nobody wants it."""
         try:
             if job.cancelled.wait(REST):
                 return
             if self.theories.get(job.room) is None:
-                self.theories.put(job.room, self.computed(theory_of, job.room))
+                self.theories.put(job.room, self.compute(theory_of, job.room))
             job.steps += 1
             while len(job.samples) < job.room.draws and not job.cancelled.is_set():
-                drawn, facts = self.computed(_draw, job.room, job.seed, list(job.samples))
+                drawn, facts = self.compute(_draw, job.room, job.seed, list(job.samples))
                 job.samples.append(drawn)
                 job.facts = facts
                 job.steps += 1
@@ -182,7 +181,7 @@ class Jobs:
             pass
         except BulkedgeError as error:
             job.problem = str(error)
-        except Exception as error:  # noqa: BLE001 - a fault of a room is told on its page, where it can be seen
+        except Exception as error:  # noqa: BLE001 - a fault of a room is shown on its page
             job.problem = f"{type(error).__name__}: {error}"
         finally:
             job.steps += 1
@@ -191,7 +190,7 @@ class Jobs:
                 self.unfinished.discard(job)
 
 
-def _calm() -> None:
+def _lower_priority() -> None:
     """Be slower than what is looked at; called in the process."""
     with suppress(OSError, AttributeError):
         os.nice(10)
@@ -200,7 +199,7 @@ def _calm() -> None:
 def theory_of(room: Room) -> Theory:
     """The theory of a room, with what it warns of."""
     # filters of warnings are those of the whole process: one theory at a time
-    with LISTENING, warnings.catch_warnings(record=True) as heard:
+    with WARNINGS_LOCK, warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", RegimeWarning)
         curves, facts = room.theory(), room.facts([])
     cautions = dict.fromkeys(str(each.message) for each in heard if issubclass(each.category, RegimeWarning))
@@ -210,6 +209,6 @@ def theory_of(room: Room) -> Theory:
 def _draw(room: Room, seed: int, before: Sequence[Any]) -> tuple[Any, dict[str, str]]:
     """One more simulation, and what all of them say together; what theory warns of is told with the theory."""
     drawn = room.simulate(seed + len(before))
-    with LISTENING, warnings.catch_warnings():
+    with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", RegimeWarning)
         return drawn, room.facts([*before, drawn])

@@ -3,7 +3,7 @@
 A room is a frozen dataclass whose fields are declared with :func:`bulkedge.support.domains.parameter`. Its sliders, its
 validation, its address (``/heads?beta=1.2``) and the Python that a reader downloads all come from these declarations.
 What it draws is in plain functions of its module, which take the room, or anything with the same attributes, and use
-NumPy, ``be`` and :mod:`~bulkedge.lab.explore.curves` alone: the downloaded program *is* their source.
+NumPy, ``be`` and :mod:`~bulkedge.lab.explore.room` alone: the downloaded program *is* their source.
 """
 
 from __future__ import annotations
@@ -12,23 +12,73 @@ import ast
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+from pathlib import Path
 from textwrap import dedent
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 
-from bulkedge.lab.explore.curves import Curve, Panel
-from bulkedge.support.domains import Integers, Parameter, Parametric, parameters, shown
+from bulkedge.support.domains import Choice, Domain, Integers, Interval, Parameter, Parametric, parameters, shown
 from bulkedge.support.errors import DomainError
 from bulkedge.version import __version__
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+Look = Literal["theory", "rival", "second", "simulation", "mark", "here"]
+LOOKS: dict[Look, tuple[str, str]] = {
+    "theory": ("#D55E00", "solid"),
+    "rival": ("#009E73", "dash"),
+    "second": ("#CC79A7", "dashdot"),
+    "simulation": ("#0072B2", "solid"),
+    "mark": ("#808890", "dot"),
+    "here": ("#808890", "solid"),
+}
+"""Colour and dash of everything that rooms draw: colours of Okabe and Ito, and no two lines alike without colour."""
+DASHES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
+STOPS = 100
+"""Stops of a slider, about."""
+FAR = 20
+"""Quotient of a domain's ends from which on its slider is logarithmic."""
 MOST_ADDRESS = 2000
 """Characters of an address that are read."""
 MOST_PROBLEMS = 8
 """Faults of an address that are told one by one."""
 SEED, SEEDS = "seed", Integers(0, 1_000_000)
 """What addresses call the seed of the first simulation, and its domain."""
+
+
+class Panel(NamedTuple):
+    """Axes: what is along them, and which of them are logarithmic (``"x"``, ``"y"``, ``"xy"``)."""
+
+    title: str
+    x: str
+    y: str
+    log: str = ""
+    click: tuple[str, str] | None = None
+    """Parameters that a click on the panel sets, along x and along y."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One thing in a panel: a line, points with error bars, bars between ends, a vertical mark, or a map of colours.
+
+    ``x`` and ``y`` are arrays of one length. Bars have one more x than y, a mark has no y, and a map has an array z
+    with a row for each y.
+    """
+
+    label: str
+    x: Any
+    y: Any = None
+    panel: int = 0
+    look: Look = "theory"
+    shape: Literal["line", "points", "bars", "mark", "map"] = "line"
+    error: Any = None
+    z: Any = None
 
 
 class Room(Parametric):
@@ -50,7 +100,7 @@ class Room(Parametric):
     @classmethod
     @abstractmethod
     def code(cls) -> Sequence[Callable[..., Any]]:
-        """Functions that make the figure, helpers first: ``panels``, ``theory``, ``simulate``, ``seen``."""
+        """Functions that make the figure, helpers first: ``panels``, ``theory``, ``simulate``, ``observations``."""
 
     @property
     def draws(self) -> int:
@@ -62,7 +112,7 @@ class Room(Parametric):
         """Why there is no simulation."""
         return ""
 
-    def quick(self) -> list[Curve] | None:
+    def quick(self) -> list[Trace] | None:
         """The theory at once, from a table, where the theory itself takes more than a tenth of a second."""
         return None
 
@@ -85,7 +135,7 @@ class Room(Parametric):
         """The axes of the figure."""
         return tuple(self._function("panels")(self))
 
-    def theory(self) -> list[Curve]:
+    def theory(self) -> list[Trace]:
         """What theory says."""
         return list(self._function("theory")(self))
 
@@ -93,9 +143,9 @@ class Room(Parametric):
         """One simulation."""
         return self._function("simulate")(self, np.random.default_rng(number))
 
-    def seen(self, samples: Sequence[Any]) -> list[Curve]:
+    def observations(self, samples: Sequence[Any]) -> list[Trace]:
         """Simulations as curves."""
-        return list(self._function("seen")(self, samples))
+        return list(self._function("observations")(self, samples))
 
     # -- its address ---------------------------------------------------------------------------------------------------
 
@@ -116,7 +166,7 @@ class Room(Parametric):
     def script(self, seed: int = 0) -> str:
         """A program that makes the same figure: theory, all simulations, and a file beside it."""
         values = ",\n".join(f"    {each.name}={getattr(self, each.name)!r}" for each in self.declared())
-        sources = "\n\n\n".join(shortened(each) for each in self.code())
+        sources = "\n\n\n".join(short_source(each) for each in self.code())
         return f'''"""{self.title}: {self.shows}
 
 {self.not_claimed} Made by bulkedge {__version__}.
@@ -129,7 +179,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import bulkedge as be
-from bulkedge.lab.explore.curves import Curve, Panel, save
+from bulkedge.lab.explore.room import Trace, Panel, save
 
 p = SimpleNamespace(
 {values},
@@ -142,7 +192,7 @@ p = SimpleNamespace(
 curves = theory(p)
 samples = [simulate(p, np.random.default_rng(number)) for number in range({seed}, {seed + self.draws})]
 if samples:
-    curves += seen(p, samples)
+    curves += observations(p, samples)
 save("{self.name}.png", panels(p), curves)
 print("{self.name}.png")
 '''
@@ -170,7 +220,7 @@ def read_address(query: str, known: Mapping[str, Any]) -> tuple[dict[str, Any], 
     return values, problems if more <= 0 else [*problems[:MOST_PROBLEMS], f"and {more} more"]
 
 
-def shortened(function: Callable[..., Any]) -> str:
+def short_source(function: Callable[..., Any]) -> str:
     """The source of a function with the first line of its docstring alone, and without types."""
     source = dedent(inspect.getsource(function))
     tree = ast.parse(source)
@@ -184,3 +234,90 @@ def shortened(function: Callable[..., Any]) -> str:
         indent = " " * first.col_offset
         lines[first.lineno - 1 : first.end_lineno] = [f'{indent}"""{said}"""']
     return "\n".join(lines)
+
+
+def figure(panels: Sequence[Panel], curves: Sequence[Trace]) -> Figure:
+    """Draw curves in their panels with Matplotlib."""
+    from bulkedge.plots import style
+
+    with style.styled():
+        drawn, axes = style.panels(1, len(panels))
+        for panel, axis in zip(panels, axes[0], strict=True):
+            axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+            axis.set_xscale("log" if "x" in panel.log else "linear")
+            axis.set_yscale("log" if "y" in panel.log else "linear")
+        for curve in curves:
+            _draw(axes[0][curve.panel], curve)
+        for axis in axes[0]:
+            axis.legend()
+    return drawn
+
+
+def _draw(axis: Any, curve: Trace) -> None:
+    colour, dash = LOOKS[curve.look]
+    look = {"color": colour, "label": curve.label}
+    if curve.shape == "line":
+        # no line goes through one point
+        axis.plot(curve.x, curve.y, linestyle=DASHES[dash], marker="_" if len(curve.x) == 1 else "", **look)
+    elif curve.shape == "points":
+        axis.errorbar(curve.x, curve.y, yerr=curve.error, fmt="D" if curve.look == "here" else "o", ms=3, **look)
+    elif curve.shape == "bars":
+        axis.stairs(curve.y, curve.x, fill=True, alpha=0.35, **look)
+    elif curve.shape == "mark":
+        axis.axvline(float(curve.x), linestyle=DASHES[dash], **look)
+    else:
+        mesh = axis.pcolormesh(curve.x, curve.y, curve.z, cmap="cividis", shading="nearest", rasterized=True)
+        axis.figure.colorbar(mesh, ax=axis, label=curve.label)
+
+
+def save(path: str | Path, panels: Sequence[Panel], curves: Sequence[Trace]) -> None:
+    """Draw curves into a file."""
+    figure(panels, curves).savefig(path, dpi=200)
+
+
+def control_kind(domain: Domain) -> Literal["slider", "box", "buttons"]:
+    """How a parameter is set."""
+    if isinstance(domain, Choice):
+        if set(domain.options) == {False, True}:
+            return "box"
+        return "buttons" if any(isinstance(each, str) for each in domain.options) else "slider"
+    return "slider"
+
+
+def stops(domain: Domain, value: Any) -> list[str]:
+    """Where a slider stops, in its order; the value that the parameter has is one of the stops.
+
+    Examples
+    --------
+    >>> stops(Interval(0, 1), 0.333)[32:36]
+    ['0.32', '0.33', '0.333', '0.34']
+    >>> stops(Choice((32, 64)), 64)
+    ['32', '64']
+    """
+    if isinstance(domain, Choice):
+        return [str(each) for each in domain.options]
+    if not isinstance(domain, Interval | Integers):
+        raise TypeError(f"no slider for {domain}")
+    whole = isinstance(domain, Integers)
+    found = _geometric(domain) if domain.low > 0 and domain.high / domain.low >= FAR else _even(domain)
+    values = {round(each) if whole else float(f"{each:.6g}") for each in found}
+    return [str(each) for each in sorted(values | {value})]
+
+
+def slider_place(texts: Sequence[str], value: Any) -> int:
+    """Where a slider is that has a value."""
+    return next(number for number, text in enumerate(texts) if float(text) == float(value))
+
+
+def _even(domain: Interval | Integers) -> Any:
+    rough = (domain.high - domain.low) / STOPS
+    power = 10.0 ** floor(log10(rough))
+    step = next(each * power for each in (1, 2, 5, 10) if each * power >= rough * 0.999)
+    step = max(step, 1.0) if isinstance(domain, Integers) else step
+    count = int((domain.high - domain.low) / step + 1e-9)
+    return np.append(domain.low + step * np.arange(count + 1), domain.high)
+
+
+def _geometric(domain: Interval | Integers) -> Any:
+    middle = [float(f"{each:.2g}") for each in np.geomspace(domain.low, domain.high, STOPS)[1:-1]]
+    return [domain.low, *middle, domain.high]

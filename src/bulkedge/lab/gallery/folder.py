@@ -21,7 +21,7 @@ from bulkedge.lab.gallery.page import in_order, index
 from bulkedge.lab.gallery.record import Reproduction
 from bulkedge.support.errors import StoreError
 from bulkedge.support.files import remove_folder, replace_text
-from bulkedge.support.records import written
+from bulkedge.support.records import to_json
 
 RECORD, IMAGE, DOCUMENT, DATA = "record.json", "figure.png", "figure.pdf", "data.zarr"
 SCAN = "scan.html"
@@ -92,7 +92,7 @@ class Gallery:
         data.assign_coords(labels).to_zarr(draft / DATA, mode="w", zarr_format=3, consolidated=False)
         complete = replace(result, digest=_digest(draft))
         # the record comes last, in one step: a draft that has one is complete
-        replace_text(draft / RECORD, written(complete.record(), indent=1, exact=True))
+        replace_text(draft / RECORD, to_json(complete.record(), indent=1, exact=True))
         _put(draft, folder)
         self.damaged.pop(result.name, None)
         self.results[result.name] = complete
@@ -105,7 +105,7 @@ class Gallery:
         if not results:
             return
         claims = [claim for each in results for claim in each.shown_claims()]
-        replace_text(self.root / "claims.json", written(claims, indent=1))
+        replace_text(self.root / "claims.json", to_json(claims, indent=1))
         replace_text(self.root / "papers.html", papers.page(results))
         scan = SCAN if (self.root / SCAN).is_file() else ""
         replace_text(self.root / "index.html", index(results, scan=scan))

@@ -26,8 +26,8 @@ from bulkedge.lab.studies.base import Study
 from bulkedge.lab.sweeps.executors import SerialExecutor, available_cores, local_processes, stop
 from bulkedge.support.domains import Integers, parameters
 from bulkedge.support.errors import BulkedgeError
-from bulkedge.support.files import locked
-from bulkedge.support.records import written
+from bulkedge.support.files import lock_folder
+from bulkedge.support.records import to_json
 from bulkedge.support.threads import one_thread
 from bulkedge.version import __version__
 
@@ -116,7 +116,7 @@ def reproduce(  # noqa: PLR0913  # three of them by name
     seed = SEEDS.check("seed", seed)
     width = available_cores() if workers is None else WORKERS.check("workers", workers)
     root = Path(folder)
-    with locked(root):
+    with lock_folder(root):
         run = _Run(Gallery.opened(root), list(studies), seed, again, width, watcher or Silent())
         try:
             return run.all()
@@ -272,7 +272,7 @@ class _Run:
 
 def origin_of(study: Study, seed: int) -> Origin:
     """What the result of a study will say of where it is from."""
-    return Origin(study.name(), json.loads(written(study.parameters(), exact=True)), seed, __version__, sources())
+    return Origin(study.name(), json.loads(to_json(study.parameters(), exact=True)), seed, __version__, sources())
 
 
 def command_for(study: Study, seed: int) -> str:

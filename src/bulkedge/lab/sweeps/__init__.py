@@ -3,7 +3,7 @@
 from bulkedge.lab.sweeps.executors import SerialExecutor, local_processes, stop
 from bulkedge.lab.sweeps.grid import Sweep, parse_axis
 from bulkedge.lab.sweeps.loop import Outcome, run
-from bulkedge.lab.sweeps.reading import failures, open_sweep
+from bulkedge.lab.sweeps.read import failures, open_sweep
 from bulkedge.support.errors import StoreError
 
 __all__ = [

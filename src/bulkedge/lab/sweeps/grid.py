@@ -29,19 +29,19 @@ REPETITION = "repetition"
 MOST_VALUES = 100_000
 FORMAT = 2
 """Of the store: 1 had no checksums, and its axes had no order."""
-Index = tuple[int, ...]
+CellIndex = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Cell:
     """One study of a sweep: its place in the grid, and all that it takes to run it anywhere."""
 
-    index: Index
+    index: CellIndex
     study: Study
     changes: dict[str, Any]
     seed: np.random.SeedSequence
 
-    def configured(self) -> Study:
+    def make_study(self) -> Study:
         """The study with the parameters of this cell."""
         return replace(self.study, **self.changes)  # type: ignore[type-var]  # every concrete study is a dataclass
 
@@ -63,7 +63,7 @@ class Sweep:
 
     def __init__(self, study: Study, axes: Mapping[str, Sequence[Any]], repetitions: int = 1, seed: int = 0) -> None:
         self.study = study
-        self.axes = {name: _checked(type(study), name, values) for name, values in axes.items()}
+        self.axes = {name: _check_values(type(study), name, values) for name, values in axes.items()}
         self.repetitions = Integers(1, 10**9).check("repetitions", repetitions)
         self.seed = Integers(0, 2**63 - 1).check("seed", seed)
 
@@ -73,7 +73,7 @@ class Sweep:
         return (*self.axes, REPETITION)
 
     @property
-    def shape(self) -> Index:
+    def shape(self) -> CellIndex:
         """Lengths of the axes."""
         return (*(len(values) for values in self.axes.values()), self.repetitions)
 
@@ -95,7 +95,7 @@ class Sweep:
             "bulkedge": __version__,
         }
 
-    def arranged(self, axes: Any) -> Sweep:
+    def with_axes_in_order(self, axes: Any) -> Sweep:
         """The same cells with axes and values in the order of a manifest, if it has the same; else this sweep.
 
         Streams depend on what a cell is and not on its place, so the order in which a grid is named changes no number.
@@ -120,11 +120,11 @@ class Sweep:
         )
         return Sweep(self.study, order, self.repetitions, self.seed) if same else self
 
-    def indices(self) -> Iterator[Index]:
+    def indices(self) -> Iterator[CellIndex]:
         """The places of all cells, one at a time."""
         return product(*(range(length) for length in self.shape))
 
-    def cell(self, index: Index) -> Cell:
+    def cell(self, index: CellIndex) -> Cell:
         """One cell of the grid: a study with the parameters of its place, and a random stream.
 
         Parameters
@@ -156,7 +156,7 @@ def _domain(study: type[Study], name: str) -> Domain:
     return known[name]
 
 
-def _checked(study: type[Study], name: str, values: Sequence[Any]) -> tuple[Any, ...]:
+def _check_values(study: type[Study], name: str, values: Sequence[Any]) -> tuple[Any, ...]:
     domain = _domain(study, name)
     checked = tuple(domain.check(name, value) for value in values)
     if not checked:
@@ -198,7 +198,7 @@ def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
     """
     domain = _domain(study, name)
     if ":" not in text or isinstance(domain, Text):
-        return _checked(study, name, [domain.parse(name, part.strip()) for part in text.split(",")])
+        return _check_values(study, name, [domain.parse(name, part.strip()) for part in text.split(",")])
     try:
         first, last, step = (Decimal(part) for part in text.split(":"))
         count = math.floor((last - first) / step) + 1  # not int(), which calls a step in the wrong direction none
@@ -209,4 +209,4 @@ def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
             f"{name}={text}: the range has {max(count, 0)} values; between 1 and {MOST_VALUES} are possible, "
             "and the step leads from the first towards the last"
         )
-    return _checked(study, name, [domain.parse(name, str(first + k * step)) for k in range(count)])
+    return _check_values(study, name, [domain.parse(name, str(first + k * step)) for k in range(count)])

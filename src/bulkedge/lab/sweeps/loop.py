@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from bulkedge.lab.sweeps.audit import DONE, FAILED, PENDING
 from bulkedge.lab.sweeps.executors import SerialExecutor, available_cores, local_processes, stop, within
-from bulkedge.lab.sweeps.grid import Cell, Index, Sweep
-from bulkedge.lab.sweeps.store import Store, Values, opened
+from bulkedge.lab.sweeps.grid import Cell, CellIndex, Sweep
+from bulkedge.lab.sweeps.read import DONE, FAILED, PENDING
+from bulkedge.lab.sweeps.store import Store, Values, open_store
 from bulkedge.support.domains import Interval
 from bulkedge.support.errors import StoreError
-from bulkedge.support.progress import listening, tell
+from bulkedge.support.progress import listen, tell
 from bulkedge.support.threads import one_thread
 
 BATCH_SECONDS, LARGEST_BATCH = 0.1, 256
@@ -39,7 +39,7 @@ LARGEST_WHOLE = 2**53
 class Result:
     """What became of a cell: its values, or why there are none."""
 
-    index: Index
+    index: CellIndex
     values: Values | None
     failure: dict[str, Any] | None
     seconds: float
@@ -114,7 +114,7 @@ def run(  # noqa: PLR0913  # four of them by name
     own = executor is None
     pool = executor or local_processes()
     try:
-        with one_thread(), opened(Path(folder), sweep) as store:
+        with one_thread(), open_store(Path(folder), sweep) as store:
             status = store.status
             wanted = (PENDING, FAILED) if retry_failed else (PENDING,)
             todo = (index for index in store.sweep.indices() if status[index] in wanted)
@@ -140,7 +140,7 @@ class _Loop:
 
     store: Store
     executor: Executor
-    todo: Iterator[Index]
+    todo: Iterator[CellIndex]
     total: int
     width: int
     timeout: float | None = None
@@ -178,11 +178,11 @@ class _Loop:
             cells = [self.store.sweep.cell(index) for index in islice(self.todo, size)]
             if not cells:
                 break
-            self.flying[self._sent(cells)] = cells
+            self.flying[self._send(cells)] = cells
             self.submitted += len(cells)
         return self.submitted > before
 
-    def _sent(self, cells: list[Cell]) -> Future[list[Result]]:
+    def _send(self, cells: list[Cell]) -> Future[list[Result]]:
         try:
             return self.executor.submit(run_cells, cells, self.timeout)
         except BrokenExecutor:
@@ -233,7 +233,7 @@ def run_cells(cells: Sequence[Cell], timeout: float | None = None) -> list[Resul
 
     So workers do not compete for cores, and the rounding of a cell does not depend on the number of threads.
     """
-    with listening(lambda _: None):  # a study's own count of its steps is not that of the cells
+    with listen(lambda _: None):  # a study's own count of its steps is not that of the cells
         return [_run_cell(cell, timeout) for cell in cells]
 
 
@@ -246,15 +246,15 @@ def _limit_threads(_thread: int) -> None:
 def _run_cell(cell: Cell, timeout: float | None = None) -> Result:
     start = time.perf_counter()
     try:
-        values = _simulated(cell) if timeout is None else within(timeout, _simulated, cell)
+        values = _simulate(cell) if timeout is None else within(timeout, _simulate, cell)
     except Exception as error:  # noqa: BLE001  # a cell may fail in any way; the others go on
         return Result(cell.index, None, _failure(cell, error), time.perf_counter() - start)
     return Result(cell.index, values, None, time.perf_counter() - start)
 
 
-def _simulated(cell: Cell) -> Values:
+def _simulate(cell: Cell) -> Values:
     _limit_threads(threading.get_ident())
-    data = cell.configured().run(np.random.default_rng(cell.seed))
+    data = cell.make_study().run(np.random.default_rng(cell.seed))
     return {
         str(name): (tuple(map(str, each.dims)), _numbers(str(name), each.values, each.dims), _attributes(each.attrs))
         for name, each in sorted(data.variables.items(), key=lambda item: str(item[0]))

@@ -20,7 +20,20 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from bulkedge.lab.sweeps.audit import (
+from bulkedge.lab.sweeps.files import (
+    FAILURES,
+    NO_CHECKSUM,
+    RESULTS,
+    cell_checksum,
+    cell_identity,
+    clear_drafts,
+    description_checksum,
+    identity,
+    replacement,
+    require_manifest,
+)
+from bulkedge.lab.sweeps.grid import FORMAT, REPETITION, CellIndex, Sweep
+from bulkedge.lab.sweeps.read import (
     CHECKED_BY,
     DONE,
     FAILED,
@@ -28,19 +41,16 @@ from bulkedge.lab.sweeps.audit import (
     RECORDS,
     UNREADABLE,
     arrays_of,
-    audited,
+    audit_store,
+    failures,
     is_labels,
     labels_in,
     read_group,
     unreadable,
 )
-from bulkedge.lab.sweeps.checksums import NO_CHECKSUM, cell_checksum, cell_identity, description_checksum, identity
-from bulkedge.lab.sweeps.files import FAILURES, RESULTS, clear_drafts, replacement, require_manifest
-from bulkedge.lab.sweeps.grid import FORMAT, REPETITION, Index, Sweep
-from bulkedge.lab.sweeps.reading import failures
 from bulkedge.support.errors import StoreError
-from bulkedge.support.files import locked, replace_text
-from bulkedge.support.records import written
+from bulkedge.support.files import lock_folder, replace_text
+from bulkedge.support.records import to_json
 
 FLOATS = "<f8"
 """Every number of a cell is a float, so that nan can say "not there"."""
@@ -67,7 +77,7 @@ class Store:
     sweep: Sweep
     group: zarr.Group
     failures: dict[str, Any]
-    damaged: tuple[Index, ...] = ()
+    damaged: tuple[CellIndex, ...] = ()
     labels: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
@@ -97,9 +107,11 @@ class Store:
             else:
                 self._prepare(name, dims, array, attributes)
 
-    def write(self, finished: Sequence[tuple[Index, Values]], failed: Sequence[tuple[Index, dict[str, Any]]]) -> None:
+    def write(
+        self, finished: Sequence[tuple[CellIndex, Values]], failed: Sequence[tuple[CellIndex, dict[str, Any]]]
+    ) -> None:
         """Add finished cells, which were admitted, and failed ones."""
-        by_name: dict[str, list[tuple[Index, NDArray[Any]]]] = {}
+        by_name: dict[str, list[tuple[CellIndex, NDArray[Any]]]] = {}
         for index, values in finished:
             for name, (dims, array, _) in values.items():
                 if name not in dims:
@@ -114,13 +126,13 @@ class Store:
         mended = {str(list(index)) for index, _ in finished}
         self._record({key: record for key, record in self.failures.items() if key not in mended})
 
-    def _checksum(self, index: Index, values: Values) -> NDArray[Any]:
+    def _checksum(self, index: CellIndex, values: Values) -> NDArray[Any]:
         variables = {name: (dims, array) for name, (dims, array, _) in values.items() if name not in dims}
         return np.array(cell_checksum(cell_identity(self._who, index), variables, self.labels), dtype=np.uint64)
 
     def _record(self, failed: dict[str, Any]) -> None:
         if failed != self.failures:
-            replace_text(self.folder / FAILURES, written(failed, indent=1))
+            replace_text(self.folder / FAILURES, to_json(failed, indent=1))
             self.failures = failed
 
     # -- does a cell fit beside the others? ----------------------------------------------------------------------------
@@ -173,7 +185,9 @@ class Store:
                 self._fill(larger, [(index, np.asarray(known[index]))])
         self._arrays[name] = self.group[name]
 
-    def _create(self, path: Path, name: str, dims: tuple[str, ...], inner: Index, attributes: dict[str, Any]) -> Any:
+    def _create(
+        self, path: Path, name: str, dims: tuple[str, ...], inner: CellIndex, attributes: dict[str, Any]
+    ) -> Any:
         names = (*self.sweep.dims, *dims)
         return zarr.create_array(
             path,
@@ -182,7 +196,7 @@ class Store:
             dtype=FLOATS,
             fill_value=np.nan,
             dimension_names=names,
-            attributes=_signed(name, FLOATS, names, attributes),
+            attributes=_with_checksum(name, FLOATS, names, attributes),
             zarr_format=3,
             overwrite=True,  # chunks without their description may be left there, of nobody knows which shape
         )
@@ -193,7 +207,7 @@ class Store:
         before = _plain(known.attrs)
         shared = {key: value for key, value in before.items() if key in attributes and attributes[key] == value}
         if shared != before:
-            known.attrs.put(_signed(name, kind, known.metadata.dimension_names, shared))
+            known.attrs.put(_with_checksum(name, kind, known.metadata.dimension_names, shared))
 
     def _label(self, name: str, labels: NDArray[Any], attributes: dict[str, Any]) -> None:
         """Coordinates of an inner dimension: the same in all cells."""
@@ -202,7 +216,7 @@ class Store:
             self.labels[name] = labels.tolist()
         self._agree(name, str(labels.tolist()), attributes)
 
-    def _fill(self, array: Any, cells: Sequence[tuple[Index, NDArray[Any]]]) -> None:
+    def _fill(self, array: Any, cells: Sequence[tuple[CellIndex, NDArray[Any]]]) -> None:
         if array.ndim == len(self.sweep.shape):
             if cells:
                 places = tuple(np.array([index for index, _ in cells]).T)
@@ -211,7 +225,7 @@ class Store:
         for index, value in cells:
             array[(*index, *(slice(0, length) for length in value.shape))] = value
 
-    def forget(self, cells: Sequence[Index]) -> None:
+    def forget(self, cells: Sequence[CellIndex]) -> None:
         """Take back what is known of cells, and remove what is left of them: nothing is written into damaged files."""
         arrays = [each for name, each in self._arrays.items() if not is_labels(name, each)]
         for array in arrays if cells else ():
@@ -224,7 +238,7 @@ class Store:
                 del self.group[name], self._arrays[name]
             self.labels.clear()
 
-    def _remove_chunks(self, array: Any, index: Index) -> None:
+    def _remove_chunks(self, array: Any, index: CellIndex) -> None:
         """Remove the files of a cell's array; one that many cells share only if it cannot be read."""
         cells = len(self.sweep.shape)
         if array.ndim == cells and _can_read(array, index):
@@ -236,7 +250,7 @@ class Store:
             (self.folder / RESULTS / array.path / key).unlink(missing_ok=True)
 
 
-def _can_read(array: Any, index: Index) -> bool:
+def _can_read(array: Any, index: CellIndex) -> bool:
     try:
         array[index]
     except UNREADABLE:
@@ -245,12 +259,12 @@ def _can_read(array: Any, index: Index) -> bool:
 
 
 @contextmanager
-def opened(folder: Path, sweep: Sweep) -> Iterator[Store]:
+def open_store(folder: Path, sweep: Sweep) -> Iterator[Store]:
     """Open the store of a sweep for writing, or make it; only one process at a time may.
 
     Cells whose numbers do not match their checksums are not done any more.
     """
-    with locked(folder):
+    with lock_folder(folder):
         clear_drafts(folder)
         if not require_manifest(folder):
             zarr.create_group(folder / RESULTS, attributes={"sweep": sweep.manifest()}, zarr_format=3)
@@ -258,7 +272,7 @@ def opened(folder: Path, sweep: Sweep) -> Iterator[Store]:
         arranged = _require_same(folder, group, sweep)
         known = failures(folder)
         with unreadable(folder):
-            found = audited(folder, group, known, complete=False)
+            found = audit_store(folder, group, known, complete=False)
             _label_axes(group, arranged)
             store = Store(folder, arranged, group, known, found.damaged, found.labels)
             store.forget((*found.damaged, *found.unfinished))
@@ -275,7 +289,7 @@ def _require_same(folder: Path, group: zarr.Group, sweep: Sweep) -> Sweep:
             f"{folder} was written in format {found.get('format', 1)}, and this version writes format {FORMAT}; "
             "choose another folder"
         )
-    arranged = sweep.arranged(found.get("axes"))
+    arranged = sweep.with_axes_in_order(found.get("axes"))
     wanted = arranged.manifest()
     differ = [
         f"{key} = {found.get(key)!r} there, {wanted[key]!r} here" for key in wanted if found.get(key) != wanted[key]
@@ -301,14 +315,14 @@ def _label_axes(group: zarr.Group, sweep: Sweep) -> None:
                 dtype=dtype,
                 fill_value=empty,
                 dimension_names=sweep.dims,
-                attributes=_signed(name, np.dtype(dtype).str, sweep.dims, {"long_name": meaning}),
+                attributes=_with_checksum(name, np.dtype(dtype).str, sweep.dims, {"long_name": meaning}),
             )
 
 
 def _write_labels(group: zarr.Group, name: str, labels: NDArray[Any], attributes: dict[str, Any]) -> Any:
     """Write labels, unless they are there; a process that was killed may have left them empty."""
     array: Any = group.get(name)
-    signed = _signed(name, str(labels.tolist()), [name], attributes)
+    signed = _with_checksum(name, str(labels.tolist()), [name], attributes)
     if array is None or not _has_labels(name, array, labels, signed):
         text = labels.dtype.kind in "UOT"
         array = group.create_array(
@@ -328,7 +342,7 @@ def _has_labels(name: str, array: Any, labels: NDArray[Any], attributes: dict[st
     return is_labels(name, array) and labels_in(array) == labels.tolist() and dict(array.attrs) == attributes
 
 
-def _signed(name: str, kind: str, dims: Sequence[str], attributes: dict[str, Any]) -> dict[str, Any]:
+def _with_checksum(name: str, kind: str, dims: Sequence[str], attributes: dict[str, Any]) -> dict[str, Any]:
     """Attributes in one order, with the checksum of all that is not a number of a cell."""
     return dict(sorted(attributes.items())) | {CHECKED_BY: description_checksum(name, kind, dims, attributes)}
 
@@ -337,7 +351,7 @@ def _plain(attributes: Any) -> dict[str, Any]:
     return {key: value for key, value in dict(attributes).items() if key != CHECKED_BY}
 
 
-def _grid_chunks(shape: Index, cells: int) -> Index:
+def _grid_chunks(shape: CellIndex, cells: int) -> CellIndex:
     """Chunks of about so many cells, along the last axes."""
     chunks: list[int] = []
     for length in reversed(shape):
@@ -346,7 +360,7 @@ def _grid_chunks(shape: Index, cells: int) -> Index:
     return tuple(chunks)
 
 
-def _inner_chunks(inner: Index) -> Index:
+def _inner_chunks(inner: CellIndex) -> CellIndex:
     """Chunks of a cell's array: the next powers of two, so that an array that grows is seldom copied."""
     chunks = [1 << max(length - 1, 0).bit_length() for length in inner]
     while np.prod(chunks, dtype=float) > LARGEST_CHUNK:

@@ -34,7 +34,7 @@ from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, shown
 from bulkedge.support.errors import DomainError, need
 from bulkedge.support.progress import track
-from bulkedge.support.records import written
+from bulkedge.support.records import to_json
 from bulkedge.version import __version__
 
 Kind = Literal["QK", "OV"]
@@ -165,7 +165,7 @@ class Circuits:
             An object with the version, the architecture, the level of the edge, the notes and the records.
         """
         head = {"version": __version__, "architecture": self.architecture, "level": LEVEL, "notes": self.notes}
-        return written(head | {"records": self.records()})
+        return to_json(head | {"records": self.records()})
 
     def spectrum(self, layer: int, head: int, circuit: Kind) -> Spectrum:
         """The singular values of one circuit, those that are not zero for lack of rank.

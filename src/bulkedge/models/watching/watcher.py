@@ -28,7 +28,7 @@ from bulkedge.models.watching.change_detection import RATE
 from bulkedge.models.watching.measures import NAMES, TOGETHER, Inputs, readings
 from bulkedge.support.domains import Integers, Interval
 from bulkedge.support.errors import DomainError, StoreError
-from bulkedge.support.records import written
+from bulkedge.support.records import to_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -320,7 +320,7 @@ class Watch:
         path = Path(path)
         if path.exists():
             raise StoreError(f"{path} is there already; choose another name, or remove it")
-        data = self.data.assign_attrs(alarms=written([asdict(each) for each in self.alarms]))
+        data = self.data.assign_attrs(alarms=to_json([asdict(each) for each in self.alarms]))
         # texts of any length are in the specification of Zarr, those of fixed length are not
         data = data.assign_coords(module=data.module.astype(object))
         data.to_zarr(path, zarr_format=3, consolidated=False)

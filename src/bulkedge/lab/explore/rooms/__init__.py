@@ -2,11 +2,13 @@
 
 from bulkedge.lab.explore.room import Room
 from bulkedge.lab.explore.rooms.channel import ChannelRoom
-from bulkedge.lab.explore.rooms.collapse import Collapse
-from bulkedge.lab.explore.rooms.heads import Heads
-from bulkedge.lab.explore.rooms.recovery import Recovery
-from bulkedge.lab.explore.rooms.width import Width
+from bulkedge.lab.explore.rooms.collapse import CollapseRoom
+from bulkedge.lab.explore.rooms.heads import HeadsRoom
+from bulkedge.lab.explore.rooms.recovery import RecoveryRoom
+from bulkedge.lab.explore.rooms.width import WidthRoom
 
-ROOMS: dict[str, type[Room]] = {room.name: room for room in (Heads, ChannelRoom, Recovery, Width, Collapse)}
+ROOMS: dict[str, type[Room]] = {
+    room.name: room for room in (HeadsRoom, ChannelRoom, RecoveryRoom, WidthRoom, CollapseRoom)
+}
 
-__all__ = ["ROOMS", "ChannelRoom", "Collapse", "Heads", "Recovery", "Width"]
+__all__ = ["ROOMS", "ChannelRoom", "CollapseRoom", "HeadsRoom", "RecoveryRoom", "WidthRoom"]

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 import bulkedge as be
-from bulkedge.lab.explore.curves import Curve, Panel
-from bulkedge.lab.explore.room import Room
+from bulkedge.lab.explore.room import Panel, Room, Trace
 from bulkedge.support.domains import Choice, Integers, Interval, parameter
 
 
@@ -39,25 +38,25 @@ def sizes_of(p: Any) -> Any:
     return 2 ** np.arange(5, int(np.log2(p.tokens)) + 1)
 
 
-def theory(p: Any) -> list[Curve]:
+def theory(p: Any) -> list[Trace]:
     """What the moments say."""
     channel = head_channel(p)
     a = np.linspace(0.02, 1.2, 150)
     tokens = np.geomspace(32, p.tokens, 30)
     curves = [
-        Curve("theory, many tokens", a, [be.heads.Channel([each]).ratio for each in a]),
-        Curve("a² = 1/2", 0.5**0.5, look="mark", shape="mark"),
-        Curve("these parameters", [p.coupling], [channel.ratio], look="here", shape="points"),
+        Trace("theory, many tokens", a, [be.heads.Channel([each]).ratio for each in a]),
+        Trace("a² = 1/2", 0.5**0.5, look="mark", shape="mark"),
+        Trace("these parameters", [p.coupling], [channel.ratio], look="here", shape="points"),
     ]
     if channel.condensed:
         slope = (tokens / tokens[0]) ** channel.growth
-        curves.append(Curve("predicted slope (its height is not)", tokens, slope, panel=1, look="rival"))
+        curves.append(Trace("predicted slope (its height is not)", tokens, slope, panel=1, look="rival"))
     else:
-        curves.append(Curve("theory, many tokens", tokens, np.full(len(tokens), channel.perron), panel=1))
+        curves.append(Trace("theory, many tokens", tokens, np.full(len(tokens), channel.perron), panel=1))
     shares = np.sort(channel.popularity(keys_of(p)))[::-1] * p.tokens
     ranks = np.arange(1, p.tokens + 1)
     chosen = np.unique(np.geomspace(1, p.tokens, 100).astype(int)) - 1
-    return [*curves, Curve("theory, these keys", ranks[chosen], shares[chosen], panel=2)]
+    return [*curves, Trace("theory, these keys", ranks[chosen], shares[chosen], panel=2)]
 
 
 def attention(p: Any, size: int, keys: Any, rng: np.random.Generator) -> Any:
@@ -79,7 +78,7 @@ def simulate(p: Any, rng: np.random.Generator) -> dict[str, Any]:
     return {"top": np.array(top), "shares": shares, "entropy": float(entropy)}
 
 
-def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
+def observations(p: Any, samples: Sequence[Any]) -> list[Trace]:
     """Means over draws, with their standard errors."""
     sizes, count = sizes_of(p), len(samples)
     top = np.array([each["top"] for each in samples])
@@ -92,9 +91,9 @@ def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
     spread = [np.std(ratio) / np.sqrt(max(count - 1, 1))]
     label = f"simulation, {count} × {p.tokens} tokens"
     return [
-        Curve(label, [p.coupling], [ratio.mean()], error=spread, **look),
-        Curve(label, sizes, first.mean(axis=0), panel=1, error=error, **look),
-        Curve(label, 1 + chosen, shares[order][chosen] * p.tokens, panel=2, **look),
+        Trace(label, [p.coupling], [ratio.mean()], error=spread, **look),
+        Trace(label, sizes, first.mean(axis=0), panel=1, error=error, **look),
+        Trace(label, 1 + chosen, shares[order][chosen] * p.tokens, panel=2, **look),
     ]
 
 
@@ -118,7 +117,7 @@ class ChannelRoom(Room):
     @classmethod
     def code(cls) -> Sequence[Callable[..., Any]]:
         """The functions above."""
-        return (panels, head_channel, keys_of, sizes_of, theory, attention, simulate, seen)
+        return (panels, head_channel, keys_of, sizes_of, theory, attention, simulate, observations)
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """Entropy, predicted and found, and on which side of the threshold the head is."""

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 import bulkedge as be
-from bulkedge.lab.explore.curves import Curve, Panel
-from bulkedge.lab.explore.room import Room
+from bulkedge.lab.explore.room import Panel, Room, Trace
 from bulkedge.support.domains import Choice, Integers, Interval, parameter
 
 FLAG = Choice((False, True))
@@ -30,7 +29,7 @@ def stack_of(p: Any, **changed: Any) -> Any:
     return be.AttentionStack(p.depth, p.tokens, p.tokens, **given)
 
 
-def theory(p: Any) -> list[Curve]:
+def theory(p: Any) -> list[Trace]:
     """Stable rank and gradients, known without skip and LayerNorm; drawn with the gap and without it."""
     layers, curves = np.arange(1, p.depth + 1), []
     plain = not p.skip and not p.layer_norm
@@ -40,8 +39,8 @@ def theory(p: Any) -> list[Curve]:
         look: Any = "theory" if gap == p.gap and plain else "rival" if gap != p.gap else "second"
         rank = [stack.at_depth(int(each)).predicted_stable_rank_excess() for each in layers]
         curves += [
-            Curve(label, layers, rank, look=look),
-            Curve(label, layers, np.full(p.depth, stack.predicted_gradient()), panel=1, look=look),
+            Trace(label, layers, rank, look=look),
+            Trace(label, layers, np.full(p.depth, stack.predicted_gradient()), panel=1, look=look),
         ]
     return curves
 
@@ -56,7 +55,7 @@ def simulate(p: Any, rng: np.random.Generator) -> dict[str, Any]:
     return {"rank": rank, "gradient": be.propagation.estimated_gradient_norms(stack, layers, rng, probes=4)[0]}
 
 
-def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
+def observations(p: Any, samples: Sequence[Any]) -> list[Trace]:
     """Means over stacks: of the logarithm for the rank, whose draws differ by factors; plain ones for gradients."""
     layers, count = np.arange(1, p.depth + 1), len(samples)
     rank = np.exp(np.mean([np.log(np.maximum(each["rank"], 1e-300)) for each in samples], axis=0))
@@ -64,13 +63,13 @@ def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
     error = np.std(gradient, axis=0) / np.sqrt(max(count - 1, 1))
     look: dict[str, Any] = {"look": "simulation", "shape": "points"}
     return [
-        Curve(f"simulation, {count} stacks", layers, rank, **look),
-        Curve(f"simulation, {count} stacks", layers, gradient.mean(axis=0), panel=1, error=error, **look),
+        Trace(f"simulation, {count} stacks", layers, rank, **look),
+        Trace(f"simulation, {count} stacks", layers, gradient.mean(axis=0), panel=1, error=error, **look),
     ]
 
 
 @dataclass(frozen=True)
-class Collapse(Room):
+class CollapseRoom(Room):
     """A stack of attention layers."""
 
     name = "collapse"
@@ -92,7 +91,7 @@ class Collapse(Room):
     @classmethod
     def code(cls) -> Sequence[Callable[..., Any]]:
         """The functions above."""
-        return (panels, stack_of, theory, simulate, seen)
+        return (panels, stack_of, theory, simulate, observations)
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """The stable rank after the last layer."""

@@ -1,23 +1,50 @@
-"""The room *heads*: the law of a fresh attention head, against its simulation and against a simpler law."""
+"""The room *heads*: the law of a fresh attention head, against its simulation and against a simpler law.
+
+A law takes longer than a tenth of a second. While a slider moves, the room therefore draws from a table of quantiles,
+as polynomials in beta and in the spread of popularity; the law itself follows. Sizes of heads are not interpolated:
+each has its own quantiles.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache
+from importlib.resources import files
+from io import BytesIO
+from itertools import pairwise, product
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 import bulkedge as be
-from bulkedge.lab.explore.curves import Curve, Panel
-from bulkedge.lab.explore.grid import FLATTEST, HEAD_DIMS, SHARPEST, TOKENS, Shape
-from bulkedge.lab.explore.interpolation import Quantiles, quantiles
-from bulkedge.lab.explore.room import Room
+from bulkedge.lab.explore.room import Panel, Room, Trace
+from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Interval, parameter
 
 MOST_SIMULATED = 1024
 """Tokens up to which heads are simulated: a draw takes a second, and a simulation is stopped between draws."""
 FLAG = Choice((False, True))
+HEAD_DIMS = (32, 64, 128, 256)
+TOKENS = (256, 512, 1024, 2048, 4096, 16384)
+FLATTEST, SHARPEST = 0.2, 1.6
+BETAS = tuple(np.round(0.9 - 0.7 * np.cos(np.pi * np.arange(8) / 7), 4).tolist())
+"""Chebyshev's points between the two: a polynomial through them is right everywhere, or nowhere."""
+SPREADS = (0.0, 0.5, 1.0)
+"""Standard deviations of the logarithm of the popularity of keys."""
+LEVELS = 96
+"""Quantiles of each law in the table."""
+ACCURACY, SHOWN_FROM = 0.02, 1e-6
+"""Kolmogorov distance that interpolated laws keep from the laws themselves (a test draws some and measures it), and the
+value from which on: causal heads have smaller ones, which no figure shows."""
+LARGEST = 0.4
+"""How far the largest value, at the share of half a value, may be from that of the law, relative to it: 2 % for most
+heads, 15 % with popular keys, and this much for causal heads of many tokens, whose edge is thin."""
+INTERPOLATED = (
+    f"Interpolated from a table of laws: within {ACCURACY:g} of the law's distribution function, its largest value "
+    f"within {LARGEST:.0%}. The law itself follows."
+)
+"""What the page says of interpolated laws."""
 
 
 def panels(p: Any) -> list[Panel]:
@@ -31,7 +58,7 @@ def panels(p: Any) -> list[Panel]:
 
 def popularity(spread: float, keys: int) -> Any:
     """How much keys are liked: the logarithm is Gaussian, and keys are at even levels of it."""
-    from scipy.special import ndtri
+    from scipy.special import ndtri  # here, because a reader downloads the source of this function
 
     liked = np.exp(spread * ndtri((np.arange(keys) + 0.5) / keys))
     return liked / liked.mean()
@@ -57,17 +84,17 @@ def rival_name(p: Any) -> str:
     return f"{name} (keys alike)" if p.popularity else name
 
 
-def lines(p: Any, label: str, law: Any, look: Any) -> Curve:
+def lines(p: Any, label: str, law: Any, look: Any) -> Trace:
     """A law as a line."""
     if p.axes == "density":
         lowest, edge = max(law.ppf(0.02), 1e-6), law.ppf(1 - 0.2 / p.tokens)
         x = np.geomspace(lowest, 1.05 * edge, 400)
-        return Curve(label, x, x * law.pdf(x), look=look)
+        return Trace(label, x, x * law.pdf(x), look=look)
     larger = np.geomspace(0.5 / p.tokens, 0.98, 200)
-    return Curve(label, larger, np.maximum(law.ppf(1 - larger), 1e-6), look=look)
+    return Trace(label, larger, np.maximum(law.ppf(1 - larger), 1e-6), look=look)
 
 
-def theory(p: Any) -> list[Curve]:
+def theory(p: Any) -> list[Trace]:
     """The two laws."""
     name = "causal head law" if p.causal else "finite-head law"
     return [lines(p, name, head_law(p), "theory"), lines(p, rival_name(p), rival_law(p), "rival")]
@@ -85,21 +112,21 @@ def simulate(p: Any, rng: np.random.Generator) -> Any:
     return be.spectrum(np.sqrt(p.tokens) * centred).squared().values
 
 
-def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
+def observations(p: Any, samples: Sequence[Any]) -> list[Trace]:
     """Simulated values as bars or as points."""
     values = np.maximum(np.sort(np.concatenate(samples)), 1e-6)
     label = f"simulation, {len(samples)} × {p.tokens} tokens"
     if p.axes == "density":
         ends = np.geomspace(np.quantile(values, 0.02), 1.05 * values[-1], 61)
         heights = np.histogram(values, ends)[0] / (len(values) * np.diff(np.log(ends)))
-        return [Curve(label, ends, heights, look="simulation", shape="bars")]
+        return [Trace(label, ends, heights, look="simulation", shape="bars")]
     larger = (np.arange(len(values), 0, -1) - 0.5) / len(values)
     chosen = np.unique(np.geomspace(1, 0.98 * len(values), 120).astype(int))
-    return [Curve(label, larger[-chosen], values[-chosen], look="simulation", shape="points")]
+    return [Trace(label, larger[-chosen], values[-chosen], look="simulation", shape="points")]
 
 
 @dataclass(frozen=True)
-class Heads(Room):
+class HeadsRoom(Room):
     """A fresh attention head."""
 
     name = "heads"
@@ -126,7 +153,7 @@ class Heads(Room):
     @classmethod
     def code(cls) -> Sequence[Callable[..., Any]]:
         """The functions above."""
-        return (panels, popularity, head_law, rival_law, rival_name, lines, theory, simulate, seen)
+        return (panels, popularity, head_law, rival_law, rival_name, lines, theory, simulate, observations)
 
     @property
     def draws(self) -> int:
@@ -138,14 +165,14 @@ class Heads(Room):
         """Large heads take minutes."""
         return f"No simulation beyond {MOST_SIMULATED} tokens: a draw of this size takes minutes."
 
-    def quick(self) -> list[Curve] | None:
+    def quick(self) -> list[Trace] | None:
         """Both lines; the law's from the table, which has no causal heads with popular keys."""
         shape = Shape(self.head_dim, self.tokens, self.qk_norm, self.causal)
         found = None if self.causal and self.popularity else quantiles(shape, self.beta, self.popularity)
         rival = lines(self, rival_name(self), rival_law(self), "rival")
         if found is None:
             return [rival]
-        return [interpolated(self, found), rival]
+        return [interpolated_line(self, found), rival]
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """Kolmogorov distances of the simulation from both laws."""
@@ -156,17 +183,17 @@ class Heads(Room):
         return {f"Kolmogorov distance to the {name}": f"{distance(values, make(self)):.3f}" for name, make in named}
 
 
-def interpolated(room: Heads, found: Quantiles) -> Curve:
+def interpolated_line(room: HeadsRoom, found: Quantiles) -> Trace:
     """The line of the law, from the table."""
     label = "causal head law" if room.causal else "finite-head law"
     if room.axes == "density":
         x, y = found.density()
         shown = x > max(np.interp(0.02, found.levels, found.values), 1e-6)
-        return Curve(f"{label} (interpolated)", x[shown], y[shown])
+        return Trace(f"{label} (interpolated)", x[shown], y[shown])
     # from a share of half a value on, as the law itself
     larger = np.geomspace(0.5 / room.tokens, 0.98, 200)
     values = np.exp(np.interp(1 - larger, found.levels, np.log(found.values)))
-    return Curve(f"{label} (interpolated)", larger, np.maximum(values, 1e-6))
+    return Trace(f"{label} (interpolated)", larger, np.maximum(values, 1e-6))
 
 
 def distance(values: Any, law: Any) -> float:
@@ -174,3 +201,87 @@ def distance(values: Any, law: Any) -> float:
     below = law.cdf(values)
     steps = np.arange(len(values) + 1) / len(values)
     return float(max(np.max(steps[1:] - below), np.max(below - steps[:-1])))
+
+
+class Shape(NamedTuple):
+    """What of a head is not interpolated."""
+
+    head_dim: int
+    tokens: int
+    qk_norm: bool
+    causal: bool
+
+
+def shapes() -> list[Shape]:
+    """All shapes of heads in the table, in its order."""
+    return [Shape(*each) for each in product(HEAD_DIMS, TOKENS, (False, True), (False, True))]
+
+
+def spreads_of(shape: Shape) -> tuple[float, ...]:
+    """The popularities that are tabulated: no law is known for causal heads with popular keys."""
+    return SPREADS[:1] if shape.causal else SPREADS
+
+
+def levels(head_dim: int, tokens: int) -> Real:
+    """Levels of the quantiles: as many for the values of each low degree of the exponential as for all the others.
+
+    The scores themselves make ``head_dim`` large values, their squares the next ``d (d + 1)/2 - 1``, and there may be
+    a gap below either: even levels would leave out the few large values that a reader looks at.
+    """
+    counts = np.cumsum([head_dim, head_dim * (head_dim + 1) // 2 - 1]) / tokens
+    ends = [0.0, *(1 - counts[counts < 0.98])[::-1].tolist(), 1.0]
+    per_part = LEVELS // (len(ends) - 1)
+    within = (1 - np.cos(np.pi * (np.arange(per_part) + 0.5) / per_part)) / 2  # dense beside the ends
+    return np.concatenate([low + (high - low) * within for low, high in pairwise(ends)])
+
+
+class Quantiles(NamedTuple):
+    """A distribution by some of its quantiles."""
+
+    levels: Real
+    values: Real
+
+    def cdf(self, x: Real) -> Real:
+        """Share of values below points, linear in the logarithm between quantiles."""
+        return np.interp(np.log(x), np.log(self.values), self.levels, left=0.0, right=1.0)
+
+    def density(self) -> tuple[Real, Real]:
+        """Density by the natural logarithm of the value, at points between the quantiles."""
+        logs = np.log(self.values)
+        steps = np.maximum(np.diff(logs), 1e-9)
+        return np.exp((logs[1:] + logs[:-1]) / 2), np.diff(self.levels) / steps
+
+
+@cache
+def table() -> dict[str, Real]:
+    """The table: logarithms of quantiles by the name of the shape, with axes (spread, beta, level)."""
+    stored = files("bulkedge.lab.explore").joinpath("tables", "heads.npz").read_bytes()
+    with np.load(BytesIO(stored), allow_pickle=False) as found:
+        return {name: found[name].astype(float) for name in found.files}
+
+
+def quantiles(shape: Shape, beta: float, spread: float) -> Quantiles | None:
+    """A law of heads, interpolated."""
+    logs = table().get("-".join(str(int(each)) for each in shape))
+    if logs is None:
+        return None
+    logs = logs if spread else logs[:1]
+    along_beta = np.tensordot(lagrange(np.array(BETAS), beta), logs, axes=(0, 1))
+    squares = np.array(SPREADS[: len(logs)]) ** 2
+    found = lagrange(squares, spread**2) @ along_beta
+    if not np.all(np.isfinite(found)):
+        return None
+    return Quantiles(levels(shape.head_dim, shape.tokens), np.exp(np.maximum.accumulate(found)))
+
+
+def lagrange(nodes: Real, x: float) -> Real:
+    """Weights of the polynomial through given nodes, at a point.
+
+    Examples
+    --------
+    >>> lagrange(np.array([0.0, 1.0, 2.0]), 1.5).round(3).tolist()
+    [-0.125, 0.75, 0.375]
+    """
+    apart = np.where(np.eye(len(nodes), dtype=bool), 1.0, nodes[:, None] - nodes)
+    reach = np.where(np.eye(len(nodes), dtype=bool), 1.0, x - nodes[None, :])
+    return np.prod(reach / apart, axis=1)

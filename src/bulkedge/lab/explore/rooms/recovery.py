@@ -9,11 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 import bulkedge as be
-from bulkedge.lab.explore.curves import Curve, Panel
-from bulkedge.lab.explore.room import Room
+from bulkedge.lab.explore.room import Panel, Room, Trace
 from bulkedge.support.domains import Choice, Integers, Interval, parameter
-
-MOST_SIGNAL, MOST_RATIO = 3.0, 2.0
 
 
 def panels(p: Any) -> list[Panel]:  # noqa: ARG001 - those of other rooms depend on it
@@ -61,7 +58,7 @@ def thresholds(model: Any, vocab_ratio: Any, sample_ratio: float) -> Any:
     return np.sqrt(np.maximum(critical * model.kappa / model.alpha - vocab_ratio, 0.0))
 
 
-def theory(p: Any) -> list[Curve]:
+def theory(p: Any) -> list[Trace]:
     """Alignment along the signal, the phase diagram, and the spectrum."""
     model, bulk = pooled(p), pooled(p).bulk()
     signal, ratio = np.linspace(0, 3, 121), np.linspace(0.05, 2, 40)
@@ -72,21 +69,21 @@ def theory(p: Any) -> list[Curve]:
     limits, spike = model.threshold(), model.sample_spike()
     here: dict[str, Any] = {"look": "here", "shape": "points"}
     curves = [
-        Curve("N as given", signal, alignments(model, signal, delta, gamma)),
-        Curve("samples without end", signal, alignments(model, signal, delta, none), look="rival"),
-        Curve("threshold of the sample", limits.sample, look="mark", shape="mark"),
-        Curve("threshold of the population", limits.population, look="second", shape="mark"),
-        Curve("these parameters", [p.signal], [model.alignment().total], **here),
-        Curve(
+        Trace("N as given", signal, alignments(model, signal, delta, gamma)),
+        Trace("samples without end", signal, alignments(model, signal, delta, none), look="rival"),
+        Trace("threshold of the sample", limits.sample, look="mark", shape="mark"),
+        Trace("threshold of the population", limits.population, look="second", shape="mark"),
+        Trace("these parameters", [p.signal], [model.alignment().total], **here),
+        Trace(
             "alignment", ratio, signal[::4], panel=2, shape="map", z=alignments(model, signal[::4, None], ratio, gamma)
         ),
-        Curve("N as given", ratio, thresholds(model, ratio, gamma), panel=2),
-        Curve("samples without end", ratio, thresholds(model, ratio, none), panel=2, look="rival"),
-        Curve("these parameters", [delta], [p.signal], panel=2, **here),
-        Curve("bulk", x, bulk.pdf(x), panel=1),
+        Trace("N as given", ratio, thresholds(model, ratio, gamma), panel=2),
+        Trace("samples without end", ratio, thresholds(model, ratio, none), panel=2, look="rival"),
+        Trace("these parameters", [delta], [p.signal], panel=2, **here),
+        Trace("bulk", x, bulk.pdf(x), panel=1),
     ]
     if spike.detectable:
-        curves.append(Curve("predicted outlier", float(spike.location), panel=1, look="rival", shape="mark"))
+        curves.append(Trace("predicted outlier", float(spike.location), panel=1, look="rival", shape="mark"))
     return curves
 
 
@@ -98,7 +95,7 @@ def simulate(p: Any, rng: np.random.Generator) -> dict[str, Any]:
     return {"values": values, "overlap": float(vectors[:, -1].sum() ** 2 / model.dim)}  # μ is along (1, ..., 1)
 
 
-def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
+def observations(p: Any, samples: Sequence[Any]) -> list[Trace]:
     """Mean overlap, and all eigenvalues."""
     overlap = np.array([each["overlap"] for each in samples])
     values = np.concatenate([each["values"] for each in samples])
@@ -107,13 +104,13 @@ def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
     error = [np.std(overlap) / np.sqrt(max(len(samples) - 1, 1))]
     heights = np.histogram(values, ends)[0] / (len(values) * np.diff(ends))
     return [
-        Curve(label, [p.signal], [overlap.mean()], look="simulation", shape="points", error=error),
-        Curve(label, ends, heights, panel=1, look="simulation", shape="bars"),
+        Trace(label, [p.signal], [overlap.mean()], look="simulation", shape="points", error=error),
+        Trace(label, ends, heights, panel=1, look="simulation", shape="bars"),
     ]
 
 
 @dataclass(frozen=True)
-class Recovery(Room):
+class RecoveryRoom(Room):
     """Signal recovery from pooled sequences."""
 
     name = "recovery"
@@ -129,9 +126,9 @@ class Recovery(Room):
         "weights": ("mean", "causal", "optimal"),
     }
 
-    signal: float = parameter(Interval(0, MOST_SIGNAL), "length of the mean of a class", 1.2)
-    vocab_ratio: float = parameter(Interval(0.05, MOST_RATIO), "dimensions over rows of the table, V even", 0.5)
-    sample_ratio: float = parameter(Interval(0.05, MOST_RATIO), "dimensions over sequences", 0.3)
+    signal: float = parameter(Interval(0, 3.0), "length of the mean of a class", 1.2)
+    vocab_ratio: float = parameter(Interval(0.05, 2.0), "dimensions over rows of the table, V even", 0.5)
+    sample_ratio: float = parameter(Interval(0.05, 2.0), "dimensions over sequences", 0.3)
     weights: Literal["mean", "causal", "optimal"] = parameter(
         Choice(("mean", "causal", "optimal")), "how positions are pooled", "causal"
     )
@@ -142,7 +139,7 @@ class Recovery(Room):
     @classmethod
     def code(cls) -> Sequence[Callable[..., Any]]:
         """The functions above."""
-        return (panels, pooled, alignments, thresholds, theory, simulate, seen)
+        return (panels, pooled, alignments, thresholds, theory, simulate, observations)
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """The thresholds, and the alignment predicted and found."""

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 import bulkedge as be
-from bulkedge.lab.explore.curves import Curve, Panel
-from bulkedge.lab.explore.room import Room
+from bulkedge.lab.explore.room import Panel, Room, Trace
 from bulkedge.support.domains import Choice, Integers, Interval, parameter
 
 
@@ -34,20 +33,20 @@ def deviation(p: Any) -> float:
     return float(np.sqrt(be.programs.HeadMixture(gram_of(p), p.heads, score_variance=p.score_variance).variance()))
 
 
-def theory(p: Any) -> list[Curve]:
+def theory(p: Any) -> list[Trace]:
     """The mixture, and the Gaussian of the same variance."""
     from scipy.special import ndtr
 
     y, x, size = np.linspace(-4.5, 4.5, 181), np.linspace(0, 5.5, 111), deviation(p)
     bell, tail = np.exp(-(y**2) / 2) / np.sqrt(2 * np.pi), 2 * ndtr(-x)
     if p.scaling == "linear":
-        return [Curve("Gaussian limit", y, bell), Curve("Gaussian limit", x, tail, panel=1)]
+        return [Trace("Gaussian limit", y, bell), Trace("Gaussian limit", x, tail, panel=1)]
     mixture = be.programs.HeadMixture(gram_of(p), p.heads, score_variance=p.score_variance)
     return [
-        Curve("mixture over random scores", y, size * mixture.pdf(size * y)),
-        Curve("Gaussian of the same variance", y, bell, look="rival"),
-        Curve("mixture over random scores", x, np.maximum(2 * mixture.sf(size * x), 1e-12), panel=1),
-        Curve("Gaussian of the same variance", x, tail, panel=1, look="rival"),
+        Trace("mixture over random scores", y, size * mixture.pdf(size * y)),
+        Trace("Gaussian of the same variance", y, bell, look="rival"),
+        Trace("mixture over random scores", x, np.maximum(2 * mixture.sf(size * x), 1e-12), panel=1),
+        Trace("Gaussian of the same variance", x, tail, panel=1, look="rival"),
     ]
 
 
@@ -57,7 +56,7 @@ def simulate(p: Any, rng: np.random.Generator) -> Any:
     return layer.finite(p.width, rng, 2000)[:, 0] / deviation(p)
 
 
-def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
+def observations(p: Any, samples: Sequence[Any]) -> list[Trace]:
     """All coordinates, as a density and as a tail."""
     y = np.concatenate(samples)
     ends, x = np.linspace(-4.5, 4.5, 61), np.linspace(0, 5, 41)
@@ -68,13 +67,13 @@ def seen(p: Any, samples: Sequence[Any]) -> list[Curve]:
     error = np.sqrt(beyond * (1 - beyond) / len(y))[found]
     tail: dict[str, Any] = {"look": "simulation", "shape": "points", "error": error}
     return [
-        Curve(label, ends, heights, look="simulation", shape="bars"),
-        Curve(label, x[found], beyond[found], panel=1, **tail),
+        Trace(label, ends, heights, look="simulation", shape="bars"),
+        Trace(label, x[found], beyond[found], panel=1, **tail),
     ]
 
 
 @dataclass(frozen=True)
-class Width(Room):
+class WidthRoom(Room):
     """An attention layer at large width."""
 
     name = "width"
@@ -100,7 +99,7 @@ class Width(Room):
     @classmethod
     def code(cls) -> Sequence[Callable[..., Any]]:
         """The functions above."""
-        return (panels, gram_of, deviation, theory, simulate, seen)
+        return (panels, gram_of, deviation, theory, simulate, observations)
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """Excess kurtosis: zero for a Gaussian."""

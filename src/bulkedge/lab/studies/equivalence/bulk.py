@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from bulkedge.ensembles.attention import SoftmaxAttention, Stages
-from bulkedge.ensembles.taylor import taylor, taylor_degree
+from bulkedge.ensembles.attention import SoftmaxAttention, Stages, taylor, taylor_degree
 from bulkedge.inference.comparison import compare
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share

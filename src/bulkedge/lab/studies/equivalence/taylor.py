@@ -10,8 +10,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.sparse.linalg import svds
 from scipy.special import ndtr, ndtri
 
-from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.ensembles.taylor import taylor, taylor_degree
+from bulkedge.ensembles.attention import SoftmaxAttention, taylor, taylor_degree
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
 from bulkedge.laws.attention.finite_head import norm_quadrature

@@ -1,42 +1,151 @@
-"""The page *your matrix*: where a file is dropped, a head chosen, and what was found is shown."""
+"""Pages of the explorer: the navigation, the controls of a room, its figure and downloads, and *your matrix*."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
-from threading import Lock
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from bulkedge.lab.explore.drawing import plotly
-from bulkedge.lab.explore.jobs import Jobs
-from bulkedge.lab.explore.layout import problem_list
+from bulkedge.lab.explore.export import plotly
+from bulkedge.lab.explore.jobs import Jobs, RecentResults
 from bulkedge.lab.explore.matrix import (
     HEADS,
+    LARGEST,
     LAYERS,
+    LETTERS,
+    MOST_BYTES,
     NOT_CLAIMED,
     SHOWS,
+    SMALLEST,
     TITLE,
-    TOKENS,
     Report,
+    choices,
+    content,
     fit_file,
     fit_head,
-    loading,
+    loading_code,
     script,
 )
-from bulkedge.lab.explore.room import read_address
-from bulkedge.lab.explore.uploads import LARGEST, MOST_BYTES, SMALLEST, choices, content
-from bulkedge.support.domains import shown
+from bulkedge.lab.explore.room import Room, control_kind, read_address, slider_place, stops
+from bulkedge.support.domains import Parameter, shown
 from bulkedge.support.errors import BulkedgeError
 
-MOST_FITS = 16
-"""Results that are kept, for all pages together."""
+
+def shell() -> Any:
+    """The page before it is known which room it shows."""
+    return html.Div([dcc.Location(id="address", refresh="callback-nav"), dcc.Store(id="opened"), html.Div(id="page")])
 
 
-def page(search: str = "") -> list[Any]:
-    """What stands below the header."""
+def header(names: Sequence[tuple[str, str]], current: str) -> Any:
+    """Title and navigation."""
+    links = [
+        html.A(title, href=f"/{name}", className="here" if name == current else "", **_current(name == current))
+        for name, title in names
+    ]
+    theme = html.Button("Dark or light", id="theme", n_clicks=0, type="button")
+    return html.Header([html.A("bulkedge explore", href="/", className="brand"), html.Nav(links), theme])
+
+
+def _current(here: bool) -> dict[str, str]:  # noqa: FBT001 - a question, not an option
+    return {"aria-current": "page"} if here else {}
+
+
+def room_page(room: Room, problems: Sequence[str], session: str, seed: int = 0) -> list[Any]:
+    """A room with its controls."""
+    scales = {
+        each.name: stops(each.domain, getattr(room, each.name))
+        for each in room.declared()
+        if control_kind(each.domain) == "slider"
+    }
+    clicks = [each.click for each in room.panels()]
+    about = {"room": room.name, "page": session, "seed": seed, "stops": scales, "clicks": clicks}
+    return [
+        html.H1(room.title),
+        html.P([room.shows, " ", html.Span(room.not_claimed, className="faint")], className="shows"),
+        *([problem_list(problems)] if problems else []),
+        html.Div(
+            [
+                html.Form([control(room, each) for each in room.declared()], className="panel", id="controls"),
+                html.Div([_figure(), html.Dl(id="facts"), _downloads()], className="shown"),
+            ],
+            className="room",
+        ),
+        dcc.Store(id="about", data=about),
+        dcc.Store(id="asked"),
+        dcc.Store(id="answered"),
+        dcc.Store(id="asking"),
+        dcc.Download(id="file"),
+    ]
+
+
+def problem_list(problems: Sequence[str]) -> Any:
+    """A message about an address."""
+    said = [html.Li(each) for each in problems]
+    return html.Div(
+        [
+            "Some of this address was not understood, and is left out; what it leaves out has its default:",
+            html.Ul(said),
+        ],
+        role="alert",
+        className="problem",
+        id="problems",
+    )
+
+
+def _figure() -> Any:
+    config = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
+    return html.Div(
+        [
+            dcc.Graph(id="figure", figure={"data": [], "layout": {"height": 450}}, config=config),
+            html.P(id="status", role="status"),
+        ],
+        id="frame",
+    )
+
+
+def _downloads() -> Any:
+    return html.Div(
+        [
+            html.Button("Stop", id="stop", n_clicks=0, type="button"),
+            html.Span("Download:"),
+            html.Button("Figure", id="get-figure", n_clicks=0, type="button"),
+            html.Button("Data", id="get-data", n_clicks=0, type="button"),
+            html.Button("Python", id="get-python", n_clicks=0, type="button"),
+        ],
+        className="downloads",
+    )
+
+
+def control(room: Room, declared: Parameter) -> Any:
+    """What sets one parameter."""
+    name, value = declared.name, getattr(room, declared.name)
+    said, own = room.symbols.get(name, name.replace("_", " ")), {"parameter": name}
+    doc = html.Span(declared.doc, className="doc")
+    if control_kind(declared.domain) == "box":
+        box = dcc.Checklist(
+            [{"label": said, "value": "True"}], ["True"] if value else [], id=own, persistence=False, className="box"
+        )
+        return html.Div([box, doc], className="control")
+    if control_kind(declared.domain) == "buttons":
+        options = [{"label": str(each), "value": str(each)} for each in declared.domain.options]  # type: ignore[attr-defined]
+        buttons = dcc.RadioItems(options, str(value), id=own, persistence=False, className="buttons", inline=True)
+        return html.Fieldset([html.Legend(said), buttons, doc], className="control")
+    scale = stops(declared.domain, value)
+    slider = dcc.Input(
+        id=own, type="range", min=0, max=len(scale) - 1, step=1, value=slider_place(scale, value), persistence=False
+    )
+    label = html.Label(
+        [html.Span(said), html.Output(str(value), id=f"value-{name}")], htmlFor=json.dumps(own, separators=(",", ":"))
+    )
+    return html.Div([label, slider, doc], className="control")
+
+
+def matrix_page(search: str = "") -> list[Any]:
+    """The page *your matrix*: where a file is dropped or a head chosen, and what was fitted is shown."""
     chosen, problems = read_address(search, {"layer": LAYERS, "head": HEADS})
     drop = dcc.Upload(
         html.Div(["Drop an .npy or .safetensors file here, or ", html.Button("choose one", type="button")]),
@@ -136,17 +245,13 @@ class Fits:
     """The last results of all pages, by what they are of; the matrices themselves are not kept."""
 
     def __init__(self, jobs: Jobs) -> None:
-        self.jobs, self.lock = jobs, Lock()
-        self.found: dict[str, tuple[Report, str]] = {}
+        self.jobs = jobs
+        self.results: RecentResults[str, tuple[Report, str]] = RecentResults(16)
 
     def of(self, key: str, source: str, bench: str, work: Any, *arguments: Any) -> str:
         """Fit something, or find it among the last."""
-        if key not in self.found:
-            made = self.jobs.computed(work, *arguments, bench=bench)
-            with self.lock:
-                self.found[key] = made, source
-                while len(self.found) > MOST_FITS:
-                    self.found.pop(next(iter(self.found)))
+        if self.results.get(key) is None:
+            self.results.put(key, (self.jobs.compute(work, *arguments, bench=bench), source))
         return key
 
 
@@ -180,18 +285,18 @@ def _take_files(app: Dash, known: Fits) -> None:
     def uploaded(sent: str | None, tensor: str | None, name: str | None) -> Any:
         if not sent or not name:
             return no_update
-        return took_file(known, sent, name, tensor if ctx.triggered_id == "tensor" else None)
+        return fit_upload(known, sent, name, tensor if ctx.triggered_id == "tensor" else None)
 
 
-def took_file(known: Fits, sent: str, name: str, tensor: str | None) -> tuple[Any, ...]:
+def fit_upload(known: Fits, sent: str, name: str, tensor: str | None) -> tuple[Any, ...]:
     """Fit a matrix of a file that a page sent."""
     try:
         data = content(sent)
         names = choices(name, data)
         chosen = tensor or (names[0] if names else None)
         key = sha256(data + (chosen or "").encode()).hexdigest()
-        found = known.of(key, loading(name, chosen), "files", fit_file, name, data, chosen)
-    except Exception as error:  # noqa: BLE001 - told on the page, where it can be seen
+        found = known.of(key, loading_code(name, chosen), "files", fit_file, name, data, chosen)
+    except Exception as error:  # noqa: BLE001 - shown on the page
         if tensor:  # another tensor of the file may do
             return None, refusal(error), no_update, no_update, no_update, ""
         return None, refusal(error), [], None, True, ""
@@ -217,9 +322,9 @@ def _take_heads(app: Dash, known: Fits) -> None:
             make = "from bulkedge.lab.explore.matrix import decoder_attention"
             source = f"{make}\n\nmatrix = decoder_attention()[{layer}, {head}]"
             found = known.of(f"head {layer} {head}", source, "decoder", fit_head, layer, head)
-        except Exception as error:  # noqa: BLE001 - told on the page, where it can be seen
+        except Exception as error:  # noqa: BLE001 - shown on the page
             return None, refusal(error), no_update
-        said = f"Layer {layer}, head {head} of the embedded decoder, on {TOKENS} letters of a book."
+        said = f"Layer {layer}, head {head} of the embedded decoder, on {LETTERS} letters of a book."
         return found, said, f"layer={layer}&head={head}"
 
     app.clientside_callback(
@@ -238,11 +343,12 @@ def _show(app: Dash, known: Fits) -> None:
         Input("look", "data"),
     )
     def shown_fit(key: str | None, look: dict[str, Any] | None) -> Any:
-        if key not in known.found:
+        known_fit = known.results.get(key or "")
+        if known_fit is None:
             return [], True
-        found, look = known.found[key][0], look or {}
+        found, look = known_fit[0], look or {}
         drawn = plotly(
-            found.panels, found.curves, dark=bool(look.get("dark")), narrow=bool(look.get("narrow")), meta=key
+            found.panels, found.curves, dark=bool(look.get("dark")), narrow=bool(look.get("narrow")), meta=key or ""
         )
         graph = dcc.Graph(id="figure", figure=drawn, config={"displaylogo": False, "responsive": True})
         return [graph, *tables(found)], False
@@ -255,9 +361,10 @@ def _show(app: Dash, known: Fits) -> None:
         prevent_initial_call=True,
     )
     def fetched(_data: int, _python: int, key: str | None) -> Any:
-        if key not in known.found:
+        known_fit = known.results.get(key or "")
+        if known_fit is None:
             return no_update
-        found, source = known.found[key]
+        found, source = known_fit
         if ctx.triggered_id == "matrix-python":
             return dcc.send_string(script(source), "bulkedge_matrix.py")
         return dcc.send_string("\n".join(["value", *map(repr, found.values.tolist())]) + "\n", "bulkedge_matrix.csv")

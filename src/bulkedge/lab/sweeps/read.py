@@ -1,7 +1,13 @@
-"""Is what a store holds what was written? Every cell that is done is read and compared with its checksum."""
+"""The results of a sweep, read: verified, labelled, and with no number of a cell that is not done.
+
+To verify a store, every cell that is done is read and compared with its checksum.
+"""
 
 from __future__ import annotations
 
+import json
+import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,15 +17,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 import zarr
 from numpy.typing import NDArray
-from zarr.errors import BaseZarrError
+from zarr.errors import BaseZarrError, ZarrUserWarning
 
-from bulkedge.lab.sweeps.checksums import cell_checksum, cell_identity, description_checksum, identity
-from bulkedge.lab.sweeps.files import MANIFEST, RESULTS
-from bulkedge.lab.sweeps.grid import REPETITION, Index
+from bulkedge.lab.sweeps.files import (
+    FAILURES,
+    MANIFEST,
+    RESULTS,
+    cell_checksum,
+    cell_identity,
+    description_checksum,
+    identity,
+)
+from bulkedge.lab.sweeps.grid import FORMAT, REPETITION, CellIndex
 from bulkedge.support.errors import StoreError
 
+LOOKS, LOOK_SECONDS = 3, 0.2
+"""A sweep that is running may move files while they are read: what looks damaged is looked at again."""
 PENDING, DONE, FAILED = 0, 1, 2
 RECORDS = ("status", "checksum")
 """Arrays that say what is known of each cell."""
@@ -38,6 +54,7 @@ UNREADABLE = (
     BaseZarrError,
 )
 """What Zarr and its codecs raise on files that are not what they wrote. Errors of the system are not among them."""
+CellVariables = dict[str, tuple[tuple[str, ...], NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -47,9 +64,117 @@ class Audit:
     Labels of inner dimensions count from the first cell that is done; before that, they may be half-written.
     """
 
-    damaged: tuple[Index, ...]
-    unfinished: tuple[Index, ...]
+    damaged: tuple[CellIndex, ...]
+    unfinished: tuple[CellIndex, ...]
     labels: dict[str, list[Any]]
+
+
+def open_sweep(folder: str | Path, *, verify: bool = True) -> xr.Dataset:
+    """The results so far, labelled, nan where a cell is not done; ``status`` is 1 for done and 2 for failed.
+
+    Parameters
+    ----------
+    folder : path
+        The folder of the sweep.
+    verify : bool
+        Whether to read everything once and compare it with the checksums. Without it, opening is quick and damage
+        goes unnoticed.
+
+    Returns
+    -------
+    xarray.Dataset
+        The axes of the grid and ``repetition`` are its first dimensions.
+
+    Raises
+    ------
+    StoreError
+        If there is no sweep, or it cannot be read, or cells do not match their checksums.
+    """
+    path = Path(folder)
+    for look in range(LOOKS):
+        try:
+            return _open_dataset(path, verify=verify)
+        except (StoreError, FileNotFoundError):
+            if look == LOOKS - 1 or not (path / RESULTS).exists():
+                raise
+            time.sleep(LOOK_SECONDS)
+    raise AssertionError
+
+
+def failures(folder: str | Path) -> dict[str, Any]:
+    """The cells that raised, by their index: parameters, error and traceback.
+
+    Parameters
+    ----------
+    folder : path
+        The folder of the sweep.
+
+    Returns
+    -------
+    dict of str to dict
+        Keys are indices as JSON lists: ``"[0, 2, 1]"``.
+
+    Raises
+    ------
+    StoreError
+        If the record of failures cannot be read.
+    """
+    path = Path(folder) / FAILURES
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        found = error
+    if not isinstance(found, dict):
+        raise StoreError(f"{path} is damaged ({found}); delete it: the cells that failed are then run again")
+    return found
+
+
+def _open_dataset(path: Path, *, verify: bool) -> xr.Dataset:
+    group = read_group(path, "r")
+    with unreadable(path), warnings.catch_warnings():
+        # a sweep that is still running has files that are not in place yet
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        if dict(group.attrs["sweep"]).get("format") != FORMAT:  # type: ignore[arg-type]
+            raise StoreError(f"{path} was not written by this version of bulkedge, which reads format {FORMAT}")
+        audit = audit_store(path, group, failures(path)) if verify else Audit((), (), {})
+        # what is stored are plain numbers: units such as "days" are not to make dates of them
+        data = xr.open_zarr(path / RESULTS, consolidated=False, chunks=None, decode_cf=False)
+        data = data.drop_vars("checksum")
+    if audit.damaged:
+        raise StoreError(
+            f"{path / RESULTS} is damaged: {_cell_names(data, audit.damaged)} not what was written. "
+            "The command that made the sweep, run again, computes these cells anew"
+        )
+    if verify:  # labels of which no cell that is done can tell whether they are whole
+        inner = {name for name in data.coords if name not in data["status"].dims}
+        data = data.drop_vars(inner - audit.labels.keys())
+    for variable in data.variables.values():
+        variable.attrs.pop(CHECKED_BY, None)
+    return _mask_unfinished(data) if audit.unfinished else data
+
+
+def _mask_unfinished(data: xr.Dataset) -> xr.Dataset:
+    """Without the numbers that a killed process left in cells that it did not finish."""
+    done = data["status"] == DONE
+    names = [name for name in data.data_vars if name != "status"]
+    return data.assign({name: data[name].copy(data=_finished(data[name], done.values)) for name in names})
+
+
+def _finished(variable: xr.DataArray, done: NDArray[np.bool_]) -> NDArray[Any]:
+    """The numbers of the cells that are done; what is left of the others may not even be readable."""
+    values = np.full(variable.shape, np.nan)
+    for index in np.argwhere(done):
+        values[tuple(index)] = variable[tuple(index)].values
+    return values
+
+
+def _cell_names(data: xr.Dataset, cells: tuple[tuple[int, ...], ...]) -> str:
+    """A few cells, by their coordinates."""
+    dims = data["status"].dims
+    places = ((f"{dim}={data[dim].values[k]}" for dim, k in zip(dims, index, strict=True)) for index in cells[:3])
+    shown = [f"({', '.join(place)})" for place in places]
+    more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
+    return f"{', '.join(shown)}{more} {'is' if len(cells) == 1 else 'are'}"
 
 
 @contextmanager
@@ -92,7 +217,7 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, list[Any]]:
     return dict(manifest["axes"]) | {REPETITION: list(range(manifest["repetitions"]))}
 
 
-def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any], *, complete: bool = True) -> Audit:
+def audit_store(folder: Path, group: zarr.Group, failures: Mapping[str, Any], *, complete: bool = True) -> Audit:
     """Compare a store with its manifest and its checksums; nothing is written."""
     manifest: Any = group.attrs["sweep"]
     axes = axes_of(manifest)
@@ -120,16 +245,16 @@ def audited(folder: Path, group: zarr.Group, failures: Mapping[str, Any], *, com
     return Audit(_places(damaged), _places(unfinished & ~damaged), labels if done else {})
 
 
-def _places(mask: NDArray[np.bool_]) -> tuple[Index, ...]:
+def _places(mask: NDArray[np.bool_]) -> tuple[CellIndex, ...]:
     return tuple(tuple(map(int, index)) for index in np.argwhere(mask))
 
 
-def _no_record(shape: Index) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _no_record(shape: CellIndex) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """As if no cell had been written: PENDING and NO_CHECKSUM are zero."""
     return np.zeros(shape, dtype=np.uint64), np.zeros(shape, dtype=bool)
 
 
-def _record(array: Any, shape: Index) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _record(array: Any, shape: CellIndex) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Status or checksums, and which of them cannot be read."""
     if array.shape != shape:
         raise ValueError(f"{array.path} has shape {array.shape}; the grid has {shape}")
@@ -146,7 +271,7 @@ def _record(array: Any, shape: Index) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     return found, unread
 
 
-def _on_record(failures: Mapping[str, Any], shape: Index) -> NDArray[np.bool_]:
+def _on_record(failures: Mapping[str, Any], shape: CellIndex) -> NDArray[np.bool_]:
     there = np.zeros(shape, dtype=bool)
     known = {str(list(index)): index for index in np.ndindex(*shape)} if failures else {}
     for key in failures.keys() & known.keys():
@@ -198,21 +323,20 @@ def _require_described(
         )
 
 
-Cell = dict[str, tuple[tuple[str, ...], NDArray[Any]]]
-
-
-def _cells(variables: dict[str, Any], shape: Index, done: NDArray[np.bool_]) -> Iterator[tuple[Index, Cell | None]]:
+def _cells(
+    variables: dict[str, Any], shape: CellIndex, done: NDArray[np.bool_]
+) -> Iterator[tuple[CellIndex, CellVariables | None]]:
     """The cells that are done or have numbers, block by block; None for what cannot be read."""
     inner = {name: tuple(array.metadata.dimension_names[len(shape) :]) for name, array in variables.items()}
     size = sum(prod(array.shape[len(shape) :]) for array in variables.values()) or 1
     depth = next((k for k in range(len(shape)) if size * prod(shape[k:]) <= BLOCK), len(shape))
     for prefix in product(*map(range, shape[:depth])):
         block = _read(variables, prefix)
-        wanted = done[prefix] if block is None else done[prefix] | _filled(block, shape[depth:])
+        wanted = done[prefix] if block is None else done[prefix] | _cells_with_numbers(block, shape[depth:])
         for rest in np.ndindex(*shape[depth:]):
             if block is None:
                 values = _read(variables, (*prefix, *rest))
-                if values is not None and not (wanted[rest] or _filled(values, ())):
+                if values is not None and not (wanted[rest] or _cells_with_numbers(values, ())):
                     continue
             elif wanted[rest]:
                 values = {name: each[rest] for name, each in block.items()}
@@ -222,7 +346,7 @@ def _cells(variables: dict[str, Any], shape: Index, done: NDArray[np.bool_]) -> 
             yield (*prefix, *rest), cell
 
 
-def _filled(block: dict[str, NDArray[Any]], shape: Index) -> NDArray[np.bool_]:
+def _cells_with_numbers(block: dict[str, NDArray[Any]], shape: CellIndex) -> NDArray[np.bool_]:
     """Which cells of a block have any number."""
     found = np.zeros(shape, dtype=bool)
     for array in block.values():
@@ -230,7 +354,7 @@ def _filled(block: dict[str, NDArray[Any]], shape: Index) -> NDArray[np.bool_]:
     return found
 
 
-def _read(variables: dict[str, Any], place: Index) -> dict[str, NDArray[Any]] | None:
+def _read(variables: dict[str, Any], place: CellIndex) -> dict[str, NDArray[Any]] | None:
     try:
         return {name: np.asarray(array[place], dtype=float) for name, array in variables.items()}
     except UNREADABLE:

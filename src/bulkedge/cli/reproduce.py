@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from bulkedge.cli.options import PaperCommand, complete_name
-from bulkedge.cli.terminal import Heading, about, duration, explained, noted, out, shown_progress, tell
+from bulkedge.cli.terminal import Heading, about, duration, explain_errors, full_message, out, show_progress, tell
 from bulkedge.support.errors import BulkedgeError
-from bulkedge.support.records import written
+from bulkedge.support.records import to_json
 
 if TYPE_CHECKING:
     from bulkedge.lab.gallery import Reproduction
@@ -52,22 +52,22 @@ def reproduce_command(name: str, *, paper: bool, folder: Path, all_claims: bool,
 
     began, options = time.monotonic(), {key: given.pop(key) for key in ("seed", "again", "workers")}
     changes = {key: value for key, value in given.items() if value is not None}
-    with explained():
+    with explain_errors():
         chosen, left_out = ready(name)
         studies = [study.preset("paper" if paper else "quick", **changes) for study in chosen]
     for sentence in left_out:
         tell(f"left out {sentence}")
-    with explained("the same command goes on from there"), shown_progress() as head:
-        teller = Teller(head)
-        results, errors = _reproduced(studies, folder, options | {"watcher": teller})
+    with explain_errors("the same command goes on from there"), show_progress() as head:
+        reporter = RunReporter(head)
+        results, errors = _run_studies(studies, folder, options | {"watcher": reporter})
     if as_json:
-        click.echo(written([claim for result in results for claim in result.shown_claims()], indent=1))
+        click.echo(to_json([claim for result in results for claim in result.shown_claims()], indent=1))
     elif results:
         print_claims(results, everything=all_claims or len(results) == 1, values=paper)
         click.echo(f"the page is {folder / 'index.html'}")
     found = words.tally(claim for result in results for claim in result.claims)
     tell(
-        f"{words.summary(found)}; {words.counted(len(results), 'study', 'studies')}, {teller.kept} kept, "
+        f"{words.summary(found)}; {words.counted(len(results), 'study', 'studies')}, {reporter.kept} kept, "
         f"{duration(time.monotonic() - began)}"
     )
     for error in errors:
@@ -77,7 +77,7 @@ def reproduce_command(name: str, *, paper: bool, folder: Path, all_claims: bool,
         sys.exit(1)
 
 
-def _reproduced(
+def _run_studies(
     studies: Sequence[Study], folder: Path, options: dict[str, Any]
 ) -> tuple[list[Reproduction], list[Exception]]:
     """The results of the studies that did not raise, and what the others raised."""
@@ -92,11 +92,11 @@ def _reproduced(
 def explanation(error: Exception) -> str:
     """What a study raised: a sentence if it is the package's own error, a traceback if it is a fault of the package."""
     if isinstance(error, BulkedgeError):
-        return f"Error: {noted(error)}"
+        return f"Error: {full_message(error)}"
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-class Teller:
+class RunReporter:
     """Tells on stderr how a run of studies goes."""
 
     def __init__(self, head: Heading) -> None:

@@ -13,11 +13,11 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from bulkedge.cli.options import Declared
-from bulkedge.cli.terminal import explained, out, shown_progress, tell
+from bulkedge.cli.options import DomainType
+from bulkedge.cli.terminal import explain_errors, out, show_progress, tell
 from bulkedge.support.domains import Each, Integers
 from bulkedge.support.errors import AccuracyWarning, DomainError, RegimeWarning, StoreError
-from bulkedge.support.records import written
+from bulkedge.support.records import to_json
 
 if TYPE_CHECKING:
     from bulkedge.models.scanning.results import Scan
@@ -83,7 +83,7 @@ FLAGS = {"texts": "--text", "page": "--html", "store": "--save"}
 @click.option(
     "--layers",
     metavar="0,5,...",
-    type=Declared("layers", LAYERS),
+    type=DomainType("layers", LAYERS),
     help="Attention modules, in the order of their calls. Default: all.",
 )
 @click.option("--draws", default=19, show_default=True, help="Fresh random heads a layer; 0 for no p-values.")
@@ -109,18 +109,18 @@ def scan_command(model: str, *, weights: bool, as_json: bool, **given: Any) -> N
         _tell_weights(model, given, as_json=as_json)
         return
     page, store = given["page"], given["store"]
-    with explained(kept=False):
+    with explain_errors(kept=False):
         _require_room(page, store)
         texts = [_text(path) for path in given["texts"]] or None
-    with explained(kept=False), shown_progress(), told_warnings():
+    with explain_errors(kept=False), show_progress(), print_warnings():
         before, found = scan_with_options(model, texts, given)
-    with explained(kept=False):
+    with explain_errors(kept=False):
         if store is not None:
             found.save(store)
         if page is not None:
             found.to_html(page, before=before)
     if as_json:
-        click.echo(written(found.records()))
+        click.echo(to_json(found.records()))
         return
     alone = found.data.sizes["text"] == 1
     left_out = {"agreement"} if alone else set()
@@ -146,7 +146,7 @@ def longer_contexts(records: list[dict[str, Any]]) -> Iterator[str]:
 
 def _tell_weights(model: str, given: Mapping[str, Any], *, as_json: bool) -> None:
     """Print what the weights alone say."""
-    with explained(kept=False), shown_progress():
+    with explain_errors(kept=False), show_progress():
         if unused := [FLAGS.get(name, f"--{name.replace('_', '-')}") for name in NOT_OF_WEIGHTS if given[name]]:
             raise DomainError(f"--weights reads no text and runs no model: leave out {' and '.join(unused)}")
         if not model:
@@ -205,7 +205,7 @@ def scan_with_options(name: str, texts: list[str] | None, given: Mapping[str, An
 
 
 @contextmanager
-def told_warnings() -> Iterator[None]:
+def print_warnings() -> Iterator[None]:
     """Tell each warning of the package once, after the work and without the place in the source that it came from."""
     with warnings.catch_warnings(record=True) as heard:
         for category in (RegimeWarning, AccuracyWarning):
