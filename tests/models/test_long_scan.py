@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 import bulkedge as be  # noqa: E402
 from bulkedge.heads.measures import singular_values as singular  # noqa: E402
-from bulkedge.heads.measures.measures import MEASURES  # noqa: E402
+from bulkedge.heads.measures.attention_measures import MEASURES  # noqa: E402
 from bulkedge.models import capture, stream  # noqa: E402
 from bulkedge.models.hooks import scores  # noqa: E402
 from bulkedge.models.scanning.random_heads import TESTED, draw_fresh  # noqa: E402

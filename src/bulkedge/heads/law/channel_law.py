@@ -1,6 +1,6 @@
 """The whole spectrum of an anisotropic head, from its couplings or from its own queries and keys (ours).
 
-A head is expanded in products of functions of its queries and of its keys (:mod:`bulkedge.heads.law.features`), and
+A head is expanded in products of functions of its queries and of its keys (:mod:`bulkedge.heads.law.channel_cdf`), and
 only the sizes of these functions at the tokens enter the equations of its resolvent
 (:mod:`bulkedge.heads.law.resolvent`). Which functions, is decided at each point of the spectrum: those that are
 orthogonal for the weights that the resolvent itself gives the tokens there, or for all tokens alike, or none, whichever
@@ -24,8 +24,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtri
 from scipy.stats import qmc
 
-from bulkedge.heads.law.channel_cdf import tabulated
-from bulkedge.heads.law.features import Tokens
+from bulkedge.heads.law.channel_cdf import Tokens, tabulate
 from bulkedge.laws.attention.log_table import LogTable
 from bulkedge.laws.distribution import Atoms, Distribution
 from bulkedge.laws.units import Unit
@@ -194,7 +193,7 @@ class ChannelLaw(Distribution):
 
     @cached_property
     def _table(self) -> LogTable:
-        return tabulated(self.queries, self.keys, self.tokens, sampled=self.sampled, paired=self.paired)
+        return tabulate(self.queries, self.keys, self.tokens, sampled=self.sampled, paired=self.paired)
 
 
 class _Distinct(NamedTuple):
@@ -231,7 +230,7 @@ def _distinct(vectors: Real) -> _Distinct:
     return _Distinct(found, counts.astype(float), None, members.ravel(), counts.astype(float))
 
 
-def _labelled(vectors: Real, labels: Any) -> _Distinct:
+def _by_label(vectors: Real, labels: Any) -> _Distinct:
     """Tokens of which those of the same label are one, at as many places."""
     order = np.argsort(labels, kind="stable")
     counts = np.unique(labels, return_counts=True)[1]
@@ -243,7 +242,7 @@ def _labelled(vectors: Real, labels: Any) -> _Distinct:
 def _sides(queries: Real, keys: Real, labels: Any) -> tuple[_Distinct, _Distinct, bool]:
     """Both sides of a head, and whether row i and column i are the same token."""
     if labels is not None:
-        return _labelled(queries, labels), _labelled(keys, labels), True
+        return _by_label(queries, labels), _by_label(keys, labels), True
     rows, columns, both = _distinct(queries), _distinct(keys), _distinct(np.hstack([queries, keys]))
     if not len(rows.counts) == len(columns.counts) == len(both.counts):
         return rows, columns, False

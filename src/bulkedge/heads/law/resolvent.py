@@ -39,7 +39,7 @@ HEAVY = 0.05
 whole sum is below one; each of the others is wrong by the square of that."""
 
 
-class Own(NamedTuple):
+class SelfAttention(NamedTuple):
     """What tokens are to themselves: row i and column i are of token i.
 
     Attributes
@@ -87,7 +87,7 @@ class Equations:
         Number of tokens T.
     total : int
         What sums over rows or columns are divided by to be means: T, or the number of sampled tokens.
-    own : Own, optional
+    own : SelfAttention, optional
         Given if row i and column i are the same token.
     edges : Edges
         Entries that are not in ``noise``.
@@ -99,7 +99,7 @@ class Equations:
     noise: Real
     tokens: int
     total: int
-    own: Own | None = None
+    own: SelfAttention | None = None
     edges: Edges = NO_EDGES
 
     def start(self, z: Complex) -> Complex:
@@ -122,7 +122,7 @@ class Equations:
         g, h, _, between = self._parts(state)
         return np.concatenate([g, h, between])
 
-    def turned(self, state: Complex, turns: Complex) -> Complex:
+    def turn(self, state: Complex, turns: Complex) -> Complex:
         """States at points off the imaginary axis, guessed from one on it."""
         diagonal, between = np.split(state, [len(state) - self._pairs])
         start = diagonal * turns
@@ -177,12 +177,12 @@ class Equations:
 
     def solve(self, z: Complex, start: Complex, tolerance: float) -> Complex:
         """The solution at points off the axis."""
-        found, missed = _accelerated(self, z, start, tolerance, MOST)
+        found, missed = _anderson(self, z, start, tolerance, MOST)
         if len(missed):
-            self._told(found[:, missed], z[missed], tolerance)
+            self._check_unsolved(found[:, missed], z[missed], tolerance)
         return found
 
-    def _told(self, state: Complex, z: Complex, tolerance: float) -> None:
+    def _check_unsolved(self, state: Complex, z: Complex, tolerance: float) -> None:
         """Warn of points that were nearly solved, and refuse others."""
         g, h, _, _ = self._parts(np.abs(self.image(state, z) - state))
         left = np.mean(np.concatenate([g, h]), axis=0) * np.abs(z)
@@ -193,7 +193,7 @@ class Equations:
 
     def approach(self, z: Complex, start: Complex, tolerance: float, steps: int) -> Complex:
         """As :meth:`solve`, but only so many steps: what was reached by then is returned."""
-        return _accelerated(self, z, start, tolerance, steps)[0]
+        return _anderson(self, z, start, tolerance, steps)[0]
 
 
 def _times(matrix: Real, state: Complex) -> Complex:
@@ -202,9 +202,7 @@ def _times(matrix: Real, state: Complex) -> Complex:
     return np.ascontiguousarray(matrix @ flat).view(complex)
 
 
-def _accelerated(
-    equations: Equations, z: Complex, start: Complex, tolerance: float, most: int
-) -> tuple[Complex, Index]:
+def _anderson(equations: Equations, z: Complex, start: Complex, tolerance: float, most: int) -> tuple[Complex, Index]:
     """Fixed points of the equations, one for each column, by Anderson's acceleration of the averaged iteration.
 
     A step to what is no state of a resolvent, where the equations never lead, is replaced by an average of the last
@@ -227,7 +225,7 @@ def _accelerated(
             return result, active
         mean = (mapped + state) / 2
         images, changes = [*images[-MEMORY:], mapped], [*changes[-MEMORY:], change]
-        state = _mixed(images, changes) if len(images) > 1 else mean
+        state = _mix(images, changes) if len(images) > 1 else mean
         # averages alone always converge, however slowly: the last resort for what did not when accelerated
         wrong = equations.outside(state) | (step > MOST // 2)
         state[:, wrong] = mean[:, wrong]
@@ -235,7 +233,7 @@ def _accelerated(
     return result, active
 
 
-def _mixed(images: list[Complex], changes: list[Complex]) -> Complex:
+def _mix(images: list[Complex], changes: list[Complex]) -> Complex:
     """The combination of images whose changes, combined likewise, are least."""
     steps = np.stack([changes[-1] - each for each in changes[:-1]])
     moves = np.stack([images[-1] - each for each in images[:-1]])
