@@ -7,7 +7,7 @@ from bulkedge.heads import ChannelLaw
 from bulkedge.heads.law import channel_cdf as tabulation
 from bulkedge.heads.law import resolvent
 from bulkedge.heads.law.channel_cdf import RISE, ROUGH, SETTLED, STEPS, Tokens, Walk, _ascend, _fill, _reweigh
-from bulkedge.heads.law.resolvent import Edges, Equations, SelfAttention, _anderson
+from bulkedge.heads.law.resolvent import DiagonalTerms, Edges, Equations, _anderson
 from bulkedge.support.errors import AccuracyWarning, DomainError, UnresolvedError
 
 
@@ -67,7 +67,7 @@ def equations_with_all_parts(rng):
     left, right = rng.standard_normal((2, 2, 4))
     edges = Edges(np.array([0, 2]), np.array([1, 3]), np.array([0.4, 0.9]))
     noise[edges.rows, edges.columns] = 0.0
-    own = SelfAttention(left * right, 0.3 * rng.standard_normal(4))
+    own = DiagonalTerms(left * right, 0.3 * rng.standard_normal(4))
     return Equations(np.array([0.3, 0.2]), left**2, right**2, noise, 4, 4, own, edges)
 
 

@@ -135,40 +135,20 @@ def _slopes(widths: Real, rises: Real) -> Real:
 
 @dataclass(frozen=True)
 class SpectralDensity:
-    """A distribution of singular values: some known one by one, points of mass, and a continuous rest.
+    """A distribution of singular values: some known one by one, points of mass, and a continuous rest."""
 
-    Attributes
-    ----------
-    locked : array of shape (k,)
-        The largest values, in increasing order, each of weight ``1/size``.
-    nodes, weights : arrays of shape (nodes,)
-        Gauss rule of the rest, in increasing order; weights sum to one.
-    points : array of bool of shape (nodes,)
-        Which nodes are point masses.
-    top : float
-        Right end of the rest.
-    size : int
-        Number of singular values.
-    passed : array of shape (nodes,), optional
-        Where in the step of each node the distribution function passes through it: 0 at its foot, 1 at its head, and in
-        the middle by default.
-    bottom : float
-        Left end of the rest.
-    misfit : float
-        By how much, at zero, the curve differs from one that has this Gauss rule.
-    gap : float
-        Share of the values that the curve has where the spectrum seems to have none, just above its left end.
-    """
-
-    locked: Real
-    nodes: Real
+    locked: Real  # (k,): the largest values, in increasing order, each of weight ``1/size``
+    nodes: Real  # (nodes,): gauss rule of the rest, in increasing order; weights sum to one
     weights: Real
-    points: Any
-    top: float
-    size: int
+    points: Any  # (nodes,): which nodes are point masses
+    top: float  # right end of the rest
+    size: int  # number of singular values
+    # (nodes,): where in the step of each node the distribution function passes through it: 0 at its foot, 1 at its
+    # head, and in the middle by default
     passed: Real | None = None
-    bottom: float = 0.0
-    misfit: float = 0.0
+    bottom: float = 0.0  # left end of the rest
+    misfit: float = 0.0  # by how much, at zero, the curve differs from one that has this Gauss rule
+    # share of the values that the curve has where the spectrum seems to have none, just above its left end
     gap: float = 0.0
 
     @property

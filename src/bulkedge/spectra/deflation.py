@@ -73,34 +73,19 @@ ROUNDING = 10.0
 
 @dataclass(frozen=True)
 class Deflation:
-    """Directions that are set aside, and what is known about them.
+    """Directions that are set aside, and what is known about them."""
 
-    Attributes
-    ----------
-    operator : Operator
-        ``M P``: the matrix without the directions.
-    block : array of shape (n, probes)
-        Random orthonormal probes in the complement of the directions.
-    mean : float
-        Mean squared value of the rest.
-    sketch : array of shape (r, probes)
-        ``E' V`` for the probes V, times the root of n - r over their number: squares of a row sum to about the squared
-        length of the column of E of a direction.
-    values : array of shape (r,)
-        Singular values of the directions, in increasing order.
-    squares : array of shape (r,), optional
-        The squared value of each direction; None if the values are known as a distribution only.
-    uncertain : float
-        Share of the directions by which that distribution may be wrong at any point.
-    """
-
-    operator: Projected
-    block: Any
-    mean: float
+    operator: Projected  # ``M P``: the matrix without the directions
+    block: Any  # (n, probes): random orthonormal probes in the complement of the directions
+    mean: float  # mean squared value of the rest
+    # (r, probes): ``E' V`` for the probes V, times the root of n - r over their number: squares of a row sum to about
+    # the squared length of the column of E of a direction
     sketch: Real
+    # (r,): singular values of the directions, in increasing order
     values: Real = field(default_factory=lambda: np.zeros(0))
+    # (r,): the squared value of each direction; None if the values are known as a distribution only
     squares: Real | None = None
-    uncertain: float = 0.0
+    uncertain: float = 0.0  # share of the directions by which that distribution may be wrong at any point
 
     @property
     def basis(self) -> Any:

@@ -47,37 +47,20 @@ from bulkedge.support.threads import thin_products
 
 @dataclass(frozen=True)
 class Projection:
-    """What a run knows of the matrix: ``B = U' M V``, and how far V is from being mapped into itself.
+    """What a run knows of the matrix: ``B = U' M V``, and how far V is from being mapped into itself."""
 
-    Attributes
-    ----------
-    diagonal : list of arrays of shape (left, right)
-        Blocks ``R_j`` on the diagonal of B, in double precision: columns of each block of U and of V.
-    beside : list of arrays of shape (next, left)
-        Blocks ``S_j``: transposed they stand beside the diagonal; the last one is what leaves the bases.
-    probes : int
-        Columns of the first block, which come first in B.
-    steps : int
-        Blocks of V.
-    rounding : float
-        Values up to this are noise: the rounding unit of the operator times its largest value and the root of its size,
-        with a factor of safety.
-    noise : float
-        Ten rounding units of the largest value: what rounding adds to residuals.
-    unit : float
-        Rounding unit in which the operator computes.
-    like : array
-        An array on the operator's backend and device.
-    """
-
+    # (left, right): blocks ``R_j`` on the diagonal of B, in double precision: columns of each block of U and of V
     diagonal: list[Real]
+    # (next, left): blocks ``S_j``: transposed they stand beside the diagonal; the last one is what leaves the bases
     beside: list[Real]
-    probes: int
-    steps: int
+    probes: int  # columns of the first block, which come first in B
+    steps: int  # blocks of V
+    # values up to this are noise: the rounding unit of the operator times its largest value and the root of its size,
+    # with a factor of safety
     rounding: float
-    noise: float
-    unit: float
-    like: Any
+    noise: float  # ten rounding units of the largest value: what rounding adds to residuals
+    unit: float  # rounding unit in which the operator computes
+    like: Any  # an array on the operator's backend and device
 
     @property
     def coupling(self) -> Real:

@@ -19,6 +19,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -148,6 +149,20 @@ def _halves(xp: Any, array: Any, size: int) -> tuple[Any, Any]:
     return cut[:, :, 0], cut[:, :, 1]
 
 
+def _rectangles(xp: Any, heads: _CausalHeads) -> Iterator[tuple[int, Any, Any]]:
+    """Sizes of rectangles, their keys, and the queries of their rows: (heads, rectangles, size, d)."""
+    size = heads.block
+    while size < heads.keys.shape[1]:
+        yield size, _halves(xp, heads.keys, size)[0], _halves(xp, heads.queries, size)[1]
+        size *= 2
+
+
+def _score_moments(xp: Any, vectors: Any, mean: Any, covariance: Any) -> tuple[Any, Any]:
+    """Mean and variance of products of vectors with others of these moments."""
+    level = xp.matmul(vectors, mean[..., None])[..., 0]
+    return level, xp.sum(xp.matmul(vectors, covariance) * vectors, axis=-1)
+
+
 def _free(xp: Any, heads: _CausalHeads, chosen: Any) -> Any:
     """Ones for the keys that moments describe, zeros for those that are explicit: (heads, size)."""
     free = xp.ones(heads.keys.shape[:2], dtype=heads.keys.dtype, device=device(heads.keys))
@@ -181,20 +196,17 @@ def _rows(xp: Any, heads: _CausalHeads, chosen: Any) -> _CausalRows:
     parts = [tuple(xp.reshape(each, shape) for each in _exact(xp, xp.where(seen, scores, NOTHING)))]
     if chosen.shape[-1]:
         parts.append(_exact(xp, _explicit(xp, heads, chosen)))
-    free, size = _free(xp, heads, chosen), heads.block
-    while size < shape[1]:
-        keys, weights = _halves(xp, heads.keys, size)[0], _halves(xp, free, size)[0]
-        queries = _halves(xp, heads.queries, size)[1]
+    free = _free(xp, heads, chosen)
+    for size, keys, queries in _rectangles(xp, heads):
+        weights = _halves(xp, free, size)[0]
         count = xp.sum(weights, axis=-1)
         mean, covariance = _weighted_moments(xp, keys, weights / xp.clip(count, 1.0, None)[..., None])
-        level = xp.matmul(queries, mean[..., None])[..., 0]
-        variance = xp.sum(xp.matmul(queries, covariance) * queries, axis=-1)
+        level, variance = _score_moments(xp, queries, mean, covariance)
         log_count = xp.where(count > 0, xp.log(xp.clip(count, 1.0, None)), NOTHING)[..., None]
         value, score = log_mean_exponential(xp, xp.sqrt(xp.clip(variance, 0.0, None)), size)
         part = (log_count + level + value, level + score)
         none = xp.full_like(level, NOTHING)
         parts.append(tuple(xp.reshape(xp.stack([none, each], axis=2), shape) for each in part))
-        size *= 2
     logs, means = (xp.stack(each) for each in zip(*parts, strict=True))
     log_sum = _log_sum(xp, logs, 0)
     # a part that is nothing has the mean score "nothing" too; its share is zero
@@ -205,20 +217,17 @@ def _rows(xp: Any, heads: _CausalHeads, chosen: Any) -> _CausalRows:
 
 def _spread(xp: Any, heads: _CausalHeads) -> Any:
     """Standard deviations of the scores of every row, from the same triangles and rectangles: (heads, size)."""
-    shape, size = heads.queries.shape[:2], heads.block
+    shape = heads.queries.shape[:2]
     scores, seen = _triangles(xp, heads)
     inside = xp.where(seen, scores, xp.zeros_like(scores))
     total, squares = (xp.reshape(xp.sum(each, axis=-1), shape) for each in (inside, inside**2))
-    while size < shape[1]:
-        keys, queries = _halves(xp, heads.keys, size)[0], _halves(xp, heads.queries, size)[1]
+    for size, keys, queries in _rectangles(xp, heads):
         mean, covariance = _weighted_moments(xp, keys, xp.full_like(keys[..., 0], 1 / size))
-        level = xp.matmul(queries, mean[..., None])[..., 0]
-        variance = xp.sum(xp.matmul(queries, covariance) * queries, axis=-1)
+        level, variance = _score_moments(xp, queries, mean, covariance)
         parts = [xp.stack([xp.zeros_like(each), each], axis=2) for each in (level, variance + level**2)]
         total, squares = (
             sums + size * xp.reshape(part, shape) for sums, part in zip((total, squares), parts, strict=True)
         )
-        size *= 2
     count = xp.arange(1, shape[1] + 1, dtype=total.dtype, device=device(total))
     rest = squares / count - (total / count) ** 2
     return xp.sqrt(xp.clip(rest, 0.0, None) * count / xp.clip(count - 1, 1.0, None))
@@ -237,10 +246,9 @@ def _columns(xp: Any, heads: _CausalHeads, chosen: Any, log_sum: Any) -> Any:
         which = np.arange(len(chosen))[:, None], chosen
         outside = _log_sum(xp, _explicit(xp, heads, chosen) - rest[..., None], -2)
         found[which] = xp.logaddexp(found[which], outside)
-    free, size = _free(xp, heads, chosen), heads.block
-    while size < shape[1]:
-        keys, weights = _halves(xp, heads.keys, size)[0], _halves(xp, free, size)[0]
-        queries, left = _halves(xp, heads.queries, size)[1], _halves(xp, rest, size)[1]
+    free = _free(xp, heads, chosen)
+    for size, keys, queries in _rectangles(xp, heads):
+        weights, left = _halves(xp, free, size)[0], _halves(xp, rest, size)[1]
         centre = xp.sum(keys * weights[..., None], axis=-2) / xp.clip(xp.sum(weights, axis=-1), 1.0, None)[..., None]
         # rows by what their normalisers leave to the mean key of the rectangle
         logs = xp.matmul(queries, centre[..., None])[..., 0] - left
@@ -248,13 +256,12 @@ def _columns(xp: Any, heads: _CausalHeads, chosen: Any, log_sum: Any) -> Any:
         shares = xp.exp(logs - whole)
         mean, covariance = _weighted_moments(xp, queries, shares)
         away = keys - centre[..., None, :]
-        variance = xp.sum(xp.matmul(away, covariance) * away, axis=-1)
+        tilt, variance = _score_moments(xp, away, mean, covariance)
         spread = _log_mean_frozen(xp, variance, 1 / xp.sum(shares**2, axis=-1)[..., None])
-        level = whole + xp.matmul(away, mean[..., None])[..., 0] + spread
+        level = whole + tilt + spread
         # each row gives a key one at most
         part = xp.where(weights > 0, xp.clip(level, None, float(np.log(size))), NOTHING)
         found = xp.logaddexp(found, xp.reshape(xp.stack([part, xp.full_like(part, NOTHING)], axis=2), shape))
-        size *= 2
     return found
 
 

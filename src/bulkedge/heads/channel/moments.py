@@ -194,22 +194,13 @@ class DirectionSums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FactoredMoments:
-    """Moments of the queries and keys of heads, with what follows from them by products and Cholesky factors.
+    """Moments of the queries and keys of heads, with what follows from them by products and Cholesky factors."""
 
-    Attributes
-    ----------
-    queries, keys : VectorMoments
-        Means of shape (..., d) and covariances of shape (..., d, d), the scale of the scores in the queries.
-    factor : array of shape (..., d, d)
-        L with ``L L'`` the covariance of the queries.
-    sums : DirectionSums
-        Sums over directions.
-    """
-
+    # means of shape (..., d) and covariances of shape (..., d, d), the scale of the scores in the queries
     queries: VectorMoments
     keys: VectorMoments
-    factor: Any
-    sums: DirectionSums
+    factor: Any  # (..., d, d): L with ``L L'`` the covariance of the queries
+    sums: DirectionSums  # sums over directions
 
     @classmethod
     def of(cls, queries: VectorMoments, keys: VectorMoments) -> Self:

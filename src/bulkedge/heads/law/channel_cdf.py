@@ -28,7 +28,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from bulkedge.heads.law.resolvent import Equations, SelfAttention
+from bulkedge.heads.law.resolvent import DiagonalTerms, Equations
 from bulkedge.laws.attention.log_table import LogTable
 from bulkedge.support.arrays import Complex, Index, Mask, Real
 from bulkedge.support.errors import AccuracyWarning, DomainError
@@ -175,7 +175,7 @@ class Walk:
         noise, own = expansion.rest**2 * left[:, None] * right, None
         if self._paired:
             np.fill_diagonal(noise, 0.0)
-            own = SelfAttention(rows * columns * left, np.diag(expansion.rest) * left / np.sqrt(self._tokens))
+            own = DiagonalTerms(rows * columns * left, np.diag(expansion.rest) * left / np.sqrt(self._tokens))
         sizes = rows**2 * left, columns**2 * right
         return Equations(products**2, *sizes, noise, self._tokens, self._total, own)
 
@@ -260,23 +260,12 @@ class MultiIndices(NamedTuple):
     """Exponents of several directions, the largest products of powers first; number 0 has no factor.
 
     A member is the member ``base``, times its last direction to some degree.
-
-    Attributes
-    ----------
-    products : array of shape (n,)
-        Products of the powers.
-    base : array of int of shape (n,)
-        Number of the member without its last direction.
-    direction : array of int of shape (n,)
-        The last direction, largest ratio first; -1 for number 0.
-    degree : array of int of shape (n,)
-        Degree in the last direction.
     """
 
-    products: Real
-    base: Index
-    direction: Index
-    degree: Index
+    products: Real  # (n,): products of the powers
+    base: Index  # (n,): number of the member without its last direction
+    direction: Index  # (n,): the last direction, largest ratio first; -1 for number 0
+    degree: Index  # (n,): degree in the last direction
 
     @classmethod
     def largest(cls, ratios: Real, count: int) -> Self:
@@ -311,23 +300,13 @@ class Tokens:
 
     A distinct token may have several places, with a vector each: a word that a text repeats. Any function of it is then
     the mean of the function over its places.
-
-    Attributes
-    ----------
-    vectors : array of shape (t, d)
-        Their queries, scale included, or their keys, at all places: those of one token after those of another.
-    counts : array of shape (c,)
-        How often each token is repeated.
-    logs : array of shape (t,)
-        Logarithm of what each row, or column, of ``exp(scores)`` is multiplied by to be ``tokens * A``.
-    places : array of int of shape (c,), optional
-        Number of places of each token; one by default.
     """
 
+    # (t, d): their queries, scale included, or their keys, at all places: those of one token after those of another
     vectors: Real
-    counts: Real
-    logs: Real
-    places: Index | None = None
+    counts: Real  # (c,): how often each token is repeated
+    logs: Real  # (t,): logarithm of what each row, or column, of ``exp(scores)`` is multiplied by to be ``tokens * A``
+    places: Index | None = None  # (c,): number of places of each token; one by default
 
     def mean(self, values: Real) -> Real:
         """Means over the places of each token."""

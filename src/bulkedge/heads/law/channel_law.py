@@ -33,9 +33,6 @@ from bulkedge.support.domains import FINITE, REAL, Integers
 from bulkedge.support.errors import DomainError, UnresolvedError
 
 TOKENS = Integers(16, 4096)
-SAMPLES = 256, 1024
-"""Fewest and most tokens that stand for those of a channel without tokens of its own."""
-
 SINKHORN = 2000
 """Rounds in which rows and columns are given their sums in turn."""
 
@@ -147,7 +144,7 @@ class ChannelLaw(Distribution):
             raise DomainError(f"couplings have shape {strengths.shape}, mean {centre.shape}; of one head, not all zero")
         kept = strengths > 1e-3 * strengths.max()
         strengths, centre = strengths[kept], centre[kept]
-        count = int(np.clip(tokens, *SAMPLES))
+        count = int(np.clip(tokens, 256, 1024))
         queries, keys = (_gaussian(count, len(strengths), seed) for seed in (1, 2))
         rows, columns = _distinct(strengths * (queries + centre)), _distinct(keys)
         row_logs, column_logs = _normalisers(rows, columns, None)
@@ -197,27 +194,13 @@ class ChannelLaw(Distribution):
 
 
 class _Distinct(NamedTuple):
-    """The tokens that were given, t of them, as c distinct ones at p places: those of one token after those of another.
+    """The t tokens that were given as c distinct ones at p places: those of one token after those of another."""
 
-    Attributes
-    ----------
-    vectors : array of shape (p, d)
-        Queries or keys at the places.
-    counts : array of shape (c,)
-        How many of the given tokens each distinct one is.
-    places : array of int of shape (c,), optional
-        Number of places of each distinct token; one by default.
-    members : array of int of shape (t,)
-        The place of each given token.
-    repeats : array of shape (p,)
-        How many of the given tokens are at each place.
-    """
-
-    vectors: Real
-    counts: Real
-    places: Index | None
-    members: Index
-    repeats: Real
+    vectors: Real  # (p, d): queries or keys at the places
+    counts: Real  # (c,): how many of the given tokens each distinct one is
+    places: Index | None  # (c,): number of places of each distinct token; one by default
+    members: Index  # (t,): the place of each given token
+    repeats: Real  # (p,): how many of the given tokens are at each place
 
     def tokens(self, logs: Real) -> Tokens:
         return Tokens(self.vectors, self.counts, logs, self.places)

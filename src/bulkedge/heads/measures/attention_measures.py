@@ -47,8 +47,6 @@ SINK_RATIO, MOST_SINKS = 1 / 3, 4
 """Sinks have at least this share of the strongest one's attention; if more keys than that do, none is singled out."""
 PROBES = 32
 """Random vectors that tell the rank of very many scores under a cap: to about a twentieth."""
-LARGEST = 600.0
-"""Scores beyond have all of the attention; exponentials of larger ones overflow."""
 
 MEASURES = {
     "beta": "Root mean square over rows of the spread of a row's content scores over the keys that it sees.",
@@ -222,7 +220,8 @@ def _on_sinks(heads: _HeadSums) -> Any:
 def _with_outside_sink(heads: _HeadSums, matrices: Matrices, scores: Any) -> dict[str, Any]:
     """What a sink that is none of the keys changes: it takes its share of every row, and leaves the rest as it is."""
     xp = heads.xp
-    left = 1 / (1 + xp.exp(xp.clip(scores[:, None] - heads.all_keys.normaliser, None, LARGEST)))
+    # exponentials of larger scores overflow; those beyond have all of the attention
+    left = 1 / (1 + xp.exp(xp.clip(scores[:, None] - heads.all_keys.normaliser, None, 600.0)))
     mass = xp.sum((1 - left * (1 - _on_sinks(heads))) * heads.sight.busy, axis=-1)
     return {"sink_mass": mass} | matrices.first_two(left)
 

@@ -173,8 +173,6 @@ KINDS = (
 """All kinds, in the order of precedence."""
 REST, SPECTRAL = "content", "random spectrum"
 """What is left over; and the kind that goes with any other."""
-IDLE = 0.5
-"""Heads that have so much of their attention on sinks and fixed columns are candidates for being idle."""
 NEEDED = (
     *("entropy", "evenness", "sink_mass", "offset_mass", "near_mass"),
     *("same_token_excess", "column_share", "content_rank"),
@@ -251,7 +249,7 @@ def idle(measures: Measures) -> np.ndarray:
     fixed = measures["sink_mass"] + (1 - measures["sink_mass"]) * measures["column_share"]
     found = kinds_of(measures)
     placed = np.any([found.scores[name] > 0.5 for name in ("collapsed", "offset", "local", "same token")], axis=0)
-    return np.asarray((fixed >= IDLE) & ~placed)
+    return np.asarray((fixed >= 0.5) & ~placed)
 
 
 def _checked(measures: Measures) -> Measures:

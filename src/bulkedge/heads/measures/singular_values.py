@@ -40,8 +40,6 @@ SUM_PROBES, SUM_STEPS = 16, 16
 """Random vectors and steps for the entropy of the squared values."""
 LEVELS = np.linspace(0.0, 1.0, 257)
 """Levels of the quantile function that stands for a spectrum."""
-ROUNDS, WIDTH = 12, 6
-"""Rounds and vectors of the subspace iteration for two values."""
 
 
 class Matrices(NamedTuple):
@@ -140,10 +138,10 @@ def _first_two(values: Any) -> dict[str, Any]:
 def _top_two(attention: AttentionRows) -> Any:
     """The two largest singular values of matrices next to low rank, smaller first, by subspace iteration."""
     sight, xp = attention.sight, attention.sight.xp
-    start = np.random.default_rng(0).standard_normal((sight.shape[1], WIDTH))
+    start = np.random.default_rng(0).standard_normal((sight.shape[1], 6))
     start[:, 0] = 1.0
     block = sight.new(xp.asarray, start)[None]
-    for _ in range(ROUNDS):
+    for _ in range(12):
         block = xp.linalg.qr(_backward(attention, None, xp.linalg.qr(_forward(attention, None, block))[0]))[0]
     image = _forward(attention, None, block)
     squares = xp.linalg.eigvalsh(xp.matmul(xp.matrix_transpose(image), image))

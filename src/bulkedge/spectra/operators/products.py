@@ -29,20 +29,11 @@ LEAST_ROWS, MOST_ROWS = 64, 128
 
 
 class Products(ABC):
-    """Products of ``A = softmax(q k')`` behind a mask, and of its transpose; A is never formed.
+    """Products of ``A = softmax(q k')`` behind a mask, and of its transpose; A is never formed."""
 
-    Attributes
-    ----------
-    name : str
-        What ``backend`` of an operator calls it.
-    one_pass : bool
-        Whether :meth:`sweep` computes the scores once, and not twice.
-    log_normaliser : array of shape (..., queries), optional
-        ``log sum exp`` of the scores of each row; None where a kernel keeps it to itself.
-    """
-
-    name: ClassVar[str]
-    one_pass: ClassVar[bool] = False
+    name: ClassVar[str]  # what ``backend`` of an operator calls it
+    one_pass: ClassVar[bool] = False  # whether :meth:`sweep` computes the scores once, and not twice
+    # (..., queries): ``log sum exp`` of the scores of each row; None where a kernel keeps it to itself
     log_normaliser: Any
 
     @abstractmethod
