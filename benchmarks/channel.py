@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import bulkedge as be
 from benchmarks.harness import Table, best, command, page, record, seconds
-from bulkedge.heads.channel import rows
+from bulkedge.heads import softmax
 from bulkedge.heads.channel.moments import moments
 
 TITLE = "Benchmarks: the channel of a head"
@@ -104,7 +104,7 @@ def rows_of_heads() -> Table:
     known = be.heads.Channel.from_qk(q, k)
 
     def anew() -> None:
-        rows.forget()
+        softmax.forget()
         known.rows(TOKENS)
 
     table = Table(f"Entropy and participation of {HEADS} heads", ["what", "time", "goal"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bulkedge.heads import CausalChannel, Channel
-from bulkedge.heads.channel.rows import log_mean_exponential
+from bulkedge.heads.softmax import log_mean_exponential
 from bulkedge.propagation.trainability import softmax_of_gaussians
 from bulkedge.support.errors import DomainError
 

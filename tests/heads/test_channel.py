@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.linalg import eigvalsh
 
-from bulkedge.heads import Channel
-from bulkedge.heads.channel import popularity, rows
+from bulkedge.heads import Channel, softmax
+from bulkedge.heads.channel import popularity
 from bulkedge.heads.softmax import softmax_of_gaussians, transforms
 from bulkedge.support.errors import DomainError
 
@@ -235,13 +235,13 @@ def test_rows_are_quick_and_lose_nothing(monkeypatch):
     spreads = np.random.default_rng(8).uniform([[0], [0], [12]], [[1], [12], [48]], (3, 10)).ravel()
     for tokens, nats, relative in ((2, 2e-8, 1e-5), (1500, 1e-7, 1e-5), (10**12, 1e-6, 1e-3)):
         # no variance over rows: all have the spread of their mean
-        entropy, participation = rows.mean_rows(spreads**2, np.zeros_like(spreads), tokens)
+        entropy, participation = softmax.mean_rows(spreads**2, np.zeros_like(spreads), tokens)
         exact = np.transpose([softmax_of_gaussians(float(each), tokens) for each in spreads])
         np.testing.assert_allclose(entropy, exact[0], atol=nats, rtol=0)
         np.testing.assert_allclose(participation, exact[1], rtol=relative)
-    rows.forget()
+    softmax.forget()
     calls = []
-    monkeypatch.setattr(rows, "transforms", lambda *each: calls.append(each) or transforms(*each))
+    monkeypatch.setattr(softmax, "transforms", lambda *each: calls.append(each) or transforms(*each))
     Channel([0.5, 0.2]).rows(1501)
     assert 0 < len(calls) < 60  # half a millisecond each; sharp rows' table, which costs ten times as much, is not made
     made = len(calls)
@@ -357,10 +357,10 @@ def test_shares_sum_to_one_before_they_are_made_to(beta, tokens, monkeypatch):
     logs = []
 
     def listened(*forms):
-        logs.append(popularity.saturated(*forms))
+        logs.append(popularity.saturate(*forms))
         return logs[-1]
 
-    monkeypatch.setattr("bulkedge.heads.channel.channel.saturated", listened)
+    monkeypatch.setattr("bulkedge.heads.channel.gaussian_channel.saturate", listened)
     keys = np.random.default_rng(tokens).standard_normal((3, tokens, 8))
     shares = Channel(np.full((3, 8), beta / np.sqrt(8))).popularity(keys)
     assert np.all(shares > 0)

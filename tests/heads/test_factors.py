@@ -6,7 +6,7 @@ import pytest
 from bulkedge.heads import Channel
 from bulkedge.heads.channel import moments
 from bulkedge.heads.channel.popularity import forms
-from bulkedge.heads.channel.rows import mean_rows
+from bulkedge.heads.softmax import mean_rows
 from bulkedge.support.errors import DomainError
 
 HEADS, TOKENS, DIM = 3, 120, 6
@@ -76,10 +76,10 @@ def test_no_decomposition_is_needed(kind, seed, monkeypatch):
     exact = [by_eigenvalues(*each, 0.7) for each in zip(q, k, strict=True)]
     for library in libraries():
         with monkeypatch.context() as patch:
-            patch.setattr("bulkedge.heads.channel.channel.coupled", refused)
+            patch.setattr("bulkedge.heads.channel.gaussian_channel.find_couplings", refused)
             channel = Channel.from_qk(library(q), library(k), 0.7)
             channel.popularity(library(k))
-            found = np.asarray(forms(library(k), channel._maps))
+            found = np.asarray(forms(library(k), channel._forms))
             betas = [channel.beta, channel.interaction, channel.effective_dim, channel.rows(500).entropy]
         for index, (couplings, drift, wanted) in enumerate(exact):
             np.testing.assert_allclose(found[index], wanted, rtol=1e-11, atol=1e-11 * max(1.0, np.abs(wanted).max()))

@@ -6,8 +6,8 @@ import numpy as np
 import planted
 import pytest
 
+from bulkedge.heads.measures.attention_measures import measure_heads
 from bulkedge.heads.measures.kinds import KINDS, NEEDED, idle, kinds_of
-from bulkedge.heads.measures.measures import measured
 from bulkedge.support.errors import DomainError
 
 NAMES = tuple(kind.name for kind in KINDS)
@@ -29,7 +29,7 @@ def measures_of(plant, heads, tokens, mask, seed):
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, tokens // 4, tokens)
     plant = partial(plant, ids=ids) if plant is planted.same_token else plant
-    return measured(plant(rng, heads, tokens, mask), planted.BIAS[mask](tokens), ids)
+    return measure_heads(plant(rng, heads, tokens, mask), planted.BIAS[mask](tokens), ids)
 
 
 @pytest.mark.parametrize("mask", ["full", "causal"])
@@ -116,7 +116,7 @@ def test_beside_a_strong_sink_the_rest_counts_for_little():
     target[:, :, 0] = 1.0
     mass = np.linspace(0, 0.98, heads)[:, None, None]
     content = planted.mixed(planted.local(rng, heads, tokens, "full"), "full", target, mass)
-    labels = kinds_of(measured(content, None, np.arange(tokens))).labels
+    labels = kinds_of(measure_heads(content, None, np.arange(tokens))).labels
     told = [tuple(each for each in those if each in ("local", "sink")) for those in labels]
     order = [("local",), ("local", "sink"), ("sink",)]
     assert set(told) == set(order)

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from bulkedge.heads.measures.measures import COMPARED, LEVELS, MEASURES, MOST_SINKS, compared, measured
+from bulkedge.heads.measures.attention_measures import (
+    COMPARED,
+    MEASURES,
+    MOST_SINKS,
+    comparison_measures,
+    measure_heads,
+)
 from bulkedge.heads.measures.sight import FEWEST, NEAR, Sight
+from bulkedge.heads.measures.singular_values import LEVELS
 
 TOKENS = 40
 
@@ -103,7 +110,7 @@ def test_against_loops(mask):
     rng = np.random.default_rng(3)
     content, bias = 0.7 * rng.standard_normal((3, TOKENS, TOKENS)), bias_of(mask)
     ids = rng.integers(0, 8, TOKENS)
-    found = measured(content, None if mask == "full" else bias, ids)
+    found = measure_heads(content, None if mask == "full" else bias, ids)
     assert set(found) == {*MEASURES, "spectrum", "columns"}
     for head in range(3):
         for name, value in by_loops(content[head], bias, ids).items():
@@ -120,7 +127,7 @@ def test_a_sink_is_taken_away(mask):
     rng = np.random.default_rng(4)
     content, bias = 0.5 * rng.standard_normal((2, TOKENS, TOKENS)), bias_of(mask)
     content[0, :, 3] += 6.0
-    found = measured(content, bias, rng.integers(0, 8, TOKENS))
+    found = measure_heads(content, bias, rng.integers(0, 8, TOKENS))
     whole = attention(content[0] + bias)
     rows = np.isfinite(bias).sum(axis=1) >= FEWEST
     assert found["sink_count"].tolist() == [1.0, 0.0]
@@ -150,7 +157,7 @@ def test_common_preferences_have_all_the_column_energy(mask):
     """
     rng = np.random.default_rng(5)
     content = np.broadcast_to(0.8 * rng.standard_normal(TOKENS), (1, TOKENS, TOKENS)).copy()
-    found = measured(content, bias_of(mask), np.arange(TOKENS))
+    found = measure_heads(content, bias_of(mask), np.arange(TOKENS))
     assert found["column_energy"][0] == pytest.approx(1.0, abs=1e-9 if mask == "full" else 0.8**2 / 16)
     assert found["near_mass"][0] == pytest.approx(0.0, abs=5e-3)
     assert found["stable_rank"][0] == pytest.approx(1.0, abs=1e-9) or mask == "causal"
@@ -159,7 +166,7 @@ def test_common_preferences_have_all_the_column_energy(mask):
 def test_near_mass_is_what_is_beyond_the_columns():
     distance = np.abs(np.subtract.outer(np.arange(TOKENS), np.arange(TOKENS)))
     content = np.where(distance <= NEAR, 4.0, 0.0)[None]
-    found = measured(content, None, np.arange(TOKENS))
+    found = measure_heads(content, None, np.arange(TOKENS))
     a = attention(content[0])
     columns = a.mean(axis=0)
     near = distance <= NEAR
@@ -174,7 +181,7 @@ def test_column_share_is_beyond_an_even_spread(mask):
     content = np.zeros((3, TOKENS, TOKENS))
     content[1] = rng.standard_normal(TOKENS)
     content[2] = rng.standard_normal((TOKENS, TOKENS)) / 4
-    found = measured(content, bias_of(mask), np.arange(TOKENS))
+    found = measure_heads(content, bias_of(mask), np.arange(TOKENS))
     assert found["column_energy"][[0, 2]] == pytest.approx([1.0, 0.94], abs=0.03)
     assert found["column_share"][:2] == pytest.approx([0.0, 1.0], abs=1e-9 if mask == "full" else 1 / 16)
     assert found["column_share"][2] < 0.1
@@ -185,7 +192,7 @@ def test_fading_with_the_distance_is_near_and_no_column(width):
     """Behind a causal mask these rows share preferences, ``exp(j/width)``; it is the distance that they are about."""
     places = np.arange(4 * TOKENS)
     content = -np.abs(places[:, None] - places)[None] / width
-    found = measured(content, np.where(np.tri(4 * TOKENS) > 0, 0.0, -np.inf), places)
+    found = measure_heads(content, np.where(np.tri(4 * TOKENS) > 0, 0.0, -np.inf), places)
     within = 1 - math.exp(-(NEAR + 1) / width)
     assert found["near_mass"][0] > 0.6 * within
     assert found["column_share"][0] < 0.4
@@ -195,7 +202,7 @@ def test_keys_that_a_fraction_of_the_rows_wants_are_no_sinks():
     content = np.zeros((2, 2 * TOKENS, 2 * TOKENS))
     content[0, : TOKENS // 2, 7] = 12.0  # a quarter of the rows, all that they have
     content[1, :, 7] = 3.3  # all rows, a quarter of what they have
-    found = measured(content, None, np.arange(2 * TOKENS))
+    found = measure_heads(content, None, np.arange(2 * TOKENS))
     assert found["sink_count"].tolist() == [0.0, 1.0]
     assert found["sink_mass"][1] == pytest.approx(0.25, abs=0.01)
 
@@ -206,7 +213,7 @@ def test_many_equal_keys_are_no_sinks(count):
     content = np.zeros((1, 2 * TOKENS, 2 * TOKENS))
     keys = np.random.default_rng(9).choice(2 * TOKENS, count, replace=False)
     content[:, :, keys] = 9.0
-    found = measured(content, None, np.arange(2 * TOKENS))
+    found = measure_heads(content, None, np.arange(2 * TOKENS))
     assert found["sink_count"][0] == (count if count <= MOST_SINKS else 0)
     assert found["sink_mass"][0] == pytest.approx(1.0 if count <= MOST_SINKS else 0.0, abs=0.02)
     assert found["column_share"][0] == pytest.approx(0.0 if count <= MOST_SINKS else 1.0, abs=1e-9)
@@ -216,7 +223,7 @@ def test_weak_keys_beside_a_strong_sink_are_none():
     content = np.zeros((1, 2 * TOKENS, 2 * TOKENS))
     content[:, :, 7] = 8.0
     content[:, :, 20:23] = 6.5
-    found = measured(content, None, np.arange(2 * TOKENS))
+    found = measure_heads(content, None, np.arange(2 * TOKENS))
     assert (found["sink_count"][0], found["sink_position"][0]) == (1.0, 7.0)
 
 
@@ -225,18 +232,18 @@ def test_the_rank_of_scores_counts_directions():
     rng = np.random.default_rng(10)
     left, right = (np.linalg.qr(x - x.mean(axis=0))[0] for x in rng.standard_normal((2, TOKENS, 3)))
     content = 9 * left @ right.T + 5 * rng.standard_normal(TOKENS)[:, None] + 0.3 * rng.standard_normal(TOKENS)
-    assert measured(content[None])["content_rank"][0] == pytest.approx(3.0, rel=1e-9)
+    assert measure_heads(content[None])["content_rank"][0] == pytest.approx(3.0, rel=1e-9)
     wide = np.full((1, TOKENS + 9, TOKENS + 9), 50.0) * rng.standard_normal(TOKENS + 9)[:, None]
     wide[:, :, TOKENS:] *= rng.standard_normal(9)
     wide[0, :TOKENS, :TOKENS] = content
     bias = np.where(np.arange(TOKENS + 9) < TOKENS, 0.0, -np.inf) + np.zeros((TOKENS + 9, 1))
     bias[TOKENS:] = -np.inf
-    assert measured(wide, bias)["content_rank"][0] == pytest.approx(3.0, rel=1e-9)
+    assert measure_heads(wide, bias)["content_rank"][0] == pytest.approx(3.0, rel=1e-9)
 
 
 def test_rectangles_have_no_positions():
     content = np.random.default_rng(6).standard_normal((2, 30, 50))
-    found = measured(content)
+    found = measure_heads(content)
     for name in ("offset", "offset_mass", "near_mass", "same_token_mass", "same_token_excess"):
         assert np.isnan(found[name]).all()
     values = np.linalg.svd(attention(content[1]), compute_uv=False)
@@ -248,8 +255,8 @@ def test_torch_agrees():
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(7)
     content, bias, ids = rng.standard_normal((2, TOKENS, TOKENS)), bias_of("causal"), rng.integers(0, 8, TOKENS)
-    plain = measured(content, bias, ids)
-    other = measured(*(torch.from_numpy(each) for each in (content, bias, ids)))
+    plain = measure_heads(content, bias, ids)
+    other = measure_heads(*(torch.from_numpy(each) for each in (content, bias, ids)))
     for name, values in plain.items():
         np.testing.assert_allclose(other[name], values, rtol=1e-9, atol=1e-8, err_msg=name)
 
@@ -263,9 +270,12 @@ def test_what_is_compared_is_what_is_measured(mask):
     query[0] += query[0].mean(axis=0) * 12
     content, ids = query @ np.swapaxes(key, 1, 2), rng.integers(0, 8, TOKENS)
     sight = Sight.of(content, bias_of(mask), ids)
-    plain, factored = measured(content, bias_of(mask), ids), measured(content, sight=sight, factors=(query, key))
+    plain, factored = (
+        measure_heads(content, bias_of(mask), ids),
+        measure_heads(content, sight=sight, factors=(query, key)),
+    )
     assert plain["sink_count"].max() > 0
-    brief = compared(content, sight)
+    brief = comparison_measures(content, sight)
     assert set(brief) == {*COMPARED, "spectrum"}
     for name, values in factored.items():
         np.testing.assert_allclose(plain[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
@@ -282,8 +292,8 @@ def test_a_sink_outside_of_the_keys(score, sunk):
     content[:, :, 3] += 5.0 * sunk
     bias = np.where(np.tri(40) > 0, 0.0, -np.inf)
     ids = rng.integers(0, 9, 40)
-    found = measured(content, bias, ids, sink_scores=np.full(2, score))
-    plain = measured(content, bias, ids)
+    found = measure_heads(content, bias, ids, sink_scores=np.full(2, score))
+    plain = measure_heads(content, bias, ids)
     whole = softmax(np.concatenate([content + bias, np.full((2, 40, 1), score)], axis=-1), axis=-1)
     attention = whole[..., :-1]
     values = np.linalg.svd(attention, compute_uv=False)

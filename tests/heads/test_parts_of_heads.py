@@ -5,8 +5,8 @@ import pytest
 from numpy.polynomial import hermite_e
 
 from bulkedge.heads import Channel
-from bulkedge.heads.channel.popularity import forms, own_maps
-from bulkedge.heads.law.features import FAR, LARGEST, Expander, MultiIndices, Tokens, _factor, _hermite, _moments
+from bulkedge.heads.channel.popularity import forms, own_forms
+from bulkedge.heads.law.channel_cdf import FAR, LARGEST, Expander, MultiIndices, Tokens, _factor, _hermite, _moments
 
 
 def test_forms_of_popularity_by_quadrature():
@@ -14,7 +14,7 @@ def test_forms_of_popularity_by_quadrature():
     rng = np.random.default_rng(0)
     couplings, mean, keys = rng.uniform(0.2, 2.0, 3), rng.standard_normal(3), 2 * rng.standard_normal((7, 3))
     channel = Channel(couplings, mean)
-    found = forms(keys, own_maps(channel.couplings, channel.drift))
+    found = forms(keys, own_forms(channel.couplings, channel.drift))
     u = np.linspace(-14, 14, 4001)
     log = channel.couplings * keys[..., None, :] * u[:, None] - (channel.couplings * u[:, None]) ** 2 / 2
     weight = np.exp(log - (u[:, None] - mean) ** 2 / 2)

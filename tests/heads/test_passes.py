@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bulkedge.heads.measures import measures
 from bulkedge.heads.measures import singular_values as singular
-from bulkedge.heads.measures.measures import COMPARED, compared, measured, spread
+from bulkedge.heads.measures.attention_measures import COMPARED, PROBES, comparison_measures, measure_heads, spread
 from bulkedge.heads.measures.sight import Sight
 from bulkedge.spectra.operators import AttentionOperator
 
@@ -49,9 +48,9 @@ def test_measures_do_not_depend_on_the_blocks(seed, kind, height, outside):
     whole = Sight(np, (ROWS, ROWS), bias, ids, content)
     cut = Sight(np, (ROWS, ROWS), bias, ids, content, height)
     called = Sight(np, (ROWS, ROWS), None if bias is None else lambda rows: _rows(bias, rows), ids, content, height)
-    expected = measured(content, sight=whole, factors=_factors(content), sink_scores=sinks)
+    expected = measure_heads(content, sight=whole, factors=_factors(content), sink_scores=sinks)
     for sight, scores in ((cut, content), (called, lambda rows: content[:, rows])):
-        found = measured(scores, sight=sight, factors=_factors(content), sink_scores=sinks)
+        found = measure_heads(scores, sight=sight, factors=_factors(content), sink_scores=sinks)
         for name, each in expected.items():
             # small singular values are roots of rounding
             rounding = 1e-6 if name in {"spectrum", "gap"} else 1e-10
@@ -78,11 +77,14 @@ def test_an_operator_stands_for_the_rows(mask, sink, monkeypatch):
     content = query @ key.swapaxes(-1, -2)
     bias = None if mask == "full" else np.where(np.tri(60) > 0, 0.0, -np.inf)
     sight = Sight(np, (60, 60), bias, np.arange(60) % 7, content)
-    expected = measured(content, sight=sight)
+    expected = measure_heads(content, sight=sight)
     assert bool(expected["sink_count"][0]) == sink
     monkeypatch.setattr(singular, "COMPUTED", 10)
     for operator in (None, lambda head: AttentionOperator(query[head], key[head], 1.0, mask)):
-        found, beside = measured(content, sight=sight, operator=operator), compared(content, sight, operator)
+        found, beside = (
+            measure_heads(content, sight=sight, operator=operator),
+            comparison_measures(content, sight, operator),
+        )
         for name in ("stable_rank", "effective_rank", "s1", "gap", "spectrum"):
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
         for name in COMPARED:
@@ -93,8 +95,8 @@ def test_the_rank_of_many_scores_under_a_cap_is_estimated():
     """From as many random vectors as there are tokens it is exact; from fewer it has the error that is said."""
     rng = np.random.default_rng(5)
     content = np.tanh(rng.standard_normal((1, 300, 40)) @ rng.standard_normal((1, 40, 300)) / 4)
-    exact = measured(content)["content_rank"]
-    found = measured(content, sight=Sight(np, (300, 300), None, None, content, 50))["content_rank"]
+    exact = measure_heads(content)["content_rank"]
+    found = measure_heads(content, sight=Sight(np, (300, 300), None, None, content, 50))["content_rank"]
     assert found == pytest.approx(exact, rel=0.1)
     assert found != pytest.approx(exact, rel=1e-9)
-    assert measures.PROBES < 300
+    assert PROBES < 300

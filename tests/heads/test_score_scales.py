@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 import bulkedge as be
 from bulkedge.heads import Channel, published_rules, score_scales
-from bulkedge.heads.channel.rows import SHARPEST, mean_keys, mean_rows, rows_of, spreads
-from bulkedge.heads.channel.top_key_share import Directions, _log_tail, _slope, top_share
-from bulkedge.heads.roots import crossing
-from bulkedge.heads.score_scales import LLAMA_FLOOR, LLAMA_SCALE
+from bulkedge.heads.channel.popularity import Directions, _log_tail, _slope, top_share
+from bulkedge.heads.score_scales import LLAMA_FLOOR, LLAMA_SCALE, crossing
+from bulkedge.heads.softmax import SHARPEST, KeyNumbers, mean_rows, rows_of, spreads
 from bulkedge.propagation import softmax_of_gaussians
 
 ROWS = ("entropy", "relative entropy", "participation", "mean participation")
@@ -74,7 +73,7 @@ def test_mean_number_of_keys_is_that_of_brute_quadrature(beta, tokens):
     lost, root, whole = -np.expm1(-x) @ mass, (np.sqrt(x) * np.exp(-x)) @ mass, (x * np.exp(-x)) @ mass
     log_phi = np.log1p(-np.minimum(lost, 1 - 1e-16))
     both = whole * np.exp((tokens - 1) * log_phi) + (tokens - 1) * root**2 * np.exp((tokens - 2) * log_phi)
-    assert mean_keys(beta, tokens) == pytest.approx(0.2 * tokens * both.sum(), rel=1e-6)
+    assert KeyNumbers.of(beta, tokens).mean(tokens) == pytest.approx(0.2 * tokens * both.sum(), rel=1e-6)
 
 
 def test_two_keys_are_a_single_integral():
@@ -82,7 +81,9 @@ def test_two_keys_are_a_single_integral():
     g = np.linspace(-12, 12, 20_001)
     mass = np.exp(-(g**2) / 2)
     ratio = np.exp(2.0 * 2**0.5 * g)
-    assert mean_keys(2.0, 2) == pytest.approx(np.sum(mass * (1 + ratio) ** 2 / (1 + ratio**2)) / mass.sum(), rel=1e-7)
+    assert KeyNumbers.of(2.0, 2).mean(2) == pytest.approx(
+        np.sum(mass * (1 + ratio) ** 2 / (1 + ratio**2)) / mass.sum(), rel=1e-7
+    )
 
 
 @pytest.mark.parametrize("tokens", [2, 64, 4096])
@@ -92,7 +93,9 @@ def test_tables_and_what_is_beyond_them(tokens, of, monkeypatch):
     beta = np.array([0.02, 0.7, 4.0, 11.99, 12.01, 40.0, 60.0, 200.0])
     with np.errstate(over="ignore"):  # beyond its domain
         exact = [
-            mean_keys(each, tokens) if of == "keys" else getattr(softmax_of_gaussians(each, tokens), of)
+            KeyNumbers.of(each, tokens).mean(tokens)
+            if of == "keys"
+            else getattr(softmax_of_gaussians(each, tokens), of)
             for each in beta
         ]
     found, one = rows_of(beta, tokens, of), 0.0 if of == "entropy" else 1.0

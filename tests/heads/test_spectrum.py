@@ -13,9 +13,8 @@ from scipy.stats import ortho_group
 from bulkedge.heads import Channel, ChannelLaw
 from bulkedge.heads.law import channel_law as spectrum
 from bulkedge.heads.law import resolvent
-from bulkedge.heads.law.channel_cdf import Walk
-from bulkedge.heads.law.features import Expander, MultiIndices, Tokens
-from bulkedge.heads.law.resolvent import Edges, Equations, Own
+from bulkedge.heads.law.channel_cdf import Expander, MultiIndices, Tokens, Walk
+from bulkedge.heads.law.resolvent import DiagonalTerms, Edges, Equations
 from bulkedge.laws import Unit
 from bulkedge.support.errors import AccuracyWarning, DomainError, UnresolvedError
 
@@ -141,7 +140,7 @@ def test_edges_are_exact_where_there_are_no_circles(paired):
     kept = np.triu(matrix, 1) if paired else matrix
     rows, columns = np.nonzero(kept)
     none = np.zeros((1, count))
-    own = Own(none, np.diag(matrix)) if paired else None
+    own = DiagonalTerms(none, np.diag(matrix)) if paired else None
     edges = Edges(rows, columns, kept[rows, columns] ** 2)
     equations = Equations(np.ones(1), none, none, np.zeros((count, count)), count, count, own, edges)
     z = np.array([0.3j, 1j, 0.5 + 0.5j])
@@ -195,7 +194,7 @@ def test_tokens_that_are_paired_keep_the_signs_of_their_own_products():
     strengths, rest = 0.97 ** np.arange(terms), rng.standard_normal(count)
     noise = 2.0 * rng.random((count, count))
     np.fill_diagonal(noise, 0.0)
-    own = Own(left * right, rest)
+    own = DiagonalTerms(left * right, rest)
     paired = Equations(strengths**2, left**2, right**2, noise, count, count, own)
     z = np.array([0.3j, 1j, 1 + 1j, 3j])
     found = np.mean(paired.solve(z, paired.start(z), 1e-8)[:count], axis=0)

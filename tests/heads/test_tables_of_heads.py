@@ -6,9 +6,8 @@ import pytest
 from bulkedge.heads import ChannelLaw
 from bulkedge.heads.law import channel_cdf as tabulation
 from bulkedge.heads.law import resolvent
-from bulkedge.heads.law.channel_cdf import RISE, ROUGH, SETTLED, STEPS, Walk, _ascend, _fill, _moved
-from bulkedge.heads.law.features import Tokens
-from bulkedge.heads.law.resolvent import Edges, Equations, Own, _accelerated
+from bulkedge.heads.law.channel_cdf import RISE, ROUGH, SETTLED, STEPS, Tokens, Walk, _ascend, _fill, _reweigh
+from bulkedge.heads.law.resolvent import DiagonalTerms, Edges, Equations, _anderson
 from bulkedge.support.errors import AccuracyWarning, DomainError, UnresolvedError
 
 
@@ -38,14 +37,14 @@ def test_accelerated_fixed_points_are_those_of_the_map():
     rng = np.random.default_rng(5)
     z = np.exp(rng.uniform(-2, 2, 9) + 1j * rng.uniform(0.1, 1.5, 9))
     linear, sizes = Linear(z, rng), np.abs(z)
-    found, missed = _accelerated(linear, z, np.full((6, 9), -1j), 1e-9, 40)
+    found, missed = _anderson(linear, z, np.full((6, 9), -1j), 1e-9, 40)
     assert not len(missed)
     left = np.abs(linear.image(found, z) - found).max(axis=0) * sizes
     assert np.all(left < 1e-9)
     assert np.abs(found - linear.exact).max() * 0.05 < 1e-9 / sizes.min()
     # a start at the solution stays there; too few steps are told of
-    assert _accelerated(linear, z, linear.exact, 1e-6, 1)[1].size == 0
-    assert _accelerated(linear, z, np.full((6, 9), -1j), 1e-9, 2)[1].tolist() == list(range(9))
+    assert _anderson(linear, z, linear.exact, 1e-6, 1)[1].size == 0
+    assert _anderson(linear, z, np.full((6, 9), -1j), 1e-9, 2)[1].tolist() == list(range(9))
 
 
 def test_late_steps_are_averages(monkeypatch):
@@ -54,7 +53,7 @@ def test_late_steps_are_averages(monkeypatch):
     z = np.array([1.0j])
     linear, start = Linear(z, rng), np.full((6, 1), -1j)
     monkeypatch.setattr(resolvent, "MOST", 8)
-    reached = [_accelerated(linear, z, start, 1e-12, steps)[0] for steps in range(1, 9)]
+    reached = [_anderson(linear, z, start, 1e-12, steps)[0] for steps in range(1, 9)]
     averages = [(linear.image(each, z) + each) / 2 for each in (start, *reached)]
     agree = [bool(np.allclose(one, other, rtol=1e-12)) for one, other in zip(reached, averages, strict=False)]
     # the first has nothing to look back on
@@ -68,7 +67,7 @@ def equations_with_all_parts(rng):
     left, right = rng.standard_normal((2, 2, 4))
     edges = Edges(np.array([0, 2]), np.array([1, 3]), np.array([0.4, 0.9]))
     noise[edges.rows, edges.columns] = 0.0
-    own = Own(left * right, 0.3 * rng.standard_normal(4))
+    own = DiagonalTerms(left * right, 0.3 * rng.standard_normal(4))
     return Equations(np.array([0.3, 0.2]), left**2, right**2, noise, 4, 4, own, edges)
 
 
@@ -101,7 +100,7 @@ def test_parts_of_a_state():
     state = equations.solve(point, equations.start(point), 1e-12)
     assert state.shape == (4 + 4 + 2 + 2 + 4, 1)
     assert equations.without_edges(state) == pytest.approx(state[[*range(8), *range(12, 16)]])
-    turned = equations.turned(state, np.array([1.0, np.exp(-0.4j), np.exp(0.4j), np.exp(1.8j)]))
+    turned = equations.turn(state, np.array([1.0, np.exp(-0.4j), np.exp(0.4j), np.exp(1.8j)]))
     assert turned[:, 0] == pytest.approx(state[:, 0])
     assert turned[:12, 1] == pytest.approx(state[:12, 0] * np.exp(-0.4j))
     assert np.array_equal(turned[12:], np.repeat(state[12:].real, 4, axis=1))
@@ -135,7 +134,7 @@ def test_heavy_entries_are_those_beyond_a_twentieth():
 
 def test_weights_move_by_a_power_of_their_quotient():
     old, new = (np.array([1.0, 3.0]), np.array([2.0, 2.0])), (np.array([2.0, 2.0]), np.array([1.0, 0.0]))
-    change, found = _moved(old, new, 0.5)
+    change, found = _reweigh(old, new, 0.5)
     assert change == pytest.approx(0.5 + 1.0)
     assert found[0] == pytest.approx([(0.25 * 0.5) ** 0.5, (0.75 * 0.5) ** 0.5])
     # a token without weight keeps 1e-12, so that it may come back
@@ -265,7 +264,7 @@ def test_functions_are_those_of_the_largest_trace(paired):
     walk, counts = walk_with_repeats(paired)
     root = 0.3 * np.sqrt(walk.largest)
     point = np.array([1j * root])
-    bare, fitted = walk._bare(root), walk._fitted(root, counts)
+    bare, fitted = walk._no_functions(root), walk._self_consistent(root, counts)
     plain = [walk._plain(root, power) for power in (0.0, 0.5, 1.0)]
     for power, each in zip((0.0, 0.5, 1.0), plain, strict=True):
         assert each.weights[1] == pytest.approx(counts[1] ** power)
@@ -288,7 +287,7 @@ def test_functions_are_those_of_the_largest_trace(paired):
     new = counts[0] * expansion.rows[0] ** 2 * sizes[:8], counts[1] * expansion.columns[0] ** 2 * sizes[8:]
     shares = [each / each.sum() for each in (*fitted.weights, *new)]
     assert np.abs(shares[0] - shares[2]).sum() + np.abs(shares[1] - shares[3]).sum() < SETTLED
-    assert walk._settled(root, counts).trace == pytest.approx(max(each.trace for each in (bare, fitted, *plain)))
+    assert walk._best_choice(root, counts).trace == pytest.approx(max(each.trace for each in (bare, fitted, *plain)))
 
 
 def test_functions_that_are_too_large_are_left_out():

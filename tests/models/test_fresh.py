@@ -9,7 +9,8 @@ transformers = pytest.importorskip("transformers")
 from scipy import stats  # noqa: E402
 from small_models import build, hidden  # noqa: E402
 
-from bulkedge.heads.measures.measures import LEVELS, measured, spread  # noqa: E402
+from bulkedge.heads.measures.attention_measures import measure_heads, spread  # noqa: E402
+from bulkedge.heads.measures.singular_values import LEVELS  # noqa: E402
 from bulkedge.models import stream  # noqa: E402
 from bulkedge.models.hooks import scores as portions  # noqa: E402
 from bulkedge.models.hooks.scores import for_heads  # noqa: E402
@@ -166,13 +167,13 @@ def test_fresh_heads_are_capped_as_the_head_is(cap, monkeypatch):
     for each in model.layers:
         each.self_attn.attn_logit_softcapping = cap
     inputs = {"input_ids": inputs["input_ids"][:1]}
-    largest, found, compared = [], [], room.compared
+    largest, found, measures = [], [], room.comparison_measures
 
     def noted(content, sight, operator):
         largest.append(float(content(slice(None)).abs().max()))
-        return compared(content, sight, operator)
+        return measures(content, sight, operator)
 
-    monkeypatch.setattr(room, "compared", noted)
+    monkeypatch.setattr(room, "comparison_measures", noted)
     wanted = np.array([0.02, 0.3]) * cap  # at the second, a tenth of the spread is lost to the cap
     stream(model, lambda each: found.append(draw_fresh(each, None, wanted, 6, generator())), **inputs)
     assert 0.5 * cap < max(largest) <= cap
@@ -220,7 +221,7 @@ def test_a_planted_stripe_is_told():
         content, sight = for_heads(lambda scores: (scores.content(), scores.sight), each.layer, ids)[0]
         content = content / spread(content, sight)[:, None, None]
         content[1] += 4.0 * torch.eye(60, dtype=torch.float64).roll(-1, 1)
-        measures = measured(content, sight=sight)
+        measures = measure_heads(content, sight=sight)
         found.append(beside(measures, draw_fresh(each, ids, measures["beta_without_sink"], 19, generator(1))))
 
     stream(model, visit, input_ids=ids[None])

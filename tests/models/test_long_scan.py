@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 import bulkedge as be  # noqa: E402
 from bulkedge.heads.measures import singular_values as singular  # noqa: E402
-from bulkedge.heads.measures.measures import MEASURES  # noqa: E402
+from bulkedge.heads.measures.attention_measures import MEASURES  # noqa: E402
 from bulkedge.models import capture, stream  # noqa: E402
 from bulkedge.models.hooks import scores  # noqa: E402
 from bulkedge.models.scanning.random_heads import TESTED, draw_fresh  # noqa: E402
 from bulkedge.spectra import krylov  # noqa: E402
-from bulkedge.spectra.operators import rows  # noqa: E402
+from bulkedge.spectra.operators import products  # noqa: E402
 from bulkedge.support.errors import RegimeWarning  # noqa: E402
 from bulkedge.support.progress import listen  # noqa: E402
 from bulkedge.visibility import FullMask, WindowMask  # noqa: E402
@@ -92,7 +92,7 @@ def test_nothing_has_as_many_numbers_as_there_are_pairs_of_tokens(layer_types, l
     if layer_types == "sliding_attention":  # a window is a rule of flash attention; others write it out
         monkeypatch.setattr(transformers.models.qwen2.modeling_qwen2, "create_sliding_window_causal_mask", _no_mask)
     long(entries=2**13)
-    monkeypatch.setattr(rows, "ENTRIES", {"cpu": 2**13, "gpu": 2**13})
+    monkeypatch.setattr(products, "ENTRIES", {"cpu": 2**13, "gpu": 2**13})
     monkeypatch.setattr(krylov, "JOINED", 1)  # eight blocks of vectors are more than two hundred
     monkeypatch.setattr(singular, "STEPS", 4)
     told, ids = [], torch.arange(tokens) % 50

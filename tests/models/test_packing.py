@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scans import LEVELS, made_up_scan
 
-from bulkedge.heads.measures.measures import MEASURES
+from bulkedge.heads.measures.attention_measures import MEASURES
 from bulkedge.models.scanning.glossary import COLUMNS, GROUPS, KINDS, canonical, describe, kind_of
 from bulkedge.models.scanning.page_json import (
     alike,

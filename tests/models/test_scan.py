@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 from small_models import MODELS, UNFUSED, build, hidden  # noqa: E402
 
 import bulkedge as be  # noqa: E402
-from bulkedge.heads.measures.measures import MEASURES, measured  # noqa: E402
+from bulkedge.heads.measures.attention_measures import MEASURES, measure_heads  # noqa: E402
 from bulkedge.models import capture  # noqa: E402
 from bulkedge.models.loading.sequences import sequences  # noqa: E402
 from bulkedge.models.scanning.random_heads import TESTED  # noqa: E402
@@ -46,7 +46,7 @@ def test_numbers_are_those_of_the_attention(found):
     for text, ids in enumerate([IDS, (IDS * 5 + 1) % 17]):
         for place, layer in enumerate(capture(model, input_ids=ids)):
             content = layer.scale * (layer.query[0].double() @ layer.key[0].double().mT)
-            expected = measured(content, layer.bias(), ids[0])
+            expected = measure_heads(content, layer.bias(), ids[0])
             heads = found.data.isel(text=text, item=slice(4 * place, 4 * place + 4))
             for name in MEASURES:
                 np.testing.assert_allclose(heads[name], expected[name], rtol=1e-6, atol=1e-9, err_msg=name)

@@ -7,8 +7,7 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention as plain  # noqa: E402
 
-from bulkedge.nn.attention import gap_free_attention, shaped_attention  # noqa: E402
-from bulkedge.nn.sums import CHUNK, _chunked_sums, running_sums  # noqa: E402
+from bulkedge.nn.attention import CHUNK, _chunked_sums, gap_free_attention, running_sums, shaped_attention  # noqa: E402  # noqa: E402
 from bulkedge.visibility import Mask  # noqa: E402
 
 SINGLE = 1e-6

@@ -91,7 +91,7 @@ def test_heads_that_fill_the_gpu(adjoint):
     check_running(target, source, adjoint)
     for given in (None, weights(fused.PROGRAMS, 1, 100)):
         reference = centred(target.double(), given, adjoint)
-        assert_rounded_once(fused.centred(target, given, adjoint), reference)
+        assert_rounded_once(fused.remove_mean(target, given, adjoint), reference)
 
 
 @gpu
@@ -99,7 +99,7 @@ def test_heads_that_fill_the_gpu(adjoint):
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_centred(tokens, dtype):
     value = normal(2, 3, tokens, 64, dtype=dtype)
-    assert_rounded_once(fused.centred(value, None, adjoint=False), centred(value.double(), None, adjoint=False))
+    assert_rounded_once(fused.remove_mean(value, None, adjoint=False), centred(value.double(), None, adjoint=False))
 
 
 @gpu
@@ -109,7 +109,7 @@ def test_centred_by_weights(tokens, dim, adjoint):
     value, given = normal(2, 3, tokens, dim), weights(2, 3, tokens)
     reference = centred(value.double(), given.double(), adjoint)
     # plain sums of the adjoint are of order 100, which weights of order 1/tokens bring back
-    assert_rounded_once(fused.centred(value, given, adjoint), reference)
+    assert_rounded_once(fused.remove_mean(value, given, adjoint), reference)
 
 
 LAYOUTS = {
@@ -128,8 +128,8 @@ def test_layouts(layout):
         expected = fused.less_running_mean(target, source, adjoint=adjoint)
         for one, other in ((LAYOUTS[layout](target), source), (target, LAYOUTS[layout](source))):
             assert torch.equal(fused.less_running_mean(one, other, adjoint=adjoint), expected)
-    expected = fused.centred(target, None, adjoint=False)
-    assert torch.equal(fused.centred(LAYOUTS[layout](target), None, adjoint=False), expected)
+    expected = fused.remove_mean(target, None, adjoint=False)
+    assert torch.equal(fused.remove_mean(LAYOUTS[layout](target), None, adjoint=False), expected)
     one_gradient = torch.ones(1, 1, 1, 1, device="cuda", dtype=target.dtype).expand_as(target)  # as a sum sends back
     check_running(target, one_gradient, adjoint=True)
 
@@ -258,7 +258,7 @@ def on_a_processor(monkeypatch):
     def kernel(launch, target, source, *rest):
         options = dict(zip(("keep", "own", "scale", "adjoint", "heads"), rest, strict=True))
         calls.append((launch is fused._launch, target is not None, options["adjoint"]))
-        return fused._allocated(target, source, options["heads"]).copy_(running(target, source, **options))
+        return fused._allocate(target, source, options["heads"]).copy_(running(target, source, **options))
 
     monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
     monkeypatch.setattr(fused, "_run", kernel)

@@ -53,7 +53,7 @@ for case in random.Random(1).sample([*product((1, 255, 700), (16, 80), (False, T
     column, ones = column.double(), torch.ones(2, 3, tokens, 1, dtype=torch.double)
     left, right = (column, ones) if adjoint else (ones, column)
     expected = value.double() - left @ (right.mT @ value.double())
-    check(fused.centred(value, weights, adjoint), expected, dtype, case)
+    check(fused.remove_mean(value, weights, adjoint), expected, dtype, case)
 """
 
 

@@ -275,7 +275,7 @@ def running_mean(_, target, source, *rest):
     found = own * source - scale * ((mean.mT if adjoint else mean) @ source)
     shared = source.shape[1] // heads if adjoint else heads // source.shape[1]
     found = found.unflatten(1, (-1, shared)).sum(2) if adjoint else found.repeat_interleave(shared, 1)
-    return fused._allocated(target, source, heads).copy_(found if target is None else keep * target + found)
+    return fused._allocate(target, source, heads).copy_(found if target is None else keep * target + found)
 
 
 def centre(value: torch.Tensor, weights: torch.Tensor | None, adjoint: bool) -> torch.Tensor:  # noqa: FBT001

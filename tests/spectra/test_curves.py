@@ -9,12 +9,10 @@ from scipy.interpolate import PchipInterpolator
 import bulkedge as be
 from bulkedge import testing
 from bulkedge.spectra import MapOperator
-from bulkedge.spectra.curves import Density, refined
+from bulkedge.spectra.curves import SpectralDensity, gauss, monotone, refine
 from bulkedge.spectra.krylov import GolubKahan
-from bulkedge.spectra.matrix_free import _unresolved, frame, operator_spectrum
-from bulkedge.spectra.quadrature import density, simulated_deviations
-from bulkedge.spectra.ritz import converged, ritz
-from bulkedge.spectra.rules import gauss, monotone
+from bulkedge.spectra.matrix_free import _distance_to_fewer, frame, operator_spectrum
+from bulkedge.spectra.quadrature import count_converged, density, ritz, simulated_deviations
 from bulkedge.spectra.stopping import MostSteps
 
 RNG = np.random.default_rng(0)
@@ -53,8 +51,8 @@ def curves(name, steps):
     """The curve through the middles of steps, and the refined one, of the rule of a spectrum: no probes, no locking."""
     values = spectrum(name)
     rule = [each[0] for each in gauss(values[None], np.ones((1, len(values))), steps)]
-    middles = Density(np.zeros(0), *rule, values[-1], len(values))
-    return middles, refined(middles)
+    middles = SpectralDensity(np.zeros(0), *rule, values[-1], len(values))
+    return middles, refine(middles)
 
 
 def error(found, name):
@@ -104,7 +102,7 @@ def unresolved(name, steps):
     found, before = curves(name, steps)[1], curves(name, round(steps / 1.4))[1]
     x = np.linspace(0, found.top, 4000)
     apart = np.abs(found.cdf(x) - before.cdf(x)).max()
-    return _unresolved(found, before, np.inf)[0], error(found, name) - 1 / len(spectrum(name)), apart
+    return _distance_to_fewer(found, before, np.inf)[0], error(found, name) - 1 / len(spectrum(name)), apart
 
 
 @pytest.mark.parametrize("steps", [12, 20, 28])
@@ -157,7 +155,7 @@ def test_the_rule_of_the_rest_is_that_of_its_values(seed):
     assert np.cumsum(found.weights) == pytest.approx(np.cumsum(exact[0]), abs=1e-4)
     # the rival: a node for every step
     ritz_values, ritz_weights, residuals = ritz(run.projection())
-    locked = converged(ritz_values, ritz_weights, residuals, len(values))
+    locked = count_converged(ritz_values, ritz_weights, residuals, len(values))
     left = ritz_weights[locked:] / ritz_weights[locked:].sum(axis=0)
     _, many, _ = gauss(ritz_values[None, locked:], left.mean(axis=1)[None], steps)
     _, exact, _ = gauss(values[None, :rest], mean[None], steps)
@@ -181,7 +179,7 @@ def test_few_atoms_have_the_errors_of_all_values():
     """Against weights of all values, one interpolation at a time; means of 300 scatter by three per cent."""
     values = testing.values_of(be.FiniteHeadLaw(beta=1.0, head_dim=64, tokens=600), 600)
     rule = [each[0] for each in gauss(values[None], np.ones((1, 600)), 10)]
-    found, probes, rng = refined(Density(np.zeros(0), *rule, values[-1], 600)), 16, np.random.default_rng(1)
+    found, probes, rng = refine(SpectralDensity(np.zeros(0), *rule, values[-1], 600)), 16, np.random.default_rng(1)
     fast = np.abs(simulated_deviations(found, probes, 10, 300, rng)[1]).max(axis=1)
     atoms, shares = found.quantiles(600)
     weights = rng.gamma(np.broadcast_to(shares * 600 * probes / 2 / (1 - probes / 600), (300, len(atoms))))

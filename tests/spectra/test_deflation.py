@@ -8,12 +8,11 @@ import pytest
 
 import bulkedge as be
 from bulkedge.spectra import MatrixOperator, Product, deflation, matrix_free
-from bulkedge.spectra.deflation import Deflation, deflated
-from bulkedge.spectra.matrix_free import frame, operator_spectrum
+from bulkedge.spectra.deflation import Deflation, deflate
+from bulkedge.spectra.matrix_free import frame, full_precision, operator_spectrum
 from bulkedge.spectra.operators import directions
 from bulkedge.spectra.operators.base import Operator
-from bulkedge.spectra.operators.directions import Polynomials, orthonormalised
-from bulkedge.spectra.precision import full_precision
+from bulkedge.spectra.operators.directions import Polynomials, orthonormalise
 from bulkedge.spectra.stopping import MostSteps, Rule
 
 torch = pytest.importorskip("torch")
@@ -118,7 +117,7 @@ def test_tall_matrices_are_made_orthonormal_in_their_own_memory(monkeypatch):
     rng = np.random.default_rng(3)
     columns = rng.standard_normal((6000, 30)).astype("float32") * np.geomspace(1, 1e-3, 30, dtype="float32")
     before, sizes = columns.copy(), np.linalg.svd(columns, compute_uv=False)
-    basis, squares, vectors = orthonormalised(columns)
+    basis, squares, vectors = orthonormalise(columns)
     assert np.shares_memory(basis, columns)
     assert squares**0.5 == pytest.approx(sizes, rel=1e-4)
     assert basis.T @ basis == pytest.approx(np.eye(30), abs=1e-5)
@@ -162,7 +161,7 @@ def test_the_stated_coupling_is_not_exceeded(kind, beta, monkeypatch):
     block, distances = frame(operator, 16), []
     for rounds in (1, 2):
         monkeypatch.setattr(deflation, "ROUNDS", rounds)
-        found = deflated(operator, block, 0.9)
+        found = deflate(operator, block, 0.9)
         distance, stated = apart(found, operator)
         assert distance <= stated + 1 / TOKENS
         assert stated <= found.count / TOKENS
@@ -184,7 +183,7 @@ def test_the_stated_coupling_is_not_exceeded_for_many_heads(kind, dim, monkeypat
         operator = head(kind, 800, dim, beta)
         for rounds in (1, 2):
             monkeypatch.setattr(deflation, "ROUNDS", rounds)
-            distance, stated = apart(deflated(operator, frame(operator, 16), 0.9), operator)
+            distance, stated = apart(deflate(operator, frame(operator, 16), 0.9), operator)
             assert distance <= stated + 1 / 800
 
 
@@ -206,14 +205,14 @@ class Span:
         self.columns, self.count = columns, columns.shape[1]
 
     def basis(self):
-        return orthonormalised(self.columns.copy())[0]
+        return orthonormalise(self.columns.copy())[0]
 
 
 def test_directions_that_are_not_those_of_large_values_are_dropped():
     matrix = head().dense()
     random = np.random.default_rng(5).standard_normal((TOKENS, 30))
     useless, plain = Guessing(matrix, Span(random)), MatrixOperator(matrix)
-    assert deflated(useless, frame(useless, 32), 0.02) is None
+    assert deflate(useless, frame(useless, 32), 0.02) is None
     stop = MostSteps(8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", be.AccuracyWarning)
@@ -228,15 +227,15 @@ def test_directions_with_too_much_coupling_are_dropped(monkeypatch):
     monkeypatch.setattr(deflation, "ROUNDS", 1)
     mixed = np.linalg.svd(matrix)[2][:40].T + 0.05 * np.random.default_rng(6).standard_normal((TOKENS, 40))
     operator = Guessing(matrix, Span(mixed))
-    assert deflated(operator, frame(operator, 32), 0.5) is not None
-    assert deflated(operator, frame(operator, 32), 0.01) is None
+    assert deflate(operator, frame(operator, 32), 0.5) is not None
+    assert deflate(operator, frame(operator, 32), 0.01) is None
 
 
 def test_few_directions_of_many_tokens_are_used_as_they_are(monkeypatch):
     """Their share is stated, and the products spent on them are those of a few steps."""
     monkeypatch.setattr(deflation, "CHEAP", 0)
     operator = head()
-    found = deflated(operator, frame(operator, 16), 0.3)
+    found = deflate(operator, frame(operator, 16), 0.3)
     assert found.squares is None
     distance, stated = apart(found, operator)
     assert distance <= stated == found.count / TOKENS
@@ -265,7 +264,7 @@ class Untouchable(Operator):
 
 @pytest.mark.parametrize(("size", "dim"), [(16384, 64), (2**21, 64), (2**20, 128)])
 def test_where_directions_are_many_or_large_none_are_made(size, dim):
-    assert deflated(Untouchable(size, dim + dim * (dim + 1) // 2), None, 0.01) is None
+    assert deflate(Untouchable(size, dim + dim * (dim + 1) // 2), None, 0.01) is None
 
 
 # -- spectra -----------------------------------------------------------------------------------------------------------
@@ -274,8 +273,8 @@ def test_where_directions_are_many_or_large_none_are_made(size, dim):
 def runs(operator, tolerance, steps, monkeypatch):
     """Spectra with directions set aside and without, after at most so many steps, and the steps that were made."""
     found = []
-    for aside in (deflated, lambda *_: None):
-        monkeypatch.setattr(matrix_free, "deflated", aside)
+    for aside in (deflate, lambda *_: None):
+        monkeypatch.setattr(matrix_free, "deflate", aside)
         points = []
         stop = Rule(lambda point, points=points: points.append(point) or point.steps >= steps)
         with warnings.catch_warnings():

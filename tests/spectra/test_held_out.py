@@ -17,9 +17,8 @@ from scipy import stats
 import bulkedge as be
 from bulkedge import testing
 from bulkedge.spectra import MapOperator
-from bulkedge.spectra.curves import Density, refined
-from bulkedge.spectra.matrix_free import _unresolved, operator_spectrum
-from bulkedge.spectra.rules import gauss
+from bulkedge.spectra.curves import SpectralDensity, gauss, refine
+from bulkedge.spectra.matrix_free import _distance_to_fewer, operator_spectrum
 
 
 def levels(size):
@@ -154,7 +153,7 @@ def run(family, name, size, tolerance, seed):
 
 def curve(values, steps):
     rule = [each[0] for each in gauss(values[None], np.ones((1, len(values))), steps)]
-    return refined(Density(np.zeros(0), *rule, values[-1], len(values)))
+    return refine(SpectralDensity(np.zeros(0), *rule, values[-1], len(values)))
 
 
 BEGINNINGS = [
@@ -177,7 +176,7 @@ def test_what_a_curve_has_below_a_spectrum_is_stated(member, steps):
     found, before = curve(values, steps), curve(values, round(steps / 1.4))
     upto = np.searchsorted(values, values, side="right") / len(values)
     actual = np.abs(found.cdf(values) - upto).max() - 1 / len(values)
-    assert _unresolved(found, before, np.inf)[0] >= min(0.9 * actual, actual - 0.001)
+    assert _distance_to_fewer(found, before, np.inf)[0] >= min(0.9 * actual, actual - 0.001)
     if member[0].startswith("zeros"):
         assert np.abs(found.cdf(values) - before.cdf(values)).max() < 0.3 * actual
 

@@ -4,7 +4,7 @@ from interpreted import interpret, needs_triton
 
 PROGRAM = """
 from bulkedge.visibility import Mask, softmax
-from bulkedge.spectra.operators import tiles
+from bulkedge.spectra.operators import torch_products
 
 tiles.OWN, tiles.OTHER = 32, 16
 generator = torch.Generator().manual_seed(0)

@@ -12,8 +12,8 @@ import bulkedge as be
 from bulkedge import testing
 from bulkedge.spectra import MapOperator, MatrixOperator, Product, trace_of
 from bulkedge.spectra.krylov import GolubKahan
-from bulkedge.spectra.matrix_free import _assessed, _Known, _next, _probes, _Wanted, frame, operator_spectrum
-from bulkedge.spectra.stopping import Checkpoint, MostSeconds, MostSteps, Placed, Reached
+from bulkedge.spectra.matrix_free import _Accuracy, _assess, _Densities, _next, _probes, frame, operator_spectrum
+from bulkedge.spectra.stopping import IterationState, MostSeconds, MostSteps, Placed, Reached
 
 SIZE = 240
 
@@ -156,7 +156,7 @@ def test_checkpoints_are_where_an_error_that_falls_as_a_power_is_reached(power):
 
 
 def test_rules_are_joined():
-    point = Checkpoint(steps=10, columns=320, seconds=2.0, errors=(0.5, 0.01, 0.01))
+    point = IterationState(steps=10, columns=320, seconds=2.0, errors=(0.5, 0.01, 0.01))
     assert Reached(0.01)(point)
     assert not Reached(0.01, times=3)(point)
     assert not (Reached(0.001) & MostSteps(5))(point)
@@ -371,7 +371,7 @@ def stated(matrix, probes, steps, kind=MatrixOperator):
         recurrence = GolubKahan(operator, frame(operator, probes, rng))
         while recurrence.steps < steps:
             recurrence.step()
-        found = _assessed(recurrence, _Known(None), _Wanted(tolerance=1.0, confidence=0.9, placed=0.0))
+        found = _assess(recurrence, _Densities(None), _Accuracy(tolerance=1.0, confidence=0.9, placed=0.0))
         actual = float(np.abs(found.density.cdf(exact) - middle).max()) + 0.5 / size
         return actual, found.error
 

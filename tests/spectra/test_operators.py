@@ -229,8 +229,8 @@ def test_scores_of_any_size_make_rows_that_sum_to_one(size, dtype):
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_the_blocks_of_rows_do_not_matter(monkeypatch, name, library):
-    monkeypatch.setattr("bulkedge.spectra.operators.rows.ENTRIES", {"cpu": 1})
-    monkeypatch.setattr("bulkedge.spectra.operators.rows.LEAST_ROWS", 7)
+    monkeypatch.setattr("bulkedge.spectra.operators.products.ENTRIES", {"cpu": 1})
+    monkeypatch.setattr("bulkedge.spectra.operators.products.LEAST_ROWS", 7)
     case = attention(MASKS[name], library=library)
     block, less = vectors(case.operator, 3, 9), vectors(case.operator, 3, 10, left=True)
     with threadpool_limits(2 if library == "numpy" else 1):
@@ -264,8 +264,8 @@ def test_sums_before(rows, batch, in_torch):
 
 
 def test_the_number_of_threads_does_not_change_a_digit(monkeypatch):
-    monkeypatch.setattr("bulkedge.spectra.operators.rows.LEAST_ROWS", 5)
-    monkeypatch.setattr("bulkedge.spectra.operators.rows.ENTRIES", {"cpu": 1})
+    monkeypatch.setattr("bulkedge.spectra.operators.products.LEAST_ROWS", 5)
+    monkeypatch.setattr("bulkedge.spectra.operators.products.ENTRIES", {"cpu": 1})
     operator = attention("causal", dtype="float32").operator
     block = vectors(operator, 4, 11)
     found = []

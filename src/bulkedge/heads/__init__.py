@@ -1,7 +1,7 @@
 """Heads of real models: what their queries and keys say of their attention before it is formed, and what they do."""
 
-from bulkedge.heads.channel.causal import CausalChannel
-from bulkedge.heads.channel.channel import Channel
+from bulkedge.heads.channel.causal_channel import CausalChannel
+from bulkedge.heads.channel.gaussian_channel import Channel
 from bulkedge.heads.law.channel_law import ChannelLaw
 from bulkedge.heads.measures.kinds import KINDS, Kind, Kinds, idle, kinds_of
 from bulkedge.heads.score_scales import published_rules, score_scales

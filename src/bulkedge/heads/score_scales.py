@@ -21,11 +21,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy import special
 
-from bulkedge.heads.channel.causal import CausalChannel
-from bulkedge.heads.channel.channel import Channel
-from bulkedge.heads.channel.rows import Of, rows_of
-from bulkedge.heads.channel.top_key_share import top_share
-from bulkedge.heads.roots import crossing
+from bulkedge.heads.channel.causal_channel import CausalChannel
+from bulkedge.heads.channel.gaussian_channel import Channel, as_plain
+from bulkedge.heads.channel.popularity import top_share
+from bulkedge.heads.softmax import Of, rows_of
 from bulkedge.support.arrays import Real, as_numpy
 from bulkedge.support.domains import FINITE, Choice, Integers
 from bulkedge.support.errors import DomainError
@@ -33,22 +32,14 @@ from bulkedge.support.errors import DomainError
 Keep = Literal["entropy", "relative entropy", "participation", "mean participation", "gap", "popularity"]
 KEEP = Choice(("entropy", "relative entropy", "participation", "mean participation", "gap", "popularity"))
 TOKENS = Integers(2, 10**12)
-Kept: TypeAlias = Callable[[Real, int], Real]
-"""What is kept, for factors on the scores of all heads and a number of keys: a number that falls with the factor."""
-OWN_CLASSES = 24
-"""Classes of rows of a causal head, by the spread of their scores."""
+RowProperty: TypeAlias = Callable[[Real, int], Real]
+"""What is to be kept, for factors on the scores of heads and a number of keys: a number that falls with the factor."""
 PLACES, SHARES = (np.polynomial.legendre.leggauss(8)[0] + 1) / 2, np.polynomial.legendre.leggauss(8)[1] / 2
 """Relative positions in a causal context that stand for all, and their weights."""
 QUERIES = 2048
 """Queries that stand for all."""
 CLASSES = np.round(QUERIES * np.linspace(0, 1, 49) ** 2).astype(int)
 """Where classes of rows begin and end, in the order of the spread of their scores."""
-ROUNDING = 1e-11
-"""Of what is kept, at both numbers of keys."""
-
-
-WIDEST = 20.0
-"""Logarithm of the largest factor, and of one over the smallest, that is looked for to keep means over rows."""
 STEPS, CLOSE = np.linspace(0, 3, 9), 1e-4
 """Logarithms of factors between which one is looked for to keep a share of keys, and how closely it is found: such a
 share is known less well, takes longer, and past the freezing of rows need not grow with the factor."""
@@ -111,21 +102,21 @@ def score_scales(channel_or_beta: Any, tokens: int, new_tokens: int, keep: Keep 
     if isinstance(channel_or_beta, CausalChannel):
         if keep in {"gap", "popularity"}:
             raise DomainError(f"keep = {keep!r} is not known for causal heads; give the Channel of all their tokens")
-        spread, weights = _own_spreads(channel_or_beta)
-        return _rows_kept(_of_positions(spread, weights, keep), spread.shape[:-1], tokens, new_tokens)
+        spread, weights = _causal_spreads(channel_or_beta)
+        return _factors_for_rows(_causal_row_property(spread, weights, keep), spread.shape[:-1], tokens, new_tokens)
     if isinstance(channel_or_beta, Channel):
         channel = channel_or_beta
         if keep == "gap":
-            return _plain(np.where(channel.condensed, np.nan, 1.0))
+            return as_plain(np.where(channel.condensed, np.nan, 1.0))
         if keep == "popularity":
-            return _share_kept(channel, tokens, new_tokens)
+            return _factors_for_share(channel, tokens, new_tokens)
         beta, weights = _spreads(channel)
     else:
         if keep in {"gap", "popularity"}:
             raise DomainError(f"keep = {keep!r} needs a Channel, not only the spread of the scores")
-        beta = _checked(channel_or_beta)[..., None]
+        beta = _check_beta(channel_or_beta)[..., None]
         weights = np.ones_like(beta)
-    return _rows_kept(_of_rows(beta, weights, keep), beta.shape[:-1], tokens, new_tokens)
+    return _factors_for_rows(_row_property(beta, weights, keep), beta.shape[:-1], tokens, new_tokens)
 
 
 def _spreads(channel: Channel) -> tuple[Real, Real]:
@@ -145,10 +136,10 @@ def _spreads(channel: Channel) -> tuple[Real, Real]:
     return means.reshape(*couplings.shape[:-1], counts.size), counts / QUERIES
 
 
-def _own_spreads(channel: CausalChannel) -> tuple[Real, Real]:
-    """Spreads of the rows of causal heads in classes of equal shares, and these: (heads, classes) and (classes,)."""
+def _causal_spreads(channel: CausalChannel) -> tuple[Real, Real]:
+    """Spreads of the rows of causal heads in 24 classes of equal shares, and these: (heads, classes) and (classes,)."""
     spread = np.sort(as_numpy(channel.spread).astype(float)[..., as_numpy(channel.spread).shape[-1] // 8 :], axis=-1)
-    edges = np.unique(np.round(np.linspace(0, spread.shape[-1], OWN_CLASSES + 1)).astype(int))
+    edges = np.unique(np.round(np.linspace(0, spread.shape[-1], 25)).astype(int))
     counts = np.diff(edges)
     # the root mean square: entropies fall with the square of the spread
     return np.sqrt(np.add.reduceat(spread**2, edges[:-1], axis=-1) / counts), counts / counts.sum()
@@ -166,14 +157,14 @@ def _queries(dims: int) -> Real:
     return special.ndtri((order + 0.5) / QUERIES)
 
 
-def _checked(beta: Any) -> Real:
+def _check_beta(beta: Any) -> Real:
     found = np.asarray(FINITE.check("beta", as_numpy(beta)), dtype=float)
     if np.any(found < 0):
         raise DomainError(f"beta = {beta!r} is a standard deviation: none is negative")
     return found
 
 
-def _of_rows(beta: Real, weights: Real, keep: str) -> Kept:
+def _row_property(beta: Real, weights: Real, keep: str) -> RowProperty:
     def mean(of: Of, factor: Real, tokens: int) -> Real:
         return np.sum(weights * rows_of(factor[..., None] * beta, tokens, of), axis=-1)
 
@@ -185,7 +176,7 @@ def _of_rows(beta: Real, weights: Real, keep: str) -> Kept:
     return lambda factor, tokens: mean("entropy", factor, tokens) / (log(tokens) if relative else 1.0)
 
 
-def _of_positions(beta: Real, weights: Real, keep: str) -> Kept:
+def _causal_row_property(beta: Real, weights: Real, keep: str) -> RowProperty:
     """The same for causal rows: means over Gauss points of the position in the context."""
     of: Of = {"participation": "participation", "mean participation": "keys"}.get(keep, "entropy")  # type: ignore[assignment]
 
@@ -203,23 +194,23 @@ def _keys_at(tokens: int) -> list[int]:
     return [max(1, round(each * tokens)) for each in PLACES]
 
 
-def _rows_kept(kept: Kept, shape: tuple[int, ...], tokens: int, new_tokens: int) -> Any:
+def _factors_for_rows(kept: RowProperty, shape: tuple[int, ...], tokens: int, new_tokens: int) -> Any:
     one = np.ones(shape)
     if tokens == new_tokens:
-        return _plain(one)
+        return as_plain(one)
     wanted = kept(one, tokens)
     excess = kept(one, new_tokens) - wanted
-    low, high = -WIDEST * (excess < 0), WIDEST * (excess > 0)
+    low, high = -20.0 * (excess < 0), 20.0 * (excess > 0)  # logarithms of the least and largest factor
     found = np.exp(crossing(lambda logs: kept(np.exp(logs), new_tokens) - wanted, low, high))
     # no factor changes a head without scores: it keeps what is the same at both numbers of keys
-    return _plain(np.where(np.abs(excess) < ROUNDING, 1.0, found))
+    return as_plain(np.where(np.abs(excess) < 1e-11, 1.0, found))
 
 
-def _share_kept(channel: Channel, tokens: int, new_tokens: int) -> Any:
+def _factors_for_share(channel: Channel, tokens: int, new_tokens: int) -> Any:
     couplings, drift = _flat(channel.couplings), _flat(channel.drift)
     shape = channel.couplings.shape[:-1]
     if tokens == new_tokens:
-        return _plain(np.ones(shape))
+        return as_plain(np.ones(shape))
 
     def spread_out(logs: Real, number: int, of: Any) -> Real:
         factor = np.exp(logs)[:, None]
@@ -252,7 +243,7 @@ def _share_kept(channel: Channel, tokens: int, new_tokens: int) -> Any:
 
     if heads.size:
         found[heads] = crossing(falling, low, high, CLOSE, (below, above))
-    return _plain(np.exp(found).reshape(shape))
+    return as_plain(np.exp(found).reshape(shape))
 
 
 def published_rules(tokens: float, new_tokens: float) -> dict[str, float]:
@@ -296,5 +287,47 @@ def published_rules(tokens: float, new_tokens: float) -> dict[str, float]:
     return {"log length": ratio, "SSMax": ratio, "YaRN": yarn, "LongRoPE": longrope, "Llama 4": llama[1] / llama[0]}
 
 
-def _plain(values: Any) -> Any:
-    return float(values) if np.ndim(values) == 0 else values
+def crossing(
+    falling: Callable[[Real], Real], low: Real, high: Real, close: float = 1e-12, ends: tuple[Real, Real] | None = None
+) -> Real:
+    """Chandrupatla's method: the inverse parabola through three points where it can be trusted, and halves elsewhere.
+
+    For all heads at once, one evaluation a step. A parabola is trusted if it is monotone over the interval, which needs
+    no memory of how the steps before went (Chandrupatla 1997).
+
+    Examples
+    --------
+    >>> crossing(lambda x: np.array([2.0, 3.0]) - np.exp(x), np.zeros(2), np.full(2, 5.0)).round(6)
+    array([0.693147, 1.098612])
+    """
+    below, above = (falling(low), falling(high)) if ends is None else ends
+    found = (below >= 0) & (above <= 0)
+    one, at_one, two, at_two = high, above, low, below  # the newest point and the one across the zero from it
+    best, done = np.where(above == 0, high, low), ~found | (above == 0) | (below == 0)
+    share = np.full(np.shape(found), 0.5)
+    for _ in range(80):  # five to ten are usual
+        if np.all(done):
+            break
+        point = np.where(done, best, one + share * (two - one))
+        value = np.where(done, 0.0, falling(point))
+        same = np.sign(value) == np.sign(at_one)
+        three, at_three = np.where(same, one, two), np.where(same, at_one, at_two)
+        two, at_two = np.where(same, two, one), np.where(same, at_two, at_one)
+        one, at_one = point, value
+        best = np.where(done, best, np.where(np.abs(at_one) < np.abs(at_two), one, two))
+        width = np.maximum(np.abs(two - one), 2 * close)
+        done |= (width <= 2 * close) | (value == 0)
+        share = np.clip(_parabola((one, two, three), (at_one, at_two, at_three)), close / width, 1 - close / width)
+    return np.where(found, best, np.nan)
+
+
+def _parabola(points: tuple[Real, Real, Real], values: tuple[Real, Real, Real]) -> Real:
+    """Where from the first to the second point the inverse parabola is zero; a half if it is not to be trusted."""
+    (one, two, three), (at_one, at_two, at_three) = points, values
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        place, level = (one - two) / (three - two), (at_one - at_two) / (at_three - at_two)
+        trusted = (level**2 < place) & ((1 - level) ** 2 < 1 - place)
+        first = at_one / (at_two - at_one) * at_three / (at_two - at_three)
+        second = (three - one) / (two - one) * at_one / (at_three - at_one) * at_two / (at_three - at_two)
+    found = first + second
+    return np.where(trusted & np.isfinite(found), found, 0.5)

@@ -3,7 +3,8 @@
 With ``w = exp(beta z)`` and ``phi(s) = E exp(-s w)``, everything is an integral over one Laplace variable s, because
 ``1/Z**2 = int s e**(-s Z) ds`` makes products of single scores out of the normaliser ``Z = sum w``. What depends on the
 spread beta alone, :class:`Transforms`, costs nearly all of the time; from there the sums of any number of scores are a
-few dozen microseconds away, so that tables over numbers of scores share it.
+few dozen microseconds away, so that tables over numbers of scores share it. Rows of a head differ in their spread:
+:func:`mean_rows` averages over it.
 
 >>> row = softmax_of_gaussians(1.0, 1000)
 >>> round(row.entropy, 3), round(row.participation, 5)
@@ -12,11 +13,12 @@ few dozen microseconds away, so that tables over numbers of scores share it.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import factorial
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.polynomial.chebyshev import Chebyshev, chebpts2
 
 from bulkedge.support.arrays import EPS, Real
 from bulkedge.support.domains import Interval
@@ -26,9 +28,18 @@ STEP = 0.25
 """Spacing of the trapezoidal rule in ``log s``, and of that in ``beta z``: the integrands are analytic in a strip of
 half width ``pi/2`` and decay, so that the error of the rules is about ``exp(-pi**2/STEP)``, or ``1e-17``."""
 COARSEST = 0.5
-"""Largest spacing of the nodes of a Gaussian score, whose rule has an error of ``exp(-2 pi**2/COARSEST**2)``."""
+"""Largest spacing of the nodes of a Gaussian score, whose rule has an error of ``exp(-2 pi**2/COARSEST**2)``; and of
+``log s`` for the number of keys, where ``exp(-pi**2/COARSEST)`` is enough."""
 REACH = 10.0
 """Standard deviations up to which scores are looked at: beyond are ``1e-23`` of them."""
+SHARPEST = 48.0
+"""Largest spread of a row's scores in the tables. Sharper rows are frozen: what they lack to one key for all is the gap
+between their largest scores, and falls as one over the spread (:func:`_frozen`, to 0.4 %)."""
+FLATTER = np.array([1.0, 1.5, 2.0])
+"""Where the series of sharper rows is fitted: :data:`SHARPEST` over these."""
+MOST = 10**12
+"""Largest number of keys in a row."""
+Of = Literal["entropy", "participation", "keys"]
 
 
 class Softmax(NamedTuple):
@@ -113,12 +124,12 @@ def transforms(beta: float, most: float) -> Transforms:
     # nodes of log s: Z lies between its largest weight, at least e**(-8 beta), and T times e**(8 beta)
     first = -np.log(most) - REACH * beta - 40
     log_s = first + STEP * np.arange(np.ceil((REACH * beta + 6 - first) / STEP))
-    lost, square, tilted = _smoothed(beta, log_s)
+    lost, square, tilted = _smooth(beta, log_s)
     # log(1 - lost) keeps the digits of a small loss, which counts T times
     return Transforms(log_s, np.log1p(-np.minimum(lost, 1 - EPS / 2)), square, tilted)
 
 
-def _smoothed(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
+def _smooth(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
     """``E[1 - e**-x]``, ``E[x**2 e**-x]`` and ``E[z x e**-x]`` over a Gaussian z, ``x = s exp(beta z)``, for each s.
 
     All are sums of positive terms (but for the sign of z), so that small ones keep their relative accuracy. The nodes
@@ -127,10 +138,8 @@ def _smoothed(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
     """
     shared = beta * COARSEST > STEP
     step = STEP / beta if shared else COARSEST
-    count = int(np.ceil(REACH / step))
-    z = step * np.arange(-count, count + 1)
-    mass = np.exp(-(z**2) / 2)
-    mass /= mass.sum()
+    z, mass = _gaussian_rule(step)
+    count = len(z) // 2
     log_x = log_s[0] + STEP * np.arange(-count, len(log_s) + count) if shared else log_s[:, None] + beta * z
     x = np.exp(np.minimum(log_x, 7.0))  # e**-x is zero there, and stays so
     density = x * np.exp(-x)
@@ -139,6 +148,14 @@ def _smoothed(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
         return np.convolve(values, weights[::-1], "valid") if shared else values @ weights
 
     return mean(-np.expm1(-x), mass), mean(x * density, mass), mean(density, mass * z)
+
+
+def _gaussian_rule(step: float) -> tuple[Real, Real]:
+    """Evenly spaced nodes of a standard Gaussian, and their weights."""
+    count = int(np.ceil(REACH / step))
+    z = step * np.arange(-count, count + 1)
+    mass = np.exp(-(z**2) / 2)
+    return z, mass / mass.sum()
 
 
 def moments_of_weights(beta: float, tokens: int, powers: tuple[int, ...] = (2, 3, 4)) -> tuple[float, ...]:
@@ -155,11 +172,202 @@ def moments_of_weights(beta: float, tokens: int, powers: tuple[int, ...] = (2, 3
     """
     shared = transforms(BETA.check("beta", beta), tokens)
     step = min(COARSEST, STEP / max(beta, STEP))
-    z = step * np.arange(-np.ceil(REACH / step), np.ceil(REACH / step) + 1)
-    mass = np.exp(-(z**2) / 2)
-    mass /= mass.sum()
+    z, mass = _gaussian_rule(step)
     x = np.exp(np.minimum(shared.log_s[:, None] + beta * z, 7.0))  # e**-x is zero there, and stays so
     others, falling = np.exp((tokens - 1) * shared.log_phi), np.exp(-x)
     return tuple(
         float(tokens * STEP * np.sum(((x**power * falling) @ mass) * others) / factorial(power - 1)) for power in powers
     )
+
+
+# -- rows of a head ----------------------------------------------------------------------------------------------------
+
+
+class _Piece(NamedTuple):
+    """A range of spreads, and the number of Chebyshev points through which it is interpolated."""
+
+    low: float
+    high: float
+    points: int
+
+    @property
+    def nodes(self) -> Real:
+        return self.low + (self.high - self.low) * (chebpts2(self.points) + 1) / 2
+
+    def fit(self, values: Any) -> Chebyshev:
+        """The polynomial through values at the nodes."""
+        return Chebyshev.fit(self.nodes, values, self.points - 1, domain=[self.low, self.high])
+
+
+PIECES = _Piece(0.0, 12.0, 49), _Piece(12.0, SHARPEST, 25)
+"""Between the points, entropies are right to ``2e-7`` nats and participations to ``2e-4`` of themselves at any number
+of tokens (``2e-8``, ``4e-6`` at thousands)."""
+
+
+def mean_rows(mean: Real, variance: Real, tokens: int) -> tuple[Any, Any]:
+    """Mean entropy and participation of rows of Gaussian scores whose variance is gamma distributed over the rows."""
+    beta, weights = spreads(mean, variance)
+    entropy, participation = (rows_of(beta, tokens, of) for of in ("entropy", "participation"))
+    return np.sum(weights * entropy, axis=-1), np.sum(weights * participation, axis=-1)
+
+
+def spreads(mean: Real, variance: Real) -> tuple[Real, Real]:
+    """Spreads of a few rows, with weights, that stand for all rows of heads: a Gauss rule."""
+    nodes, weights = _gamma_rule(np.where(variance > 0, mean**2 / np.where(variance > 0, variance, 1.0), 1.0))
+    scale = np.divide(variance, mean, out=np.zeros_like(mean), where=mean > 0)
+    # a rule of shape one and scale zero is the point zero: rows that all have the same spread need their own
+    spread = np.where((variance > 0)[..., None], scale[..., None] * nodes, mean[..., None])
+    return np.sqrt(spread), weights
+
+
+def _gamma_rule(shape: Real, nodes: int = 12) -> tuple[Real, Real]:
+    """Gauss-Laguerre rules for gamma distributions of these shapes and scale one (Golub and Welsch)."""
+    n, after = np.arange(nodes), np.arange(1, nodes)
+    rows = np.zeros((*shape.shape, nodes, nodes))
+    rows[..., n, n] = 2 * n + shape[..., None]
+    rows[..., after, after - 1] = np.sqrt(after * (after + shape[..., None] - 1))  # eigh reads the lower half
+    values, vectors = np.linalg.eigh(rows)
+    return np.maximum(values, 0.0), vectors[..., 0, :] ** 2
+
+
+def rows_of(beta: Real, tokens: int, of: Of) -> Real:
+    """What rows of independent Gaussian scores have in the mean, at any spread and number of tokens, from tables."""
+    values = _interpolate(np.minimum(beta, SHARPEST), tokens, of)
+    sharp = beta > SHARPEST
+    if np.any(sharp):
+        values[sharp] = _frozen(SHARPEST / beta[sharp], _interpolate(SHARPEST / FLATTER, tokens, of), of)
+    return values
+
+
+def _interpolate(beta: Real, tokens: int, of: Of) -> Real:
+    """What :func:`rows_of` returns, for spreads in the tables."""
+    found = np.empty(beta.shape)
+    for piece in PIECES:
+        # sharp rows cost ten times as much as others: their table is made only if there are any
+        here = (beta >= piece.low) & ((beta <= piece.high) if piece.high == SHARPEST else (beta < piece.high))
+        if np.any(here):
+            value = _table(piece, tokens, of)(beta[here])
+            found[here] = value if of == "entropy" else np.exp(value)
+    return found
+
+
+def _frozen(flat: Real, known: Real, of: Of) -> Real:
+    """Sharper rows than the tables have, at the share ``flat`` of one over :data:`SHARPEST`.
+
+    What they lack to one key for all is a series in one over the spread; three terms, from the values ``known`` at
+    :data:`SHARPEST` over :data:`FLATTER`.
+    """
+    one = 0.0 if of == "entropy" else 1.0
+    terms = np.linalg.solve(FLATTER[:, None] ** (1, 2, 3), known - one)
+    return one + flat[..., None] ** (1, 2, 3) @ terms
+
+
+@lru_cache(maxsize=128)
+def _sums(piece: _Piece, tokens: int) -> list[Gibbs]:
+    return [each.sums(tokens) for each in _shared(piece)]
+
+
+@lru_cache(maxsize=256)
+def _table(piece: _Piece, tokens: int, of: Of) -> Chebyshev:
+    """Interpolant in the spread of the entropy, or of the logarithm of what spans decades."""
+    if of == "keys":
+        return piece.fit([np.log(each.mean(tokens)) for each in _shared_keys(piece)])
+    sums = _sums(piece, tokens)
+    if of == "participation":
+        return piece.fit(np.log([each.participation for each in sums]))
+    return piece.fit([each.log_sum - spread * each.score for each, spread in zip(sums, piece.nodes, strict=True)])
+
+
+@cache
+def _shared(piece: _Piece) -> list[Transforms]:
+    """What tables of all numbers of keys share, at the points of interpolation: nearly all of their time."""
+    return [transforms(float(each), MOST) for each in piece.nodes]
+
+
+@cache
+def _shared_keys(piece: _Piece) -> list[KeyNumbers]:
+    """The same for the mean number of keys."""
+    return [KeyNumbers.of(float(each), MOST) for each in piece.nodes]
+
+
+def log_mean_exponential(xp: Any, deviation: Any, count: int) -> tuple[Any, Any]:
+    """Mean logarithm of the mean of ``count`` exponentials of Gaussian scores, and its slope in their scale.
+
+    Half the variance for many scores of small deviation. Beyond ``sqrt(2 log count)`` the largest of them rules, and
+    the logarithm grows with the deviation only.
+    """
+    low, high, _ = PIECES[0]
+    inside = xp.clip(deviation, low, high)
+    position = (2 * inside - low - high) / (high - low)
+    value, score = (_clenshaw(coefficients, position) for coefficients in _logs(count))
+    return value + (deviation - inside) * score, deviation * score
+
+
+@lru_cache(maxsize=64)
+def _logs(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Chebyshev coefficients in the deviation of the logarithm, and of the mean z under the weights."""
+    sums = _sums(PIECES[0], count)
+    values = [each.log_sum - np.log(count) for each in sums], [each.score for each in sums]
+    first, second = (tuple(float(each) for each in PIECES[0].fit(of).coef) for of in values)
+    return first, second
+
+
+def _clenshaw(coefficients: tuple[float, ...], position: Any) -> Any:
+    """A Chebyshev series by Clenshaw's recurrence, which any array library can do."""
+    ahead = after = 0 * position
+    for each in reversed(coefficients[1:]):
+        ahead, after = each + 2 * position * ahead - after, ahead
+    return coefficients[0] + position * ahead - after
+
+
+def forget() -> None:
+    """Drop all tables that were made, so that the next call makes its own: for measurements of its time."""
+    for each in (_table, _logs, _sums, _shared, _shared_keys):
+        each.cache_clear()
+
+
+class KeyNumbers(NamedTuple):
+    """``E[1/sum_j A_j**2]``, the mean number of keys that share a row, for one spread and any number of keys.
+
+    With ``w = exp(beta z)`` it is ``E[(sum w)**2/sum w**2]``, and ``1/y = int e**(-s y) ds`` makes that of integrals
+    over one score: with ``x = s w**2``, ``T int E[x e**-x] phi**(T-1) + (T-1) E[x**(1/2) e**-x]**2 phi**(T-2) ds/s``,
+    ``phi = E e**-x``. Arrays are over nodes of ``log s``; there are none where all weights are alike.
+
+    Examples
+    --------
+    >>> round(KeyNumbers.of(1.0, 1000).mean(1000), 1), KeyNumbers.of(0.0, 1000).mean(1000)
+    (377.6, 1000.0)
+    """
+
+    step: float
+    root: Real
+    whole: Real
+    log_phi: Real
+
+    @classmethod
+    def of(cls, beta: float, most: float) -> Self:
+        """For numbers of keys up to ``most``."""
+        if beta == 0:
+            return cls(0.0, *np.empty((3, 0)))
+        double = 2 * beta
+        # nodes of a score are those of log s, at most half a standard deviation apart
+        step = min(COARSEST, COARSEST * double)
+        first = -np.log(most) - REACH * double - 40
+        count = int(np.ceil(REACH * double / step))
+        mass = np.exp(-((step / double * np.arange(-count, count + 1)) ** 2) / 2)
+        mass /= mass.sum()
+        nodes = int(np.ceil((REACH * double + 6 - first) / step))
+        # e**-x is zero from there on, and stays so
+        x = np.exp(np.minimum(first + step * np.arange(-count, nodes + count), 7.0))
+        falling = np.exp(-x)
+        means = (np.convolve(each, mass, "valid") for each in (np.sqrt(x) * falling, x * falling, -np.expm1(-x)))
+        root, whole, lost = means
+        return cls(step, root, whole, np.log1p(-np.minimum(lost, 1 - EPS / 2)))
+
+    def mean(self, tokens: int) -> float:
+        """The mean number of keys that share a row of so many."""
+        if not self.root.size or tokens == 1:
+            return float(tokens)
+        one = self.whole * np.exp((tokens - 1) * self.log_phi)
+        two = (tokens - 1) * self.root**2 * np.exp((tokens - 2) * self.log_phi)
+        return float(tokens * self.step * np.sum(one + two))

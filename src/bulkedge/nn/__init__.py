@@ -13,7 +13,7 @@ except ImportError as error:
     raise MissingPackageError("bulkedge.nn needs torch: pip install 'bulkedge[torch]'") from error
 
 from bulkedge.nn.attention import gap_free_attention, shaped_attention
-from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std
+from bulkedge.nn.init import attention_variance, initialise, initialise_stack, query_key_std, skip_weights, value_std
 from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.native import build_kernels
 from bulkedge.nn.patching.gap import remove_gap, restore_gap
@@ -22,7 +22,6 @@ from bulkedge.nn.patching.patch import Patch, apply_patch, check_interface, patc
 from bulkedge.nn.patching.score_scales import scale_scores
 from bulkedge.nn.power import attended_power
 from bulkedge.nn.scales import Scales, initial_scales
-from bulkedge.nn.stacks import initialise_stack
 
 install()  # so that patched models that were saved or pickled come back as they were
 

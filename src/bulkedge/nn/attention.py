@@ -1,4 +1,4 @@
-"""Attention without its spectral gap, on top of the fused kernels.
+"""Attention without its spectral gap, on top of the fused kernels, and its matrix for those who want to see it.
 
 Rows of softmax attention ``A`` sum to one, so the matrix has an outlier that the rest of its spectrum does not follow:
 its mean ``C``, uniform over the keys that a row may see. Without it ``(A - C) V = A V - C V`` (*propagation*,
@@ -19,10 +19,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import dropout, pad, scaled_dot_product_attention
 
 from bulkedge.nn import fused, native
-from bulkedge.nn.sums import running_sums, wide
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import FullMask, Mask, WindowMask
 
@@ -32,6 +31,8 @@ Coefficient: TypeAlias = float | Tensor
 
 HIDDEN = -1e8
 """Biases below it hide a key, as code does that writes -1e9 for minus infinity."""
+CHUNK = 64
+"""Tokens whose running sums are one small matrix product."""
 
 
 def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_product_attention
@@ -117,7 +118,7 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     if query.dim() < 3:
         raise DomainError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
     if isinstance(attn_mask, Mask):
-        attn_mask, is_causal = _written_out(attn_mask, query, key, is_causal=is_causal)
+        attn_mask, is_causal = _write_out(attn_mask, query, key, is_causal=is_causal)
     groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
     alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
 
@@ -127,7 +128,7 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         )
 
     def attend(value: Tensor) -> Tensor:
-        return _times(_grouped(plain(value), groups), beta)
+        return _times(_group_heads(plain(value), groups), beta)
 
     numbers = _numbers(alpha, beta, gamma)
     if is_causal and numbers and numbers[2] and _fused_running_mean(query, value, groups):
@@ -142,7 +143,7 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     elif one_mean and not dropout_p and rows >= value.shape[-2]:
         # all rows have the mean m, and A(V - m) = A V - m: values are centred before the kernel, because the difference
         # of two numbers that were rounded near m has lost what they differ by
-        output = attend(_centred(values, None if seen is None else _weights(seen, value.dtype)))
+        output = attend(_remove_mean(values, None if seen is None else _uniform(seen, value.dtype).mT))
         if not _equals(beta - gamma, 0):
             sums, counts = _mean(values, rows, seen, is_causal=False)
             output = _plus(output, (beta - gamma) / counts, sums)
@@ -150,16 +151,16 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         sums, counts = _mean(values, rows, seen, is_causal=is_causal)
         # divided in the pass that subtracts: the weights are few
         output = _plus(attend(value), -gamma / counts, sums)
-    return _plus(output, alpha, _own(values, rows) if not _equals(alpha, 0) else values).flatten(-4, -3)
+    return _plus_own(output, alpha, values).flatten(-4, -3)
 
 
-def _centred(values: Tensor, weights: Tensor | None) -> Tensor:
+def _remove_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     """Values less their mean, with uniform weights unless a column of them is given; heads of queries not apart."""
     value = values.squeeze(-3)
     if not fused.takes(value):
-        return _Centred.apply(values, weights).squeeze(-3)
+        return _MeanRemoval.apply(values, weights).squeeze(-3)
     given = None if weights is None else weights.expand(*values.shape[:-1], 1)[..., 0, :, 0]
-    return fused.centred(value, given, adjoint=False)
+    return fused.remove_mean(value, given, adjoint=False)
 
 
 def _numbers(alpha: Coefficient, beta: Coefficient, gamma: Coefficient) -> tuple[float, float, float] | None:
@@ -175,7 +176,7 @@ def _fused_running_mean(query: Tensor, value: Tensor, groups: int) -> bool:
     return query.shape[:-1] == (*batch, groups * heads, tokens) and fused.takes(value)
 
 
-class _Centred(torch.autograd.Function):
+class _MeanRemoval(torch.autograd.Function):
     """Values less their mean, whose gradient is the gradient less its own: one pass each, means in single precision."""
 
     @staticmethod
@@ -200,12 +201,12 @@ class _Centred(torch.autograd.Function):
         """``(I - w 1') G``."""
         (gradient,), (weights,) = gradients, ctx.saved_tensors
         if weights is None:
-            return _Centred.apply(gradient, None), None
+            return _MeanRemoval.apply(gradient, None), None
         total = gradient.sum(-2, keepdim=True, dtype=weights.dtype)
         return (gradient - weights * total).to(gradient.dtype), None
 
 
-def _written_out(mask: Mask, query: Tensor, key: Tensor, *, is_causal: bool) -> tuple[Tensor | None, bool]:
+def _write_out(mask: Mask, query: Tensor, key: Tensor, *, is_causal: bool) -> tuple[Tensor | None, bool]:
     """A mask as the kernels want it, and whether it is causal: they know full and causal attention by themselves."""
     if is_causal:
         raise DomainError(f"attn_mask = {mask!r} and is_causal = True both say who sees whom; give one of them")
@@ -227,7 +228,7 @@ def seen_keys(mask: Tensor) -> Tensor:
 
 
 def _seen(mask: Tensor | None, groups: int) -> Tensor | None:
-    """The keys that each row may see, with a single row if all see the same; heads apart as in :func:`_grouped`."""
+    """The keys that each row may see, with a single row if all see the same; heads apart as in :func:`_group_heads`."""
     if mask is None:
         return None
     seen = seen_keys(mask)
@@ -238,9 +239,9 @@ def _seen(mask: Tensor | None, groups: int) -> Tensor | None:
     return seen.unsqueeze(-3) if seen.shape[-3] == 1 else seen.unflatten(-3, (-1, groups))
 
 
-def _weights(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Uniform over the keys of the only row, as a column."""
-    return (seen.to(wide(dtype)) / seen.sum(-1, keepdim=True).clamp(min=1)).mT
+def _uniform(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows that are uniform over the keys they may see, in the precision in which sums are accumulated."""
+    return seen.to(wide(dtype)) / seen.sum(-1, keepdim=True).clamp(min=1)
 
 
 def _mean(values: Tensor, rows: int, seen: Tensor | None, *, is_causal: bool) -> tuple[Tensor, Tensor]:
@@ -260,17 +261,14 @@ def _mean(values: Tensor, rows: int, seen: Tensor | None, *, is_causal: bool) ->
     return torch.einsum("...ts,...sd->...td", seen.to(values.dtype), values), counts
 
 
-def _own(values: Tensor, rows: int) -> Tensor:
-    """The value of each query's own token."""
-    if rows != values.shape[-2]:
-        raise DomainError(
-            f"alpha weighs the value of each query's own token, but there are {rows} queries and {values.shape[-2]} "
-            "keys; leave alpha = 0 and add those values yourself"
-        )
-    return values
+def _plus_own(output: Tensor, alpha: Coefficient, values: Tensor) -> Tensor:
+    """Plus the value of each query's own token."""
+    if not _equals(alpha, 0):
+        own_tokens(output.shape[-2], values.shape[-2])
+    return _plus(output, alpha, values)
 
 
-def _grouped(output: Tensor, groups: int) -> Tensor:
+def _group_heads(output: Tensor, groups: int) -> Tensor:
     """Heads of queries apart by the head of values they share."""
     return output.unflatten(-3, (-1, groups))
 
@@ -294,3 +292,85 @@ def _plus(tensor: Tensor, coefficient: Coefficient, term: Tensor) -> Tensor:
     if isinstance(coefficient, Tensor):
         return torch.addcmul(tensor, term, coefficient.to(term.dtype)).to(tensor.dtype)
     return tensor if coefficient == 0 else torch.add(tensor, term, alpha=coefficient).to(tensor.dtype)
+
+
+def shaped_matrix(  # noqa: PLR0913
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    *,
+    alpha: Coefficient = 0.0,
+    beta: Coefficient = 1.0,
+    gamma: Coefficient = 1.0,
+    added: int = 0,
+    softcap: float | None = None,
+) -> Tensor:
+    """``alpha I + beta A - gamma C``, in the type of ``A``."""
+    scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.mT
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+    attention = dropout(scores.softmax(-1) if mask is None else _masked_softmax(scores, mask), dropout_p)
+    alpha, beta, gamma = (each.view(-1, 1, 1) if isinstance(each, Tensor) else each for each in (alpha, beta, gamma))
+    matrix = attention if _equals(beta, 1) else beta * attention
+    if not _equals(gamma, 0):
+        even = _uniform(seen_keys(mask), attention.dtype).to(attention.dtype) if mask is not None else None
+        matrix = matrix - gamma * (1 / max(key.shape[-2], 1) if even is None else even)
+    if not _equals(alpha, 0):
+        own = own_tokens(query.shape[-2], key.shape[-2] - added)
+        matrix = matrix + alpha * torch.eye(own, key.shape[-2], dtype=attention.dtype, device=query.device)
+    return matrix.to(attention.dtype)
+
+
+def own_tokens(rows: int, keys: int) -> int:
+    """The number of tokens, if keys are the tokens of the queries."""
+    if rows != keys:
+        raise DomainError(
+            f"alpha weighs the value of each query's own token, but there are {rows} queries and {keys} keys; leave "
+            "alpha = 0 and add those values yourself"
+        )
+    return rows
+
+
+def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Rows that see nothing become zero, as in the fused kernels; softmax would make nan of them, and of gradients."""
+    boolean = mask.dtype is torch.bool
+    nothing = ~(mask if boolean else mask > -torch.inf).any(-1, keepdim=True)
+    scores = scores.masked_fill(~mask, -torch.inf) if boolean else scores + mask
+    return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What sums are accumulated in."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def running_sums(value: Tensor) -> Tensor:
+    """Sums of the first tokens, along the second dimension from the end, accumulated in single precision.
+
+    On a GPU in chunks: there a ``cumsum`` walks through the tokens one by one with a thread for each column.
+
+    Examples
+    --------
+    >>> running_sums(torch.ones(3, 1)).T
+    tensor([[1., 2., 3.]])
+    """
+    if value.dtype is torch.float16:  # whose sums may overflow
+        value = value.float()
+    if value.device.type == "cpu" or value.shape[-2] <= CHUNK:
+        return value.cumsum(-2, dtype=wide(value.dtype)).to(value.dtype)
+    return _chunked_sums(value)
+
+
+def _chunked_sums(value: Tensor) -> Tensor:
+    """A sum over the chunks before, and a product with a triangular matrix inside."""
+    tokens, dim = value.shape[-2:]
+    if tokens % CHUNK:
+        value = pad(value, (0, 0, 0, -tokens % CHUNK))
+    chunks = value.unflatten(-2, (-1, CHUNK))
+    totals = chunks.sum(-2, dtype=wide(value.dtype))
+    before = (totals.cumsum(-2) - totals).to(value.dtype)
+    triangle = torch.ones(CHUNK, CHUNK, dtype=value.dtype, device=value.device).tril()
+    flat = chunks.reshape(-1, CHUNK, dim)
+    sums = torch.baddbmm(before.reshape(-1, 1, dim), triangle.expand(len(flat), -1, -1), flat)
+    return sums.view(chunks.shape).flatten(-3, -2)[..., :tokens, :]

@@ -28,9 +28,6 @@ REMEMBERED = 4096
 """Launches whose kernels are kept at hand."""
 TRITON = find_spec("triton") is not None
 """Whether kernels can be compiled."""
-TYPES = (torch.float16, torch.bfloat16, torch.float32)
-
-
 BUILD = sha256(b"".join(Path(__file__).with_name(name).read_bytes() for name in ("fused.py", "kernels.py"))).hexdigest()
 """Which kernels these are, and how they are launched. Torch keeps compiled graphs on disk, by the names and arguments
 of the operators in them; it does not find the kernels in ours, and would run those of the version before."""
@@ -42,7 +39,7 @@ def takes(value: Tensor) -> bool:
         TRITON
         and value.is_cuda
         and type(value) is Tensor  # no subclass that shards it, say
-        and value.dtype in TYPES
+        and value.dtype in (torch.float16, torch.bfloat16, torch.float32)
         and value.dim() == 4
         and value.numel() > 0
         and value.shape[-1] <= 256
@@ -60,12 +57,12 @@ def _recent(device: int) -> bool:
 _generations: dict[int, int] = {}
 
 
-def centred(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
+def remove_mean(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
     """``(I - 1 w') V`` for values ``(batch, heads, tokens, dim)``; for the adjoint ``(I - w 1') V``.
 
     Weights are ``(batch, heads, tokens)`` in single precision and sum to one over tokens; uniform unless given.
     """
-    return _Centred.apply(value, weights, adjoint)
+    return _FusedMeanRemoval.apply(value, weights, adjoint)
 
 
 def less_running_mean(  # noqa: PLR0913 - a linear combination
@@ -86,10 +83,10 @@ def less_running_mean(  # noqa: PLR0913 - a linear combination
     heads = (source if target is None else target).shape[1] if heads is None else heads
     if torch.compiler.is_compiling():
         return _operate(target, source, keep, own, scale, adjoint, heads)
-    return _Running.apply(target, source, keep, own, scale, adjoint, heads)
+    return _RunningMeanRemoval.apply(target, source, keep, own, scale, adjoint, heads)
 
 
-class _Centred(torch.autograd.Function):
+class _FusedMeanRemoval(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
         ctx.save_for_backward(weights)
@@ -99,10 +96,10 @@ class _Centred(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (weights,) = ctx.saved_tensors
-        return centred(gradients[0], weights, adjoint=not ctx.adjoint), None, None
+        return remove_mean(gradients[0], weights, adjoint=not ctx.adjoint), None, None
 
 
-class _Running(torch.autograd.Function):
+class _RunningMeanRemoval(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, target: Tensor | None, source: Tensor, *rest: Any) -> Tensor:
         ctx.rest, ctx.heads = rest, source.shape[1]
@@ -110,7 +107,7 @@ class _Running(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _differentiate_running(_Running.apply, ctx, *gradients)
+        return _differentiate_running(_RunningMeanRemoval.apply, ctx, *gradients)
 
 
 def _differentiate_running(again: Any, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -175,7 +172,7 @@ def _keep_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  #
 # without Triton, which looks for its kernels in the operator, there is nothing to find
 _register = torch.library.triton_op if TRITON else torch.library.custom_op
 _running_operator: Any = _register("bulkedge::less_running_mean", _compiled_running, mutates_args=())
-_running_operator.register_fake(lambda target, source, *rest: _allocated(target, source, rest[-2]))
+_running_operator.register_fake(lambda target, source, *rest: _allocate(target, source, rest[-2]))
 _running_operator.register_autograd(
     lambda *given: (*_differentiate_running(_operate, *given), None), setup_context=_keep_context
 )
@@ -185,7 +182,7 @@ def _operate(target: Tensor | None, source: Tensor, *rest: Any) -> Tensor:
     return _running_operator(target, source, *rest, BUILD)
 
 
-def _allocated(target: Tensor | None, source: Tensor, heads: int) -> Tensor:
+def _allocate(target: Tensor | None, source: Tensor, heads: int) -> Tensor:
     """For the result, in the layout of the target, or of a source that has as many heads."""
     if target is None and heads != source.shape[1]:
         batch, _, tokens, dim = source.shape
@@ -211,7 +208,7 @@ def _run(  # noqa: PLR0913, PLR0917
 ) -> Tensor:
     from bulkedge.nn import kernels
 
-    out, source, (block, warps) = _allocated(target, source, heads), _rows(source), RUN
+    out, source, (block, warps) = _allocate(target, source, heads), _rows(source), RUN
     target = None if target is None else _rows(target)
     batch, _, tokens, dim = source.shape
     segments, length = _cut(out, block)

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from bulkedge.nn.attention import Coefficient, shaped_attention
-from bulkedge.nn.explicit import own_tokens, shaped_matrix
+from bulkedge.nn.attention import Coefficient, own_tokens, shaped_attention, shaped_matrix
 from bulkedge.support.errors import DomainError
 
 
@@ -107,7 +106,7 @@ class GapFreeAttention(nn.MultiheadAttention):
         """
         tokens_first = query.dim() == 3 and not self.batch_first
         self._check_inputs(query, key, value)
-        q, k, v = (self._apart(each, tokens_first=tokens_first) for each in self._projected(query, key, value))
+        q, k, v = (self._split_heads(each, tokens_first=tokens_first) for each in self._project(query, key, value))
         self._check_masks(q, k, attn_mask, key_padding_mask, batched=query.dim() == 3)
         k, v, added = self._with_added_keys(k, v)
         if is_causal and not need_weights and key_padding_mask is None and not added:
@@ -115,7 +114,7 @@ class GapFreeAttention(nn.MultiheadAttention):
         elif is_causal:
             is_causal = False
             attn_mask = _causal(q, k.shape[-2] - added) if attn_mask is None else attn_mask
-        mask = self._merged(attn_mask, key_padding_mask, q, added)
+        mask = self._merge_masks(attn_mask, key_padding_mask, q, added)
         if need_weights:
             dropout_p = self.dropout if self.training else 0.0
             weights = shaped_matrix(
@@ -123,7 +122,7 @@ class GapFreeAttention(nn.MultiheadAttention):
             )
             heads = weights.to(v.dtype) @ v
         else:
-            heads = self._attended(q, k, v, mask, added, is_causal=is_causal)
+            heads = self._attend(q, k, v, mask, added, is_causal=is_causal)
         joined = (heads.permute(2, 0, 1, 3) if tokens_first else heads.transpose(1, 2)).flatten(-2)
         output = self.out_proj(joined if query.dim() == 3 else joined.squeeze(0))
         if not need_weights:
@@ -137,7 +136,7 @@ class GapFreeAttention(nn.MultiheadAttention):
             return "alpha, beta and gamma learnable by head"
         return f"alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}"
 
-    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values, heads side by side; as views of one product where inputs and weights allow it."""
         weight, bias = self.in_proj_weight, self.in_proj_bias
         if weight is not None and query is key and key is value:
@@ -151,7 +150,7 @@ class GapFreeAttention(nn.MultiheadAttention):
         biases = (None, None, None) if bias is None else bias.chunk(3)
         return tuple(linear(*each) for each in zip((query, key, value), weights, biases, strict=True))
 
-    def _apart(self, projected: Tensor, *, tokens_first: bool) -> Tensor:
+    def _split_heads(self, projected: Tensor, *, tokens_first: bool) -> Tensor:
         """``(batch, heads, tokens, dim)``, with a batch of one if there was none."""
         heads = projected.unflatten(-1, (self.num_heads, self.head_dim))
         if tokens_first:
@@ -162,14 +161,14 @@ class GapFreeAttention(nn.MultiheadAttention):
         """Keys and values with those that the module adds at their end, and the number of these."""
         batch, tokens = key.shape[0], key.shape[-2]
         if self.bias_k is not None and self.bias_v is not None:
-            more = (self._apart(each, tokens_first=True) for each in (self.bias_k, self.bias_v))
+            more = (self._split_heads(each, tokens_first=True) for each in (self.bias_k, self.bias_v))
             both = zip((key, value), more, strict=True)
             key, value = (torch.cat([old, new.to(old.dtype).expand(batch, -1, -1, -1)], -2) for old, new in both)
         if self.add_zero_attn:
             key, value = pad(key, (0, 0, 0, 1)), pad(value, (0, 0, 0, 1))
         return key, value, key.shape[-2] - tokens
 
-    def _merged(self, mask: Tensor | None, padding: Tensor | None, query: Tensor, added: int) -> Tensor | None:
+    def _merge_masks(self, mask: Tensor | None, padding: Tensor | None, query: Tensor, added: int) -> Tensor | None:
         """Both masks as the kernels want them: true where a key may be seen, or additive; added keys are seen."""
         if mask is not None and mask.dim() == 3:
             mask = mask.unflatten(0, (-1, self.num_heads))
@@ -183,7 +182,7 @@ class GapFreeAttention(nn.MultiheadAttention):
         biases = [zero.masked_fill(each, -torch.inf) if each.dtype is torch.bool else each.to(query) for each in given]
         return pad(biases[0] + biases[1] if len(biases) == 2 else biases[0], (0, added))
 
-    def _attended(  # noqa: PLR0913
+    def _attend(  # noqa: PLR0913
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, added: int, *, is_causal: bool
     ) -> Tensor:
         """``(alpha I + beta A - gamma C) V`` on the fused kernels."""
@@ -197,7 +196,7 @@ class GapFreeAttention(nn.MultiheadAttention):
         )
         if not apart:
             return heads
-        own = value[..., : own_tokens(query, key, added), :]
+        own = value[..., : own_tokens(query.shape[-2], key.shape[-2] - added), :]
         return heads + (own * (alpha.view(-1, 1, 1) if isinstance(alpha, Tensor) else alpha)).to(heads.dtype)
 
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -30,23 +30,13 @@ from bulkedge.support.arrays import Index, Real
 from bulkedge.support.domains import Integers, Interval
 from bulkedge.visibility import Mask, MaskOrName, mask_for
 
-POSITIVE = Interval(0, math.inf, "()")
 SIZE = Integers(1, 10**7)
 STEP = 0.3
 """Of ``log s``. Where the integrand is analytic to a distance of pi/2 the trapezoidal rule errs by exp(-pi**2/STEP)."""
-MARGIN = 20.0
-"""Of ``log s`` below the least that matters, where the integrand falls by ``exp(2 MARGIN)``."""
 POINTS = 120
 """For a component that is not tilted; what is integrated has width ``1/|u|``, so there are more as the norm grows."""
-DECAY = 72.0
-"""A component beyond the largest of all tokens by ``exp(-DECAY/2)`` in probability is left out."""
-LARGEST = 20.0
-"""Of the logarithm of ``x``, where ``exp(-x)`` is zero long before."""
 NORMS = 16
 """Gauss points for ``|u|**2``."""
-NEGLIGIBLE = 1e-14
-"""The least weight of a norm."""
-TINY = float(np.finfo(float).tiny)
 EVERY_ROW = 32
 """Numbers of visible tokens up to which each is computed; beyond, the power is interpolated if there are many."""
 NODES = 20
@@ -89,7 +79,10 @@ def attended_power(  # noqa: PLR0913 - a setting of attention
     float
         Between 0 and 1.
     """
-    beta, similarity = POSITIVE.check("beta", beta), Interval(0, 1, "[)").check("similarity", similarity)
+    beta, similarity = (
+        Interval(0, math.inf, "()").check("beta", beta),
+        Interval(0, 1, "[)").check("similarity", similarity),
+    )
     tokens, head_dim = SIZE.check("tokens", tokens), SIZE.check("head_dim", head_dim)
     width = Integers(2, 10**7).check("width", width)
     counts, shares = _rows(mask_for(MaskOrName().check("mask", mask), tokens).counts())
@@ -134,7 +127,7 @@ def _query_norms(beta: float, width: int, head_dim: int) -> list[tuple[float, fl
     """Values of ``|u|`` with their weights: Gauss quadrature for a product of two independent chi squares."""
     (heads, by_head), (widths, by_width) = _chi_square(head_dim), _chi_square(width)
     values, weights = _fewer(np.outer(heads, widths).ravel(), np.outer(by_head, by_width).ravel())
-    matters = weights > NEGLIGIBLE  # power is at most one
+    matters = weights > 1e-14  # power is at most one
     return list(zip((beta * np.sqrt(values[matters])).tolist(), weights[matters].tolist(), strict=True))
 
 
@@ -169,13 +162,14 @@ def _row_power(norm: float, counts: Real, width: int, *, gap: bool) -> Real:
     """Power of a row with ``|u| = norm``, for each number of tokens that it sees."""
     most = float(counts.max())
     t, density = _component(norm, most, width)
-    # rows: log s; columns: components. Through x = s exp(|u| t) everything that is integrated is bounded
-    log_s = np.arange(-norm * t[-1] - math.log(most) - MARGIN, norm * t[-1] + 6, STEP)
-    x = np.exp(np.minimum(log_s[:, None] + norm * t, LARGEST))
+    # rows: log s, from where the integrand has fallen by exp(40); columns: components. Through x = s exp(|u| t)
+    # everything that is integrated is bounded, and exp(-x) is zero long before x is exp(20)
+    log_s = np.arange(-norm * t[-1] - math.log(most) - 20, norm * t[-1] + 6, STEP)
+    x = np.exp(np.minimum(log_s[:, None] + norm * t, 20.0))
     seen = density * np.exp(-x)
     # expectations over one token; the logarithm of phi = E exp(-x) from what it lacks to one, which may be tiny
     lacks, phi = -np.expm1(-x) @ density, seen.sum(axis=1)
-    log_phi = np.where(lacks < 0.5, np.log1p(-np.minimum(lacks, 0.5)), np.log(np.maximum(phi, TINY)))
+    log_phi = np.where(lacks < 0.5, np.log1p(-np.minimum(lacks, 0.5)), np.log(np.maximum(phi, np.finfo(float).tiny)))
     squares, leans, means = (seen * x**2).sum(axis=1), (seen * x) @ t, seen @ t
     one_left, two_left = (np.exp(np.maximum(counts - left, 0)[:, None] * log_phi) for left in (1, 2))
     pairs = counts * (counts - 1) * STEP / width
@@ -195,7 +189,8 @@ def _legendre(points: int) -> tuple[Real, Real]:
 
 def _component(norm: float, most: float, width: int) -> tuple[Real, Real]:
     """Gauss-Legendre points and weights for a component ``sqrt(width) sin(angle)`` of a point on the sphere."""
-    reach = math.sqrt(2 * math.log(most) + DECAY)  # beyond it none of the tokens is found
+    # beyond it none of the tokens is found, but for a probability of exp(-36)
+    reach = math.sqrt(2 * math.log(most) + 72)
     nodes, weights = _legendre(POINTS + POINTS // 4 * math.ceil(norm))
     angle = math.asin(min(1.0, reach / math.sqrt(width))) * nodes
     density = weights * np.exp((width - 2) * np.log(np.cos(angle)))

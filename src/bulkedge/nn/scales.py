@@ -173,7 +173,7 @@ def initial_scales(  # noqa: PLR0913 - an architecture
         if beta is None
         else [Interval(0, free, "(]").check("beta", beta)]
     )
-    rows = _Rows(sizes[1], width, head_dim, mask, gap)
+    rows = _StackRows(sizes[1], width, head_dim, mask, gap)
     shares = {each: _heaviest(rows, each, sizes[0], start) for each in betas}
     nearly = [each for each in betas if shares[each] >= NEARLY * max(shares.values())]
     chosen = min(nearly, key=lambda each: abs(math.log(each)))
@@ -195,7 +195,7 @@ def initial_scales(  # noqa: PLR0913 - an architecture
     )  # fmt: skip
 
 
-def _heaviest(rows: _Rows, beta: float, depth: int, start: float) -> float:
+def _heaviest(rows: _StackRows, beta: float, depth: int, start: float) -> float:
     """Largest share of a branch with which tokens stay distinct and gradients in bounds; zero if there is none."""
 
     def fine(share: float) -> bool:
@@ -223,7 +223,7 @@ class _Course:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _StackRows:
     """Rows of attention of one architecture, by the spread of their scores."""
 
     tokens: int
@@ -237,7 +237,7 @@ class _Rows:
         cosine, passed, powers = start, [], []
         gap = float(self.gap)
         for _ in range(depth):
-            own, free, power = (float(each(beta * math.sqrt(1 - cosine))) for each in _known(self))
+            own, free, power = (float(each(beta * math.sqrt(1 - cosine))) for each in _row_functions(self))
             two = overlaps(beta, self.tokens if self.mask == "full" else max(self.tokens // 2, 4), cosine).other
             # attention leans towards its query, by what independent rows do not explain; two rows lean alike by p
             whole = gap * cosine + (1 - cosine) * power
@@ -273,7 +273,7 @@ class _Rows:
 
 
 @lru_cache(maxsize=32)
-def _known(rows: _Rows) -> tuple[Callable[[float], float], ...]:
+def _row_functions(rows: _StackRows) -> tuple[Callable[[float], float], ...]:
     """Of the spread of a row's scores: sum of squares, how free the weights are to move, and power of the row.
 
     The second is ``sum A**2 (1 - A)**2`` over the first: a weight of one does not move with its score.

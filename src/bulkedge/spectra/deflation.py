@@ -35,11 +35,11 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.spectra.curves import Density
+from bulkedge.spectra.curves import SpectralDensity
 from bulkedge.spectra.krylov import GolubKahan
+from bulkedge.spectra.operators.algebra import MapOperator
 from bulkedge.spectra.operators.base import Operator, Projected
-from bulkedge.spectra.operators.directions import orthonormalised
-from bulkedge.spectra.operators.given import MapOperator
+from bulkedge.spectra.operators.directions import orthonormalise
 from bulkedge.spectra.quadrature import density
 from bulkedge.support.arrays import Real, as_numpy
 from bulkedge.support.threads import thin_products
@@ -73,34 +73,19 @@ ROUNDING = 10.0
 
 @dataclass(frozen=True)
 class Deflation:
-    """Directions that are set aside, and what is known about them.
+    """Directions that are set aside, and what is known about them."""
 
-    Attributes
-    ----------
-    operator : Operator
-        ``M P``: the matrix without the directions.
-    block : array of shape (n, probes)
-        Random orthonormal probes in the complement of the directions.
-    mean : float
-        Mean squared value of the rest.
-    sketch : array of shape (r, probes)
-        ``E' V`` for the probes V, times the root of n - r over their number: squares of a row sum to about the squared
-        length of the column of E of a direction.
-    values : array of shape (r,)
-        Singular values of the directions, in increasing order.
-    squares : array of shape (r,), optional
-        The squared value of each direction; None if the values are known as a distribution only.
-    uncertain : float
-        Share of the directions by which that distribution may be wrong at any point.
-    """
-
-    operator: Projected
-    block: Any
-    mean: float
+    operator: Projected  # ``M P``: the matrix without the directions
+    block: Any  # (n, probes): random orthonormal probes in the complement of the directions
+    mean: float  # mean squared value of the rest
+    # (r, probes): ``E' V`` for the probes V, times the root of n - r over their number: squares of a row sum to about
+    # the squared length of the column of E of a direction
     sketch: Real
+    # (r,): singular values of the directions, in increasing order
     values: Real = field(default_factory=lambda: np.zeros(0))
+    # (r,): the squared value of each direction; None if the values are known as a distribution only
     squares: Real | None = None
-    uncertain: float = 0.0
+    uncertain: float = 0.0  # share of the directions by which that distribution may be wrong at any point
 
     @property
     def basis(self) -> Any:
@@ -133,11 +118,11 @@ class Deflation:
         xp = array_namespace(self.block)
         return ROUNDING * float(xp.finfo(self.block.dtype).eps) * float(self.values[-1])
 
-    def whole(self, rest: Density) -> Density:
+    def whole(self, rest: SpectralDensity) -> SpectralDensity:
         """The distribution of all values."""
         return replace(rest, locked=np.sort(np.concatenate([rest.locked, self.values])), size=self.size)
 
-    def error(self, found: Density | None = None) -> float:
+    def error(self, found: SpectralDensity | None = None) -> float:
         """Kolmogorov distance by which the coupling of the directions with the rest may move the distribution."""
         most = self.count / self.size
         if self.squares is None:
@@ -153,25 +138,25 @@ class Deflation:
         wrong = np.sum(np.arctan2(width, apart), axis=1).max() / np.pi / self.size
         return float(min(most, SAFETY * wrong + most * self.uncertain + 1 / self.size))
 
-    def worth(self, found: Density, tolerance: float) -> bool:
+    def worth(self, found: SpectralDensity, tolerance: float) -> bool:
         """Whether what setting aside adds to the error leaves enough of the tolerance for the run."""
         return self.error(found) <= HALF * tolerance
 
 
-def deflated(operator: Operator, block: Any, tolerance: float) -> Deflation | None:
+def deflate(operator: Operator, block: Any, tolerance: float) -> Deflation | None:
     """Directions of large values set aside, where some are known, few beside the size, and worth it."""
     leading, size = operator.leading(), operator.shape[-1]
     if leading is None or leading.count > MOST_SHARE * size or leading.count * size > MOST_NUMBERS:
         return None
     basis = leading.basis()
     inside, outside = _parts(basis, block)
-    found = _coupled(operator, basis, outside)
+    found = _set_aside(operator, basis, outside)
     if not _mean_square(operator @ (basis @ inside)) >= LARGE * found.mean:
         return None
     if found.error() <= LITTLE * tolerance and found.count > CHEAP * block.shape[1]:
         return replace(found, values=_values(operator, basis, inside))
     for _ in range(ROUNDS):
-        found = _improved(operator, found, block)
+        found = _improve(operator, found, block)
         if found.error() <= LITTLE * tolerance:
             break
     return found if found.error() <= tolerance else None
@@ -198,7 +183,7 @@ def _mean_square(block: Any) -> float:
     return float(xp.sum(xp.astype(xp.sum(block**2, axis=0), xp.float64))) / block.shape[1]
 
 
-def _coupled(operator: Operator, basis: Any, outside: Any) -> Deflation:
+def _set_aside(operator: Operator, basis: Any, outside: Any) -> Deflation:
     """Directions set aside, and how much the probes say that they are coupled with the rest."""
     xp, (size, count) = array_namespace(basis), basis.shape
     image, back = operator.sweep(outside)
@@ -208,7 +193,7 @@ def _coupled(operator: Operator, basis: Any, outside: Any) -> Deflation:
     return Deflation(Projected(operator, basis), outside, _mean_square(image), scale * sketch)
 
 
-def _improved(operator: Operator, found: Deflation, block: Any) -> Deflation:
+def _improve(operator: Operator, found: Deflation, block: Any) -> Deflation:
     """Directions multiplied by ``M' M``, in place.
 
     The columns of ``M' M Q``, turned to be orthogonal, have the squared values g as their lengths, but for the angles
@@ -219,7 +204,7 @@ def _improved(operator: Operator, found: Deflation, block: Any) -> Deflation:
     for start in range(0, found.count, COLUMNS):
         columns = slice(start, min(start + COLUMNS, found.count))
         basis[:, columns] = operator.sweep(xp.asarray(basis[:, columns], copy=True))[1]
-    basis, lengths, turn = orthonormalised(basis)
+    basis, lengths, turn = orthonormalise(basis)
     squares = as_numpy(lengths**0.5).astype(float)
     short = np.sum((as_numpy(turn).astype(float).T @ found.sketch) ** 2, axis=1) / squares
     # how many of them may be above a point that all of the others are below
@@ -227,7 +212,7 @@ def _improved(operator: Operator, found: Deflation, block: Any) -> Deflation:
         np.sort(squares + short), np.sort(squares), side="right"
     )
     return replace(
-        _coupled(operator, basis, _parts(basis, block)[1]),
+        _set_aside(operator, basis, _parts(basis, block)[1]),
         squares=squares,
         values=squares[::-1] ** 0.5,
         uncertain=float(passed.max()) / len(squares),

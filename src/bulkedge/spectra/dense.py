@@ -28,10 +28,6 @@ from bulkedge.support.records import html_table
 
 HERMITIAN_TOLERANCE = 1e-6
 """Relative asymmetry up to which a matrix counts as symmetric: float32 rounding passes, a wrong matrix does not."""
-POSITIVE = Interval(0, float("inf"), "()")
-ENTRIES = Numbers(complex_too=True)
-Kind = Literal["singular", "eigen"]
-UNITS = {"singular": Unit.SINGULAR, "eigen": Unit.EIGEN}
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +130,7 @@ class Spectrum:
         Spectrum
             Of the same weights, size and unit; the rounding error scales along.
         """
-        factor = POSITIVE.check("factor", factor)
+        factor = Interval(0, float("inf"), "()").check("factor", factor)
         return replace(self, values=factor * self.values, rounding=factor * self.rounding)
 
     def padded(self) -> Spectrum:
@@ -216,11 +212,11 @@ class Spectra:
 
     def squared(self) -> Self:
         """The squared values."""
-        return self._mapped(lambda each: each.squared())
+        return self._map(lambda each: each.squared())
 
     def sqrt(self) -> Self:
         """The square roots of the values."""
-        return self._mapped(lambda each: each.sqrt())
+        return self._map(lambda each: each.sqrt())
 
     def scaled(self, factor: float) -> Self:
         """The same spectra with their values times a positive factor.
@@ -235,9 +231,9 @@ class Spectra:
         Spectra
             Of the same shape.
         """
-        return self._mapped(lambda each: each.scaled(factor))
+        return self._map(lambda each: each.scaled(factor))
 
-    def _mapped(self, change: Any) -> Self:
+    def _map(self, change: Any) -> Self:
         return type(self)(object_array(self.shape, [change(each) for each in self.members.ravel()]))
 
     def __getitem__(self, index: Any) -> Any:
@@ -256,7 +252,7 @@ class Spectra:
 
 def spectrum(  # noqa: PLR0913 - what to compute, and how well
     matrix: Any,
-    kind: Kind = "singular",
+    kind: Literal["singular", "eigen"] = "singular",
     *,
     tolerance: float = 0.01,
     confidence: float = 0.9,
@@ -320,18 +316,18 @@ def spectrum(  # noqa: PLR0913 - what to compute, and how well
     if not bool(xp.all(xp.isfinite(dense))):
         raise DomainError("matrix contains NaN or infinite entries; its spectrum is not defined")
     if kind == "singular":
-        values = xp.linalg.svdvals(dense)
+        unit, values = Unit.SINGULAR, xp.linalg.svdvals(dense)
     else:
         _require_hermitian(xp, dense)
-        values = xp.linalg.eigvalsh(dense)
-    unit = float(xp.finfo(values.dtype).eps) * max(dense.shape[-2:]) ** 0.5
+        unit, values = Unit.EIGEN, xp.linalg.eigvalsh(dense)
+    epsilon = float(xp.finfo(values.dtype).eps) * max(dense.shape[-2:]) ** 0.5
     kernel = abs(int(dense.shape[-1]) - int(dense.shape[-2]))
     rows = as_numpy(values).astype(float)
-    found = [_measured(row, UNITS[kind], unit, kernel) for row in rows.reshape(-1, rows.shape[-1])]
+    found = [_spectrum_of(row, unit, epsilon, kernel) for row in rows.reshape(-1, rows.shape[-1])]
     return found[0] if rows.ndim == 1 else Spectra(object_array(rows.shape[:-1], found))
 
 
-def _measured(values: Real, unit: Unit, epsilon: float, kernel: int) -> Spectrum:
+def _spectrum_of(values: Real, unit: Unit, epsilon: float, kernel: int) -> Spectrum:
     return replace(Spectrum.of(values, unit, float(np.abs(values).max()) * epsilon), kernel=kernel)
 
 
@@ -352,7 +348,7 @@ def floating(name: str, matrix: Any) -> Any:
         xp = np
     if xp is not np and "numpy" not in xp.__name__:
         return matrix
-    dense = ENTRIES.check(name, matrix)
+    dense = Numbers(complex_too=True).check(name, matrix)
     return dense.astype(np.float32) if dense.dtype == np.float16 else dense
 
 

@@ -47,37 +47,20 @@ from bulkedge.support.threads import thin_products
 
 @dataclass(frozen=True)
 class Projection:
-    """What a run knows of the matrix: ``B = U' M V``, and how far V is from being mapped into itself.
+    """What a run knows of the matrix: ``B = U' M V``, and how far V is from being mapped into itself."""
 
-    Attributes
-    ----------
-    diagonal : list of arrays of shape (left, right)
-        Blocks ``R_j`` on the diagonal of B, in double precision: columns of each block of U and of V.
-    beside : list of arrays of shape (next, left)
-        Blocks ``S_j``: transposed they stand beside the diagonal; the last one is what leaves the bases.
-    probes : int
-        Columns of the first block, which come first in B.
-    steps : int
-        Blocks of V.
-    rounding : float
-        Values up to this are noise: the rounding unit of the operator times its largest value and the root of its size,
-        with a factor of safety.
-    noise : float
-        Ten rounding units of the largest value: what rounding adds to residuals.
-    unit : float
-        Rounding unit in which the operator computes.
-    like : array
-        An array on the operator's backend and device.
-    """
-
+    # (left, right): blocks ``R_j`` on the diagonal of B, in double precision: columns of each block of U and of V
     diagonal: list[Real]
+    # (next, left): blocks ``S_j``: transposed they stand beside the diagonal; the last one is what leaves the bases
     beside: list[Real]
-    probes: int
-    steps: int
+    probes: int  # columns of the first block, which come first in B
+    steps: int  # blocks of V
+    # values up to this are noise: the rounding unit of the operator times its largest value and the root of its size,
+    # with a factor of safety
     rounding: float
-    noise: float
-    unit: float
-    like: Any
+    noise: float  # ten rounding units of the largest value: what rounding adds to residuals
+    unit: float  # rounding unit in which the operator computes
+    like: Any  # an array on the operator's backend and device
 
     @property
     def coupling(self) -> Real:
@@ -214,8 +197,8 @@ class GolubKahan:
         if back is None:
             back = self.operator.T @ left
         with thin_products():
-            following, coupling = self._orthonormal(back - block @ _turned(diagonal.beside), self.right)
-            self._known = left @ _turned(coupling.beside)
+            following, coupling = self._orthonormal(back - block @ _transpose(diagonal.beside), self.right)
+            self._known = left @ _transpose(coupling.beside)
         self._coupling.append(coupling.matrix)
         if following.shape[1]:
             self.right.append(following)
@@ -249,28 +232,28 @@ class GolubKahan:
         sizes, root, inverse = _roots(gram)
         scale, least = max(self._scale, float(sizes[0])), NEGLIGIBLE * self._unit * block.shape[0] ** 0.5
         if not (sizes[-1] * FAIR >= sizes[0] and sizes[-1] > least * scale):
-            return self._decomposed(clean, known)
+            return self._decompose(clean, known)
         self._scale, poor = scale, bool(sizes[-1] < POOR * scale)
-        basis, beside = self._divided(wide, root, inverse)
+        basis, beside = self._divide(wide, root, inverse)
         if poor or self._unit < SINGLE:
             # rounding is large beside what is left of these columns, or beside that of the block: take it off once more
             wide = _wide(known.less(basis)[0] if poor else basis)
             again, more, less = _roots(_gram(wide, taken)[0])
             if not again[-1] * 2 >= again[0]:
-                return self._decomposed(clean, known)
+                return self._decompose(clean, known)
             root, inverse = more @ root, inverse @ less
-            basis, _ = self._divided(wide, more, less)
+            basis, _ = self._divide(wide, more, less)
             beside = self._like(np.stack([root, inverse]))
         well = bool(sizes[0] <= WELL * sizes[-1])
         return basis, Factor(root, beside[0], beside[1] if well else None)
 
-    def _divided(self, wide: Any, root: Real, inverse: Real) -> tuple[Any, Any]:
+    def _divide(self, wide: Any, root: Real, inverse: Real) -> tuple[Any, Any]:
         """``W R^(-1)`` of a block in double precision, and both R and its inverse, which travel together."""
         xp, dtype = array_namespace(wide), self.right[0].dtype
         pair = xp.asarray(np.stack([root, inverse]), dtype=xp.float64, device=device(wide))
         return xp.astype(wide @ pair[1], dtype, copy=False), xp.astype(pair, dtype, copy=False)
 
-    def _decomposed(self, clean: Any, known: Basis) -> tuple[Any, Factor]:
+    def _decompose(self, clean: Any, known: Basis) -> tuple[Any, Factor]:
         """The same by Householder reflections, for a block that is ill conditioned or has lost rank."""
         xp = array_namespace(clean)
         basis, triangle = xp.linalg.qr(clean)
@@ -302,14 +285,14 @@ def _wide(block: Any) -> Any:
     return xp.astype(block, xp.float64, copy=False)
 
 
-def _turned(matrix: Any) -> Any:
+def _transpose(matrix: Any) -> Any:
     return array_namespace(matrix).matrix_transpose(matrix)
 
 
 def _gram(wide: Any, taken: Any) -> tuple[Real, Real]:
     """``W' W`` of a block in double precision, and what was taken off it, on the processor: one transfer for both."""
     with np.errstate(over="ignore", invalid="ignore"):
-        both = as_numpy(array_namespace(wide).concat([_turned(wide) @ wide, taken[None, :]], axis=0))
+        both = as_numpy(array_namespace(wide).concat([_transpose(wide) @ wide, taken[None, :]], axis=0))
     return both[:-1], both[-1]
 
 

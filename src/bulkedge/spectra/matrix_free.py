@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,14 +23,13 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
 from bulkedge.laws.units import Unit
-from bulkedge.spectra.curves import Density
-from bulkedge.spectra.deflation import Deflation, deflated
+from bulkedge.spectra.curves import SpectralDensity
+from bulkedge.spectra.deflation import Deflation, deflate
 from bulkedge.spectra.dense import Spectra, Spectrum
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.operators.base import Operator
-from bulkedge.spectra.precision import full_precision
 from bulkedge.spectra.quadrature import density, simulated_deviations
-from bulkedge.spectra.stopping import ACCURACY, SHARE, Checkpoint, MostSteps, Placed, Reached, Rule
+from bulkedge.spectra.stopping import ACCURACY, SHARE, IterationState, MostSteps, Placed, Reached, Rule
 from bulkedge.support.arrays import object_array
 from bulkedge.support.domains import Interval
 from bulkedge.support.errors import AccuracyWarning
@@ -104,7 +104,7 @@ def operator_spectrum(  # noqa: PLR0913 - what is wanted, and how it is sought
         If the iteration stopped at an error above the tolerance, or if more values close to zero than was asked for
         are not told apart.
     """
-    wanted = _Wanted(
+    wanted = _Accuracy(
         ACCURACY.check("tolerance", tolerance),
         CONFIDENCE.check("confidence", confidence),
         SHARE.check("placed", placed),
@@ -119,7 +119,7 @@ def operator_spectrum(  # noqa: PLR0913 - what is wanted, and how it is sought
         operator = operator.T
     rule = stop or ((Reached(wanted.tolerance) & Placed(wanted.placed)) | MostSteps(MOST_STEPS))
     with full_precision(operator.like):
-        found, steps = _iterated(operator, wanted, rng, rule)
+        found, steps = _iterate(operator, wanted, rng, rule)
     found.warn(wanted, steps)
     values, weights = found.density.quantiles(QUANTILES)
     return Spectrum(
@@ -134,7 +134,7 @@ def operator_spectrum(  # noqa: PLR0913 - what is wanted, and how it is sought
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Accuracy:
     """What a run is made for: a distance, how surely, and the share of the values that is told apart."""
 
     tolerance: float
@@ -143,7 +143,7 @@ class _Wanted:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Assessment:
     """A density, its error, and the value below which only the number of values is known, the floor.
 
     ``apart_from`` is the value above which the density is known to the tolerance, zero if that is everywhere. Where
@@ -151,7 +151,7 @@ class _Found:
     is not final if values close to zero may still be told apart.
     """
 
-    density: Density
+    density: SpectralDensity
     error: float
     floor: float
     lumped: bool
@@ -164,7 +164,7 @@ class _Found:
         lowest = max(self.apart_from, self.floor) if self.lumped else self.apart_from
         return 1 - float(self.density.cdf(np.array([lowest]))[0]) if lowest > 0 else 1.0
 
-    def warn(self, wanted: _Wanted, steps: int) -> None:
+    def warn(self, wanted: _Accuracy, steps: int) -> None:
         """Say what was not reached."""
         said = []
         if self.error > wanted.tolerance:
@@ -196,14 +196,14 @@ def frame(operator: Operator, probes: int, rng: Any = None) -> Any:
         return xp.linalg.qr(xp.asarray(drawn, dtype=like.dtype, device=device(like)))[0]
 
 
-class _Known(dict[int, Density]):
+class _Densities(dict[int, SpectralDensity]):
     """Densities after some steps of a run, each computed once, and what was set aside before it."""
 
     def __init__(self, aside: Deflation | None) -> None:
         super().__init__()
         self.aside = aside
 
-    def all_told(self, found: _Found) -> _Found:
+    def with_deflation(self, found: _Assessment) -> _Assessment:
         """An assessment of the run, with what setting aside adds to its error."""
         if self.aside is None:
             return found
@@ -211,47 +211,47 @@ class _Known(dict[int, Density]):
         return replace(found, error=found.error + error, floor=floor)
 
 
-def _iterated(operator: Operator, wanted: _Wanted, rng: Any, rule: Rule) -> tuple[_Found, int]:
+def _iterate(operator: Operator, wanted: _Accuracy, rng: Any, rule: Rule) -> tuple[_Assessment, int]:
     """Steps until the rule says stop, with large values set aside where their directions are known and worth it.
 
     Returns what is known then, and the number of steps.
     """
     tolerance, start = wanted.tolerance, time.perf_counter()
     block = frame(operator, _probes(operator.shape[-1], tolerance), rng)
-    run, known = _begun(operator, block, deflated(operator, block, tolerance), wanted)
-    found = _looked(run, known, FIRST_STEPS, wanted)
+    run, known = _start(operator, block, deflate(operator, block, tolerance), wanted)
+    found = _advance(run, known, FIRST_STEPS, wanted)
     if known.aside is not None and not known.aside.worth(found.density, tolerance):
-        run, known = _begun(operator, block, None, wanted)
-        found = _looked(run, known, FIRST_STEPS, wanted)
+        run, known = _start(operator, block, None, wanted)
+        found = _advance(run, known, FIRST_STEPS, wanted)
     course: list[tuple[int, float]] = []
     while True:
         course.append((run.steps, found.error))
         errors, seconds = tuple(error for _, error in course), time.perf_counter() - start
-        checkpoint = Checkpoint(run.steps, 2 * block.shape[1] * run.steps, seconds, errors, found.placed)
+        checkpoint = IterationState(run.steps, 2 * block.shape[1] * run.steps, seconds, errors, found.placed)
         if run.exhausted or rule(checkpoint):
-            final = found if found.final else known.all_told(_assessed(run, known, wanted, enough=0))
+            final = found if found.final else known.with_deflation(_assess(run, known, wanted, enough=0))
             return final, run.steps
-        following = max(_next(course, tolerance), _placing(found, run.steps, wanted.placed))
+        following = max(_next(course, tolerance), _next_to_place(found, run.steps, wanted.placed))
         # the most steps are not overshot by a checkpoint that lies beyond them
-        found = _looked(run, known, MOST_STEPS if run.steps < MOST_STEPS < following else following, wanted)
+        found = _advance(run, known, MOST_STEPS if run.steps < MOST_STEPS < following else following, wanted)
 
 
-def _begun(operator: Operator, block: Any, aside: Deflation | None, wanted: _Wanted) -> tuple[GolubKahan, _Known]:
+def _start(operator: Operator, block: Any, aside: Deflation | None, wanted: _Accuracy) -> tuple[GolubKahan, _Densities]:
     """A run from a block of probes, or from those in the complement of what is set aside."""
     steps = MOST_STEPS if wanted.placed else USUAL_STEPS
     two_sided = block.shape[1] * steps * sum(operator.shape) <= TWO_SIDED
     if aside is not None:
         operator, block = aside.operator, aside.block
-    return GolubKahan(operator, block, two_sided=two_sided), _Known(aside)
+    return GolubKahan(operator, block, two_sided=two_sided), _Densities(aside)
 
 
-def _looked(run: GolubKahan, known: _Known, target: float, wanted: _Wanted) -> _Found:
+def _advance(run: GolubKahan, known: _Densities, target: float, wanted: _Accuracy) -> _Assessment:
     """What is known after so many steps."""
     while run.steps < target and not run.exhausted:
         run.step()
     # beside a GPU all of the processor is there for the small decompositions
     with nullcontext() if is_torch_array(run.operator.like) else thin_products():
-        return known.all_told(_assessed(run, known, wanted))
+        return known.with_deflation(_assess(run, known, wanted))
 
 
 def _next(course: list[tuple[int, float]], tolerance: float) -> float:
@@ -272,7 +272,7 @@ def _next(course: list[tuple[int, float]], tolerance: float) -> float:
     return ENOUGH_STEPS if steps < ENOUGH_STEPS < following else following
 
 
-def _placing(found: _Found, steps: int, share: float) -> float:
+def _next_to_place(found: _Assessment, steps: int, share: float) -> float:
     """Steps of the next checkpoint, by the share of values that is to be placed: the floor falls as one over the steps.
 
     Where the floor has to be is read off a curve that is not known there: it is gone to in steps that are not too long.
@@ -291,22 +291,22 @@ def _probes(size: int, tolerance: float) -> int:
     return min(size, MOST_PROBES, max(least, -(-needed // 8) * 8))
 
 
-def _assessed(run: GolubKahan, known: _Known, wanted: _Wanted, enough: int = ENOUGH_STEPS) -> _Found:
+def _assess(run: GolubKahan, known: _Densities, wanted: _Accuracy, enough: int = ENOUGH_STEPS) -> _Assessment:
     """The density after all steps, beside that of fewer and beside simulated frames; ``known`` is added to."""
     projection, size = run.projection(), run.operator.shape[-1]
     found, noise = _after(run, run.steps, known), projection.rounding
     if not found.nodes.size:
-        return _Found(found, 0.0, noise, lumped=False)
+        return _Assessment(found, 0.0, noise, lumped=False)
     unresolved, floor, apart_from, earlier = 0.0, 0.0, 0.0, found
     if not projection.exhausted:
         earlier = _after(run, max(1, round(run.steps / FEWER)), known)
-        unresolved, floor = _unresolved(found, earlier, wanted.tolerance)
+        unresolved, floor = _distance_to_fewer(found, earlier, wanted.tolerance)
         apart_from = floor if floor > noise else 0.0
         if floor and run.steps < enough:  # values close to zero may still be told apart
-            unresolved, floor = _unresolved(found, earlier, np.inf)
+            unresolved, floor = _distance_to_fewer(found, earlier, np.inf)
     if unresolved > wanted.tolerance:  # there is more to do: the sampling error need not be simulated
         error = float(np.hypot(unresolved, KOLMOGOROV * (2 / (size * projection.probes)) ** 0.5))
-        return _Found(found, error, max(floor, noise), floor > noise, run.steps >= enough, apart_from)
+        return _Assessment(found, error, max(floor, noise), floor > noise, run.steps >= enough, apart_from)
     rng = np.random.default_rng(run.steps)
     places, drawn = simulated_deviations(found, projection.probes, run.steps, DRAWS, rng)
     sampling = np.quantile(np.abs(drawn).max(axis=1, initial=0.0), wanted.confidence)
@@ -316,10 +316,10 @@ def _assessed(run: GolubKahan, known: _Known, wanted: _Wanted, enough: int = ENO
     # a curve does not follow the steps of a finite spectrum
     steps = 0.0 if found.points.all() else 1 / size
     error = float(max(np.hypot(sampling, unresolved), both)) + steps
-    return _Found(found, error, max(floor, noise), floor > noise, apart_from=apart_from)
+    return _Assessment(found, error, max(floor, noise), floor > noise, apart_from=apart_from)
 
 
-def _after(run: GolubKahan, steps: int, known: _Known) -> Density:
+def _after(run: GolubKahan, steps: int, known: _Densities) -> SpectralDensity:
     """The density of all values after some of the steps, which is computed once."""
     if steps not in known:
         aside, size = known.aside, run.operator.shape[-1]
@@ -328,7 +328,7 @@ def _after(run: GolubKahan, steps: int, known: _Known) -> Density:
     return known[steps]
 
 
-def _unresolved(found: Density, before: Density, tolerance: float) -> tuple[float, float]:
+def _distance_to_fewer(found: SpectralDensity, before: SpectralDensity, tolerance: float) -> tuple[float, float]:
     """How far the distribution is from that of fewer steps, and the value above which that is so.
 
     If less than the tolerance is known close to zero, this is said of the values there, instead of one large error.
@@ -346,3 +346,54 @@ def _unresolved(found: Density, before: Density, tolerance: float) -> tuple[floa
     differ = x[(x > lowest) & (x <= highest) & (apart > tolerance / 2)]
     floor = max(lowest, float(differ.max(initial=0.0)))
     return float(apart[x > floor].max(initial=0.0)), floor
+
+
+@contextmanager
+def full_precision(like: Any) -> Iterator[None]:
+    """Products of torch with all digits of single precision; nothing changes for arrays of NumPy.
+
+    Networks are trained with TF32 or bfloat16 inside their products, three or two decimal digits. A basis that is made
+    orthonormal, or directions that are projected away, with so few digits leave parts of the largest values behind,
+    which are not small beside the small values of a spectrum.
+    """
+    if not is_torch_array(like):
+        yield
+        return
+    import torch
+
+    # newer versions of torch have a setting for each device beside the one for all
+    backends = (getattr(each, "matmul", None) for each in (torch.backends.cuda, torch.backends.mkldnn))
+    devices: list[Any] = [each for each in backends if _has_setting(each)]
+    before, each_before = _for_all(), [each.fp32_precision for each in devices]
+    if before == "highest" and all(each in {"none", "ieee"} for each in each_before):
+        yield
+        return
+    try:
+        if before is not None:
+            torch.set_float32_matmul_precision("highest")
+        for each in devices:
+            each.fp32_precision = "ieee"
+        yield
+    finally:
+        if before is not None:
+            torch.set_float32_matmul_precision(before)
+        for each, setting in zip(devices, each_before, strict=True):
+            each.fp32_precision = setting
+
+
+def _for_all() -> str | None:
+    """The setting for all devices; None where torch refuses to say, as those for each contradict it."""
+    import torch
+
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        return None
+
+
+def _has_setting(backend: Any) -> bool:
+    """Whether a backend of torch has the newer setting; those of older versions refuse any name they do not know."""
+    try:
+        return isinstance(backend.fp32_precision, str)
+    except (AttributeError, AssertionError):
+        return False

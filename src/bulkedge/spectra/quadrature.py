@@ -18,7 +18,7 @@ polynomials in the squared value up to degree 2s - 1. Three things make a distri
   integrals up to degree 2m - 1, whose covariances are integrals of degree 4m - 2: 2m atoms stand for all values. What
   such draws do not know, features that no polynomial of that degree sees, shows as a difference between the run and its
   first steps, which is added to the draws place by place, and close to zero as
-  :meth:`~bulkedge.spectra.curves.Density.doubt` says.
+  :meth:`~bulkedge.spectra.curves.SpectralDensity.doubt` says.
 """
 
 from __future__ import annotations
@@ -28,51 +28,53 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace, device
 
-from bulkedge.spectra.curves import Density, bottom_of, refined
-from bulkedge.spectra.krylov import Projection
-from bulkedge.spectra.ritz import converged, ritz
-from bulkedge.spectra.rules import gauss, monotone
-from bulkedge.support.arrays import Real
+from bulkedge.spectra.curves import SpectralDensity, bottom_of, gauss, monotone, refine
+from bulkedge.spectra.krylov import SINGLE, Projection
+from bulkedge.support.arrays import Real, as_numpy
+from bulkedge.support.threads import thin_products
 
 OWN_CURVES = 1.1
 """Error of a curve that is held against its own rule, over that of one with the steps of another: 1.04 to 1.21."""
-BETWEEN = 4
-"""Places between two nodes at which curves are compared."""
-BESIDE = 1e-6
-"""Distance of point masses, relative to the largest value, up to which they are one."""
+ANGLE = 0.01
+"""Largest angle between locked Ritz vectors and singular vectors: weights are then wrong by its square."""
+UNLIKELY = 4.0
+"""Standard deviations by which the probes' weight of locked values may differ from their number over the size."""
+LARGE = 384
+"""Columns from which on a GPU is asked to decompose a matrix."""
 
 
-def density(projection: Projection, size: int) -> Density:
+def density(projection: Projection, size: int) -> SpectralDensity:
     """The distribution that a run knows."""
     values, weights, residuals = ritz(projection)
     if projection.exhausted and len(values) >= size:
-        return Density(np.sort(values)[-size:], np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool), 0.0, size)
-    locked = converged(values, weights, residuals, size, projection.noise)
+        return SpectralDensity(np.sort(values)[-size:], np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool), 0.0, size)
+    locked = count_converged(values, weights, residuals, size, projection.noise)
     rest = weights[locked:] / np.maximum(weights[locked:].sum(axis=0), 1e-300)
     remaining = values[locked:]
     if projection.exhausted:  # the measure of the probes itself is known
         order = np.argsort(remaining)
-        rule = _merged(remaining[order], rest.mean(axis=1)[order], np.ones(len(order), dtype=bool))
+        rule = _merge(remaining[order], rest.mean(axis=1)[order], np.ones(len(order), dtype=bool))
     else:
         # values that have converged have taken a direction of the run each: for the rest so many steps are left
         steps = min(projection.steps, -(-len(remaining) // projection.probes))
         nodes, masses, points = gauss(remaining[None], rest.mean(axis=1)[None], steps)
-        rule = _merged(nodes[0], masses[0], points[0])
-    found = Density(np.sort(values[:locked]), *rule, float(remaining.max(initial=0.0)), size)
-    return found if found.points.all() else refined(found)
+        rule = _merge(nodes[0], masses[0], points[0])
+    found = SpectralDensity(np.sort(values[:locked]), *rule, float(remaining.max(initial=0.0)), size)
+    return found if found.points.all() else refine(found)
 
 
-def _merged(nodes: Real, weights: Real, points: Any) -> tuple[Real, Real, Any]:
+def _merge(nodes: Real, weights: Real, points: Any) -> tuple[Real, Real, Any]:
     """One node for point masses that rounding has put beside each other, each at the place of the heaviest."""
-    close = np.diff(nodes) <= BESIDE * nodes[-1]
+    close = np.diff(nodes) <= 1e-6 * nodes[-1]
     group = np.append(0, np.cumsum(~(close & points[:-1] & points[1:])))
     heaviest = [np.flatnonzero(group == each)[np.argmax(weights[group == each])] for each in range(group[-1] + 1)]
     return nodes[heaviest], np.bincount(group, weights).astype(float), points[heaviest]
 
 
 def simulated_deviations(
-    found: Density, probes: int, steps: int, draws: int, rng: np.random.Generator
+    found: SpectralDensity, probes: int, steps: int, draws: int, rng: np.random.Generator
 ) -> tuple[Real, Real]:
     """By how much, and where, distribution functions of frames of random probes would differ from the estimated one."""
     remaining = found.size - len(found.locked)
@@ -94,10 +96,10 @@ def simulated_deviations(
     return places, OWN_CURVES * found.rest * deviations
 
 
-def _deviations(truth: Density, nodes: list[Real], weights: list[Real], points: list[Any]) -> tuple[Real, Real]:
+def _deviations(truth: SpectralDensity, nodes: list[Real], weights: list[Real], points: list[Any]) -> tuple[Real, Real]:
     """Distribution functions that are made of Gauss rules as one was made of its own, less that one, and where."""
     knots = np.concatenate([[truth.bottom], truth.nodes, [truth.top]])
-    places = np.concatenate([np.linspace(*each, BETWEEN, endpoint=False) for each in pairwise(knots)])
+    places = np.concatenate([np.linspace(*each, 4, endpoint=False) for each in pairwise(knots)])
     # point masses are compared on either side
     jumps, aside = truth.nodes[truth.points], 1e-5 * truth.top
     places = np.concatenate([places, jumps - aside, jumps + aside])
@@ -115,3 +117,115 @@ def _deviations(truth: Density, nodes: list[Real], weights: list[Real], points: 
     at = np.concatenate([low, nodes, np.maximum(np.array(nodes)[:, -1:], truth.top)], axis=1)
     levels = np.concatenate([np.zeros_like(low), levels, np.ones_like(low)], axis=1)
     return places, monotone(at, levels, np.broadcast_to(places, (len(low), len(places)))) - exact
+
+
+def ritz(projection: Projection) -> tuple[Real, Real, Real]:
+    """Singular values of B, what the probes weigh them by, and their residuals.
+
+    Of the singular vectors of B two pieces are used: the rows of the first block, which are coordinates of the probes,
+    and the image of the last block, through which a run leaves what it knows. Both come from right vectors alone:
+    ``B v = s u`` gives the last rows of u as those of B times v, over s. So the symmetric eigenproblem of ``B' B`` is
+    enough, at half the time of a decomposition of B, where its rounding does not matter: it loses values below 1e-8 of
+    the largest, and a run in single precision has lost those before. It is solved where the run was made, if that is a
+    GPU.
+    """
+    rows = sum(len(each) for each in projection.diagonal)
+    last = projection.coupling.shape[1] if projection.coupling.size else 0
+    squared = projection.unit > SINGLE and rows > 0
+    values, first, leaving = (_by_squares if squared else _by_values)(projection, last)
+    residuals = np.zeros(len(values))
+    if last:
+        residuals = np.linalg.norm(projection.coupling @ leaving, axis=0)
+        if squared:  # left vectors of what is only rounding are not known, but their length is
+            residuals[values <= projection.rounding] = np.linalg.norm(projection.coupling, 2)
+    # right vectors without a left one are in the kernel of B
+    values[rows:] = residuals[rows:] = 0.0
+    return values, first.T**2, residuals
+
+
+def _by_values(projection: Projection, last: int) -> tuple[Real, Real, Real]:
+    """Singular values, first rows of right vectors, and last rows of left ones, from B itself."""
+    left, found, right = np.linalg.svd(projection.matrix)
+    columns = len(right)
+    values, leaving = np.zeros(columns), np.zeros((last, columns))
+    values[: len(found)] = found
+    shared = min(columns, len(left))
+    leaving[:, :shared] = left[len(left) - last :, :shared]
+    return values, right[:, : projection.probes].T, leaving
+
+
+def _by_squares(projection: Projection, last: int) -> tuple[Real, Real, Real]:
+    """The same from ``B' B``; left vectors of values that are only rounding are not vectors of length one."""
+    probes, ending = projection.probes, projection.diagonal[-1]
+    squares, vectors = _eigen(projection)
+    start, xp = vectors.shape[0] - ending.shape[1], array_namespace(vectors)
+    # one transfer of what is used
+    used = as_numpy(xp.concat([squares[None, :], vectors[:probes], vectors[start:]], axis=0))[:, ::-1]
+    values = np.sqrt(np.maximum(used[0], 0.0))
+    # of the last rows of B only the last block of columns has entries
+    leaving = ending[:last] @ used[1 + probes :] / np.maximum(values, max(projection.rounding, 1e-300))
+    return values, used[1 : 1 + probes], leaving
+
+
+def _eigen(projection: Projection) -> tuple[Any, Any]:
+    """Eigenvalues of ``B' B`` in increasing order, and its vectors as columns: on a GPU if the run was made there."""
+    if _on_gpu(projection) and projection.steps * projection.probes >= LARGE:
+        matrix = _squares_beside(projection)
+        return array_namespace(matrix).linalg.eigh(matrix)
+    diagonal, below = _squares(projection)
+    columns = np.cumsum([0, *(len(each) for each in diagonal)])
+    dense = np.zeros((columns[-1], columns[-1]))
+    for j, block in enumerate(diagonal):
+        own = slice(columns[j], columns[j + 1])
+        dense[own, own] = block
+        if j:
+            dense[own, columns[j - 1] : columns[j]] = below[j - 1]
+    with thin_products():
+        # only what is on and below the diagonal is read
+        return np.linalg.eigh(dense)
+
+
+def _squares(projection: Projection) -> tuple[list[Real], list[Real]]:
+    """``B' B``, which is block tridiagonal: the blocks on its diagonal, and those below."""
+    pairs = zip(projection.beside[:-1], projection.diagonal[:-1], strict=True)
+    below: list[Real] = [between @ block for between, block in pairs]
+    diagonal: list[Real] = [block.T @ block for block in projection.diagonal]
+    for j in range(1, projection.steps):
+        diagonal[j] += projection.beside[j - 1] @ projection.beside[j - 1].T
+    return diagonal, below
+
+
+def _squares_beside(projection: Projection) -> Any:
+    """``B' B`` in double precision on the device of the run: blocks travel there, and not the zeros between them."""
+    (diagonal, below), steps, probes = _squares(projection), projection.steps, projection.probes
+    xp, place = array_namespace(projection.like), device(projection.like)
+    blocks = xp.asarray(np.stack(diagonal + below), dtype=xp.float64, device=place)
+    matrix = xp.zeros((steps, probes, steps, probes), dtype=xp.float64, device=place)
+    index = xp.arange(steps, device=place)
+    matrix[index, :, index, :] = blocks[:steps]
+    matrix[index[1:], :, index[:-1], :] = blocks[steps:]
+    matrix[index[:-1], :, index[1:], :] = xp.matrix_transpose(blocks[steps:])
+    return xp.reshape(matrix, (steps * probes, steps * probes))
+
+
+def _on_gpu(projection: Projection) -> bool:
+    """Whether a run was made on a GPU, in blocks of one width."""
+    square = projection.probes, projection.probes
+    regular = all(each.shape == square for each in projection.diagonal)
+    return regular and getattr(device(projection.like), "type", "cpu") == "cuda"
+
+
+def count_converged(values: Real, weights: Real, residuals: Real, size: int, noise: float = 0.0) -> int:
+    """How many of the largest values are known one by one."""
+    # the next value has not converged: it may be as much larger as its residual says
+    gaps = values[:-1] - values[1:] - residuals[1:]
+    worst = np.sqrt(np.cumsum(residuals[:-1] ** 2)) + noise
+    known = np.flatnonzero((worst <= ANGLE * gaps) & (gaps > 0))
+    share = np.arange(1, len(values)) / size
+    # equal values in greater number than there are probes are found as many times as there are probes only
+    spread = np.sqrt(2 * share * np.maximum(1 - share, 0) / (size * weights.shape[1]))
+    plausible = np.abs(np.cumsum(weights.mean(axis=1))[:-1] - share) <= UNLIKELY * spread + 1e-12
+    # a value found fewer times than it is there has too much weight: nothing below it is counted right
+    wrong = known[~plausible[known]]
+    known = known[known < wrong[0]] if wrong.size else known
+    return int(known[-1]) + 1 if known.size else 0

@@ -1,9 +1,9 @@
 """When an iteration stops: rules that are joined with ``|`` (either) and ``&`` (both).
 
 >>> rule = Reached(0.01) | MostSteps(200)
->>> rule(Checkpoint(steps=24, columns=768, seconds=1.0, errors=(0.02, 0.004)))     # once is luck
+>>> rule(IterationState(steps=24, columns=768, seconds=1.0, errors=(0.02, 0.004)))     # once is luck
 False
->>> rule(Checkpoint(steps=30, columns=960, seconds=1.3, errors=(0.02, 0.004, 0.003)))
+>>> rule(IterationState(steps=30, columns=960, seconds=1.3, errors=(0.02, 0.004, 0.003)))
 True
 """
 
@@ -19,7 +19,7 @@ SHARE = Interval(0, 1)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class IterationState:
     """Where an iteration stands.
 
     Attributes
@@ -46,11 +46,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Rule:
-    """A function of a :class:`Checkpoint` that says whether to stop."""
+    """A function of a :class:`IterationState` that says whether to stop."""
 
-    holds: Callable[[Checkpoint], bool] = field(repr=False)
+    holds: Callable[[IterationState], bool] = field(repr=False)
 
-    def __call__(self, checkpoint: Checkpoint) -> bool:
+    def __call__(self, checkpoint: IterationState) -> bool:
         """Whether to stop."""
         return self.holds(checkpoint)
 
@@ -80,9 +80,9 @@ def Placed(share: float) -> Rule:  # noqa: N802
     Examples
     --------
     >>> rule = Reached(0.01) & Placed(0.7) | MostSteps(160)
-    >>> rule(Checkpoint(steps=44, columns=1408, seconds=1.0, errors=(0.007, 0.006), placed=0.51))
+    >>> rule(IterationState(steps=44, columns=1408, seconds=1.0, errors=(0.007, 0.006), placed=0.51))
     False
-    >>> rule(Checkpoint(steps=86, columns=2752, seconds=2.7, errors=(0.007, 0.006), placed=0.72))
+    >>> rule(IterationState(steps=86, columns=2752, seconds=2.7, errors=(0.007, 0.006), placed=0.72))
     True
     """
     share = SHARE.check("share", share)

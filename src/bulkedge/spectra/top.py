@@ -18,8 +18,8 @@ from array_api_compat import array_namespace
 
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.matrix_free import frame
+from bulkedge.spectra.operators.algebra import MatrixOperator
 from bulkedge.spectra.operators.base import Operator
-from bulkedge.spectra.operators.given import MatrixOperator
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval
 from bulkedge.support.errors import DomainError, UnresolvedError

@@ -20,9 +20,9 @@ import numpy as np
 
 from bulkedge.spectra.krylov import GolubKahan, Projection
 from bulkedge.spectra.matrix_free import frame
+from bulkedge.spectra.operators.algebra import MatrixOperator
 from bulkedge.spectra.operators.base import Operator
-from bulkedge.spectra.operators.given import MatrixOperator
-from bulkedge.spectra.ritz import converged, ritz
+from bulkedge.spectra.quadrature import count_converged, ritz
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval
 from bulkedge.support.errors import DomainError
@@ -57,7 +57,7 @@ def trace_of(
         The sum, its standard error from the scatter of the probes, and their number less one as its freedom. The error
         is zero where all values were found.
     """
-    projection, size = _projected(operator, probes, steps, rng)
+    projection, size = _project(operator, probes, steps, rng)
     return _trace(function, projection, size)
 
 
@@ -108,14 +108,14 @@ def trace_moments(operator: Any, powers: Any, probes: int = 16, steps: int = 24,
         One for each power.
     """
     powers = [Integers(1, 1000).check("powers", each) for each in powers]
-    projection, size = _projected(operator, probes, steps, rng)
+    projection, size = _project(operator, probes, steps, rng)
     sums = [_trace(lambda values, k=power: values ** (2 * k), projection, size) for power in powers]  # type: ignore[misc]
     return [Estimate(each.value / size, each.error / size, each.freedom) for each in sums]
 
 
 def estimated_stable_rank(operator: Any, probes: int = 16, steps: int = 24, rng: Any = None) -> Estimate:
     """``|M|_F**2/|M|**2`` of an operator."""
-    projection, size = _projected(operator, probes, steps, rng)
+    projection, size = _project(operator, probes, steps, rng)
     largest = float(np.linalg.norm(projection.matrix, 2)) if projection.matrix.size else 0.0
     if not largest > 0:
         raise DomainError("the rank of a matrix of zeros is not defined: matrix must have an entry that is not zero")
@@ -123,7 +123,7 @@ def estimated_stable_rank(operator: Any, probes: int = 16, steps: int = 24, rng:
     return Estimate(max(total.value, 1.0), total.error, total.freedom)
 
 
-def _projected(operator: Any, probes: int, steps: int, rng: Any) -> tuple[Projection, int]:
+def _project(operator: Any, probes: int, steps: int, rng: Any) -> tuple[Projection, int]:
     operator = operator if isinstance(operator, Operator) else MatrixOperator(operator)
     if operator.batch:
         raise DomainError(f"operator has shape {operator.shape}, a batch: take its members one at a time")
@@ -139,7 +139,7 @@ def _trace(function: Callable[[Real], Real], projection: Projection, size: int) 
     values, weights, residuals = ritz(projection)
     if projection.exhausted and len(values) >= size:
         return Estimate(float(np.sum(function(values[:size]))))
-    locked = converged(values, weights, residuals, size, projection.noise)
+    locked = count_converged(values, weights, residuals, size, projection.noise)
     rest = weights[locked:]
     each = function(values[locked:]) @ (rest / np.maximum(rest.sum(axis=0), np.finfo(float).tiny))
     mean = Estimate.of(each) if len(each) > 1 else Estimate(float(each[0]), np.inf, 1.0)

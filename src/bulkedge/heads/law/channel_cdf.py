@@ -3,44 +3,54 @@
 At each point x of the spectrum the functions of the expansion are those that are orthogonal for the weights that the
 resolvent at ``-x`` gives the tokens; with them, the mass up to x is the mean of ``Re z G(z)`` over ``|z| = x``
 (docs/theory/anisotropic.md).
+
+A head is expanded as a sum of products of functions of its queries and of its keys. For any centres and covariances of
+queries and keys, in the coordinates X and Y that make both standard and the scores ``sum a_k X_k Y_k`` plus terms of
+the row or of the column alone, Mehler's formula is
+
+    exp(a X Y) = sqrt(1 - r**2) exp(r a (X**2 + Y**2)/2) sum_n r**n H_n(X) H_n(Y),      r/(1 - r**2) = a,
+
+with orthonormal Hermite polynomials ``H_n``: an identity, whatever the centres and covariances are. They only decide
+for which weights of the tokens the terms are orthogonal.
+
+>>> indices = MultiIndices.largest(np.array([0.5, 0.4]), 5)
+>>> indices.products.round(2).tolist(), indices.direction.tolist(), indices.degree.tolist()
+([1.0, 0.5, 0.4, 0.25, 0.2], [-1, 0, 1, 0, 1], [0, 1, 1, 2, 1])
 """
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from bulkedge.heads.law.features import Expander, Expansion, Tokens
-from bulkedge.heads.law.resolvent import Equations, Own
+from bulkedge.heads.law.resolvent import DiagonalTerms, Equations
 from bulkedge.laws.attention.sharp_head import LogTable
-from bulkedge.support.arrays import Complex, Real
+from bulkedge.support.arrays import Complex, Index, Mask, Real
 from bulkedge.support.errors import AccuracyWarning, DomainError
 
 TERMS = 3, 500, 6000
 """Terms of the expansion for each value of the spectrum, and their least and largest number."""
-ANGLES = 6
-"""Gauss nodes on the half-circle: twice as many change the distribution function by less than 0.001."""
 TOLERANCE, ROUGH = 1e-5, 3e-3
 """To what the resolvent is solved for the distribution function, and for the choice of functions."""
 ROUNDS, SETTLED, STRIDE = 16, 0.01, 60
 """Rounds in which functions and weights are fitted to each other, the change of all weights that ends them, and the
 most steps towards the resolvent in a round. Errors of the weights enter the distribution function squared."""
-POWERS = 0.0, 0.5, 1.0
-"""Weights that are tried beside those of the resolvent: these powers of how often tokens are repeated."""
 RISE = 0.07
 """What the distribution function rises by between points of its table, about."""
 STEPS = 0.4, 3.0
 """Least and largest distance of the logarithms of these points."""
-FALL = 0.02
-"""Functions of neighbouring points differ, so that a distribution function may fall a little; more is warned of."""
 FLOOR = 1e-26
 """Squares this small beside the largest are rounding errors, and so are all values if they are beside those of A."""
+FAR, LARGEST = 60.0, 100.0
+"""A token so many standard deviations out, or whose factor has this logarithm, has no functions."""
 
 
-class _Choice(NamedTuple):
+class _FunctionChoice(NamedTuple):
     """Functions at one point, as their equations: the state, the weights they are orthogonal for, and the trace."""
 
     equations: Equations
@@ -67,7 +77,8 @@ class Walk:
         self._expand = Expander(queries, keys, int(np.clip(per_value * values, least, most)))
         self._counts = queries.counts, keys.counts
         self._plain_equations: dict[float, Equations] = {}
-        self._powers = POWERS if max(each.max() for each in self._counts) > 1 else POWERS[:1]
+        repeated = max(each.max() for each in self._counts) > 1
+        self._powers = (0.0, 0.5, 1.0) if repeated else (0.0,)
         self._weights: dict[float, tuple[Real, Real]] = {}
         self._total = self._size[0] if sampled else tokens
         self._centred = self._expand.matrix - self._counts[0] @ self._expand.matrix / self._counts[0].sum()
@@ -85,60 +96,61 @@ class Walk:
         """Share of the values at or below x, those left aside that repeats make vanish."""
         below = [each for each in self._weights if each < x]
         weights = self._weights[max(below)] if below else self._counts
-        found = self._settled(np.sqrt(x), weights)
+        found = self._best_choice(np.sqrt(x), weights)
         self._weights[x] = found.weights
-        return self._around(x, found.equations, found.state)
+        return self._mass_below(x, found.equations, found.state)
 
-    def _around(self, x: float, equations: Equations, state: Complex) -> float:
+    def _mass_below(self, x: float, equations: Equations, state: Complex) -> float:
         """The share at or below x, from the resolvent on the half-circle."""
-        nodes, weights = np.polynomial.legendre.leggauss(ANGLES)
+        # twice as many nodes on the half-circle change the distribution function by less than 0.001
+        nodes, weights = np.polynomial.legendre.leggauss(6)
         z = np.sqrt(x * np.exp(0.5j * np.pi * (nodes + 1)))
-        start = equations.turned(state, 1j * np.sqrt(x) / z)
+        start = equations.turn(state, 1j * np.sqrt(x) / z)
         found = equations.solve(z, start, TOLERANCE)[: self._size[0]]
         rows = float(np.sum(weights / 2 * np.sum(z * found, axis=0).real))
         # rows beyond the number of columns are zeros, which the atom counts
         least = min(self._size)
         return (rows - (self._size[0] - least)) / least
 
-    def _settled(self, root: float, weights: tuple[Real, Real]) -> _Choice:
+    def _best_choice(self, root: float, weights: tuple[Real, Real]) -> _FunctionChoice:
         """The choice of functions with the largest trace at ``-root**2``, weights that agree started from those given.
 
         Functions may be too large for the equations, which then are not finite anywhere; those without any always are.
         """
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            tried = [self._bare(root), *(self._plain(root, power) for power in self._powers)]
-            fitted = self._fitted(root, weights)
+            tried = [self._no_functions(root), *(self._plain(root, power) for power in self._powers)]
+            fitted = self._self_consistent(root, weights)
         tried = tried if fitted is None else [*tried, fitted]
         return max((each for each in tried if np.all(np.isfinite(each.state))), key=lambda each: each.trace)
 
-    def _bare(self, root: float) -> _Choice:
+    def _no_functions(self, root: float) -> _FunctionChoice:
         """No functions, all entries as noise or edges: for rows that are nearly one-hot."""
         rows, columns = (np.zeros((2, size)) for size in self._size)
         none = Expansion(np.zeros(2), rows, columns, self._centred)
-        return self._reached(self._equations(none), root, self._counts)
+        return self._approach(self._equations(none), root, self._counts)
 
-    def _plain(self, root: float, power: float) -> _Choice:
+    def _plain(self, root: float, power: float) -> _FunctionChoice:
         """Functions that are orthogonal for a power of the numbers of repeats."""
         weights = self._counts[0] ** power, self._counts[1] ** power
         if power not in self._plain_equations:
             self._plain_equations[power] = self._equations(self._expand(*weights))
-        return self._reached(self._plain_equations[power], root, weights)
+        return self._approach(self._plain_equations[power], root, weights)
 
-    def _fitted(self, root: float, weights: tuple[Real, Real]) -> _Choice | None:
+    def _self_consistent(self, root: float, weights: tuple[Real, Real]) -> _FunctionChoice | None:
         """Functions that are orthogonal for the weights of their own resolvent, or nearly.
 
         None if those for the first weights were already too large for the equations.
         """
         before, least, power = np.inf, np.inf, 1.0
         state: Complex | None = None
-        best: _Choice | None = None
+        best: _FunctionChoice | None = None
         for _ in range(ROUNDS):
             expansion = self._expand(*weights)
-            found = self._reached(self._equations(expansion), root, weights, state)
+            found = self._approach(self._equations(expansion), root, weights, state)
             state = found.state
             if not np.all(np.isfinite(state)):
                 break
-            change, weights = _moved(weights, self._weighed(expansion, state), power)
+            change, weights = _reweigh(weights, self._token_weights(expansion, state), power)
             if not np.isfinite(change):
                 break
             if change <= least:
@@ -150,7 +162,7 @@ class Walk:
             before = change
         return best
 
-    def _weighed(self, expansion: Expansion, state: Complex) -> tuple[Real, Real]:
+    def _token_weights(self, expansion: Expansion, state: Complex) -> tuple[Real, Real]:
         """The weights that a resolvent on the imaginary axis gives the tokens."""
         rows, columns = np.split(-state[: sum(self._size), 0].imag, [self._size[0]])
         left, right = self._counts
@@ -163,13 +175,13 @@ class Walk:
         noise, own = expansion.rest**2 * left[:, None] * right, None
         if self._paired:
             np.fill_diagonal(noise, 0.0)
-            own = Own(rows * columns * left, np.diag(expansion.rest) * left / np.sqrt(self._tokens))
+            own = DiagonalTerms(rows * columns * left, np.diag(expansion.rest) * left / np.sqrt(self._tokens))
         sizes = rows**2 * left, columns**2 * right
         return Equations(products**2, *sizes, noise, self._tokens, self._total, own)
 
-    def _reached(
+    def _approach(
         self, equations: Equations, root: float, weights: tuple[Real, Real], state: Complex | None = None
-    ) -> _Choice:
+    ) -> _FunctionChoice:
         """Towards the resolvent at ``-root**2``: as if all entries were small, then with heavy ones as edges.
 
         The start is a state of the last round, which may have had other edges, or that of a matrix of zeros.
@@ -178,10 +190,10 @@ class Walk:
         start = equations.start(point) if state is None else equations.without_edges(state)
         with_edges, guess = equations.with_edges(equations.approach(point, start, ROUGH, STRIDE))
         found = with_edges.approach(point, guess, ROUGH, STRIDE)
-        return _Choice(with_edges, found, weights, float(-np.sum(found[: self._size[0]].imag)))
+        return _FunctionChoice(with_edges, found, weights, float(-np.sum(found[: self._size[0]].imag)))
 
 
-def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tuple[float, tuple[Real, Real]]:
+def _reweigh(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tuple[float, tuple[Real, Real]]:
     """How much weights change, and the next ones: old ones times a power of the quotient of new and old."""
     change, found = 0.0, []
     for before, after in zip(old, new, strict=True):
@@ -192,7 +204,7 @@ def _moved(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tupl
     return change, (found[0], found[1])
 
 
-def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, paired: bool) -> LogTable:
+def tabulate(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, paired: bool) -> LogTable:
     """The table of a head: from the middle of the spectrum to its smallest values, then up, then between."""
     walk = Walk(queries, keys, tokens, sampled=sampled, paired=paired)
     if walk.uniform:
@@ -211,7 +223,7 @@ def tabulated(queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, pair
     logs = np.array(sorted(points))
     masses = np.array([points[each] for each in logs])
     fall = float(np.max(np.maximum.accumulate(masses) - masses))
-    if fall > FALL:
+    if fall > 0.02:  # functions of neighbouring points differ, so that it may fall a little
         message = f"the distribution function falls by {fall:.2g} somewhere: a few tokens hold most of this head"
         warnings.warn(message, AccuracyWarning, stacklevel=4)
     return LogTable(logs, np.maximum.accumulate(np.clip(masses, 1e-12, 1.0)))
@@ -239,3 +251,165 @@ def _fill(points: dict[float, float], walk: Walk) -> None:
         for k in range(1, parts):
             log = low + (high - low) * k / parts
             points[log] = walk.mass(float(np.exp(log)))
+
+
+# -- the expansion of a head -------------------------------------------------------------------------------------------
+
+
+class MultiIndices(NamedTuple):
+    """Exponents of several directions, the largest products of powers first; number 0 has no factor.
+
+    A member is the member ``base``, times its last direction to some degree.
+    """
+
+    products: Real  # (n,): products of the powers
+    base: Index  # (n,): number of the member without its last direction
+    direction: Index  # (n,): the last direction, largest ratio first; -1 for number 0
+    degree: Index  # (n,): degree in the last direction
+
+    @classmethod
+    def largest(cls, ratios: Real, count: int) -> Self:
+        """The multi-indices with the largest products of powers of ratios below one."""
+        powers = [float(each) for each in ratios if each > 1e-12]
+        found = [(1.0, -1, -1, 0)]
+        # product, base, direction, degree, and the number of the same with one degree less
+        heap = [(-powers[0], 0, 0, 1, 0)] if powers else []
+        while heap and len(found) < count:
+            value, base, direction, degree, less = heappop(heap)
+            number = len(found)
+            found.append((-value, base, direction, degree))
+            # each multi-index is reached once: one degree more, or the last factor moved to the next direction
+            heappush(heap, (value * powers[direction], base, direction, degree + 1, number))
+            if direction + 1 < len(powers):
+                heappush(heap, (value / powers[direction] * powers[direction + 1], less, direction + 1, 1, less))
+        return cls(*(np.array(each) for each in zip(*found, strict=True)))
+
+    def features(self, coordinates: Real, factor: Real) -> Real:
+        """Products of Hermite polynomials at tokens."""
+        table = _hermite(coordinates.T, int(self.degree.max()))
+        found = np.empty((len(self.products), len(coordinates)))
+        found[0] = factor
+        for n in range(1, len(found)):
+            np.multiply(found[self.base[n]], table[self.degree[n], self.direction[n]], out=found[n])
+        return found
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Distinct tokens of a head, c of them, as queries or as keys.
+
+    A distinct token may have several places, with a vector each: a word that a text repeats. Any function of it is then
+    the mean of the function over its places.
+    """
+
+    # (t, d): their queries, scale included, or their keys, at all places: those of one token after those of another
+    vectors: Real
+    counts: Real  # (c,): how often each token is repeated
+    logs: Real  # (t,): logarithm of what each row, or column, of ``exp(scores)`` is multiplied by to be ``tokens * A``
+    places: Index | None = None  # (c,): number of places of each token; one by default
+
+    def mean(self, values: Real) -> Real:
+        """Means over the places of each token."""
+        if self.places is None:
+            return values
+        starts = np.cumsum(self.places) - self.places
+        means: Real = np.add.reduceat(values, starts, axis=-1) / self.places
+        return means
+
+
+class Expansion(NamedTuple):
+    """``tokens * A`` as the sum over n of ``products[n] rows[n, i] columns[n, j]``, plus ``rest[i, j]``.
+
+    Rows i and columns j are distinct tokens; between those at several places, ``tokens * A`` is its mean over them.
+    Number 0 is the product of a row's and a column's factor, ``rows[0]`` and ``columns[0]``.
+    """
+
+    products: Real
+    rows: Real
+    columns: Real
+    rest: Real
+
+
+class Expander:
+    """Expansions of one head for changing weights of its tokens; multi-indices are kept while ratios are similar."""
+
+    def __init__(self, queries: Tokens, keys: Tokens, count: int) -> None:
+        self.queries, self.keys, self._count = queries, keys, count
+        entries = np.exp(queries.logs[:, None] + queries.vectors @ keys.vectors.T + keys.logs)
+        self.matrix = queries.mean(keys.mean(entries).T).T
+        # a token is weighted as one, at the mean of its places
+        self._centres = tuple(each.mean(each.vectors.T).T for each in (queries, keys))
+        self._ratios: Real = np.zeros(0)
+        self._indices = MultiIndices.largest(self._ratios, 1)
+
+    def __call__(self, row_weights: Real, column_weights: Real) -> Expansion:
+        """The expansion whose terms are orthogonal for Gaussian tokens of the weighted moments."""
+        query, key = _moments(self._centres[0], row_weights), _moments(self._centres[1], column_weights)
+        turn, couplings, back = np.linalg.svd(query.root @ key.root)
+        left = (self.queries.vectors - query.mean) @ query.inverse @ turn
+        right = (self.keys.vectors - key.mean) @ key.inverse @ back.T
+        ratios = 2 * couplings / (1 + np.sqrt(1 + 4 * couplings**2))
+        self._choose(ratios)
+        rows = self.queries.logs + self.queries.vectors @ key.mean + np.sum(ratios * couplings * left**2, axis=1) / 2
+        columns = (self.keys.vectors - key.mean) @ query.mean + np.sum(ratios * couplings * right**2, axis=1) / 2
+        rows, columns = rows + np.sum(np.log1p(-(ratios**2))) / 2, columns + self.keys.logs
+        near = [np.all(np.abs(each) < FAR, axis=1) for each in (left, right)]
+        # a constant moves between the two, so that neither overflows
+        shift = (_largest(rows, near[0]) - _largest(columns, near[1])) / 2
+        products = self._powers(ratios)
+        # the mean of a product over places of a row and places of a column is the product of the means
+        queries = self.queries.mean(self._indices.features(np.clip(left, -FAR, FAR), _factor(rows - shift, near[0])))
+        keys = self.keys.mean(self._indices.features(np.clip(right, -FAR, FAR), _factor(columns + shift, near[1])))
+        return Expansion(products, queries, keys, self.matrix - (queries.T * products) @ keys)
+
+    def _choose(self, ratios: Real) -> None:
+        known = self._ratios
+        if len(known) != len(ratios) or np.any(np.abs(ratios - known) > 0.1 * known + 0.01 * ratios[0]):
+            self._ratios, self._indices = ratios, MultiIndices.largest(ratios, self._count)
+
+    def _powers(self, ratios: Real) -> Real:
+        """Products for the chosen multi-indices, which may be those of slightly other ratios."""
+        found = np.ones(len(self._indices.products))
+        for n in range(1, len(found)):
+            found[n] = found[self._indices.base[n]] * ratios[self._indices.direction[n]] ** self._indices.degree[n]
+        return found
+
+
+def _largest(logs: Real, near: Mask) -> float:
+    """The largest logarithm of the tokens that have functions, of either sign; zero if none has."""
+    return float(logs[near].max()) if near.any() else 0.0
+
+
+def _factor(logs: Real, near: Mask) -> Real:
+    """Exponentials; zero for tokens that are too far out for the functions, which are left to the rest as they are."""
+    kept = near & (logs < LARGEST)
+    return np.where(kept, np.exp(np.where(kept, logs, 0.0)), 0.0)
+
+
+class _TokenMoments(NamedTuple):
+    mean: Real
+    root: Real
+    inverse: Real
+
+
+def _moments(vectors: Real, weights: Real) -> _TokenMoments:
+    """Weighted mean, and the root of the weighted covariance with its pseudo-inverse."""
+    shares = weights / weights.sum()
+    mean = shares @ vectors
+    rest = vectors - mean
+    values, basis = np.linalg.eigh((rest.T * shares) @ rest)
+    size = np.sqrt(np.maximum(values, 0.0))
+    known = values > 1e-10 * max(values[-1], 1e-300)  # others are directions that the tokens do not have
+    inverse = np.divide(1.0, size, out=np.zeros_like(size), where=known)
+    return _TokenMoments(mean, (basis * np.where(known, size, 0.0)) @ basis.T, (basis * inverse) @ basis.T)
+
+
+def _hermite(points: Real, degree: int) -> Real:
+    """Orthonormal Hermite polynomials up to a degree, of shape (degree + 1, ...)."""
+    found = np.empty((degree + 1, *points.shape))
+    found[0] = 1.0
+    if degree:
+        found[1] = points
+    for n in range(1, degree):
+        found[n + 1] = (points * found[n] - np.sqrt(n) * found[n - 1]) / np.sqrt(n + 1)
+    return found

@@ -1,6 +1,6 @@
 """The whole spectrum of an anisotropic head, from its couplings or from its own queries and keys (ours).
 
-A head is expanded in products of functions of its queries and of its keys (:mod:`bulkedge.heads.law.features`), and
+A head is expanded in products of functions of its queries and of its keys (:mod:`bulkedge.heads.law.channel_cdf`), and
 only the sizes of these functions at the tokens enter the equations of its resolvent
 (:mod:`bulkedge.heads.law.resolvent`). Which functions, is decided at each point of the spectrum: those that are
 orthogonal for the weights that the resolvent itself gives the tokens there, or for all tokens alike, or none, whichever
@@ -24,8 +24,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtri
 from scipy.stats import qmc
 
-from bulkedge.heads.law.channel_cdf import tabulated
-from bulkedge.heads.law.features import Tokens
+from bulkedge.heads.law.channel_cdf import Tokens, tabulate
 from bulkedge.laws.attention.sharp_head import LogTable
 from bulkedge.laws.distribution import Distribution, PointMasses
 from bulkedge.laws.units import Unit
@@ -34,9 +33,6 @@ from bulkedge.support.domains import FINITE, REAL, Integers
 from bulkedge.support.errors import DomainError, UnresolvedError
 
 TOKENS = Integers(16, 4096)
-SAMPLES = 256, 1024
-"""Fewest and most tokens that stand for those of a channel without tokens of its own."""
-
 SINKHORN = 2000
 """Rounds in which rows and columns are given their sums in turn."""
 
@@ -148,7 +144,7 @@ class ChannelLaw(Distribution):
             raise DomainError(f"couplings have shape {strengths.shape}, mean {centre.shape}; of one head, not all zero")
         kept = strengths > 1e-3 * strengths.max()
         strengths, centre = strengths[kept], centre[kept]
-        count = int(np.clip(tokens, *SAMPLES))
+        count = int(np.clip(tokens, 256, 1024))
         queries, keys = (_gaussian(count, len(strengths), seed) for seed in (1, 2))
         rows, columns = _distinct(strengths * (queries + centre)), _distinct(keys)
         row_logs, column_logs = _normalisers(rows, columns, None)
@@ -194,31 +190,17 @@ class ChannelLaw(Distribution):
 
     @cached_property
     def _table(self) -> LogTable:
-        return tabulated(self.queries, self.keys, self.tokens, sampled=self.sampled, paired=self.paired)
+        return tabulate(self.queries, self.keys, self.tokens, sampled=self.sampled, paired=self.paired)
 
 
 class _Distinct(NamedTuple):
-    """The tokens that were given, t of them, as c distinct ones at p places: those of one token after those of another.
+    """The t tokens that were given as c distinct ones at p places: those of one token after those of another."""
 
-    Attributes
-    ----------
-    vectors : array of shape (p, d)
-        Queries or keys at the places.
-    counts : array of shape (c,)
-        How many of the given tokens each distinct one is.
-    places : array of int of shape (c,), optional
-        Number of places of each distinct token; one by default.
-    members : array of int of shape (t,)
-        The place of each given token.
-    repeats : array of shape (p,)
-        How many of the given tokens are at each place.
-    """
-
-    vectors: Real
-    counts: Real
-    places: Index | None
-    members: Index
-    repeats: Real
+    vectors: Real  # (p, d): queries or keys at the places
+    counts: Real  # (c,): how many of the given tokens each distinct one is
+    places: Index | None  # (c,): number of places of each distinct token; one by default
+    members: Index  # (t,): the place of each given token
+    repeats: Real  # (p,): how many of the given tokens are at each place
 
     def tokens(self, logs: Real) -> Tokens:
         return Tokens(self.vectors, self.counts, logs, self.places)
@@ -231,7 +213,7 @@ def _distinct(vectors: Real) -> _Distinct:
     return _Distinct(found, counts.astype(float), None, members.ravel(), counts.astype(float))
 
 
-def _labelled(vectors: Real, labels: Any) -> _Distinct:
+def _by_label(vectors: Real, labels: Any) -> _Distinct:
     """Tokens of which those of the same label are one, at as many places."""
     order = np.argsort(labels, kind="stable")
     counts = np.unique(labels, return_counts=True)[1]
@@ -243,7 +225,7 @@ def _labelled(vectors: Real, labels: Any) -> _Distinct:
 def _sides(queries: Real, keys: Real, labels: Any) -> tuple[_Distinct, _Distinct, bool]:
     """Both sides of a head, and whether row i and column i are the same token."""
     if labels is not None:
-        return _labelled(queries, labels), _labelled(keys, labels), True
+        return _by_label(queries, labels), _by_label(keys, labels), True
     rows, columns, both = _distinct(queries), _distinct(keys), _distinct(np.hstack([queries, keys]))
     if not len(rows.counts) == len(columns.counts) == len(both.counts):
         return rows, columns, False

@@ -25,32 +25,18 @@ import numpy as np
 from bulkedge.support.arrays import Complex, Index, Mask, Real
 from bulkedge.support.errors import AccuracyWarning, UnresolvedError
 
-MEMORY = 6
-"""Steps that Anderson's acceleration looks back on."""
-RESTART = 40
-"""It forgets them after so many, in case they lead nowhere."""
 MOST = 4000
 """Steps after which a point is given up; only averages are taken in the second half of them."""
-SLACK = 10.0
-"""A point that is given up is taken all the same, with a warning, if the change of ``|z| g`` and ``|z| h`` is in the
-mean within this factor of the tolerance: what is read off is a mean, and single tokens may be slow."""
 HEAVY = 0.05
 """An entry whose variance times ``|g h|`` is larger is an edge: at most twenty are in a row, since ``|g|`` times the
 whole sum is below one; each of the others is wrong by the square of that."""
 
 
-class Own(NamedTuple):
-    """What tokens are to themselves: row i and column i are of token i.
+class DiagonalTerms(NamedTuple):
+    """What tokens are to themselves: row i and column i are of token i."""
 
-    Attributes
-    ----------
-    products : array of shape (n, c)
-        ``F_in G_in``, with its sign, times how often token i is repeated.
-    rest : array of shape (c,)
-        What the terms leave of the entries (i, i) of the matrix, ``sqrt(T)`` and the number of repeats included.
-    """
-
-    products: Real
+    products: Real  # (n, c): ``F_in G_in``, with its sign, times how often token i is repeated
+    # (c,): what the terms leave of the entries (i, i) of the matrix, ``sqrt(T)`` and the number of repeats included
     rest: Real
 
 
@@ -72,35 +58,16 @@ class Equations:
     A state has one column for each point z. Its rows are g, then h; then the cavities, which are the resolvents of the
     edges' rows without their edge, and those of the edges' columns; then, if row i and column i are the same token, the
     elements between them of the tokens' own 2 x 2 resolvents.
-
-    Attributes
-    ----------
-    squares : array of shape (n,)
-        ``s**2`` of the terms.
-    rows : array of shape (n, r)
-        ``F**2`` at the distinct queries, times how often each is repeated.
-    columns : array of shape (n, c)
-        ``G**2`` at the distinct keys, likewise.
-    noise : array of shape (r, c)
-        V, times both numbers of repeats.
-    tokens : int
-        Number of tokens T.
-    total : int
-        What sums over rows or columns are divided by to be means: T, or the number of sampled tokens.
-    own : Own, optional
-        Given if row i and column i are the same token.
-    edges : Edges
-        Entries that are not in ``noise``.
     """
 
-    squares: Real
-    rows: Real
-    columns: Real
-    noise: Real
-    tokens: int
-    total: int
-    own: Own | None = None
-    edges: Edges = NO_EDGES
+    squares: Real  # (n,): ``s**2`` of the terms
+    rows: Real  # (n, r): ``F**2`` at the distinct queries, times how often each is repeated
+    columns: Real  # (n, c): ``G**2`` at the distinct keys, likewise
+    noise: Real  # (r, c): V, times both numbers of repeats
+    tokens: int  # number of tokens T
+    total: int  # what sums over rows or columns are divided by to be means: T, or the number of sampled tokens
+    own: DiagonalTerms | None = None  # given if row i and column i are the same token
+    edges: Edges = NO_EDGES  # entries that are not in ``noise``
 
     def start(self, z: Complex) -> Complex:
         """The state of a matrix of zeros."""
@@ -122,7 +89,7 @@ class Equations:
         g, h, _, between = self._parts(state)
         return np.concatenate([g, h, between])
 
-    def turned(self, state: Complex, turns: Complex) -> Complex:
+    def turn(self, state: Complex, turns: Complex) -> Complex:
         """States at points off the imaginary axis, guessed from one on it."""
         diagonal, between = np.split(state, [len(state) - self._pairs])
         start = diagonal * turns
@@ -177,23 +144,27 @@ class Equations:
 
     def solve(self, z: Complex, start: Complex, tolerance: float) -> Complex:
         """The solution at points off the axis."""
-        found, missed = _accelerated(self, z, start, tolerance, MOST)
+        found, missed = _anderson(self, z, start, tolerance, MOST)
         if len(missed):
-            self._told(found[:, missed], z[missed], tolerance)
+            self._check_unsolved(found[:, missed], z[missed], tolerance)
         return found
 
-    def _told(self, state: Complex, z: Complex, tolerance: float) -> None:
-        """Warn of points that were nearly solved, and refuse others."""
+    def _check_unsolved(self, state: Complex, z: Complex, tolerance: float) -> None:
+        """Warn of points that were nearly solved, and refuse others.
+
+        Nearly: the change of ``|z| g`` and ``|z| h`` is in the mean within ten times the tolerance. What is read off is
+        a mean, and single tokens may be slow.
+        """
         g, h, _, _ = self._parts(np.abs(self.image(state, z) - state))
         left = np.mean(np.concatenate([g, h]), axis=0) * np.abs(z)
         where = f"at |z| = {np.abs(z[np.argmax(left)]):.2g} the equations of a head were"
-        if not np.max(left) <= SLACK * tolerance:
+        if not np.max(left) <= 10 * tolerance:
             raise UnresolvedError(f"{where} not solved: they change the state by {np.max(left):.2g} in the mean")
         warnings.warn(f"{where} solved to {np.max(left):.1g} in the mean only", AccuracyWarning, stacklevel=3)
 
     def approach(self, z: Complex, start: Complex, tolerance: float, steps: int) -> Complex:
         """As :meth:`solve`, but only so many steps: what was reached by then is returned."""
-        return _accelerated(self, z, start, tolerance, steps)[0]
+        return _anderson(self, z, start, tolerance, steps)[0]
 
 
 def _times(matrix: Real, state: Complex) -> Complex:
@@ -202,9 +173,7 @@ def _times(matrix: Real, state: Complex) -> Complex:
     return np.ascontiguousarray(matrix @ flat).view(complex)
 
 
-def _accelerated(
-    equations: Equations, z: Complex, start: Complex, tolerance: float, most: int
-) -> tuple[Complex, Index]:
+def _anderson(equations: Equations, z: Complex, start: Complex, tolerance: float, most: int) -> tuple[Complex, Index]:
     """Fixed points of the equations, one for each column, by Anderson's acceleration of the averaged iteration.
 
     A step to what is no state of a resolvent, where the equations never lead, is replaced by an average of the last
@@ -214,7 +183,7 @@ def _accelerated(
     images: list[Complex] = []
     changes: list[Complex] = []
     for step in range(most):
-        if step % RESTART == 0:
+        if step % 40 == 0:  # in case they lead nowhere
             images, changes = [], []
         mapped = equations.image(state, z[active])
         change = mapped - state
@@ -226,8 +195,8 @@ def _accelerated(
         if not len(active):
             return result, active
         mean = (mapped + state) / 2
-        images, changes = [*images[-MEMORY:], mapped], [*changes[-MEMORY:], change]
-        state = _mixed(images, changes) if len(images) > 1 else mean
+        images, changes = [*images[-6:], mapped], [*changes[-6:], change]
+        state = _mix(images, changes) if len(images) > 1 else mean
         # averages alone always converge, however slowly: the last resort for what did not when accelerated
         wrong = equations.outside(state) | (step > MOST // 2)
         state[:, wrong] = mean[:, wrong]
@@ -235,7 +204,7 @@ def _accelerated(
     return result, active
 
 
-def _mixed(images: list[Complex], changes: list[Complex]) -> Complex:
+def _mix(images: list[Complex], changes: list[Complex]) -> Complex:
     """The combination of images whose changes, combined likewise, are least."""
     steps = np.stack([changes[-1] - each for each in changes[:-1]])
     moves = np.stack([images[-1] - each for each in images[:-1]])

@@ -1,10 +1,10 @@
 """What kinds of heads there are: scores from measures, and labels from scores.
 
 :data:`KINDS` is the one table: what each kind means, which number tells it, and where the line is. The number is read
-off :func:`~bulkedge.heads.measures.measures.measured`; where it is a share, it is a share of all of the head's
-attention: what a head does beside a strong sink counts for little. A score is a logistic function of the number, one
-half at the line. A head has the labels of all kinds whose score is above one half, in the order of the table, and the
-first is its kind.
+off :func:`~bulkedge.heads.measures.attention_measures.measure_heads`; where it is a share, it is a share of all of the
+head's attention: what a head does beside a strong sink counts for little. A score is a logistic function of the number,
+one half at the line. A head has the labels of all kinds whose score is above one half, in the order of the table, and
+the first is its kind.
 
 Lines were set on seeds 1000 and 2000 of planted heads, and on all-MiniLM-L6-v2 reading the opening of *Alice* and two
 software licences, 256 and 512 tokens each: between planted heads of different kinds, and where few of the model's heads
@@ -13,7 +13,7 @@ lie. Planted heads of the tests have other seeds, and no line was set on *On the
 >>> rng = np.random.default_rng(0)
 >>> scores = rng.standard_normal((2, 64, 64))
 >>> scores[1, :, 5] += 6
->>> kinds_of(measured(scores)).first
+>>> kinds_of(measure_heads(scores)).first
 ('content', 'sink')
 """
 
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bulkedge.heads.measures.measures import measured  # noqa: F401 - for the example
+from bulkedge.heads.measures.attention_measures import measure_heads  # noqa: F401 - for the example
 from bulkedge.support.arrays import Real
 from bulkedge.support.errors import DomainError
 
@@ -173,8 +173,6 @@ KINDS = (
 """All kinds, in the order of precedence."""
 REST, SPECTRAL = "content", "random spectrum"
 """What is left over; and the kind that goes with any other."""
-IDLE = 0.5
-"""Heads that have so much of their attention on sinks and fixed columns are candidates for being idle."""
 NEEDED = (
     *("entropy", "evenness", "sink_mass", "offset_mass", "near_mass"),
     *("same_token_excess", "column_share", "content_rank"),
@@ -202,8 +200,9 @@ def kinds_of(measures: Measures) -> Kinds:
     Parameters
     ----------
     measures : mapping of str to array
-        What :func:`~bulkedge.heads.measures.measures.measured` found, each of shape (heads,); other entries are not
-        looked at. ``"p_spectrum"``, the p-value of the spectrum beside fresh random weights, may be missing.
+        What :func:`~bulkedge.heads.measures.attention_measures.measure_heads` found, each of shape (heads,); other
+        entries are not looked at. ``"p_spectrum"``, the p-value of the spectrum compared with random weights, may be
+        missing.
 
     Returns
     -------
@@ -250,12 +249,14 @@ def idle(measures: Measures) -> np.ndarray:
     fixed = measures["sink_mass"] + (1 - measures["sink_mass"]) * measures["column_share"]
     found = kinds_of(measures)
     placed = np.any([found.scores[name] > 0.5 for name in ("collapsed", "offset", "local", "same token")], axis=0)
-    return np.asarray((fixed >= IDLE) & ~placed)
+    return np.asarray((fixed >= 0.5) & ~placed)
 
 
 def _checked(measures: Measures) -> Measures:
     missing = [name for name in NEEDED if name not in measures]
     if missing:
-        raise DomainError(f"measures has no {missing}; give what bulkedge.heads.measures.measures.measured returns")
+        raise DomainError(
+            f"measures has no {missing}; give what bulkedge.heads.measures.attention_measures.measure_heads returns"
+        )
     wanted = [name for name in (*NEEDED, "p_spectrum") if name in measures]
     return {name: np.asarray(measures[name], dtype=np.float64) for name in wanted}

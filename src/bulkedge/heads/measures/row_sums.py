@@ -5,7 +5,7 @@ it is computed once, and the passes share it. What a pass needs decides their nu
 first, and what all rows prefer among the other keys after the second.
 
 >>> content = np.random.default_rng(0).standard_normal((1, 40, 40))
->>> whole, cut = (Attention(content, Sight(np, (40, 40), like=content, height=height)) for height in (None, 7))
+>>> whole, cut = (AttentionRows(content, Sight(np, (40, 40), like=content, height=height)) for height in (None, 7))
 >>> bool(np.allclose(of_all_keys(whole).columns, of_all_keys(cut).columns, rtol=1e-14))
 True
 """
@@ -21,7 +21,7 @@ from array_api_compat import array_namespace, device
 from bulkedge.heads.measures.sight import Part, Sight, positive
 
 
-class Attention:
+class AttentionRows:
     """Attention matrices of some heads of a layer, a block of rows at a time."""
 
     def __init__(self, content: Any, sight: Sight) -> None:
@@ -70,7 +70,7 @@ class AllKeys(NamedTuple):
     """Of the content scores over the keys that a row sees."""
 
 
-def of_all_keys(attention: Attention) -> AllKeys:
+def of_all_keys(attention: AttentionRows) -> AllKeys:
     """The first pass: the softmax over all keys."""
     xp = attention.sight.xp
     columns, squares, of_rows = 0.0, 0.0, []
@@ -83,7 +83,7 @@ def of_all_keys(attention: Attention) -> AllKeys:
         squares = squares + xp.sum(weights**2, axis=1)
         entropy = xp.clip(normaliser - scores, 0.0, None)
         of_rows.append((normaliser, entropy, xp.max(weights, axis=-1), variances(content, part)))
-    return AllKeys(columns, squares, *_joined(xp, of_rows))
+    return AllKeys(columns, squares, *_join(xp, of_rows))
 
 
 class OtherKeys(NamedTuple):
@@ -108,7 +108,7 @@ class OtherKeys(NamedTuple):
         return self.columns / positive(self.even)
 
 
-def of_other_keys(attention: Attention, sinks: Any) -> OtherKeys:
+def of_other_keys(attention: AttentionRows, sinks: Any) -> OtherKeys:
     """The second pass: the softmax over keys that are no sinks."""
     sight, xp = attention.sight, attention.sight.xp
     columns, even, stripes, of_rows = 0.0, 0.0, None, []
@@ -123,7 +123,7 @@ def of_other_keys(attention: Attention, sinks: Any) -> OtherKeys:
             _add_diagonals(stripes, weights * sight.busy[:, rows, None], rows)
         variance = variances(attention.content(rows), part, None if sinks is None else kept)
         of_rows.append((normaliser, taken, xp.sum(weights**2, axis=2), keys, variance))
-    return OtherKeys(columns, even, stripes, *_joined(xp, of_rows))
+    return OtherKeys(columns, even, stripes, *_join(xp, of_rows))
 
 
 class Preferred(NamedTuple):
@@ -142,7 +142,7 @@ class Preferred(NamedTuple):
     """Number of such places that are no sinks."""
 
 
-def of_preferences(attention: Attention, sinks: Any, x: Any) -> Preferred:
+def of_preferences(attention: AttentionRows, sinks: Any, x: Any) -> Preferred:
     """The third pass: rows beside those that have preferences x, ``x_j / (sum of x over the keys that it sees)``.
 
     Without a mask no other matrix of equal rows is closer. Behind a causal mask preferences that fit better could be
@@ -159,7 +159,7 @@ def of_preferences(attention: Attention, sinks: Any, x: Any) -> Preferred:
             found += [_times(xp, part.near, x) / total, xp.sum(weights * part.same, axis=-1)]
             found += [_times(xp, part.same, x) / total, _times(xp, part.same, kept)]
         of_rows.append(found)
-    joined = _joined(xp, of_rows)
+    joined = _join(xp, of_rows)
     return Preferred(*joined, *(None,) * (len(Preferred._fields) - len(joined)))
 
 
@@ -175,7 +175,7 @@ def variances(content: Any, part: Part, kept: Any = None) -> Any:
     return xp.clip(xp.sum(some * shown, axis=-1) / count - mean**2, 0.0, None)
 
 
-def _joined(xp: Any, of_rows: list[Any]) -> list[Any]:
+def _join(xp: Any, of_rows: list[Any]) -> list[Any]:
     """Numbers of rows, block by block, as one array for each kind of number."""
     return [each[0] if len(each) == 1 else xp.concat(each, axis=-1) for each in zip(*of_rows, strict=True)]
 

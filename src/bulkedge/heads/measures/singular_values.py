@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from bulkedge.heads.measures.row_sums import AllKeys, Attention, OtherKeys
+from bulkedge.heads.measures.row_sums import AllKeys, AttentionRows, OtherKeys
 from bulkedge.heads.measures.sight import positive
 from bulkedge.spectra.dense import Spectrum
 from bulkedge.spectra.matrix_free import QUANTILES, operator_spectrum
@@ -40,14 +40,12 @@ SUM_PROBES, SUM_STEPS = 16, 16
 """Random vectors and steps for the entropy of the squared values."""
 LEVELS = np.linspace(0.0, 1.0, 257)
 """Levels of the quantile function that stands for a spectrum."""
-ROUNDS, WIDTH = 12, 6
-"""Rounds and vectors of the subspace iteration for two values."""
 
 
 class Matrices(NamedTuple):
     """What singular values are asked of: heads whole, and without the sinks among their keys."""
 
-    attention: Attention
+    attention: AttentionRows
     all_keys: AllKeys
     other: OtherKeys
     sinks: Any
@@ -63,11 +61,11 @@ class Matrices(NamedTuple):
     def ranks(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Ranks and spectrum without sinks, by name, each of shape (heads, ...); and the two largest values."""
         if not self.long:
-            values = computed(self.attention, self.sinks)
+            values = all_singular_values(self.attention, self.sinks)
             return _ranks(values), _first_two(values)
         heads = [self._rest(each) for each in range(self.other.columns.shape[0])]
         total = as_numpy(array_namespace(self.other.squares).sum(self.other.squares, axis=-1))
-        found = [_estimated(head, float(each)) for head, each in zip(heads, total, strict=True)]
+        found = [_estimate_ranks(head, float(each)) for head, each in zip(heads, total, strict=True)]
         ranks = {name: np.stack([each[0][name] for each in found]) for name in found[0][0]}
         return ranks, _first_two(np.stack([each[1] for each in found]))
 
@@ -75,26 +73,26 @@ class Matrices(NamedTuple):
         """Largest value and relative gap of the whole matrices."""
         if self.long:
             heads = range(self.other.columns.shape[0])
-            return _first_two(np.stack([_largest(_between(self._whole(each), left, None, each)) for each in heads]))
+            return _first_two(np.stack([_largest(_scale_sides(self._whole(each), left, None, each)) for each in heads]))
         if left is None:
             return _first_two(_top_two(self.attention))
-        return _first_two(computed(self.attention, None, left))
+        return _first_two(all_singular_values(self.attention, None, left))
 
     def _whole(self, head: int) -> Operator:
-        return self.operator(head) if self.operator else _ByRows(self.attention, None, head)
+        return self.operator(head) if self.operator else _RowOperator(self.attention, None, head)
 
     def _rest(self, head: int) -> Operator:
         """Without sinks: rows of the whole, of which sinks are cut out and the rest sums to one again."""
         if self.sinks is None:
             return self._whole(head)
         if self.operator is None:
-            return _ByRows(self.attention, self.sinks, head)
+            return _RowOperator(self.attention, self.sinks, head)
         xp = self.attention.sight.xp
         left = xp.exp(xp.where(self.other.taken > 0, self.all_keys.normaliser - self.other.normaliser, -xp.inf))
-        return _between(self.operator(head), left, 1 - self.sinks, head)
+        return _scale_sides(self.operator(head), left, 1 - self.sinks, head)
 
 
-def computed(attention: Attention, sinks: Any = None, left: Any = None) -> Any:
+def all_singular_values(attention: AttentionRows, sinks: Any = None, left: Any = None) -> Any:
     """All singular values, from a Gram matrix: right to 1e-8 of the largest in doubles.
 
     On a processor NumPy solves, whatever the library of the matrices: it lets other threads work on other heads.
@@ -137,26 +135,26 @@ def _first_two(values: Any) -> dict[str, Any]:
     return {"s1": values[:, -1], "gap": 1 - values[:, -2] / positive(values[:, -1])}
 
 
-def _top_two(attention: Attention) -> Any:
+def _top_two(attention: AttentionRows) -> Any:
     """The two largest singular values of matrices next to low rank, smaller first, by subspace iteration."""
     sight, xp = attention.sight, attention.sight.xp
-    start = np.random.default_rng(0).standard_normal((sight.shape[1], WIDTH))
+    start = np.random.default_rng(0).standard_normal((sight.shape[1], 6))
     start[:, 0] = 1.0
     block = sight.new(xp.asarray, start)[None]
-    for _ in range(ROUNDS):
+    for _ in range(12):
         block = xp.linalg.qr(_backward(attention, None, xp.linalg.qr(_forward(attention, None, block))[0]))[0]
     image = _forward(attention, None, block)
     squares = xp.linalg.eigvalsh(xp.matmul(xp.matrix_transpose(image), image))
     return xp.sqrt(xp.clip(squares[:, -2:], 0.0, None))
 
 
-def _forward(attention: Attention, sinks: Any, block: Any) -> Any:
+def _forward(attention: AttentionRows, sinks: Any, block: Any) -> Any:
     """Products with blocks of vectors, (heads, tokens, k), of all heads."""
     xp = attention.sight.xp
     return xp.concat([xp.matmul(weights, block) for _, _, weights, _ in attention.parts(sinks)], axis=1)
 
 
-def _backward(attention: Attention, sinks: Any, block: Any) -> Any:
+def _backward(attention: AttentionRows, sinks: Any, block: Any) -> Any:
     """Products of the transposes, with (heads, rows, k)."""
     xp = attention.sight.xp
     found: Any = 0.0
@@ -165,12 +163,12 @@ def _backward(attention: Attention, sinks: Any, block: Any) -> Any:
     return found
 
 
-class _ByRows(Operator):
+class _RowOperator(Operator):
     """The matrix of a head as an operator, whatever its scores are: any cap, mask and bias."""
 
     one_pass = True
 
-    def __init__(self, attention: Attention, sinks: Any, head: int) -> None:
+    def __init__(self, attention: AttentionRows, sinks: Any, head: int) -> None:
         self.attention, self.sinks, self.head = attention, sinks, head
         self.shape, self.like = attention.sight.shape, attention.sight.new(attention.sight.xp.ones, (1, 1))
 
@@ -189,7 +187,7 @@ class _ByRows(Operator):
         return xp.concat(images, axis=0), back
 
 
-def _between(operator: Operator, left: Any, right: Any, head: int) -> Operator:
+def _scale_sides(operator: Operator, left: Any, right: Any, head: int) -> Operator:
     """An operator with its rows and columns multiplied by numbers (heads, rows) and (heads, columns)."""
     if left is None and right is None:
         return operator
@@ -210,7 +208,7 @@ def _between(operator: Operator, left: Any, right: Any, head: int) -> Operator:
     )
 
 
-class _Told(Operator):
+class _PassCounter(Operator):
     """An operator that tells how many passes over its entries were made: of many tokens each takes a while."""
 
     def __init__(self, operator: Operator) -> None:
@@ -242,9 +240,9 @@ def _largest(operator: Operator) -> Real:
     return top_singular(operator, 2, RESIDUAL).values[::-1]
 
 
-def _estimated(operator: Operator, total: float) -> tuple[dict[str, Any], Real]:
+def _estimate_ranks(operator: Operator, total: float) -> tuple[dict[str, Any], Real]:
     """Ranks and spectrum of one matrix, of which the sum of squares is known, from products; and its largest values."""
-    operator = _Told(operator)
+    operator = _PassCounter(operator)
     largest = _largest(operator)
     with warnings.catch_warnings():
         # what is not reached is told beside the numbers

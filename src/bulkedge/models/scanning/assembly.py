@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
+from bulkedge.heads.measures.attention_measures import MEASURES
 from bulkedge.heads.measures.kinds import KINDS, idle, kinds_of
-from bulkedge.heads.measures.measures import MEASURES
 from bulkedge.models.scanning.p_values import Beside, p_values, thinned
 from bulkedge.models.scanning.predicted import LONGER, PREDICTED
 from bulkedge.models.scanning.random_heads import TESTED, FreshHeads

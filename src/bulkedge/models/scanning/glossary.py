@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from bulkedge.heads.measures.attention_measures import MEASURES
 from bulkedge.heads.measures.kinds import KINDS as TOLD
-from bulkedge.heads.measures.measures import MEASURES
 
 
 class Column(NamedTuple):

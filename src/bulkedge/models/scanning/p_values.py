@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bulkedge.heads.measures.measures import LEVELS
+from bulkedge.heads.measures.singular_values import LEVELS
 from bulkedge.models.scanning.random_heads import COORDINATE, TESTED, FreshHeads, spectral_distance
 from bulkedge.support.arrays import Real
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bulkedge.heads import CausalChannel, Channel, score_scales
-from bulkedge.heads.channel.rows import mean_rows
+from bulkedge.heads.softmax import mean_rows
 from bulkedge.support.arrays import Real, as_numpy
 
 if TYPE_CHECKING:

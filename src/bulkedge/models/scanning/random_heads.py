@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bulkedge.heads.measures.measures import LEVELS, compared, spread
+from bulkedge.heads.measures.attention_measures import comparison_measures, spread
+from bulkedge.heads.measures.singular_values import LEVELS
 from bulkedge.models.hooks.scores import Scores, for_heads
 from bulkedge.support.arrays import Real
 from bulkedge.support.errors import DomainError
@@ -126,7 +127,7 @@ class FreshHeads:
     numbers : dict of str to array of shape (draws, 3)
         The :data:`TESTED` measures, mapped.
     spectra : array of shape (draws, 3, levels)
-        Logarithms of the singular values at the :data:`~bulkedge.heads.measures.measures.LEVELS`.
+        Logarithms of the singular values at the :data:`~bulkedge.heads.measures.attention_measures.LEVELS`.
     """
 
     betas: Real
@@ -215,7 +216,7 @@ def _at_several(scores: Scores, grid: Real) -> dict[str, Real]:
 
 def _at(scores: Scores, factors: Tensor) -> dict[str, Real]:
     """Numbers of heads whose queries and keys are heated by a factor each."""
-    return compared(_heated(scores, factors), scores.sight, scores.operator(factors))
+    return comparison_measures(_heated(scores, factors), scores.sight, scores.operator(factors))
 
 
 def _heated(scores: Scores, factors: Tensor) -> Callable[[slice], Tensor]:

@@ -1,7 +1,7 @@
 """Read every head of a model on some texts: what it does, and how sure we are, beside fresh random weights.
 
-One forward pass a text. Layer by layer, heads are measured (:mod:`bulkedge.heads.measures.measures`), predicted from
-their moments (:mod:`bulkedge.models.scanning.predicted`), and held beside fresh heads on the same inputs
+One forward pass a text. Layer by layer, heads are measured (:mod:`bulkedge.heads.measures.attention_measures`),
+predicted from their moments (:mod:`bulkedge.models.scanning.predicted`), and held beside fresh heads on the same inputs
 (:mod:`bulkedge.models.scanning.random_heads`). Memory is bounded by one layer.
 
 >>> import torch
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bulkedge.heads.measures.measures import measured
+from bulkedge.heads.measures.attention_measures import measure_heads
 from bulkedge.models.hooks.attention_inputs import Layer, with_sinks
 from bulkedge.models.hooks.capture import Visit, stream
 from bulkedge.models.hooks.scores import Scores, for_heads
@@ -215,7 +215,7 @@ def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
                 f"{layer.name}: scores are not all finite; if the model runs in half precision, try single"
             )
         factors = scores.factors if layer.softcap is None else None  # capped scores are no products
-        found = measured(
+        found = measure_heads(
             scores.content,
             sight=scores.sight,
             factors=factors,

@@ -154,8 +154,6 @@ def _choice(dtype: torch.dtype, dim: int, device: int) -> int:
 
 CUDNN = 3
 """The number that torch has for cuDNN's kernels; one is for flash attention's."""
-
-
 PROGRAMS = 1056
 """As ``attention.cpp`` has it: the sums of segments are of so many of them, or of one for each head."""
 

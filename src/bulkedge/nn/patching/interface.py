@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from bulkedge.nn.attention import Coefficient, shaped_attention
-from bulkedge.nn.explicit import shaped_matrix
+from bulkedge.nn.attention import Coefficient, shaped_attention, shaped_matrix
 from bulkedge.nn.patching.call_masks import visible
 from bulkedge.support.errors import DomainError
 
@@ -276,7 +275,7 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
     query, key, value, mask = call.query, call.key, call.value, call.mask
     shared = query.shape[1] > key.shape[1]
     if shared and mask is not None:  # no fused kernel takes both
-        key, value = _unshared(call)
+        key, value = _repeat_shared(call)
         shared = False
     output = shaped_attention(query, key, value, mask, dropout, call.causal, call.scale, shared, gamma=call.gamma)
     return output.transpose(1, 2).contiguous(), None
@@ -284,7 +283,7 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
 
 def _with_weights(call: Call, dropout: float) -> tuple[Tensor, Tensor]:
     """The output by ``A - gamma C`` as a matrix, and that matrix, as eager attention returns both."""
-    (key, value), mask = _unshared(call), call.mask
+    (key, value), mask = _repeat_shared(call), call.mask
     if call.causal:
         mask = torch.ones(call.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril()
     query, key = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (call.query, key))
@@ -293,7 +292,7 @@ def _with_weights(call: Call, dropout: float) -> tuple[Tensor, Tensor]:
     return (matrix @ value).transpose(1, 2).contiguous(), matrix
 
 
-def _unshared(call: Call) -> tuple[Tensor, Tensor]:
+def _repeat_shared(call: Call) -> tuple[Tensor, Tensor]:
     """Keys and values for each head of the queries."""
     times = call.query.shape[1] // call.key.shape[1]
     key, value = (each if times == 1 else each.repeat_interleave(times, dim=1) for each in (call.key, call.value))

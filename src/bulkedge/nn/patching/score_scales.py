@@ -62,14 +62,14 @@ def scale_scores(model: nn.Module, factors: Factors) -> Patch:
         module, or there are not as many layers; nothing is changed then. By the forward pass, if a layer does not have
         as many heads as factors.
     """
-    told = _told(model, factors)
-    made = apply_patch(model, SCALED, {"factors": told})
-    if isinstance(told, dict):
+    written = _as_json(model, factors)
+    made = apply_patch(model, SCALED, {"factors": written})
+    if isinstance(written, dict):
         name_modules(model)
     return made
 
 
-def _told(model: nn.Module, factors: Factors) -> float | list[float] | dict[str, float | list[float]]:
+def _as_json(model: nn.Module, factors: Factors) -> float | list[float] | dict[str, float | list[float]]:
     """Factors as JSON types."""
     if isinstance(factors, Mapping):
         paths = dict(_paths(model))
@@ -129,7 +129,7 @@ def _attends(kind: Any) -> bool:
 
 
 @transform(SCALED)
-def _scaled(call: Call, parameters: Mapping[str, Any]) -> Call:
+def _scale(call: Call, parameters: Mapping[str, Any]) -> Call:
     factors = parameters["factors"]
     if isinstance(factors, Mapping):
         names = vars(call.module).get(NAMES)

@@ -1,7 +1,6 @@
-"""Operators made of operators: products of layers, Gram matrices, and the symmetric matrix that has both signs.
+"""Operators made of a matrix, of functions or of operators: products of layers, Gram matrices, Hermitisation.
 
 >>> import numpy as np
->>> from bulkedge.spectra.operators import MatrixOperator
 >>> layer = MatrixOperator(np.array([[1.0, 1.0], [0.0, 1.0]]))
 >>> Product((layer, layer)).dense().tolist(), Gram(layer).dense().tolist()
 ([[1.0, 2.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, 2.0]])
@@ -9,14 +8,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 from array_api_compat import array_namespace
 
 from bulkedge.spectra.operators.base import Operator
+from bulkedge.support.domains import shown
 from bulkedge.support.errors import DomainError
+
+
+class MatrixOperator(Operator):
+    """A matrix, or a batch of them, that is written out.
+
+    Parameters
+    ----------
+    matrix : array of shape (..., rows, columns)
+        Of NumPy or torch, real, in single or double precision.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        if getattr(matrix, "ndim", 0) < 2 or 0 in matrix.shape:
+            raise DomainError(f"matrix must have two axes or more, none of them empty; got {shown(matrix)}")
+        if not bool(array_namespace(matrix).all(array_namespace(matrix).isfinite(matrix))):
+            raise DomainError("matrix contains NaN or infinite entries")
+        self.matrix = matrix.detach() if hasattr(matrix, "detach") else matrix
+        self.like, self.shape = self.matrix, tuple(matrix.shape)
+
+    def _forward(self, block: Any) -> Any:
+        return self.matrix @ block
+
+    def _backward(self, block: Any) -> Any:
+        return array_namespace(block).matrix_transpose(self.matrix) @ block
+
+    def __getitem__(self, index: Any) -> Operator:
+        return MatrixOperator(self.matrix[index])
+
+
+class MapOperator(Operator):
+    """A linear map given by two functions: a Jacobian by its products, a chain of layers, a structured matrix.
+
+    Parameters
+    ----------
+    forward : callable
+        Takes a block of shape (columns, k) to ``M V``.
+    backward : callable
+        Takes a block of shape (rows, k) to ``M' U``. That it is the transpose of the other is for the caller to know;
+        :func:`bulkedge.testing.adjointness` measures it.
+    shape : tuple of int
+        (rows, columns).
+    like : array
+        An array of the backend, device and floating type that both functions take.
+    """
+
+    def __init__(
+        self, forward: Callable[[Any], Any], backward: Callable[[Any], Any], shape: tuple[int, int], like: Any
+    ) -> None:
+        self.forward, self.backward, self.shape, self.like = forward, backward, tuple(shape), like
+
+    def _forward(self, block: Any) -> Any:
+        return self.forward(block)
+
+    def _backward(self, block: Any) -> Any:
+        return self.backward(block)
 
 
 class Product(Operator):

@@ -23,8 +23,7 @@ from bulkedge.spectra.dense import floating
 from bulkedge.spectra.operators.base import Difference, Operator
 from bulkedge.spectra.operators.directions import Polynomials
 from bulkedge.spectra.operators.means import MaskMean
-from bulkedge.spectra.operators.products import Products
-from bulkedge.spectra.operators.rows import RowBlocks
+from bulkedge.spectra.operators.products import Products, RowBlocks
 from bulkedge.support.domains import Choice, Interval, shown
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import FullMask, Mask, MaskOrName, mask_for
@@ -170,10 +169,10 @@ def _products(backend: str, query: Any, key: Any, mask: Mask) -> Products:
             raise DomainError(f"backend = {backend!r} is for torch's tensors; got arrays of NumPy (use 'rows')")
         return RowBlocks(query, key, mask)
     if backend == "sdpa":
-        from bulkedge.spectra.operators.fused import Fused
+        from bulkedge.spectra.operators.torch_products import Fused
 
         return Fused(query, key, mask)
-    from bulkedge.spectra.operators.tiles import Tiles, takes
+    from bulkedge.spectra.operators.torch_products import Tiles, takes
 
     if takes(query, key, mask):
         return Tiles(query, key, mask)

@@ -345,10 +345,10 @@ class Projected(Operator):
         self.shape, self.like = operator.shape, operator.like
 
     def _forward(self, block: Any) -> Any:
-        return self.operator._forward(self._cleaned(block))
+        return self.operator._forward(self._project(block))
 
     def _backward(self, block: Any) -> Any:
-        return self._cleaned(self.operator._backward(block))
+        return self._project(self.operator._backward(block))
 
     @property
     def one_pass(self) -> bool:
@@ -356,10 +356,10 @@ class Projected(Operator):
         return self.operator.one_pass
 
     def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
-        image, back = self.operator._sweep(self._cleaned(block), less)
-        return image, self._cleaned(back)
+        image, back = self.operator._sweep(self._project(block), less)
+        return image, self._project(back)
 
-    def _cleaned(self, block: Any) -> Any:
+    def _project(self, block: Any) -> Any:
         return block - self.basis @ (array_namespace(block).matrix_transpose(self.basis) @ block)
 
     def __getitem__(self, index: Any) -> Operator:

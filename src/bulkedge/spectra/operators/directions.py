@@ -75,7 +75,7 @@ class Polynomials:
                 block = points[rows] @ white
                 columns[rows, :dim] = block
                 columns[rows, dim:] = block[:, first] * block[:, second] - means
-        return orthonormalised(columns)[0]
+        return orthonormalise(columns)[0]
 
     def _white(self) -> tuple[Any, Any]:
         """Points less their mean, and a matrix that makes their covariance the identity, of their rank."""
@@ -87,7 +87,7 @@ class Polynomials:
         return points, xp.astype(vectors / variances**0.5, points.dtype)
 
 
-def orthonormalised(columns: Any) -> tuple[Any, Any, Any]:
+def orthonormalise(columns: Any) -> tuple[Any, Any, Any]:
     """An orthonormal basis of the span of columns, which is written over them.
 
     The Gram matrix is computed in double precision and decomposed, and what is below rounding is left out. A second
@@ -95,8 +95,8 @@ def orthonormalised(columns: Any) -> tuple[Any, Any, Any]:
     """
     with thin_products():
         squares, vectors = _eigen(gram(columns), columns.dtype)
-        basis = _multiplied(columns, vectors / squares**0.5)
-        return _multiplied(basis, _inverse_root(gram(basis))), squares, vectors
+        basis = _multiply(columns, vectors / squares**0.5)
+        return _multiply(basis, _inverse_root(gram(basis))), squares, vectors
 
 
 def gram(columns: Any) -> Any:
@@ -132,7 +132,7 @@ def _inverse_root(matrix: Any) -> Any:
     return (vectors / values**0.5) @ xp.matrix_transpose(vectors)
 
 
-def _multiplied(columns: Any, factor: Any) -> Any:
+def _multiply(columns: Any, factor: Any) -> Any:
     """``Y T`` for a small matrix T with at most as many columns as rows, in the memory of Y."""
     xp, count = array_namespace(columns), factor.shape[1]
     small = xp.astype(factor, columns.dtype)

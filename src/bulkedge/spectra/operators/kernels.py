@@ -11,8 +11,8 @@ columns that with its transpose. Scores and normalisers are logarithms to the ba
 with. Blocks that are seen as a whole are walked without a mask, which would take as long as the exponentials.
 
 Arrays are contiguous: parts (PARTS, heads, tokens, dim), normalisers (heads, tokens), results (heads, tokens, columns).
-Capital letters are known when compiled. Triton compiles the kernels; :mod:`bulkedge.spectra.operators.tiles` launches
-them.
+Capital letters are known when compiled. Triton compiles the kernels;
+:mod:`bulkedge.spectra.operators.torch_products` launches them.
 """
 # ruff: noqa: ANN001, ANN201, ANN202, FBT003, N803, PLR0913, PLR0917 - signatures as Triton has them
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from bulkedge.heads import Channel, published_rules, score_scales
-from bulkedge.heads.channel.rows import Of, rows_of
+from bulkedge.heads.softmax import Of, rows_of
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.support.arrays import Real, as_numpy

@@ -15,24 +15,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heappop, heappush
 from typing import Any, Self
 
 import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj
 from numpy.typing import ArrayLike
 
-from bulkedge.heads.channel.channel_traces import Factored, Sizes
-from bulkedge.heads.channel.mehler import THRESHOLD, largest_products, mehler
-from bulkedge.heads.channel.moments import Coupled, Moments, coupled, moments, together, working
-from bulkedge.heads.channel.popularity import Maps, forms, own_maps, saturated
-from bulkedge.heads.channel.rows import mean_rows
+from bulkedge.heads.channel.moments import (
+    Couplings,
+    DirectionSums,
+    FactoredMoments,
+    PopularityForms,
+    VectorMoments,
+    find_couplings,
+    moments,
+    on_one_device,
+    working,
+)
+from bulkedge.heads.channel.popularity import forms, own_forms, saturate
 from bulkedge.heads.law.channel_law import ChannelLaw
-from bulkedge.heads.softmax import Softmax
+from bulkedge.heads.softmax import Softmax, mean_rows
 from bulkedge.support.arrays import Real, as_numpy
 from bulkedge.support.domains import FINITE, Integers
 from bulkedge.support.errors import DomainError
-
-COUNT, TOKENS = Integers(1, 100_000), Integers(1, 10**12)
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -51,7 +57,7 @@ class Channel:
         of the couplings; zero by default.
     """
 
-    _known: Coupled | Factored
+    _source: Couplings | FactoredMoments
 
     def __init__(self, couplings: Any, mean: Any = None) -> None:
         """Plain arrays of the same shape."""
@@ -63,7 +69,7 @@ class Channel:
             mean = np.broadcast_to(mean, couplings.shape)
         except ValueError as error:
             raise DomainError(f"mean has shape {mean.shape}, couplings {couplings.shape}") from error
-        object.__setattr__(self, "_known", Coupled(couplings, couplings * mean))
+        object.__setattr__(self, "_source", Couplings(couplings, couplings * mean))
         self.__dict__["mean"] = mean  # as given, also where the coupling is zero
 
     def __repr__(self) -> str:
@@ -103,8 +109,8 @@ class Channel:
             raise DomainError(f"q has {shapes[0][-2]} tokens, k {shapes[1][-2]}: moments need two or more")
         factor = shapes[0][-1] ** -0.5 if scale is None else float(FINITE.check("scale", scale))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
-            queries, keys = together(moments(q), moments(k))
-            return cls._of(Moments(factor * queries.mean, factor**2 * queries.covariance), keys)
+            queries, keys = on_one_device(moments(q), moments(k))
+            return cls._of(VectorMoments(factor * queries.mean, factor**2 * queries.covariance), keys)
 
     @classmethod
     def from_moments(
@@ -142,22 +148,22 @@ class Channel:
                 f"query_mean has shape {mean.shape}, query_cov {queries.shape}, key_cov {keys.shape}, key_mean "
                 f"{centre.shape}; means are (..., d), covariances (..., d, d), of the same heads"
             )
-        return cls._of(Moments(mean, queries), Moments(centre, keys))
+        return cls._of(VectorMoments(mean, queries), VectorMoments(centre, keys))
 
     @classmethod
-    def _of(cls, queries: Moments, keys: Moments) -> Self:
+    def _of(cls, queries: VectorMoments, keys: VectorMoments) -> Self:
         made = cls.__new__(cls)
-        object.__setattr__(made, "_known", Factored.of(queries, keys))
+        object.__setattr__(made, "_source", FactoredMoments.of(queries, keys))
         return made
 
     # -- directions ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _directions(self) -> Coupled:
-        known = self._known
-        if isinstance(known, Coupled):
+    def _directions(self) -> Couplings:
+        known = self._source
+        if isinstance(known, Couplings):
             return known
-        return coupled(*(as_numpy(each) for each in (*known.queries, known.keys.covariance)))
+        return find_couplings(*(as_numpy(each) for each in (*known.queries, known.keys.covariance)))
 
     @property
     def couplings(self) -> Real:
@@ -179,35 +185,35 @@ class Channel:
         return np.divide(drift, couplings, out=np.zeros_like(drift), where=couplings > 0)
 
     @cached_property
-    def _sizes(self) -> Sizes:
-        return Sizes.of(*self._known) if isinstance(self._known, Coupled) else self._known.sizes
+    def _sums(self) -> DirectionSums:
+        return DirectionSums.of(*self._source) if isinstance(self._source, Couplings) else self._source.sums
 
     @cached_property
-    def _maps(self) -> Maps:
-        return own_maps(*self._known) if isinstance(self._known, Coupled) else self._known.maps
+    def _forms(self) -> PopularityForms:
+        return own_forms(*self._source) if isinstance(self._source, Couplings) else self._source.forms
 
     # -- size of the scores --------------------------------------------------------------------------------------------
 
     @property
     def interaction(self) -> Any:
         """``sqrt(sum a_i**2)``: standard deviation of the scores less their row and column means."""
-        return _plain(np.sqrt(self._sizes.squares))
+        return as_plain(np.sqrt(self._sums.squares))
 
     @property
     def beta(self) -> Any:
         """``sqrt(sum a_i**2 (1 + mu_i**2))``: root mean square over rows of the spread of a row's scores."""
-        return _plain(np.sqrt(self._sizes.squares + self._sizes.drifts))
+        return as_plain(np.sqrt(self._sums.squares + self._sums.drifts))
 
     @property
     def effective_dim(self) -> Any:
         """``(sum a_i**2)**2/sum a_i**4``: how many directions share the interaction; zero without any."""
-        crowding = np.asarray(self._sizes.crowding)
-        return _plain(np.divide(1.0, crowding, out=np.zeros_like(crowding), where=crowding > 0))
+        crowding = np.asarray(self._sums.crowding)
+        return as_plain(np.divide(1.0, crowding, out=np.zeros_like(crowding), where=crowding > 0))
 
     @property
     def spread_moments(self) -> tuple[Real, Real]:
         """Mean and variance over rows of the variance ``sum a_i**2 u_i**2`` of a row's scores."""
-        squares, drifts, crowding, mixed = self._sizes
+        squares, drifts, crowding, mixed = self._sums
         return np.asarray(squares + drifts), np.asarray(2 * squares**2 * crowding + 4 * mixed)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
@@ -231,9 +237,9 @@ class Channel:
         Softmax
             Arrays over the heads, or numbers for a single one.
         """
-        tokens = TOKENS.check("tokens", tokens)
+        tokens = Integers(1, 10**12).check("tokens", tokens)
         entropy, participation = mean_rows(*self.spread_moments, tokens)
-        return Softmax(_plain(entropy), _plain(participation))
+        return Softmax(as_plain(entropy), as_plain(participation))
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
@@ -266,15 +272,15 @@ class Channel:
         """
         keys = working(k if is_array_api_obj(k) else np.asarray(k))
         shape = tuple(keys.shape)
-        own = tuple(self._maps.centre.shape)
+        own = tuple(self._forms.centre.shape)
         if len(shape) < 2 or shape[:-2] + shape[-1:] != own:
             raise DomainError(f"k has shape {shape}, couplings {own}: not keys of these heads")
         xp = array_namespace(keys)
-        of_keys = forms(keys, self._maps)
+        of_keys = forms(keys, self._forms)
         log = of_keys[..., 0]
         if not limit and shape[-2] > 1:  # a single key has everything
             count = float(np.log(shape[-2]))
-            log = saturated(xp, log - count, of_keys[..., 1] - count, of_keys[..., 2])
+            log = saturate(xp, log - count, of_keys[..., 1] - count, of_keys[..., 2])
         weights = xp.exp(log - xp.max(log, axis=-1, keepdims=True))
         total = xp.sum(weights, axis=-1, keepdims=True)
         if not bool(xp.all(xp.isfinite(total))):
@@ -286,7 +292,7 @@ class Channel:
     @property
     def condensed(self) -> Any:
         """Whether the largest squared coupling is a half or more: the operator of the channel is unbounded then."""
-        found = self.couplings.max(axis=-1) ** 2 >= THRESHOLD
+        found = self.couplings.max(axis=-1) ** 2 >= 0.5
         return bool(found) if np.ndim(found) == 0 else found
 
     @property
@@ -295,7 +301,7 @@ class Channel:
 
         Infinite for a condensed channel.
         """
-        return _plain(np.exp(self._log_squared_norm()))
+        return as_plain(np.exp(self._log_squared_norm()))
 
     @property
     def perron(self) -> Any:
@@ -303,12 +309,12 @@ class Channel:
         ratios = mehler(self.couplings)
         with np.errstate(invalid="ignore", divide="ignore"):
             log = (np.sum(np.log1p(-(ratios**2)), axis=-1) + self._log_squared_norm()) / 2
-        return _plain(np.where(self.condensed, np.inf, np.exp(log)))
+        return as_plain(np.where(self.condensed, np.inf, np.exp(log)))
 
     @property
     def ratio(self) -> Any:
         """``s_2/s_1`` for infinitely many tokens, ``r(a_max)``; one for a condensed channel."""
-        return _plain(mehler(self.couplings.max(axis=-1)))
+        return as_plain(mehler(self.couplings.max(axis=-1)))
 
     def gap(self) -> Any:
         """The relative gap ``1 - s_2/s_1`` below the largest singular value, for infinitely many tokens.
@@ -322,7 +328,7 @@ class Channel:
             One for a head without couplings, zero for a condensed channel, whose ``s_2`` nevertheless stays a random
             share below ``s_1`` at any number of tokens.
         """
-        return _plain(1 - mehler(self.couplings.max(axis=-1)))
+        return as_plain(1 - mehler(self.couplings.max(axis=-1)))
 
     def singular_values(self, count: int) -> Real:
         """The largest population singular values, ``s_1 prod r(a_i)**n_i`` over all exponents n (Mehler's formula).
@@ -342,7 +348,7 @@ class Channel:
         DomainError
             For a condensed channel, which has none.
         """
-        count = COUNT.check("count", count)
+        count = Integers(1, 100_000).check("count", count)
         if np.any(self.condensed):
             raise DomainError(
                 f"the largest coupling squared is {self.couplings.max() ** 2:.3g} >= 1/2: the operator is unbounded, "
@@ -359,7 +365,7 @@ class Channel:
         Of the largest coupling; zero for a channel that is not condensed.
         """
         square = self.couplings.max(axis=-1) ** 2
-        return _plain(np.maximum((2 * square - 1) / (2 * (2 * square + 1)), 0.0))
+        return as_plain(np.maximum((2 * square - 1) / (2 * (2 * square + 1)), 0.0))
 
     def law(self, tokens: int) -> ChannelLaw:
         """The whole spectrum of a head of this channel: squared singular values of ``sqrt(T) (A - 1 pi')``.
@@ -388,5 +394,28 @@ class Channel:
         return np.where(np.any(rest <= 0, axis=-1), np.inf, np.sum(terms, axis=-1))
 
 
-def _plain(values: Any) -> Any:
+def as_plain(values: Any) -> Any:
+    """A number for an array without axes, and arrays as they are."""
     return float(values) if np.ndim(values) == 0 else values
+
+
+def mehler(couplings: Any) -> Any:
+    """Ratio of consecutive singular values of one direction, ``(sqrt(1 + 2 a**2) - sqrt(1 - 2 a**2))/(2 a)``."""
+    square = np.minimum(2 * np.asarray(couplings) ** 2, 1.0)
+    # the same without the cancellation for small a
+    return np.where(square < 1, 2 * np.sqrt(square / 2) / (np.sqrt(1 + square) + np.sqrt(1 - square)), 1.0)
+
+
+def largest_products(ratios: Real, count: int) -> Real:
+    """The largest products ``prod r_i**n_i`` of powers of numbers below one, over all exponents n."""
+    known = ratios[ratios > 0]
+    found, heap = np.zeros(count), [(-1.0, 0)]
+    # an entry stands for a product whose last factor has this index; successors only use it or later ones
+    for k in range(count):
+        if not heap:
+            break
+        value, first = heappop(heap)
+        found[k] = -value
+        for index in range(first, len(known)):
+            heappush(heap, (value * float(known[index]), index))
+    return found

@@ -11,7 +11,7 @@ from products (:mod:`bulkedge.heads.measures.singular_values`): then nothing has
 tokens.
 
 >>> rng = np.random.default_rng(0)
->>> found = measured(rng.standard_normal((2, 64, 64)))
+>>> found = measure_heads(rng.standard_normal((2, 64, 64)))
 >>> found["beta"].shape, bool(abs(found["beta"][0] - 1) < 0.1), found["spectrum"].shape
 ((2,), True, (2, 257))
 """
@@ -24,7 +24,7 @@ import numpy as np  # noqa: F401 - for the example
 
 from bulkedge.heads.measures.row_sums import (
     AllKeys,
-    Attention,
+    AttentionRows,
     OtherKeys,
     Preferred,
     of_all_keys,
@@ -33,14 +33,11 @@ from bulkedge.heads.measures.row_sums import (
     variances,
 )
 from bulkedge.heads.measures.sight import NEAR, Sight, positive
-from bulkedge.heads.measures.singular_values import LEVELS as QUANTILE_LEVELS
 from bulkedge.heads.measures.singular_values import Matrices
 from bulkedge.spectra.operators import MapOperator
 from bulkedge.spectra.traces import trace_moments
 from bulkedge.support.arrays import Real, as_numpy
 
-LEVELS = QUANTILE_LEVELS
-"""Levels of the quantile function that stands for a spectrum."""
 SINK_SHARE, SINK_TIMES = 0.05, 8.0
 """A sink gets so much of the attention of the rows that see it, and so many times what an even spread would give."""
 SINK_AGREEMENT = 1 / 3
@@ -50,8 +47,6 @@ SINK_RATIO, MOST_SINKS = 1 / 3, 4
 """Sinks have at least this share of the strongest one's attention; if more keys than that do, none is singled out."""
 PROBES = 32
 """Random vectors that tell the rank of very many scores under a cap: to about a twentieth."""
-LARGEST = 600.0
-"""Scores beyond have all of the attention; exponentials of larger ones overflow."""
 
 MEASURES = {
     "beta": "Root mean square over rows of the spread of a row's content scores over the keys that it sees.",
@@ -96,7 +91,7 @@ COMPARED = (
 """What fresh heads are measured by."""
 
 
-def measured(  # noqa: PLR0913 - scores in their parts, and what was worked out before
+def measure_heads(  # noqa: PLR0913 - scores in their parts, and what was worked out before
     content: Any,
     bias: Any = None,
     ids: Any = None,
@@ -107,31 +102,31 @@ def measured(  # noqa: PLR0913 - scores in their parts, and what was worked out 
     operator: Any = None,
 ) -> dict[str, Real]:
     """Measure heads."""
-    heads = _Heads.of(content, sight or Sight.of(content, bias, ids))
+    heads = _HeadSums.of(content, sight or Sight.of(content, bias, ids))
     xp, matrices = heads.xp, heads.matrices(operator)
     ranks, first_two = matrices.ranks()
-    found = _compared(heads) | ranks | _sink_facts(heads)
+    found = _row_measures(heads) | ranks | _sink_facts(heads)
     found["beta"] = _mean_spread(heads.sight, heads.all_keys.variance)
     found["entropy"] = xp.sum(heads.all_keys.entropy * heads.sight.busy, axis=-1)
     found["content_rank"] = _content_rank(heads, factors)
     found["columns"] = heads.all_keys.columns / heads.sight.shape[0]
     if sink_scores is not None:
-        found |= _beside_sink(heads, matrices, sink_scores)
+        found |= _with_outside_sink(heads, matrices, sink_scores)
     else:
         found |= matrices.first_two() if heads.sunk else first_two
     return {name: as_numpy(each) for name, each in found.items()}
 
 
-def compared(content: Any, sight: Sight, operator: Any = None) -> dict[str, Real]:
+def comparison_measures(content: Any, sight: Sight, operator: Any = None) -> dict[str, Real]:
     """The measures of heads by which they are compared with fresh ones, and nothing else."""
-    heads = _Heads.of(content, sight)
-    found = _compared(heads) | heads.matrices(operator).ranks()[0]
+    heads = _HeadSums.of(content, sight)
+    found = _row_measures(heads) | heads.matrices(operator).ranks()[0]
     return {name: as_numpy(found[name]) for name in (*COMPARED, "spectrum")}
 
 
 def spread(content: Any, sight: Sight) -> Any:
     """Inverse temperature of heads: root mean square over rows of the spread of a row's content scores."""
-    attention = Attention(content, sight)
+    attention = AttentionRows(content, sight)
     rows = [variances(attention.content(each), sight.part(each)) for each in sight.blocks]
     return _mean_spread(sight, sight.xp.concat(rows, axis=-1))
 
@@ -140,10 +135,10 @@ def _mean_spread(sight: Sight, variance: Any) -> Any:
     return sight.xp.sqrt(sight.xp.sum(variance * sight.busy, axis=-1))
 
 
-class _Heads(NamedTuple):
+class _HeadSums(NamedTuple):
     """Attention matrices, and what three passes over their rows have found."""
 
-    attention: Attention
+    attention: AttentionRows
     all_keys: AllKeys
     sinks: Any
     """Ones for keys that are sinks, (heads, tokens)."""
@@ -153,8 +148,8 @@ class _Heads(NamedTuple):
     preferred: Preferred
 
     @classmethod
-    def of(cls, content: Any, sight: Sight) -> _Heads:
-        attention = Attention(content, sight)
+    def of(cls, content: Any, sight: Sight) -> _HeadSums:
+        attention = AttentionRows(content, sight)
         all_keys = of_all_keys(attention)
         sinks = _sinks(all_keys, sight)
         sunk = bool(sight.xp.any(sinks > 0))
@@ -186,7 +181,7 @@ def _sinks(whole: AllKeys, sight: Sight) -> Any:
     return xp.where(xp.sum(numbers, axis=-1, keepdims=True) > MOST_SINKS, xp.zeros_like(numbers), numbers)
 
 
-def _compared(heads: _Heads) -> dict[str, Any]:
+def _row_measures(heads: _HeadSums) -> dict[str, Any]:
     """The :data:`COMPARED` measures but those of the spectrum, with what is found on the way to them."""
     xp, sight, whole = heads.xp, heads.sight, heads.all_keys
     even = xp.log(xp.clip(sight.row_counts, 2.0, None))
@@ -200,7 +195,7 @@ def _compared(heads: _Heads) -> dict[str, Any]:
     }
 
 
-def _sink_facts(heads: _Heads) -> dict[str, Any]:
+def _sink_facts(heads: _HeadSums) -> dict[str, Any]:
     """How much attention sinks get, how many there are, and where the strongest is."""
     xp, sinks = heads.xp, heads.sinks
     count = xp.sum(sinks, axis=-1)
@@ -212,7 +207,7 @@ def _sink_facts(heads: _Heads) -> dict[str, Any]:
     }
 
 
-def _on_sinks(heads: _Heads) -> Any:
+def _on_sinks(heads: _HeadSums) -> Any:
     """What each row gives to sinks, (heads, rows): what it does not give to the other keys."""
     xp = heads.xp
     if not heads.sunk:
@@ -222,15 +217,16 @@ def _on_sinks(heads: _Heads) -> Any:
     return xp.where(heads.other.taken > 0, 1 - kept, xp.astype(seen, kept.dtype))
 
 
-def _beside_sink(heads: _Heads, matrices: Matrices, scores: Any) -> dict[str, Any]:
+def _with_outside_sink(heads: _HeadSums, matrices: Matrices, scores: Any) -> dict[str, Any]:
     """What a sink that is none of the keys changes: it takes its share of every row, and leaves the rest as it is."""
     xp = heads.xp
-    left = 1 / (1 + xp.exp(xp.clip(scores[:, None] - heads.all_keys.normaliser, None, LARGEST)))
+    # exponentials of larger scores overflow; those beyond have all of the attention
+    left = 1 / (1 + xp.exp(xp.clip(scores[:, None] - heads.all_keys.normaliser, None, 600.0)))
     mass = xp.sum((1 - left * (1 - _on_sinks(heads))) * heads.sight.busy, axis=-1)
     return {"sink_mass": mass} | matrices.first_two(left)
 
 
-def _column_facts(heads: _Heads) -> dict[str, Any]:
+def _column_facts(heads: _HeadSums) -> dict[str, Any]:
     """How much of the matrix the common preferences are: of all, and of what an even spread leaves."""
     xp, other, product, busy = heads.xp, heads.other, heads.preferred.product, heads.sight.busy
     own, squares = other.taken * heads.preferred.energy, other.squares
@@ -244,7 +240,7 @@ def _column_facts(heads: _Heads) -> dict[str, Any]:
     }
 
 
-def _content_rank(heads: _Heads, factors: Any) -> Any:
+def _content_rank(heads: _HeadSums, factors: Any) -> Any:
     """Participation number of the content scores over rows that see anything and keys that anyone sees, no sinks.
 
     With queries Q and keys K, centred, the squared singular values of ``Q K'`` are the eigenvalues of ``Q'Q K'K``.
@@ -267,7 +263,7 @@ def _content_rank(heads: _Heads, factors: Any) -> Any:
     return total**2 / positive(xp.sum(product * xp.matrix_transpose(product), axis=(1, 2)))
 
 
-def _estimated_rank(attention: Attention, rows: Any, keys: Any, head: int) -> float:
+def _estimated_rank(attention: AttentionRows, rows: Any, keys: Any, head: int) -> float:
     """The same for scores that are no products of few numbers a token, from products with random vectors."""
     xp, sight = attention.sight.xp, attention.sight
 
@@ -290,7 +286,7 @@ def _estimated_rank(attention: Attention, rows: Any, keys: Any, head: int) -> fl
     return min(sight.shape) * first**2 / second if second > 0 else 0.0
 
 
-def _stripes(heads: _Heads) -> dict[str, Any]:
+def _stripes(heads: _HeadSums) -> dict[str, Any]:
     """Mean attention along every diagonal that half of the rows have, and the best of them."""
     xp, sight, sums = heads.xp, heads.sight, heads.other.stripes
     rows, tokens = sight.shape
@@ -307,7 +303,7 @@ def _stripes(heads: _Heads) -> dict[str, Any]:
     }
 
 
-def _same_token(heads: _Heads) -> dict[str, Any]:
+def _same_token(heads: _HeadSums) -> dict[str, Any]:
     """Attention to other places of a row's token, of which some are no sinks, and its excess over the preferences."""
     xp, sight, found = heads.xp, heads.sight, heads.preferred
     if not sight.ordered:

@@ -19,6 +19,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -26,7 +27,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from bulkedge.heads.channel.moments import working
-from bulkedge.heads.channel.rows import log_mean_exponential
+from bulkedge.heads.softmax import log_mean_exponential
 from bulkedge.support.domains import FINITE, Integers
 from bulkedge.support.errors import DomainError
 
@@ -100,7 +101,7 @@ class CausalChannel:
         for name, each in zip("qk", wide, strict=True):
             if not bool(xp.all(xp.isfinite(each))):
                 raise DomainError(f"{name} has entries that are not finite")
-        heads = _Heads(_padded(xp, factor * wide[0], block), _padded(xp, wide[1], block), tokens, block)
+        heads = _CausalHeads(_pad(xp, factor * wide[0], block), _pad(xp, wide[1], block), tokens, block)
         # the arrays of integers that choose no key, one for each head
         chosen = xp.zeros((wide[0].shape[0], 0), dtype=xp.int64, device=device(wide[0]))
         if explicit:
@@ -114,7 +115,7 @@ class CausalChannel:
         return cls(*(xp.reshape(each, (*shape[:-2], *each.shape[1:])) for each in (*found, chosen, spread)))
 
 
-class _Heads(NamedTuple):
+class _CausalHeads(NamedTuple):
     """Queries, with the scale, and keys of shape (heads, size, d); rows from ``tokens`` on only fill up the size."""
 
     queries: Any
@@ -123,14 +124,14 @@ class _Heads(NamedTuple):
     block: int
 
 
-class _Rows(NamedTuple):
+class _CausalRows(NamedTuple):
     """Log normaliser and entropy of rows, each (heads, size)."""
 
     log_sum: Any
     entropy: Any
 
 
-def _padded(xp: Any, array: Any, block: int) -> Any:
+def _pad(xp: Any, array: Any, block: int) -> Any:
     """Heads with zeros after the last token, up to a power of two of blocks."""
     tokens = array.shape[-2]
     size = block
@@ -148,21 +149,35 @@ def _halves(xp: Any, array: Any, size: int) -> tuple[Any, Any]:
     return cut[:, :, 0], cut[:, :, 1]
 
 
-def _free(xp: Any, heads: _Heads, chosen: Any) -> Any:
+def _rectangles(xp: Any, heads: _CausalHeads) -> Iterator[tuple[int, Any, Any]]:
+    """Sizes of rectangles, their keys, and the queries of their rows: (heads, rectangles, size, d)."""
+    size = heads.block
+    while size < heads.keys.shape[1]:
+        yield size, _halves(xp, heads.keys, size)[0], _halves(xp, heads.queries, size)[1]
+        size *= 2
+
+
+def _score_moments(xp: Any, vectors: Any, mean: Any, covariance: Any) -> tuple[Any, Any]:
+    """Mean and variance of products of vectors with others of these moments."""
+    level = xp.matmul(vectors, mean[..., None])[..., 0]
+    return level, xp.sum(xp.matmul(vectors, covariance) * vectors, axis=-1)
+
+
+def _free(xp: Any, heads: _CausalHeads, chosen: Any) -> Any:
     """Ones for the keys that moments describe, zeros for those that are explicit: (heads, size)."""
     free = xp.ones(heads.keys.shape[:2], dtype=heads.keys.dtype, device=device(heads.keys))
     free[np.arange(len(chosen))[:, None], chosen] = 0.0
     return free
 
 
-def _triangles(xp: Any, heads: _Heads) -> tuple[Any, Any]:
+def _triangles(xp: Any, heads: _CausalHeads) -> tuple[Any, Any]:
     """Scores along the diagonal, (heads, blocks, block, block), and which of them a row sees, (block, block)."""
     queries, keys = (xp.reshape(each, (each.shape[0], -1, heads.block, each.shape[-1])) for each in heads[:2])
     ones = xp.ones((heads.block, heads.block), dtype=heads.keys.dtype, device=device(heads.keys))
     return xp.matmul(queries, xp.matrix_transpose(keys)), xp.tril(ones) > 0
 
 
-def _explicit(xp: Any, heads: _Heads, chosen: Any) -> Any:
+def _explicit(xp: Any, heads: _CausalHeads, chosen: Any) -> Any:
     """Scores of the explicit keys in the rows after their block, (heads, size, explicit); nothing elsewhere."""
     keys = heads.keys[np.arange(len(chosen))[:, None], chosen]
     start = xp.arange(heads.keys.shape[1], device=device(heads.keys)) // heads.block * heads.block
@@ -170,7 +185,7 @@ def _explicit(xp: Any, heads: _Heads, chosen: Any) -> Any:
     return xp.where(chosen[:, None, :] < start[None, :, None], scores, xp.full_like(scores, NOTHING))
 
 
-def _rows(xp: Any, heads: _Heads, chosen: Any) -> _Rows:
+def _rows(xp: Any, heads: _CausalHeads, chosen: Any) -> _CausalRows:
     """Normaliser and entropy of every row, in parts: its triangle, explicit keys, and rectangles.
 
     Of each part: the logarithm of its sum of ``exp(score)``, and its mean score under these weights. The logarithm of a
@@ -181,50 +196,44 @@ def _rows(xp: Any, heads: _Heads, chosen: Any) -> _Rows:
     parts = [tuple(xp.reshape(each, shape) for each in _exact(xp, xp.where(seen, scores, NOTHING)))]
     if chosen.shape[-1]:
         parts.append(_exact(xp, _explicit(xp, heads, chosen)))
-    free, size = _free(xp, heads, chosen), heads.block
-    while size < shape[1]:
-        keys, weights = _halves(xp, heads.keys, size)[0], _halves(xp, free, size)[0]
-        queries = _halves(xp, heads.queries, size)[1]
+    free = _free(xp, heads, chosen)
+    for size, keys, queries in _rectangles(xp, heads):
+        weights = _halves(xp, free, size)[0]
         count = xp.sum(weights, axis=-1)
-        mean, covariance = _weighted(xp, keys, weights / xp.clip(count, 1.0, None)[..., None])
-        level = xp.matmul(queries, mean[..., None])[..., 0]
-        variance = xp.sum(xp.matmul(queries, covariance) * queries, axis=-1)
+        mean, covariance = _weighted_moments(xp, keys, weights / xp.clip(count, 1.0, None)[..., None])
+        level, variance = _score_moments(xp, queries, mean, covariance)
         log_count = xp.where(count > 0, xp.log(xp.clip(count, 1.0, None)), NOTHING)[..., None]
         value, score = log_mean_exponential(xp, xp.sqrt(xp.clip(variance, 0.0, None)), size)
         part = (log_count + level + value, level + score)
         none = xp.full_like(level, NOTHING)
         parts.append(tuple(xp.reshape(xp.stack([none, each], axis=2), shape) for each in part))
-        size *= 2
     logs, means = (xp.stack(each) for each in zip(*parts, strict=True))
     log_sum = _log_sum(xp, logs, 0)
     # a part that is nothing has the mean score "nothing" too; its share is zero
     shares = xp.exp(logs - log_sum)
     entropy = log_sum - xp.sum(xp.where(shares > 0, shares * means, xp.zeros_like(means)), axis=0)
-    return _Rows(log_sum, entropy)
+    return _CausalRows(log_sum, entropy)
 
 
-def _spread(xp: Any, heads: _Heads) -> Any:
+def _spread(xp: Any, heads: _CausalHeads) -> Any:
     """Standard deviations of the scores of every row, from the same triangles and rectangles: (heads, size)."""
-    shape, size = heads.queries.shape[:2], heads.block
+    shape = heads.queries.shape[:2]
     scores, seen = _triangles(xp, heads)
     inside = xp.where(seen, scores, xp.zeros_like(scores))
     total, squares = (xp.reshape(xp.sum(each, axis=-1), shape) for each in (inside, inside**2))
-    while size < shape[1]:
-        keys, queries = _halves(xp, heads.keys, size)[0], _halves(xp, heads.queries, size)[1]
-        mean, covariance = _weighted(xp, keys, xp.full_like(keys[..., 0], 1 / size))
-        level = xp.matmul(queries, mean[..., None])[..., 0]
-        variance = xp.sum(xp.matmul(queries, covariance) * queries, axis=-1)
+    for size, keys, queries in _rectangles(xp, heads):
+        mean, covariance = _weighted_moments(xp, keys, xp.full_like(keys[..., 0], 1 / size))
+        level, variance = _score_moments(xp, queries, mean, covariance)
         parts = [xp.stack([xp.zeros_like(each), each], axis=2) for each in (level, variance + level**2)]
         total, squares = (
             sums + size * xp.reshape(part, shape) for sums, part in zip((total, squares), parts, strict=True)
         )
-        size *= 2
     count = xp.arange(1, shape[1] + 1, dtype=total.dtype, device=device(total))
     rest = squares / count - (total / count) ** 2
     return xp.sqrt(xp.clip(rest, 0.0, None) * count / xp.clip(count - 1, 1.0, None))
 
 
-def _columns(xp: Any, heads: _Heads, chosen: Any, log_sum: Any) -> Any:
+def _columns(xp: Any, heads: _CausalHeads, chosen: Any, log_sum: Any) -> Any:
     """Logarithms of the column sums of every key, of shape (heads, size)."""
     shape = log_sum.shape
     real = xp.arange(shape[1], device=device(log_sum)) < heads.tokens
@@ -237,24 +246,22 @@ def _columns(xp: Any, heads: _Heads, chosen: Any, log_sum: Any) -> Any:
         which = np.arange(len(chosen))[:, None], chosen
         outside = _log_sum(xp, _explicit(xp, heads, chosen) - rest[..., None], -2)
         found[which] = xp.logaddexp(found[which], outside)
-    free, size = _free(xp, heads, chosen), heads.block
-    while size < shape[1]:
-        keys, weights = _halves(xp, heads.keys, size)[0], _halves(xp, free, size)[0]
-        queries, left = _halves(xp, heads.queries, size)[1], _halves(xp, rest, size)[1]
+    free = _free(xp, heads, chosen)
+    for size, keys, queries in _rectangles(xp, heads):
+        weights, left = _halves(xp, free, size)[0], _halves(xp, rest, size)[1]
         centre = xp.sum(keys * weights[..., None], axis=-2) / xp.clip(xp.sum(weights, axis=-1), 1.0, None)[..., None]
         # rows by what their normalisers leave to the mean key of the rectangle
         logs = xp.matmul(queries, centre[..., None])[..., 0] - left
         whole = _log_sum(xp, logs, -1)[..., None]
         shares = xp.exp(logs - whole)
-        mean, covariance = _weighted(xp, queries, shares)
+        mean, covariance = _weighted_moments(xp, queries, shares)
         away = keys - centre[..., None, :]
-        variance = xp.sum(xp.matmul(away, covariance) * away, axis=-1)
-        spread = _frozen(xp, variance, 1 / xp.sum(shares**2, axis=-1)[..., None])
-        level = whole + xp.matmul(away, mean[..., None])[..., 0] + spread
+        tilt, variance = _score_moments(xp, away, mean, covariance)
+        spread = _log_mean_frozen(xp, variance, 1 / xp.sum(shares**2, axis=-1)[..., None])
+        level = whole + tilt + spread
         # each row gives a key one at most
         part = xp.where(weights > 0, xp.clip(level, None, float(np.log(size))), NOTHING)
         found = xp.logaddexp(found, xp.reshape(xp.stack([part, xp.full_like(part, NOTHING)], axis=2), shape))
-        size *= 2
     return found
 
 
@@ -265,14 +272,14 @@ def _exact(xp: Any, scores: Any) -> tuple[Any, Any]:
     return log_sum, mean
 
 
-def _weighted(xp: Any, vectors: Any, weights: Any) -> tuple[Any, Any]:
+def _weighted_moments(xp: Any, vectors: Any, weights: Any) -> tuple[Any, Any]:
     """Mean and covariance over the second-last axis, with weights that sum to one."""
     mean = xp.sum(vectors * weights[..., None], axis=-2)
     rest = vectors - mean[..., None, :]
     return mean, xp.matmul(xp.matrix_transpose(rest * weights[..., None]), rest)
 
 
-def _frozen(xp: Any, variance: Any, count: Any) -> Any:
+def _log_mean_frozen(xp: Any, variance: Any, count: Any) -> Any:
     """Logarithm of the mean of about ``count`` exponentials of Gaussians of that variance.
 
     Half the variance, as long as the deviation is below ``sqrt(2 log count)``; beyond, the largest of them rules, and

@@ -1,4 +1,4 @@
-"""Launches the kernels for products with attention on a GPU; :mod:`bulkedge.spectra.operators.kernels` has them."""
+"""Products with attention by kernels: those of :mod:`bulkedge.spectra.operators.kernels`, and torch's fused ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from bulkedge.spectra.operators.products import Products
 from bulkedge.visibility import FullMask, Mask, WindowMask
@@ -68,11 +69,11 @@ class Tiles(Products):
 
     def forward(self, block: Tensor) -> Tensor:
         """``A V``."""
-        return self._multiplied(self._query, self._key, block, transposed=False)
+        return self._multiply(self._query, self._key, block, transposed=False)
 
     def backward(self, block: Tensor) -> Tensor:
         """``A' U``."""
-        return self._multiplied(self._key, self._query, block, transposed=True)
+        return self._multiply(self._key, self._query, block, transposed=True)
 
     @property
     def _window(self) -> tuple[int, bool]:
@@ -92,7 +93,7 @@ class Tiles(Products):
                 num_stages=3,
             )
 
-    def _multiplied(self, own: Tensor, other: Tensor, block: Tensor, *, transposed: bool) -> Tensor:
+    def _multiply(self, own: Tensor, other: Tensor, block: Tensor, *, transposed: bool) -> Tensor:
         from bulkedge.spectra.operators import kernels
 
         (_, heads, owns, dim), others, (width, window) = own.shape, other.shape[2], self._window
@@ -122,3 +123,49 @@ class Tiles(Products):
 def _power(size: int) -> int:
     """The next power of two, of which products of matrices need sixteen."""
     return max(16, 1 << (size - 1).bit_length())
+
+
+class Fused(Products):
+    """Products of ``softmax(q k')`` behind a mask, and of its transpose, by ``scaled_dot_product_attention``.
+
+    Blocks of vectors take the place of values, cut and padded to the width of the queries, which the kernels want. The
+    product with the transpose is the gradient with respect to the values; those of queries and keys, which the kernels
+    compute beside it, are thrown away.
+    """
+
+    name = "sdpa"
+
+    def __init__(self, query: Tensor, key: Tensor, mask: Mask) -> None:
+        self._batch, self._width = query.shape[:-2], query.shape[-1]
+        self.query, self.key = (each.reshape(1, -1, *each.shape[-2:]) for each in (query, key))
+        causal = isinstance(mask, WindowMask) and mask.unlimited
+        written = None if causal or isinstance(mask, FullMask) else mask.visible(query)
+        self._options: dict[str, Any] = {"is_causal": causal, "attn_mask": written, "scale": 1.0}
+        # the kernels keep the normaliser to themselves
+        self.log_normaliser = None
+
+    def forward(self, block: Tensor) -> Tensor:
+        """``A V``."""
+        with torch.no_grad():
+            return torch.cat([self._attend(part)[..., :width] for part, width in self._parts(block)], -1)
+
+    def backward(self, block: Tensor) -> Tensor:
+        """``A' U``."""
+        with torch.enable_grad():
+            values = block.new_zeros((1, self.key.shape[1], self.key.shape[-2], self._width)).requires_grad_()
+            output = scaled_dot_product_attention(self.query, self.key, values, **self._options)
+            found = []
+            for part, width in self._parts(block):
+                (gradient,) = torch.autograd.grad(output, values, part, retain_graph=True)
+                found.append(gradient.reshape(*self._batch, *gradient.shape[-2:])[..., :width])
+        return torch.cat(found, -1)
+
+    def _attend(self, values: Tensor) -> Tensor:
+        output = scaled_dot_product_attention(self.query, self.key, values, **self._options)
+        return output.reshape(*self._batch, *output.shape[-2:])
+
+    def _parts(self, block: Tensor) -> list[tuple[Tensor, int]]:
+        """The block as values: one head for each of the batch, cut and padded to the width of the queries."""
+        whole = block.expand(*self._batch, *block.shape[-2:]).reshape(1, -1, *block.shape[-2:])
+        cut = [whole[..., start : start + self._width] for start in range(0, whole.shape[-1], self._width)]
+        return [(pad(each, (0, self._width - each.shape[-1])).contiguous(), each.shape[-1]) for each in cut]
