@@ -13,7 +13,7 @@ from bulkedge.lab.gallery.run import reproduce
 from bulkedge.lab.studies import items
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.lab.studies.items import PAPERS, Item
-from bulkedge.lab.studies.laws.edge import Edge
+from bulkedge.lab.studies.laws.edge import LawsEdge
 from bulkedge.support.errors import StoreError
 from bulkedge.support.estimates import Estimate
 
@@ -44,7 +44,7 @@ def gallery(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(items, "items", lambda paper: ITEMS if paper == "equivalence" else ())
         patch.setattr(papers, "items", items.items)
-        results = reproduce([Edge(size=50, draws=200)], folder, seed=3)
+        results = reproduce([LawsEdge(size=50, draws=200)], folder, seed=3)
         results += reproduce([Paper(), Second(undecided=2), Third(failing=1)], folder)
         return folder, papers.markdown(results)
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from bulkedge.laws.distribution import Distribution
+from bulkedge.plots.style import marks
 from bulkedge.spectra import Spectrum
 from bulkedge.support.arrays import Real
 
@@ -48,3 +54,35 @@ def large_entries(beta: float, tokens: int) -> float:
     """Expected number of entries of ``sqrt(T) (A - uu')`` whose square exceeds the variance of a row, theta_1."""
     cut = (np.log1p(np.sqrt(np.expm1(beta**2) * tokens)) + beta**2 / 2) / beta
     return float(tokens**2 * ndtr(-cut))
+
+
+def mean_marks(axes: Axes, x: Any, draws: xr.DataArray, **look: Any) -> None:
+    """Means over the draws with their standard errors."""
+    marks(axes, x, draws.mean("draw"), draws.std("draw", ddof=1) / draws.sizes["draw"] ** 0.5, **look)
+
+
+def doubling_axis(axes: Axes, values: Any) -> None:
+    """A logarithmic axis whose ticks are the values themselves."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(np.asarray(values, dtype=float).tolist()))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def plain_logarithms(axis: Axis) -> None:
+    """Ticks at 1, 2 and 5 of every decade, written as plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def sizes_title(data: xr.Dataset) -> str:
+    """Tokens, head dimension and beta of a study, for a title."""
+    known = {"tokens": r"$T$", "head_dim": "d", "beta": "β"}
+    return ", ".join(f"{sign} = {data.attrs[name]:g}" for name, sign in known.items() if name in data.attrs)
+
+
+def plain_ticks(axis: Any, values: ArrayLike) -> None:
+    """Ticks at the values that were simulated, as plain numbers, and none between them."""
+    axis.set_ticks(np.asarray(values), labels=[f"{value:g}" for value in np.asarray(values).tolist()])
+    axis.set_minor_locator(NullLocator())

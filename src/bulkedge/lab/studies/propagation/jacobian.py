@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.inference.comparison import separation
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.propagation.setting import Places, Rivals, expectations, gap_free_claims, gap_free_stack
+from bulkedge.lab.studies.propagation.setting import (
+    RIVAL,
+    SYMBOLS,
+    Places,
+    Rivals,
+    densities,
+    errors,
+    expectations,
+    gap_free_claims,
+    gap_free_stack,
+    integers,
+)
 from bulkedge.laws import FussCatalan, Law
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.propagation.isometry import tradeoff
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
@@ -25,7 +39,7 @@ SMOOTH = "an exact zero, and three deviations of a smooth linear statistic, 1/pi
 
 
 @dataclass(frozen=True)
-class Jacobian(Study):
+class PropagationJacobian(Study):
     """Squared singular values of ``dX_l/dX_0`` without the gap: products of two independent Fuss-Catalan variables.
 
     At mean one their variance is ``l (l + 2)`` for any shape of the layers, and no scale brings them close to one.
@@ -35,6 +49,7 @@ class Jacobian(Study):
     ratios: tuple[float, ...] = parameter(Each(Interval(0.1, 10)), "ratios T/d", (0.5, 1.0, 2.0), ours=(0.5, 1.0, 2.0))
     depth: int = parameter(Integers(1, 6), "largest number of layers", 3, ours=3)
     draws: int = parameter(Integers(4, 1000), "draws of each", 16, ours=24)
+    small: ClassVar = {"tokens": 60, "depth": 2, "draws": 10}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both factors of the Kronecker product, layer by layer."""
@@ -79,6 +94,34 @@ class Jacobian(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Mean, second moment and law, for every ratio and depth."""
         return gap_free_claims(data, PLACES, RIVALS, SMOOTH)
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Densities, and below them the cost of isometry: moments, distortion over the mean, least distortion."""
+        columns = max(data.sizes["layer"], 3)
+        figure, grid = panels(data.sizes["ratio"] + 1, columns, width=2.4, height=1.8)
+        densities(grid[:-1], data, "squared singular value", "free product")
+        for unused in (*grid[:-1, data.sizes["layer"] :].ravel(), *grid[-1, 3:]):
+            unused.set_visible(False)
+        moments, curve, least = grid[-1, :3]
+        line(moments, data.layer, (1.0 + data.layer) ** 2, label=r"$(1 + \ell)^2$")
+        line(moments, data.layer, 1.0 + 2 * data.layer, label=r"$1 + 2\ell$, free product", **RIVAL)
+        for k, ratio in enumerate(data.ratio.values.tolist()):
+            look = {"color": COLOURS[k % 7], "fmt": SYMBOLS[k % 6], "label": f"T/d = {ratio:g}"}
+            values = data.second.sel(ratio=ratio)
+            marks(moments, data.layer + 0.08 * (k - 1), values.mean("draw"), errors(values), **look)
+        for k, layer in enumerate(data.layer.values.tolist()):
+            line(curve, data.target, data.distortion.sel(layer=layer), label=f"ℓ = {layer}", color=COLOURS[k])
+        for k, kind in enumerate(data.kind.values.tolist()):
+            line(least, data.step, data.least.sel(kind=kind), label=kind, color=COLOURS[k], ls=("-", "--", "-", ":")[k])
+        integers(moments, "layer ℓ")
+        moments.set(ylabel="second moment at mean one", ylim=(0, 1.5 * float((1 + data.layer[-1]) ** 2)))
+        curve.set(xlabel="mean of the squared singular values", ylabel=r"$E\,(x - 1)^2$", ylim=(0, None))
+        integers(least, "layer ℓ")
+        least.set(ylabel="its least value", ylim=(0, 1.02))
+        for axes, place in ((moments, "upper left"), (curve, "upper left"), (least, "lower right")):
+            axes.legend(loc=place, fontsize=6)
+        figure.suptitle(f"Jacobian without the gap: T = {self.tokens}, {data.sizes['draw']} draws", fontsize=8)
+        return figure
 
 
 def _layer(stack: AttentionStack, drawn: list[Real], law: Law) -> xr.Dataset:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.inference.comparison import compare, separation
@@ -15,12 +17,14 @@ from bulkedge.lab.studies.propagation.setting import (
     RIGID,
     Places,
     Rivals,
+    densities,
     expectations,
     gap_free_claims,
     gap_free_stack,
     rigidity,
 )
 from bulkedge.laws import ProductLaw
+from bulkedge.plots.style import panels
 from bulkedge.propagation.isometry import tradeoff
 from bulkedge.spectra import Spectrum
 from bulkedge.support.arrays import Real
@@ -33,7 +37,7 @@ RIVALS = Rivals("classically independent factors", "the formula for T <= d", "va
 
 
 @dataclass(frozen=True)
-class Kernel(Study):
+class PropagationKernel(Study):
     """Eigenvalues of ``X_l X_l'`` without the gap: a free product, with variance ``l (1 + T/d)`` at mean one.
 
     With more tokens than dimensions there is an atom at zero, and one factor of ratio one becomes one of ratio T/d.
@@ -46,6 +50,7 @@ class Kernel(Study):
     )
     depth: int = parameter(Integers(1, 6), "largest number of layers", 3, ours=3)
     draws: int = parameter(Integers(4, 1000), "draws of each", 30, ours=40)
+    small: ClassVar = {"tokens": 80, "depth": 2, "draws": 12}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Every layer of every draw, for every ratio."""
@@ -66,6 +71,13 @@ class Kernel(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Mean, variance and law, for every ratio and depth."""
         return gap_free_claims(data, PLACES, RIVALS, RIGID)
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Densities, a row for each ratio, a column for each layer."""
+        figure, grid = panels(data.sizes["ratio"], data.sizes["layer"], width=2.3, height=1.7)
+        densities(grid, data, "eigenvalue of the kernel", "values alone")
+        figure.suptitle(f"kernel without the gap: T = {self.tokens}, {data.sizes['draw']} draws", fontsize=8)
+        return figure
 
 
 def _layer(stack: AttentionStack, values: Real) -> xr.Dataset:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.special import roots_genlaguerre
 
 from bulkedge.heads.softmax import softmax_of_gaussians
@@ -22,6 +23,8 @@ from bulkedge.lab.studies.propagation.networks import (
     log_ratio,
     trained,
 )
+from bulkedge.lab.studies.propagation.setting import finish_losses, loss_curve
+from bulkedge.plots.style import COLOURS, panels
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
@@ -33,7 +36,7 @@ PLACE = "propagation: Figure 8(a)"
 
 
 @dataclass(frozen=True)
-class Plateau(Study):
+class PropagationPlateau(Study):
     """One key-query layer learns the Heaviside function: with Xavier's scale, removing the gap begins with a plateau.
 
     Queries and keys start with entries of variance one, which gives scores of deviation one, or with Xavier's
@@ -50,6 +53,7 @@ class Plateau(Study):
         Each(Interval(1e-6, 1)), "learning rates", (0.03, 0.1, 0.3), ours=(0.01, 0.03, 0.1, 0.3)
     )
     repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 20, ours=20)
+    small: ClassVar = {"tokens": 16, "repeats": 12}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train both scales, without and with layer normalisation."""
@@ -149,6 +153,22 @@ class Plateau(Study):
             )
             for kind, name in (("xavier", "Xavier"), ("key-query", "scores of deviation one"))
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Loss over steps at the best learning rate, both scales of queries and keys in a panel."""
+        curves = best(data)
+        figure, grid = panels(1, data.sizes["parts"], height=2.9)
+        names = {"key-query": "scores of deviation one", "xavier": "Xavier"}
+        titles = {"plain": "attention alone", "LN": "with layer normalisation (ours)"}
+        for axes, parts in zip(grid[0], data.parts.values.tolist(), strict=True):
+            for colour, attention in zip(COLOURS, data.attention.values.tolist(), strict=False):
+                for gap, look in zip(data.gap.values.tolist(), ("--", "-"), strict=True):
+                    here = curves.sel(attention=attention, parts=parts, gap=gap)
+                    loss_curve(axes, here, f"{names[attention]}, gap {gap}", color=colour, ls=look)
+            axes.axhline(float(data.zero.mean()), color=COLOURS[2], ls="-.", lw=0.9, label="loss of an output of zero")
+            axes.set_title(titles[parts])
+        finish_losses(figure, grid, data, [curves])
+        return figure
 
 
 def _power(attention: str, gap: str, tokens: int) -> float:

@@ -8,10 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Relation, Rival
 from bulkedge.lab.studies.propagation.networks import GAPS, Architecture, best, isometric, levels, trained
+from bulkedge.lab.studies.propagation.setting import finish_losses, loss_curve
+from bulkedge.plots.style import COLOURS, panels
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
@@ -28,7 +31,7 @@ PARTS = ("plain", "LN", "skip", "skip + LN")
 
 
 @dataclass(frozen=True)
-class Training(Study):
+class PropagationTraining(Study):
     """Attention-only networks learn the Heaviside function of orthonormal tokens: removing the gap helps some, not all.
 
     The paper calls its examples inconclusive. Here one key-query layer gains from the removal if it is normalised, and
@@ -44,6 +47,7 @@ class Training(Study):
         Each(Interval(1e-6, 1)), "learning rates", (0.03, 0.1, 0.3), ours=(0.01, 0.03, 0.1, 0.3)
     )
     repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 14, ours=24)
+    small: ClassVar = {"tokens": 12, "steps": 40, "repeats": 8, "rates": (0.03, 0.1)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train every architecture."""
@@ -90,3 +94,16 @@ class Training(Study):
             rival=Rival("the gap makes no difference", 0.0),
             relation=relation,
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Loss over steps at the best learning rate: a row for each attention, a column for each architecture."""
+        curves = best(data)
+        figure, grid = panels(data.sizes["attention"], data.sizes["parts"], width=1.75, height=1.5)
+        for row, attention in zip(grid, data.attention.values.tolist(), strict=True):
+            for axes, parts in zip(row, data.parts.values.tolist(), strict=True):
+                here = curves.sel(attention=attention, parts=parts)
+                for gap, colour, look in zip(data.gap.values.tolist(), COLOURS[1::-1], ("--", "-"), strict=True):
+                    loss_curve(axes, here.sel(gap=gap), f"gap {gap}", color=colour, ls=look)
+                axes.set_title(f"{attention}, {parts}")
+        finish_losses(figure, grid, data, [curves] * len(grid))
+        return figure

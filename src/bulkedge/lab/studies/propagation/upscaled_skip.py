@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Relation, Rival
@@ -19,6 +20,8 @@ from bulkedge.lab.studies.propagation.networks import (
     levels,
     trained,
 )
+from bulkedge.lab.studies.propagation.setting import finish_losses, loss_curve
+from bulkedge.plots.style import COLOURS, panels
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
@@ -30,7 +33,7 @@ PLACE = "propagation: Figure 8(b)"
 
 
 @dataclass(frozen=True)
-class UpscaledSkip(Study):
+class PropagationUpscaledSkip(Study):
     """Networks with a skip connection learn the Heaviside function, with values of variance one and of variance 1/d.
 
     With variance 1/d attention is of order ``1/sqrt(d)`` beside the skip connection, which the paper calls upscaled.
@@ -49,6 +52,7 @@ class UpscaledSkip(Study):
         Each(Interval(1e-6, 1)), "learning rates", (0.03, 0.1), ours=(0.01, 0.03, 0.1, 0.3)
     )
     repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 20, ours=24)
+    small: ClassVar = {"tokens": 12, "steps": 40, "repeats": 12}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train both scales of the values, from the same draws."""
@@ -102,3 +106,18 @@ class UpscaledSkip(Study):
             rival=Rival("the scale of the values makes no difference", 0.0),
             relation=relation,
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Loss over steps at the best learning rate, both scales of values: rows depths, columns attention and gap."""
+        curves = best(data)
+        figure, grid = panels(data.sizes["depth"], data.sizes["attention"] * data.sizes["gap"], width=1.75, height=1.9)
+        names = {"fair": r"values of variance 1", "upscaled": r"values of variance $1/d$: upscaled skip"}
+        for row, depth in zip(grid, data.depth.values.tolist(), strict=True):
+            columns = [(kind, gap) for kind in data.attention.values.tolist() for gap in data.gap.values.tolist()]
+            for axes, (kind, gap) in zip(row, columns, strict=True):
+                for skip, colour, look in zip(data.skip.values.tolist(), COLOURS, ("-", "--"), strict=False):
+                    here = curves.sel(depth=depth, attention=kind, gap=gap, skip=skip)
+                    loss_curve(axes, here, names[skip], color=colour, ls=look)
+                axes.set_title(f"{kind}, gap {gap}\n{depth} layer{'s' if depth > 1 else ''}")
+        finish_losses(figure, grid, data, [curves.sel(depth=depth) for depth in data.depth])
+        return figure

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
 from bulkedge.lab.studies.recovery.setting import (
+    LOOK,
+    SIGNAL,
     WEIGHTINGS,
     Predictions,
+    below,
+    caption,
     correlations,
     halved,
     leading_each,
     measured,
     other,
+    over_signal,
     versus,
     weights_of,
 )
+from bulkedge.plots.style import line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
 
@@ -35,7 +43,7 @@ GAINS = {
 
 
 @dataclass(frozen=True)
-class Alignment(Study):
+class RecoveryAlignment(Study):
     """Squared overlap of the top eigenvector with the signal: optimal weights find it first, wherever the signal is."""
 
     dim: int = parameter(Integers(40, 5000), "dimension of the embeddings; half of it is drawn too", 120, ours=600)
@@ -44,6 +52,7 @@ class Alignment(Study):
     signals: int = parameter(Integers(4, 100), "signal strengths", 8, ours=15)
     table: Table = parameter(TABLE, "class means of the table", "finite", ours="finite")
     draws: int = parameter(Integers(2, 1000), "draws of each", 40, ours=20)
+    small: ClassVar = {"dim": 60, "vocab": 120, "samples": 180, "signals": 5, "draws": 24}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Simulate each model with each weighting."""
@@ -119,3 +128,19 @@ class Alignment(Study):
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """A panel for each correlation model, a curve for each pooling, that of the other table dotted."""
+        figure, grid = panels(1, data.sizes["model"])
+        for axes, name in zip(grid[0], data.model.values.tolist(), strict=True):
+            for weighting, (colour, symbol) in LOOK.items():
+                one = data.sel(model=name, weighting=weighting)
+                line(axes, one.fine_signal, one.curve, label=f"{weighting}, theory", color=colour)
+                line(axes, one.fine_signal, one.rival_curve, label="", color=colour, ls=":", lw=0.9)
+                over_signal(axes, one, "measured", colour, weighting, fmt=symbol)
+            axes.set(xlabel=SIGNAL, title=f"{name} correlation", ylim=(-0.03, 1.03))
+        grid[0, 0].set_ylabel("squared overlap")
+        grid[0, 0].plot([], [], color="0.3", ls=":", lw=0.9, label="exact class means")
+        below(figure, grid[0, 0], 4)
+        caption(figure, self, "dim", "vocab", "samples", "draws")
+        return figure

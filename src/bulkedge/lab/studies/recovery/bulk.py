@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import NOISE, TABLE, Noise, PooledSequences, Table
@@ -15,7 +17,10 @@ from bulkedge.lab.studies.recovery.setting import (
     CORRELATION,
     LONG,
     LONG_PREFIX,
+    RIVAL,
     Found,
+    below,
+    caption,
     halved,
     measured,
     other,
@@ -23,6 +28,7 @@ from bulkedge.lab.studies.recovery.setting import (
     weights_of,
 )
 from bulkedge.laws import MarchenkoPastur, TracyWidom
+from bulkedge.plots.style import THEORY, histogram, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -31,7 +37,7 @@ SHOWN = ("mean", "causal")
 
 
 @dataclass(frozen=True)
-class Bulk(Study):
+class RecoveryBulk(Study):
     """Eigenvalues of the covariance of pooled sequences: causal weights widen the bulk and part it from the outlier.
 
     The rival of the bulk is the Marchenko-Pastur law of the same mean and variance. Where the bulk ends is seen
@@ -48,6 +54,7 @@ class Bulk(Study):
     table: Table = parameter(TABLE, "class means of the table", "finite", ours="finite")
     noise: Noise = parameter(NOISE, "entries of the noise", "gaussian", ours="gaussian")
     draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
+    small: ClassVar = {"dim": 80, "vocab": 160, "samples": 240, "draws": 30}
 
     def model(self, weighting: str) -> PooledSequences:
         """The ensemble of the study, pooled with these weights."""
@@ -153,3 +160,23 @@ class Bulk(Study):
                 (other(self.table)[1], one.rival_outlier),
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Histogram, law, its rival and outliers, a panel for each pooling."""
+        figure, grid = panels(1, data.sizes["weighting"])
+        for axes, weighting in zip(grid[0], data.weighting.values.tolist(), strict=True):
+            one = data.sel(weighting=weighting)
+            histogram(axes, one.bin_edge, one.simulation, label="simulation")
+            line(axes, one.x, one.theory, label="Theorem 1")
+            line(axes, one.x, one.rival_theory, label="Marchenko-Pastur", **RIVAL)
+            height = 1.25 * float(np.quantile(one.theory, 0.97))
+            axes.axvline(float(one.outlier), color=THEORY, ls="--", lw=1, label="outlier, theory")
+            axes.axvline(float(one.rival_outlier), **RIVAL, dashes=(4, 2), label="outlier, other table")
+            marks(axes, one.largest, np.full(one.sizes["draw"], 0.06 * height), label="largest eigenvalues", ms=2)
+            last = 1.05 * float(max(one.largest.max(), one.outlier))
+            title = rf"{weighting} weights, $\kappa$ = {float(one.kappa):.3f}"
+            axes.set(xlim=(0, last), ylim=(0, height), xlabel=r"eigenvalue of $Y^{\top}Y/N$", title=title)
+        grid[0, 0].set_ylabel("density")
+        below(figure, grid[0, 0], 3)
+        caption(figure, self, "dim", "vocab", "samples", "signal", "length", "prefix", "draws")
+        return figure

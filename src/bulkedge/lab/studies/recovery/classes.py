@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.mixture import WHITE, PooledMixture
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import CORRELATION, measured, versus, weights_of
+from bulkedge.lab.studies.recovery.setting import (
+    CORRELATION,
+    NAMES,
+    below,
+    caption,
+    measured,
+    scatter,
+    versus,
+    weights_of,
+)
 from bulkedge.laws import EmpiricalLaw
 from bulkedge.laws.law import Law
+from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.support.domains import Integers, Interval, parameter
 
 LENGTH, PREFIX = 20, 8
@@ -24,7 +36,7 @@ NOISES: dict[str, Law] = {"white": WHITE, "coloured": EmpiricalLaw([0.1, 3.25], 
 
 
 @dataclass(frozen=True)
-class Classes(Study):
+class RecoveryClasses(Study):
     """Three classes of different sizes: two outliers between them, in white noise and in noise of two variances.
 
     Theory is that of ``PooledMixture``: an outlier is where a matrix of the size of the number of classes has the
@@ -35,6 +47,7 @@ class Classes(Study):
     vocab_ratio: float = parameter(Interval(0.05, 2), "dimension over vocabulary", 0.5, ours=0.5)
     sample_ratio: float = parameter(Interval(0.05, 2), "dimension over samples", 0.4, ours=0.4)
     draws: int = parameter(Integers(4, 1000), "draws of each noise", 200, ours=60)
+    small: ClassVar = {"dim": 80, "draws": 40}
 
     def model(self, noise: str, part: float = 1.0) -> PooledMixture:
         """The ensemble."""
@@ -101,3 +114,22 @@ class Classes(Study):
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Eigenvalues and overlaps of the two outliers, measured beside predicted, for both noises."""
+        figure, grid = panels(1, 2)
+        for axes, (name, label) in zip(grid[0], NAMES.items(), strict=True):
+            for number, noise in enumerate(data.noise.values.tolist()):
+                one, colour = data.sel(noise=noise), COLOURS[number]
+                shifted = one["rank"] + 0.08 * (2 * number - 1)
+                marks(axes, shifted, one[name].mean("draw"), scatter(one[name]), label=f"{noise} noise", color=colour)
+                theory = one[f"predicted_{name}"]
+                axes.scatter(shifted, theory, marker="_", s=250, color=colour, label=f"{noise}, theory")
+                if name == "location":
+                    axes.axhline(float(one.edge), color=colour, ls=":", lw=1, label=f"{noise}, edge")
+            axes.set(xlabel="outlier", ylabel=label.replace("largest ", ""), xlim=(0.5, 2.5), ylim=(0, None))
+            axes.set_xticks([1, 2])
+        grid[0, 1].set_ylim(0, 1.03)
+        below(figure, grid[0, 0], 3)
+        caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
+        return figure

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import WEIGHTINGS, measured, versus, weights_of
+from bulkedge.lab.studies.recovery.setting import (
+    LOOK,
+    SIGNAL,
+    WEIGHTINGS,
+    caption,
+    measured,
+    over_signal,
+    versus,
+    weights_of,
+)
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.recovery.classifier import LabelledSigns, RidgeClassifier, prefix_majority
 from bulkedge.recovery.learned import learned_weights
 from bulkedge.support.arrays import Real
@@ -24,7 +36,7 @@ UNLIMITED = 10**7
 
 
 @dataclass(frozen=True)
-class Classification(Study):
+class RecoveryClassification(Study):
     """Accuracy over signal strength for mean, causal, optimal and learned pooling, with the closed form as lines.
 
     Labels are the majority of the prefix. The paper has no formula for these curves; the lines are ours, those of
@@ -42,6 +54,7 @@ class Classification(Study):
     strongest: float = parameter(Interval(1, 10), "largest signal strength", 2.4, ours=2.5)
     signals: int = parameter(Integers(3, 100), "signal strengths, from none on", 4, ours=9)
     draws: int = parameter(Integers(4, 1000), "draws for each strength", 16, ours=12)
+    small: ClassVar = {"dim": 40, "signals": 3, "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train on draws of each strength, and evaluate the closed form on a finer grid."""
@@ -128,3 +141,19 @@ class Classification(Study):
             predicted,
             ("no difference", 0.0),
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Accuracy over signal strength, a colour for each pooling; dotted without noise of training."""
+        figure, grid = panels(1, 1, width=4.6, height=3.0)
+        axes = grid[0, 0]
+        for weighting, (colour, symbol) in (LOOK | {"learned": (COLOURS[3], "D")}).items():
+            one = data.sel(weighting=weighting)
+            line(axes, one.fine_signal, one.curve, label="", color=colour, ls="--" if weighting == "learned" else "-")
+            line(axes, one.fine_signal, one.rival_curve, label="", color=colour, ls=":", lw=0.9)
+            over_signal(axes, one, "accuracy", colour, weighting, fmt=symbol)
+        axes.set(xlabel=SIGNAL, ylabel="test accuracy", ylim=(0.48, 1.01))
+        axes.axhline(0.5, color="0.6", lw=0.8)
+        title = "weights (lines: closed form; dotted: unlimited training data)"
+        figure.legend(loc="outside lower center", ncols=4, title=title, title_fontsize=7)
+        caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "length", "prefix", "correlation", "ridge", "draws")
+        return figure

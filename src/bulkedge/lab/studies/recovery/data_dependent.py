@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledDraw, PooledSequences
@@ -16,14 +17,18 @@ from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.lab.studies.recovery.setting import (
     CORRELATION,
+    RIVAL,
     attention_weights,
+    caption,
     halved,
     measured,
+    scatter,
     top,
     versus,
     weights_of,
 )
 from bulkedge.lab.studies.recovery.uneven import UnevenRows
+from bulkedge.plots.style import line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -36,7 +41,7 @@ SEQUENCES = 4000
 
 
 @dataclass(frozen=True)
-class DataDependent(Study):
+class RecoveryDataDependent(Study):
     """Outlier and alignment of self-attention with scores ``tau x_t.x_s/sqrt(d)``, less those of harmonic weights.
 
     Weights then differ from sequence to sequence. The theory takes them as they are, and the noise of the sequence as
@@ -54,6 +59,7 @@ class DataDependent(Study):
         Each(Interval(0.0, 3)), "factors tau of the scores", (1.0, 2.0), ours=(0.5, 1.0, 1.5, 2.0)
     )
     draws: int = parameter(Integers(4, 1000), "draws of each", 20, ours=40)
+    small: ClassVar = {"dim": 120, "score_scales": (2.0,), "draws": 10}
 
     def model(self) -> PooledSequences:
         """The ensemble with the harmonic weights."""
@@ -104,6 +110,26 @@ class DataDependent(Study):
             )
         )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Noise that is kept, and the outlier less that of harmonic weights, over the score_scale of the scores."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        gaussian = data.gaussian.rename(batch="draw")
+        marks(left, data.score_scale, data.limit_noise.mean("draw"), scatter(data.limit_noise), label="self-attention")
+        line(left, data.score_scale, gaussian.mean("draw"), label="Gaussian scores", marker="_", ms=12)
+        left.axhline(float(data.harmonic), **RIVAL, label="harmonic weights")
+        left.set_ylabel(r"mean of $|w|^2$")
+        found, own = data.limit_location, data.limit_own_location
+        marks(right, data.score_scale, found.mean("draw"), scatter(found), label="self-attention")
+        line(right, data.score_scale, own.mean("draw"), label="independent noise", marker="_", ms=12)
+        right.axhline(0.0, **RIVAL, label="harmonic weights")
+        right.set_ylabel("shift of the outlier")
+        for axes in grid[0]:
+            axes.set_xlabel(r"factor $\tau$ of the scores $\tau\,x_t\cdot x_s/\sqrt{d}$")
+            axes.legend(loc="upper left")
+        caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "signal", "draws")
+        return figure
 
 
 def _gaussian_scores(score_scale: float, rng: np.random.Generator) -> Real:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import NOISE, Noise, PooledSequences, Table
@@ -17,11 +18,15 @@ from bulkedge.lab.studies.recovery.setting import (
     LONG,
     LONG_PREFIX,
     WEIGHTINGS,
+    below,
+    caption,
     leading,
     other,
+    scatter,
     versus,
     weights_of,
 )
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
 
@@ -31,7 +36,7 @@ QUANTITIES = (("location", "largest eigenvalue"), ("overlap", "squared overlap w
 
 
 @dataclass(frozen=True)
-class FiniteTable(Study):
+class RecoveryFiniteTable(Study):
     """Largest eigenvalue and alignment over the vocabulary ratio: the paper's form, the finite form, and simulation.
 
     The paper takes the class means of the table as exact. Drawn as it is described, the table has class means of V/2
@@ -51,6 +56,7 @@ class FiniteTable(Study):
     weighting: str = parameter(Choice(WEIGHTINGS), "pooling", "causal", ours="causal")
     noise: Noise = parameter(NOISE, "entries of the noise in the figure", "gaussian", ours="gaussian")
     draws: int = parameter(Integers(2, 1000), "draws of each", 20, ours=30)
+    small: ClassVar = {"dim": 80, "ratios": (0.5, 2.0), "draws": 16}
 
     def model(self, ratio: float, table: Table, noise: Noise) -> PooledSequences:
         """The ensemble of the study at a vocabulary ratio."""
@@ -112,3 +118,21 @@ class FiniteTable(Study):
                 for noise in OTHERS
             ]
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and alignment over the vocabulary ratio, for both tables."""
+        figure, grid = panels(1, 2)
+        looks = {"finite": (COLOURS[0], "o", "finite form"), "additive": (COLOURS[1], "s", "paper's form")}
+        for axes, name, label in zip(
+            grid[0], ("location", "overlap"), ("largest eigenvalue", "squared overlap"), strict=True
+        ):
+            for table, (colour, symbol, form) in looks.items():
+                one = data.sel(table=table)
+                line(axes, one.fine_ratio, one[f"curve_{name}"], label=form, color=colour)
+                found = one[name].mean("draw")
+                marks(axes, one.ratio, found, scatter(one[name]), label=f"{table} table", color=colour, fmt=symbol)
+            axes.set(xlabel=r"vocabulary ratio $\delta = d/V$", ylabel=label)
+        grid[0, 1].set_ylim(-0.03, 1.03)
+        below(figure, grid[0, 0], 4)
+        caption(figure, self, "dim", "sample_ratio", "signal", "weighting", "noise", "draws")
+        return figure

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences, spectral_alignment
 from bulkedge.ensembles.weights import pool
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import CORRELATION, halved, measured, top, versus
+from bulkedge.lab.studies.recovery.setting import (
+    CORRELATION,
+    NAMES,
+    RIVAL,
+    SIGNAL,
+    below,
+    caption,
+    halved,
+    measured,
+    over_signal,
+    top,
+    versus,
+)
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -22,7 +36,7 @@ QUANTITIES = (("location", "largest eigenvalue"), ("overlap", "squared overlap w
 
 
 @dataclass(frozen=True)
-class Heads(Study):
+class RecoveryHeads(Study):
     """Two heads that attend to the first and the second half of the positions, concatenated.
 
     Rows have twice the dimension, noise ``K x S`` and a signal ``A x mm'`` (Kronecker products) with ``K = W W'`` and
@@ -36,6 +50,7 @@ class Heads(Study):
     strongest: float = parameter(Interval(0.5, 10), "strongest signal", 0.8, ours=0.8)
     signals: int = parameter(Integers(3, 100), "signal strengths", 5, ours=8)
     draws: int = parameter(Integers(4, 1000), "draws of each", 60, ours=40)
+    small: ClassVar = {"dim": 60, "signals": 3, "draws": 40}
 
     def weights(self) -> Real:
         """Weights of the heads, an array of heads x positions."""
@@ -95,6 +110,20 @@ class Heads(Study):
             for name, meaning in QUANTITIES
             for kind, said in rivals[name]
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and overlap of two concatenated heads over the signal."""
+        figure, grid = panels(1, 2)
+        names = {"both": "theory", "free": "no cost of dimension", "best": "the better head alone"}
+        for axes, (name, label) in zip(grid[0], NAMES.items(), strict=True):
+            for kind, said in names.items():
+                look = {} if kind == "both" else RIVAL | {"ls": ":" if kind == "free" else "--"}
+                line(axes, data.fine_signal, data[f"curve_{name}"].sel(kind=kind), label=said, **look)
+            over_signal(axes, data, name, COLOURS[0], "two heads")
+            axes.set(xlabel=SIGNAL, ylabel=label)
+        below(figure, grid[0, 0], 4)
+        caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
+        return figure
 
 
 def _quantities(model: PooledSequences, weights: Real, direction: Real, rng: np.random.Generator) -> Real:

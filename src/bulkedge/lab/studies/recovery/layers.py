@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import pool
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery.setting import BLOCK, CORRELATION, halved, measured, top, versus
+from bulkedge.lab.studies.recovery.setting import (
+    BLOCK,
+    CORRELATION,
+    below,
+    caption,
+    halved,
+    measured,
+    scatter,
+    top,
+    versus,
+)
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.visibility import softmax
 
 LENGTH, PREFIX, DEPTH = 40, 20, 3
+SHOWN = 15
+"""First positions, on which nearly all the weight is."""
 
 
 @dataclass(frozen=True)
-class Layers(Study):
+class RecoveryLayers(Study):
     """Weights of one, two and three layers of causal self-attention without parameters, and the outlier of two.
 
     Scores of the first layer vanish as d grows. Its outputs share tokens, so that their products do not vanish: with B
@@ -35,6 +51,7 @@ class Layers(Study):
     signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.0, ours=1.0)
     score_scale: float = parameter(Interval(0.01, 10), "factor tau of the scores", 3.0, ours=3.0)
     draws: int = parameter(Integers(4, 1000), "draws", 40, ours=30)
+    small: ClassVar = {"dim": 60, "draws": 12}
 
     def model(self, depth: int = 2) -> PooledSequences:
         """The ensemble with the limit of the weights."""
@@ -90,6 +107,29 @@ class Layers(Study):
                 ("one layer", data.predicted_location.sel(layers=1)),
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Mean weights over position for each depth, and their ratio to those of uniform attention."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        for depth, symbol in zip(data.depth.values.tolist(), "os^", strict=True):
+            one, colour = data.sel(depth=depth, position=slice(1, SHOWN)), COLOURS[depth - 1]
+            found, share = one.plain_weights, one.plain_weights / one.without
+            look = {"color": colour, "fmt": symbol}
+            line(left, one.position, one.limit, label=f"limit, layers: {depth}", color=colour)
+            marks(
+                left, one.position, found.mean("draw"), scatter(found), label=f"self-attention, layers: {depth}", **look
+            )
+            line(right, one.position, one.limit / one.without, label="", color=colour)
+            marks(right, one.position, share.mean("draw"), scatter(share), label="", **look)
+        left.set(ylabel="mean weight", yscale="log")
+        right.set(ylabel="ratio to uniform")
+        for axes in grid[0]:
+            axes.set_xlabel("position")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        below(figure, left, 3)
+        caption(figure, self, "dim", "vocab_ratio", "signal", "score_scale", "draws")
+        return figure
 
 
 def limit_weights(length: int, score_scale: float) -> Real:

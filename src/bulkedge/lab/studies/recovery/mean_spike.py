@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.recovery.setting import WEIGHTINGS, correlations, leading, versus, weights_of
+from bulkedge.lab.studies.recovery.setting import (
+    SIGNAL,
+    WEIGHTINGS,
+    below,
+    caption,
+    correlations,
+    leading,
+    over_signal,
+    versus,
+    weights_of,
+)
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.domains import Choice, Integers, Interval, parameter
 
 WEAK, STRONG = 0.75, 1.35
@@ -21,7 +34,7 @@ CENTRED = {"as drawn": False, "centred": True}
 
 
 @dataclass(frozen=True)
-class MeanSpike(Study):
+class RecoveryMeanSpike(Study):
     """Largest eigenvalue and alignment with and without centring the table.
 
     Not centred, the table has a mean of squared length d/V, which every pooled row carries whole while of the signal
@@ -35,6 +48,7 @@ class MeanSpike(Study):
     strongest: float = parameter(Interval(0.5, 10), "strongest signal", 3.2, ours=3.2)
     signals: int = parameter(Integers(4, 100), "signal strengths", 9, ours=16)
     draws: int = parameter(Integers(2, 1000), "draws of each", 20, ours=20)
+    small: ClassVar = {"dim": 80, "vocab": 160, "samples": 240, "signals": 6}
 
     def model(self) -> PooledSequences:
         """The ensemble, not centred, at unit signal."""
@@ -119,3 +133,25 @@ class MeanSpike(Study):
         """
         first, second = float(data.mean_spike), data.signal_spike
         return float(np.mean(first * second / (first - second) ** 2)) / self.dim + 1 / self.dim
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and overlap over the signal, with and without centring."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        raw = data.sel(table="as drawn")
+        for table, colour, symbol in (("as drawn", COLOURS[3], "s"), ("centred", COLOURS[0], "o")):
+            for axes, name in ((left, "location"), (right, "overlap")):
+                over_signal(axes, data.sel(table=table), name, colour, table, fmt=symbol)
+        line(left, raw.fine_signal, raw.curve_location, label="signal, theory", color=COLOURS[0])
+        left.axhline(float(raw.mean_spike), color=COLOURS[3], label="mean of the table, theory")
+        line(right, raw.fine_signal, raw.curve_overlap, label="signal, theory", color=COLOURS[0])
+        for axes in grid[0]:
+            axes.axvline(
+                float(data.crossing), color="black", lw=0.8, ls=":", zorder=0, label="signal outranks the mean"
+            )
+            axes.set_xlabel(SIGNAL)
+        left.set_ylabel("largest eigenvalue")
+        right.set(ylabel="squared overlap", ylim=(-0.03, 1.03))
+        below(figure, left, 3)
+        caption(figure, self, "dim", "vocab", "samples", "weighting", "draws")
+        return figure

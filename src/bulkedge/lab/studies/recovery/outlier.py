@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table, critical_strength
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery.population import Population, population_covariance
-from bulkedge.lab.studies.recovery.setting import halved, measured, outlier_roots, top, versus
+from bulkedge.lab.studies.recovery.population import RecoveryPopulation, population_covariance
+from bulkedge.lab.studies.recovery.setting import RIVAL, caption, halved, measured, outlier_roots, scatter, top, versus
+from bulkedge.plots.style import line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -22,7 +24,7 @@ WEAKEST, STRONGEST = 1.5, 3.0
 
 
 @dataclass(frozen=True)
-class Outlier(Study):
+class RecoveryOutlier(Study):
     """Largest eigenvalue of the sample over signal strength, beside both roots of equation 7: it is the smaller one.
 
     The text of Theorem 3 says the largest root. That one belongs to another strength with the same eigenvalue of the
@@ -36,12 +38,13 @@ class Outlier(Study):
     strengths: int = parameter(Integers(3, 100), "signal strengths", 6, ours=15)
     table: Table = parameter(TABLE, "class means of the table", "additive", paper="additive")
     draws: int = parameter(Integers(2, 1000), "draws of each", 16, ours=20)
+    small: ClassVar = {"dim": 80, "strengths": 4}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Samples of each strength."""
         threshold = float(critical_strength(self.vocab_ratio, self.sample_ratio))
         relative, fine = np.linspace(WEAKEST, STRONGEST, self.strengths), np.linspace(1.0, STRONGEST, 101)
-        family = Population(self.dim, self.vocab_ratio, self.sample_ratio, table=self.table)
+        family = RecoveryPopulation(self.dim, self.vocab_ratio, self.sample_ratio, table=self.table)
         models, curve = ([family.model(each * threshold) for each in at] for at in (relative, fine))
         found = measured(_quantities, [(each, halved(each)) for each in models], self.draws, rng, "strengths")
         data: dict[str, Any] = {}
@@ -93,6 +96,24 @@ class Outlier(Study):
                 ("the derivative alone, as in additive models", data.predicted_bare),
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and the roots of equation 7; overlap with and without the factor of Theorem 4."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        line(left, data.fine_strength, data.curve_location, label="smaller root")
+        line(left, data.fine_strength, data.curve_larger, label="larger root (text)", **RIVAL)
+        line(right, data.fine_strength, data.curve_overlap, label="Theorem 4")
+        line(right, data.fine_strength, data.curve_bare, label=r"without $\theta/\lambda$", **RIVAL)
+        for axes, name in ((left, "location"), (right, "overlap")):
+            marks(axes, data.strength, data[name].mean("draw"), scatter(data[name]))
+            axes.set_xlabel(r"strength $\omega$ over its threshold")
+        left.set_ylabel("largest eigenvalue")
+        right.set(ylabel="squared overlap", ylim=(0, 1.03))
+        left.legend(loc="upper left")
+        right.legend(loc="lower right")
+        caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
+        return figure
 
 
 def _quantities(model: PooledSequences, rng: np.random.Generator) -> Real:

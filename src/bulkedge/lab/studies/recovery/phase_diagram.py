@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import spiked_correlation
 from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table, critical_strength
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.lab.studies.recovery.setting import (
+    SIGNAL,
     Predictions,
+    caption,
     halved,
     leading_each,
     measured,
@@ -20,6 +24,7 @@ from bulkedge.lab.studies.recovery.setting import (
     versus,
     weights_of,
 )
+from bulkedge.plots.style import panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -33,7 +38,7 @@ BELOW = 0.65
 
 
 @dataclass(frozen=True)
-class PhaseDiagram(Study):
+class RecoveryPhaseDiagram(Study):
     """Alignment with the signal over signal strength and vocabulary ratio, for mean and for optimal weights.
 
     Signs have a spiked correlation as in the paper, on the first five of twenty positions. Dashed: where the outlier of
@@ -45,6 +50,7 @@ class PhaseDiagram(Study):
     table: Table = parameter(TABLE, "class means of the table", "finite", paper="additive")
     dim: int = parameter(Integers(50, 5000), "dimension of the simulations; half of it is drawn too", 120, ours=400)
     draws: int = parameter(Integers(2, 1000), "draws of each simulated point", 40, ours=40)
+    small: ClassVar = {"resolution": 50, "dim": 80, "draws": 20}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """The two maps with their boundaries, and simulations at a few points."""
@@ -118,3 +124,24 @@ class PhaseDiagram(Study):
             )
         )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """A map for each pooling, with its boundary; points are simulations, in the colours of the map."""
+        figure, grid = panels(1, data.sizes["weighting"], height=2.6)
+        scale = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis"}
+        for axes, weighting in zip(grid[0], data.weighting.values.tolist(), strict=True):
+            one = data.sel(weighting=weighting)
+            image = axes.pcolormesh(
+                one.signal, one.vocab_ratio, one.alignment, shading="auto", rasterized=True, **scale
+            )
+            # the map ends where the signals do
+            boundary = one.boundary.where((one.boundary >= one.signal[0]) & (one.boundary <= one.signal[-1]))
+            axes.plot(boundary, one.vocab_ratio, color="white", ls="--", lw=1.2)
+            found = one.measured.mean("draw")
+            axes.scatter(one.probe_signal, one.probe_ratio, c=found, s=36, edgecolors="white", linewidths=0.9, **scale)
+            axes.set(xlabel=SIGNAL, title=f"{weighting} weights, $\\alpha/\\kappa$ = {float(one.snr):.2f}")
+            axes.set_xlim(float(one.signal[0]), float(one.signal[-1]))
+        grid[0, 0].set_ylabel(r"vocabulary ratio $\delta = d/V$")
+        figure.colorbar(image, ax=grid[0].tolist(), label="squared overlap", pad=0.02)
+        caption(figure, self, "table", "sample_ratio", "dim", "draws")
+        return figure

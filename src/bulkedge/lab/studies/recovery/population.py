@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles.correlations import prefix_correlation
@@ -17,13 +19,17 @@ from bulkedge.lab.studies.recovery.setting import (
     CORRELATION,
     LONG,
     LONG_PREFIX,
+    RIVAL,
+    caption,
     halved,
     measured,
+    scatter,
     top,
     versus,
     weights_of,
 )
 from bulkedge.laws import MarchenkoPastur, TracyWidom
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -34,7 +40,7 @@ QUANTITIES = ("location", "overlap", "sample_overlap", "kept")
 
 
 @dataclass(frozen=True)
-class Population(Study):
+class RecoveryPopulation(Study):
     """Largest eigenvalue of the population covariance given the table, and its overlap with the signal, over strength.
 
     Nothing is estimated from sequences here but in the second transition: between the two thresholds the population
@@ -47,6 +53,7 @@ class Population(Study):
     strengths: int = parameter(Integers(6, 100), "strengths between 0.5 and 2.5 thresholds", 11, ours=21)
     table: Table = parameter(TABLE, "class means of the table", "additive", paper="additive")
     draws: int = parameter(Integers(2, 1000), "draws of each", 12, ours=20)
+    small: ClassVar = {"dim": 80, "strengths": 9}
 
     def model(self, strength: float) -> PooledSequences:
         """The ensemble whose spike has this strength."""
@@ -159,6 +166,35 @@ class Population(Study):
             predicted=1.0,
             rival=Rival("signs without correlation: kappa for alpha", float(data.predicted_uncorrelated.mean())),
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and overlap of the population over strength, and the overlap of a sample."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        line(left, data.fine_strength, data.curve_location, label="Theorem 2")
+        marks(left, data.strength, data.location.mean("draw"), scatter(data.location), label="population")
+        mixed = data.kappa * (data.omega + 1)
+        line(left, data.strength, mixed, label=r"$\kappa(\omega + 1)$", **RIVAL)
+        left.set_ylabel("largest eigenvalue")
+        line(right, data.fine_strength, data.curve_overlap, label="Theorem 2")
+        marks(right, data.strength, data.overlap.mean("draw"), scatter(data.overlap), label="population")
+        line(right, data.fine_strength, data.curve_sample_overlap, label="equation 8", color=COLOURS[2])
+        found = data.sample_overlap
+        marks(right, data.strength, found.mean("draw"), scatter(found), label="sample", color=COLOURS[2], fmt="s")
+        right.axvline(
+            float(data.attrs["sample_threshold"]), color=COLOURS[2], lw=0.8, ls=":", label="sample's threshold"
+        )
+        right.set(ylabel="squared overlap", ylim=(-0.03, 1.03))
+        for axes in grid[0]:
+            axes.axvline(1.0, color="black", lw=0.8, ls=":")
+            axes.set_xlabel(r"strength $\omega$ over $\delta + \sqrt{\delta}$")
+        entries: dict[str, Any] = {}
+        for axes in grid[0]:
+            handles, labels = axes.get_legend_handles_labels()
+            entries |= dict(zip(labels, handles, strict=True))
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3)
+        caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
+        return figure
 
 
 def population_covariance(draw: PooledDraw, model: PooledSequences) -> tuple[Real, Real]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery.setting import halved, measured
+from bulkedge.lab.studies.recovery.setting import RIVAL, caption, halved, measured
 from bulkedge.laws import ProductLaw
+from bulkedge.plots.style import histogram, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
 
@@ -19,7 +22,7 @@ BINS, POINTS, LEVELS = 40, 300, np.linspace(0.05, 0.95, 37)
 
 
 @dataclass(frozen=True)
-class Repetition(Study):
+class RecoveryRepetition(Study):
     """Eigenvalues of rows that are a single token each: the free product of Theorem 1 fails, counts of tokens explain.
 
     With all weight on one position a row is a row of the table, and one that is drawn three times is a sample of
@@ -31,6 +34,7 @@ class Repetition(Study):
     vocab: int = parameter(Integers(40, 10_000), "rows of the table, even", 320, ours=1200)
     samples: int = parameter(Integers(40, 10_000), "sequences", 160, ours=600)
     draws: int = parameter(Integers(4, 1000), "draws", 30, ours=30)
+    small: ClassVar = {"dim": 80, "vocab": 160, "samples": 80}
 
     def model(self) -> PooledSequences:
         """The ensemble: one position, no signal, exact class means."""
@@ -78,3 +82,15 @@ class Repetition(Study):
                 rival=Rival("Theorem 1, whatever the weights", 1.0),
             )
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Histogram of rows of one token each, the law of counts and the free product."""
+        figure, grid = panels(1, 1, width=4.4, height=2.6)
+        axes = grid[0, 0]
+        histogram(axes, data.bin_edge, data.simulation, label="simulation")
+        line(axes, data.x, data.theory, label="counted tokens")
+        line(axes, data.x, data.rival_theory, label="Theorem 1", **RIVAL)
+        axes.set(xlabel=r"eigenvalue of $Y^{\top}Y/N$", ylabel="density", ylim=(0, 1.1 * float(data.simulation.max())))
+        axes.legend()
+        caption(figure, self, "dim", "vocab", "samples", "draws")
+        return figure

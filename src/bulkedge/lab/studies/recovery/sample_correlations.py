@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import draw_signs, prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import optimal_weights, pool
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import CORRELATION, halved, measured, top, versus, weights_of
+from bulkedge.lab.studies.recovery.setting import (
+    CORRELATION,
+    NAMES,
+    below,
+    caption,
+    halved,
+    measured,
+    scatter,
+    top,
+    versus,
+    weights_of,
+)
+from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -23,7 +36,7 @@ QUANTITIES = (("location", "largest eigenvalue"), ("overlap", "squared overlap w
 
 
 @dataclass(frozen=True)
-class SampleCorrelations(Study):
+class RecoverySampleCorrelations(Study):
     """Two kinds of sequences, of short and of long prefixes: only the mean of their correlations matters.
 
     With the same weights for all, a row of either kind has the same noise, and the resolvent is the same at all rows:
@@ -36,6 +49,7 @@ class SampleCorrelations(Study):
     sample_ratio: float = parameter(Interval(0.05, 2), "dimension over samples", 1 / 3, ours=1 / 3)
     signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.2, ours=1.2)
     draws: int = parameter(Integers(4, 1000), "draws of each weighting", 100, ours=60)
+    small: ClassVar = {"dim": 80, "draws": 40}
 
     def models(self, weighting: str) -> dict[str, PooledSequences]:
         """The ensembles whose sequences are all of one kind, and that of the mean correlation."""
@@ -85,6 +99,23 @@ class SampleCorrelations(Study):
                         )
                     )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and overlap of two kinds of sequences, beside what each kind alone would show."""
+        figure, grid = panels(1, 2)
+        names = {"mixed": "mean of the correlations", "short": "short prefixes alone", "long": "long prefixes alone"}
+        places = range(data.sizes["weighting"])
+        for axes, (name, label) in zip(grid[0], NAMES.items(), strict=True):
+            marks(axes, list(places), data[name].mean("draw"), scatter(data[name]), label="half of each kind")
+            for kind, colour in zip(names, (COLOURS[1], COLOURS[2], COLOURS[3]), strict=True):
+                theory = data[f"predicted_{name}"].sel(kind=kind)
+                axes.scatter(list(places), theory, marker="_", s=400, color=colour, label=names[kind])
+            axes.set(ylabel=label, xlim=(-0.5, len(places) - 0.5), ylim=(0, None))
+            axes.set_xticks(list(places), [f"{each} weights" for each in data.weighting.values.tolist()])
+        grid[0, 1].set_ylim(0, 1.03)
+        below(figure, grid[0, 0], 4)
+        caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "signal", "draws")
+        return figure
 
 
 def _quantities(model: PooledSequences, rng: np.random.Generator) -> Real:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences
@@ -17,7 +19,9 @@ from bulkedge.lab.studies.recovery.setting import (
     CORRELATION,
     LONG,
     LONG_PREFIX,
+    RIVAL,
     attention_weights,
+    caption,
     halved,
     measured,
     top,
@@ -25,6 +29,7 @@ from bulkedge.lab.studies.recovery.setting import (
     weights_of,
 )
 from bulkedge.laws import MarchenkoPastur
+from bulkedge.plots.style import THEORY, histogram, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -33,7 +38,7 @@ QUANTITIES = ("location", "overlap", "optimal", "variance")
 
 
 @dataclass(frozen=True)
-class SelfAttention(Study):
+class RecoverySelfAttention(Study):
     """Bulk, outlier and alignment of sequences that are pooled by self-attention of their own tokens.
 
     The weights are the softmax of scores ``tau x_t.x_s/d``, drawn anew for each sequence; the lines are those of the
@@ -46,6 +51,7 @@ class SelfAttention(Study):
     signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.0, ours=1.0)
     score_scale: float = parameter(Interval(0.01, 3), "factor tau of the scores", 1.0, ours=1.0)
     draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
+    small: ClassVar = {"dim": 60, "vocab": 120, "samples": 180, "draws": 20}
 
     def model(self, weighting: str) -> PooledSequences:
         """The ensemble with fixed weights."""
@@ -144,3 +150,19 @@ class SelfAttention(Study):
                 ("self-attention is optimal", 0.0),
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Histogram of sequences pooled by self-attention, the laws of harmonic and of mean weights, and outliers."""
+        figure, grid = panels(1, 1, width=4.6, height=2.8)
+        axes = grid[0, 0]
+        height = 1.6 * float(np.quantile(data.theory, 0.97))
+        histogram(axes, data.bin_edge, data.simulation, label="simulation")
+        line(axes, data.x, data.theory, label="harmonic weights")
+        line(axes, data.x, data.flat_theory, label="mean pooling", **RIVAL)
+        for weighting, look in (("causal", {"color": THEORY, "ls": "--"}), ("mean", RIVAL)):
+            axes.axvline(float(data.outlier.sel(weighting=weighting)), **({"lw": 1} | look))
+        marks(axes, data.largest, np.full(data.sizes["draw"], 0.05 * height), label="largest eigenvalues", ms=2)
+        axes.set(ylim=(0, height), xlabel=r"eigenvalue of $Y^{\top}Y/N$", ylabel="density")
+        axes.legend(title="vertical: outliers", title_fontsize=7)
+        caption(figure, self, "dim", "vocab", "samples", "signal", "score_scale", "draws")
+        return figure

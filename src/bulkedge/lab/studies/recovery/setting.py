@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles.correlations import prefix_correlation, spiked_correlation
 from bulkedge.ensembles.pooled import PooledDraw, PooledSequences, Table, critical_strength, spectral_alignment
 from bulkedge.ensembles.weights import causal_weights, mean_weights, optimal_weights, pool, self_attention_weights
+from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.plots.style import COLOURS, marks
 from bulkedge.support.arrays import Real
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
@@ -27,6 +31,26 @@ DIRECTION, STRENGTH = (0, 0, 1, 0, -1, 0, 0, 1, 0, 0), 6.0
 BLOCK = 200
 """Sequences that are embedded at a time."""
 WEIGHTINGS = ("mean", "causal", "optimal")
+LOOK = {"mean": (COLOURS[2], "s"), "causal": (COLOURS[0], "o"), "optimal": (COLOURS[1], "^")}
+"""Colour and mark of each pooling."""
+RIVAL: Any = {"color": "0.45", "ls": ":", "lw": 1.2}
+"""How a rival is drawn."""
+SIGNAL = r"signal $|\mu|$"
+SYMBOLS = {
+    "dim": "d",
+    "vocab": "V",
+    "samples": "N",
+    "vocab_ratio": r"\delta",
+    "sample_ratio": r"\gamma",
+    "signal": r"|\mu|",
+    "score_scale": r"\tau",
+    "length": "L",
+    "prefix": "p",
+    "correlation": "r",
+    "tests": r"N_{\mathrm{test}}",
+    "ridge": r"\lambda",
+}
+NAMES = {"location": "largest eigenvalue", "overlap": "squared overlap"}
 
 
 def correlations() -> dict[str, Real]:
@@ -167,3 +191,32 @@ def other(table: Table) -> tuple[Table, str]:
     if table == "finite":
         return "additive", "the paper's form, without the noise of the class means"
     return "finite", "with the noise of the class means, which this table has not"
+
+
+def scatter(values: xr.DataArray) -> xr.DataArray:
+    """Standard error of the mean over draws, for error bars."""
+    return values.std("draw", ddof=1) / np.sqrt(values.sizes["draw"])
+
+
+def caption(figure: Figure, study: Study, *names: str) -> None:
+    """Write the study's parameters of these names over the figure."""
+    parts = []
+    for name in names:
+        value = getattr(study, name)
+        text = f"{value:.3g}" if isinstance(value, float) else str(value)
+        symbol = f"${SYMBOLS[name]}$ = " if name in SYMBOLS else f"{name} "
+        parts.append(f"{text} {name}" if name in ("draws", "sequences") else f"{symbol}{text}")
+    figure.suptitle(", ".join(parts), fontsize=7)
+
+
+def below(figure: Figure, axes: Axes, columns: int = 4) -> None:
+    """One legend for all panels, under them, with every entry once."""
+    entries: dict[str, Any] = {}
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+        entries.setdefault(label, handle)
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+def over_signal(axes: Axes, data: xr.Dataset, name: str, colour: str, label: str, **look: Any) -> None:
+    """Simulated means over the signal, with error bars."""
+    marks(axes, data.signal, data[name].mean("draw"), scatter(data[name]), label=label, color=colour, **look)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from bulkedge.ensembles.correlations import draw_signs, prefix_correlation
 from bulkedge.ensembles.pooled import TABLE, PooledSequences, critical_strength
@@ -13,14 +17,18 @@ from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average, share
 from bulkedge.lab.studies.recovery.setting import (
     LONG_PREFIX,
+    LOOK,
+    SIGNAL,
     WEIGHTINGS,
     Predictions,
+    caption,
     halved,
     leading_each,
     less,
     measured,
     weights_of,
 )
+from bulkedge.plots.style import line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -31,7 +39,7 @@ STRENGTHS = (1.5, 2.0)
 
 
 @dataclass(frozen=True)
-class Thresholds(Study):
+class RecoveryThresholds(Study):
     """Causal weights need less signal than the mean while the prefix is short, and keep their lead as sequences grow.
 
     Left: the signal at which the sample's outlier leaves the bulk, over the length of the prefix: as predicted, and
@@ -50,6 +58,7 @@ class Thresholds(Study):
     draws: int = parameter(Integers(4, 1000), "draws of each", 30, ours=60)
     longest: int = parameter(Integers(32, 500), "longest sequence of the right panel", 160, ours=320)
     sequences: int = parameter(Integers(100, 10**7), "drawn sequences of signs, in ten batches", 60_000, ours=10**6)
+    small: ClassVar = {"dim": 60, "prefixes": (4, 20), "sequences": 10_000}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both panels."""
@@ -247,3 +256,40 @@ class Thresholds(Study):
             predicted=slope(chosen.snr.values),
             rival=Rival("a constant gain", 0.0),
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Critical signal over prefix on the left, alpha/kappa over length on the right."""
+        figure, grid = panels(1, 2, height=2.6)
+        left, right = grid[0]
+        for weighting, (colour, symbol) in LOOK.items():
+            one = data.sel(weighting=weighting)
+            line(left, one.prefix, one.threshold.sel(table="additive"), label="", color=colour)
+            line(left, one.prefix, one.threshold.sel(table="finite"), label="", color=colour, ls=":", lw=1)
+            marks(left, one.simulated, one.critical, one.critical_error, label="", color=colour, fmt=symbol)
+            line(right, one.length, one.snr, label="", color=colour)
+            spread = one.drawn.std("batch", ddof=1) / np.sqrt(one.sizes["batch"])
+            marks(
+                right,
+                one.length,
+                one.drawn.mean("batch"),
+                spread,
+                label=f"{weighting} weights",
+                color=colour,
+                fmt=symbol,
+            )
+        left.set(xlabel="length of the prefix", ylabel="critical " + SIGNAL)
+        left.set_ylim(-0.03, 1.1 * float(data.threshold.max()))
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        right.set(xlabel="length of the sequence", ylabel=r"$\alpha/\kappa$", xscale="log")
+        ticks = data.length.values[::2]
+        right.set_xticks(ticks, [str(each) for each in ticks.tolist()])
+        right.set_xticks([], minor=True)
+        kinds = [
+            Line2D([], [], color="0.3", label="exact class means"),
+            Line2D([], [], color="0.3", ls=":", label="finite table"),
+        ]
+        handles, labels = right.get_legend_handles_labels()
+        named = [*handles, *kinds]
+        figure.legend(named, [*labels, *(str(each.get_label()) for each in kinds)], loc="outside lower center", ncols=5)
+        caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "correlation", "length", "draws")
+        return figure

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.lab.studies.width.setting import (
     BATCHES,
+    RIVAL,
     STATISTIC,
     before_projection,
     extrapolated,
     over_heads,
     pairs,
     read,
+    sizes_title,
 )
+from bulkedge.plots.style import COLOURS, histogram, marks, panels
 from bulkedge.programs import ACTIVATIONS, equal_correlations
 from bulkedge.programs.activations import second_moment
 from bulkedge.support.arrays import Real
@@ -31,7 +35,7 @@ WHERE = ("narrow", "wide", "limit")
 
 
 @dataclass(frozen=True)
-class Activations(Study):
+class WidthActivations(Study):
     """Whatever function is applied to the coordinates, its moments are those of the mixture, not of a Gaussian process.
 
     What a random kernel adds to ``E f(y_0)**2`` beyond its mean kernel, which is all that infinitely many heads have:
@@ -49,6 +53,7 @@ class Activations(Study):
     heads: int = parameter(Integers(1, 256), "heads", 2, ours=2)
     width: int = parameter(Integers(8, 4096), "width n", 64, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws", 10_000, ours=50_000)
+    small: ClassVar = {"draws": 4000, "activations": ("clip", "gelu"), "width": 16}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """What each activation makes of kernels at both widths and in the limit, and densities there."""
@@ -98,6 +103,29 @@ class Activations(Study):
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """A panel for each activation with densities, and what the random kernel adds to moments, over its limit."""
+        figure, grid = panels(1, data.sizes["activation"] + 1, width=1.8)
+        names, top = data.activation.values.tolist(), 1.05 * float(data.density.max())
+        for axes, name in zip(grid[0], names, strict=False):
+            one = data.density.sel(activation=name)
+            histogram(axes, data.bin_edge, one.sel(drawn="finite"), label="finite width")
+            histogram(axes, data.bin_edge, one.sel(drawn="limit"), label="limit", fill=False, color=COLOURS[1])
+            axes.set(title=name, xlabel="$f(y)$", ylim=(0, top), ylabel="density" if name == names[0] else "")
+        grid[0, 0].legend(loc="upper center", handlelength=1.2)
+        last, limit = grid[0, -1], data.gap.sel(where="limit", statistic="value")
+        gap = (data.gap / limit).transpose("where", "statistic", "activation")
+        narrow, wide = gap.sel(where="narrow").values, gap.sel(where="wide").values
+        marks(last, np.arange(len(names)), 2 * wide[0] - narrow[0], np.hypot(2 * wide[1], narrow[1]), label="drawn")
+        last.axhline(1, color=COLOURS[1], label="limit")
+        last.axhline(0, label="Gaussian process", **RIVAL)
+        last.set(xticks=range(len(names)), xlim=(-0.5, len(names) - 0.5), ylim=(-0.3, 1.6))
+        last.set(title="added by randomness", ylabel="over the limit")
+        last.set_xticklabels(names, rotation=45)
+        last.legend(loc="lower right", bbox_to_anchor=(1, 0.15))
+        sizes_title(figure, data)
+        return figure
 
 
 def moments(f: Callable[..., Any], kernels: Real) -> Real:

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.special import ndtr
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
 from bulkedge.lab.studies.width.setting import (
     BATCHES,
+    GREEN,
+    RIVAL,
     STATISTIC,
     before_projection,
     distribution_function,
     kurtosis,
     over_heads,
     pairs,
+    plural,
     read,
+    sizes_title,
 )
+from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
 from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations
 from bulkedge.programs.attention import Attention
 from bulkedge.programs.graph import trace
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
 
 POINTS = np.linspace(0.1, 4.0, 40)
@@ -32,7 +40,7 @@ POINTS = np.linspace(0.1, 4.0, 40)
 
 
 @dataclass(frozen=True)
-class Distribution(Study):
+class WidthDistribution(Study):
     """The law of a coordinate of an attention layer is the paper's mixture and not a Gaussian of its variance.
 
     Distribution functions are projected on the line from the limit (0) to that Gaussian (1). At finite width the law is
@@ -45,6 +53,7 @@ class Distribution(Study):
     heads: tuple[int, ...] = parameter(Each(Integers(1, 256)), "numbers of heads", (1, 4), ours=(1, 2, 8))
     width: int = parameter(Integers(8, 4096), "width n", 64, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws of the layer", 20_000, ours=100_000)
+    small: ClassVar = {"draws": 4000, "heads": (1, 2), "width": 16, "inputs": 3}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw each layer, and integrate its limit and its law at this width."""
@@ -129,6 +138,33 @@ class Distribution(Study):
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """For each number of heads the density, and how far the distribution function is from a Gaussian's."""
+        figure, grid = panels(2, data.sizes["heads"], width=2.9, height=2.1)
+        gaussian, base = np.exp(-(data.x**2) / 2) / np.sqrt(2 * np.pi), ndtr(data.point.values)
+        for (top, low), heads_ in zip(grid.T, data.heads.values.tolist(), strict=True):
+            one = data.sel(heads=heads_)
+            histogram(top, data.bin_edge, one.simulation, label="drawn")
+            line(top, data.x, one.theory, label="limit")
+            line(top, data.x, gaussian, label="Gaussian", **RIVAL)
+            top.set(title=plural(heads_), yscale="log", ylim=(1e-5, 30), xlabel="coordinate / deviation")
+            names = [("averaged", COLOURS[0], "drawn, last weight averaged")]
+            if heads_ == 1:
+                names.insert(0, ("counted", COLOURS[5], "drawn, counted"))
+            for name, colour, label in names:
+                found = Estimate.of(one[name].values - base)
+                marks(low, data.point, found.value, found.error, label=label, color=colour, ms=2)
+            line(low, data.point, one.limit - base, label="limit")
+            line(low, data.point, one.exact - base, label=f"exact at n = {data.attrs['width']}", **GREEN)
+            low.axhline(0, label="Gaussian", **RIVAL)
+            low.set(xlabel="coordinate / deviation", ylim=(-0.006, 0.014))
+        grid[0, 0].set_ylabel("density")
+        grid[1, 0].set_ylabel("distribution function\nless a Gaussian's")
+        grid[0, 0].legend(loc="upper center", handlelength=1.2, ncols=3)
+        figure.legend(*grid[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, handlelength=1.2)
+        sizes_title(figure, data)
+        return figure
 
 
 def _counted(y: Real) -> Real:

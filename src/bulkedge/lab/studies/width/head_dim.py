@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import STATISTIC, before_projection, excess, kurtosis, over_heads, pairs, read
+from bulkedge.lab.studies.width.setting import (
+    RIVAL,
+    STATISTIC,
+    before_projection,
+    excess,
+    kurtosis,
+    log_axes,
+    over_heads,
+    pairs,
+    read,
+    sizes_title,
+)
+from bulkedge.plots.style import line, marks, panels
 from bulkedge.programs import HeadMixture, dot, equal_correlations, linear
 from bulkedge.programs.graph import trace
 from bulkedge.support.domains import Each, Integers, Interval, parameter
@@ -18,7 +32,7 @@ from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
-class HeadDim(Study):
+class WidthHeadDim(Study):
     """Kurtosis of scores and outputs for heads of d dimensions: exact at any width, with a correction of order 1/d.
 
     A score is Gaussian given its query, whose length fluctuates: excess kurtosis ``6/d``. The output sees the values
@@ -32,6 +46,7 @@ class HeadDim(Study):
         Each(Integers(2, 1024)), "head dimensions d", (2, 4, 8, 16), ours=(2, 4, 8, 16, 32, 64)
     )
     draws: int = parameter(Integers(1000, 10**7), "draws for each dimension", 40_000, ours=100_000)
+    small: ClassVar = {"draws": 5000, "head_dims": (4, 8)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Fourth cumulants of a score and of an output."""
@@ -76,3 +91,20 @@ class HeadDim(Study):
             for dim in self.head_dims
             for name, what in (("score", "a score"), ("output", "an output"))
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Excess kurtosis of scores and outputs over the head dimension."""
+        figure, grid = panels(1, 2)
+        for axes, name, title in ((grid[0, 0], "score", "scores"), (grid[0, 1], "output", "outputs")):
+            line(axes, data.head_dim, data[f"{name}_theory"], label="exact")
+            marks(
+                axes, data.head_dim, data[name].sel(statistic="value"), data[name].sel(statistic="error"), label="drawn"
+            )
+            log_axes(axes, data.head_dim.values)
+            axes.set(xlabel="head dimension d", title=title, ylim=(0.6 * float(data.limit), 6))
+        grid[0, 1].axhline(float(data.limit), label="wide heads", **RIVAL)
+        grid[0, 0].set_ylabel("excess kurtosis")
+        for axes in grid[0]:
+            axes.legend(loc="upper right")
+        sizes_title(figure, data)
+        return figure

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import STATISTIC, before_projection, kurtosis, over_heads, pairs, read, slope
+from bulkedge.lab.studies.width.setting import (
+    GREEN,
+    RIVAL,
+    STATISTIC,
+    before_projection,
+    kurtosis,
+    log_axes,
+    over_heads,
+    pairs,
+    read,
+    sizes_title,
+    slope,
+)
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import HeadMixture, equal_correlations, infinite_head_kernel
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -17,7 +32,7 @@ from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
-class Heads(Study):
+class WidthHeads(Study):
     """Excess kurtosis of a coordinate falls as one over the number of heads; with infinitely many it is Gaussian."""
 
     inputs: int = parameter(Integers(2, 3), "inputs s", 3, ours=3)
@@ -28,6 +43,7 @@ class Heads(Study):
     )
     width: int = parameter(Integers(8, 4096), "width n", 32, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws at finite width", 10_000, ours=20_000)
+    small: ClassVar = {"draws": 2000, "heads": (1, 4)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Variances given what the output projection sees, at finite width and in the limit."""
@@ -95,3 +111,19 @@ class Heads(Study):
             )
         )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Excess kurtosis over the number of heads."""
+        figure, grid = panels(1, 1, height=2.6)
+        axes = grid[0, 0]
+        line(axes, data.heads, data.theory, label="limit, quadrature")
+        line(axes, data.heads, data.exact, label="finite width, quadrature", **GREEN)
+        for name, look in (("limit", {"fmt": "s", "color": COLOURS[3]}), ("finite", {})):
+            value, error = (data[name].sel(statistic=each) for each in ("value", "error"))
+            marks(axes, data.heads, value, error, label=f"{name}{' width' if name == 'finite' else ''}, drawn", **look)
+        line(axes, data.heads, data.exact[0] * (data.heads[0] / data.heads) ** 0.5, label=r"$H^{-1/2}$", **RIVAL)
+        log_axes(axes, data.heads.values)
+        axes.set(xlabel="heads H", ylabel="excess kurtosis of a coordinate", ylim=(float(data.theory[-1]) / 12, None))
+        axes.legend(loc="lower left")
+        sizes_title(figure, data)
+        return figure

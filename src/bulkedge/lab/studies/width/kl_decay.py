@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import BATCHES, STATISTIC, before_projection, pairs
+from bulkedge.lab.studies.width.setting import (
+    BATCHES,
+    RIVAL,
+    STATISTIC,
+    before_projection,
+    log_axes,
+    pairs,
+    sizes_title,
+)
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations, kl_divergence
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
@@ -24,7 +35,7 @@ NAMES = {"kl": "Kullback-Leibler divergence", "energy": "energy distance"}
 
 
 @dataclass(frozen=True)
-class KlDecay(Study):
+class WidthKlDecay(Study):
     """Divergence of a coordinate from its limit: near one over n squared, and slower by a known correction below 64.
 
     The law at width n is known, so the divergence is an integral, ``c/n**2 (1 - b/n + ...)``. It is measured without a
@@ -39,6 +50,7 @@ class KlDecay(Study):
         Each(Integers(4, 8192)), "widths n", (4, 8, 16, 64, 256), ours=(4, 8, 16, 32, 64, 256, 1024)
     )
     draws: int = parameter(Integers(1000, 10**8), "draws at each width", 120_000, ours=2_000_000)
+    small: ClassVar = {"draws": 20_000, "widths": (4, 6, 8)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Mean densities and characteristic functions at each width, batch by batch."""
@@ -147,6 +159,48 @@ class KlDecay(Study):
             relation=">=",
         )
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Both distances over the width: drawn, exact, and the rival's power."""
+        figure, grid = panels(1, 2, height=2.6)
+        titles = {"kl": "Kullback–Leibler divergence", "energy": "energy distance"}
+        widths = data.width.values
+        for axes, kind, exact in zip(grid[0], titles, exact_divergences(data), strict=True):
+            found = [divergence(data, width, kind) for width in widths.tolist()]
+            value, error = np.array([each.value for each in found]), np.array([each.error for each in found])
+            seen = value > 2 * error
+            marks(axes, widths[seen], value[seen], error[seen], label="drawn, last weight averaged")
+            bound = np.maximum(value, 0) + 2 * error
+            if not seen.all():
+                axes.plot(
+                    widths[~seen],
+                    bound[~seen],
+                    "v",
+                    ms=4,
+                    mfc="none",
+                    color=COLOURS[0],
+                    label="drawn, two errors above",
+                )
+            line(axes, widths, exact, label="exact")
+            line(axes, widths, exact[0] * (widths[0] / widths) ** 1.5, label=r"$n^{-3/2}$", **RIVAL)
+            if kind == "kl":
+                at = data.kernel.values
+                marks(
+                    axes,
+                    widths,
+                    at[:, 0],
+                    at[:, 1],
+                    label=f"kernel estimate, {data.attrs['kernel_draws']:,} draws",
+                    fmt="s",
+                    color=COLOURS[3],
+                )
+                axes.axhline(float(data.floor[0]), color=COLOURS[3], ls="--", lw=0.9, label="its floor")
+            log_axes(axes, widths)
+            axes.set(xlabel="width n", title=titles[kind], ylim=(exact.min() / 300, None))  # room for the legend
+            axes.legend(loc="lower left", handlelength=1.4)
+        grid[0, 0].set_ylabel("distance to the limit")
+        sizes_title(figure, data)
+        return figure
+
 
 def gaussians(variances: Real, x: Real) -> Real:
     """Centred Gaussian densities."""
@@ -192,7 +246,7 @@ def exact_divergences(data: xr.Dataset) -> Real:
     return np.array([REACH * (density * np.log(density / base)) @ WEIGHTS, 20 / np.pi * apart**2 @ WEIGHTS])
 
 
-def leading_order(study: KlDecay) -> float:
+def leading_order(study: WidthKlDecay) -> float:
     """``n**2`` times the divergence as n grows: one step of Richardson's extrapolation from widths of thousands."""
     limit = HeadMixture(equal_correlations(study.inputs), 1, 0, study.score_variance)
     x = REACH * (NODES + 1) / 2

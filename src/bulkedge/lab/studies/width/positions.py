@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import STATISTIC, extrapolated, kurtosis, pairs, read
+from bulkedge.lab.studies.width.setting import RIVAL, STATISTIC, extrapolated, kurtosis, pairs, read, sizes_title
+from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.programs import equal_correlations
 from bulkedge.programs.gaussian import cholesky, lattice
 from bulkedge.support.arrays import Real
@@ -25,7 +28,7 @@ QUANTITIES = {"kernel": "variance of a coordinate", "kurtosis": "excess kurtosis
 
 
 @dataclass(frozen=True)
-class Positions(Study):
+class WidthPositions(Study):
     """With relative positions in the scores the limit is the same mixture, of Gaussian scores with another law.
 
     The first input attends to inputs at equal distances. Biases move the mean of its scores (Press et al. 2022);
@@ -42,6 +45,7 @@ class Positions(Study):
     distance: int = parameter(Integers(1, 10_000), "positions from one input to the next, for rotations", 64, ours=64)
     width: int = parameter(Integers(8, 4096), "width n", 64, ours=256)
     draws: int = parameter(Integers(1000, 10**6), "draws at each width", 20_000, ours=100_000)
+    small: ClassVar = {"draws": 10_000, "width": 32}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Kernels of one head with each kind of positions, drawn and by quadrature."""
@@ -126,6 +130,32 @@ class Positions(Study):
             for kind, what in KINDS.items()
             for quantity, name in QUANTITIES.items()
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Variance and excess kurtosis of a coordinate for each kind of relative positions."""
+        figure, grid = panels(1, 2)
+        titles = {"kernel": "variance of a coordinate", "kurtosis": "excess kurtosis"}
+        at = np.arange(data.sizes["kind"])
+        for axes, quantity in zip(grid[0], titles, strict=True):
+            one = data.sel(quantity=quantity)
+            for shift, where, colour in (
+                (-0.2, "n", COLOURS[5]),
+                (0, "2n", COLOURS[2]),
+                (0.2, "extrapolated", COLOURS[0]),
+            ):
+                value, error = (one.drawn.sel(where=where, statistic=each) for each in ("value", "error"))
+                marks(axes, at + shift, value, error, label=where, color=colour)
+            axes.hlines(one.theory, at - 0.35, at + 0.35, color=COLOURS[1], label="limit")
+            axes.axhline(float(one.without), label="no positions", **RIVAL)
+            axes.set(
+                xticks=at, xticklabels=data.kind.values.tolist(), title=titles[quantity], xlim=(-0.5, len(at) - 0.5)
+            )
+        grid[0, 1].set_ylim(0, None)
+        low, high = grid[0, 0].get_ylim()
+        grid[0, 0].set_ylim(low, high + 0.5 * (high - low))
+        grid[0, 0].legend(loc="upper center", ncols=2)
+        sizes_title(figure, data, n=f"{data.attrs['width']} and {2 * data.attrs['width']}")
+        return figure
 
 
 def rotated(keys: Real, positions: Real) -> Real:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.width.setting import BATCHES, STATISTIC, kurtosis, pairs, read
+from bulkedge.lab.studies.width.setting import BATCHES, RIVAL, STATISTIC, kurtosis, pairs, read, sizes_title
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import HeadMixture, dot, equal_correlations, linear, scalar, softmax
 from bulkedge.programs.graph import Traced, trace
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.estimates import Estimate
 
 
 @dataclass(frozen=True)
-class Scores(Study):
+class WidthScores(Study):
     """Scores of all pairs of inputs have the covariance of a Kronecker product, and given them the output is Gaussian.
 
     Both hold at any width but for the fourth cumulant of the output given the scores, ``6/n``: what was attended to has
@@ -29,6 +33,7 @@ class Scores(Study):
     score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0, ours=4.0)
     width: int = parameter(Integers(8, 4096), "width n", 64, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws", 40_000, ours=100_000)
+    small: ClassVar = {"draws": 4000, "width": 16}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Scores and outputs of one head."""
@@ -89,6 +94,29 @@ class Scores(Study):
                 rival=Rival("as without the scores", expected["nothing"]),
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Covariances of scores over what is predicted, and the kurtosis of an output with and without them."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        found = Estimate.of(data.covariance.values.reshape(data.sizes["batch"], -1))
+        theory = data.predicted.values
+        marks(left, theory.ravel(), found.value, found.error, label="drawn")
+        ends = np.array([theory.min(), theory.max()])
+        line(left, ends, ends, label="Kronecker product")
+        apart = theory[~np.eye(len(theory), dtype=bool)]
+        left.plot(np.unique(apart), 0 * np.unique(apart), "x", ms=4, color=COLOURS[-1], label="independent scores")
+        left.set(xlabel="predicted covariance of two scores", ylabel="drawn", ylim=(-0.4, None))
+        value, error = (data.excess.sel(statistic=name) for name in ("value", "error"))
+        marks(right, [0, 1], value, error, label="drawn")
+        right.plot([0, 1], data.expected, "_", ms=16, color=COLOURS[1], label="exact")
+        right.axhline(0, label="Gaussian", **RIVAL)
+        right.set(xticks=[0, 1], xticklabels=["alone", "over its deviation\ngiven the scores"], xlim=(-0.5, 1.5))
+        right.set(ylabel="excess kurtosis", ylim=(-0.01, None))
+        for axes in grid[0]:
+            axes.legend(loc="upper left" if axes is left else "center left")
+        sizes_title(figure, data)
+        return figure
 
 
 def _flat(curves: Real) -> Real:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import STATISTIC, kurtosis, pairs, read, slope
+from bulkedge.lab.studies.width.setting import (
+    GREEN,
+    RIVAL,
+    STATISTIC,
+    kurtosis,
+    log_axes,
+    pairs,
+    read,
+    sizes_title,
+    slope,
+)
+from bulkedge.plots.style import line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -21,7 +34,7 @@ BLOCK = 2**21
 
 
 @dataclass(frozen=True)
-class Sequence(Study):
+class WidthSequence(Study):
     """With s = n inputs the output tends to a Gaussian, with more kurtosis than the paper's limit for s inputs.
 
     Inputs are orthogonal, so that attention averages over many independent tokens: ``s k`` tends to ``exp(sigma**2)``
@@ -36,6 +49,7 @@ class Sequence(Study):
         Each(Integers(8, 1024)), "widths n, and as many inputs", (16, 32, 64, 128), ours=(16, 32, 64, 128, 256)
     )
     draws: int = parameter(Integers(100, 10**6), "draws at each width", 2000, ours=10_000)
+    small: ClassVar = {"draws": 500, "widths": (16, 32)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Variance of a coordinate at one position, given all but the last weight, with weights as whole matrices."""
@@ -121,6 +135,33 @@ class Sequence(Study):
             predicted=float(np.polyfit(np.log(data.width), np.log(exact), 1)[0]),
             rival=Rival("none, as with a fixed number of inputs", 0.0),
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Excess kurtosis and scaled variance of a coordinate, with as many inputs as the width."""
+        figure, grid = panels(1, 2, height=2.6)
+        left, right = grid[0]
+        variance = data.attrs["score_variance"]
+        for axes, name in ((left, "kurtosis"), (right, "kernel")):
+            value, error = (data[name].sel(statistic=each) for each in ("value", "error"))
+            marks(axes, data.width, value, error, label="drawn")
+        line(left, data.width, data.exact.sel(statistic="value"), label="scores given the query")
+        line(left, data.width, joint_limit(variance) / data.width, label="joint limit", **GREEN)
+        line(left, data.width, data.fixed.sel(statistic="value"), label="infinite width, s inputs", **RIVAL)
+        line(right, data.width, [scaled_kernel(variance, width) for width in data.width.values], label="to order 1/s")
+        right.axhline(np.exp(variance), label="joint limit", **GREEN)
+        right.axhline(1, label="uniform attention", **RIVAL)
+        log_axes(left, data.width.values)
+        log_axes(right, data.width.values, y=False)
+        left.set(
+            xlabel="width n = inputs s",
+            ylabel="excess kurtosis",
+            ylim=(float(data.fixed.sel(statistic="value").min()) / 20, None),
+        )
+        right.set(xlabel="width n = inputs s", ylabel="s × variance of a coordinate", ylim=(0.95, 1.4))
+        left.legend(loc="lower left", handlelength=1.4)
+        right.legend(loc="center right")
+        sizes_title(figure, data)
+        return figure
 
 
 def joint_limit(score_variance: float, ratio: float = 1.0) -> float:

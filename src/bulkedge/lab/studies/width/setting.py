@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator
 from scipy.special import ndtr
 
+from bulkedge.plots.style import COLOURS
 from bulkedge.programs import dot, linear, scalar, softmax
 from bulkedge.programs.graph import Program, Traced, trace
 from bulkedge.support.arrays import Real
@@ -24,6 +27,8 @@ from bulkedge.support.estimates import Estimate
 BATCHES = 25
 """Groups of draws over which curves are averaged; errors come from how the groups scatter."""
 STATISTIC = ("value", "error")
+RIVAL: Any = {"color": COLOURS[-1], "ls": ":", "lw": 1}
+GREEN: Any = {"color": COLOURS[2], "ls": "--"}
 
 
 def before_projection(gram: Any, heads: int, score_variance: float, share: Fraction | int = 1) -> Program:
@@ -98,3 +103,26 @@ def extrapolated(narrow: Estimate, wide: Estimate) -> Estimate:
     """From widths n and 2n to infinity, where the first correction is of order 1/n."""
     error = float(np.hypot(2 * wide.error, narrow.error))
     return Estimate(2 * wide.value - narrow.value, error, min(narrow.freedom, wide.freedom))
+
+
+def sizes_title(figure: Figure, data: xr.Dataset, **more: object) -> None:
+    """The parameters, over the panels."""
+    names = {"width": "n", "inputs": "s", "heads": "H", "score_variance": "score variance", "rate": "rate"}
+    known = {names[key]: data.attrs[key] for key in names if key in data.attrs} | more
+    parts = [f"{name} = {value}" for name, value in known.items()] + [f"{data.attrs['draws']:,} draws"]
+    figure.suptitle(", ".join(parts), fontsize=7)
+
+
+def log_axes(axes: Any, x: Any, *, y: bool = True) -> None:
+    """Logarithmic axes: a tick at each x, and no labels between powers of ten."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(np.asarray(x), [str(each) for each in np.asarray(x)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    if y:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def plural(heads_: int) -> str:
+    """A number of heads in words."""
+    return f"{heads_} head{'s' if heads_ > 1 else ''}"

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.lab.studies.width.setting import (
     BATCHES,
+    RIVAL,
     STATISTIC,
     before_projection,
     distribution_function,
     over_heads,
+    plural,
     read,
+    sizes_title,
 )
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -27,7 +33,7 @@ LEVELS = (3.0, 4.0, 5.0)
 
 
 @dataclass(frozen=True)
-class Tails(Study):
+class WidthTails(Study):
     """Large coordinates are more frequent than in a Gaussian of the same variance: tens of times at five deviations.
 
     Probabilities are means over the last weight, which is Gaussian at any width; counts would need millions of draws.
@@ -38,6 +44,7 @@ class Tails(Study):
     heads: tuple[int, ...] = parameter(Each(Integers(1, 256)), "numbers of heads", (1, 4), ours=(1, 4, 16))
     width: int = parameter(Integers(8, 4096), "width n", 32, paper=256)
     draws: int = parameter(Integers(1000, 10**7), "draws at finite width", 20_000, ours=40_000)
+    small: ClassVar = {"draws": 2000, "inputs": 3}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Tails of the limit and at this width by quadrature, and drawn, over those of a Gaussian."""
@@ -85,3 +92,20 @@ class Tails(Study):
             for heads in self.heads
             for level in LEVELS
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """How much more often than a Gaussian's, over the size of a coordinate."""
+        figure, grid = panels(1, 1, height=2.6)
+        axes = grid[0, 0]
+        for heads_, colour in zip(data.heads.values.tolist(), COLOURS, strict=False):
+            one = data.sel(heads=heads_)
+            line(axes, data.x, one.exact, label=f"{plural(heads_)}, exact", color=colour)
+            first = heads_ == data.heads.values[0]
+            line(axes, data.x, one.limit, label="infinite width" if first else "", color=colour, ls="--", lw=0.9)
+            value, error = (one.drawn.sel(statistic=each) for each in ("value", "error"))
+            marks(axes, data.level, value, error, label="drawn" if first else "", color=colour)
+        axes.axhline(1, label="Gaussian", **RIVAL)
+        axes.set(yscale="log", xlabel="coordinate / deviation", ylabel="tail over a Gaussian's")
+        axes.legend(loc="upper left")
+        sizes_title(figure, data)
+        return figure

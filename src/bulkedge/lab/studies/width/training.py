@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import STATISTIC, extrapolated, kurtosis, pairs, read
+from bulkedge.lab.studies.width.setting import RIVAL, STATISTIC, extrapolated, kurtosis, pairs, read, sizes_title
+from bulkedge.plots.style import BARS, COLOURS, histogram, marks, panels
 from bulkedge.programs import equal_correlations
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
@@ -65,7 +67,7 @@ class Layer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Training(Study):
+class WidthTraining(Study):
     """In one step of gradient descent the scores of a wide layer move by order one, and its tangent kernel is random.
 
     One head, its output at the first input read by a Gaussian vector, in the parametrisation of the tangent kernel
@@ -83,6 +85,7 @@ class Training(Study):
     rate: float = parameter(Interval(0.001, 10), "learning rate", 0.25, ours=0.25)
     width: int = parameter(Integers(8, 4096), "width n", 64, ours=256)
     draws: int = parameter(Integers(1000, 10**6), "draws at each width", 20_000, ours=50_000)
+    small: ClassVar = {"draws": 4000, "width": 16}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """A step at two widths and in the limit."""
@@ -194,3 +197,25 @@ class Training(Study):
             )
             for quantity, name in QUANTITIES.items()
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """What was measured over its limit, and the tangent kernel of infinitely wide layers."""
+        figure, grid = panels(1, 2, height=2.6)
+        left, right = grid[0]
+        ratio = data.found / data.found.sel(where="limit", statistic="value")
+        at = np.arange(data.sizes["quantity"])
+        for shift, where, colour in ((-0.2, "n", COLOURS[5]), (0, "2n", COLOURS[2]), (0.2, "extrapolated", COLOURS[0])):
+            value, error = (ratio.sel(where=where, statistic=each) for each in ("value", "error"))
+            marks(left, at + shift, value, error, label=where, color=colour)
+        left.axhline(1, color=COLOURS[1], label="limit")
+        still = float(data.still / data.found.sel(quantity="tangent", where="limit", statistic="value"))
+        left.hlines([0, 0, still, 0], at - 0.4, at + 0.4, colors=COLOURS[-1], ls=":", lw=1, label="lazy training")
+        names = ["scores\nmove", "step is\nbent", "mean\nkernel", "spread of\nkernel"]
+        left.set(xticks=at, xticklabels=names, ylabel="over the limit", ylim=(-0.1, 1.75), xlim=(-0.6, 3.6))
+        left.legend(loc="upper center", ncols=3, handlelength=1.4)
+        histogram(right, *np.histogram(data.tangent, 60, density=True)[::-1], label="limit", color=BARS)
+        right.axvline(float(data.tangent.mean()), label="its mean: not random", **RIVAL)
+        right.set(xlabel="tangent kernel of the output", ylabel="density")
+        right.legend(loc="upper right")
+        sizes_title(figure, data, n=f"{data.attrs['width']} and {2 * data.attrs['width']}")
+        return figure
