@@ -9,7 +9,8 @@ import pytest
 import bulkedge as be
 from bulkedge.ensembles.pooled import critical_strength, spectral_alignment
 from bulkedge.ensembles.weights import causal_noise, causal_signal, pool, self_attention_weights
-from bulkedge.lab.studies.recovery.items import ITEMS
+from bulkedge.lab.studies.items import ITEMS
+from bulkedge.lab.studies.recovery.data_dependent import UnevenRows
 from bulkedge.lab.studies.recovery.layers import layer_weights, limit_weights
 from bulkedge.lab.studies.recovery.phase_diagram import RecoveryPhaseDiagram
 from bulkedge.lab.studies.recovery.population import RecoveryPopulation
@@ -22,7 +23,6 @@ from bulkedge.lab.studies.recovery.setting import (
     weights_of,
 )
 from bulkedge.lab.studies.recovery.thresholds import RecoveryThresholds
-from bulkedge.lab.studies.recovery.uneven import UnevenRows
 from bulkedge.support.errors import UnresolvedError
 from bulkedge.support.estimates import Estimate
 
@@ -193,7 +193,7 @@ def test_correlations_of_figure_4():
     assert kept["spiked"]["optimal"] > 1.5 * max(kept["spiked"]["causal"], kept["spiked"]["mean"])
 
 
-@pytest.mark.parametrize("item", [each for each in ITEMS if each.tested], ids=lambda item: item.name)
+@pytest.mark.parametrize("item", [each for each in ITEMS["recovery"] if each.tested], ids=lambda item: item.name)
 def test_tests_of_items_exist(item):
     file, name = item.tested.split("::")
     assert f"def {name}(" in (Path(__file__).parents[2] / file).read_text(encoding="utf-8")

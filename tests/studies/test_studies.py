@@ -14,7 +14,7 @@ from toys import Toy
 
 from bulkedge.lab.studies.base import find, ready, studies, to_install
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.items import PAPERS, items, places
+from bulkedge.lab.studies.items import ITEMS, PAPERS, places
 from bulkedge.lab.studies.laws.transition import LawsTransition
 from bulkedge.support.domains import parameters
 from bulkedge.support.estimates import Estimate
@@ -179,14 +179,14 @@ def test_both_presets_are_valid_and_documented(name):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_items_are_listed_once_and_point_at_tests_that_exist(paper):
-    names = [item.name for item in items(paper)]
+    names = [item.name for item in ITEMS[paper]]
     assert names
     assert len(set(names)) == len(names)
     assert [
-        item.name for item in items(paper) if any(sign in item.name for sign in ",;")
+        item.name for item in ITEMS[paper] if any(sign in item.name for sign in ",;")
     ] == []  # these separate places
-    assert [item.tested for item in items(paper) if item.tested and not is_test(item.tested)] == []
-    assert [item.name for item in items(paper) if item.tested and item.not_done] == []
+    assert [item.tested for item in ITEMS[paper] if item.tested and not is_test(item.tested)] == []
+    assert [item.name for item in ITEMS[paper] if item.tested and item.not_done] == []
 
 
 def is_test(place):
@@ -203,8 +203,8 @@ def is_test(place):
 def test_every_item_is_claimed_or_tested_or_said_not_to_be_done(paper, remembered):
     left_out = [name for name, family in studies().items() if family.missing()]
     claimed = {each for name in studies() if name not in left_out for each in remembered(name)}
-    open_items = [item.name for item in items(paper) if not item.tested and (paper, item.name) not in claimed]
-    said = [item.name for item in items(paper) if item.not_done]
+    open_items = [item.name for item in ITEMS[paper] if not item.tested and (paper, item.name) not in claimed]
+    said = [item.name for item in ITEMS[paper] if item.not_done]
     assert [name for name in said if (paper, name) in claimed] == []
     if left_out and set(open_items) != set(said):
         pytest.skip(f"the claims of {', '.join(left_out)} are not known here")

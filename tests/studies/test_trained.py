@@ -5,7 +5,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bulkedge.lab.studies.propagation.networks import (  # noqa: E402
+from bulkedge.lab.studies.propagation.plateau import _crossing, _power  # noqa: E402
+from bulkedge.lab.studies.propagation.real_task import SHAPES, PropagationRealTask, _decoder, _weights, manual  # noqa: E402
+from bulkedge.lab.studies.propagation.setting import (  # noqa: E402
     Adam,
     Architecture,
     best,
@@ -15,8 +17,6 @@ from bulkedge.lab.studies.propagation.networks import (  # noqa: E402
     levels,
     trained,
 )
-from bulkedge.lab.studies.propagation.plateau import _crossing, _power  # noqa: E402
-from bulkedge.lab.studies.propagation.real_task import SHAPES, PropagationRealTask, _decoder, _weights, manual  # noqa: E402
 from bulkedge.lab.studies.propagation.trainability import powers  # noqa: E402
 from bulkedge.lab.studies.propagation.training import PropagationTraining  # noqa: E402
 from bulkedge.propagation import Trainability  # noqa: E402

@@ -12,15 +12,16 @@ from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Relation, Rival
-from bulkedge.lab.studies.propagation.networks import (
+from bulkedge.lab.studies.propagation.setting import (
     GAPS,
     Architecture,
     best,
+    finish_losses,
     isometric,
     levels,
+    loss_curve,
     trained,
 )
-from bulkedge.lab.studies.propagation.setting import finish_losses, loss_curve
 from bulkedge.plots.style import COLOURS, panels
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
