@@ -20,11 +20,12 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import bulkedge.lab.studies as package
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.plots.style import styled
+from bulkedge.plots.style import marks, styled
 from bulkedge.support.domains import Parametric, parameters
 from bulkedge.support.errors import DomainError
 from bulkedge.version import __version__
@@ -259,3 +260,13 @@ def ready(name: str) -> tuple[list[type[Study]], list[str]]:
     if not chosen:
         raise DomainError("; ".join(sentences))
     return chosen, sentences
+
+
+def standard_error(values: xr.DataArray) -> xr.DataArray:
+    """Standard error of the mean over draws."""
+    return values.std("draw", ddof=1) / values.sizes["draw"] ** 0.5
+
+
+def mean_marks(axes: Axes, x: Any, values: xr.DataArray, **look: Any) -> None:
+    """Draw the means over draws, with their standard errors as bars."""
+    marks(axes, x, values.mean("draw"), standard_error(values), **look)

@@ -14,7 +14,7 @@ from bulkedge.ensembles.taylor import taylor, taylor_degree
 from bulkedge.inference.comparison import compare
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.equivalence.setting import sizes_title
+from bulkedge.lab.studies.equivalence import setting
 from bulkedge.laws import AttentionLaw, MarchenkoPastur, SumLaw
 from bulkedge.laws.law import Law
 from bulkedge.laws.units import Unit
@@ -48,10 +48,10 @@ STAGES = {
 class EquivalenceBulk(Study):
     """Attention and the six matrices of the proof share one bulk, which is not that of Marchenko and Pastur."""
 
-    tokens: int = parameter(Integers(100, 10_000), "tokens", 500, paper=1000)
+    tokens: int = parameter(*setting.TOKENS, 500, paper=1000)
     head_dim: int = parameter(Integers(128, 10_000), "head dimension", 500, paper=1000)
     beta: float = parameter(Interval(0.05, 2), "inverse temperature", 1.0, paper=1.0)
-    draws: int = parameter(Integers(2, 1000), "draws", 12, paper=10)
+    draws: int = parameter(*setting.DRAWS, 12, paper=10)
     small: ClassVar = {"tokens": 200, "head_dim": 200, "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -73,7 +73,7 @@ class EquivalenceBulk(Study):
             }
         )
         parts = (self._pictures(values, bins), self._distances(values), self._apart(smaller))
-        return xr.merge([curves, *parts]).assign_attrs(self.parameters())
+        return xr.merge([curves, *parts])
 
     def _laws(self) -> tuple[Law, Law, Law]:
         """The paper's law, the one of this size, and Marchenko-Pastur of the paper's mean."""
@@ -283,7 +283,7 @@ class EquivalenceBulk(Study):
         grid[0, 0].set_ylabel("density")
         grid[1, 0].set_ylabel("squared singular value")
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        figure.suptitle(f"{sizes_title(data)}, {data.attrs['draws']} draws, three largest values removed", fontsize=8)
+        figure.suptitle(f"{setting.sizes_title(self)}, {self.draws} draws, three largest values removed", fontsize=8)
         return figure
 
 

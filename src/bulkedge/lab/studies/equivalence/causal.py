@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.equivalence.setting import UNKNOWN, doubling_axis, mean_marks, plain_logarithms
+from bulkedge.lab.studies.equivalence.setting import UNKNOWN, doubling_axis, plain_logarithms
 from bulkedge.laws import CausalHeadLaw, CausalLaw, MarchenkoPastur
 from bulkedge.plots.style import COLOURS, histogram, line, panels
 from bulkedge.spectra import spectrum
@@ -36,21 +36,14 @@ the rival is attention without a mask."""
 
 
 class Shifted(NamedTuple):
-    """Singular values of the mean, and what the fluctuations of the rows do to them.
-
-    Attributes
-    ----------
-    bare : array of shape (rank,)
-        Those of the Cesaro matrix.
-    shift : array of shape (rank,)
-        Mean shift to second order in the fluctuations.
-    error : array of shape (rank,)
-        Size of the next order: the square of the shift over the distance to the nearest value.
-    """
+    """Singular values of the mean, and what the fluctuations of the rows do to them."""
 
     bare: Real
+    """Those of the Cesaro matrix."""
     shift: Real
+    """Mean shift to second order in the fluctuations."""
     error: Real
+    """Size of the next order: the square of the shift over the distance to the nearest value."""
 
 
 @dataclass(frozen=True)

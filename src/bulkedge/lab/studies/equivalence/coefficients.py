@@ -10,9 +10,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.plots.style import COLOURS, line, marks, panels
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -56,7 +56,6 @@ class EquivalenceCoefficients(Study):
                 "crossing": ((), crossing(), {"long_name": "beta where noise overtakes the linear part"}),
             },
             coords={"beta": beta, "sampled": sampled},
-            attrs=self.parameters(),
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -103,10 +102,9 @@ class EquivalenceCoefficients(Study):
         line(axes, data.beta, data.variance - data.signal, label=r"$\theta_1-\theta_2$", color=COLOURS[2], ls="--")
         shown = slice(None, None, max(1, data.sizes["sampled"] // 8))
         for sampled, label in ((data.sampled_variance, "sampled"), (data.sampled_slope**2, "")):
-            error = sampled.std("draw", ddof=1) / data.sizes["draw"] ** 0.5
-            marks(axes, data.sampled[shown], sampled.mean("draw")[shown], error[shown], label=label, color="black")
+            mean_marks(axes, data.sampled[shown], sampled.isel(sampled=shown), label=label, color="black")
         axes.axvline(float(data.crossing), color="0.5", ls=":", lw=0.9, label=f"β = {float(data.crossing):.3f}")
-        axes.set(yscale="log", xlabel="β", ylabel="coefficient", title=f"{data.attrs['samples']:,} Gaussian scores")
+        axes.set(yscale="log", xlabel="β", ylabel="coefficient", title=f"{self.samples:,} Gaussian scores")
         axes.legend(loc="upper left")
         return figure
 

@@ -10,9 +10,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.equivalence.setting import doubling_axis, mean_marks, plain_logarithms
+from bulkedge.lab.studies.equivalence.setting import doubling_axis, plain_logarithms
 from bulkedge.laws import TracyWidom
 from bulkedge.laws.attention.finite_head import FiniteHeadLaw, log_coefficients
 from bulkedge.plots.style import COLOURS, line, panels

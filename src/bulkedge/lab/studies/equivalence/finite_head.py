@@ -11,16 +11,9 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.inference.comparison import compare
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.equivalence.setting import (
-    UNKNOWN,
-    doubling_axis,
-    large_entries,
-    mean_marks,
-    plain_logarithms,
-    shares,
-)
+from bulkedge.lab.studies.equivalence import setting
 from bulkedge.laws import AttentionLaw, FiniteHeadLaw, QuarterCircle
 from bulkedge.plots.style import COLOURS, panels
 from bulkedge.spectra import spectrum
@@ -73,9 +66,9 @@ class EquivalenceFiniteHead(Study):
         model = SoftmaxAttention(size, dim, beta, self.qk_norm)
         law, rival = FiniteHeadLaw(beta, dim, size, self.qk_norm), AttentionLaw(beta, dim / size)
         found = [model.spectrum(rng) for _ in range(self.draws)]
-        rest = shares(found, law, rival)
+        rest = setting.shares(found, law, rival)
         # a perturbation of rank m moves m values past a point at most: m/T, of one sign at all points at worst
-        moved = (UNKNOWN + large_entries(beta, size)) / size
+        moved = (setting.UNKNOWN + setting.large_entries(beta, size)) / size
         return xr.Dataset(
             {
                 "finite_head": ("draw", [compare(each, law).ks for each in found]),
@@ -126,9 +119,9 @@ class EquivalenceFiniteHead(Study):
                     look = {"fmt": symbols[k % 5], "color": colour, "label": f"{name.replace('_', '-')} law, d = {dim}"}
                     mean_marks(axes, data.tokens, one[name].sel(head_dim=dim), **look)
             mean_marks(axes, data.tokens, one.floor, fmt=".--", lw=0.8, color=COLOURS[-1], label="floor")
-            doubling_axis(axes, data.tokens)
+            setting.doubling_axis(axes, data.tokens)
             axes.set(yscale="log", ylim=limits, title=f"β = {beta:g}", xlabel="tokens")
-            plain_logarithms(axes.yaxis)
+            setting.plain_logarithms(axes.yaxis)
         grid[0, 0].set_ylabel("Kolmogorov distance")
         norms = "QK-norm" if self.qk_norm else "Gaussian queries and keys"
         figure.suptitle(f"{norms}, {data.sizes['draw']} draws")

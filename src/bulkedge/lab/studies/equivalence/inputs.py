@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.inference.comparison import compare
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.equivalence.setting import mean_marks, plain_logarithms
+from bulkedge.lab.studies.equivalence.setting import plain_logarithms
 from bulkedge.laws import FiniteHeadLaw
 from bulkedge.plots.style import COLOURS, panels
 from bulkedge.support.arrays import Real

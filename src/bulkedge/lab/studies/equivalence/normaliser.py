@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from scipy.special import ndtri
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.lab.studies.equivalence.setting import plain_ticks
-from bulkedge.plots.style import COLOURS, line, marks, panels
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -51,7 +51,6 @@ class EquivalenceNormaliser(Study):
                 "predicted": ("tokens", [mean_square(self.beta, each, each) for each in tokens.tolist()]),
             },
             coords={"tokens": tokens},
-            attrs=self.parameters(),
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -111,11 +110,10 @@ class EquivalenceNormaliser(Study):
         """Typical and largest deviations over the number of tokens."""
         figure, grid = panels(1, 1, height=3.0)
         axes = grid[0, 0]
-        draws = data.sizes["draw"] ** 0.5
         typical = data.square**0.5
         look = {"label": "largest of all rows", "fmt": "s", "color": COLOURS[3]}
-        marks(axes, data.tokens, data.most.mean("draw"), data.most.std("draw", ddof=1) / draws, **look)
-        marks(axes, data.tokens, typical.mean("draw"), typical.std("draw", ddof=1) / draws, label="root mean square")
+        mean_marks(axes, data.tokens, data.most, **look)
+        mean_marks(axes, data.tokens, typical, label="root mean square")
         root = data.predicted.values**0.5
         line(axes, data.tokens, root, label=r"exact, about $\sqrt{(\theta_1+\beta^4/2)/T}$")
         tokens = data.tokens.values
@@ -124,7 +122,7 @@ class EquivalenceNormaliser(Study):
         axes.set(
             xscale="log", yscale="log", xlabel=r"tokens $T$ (= head dimension)", ylabel="relative deviation of $Z_i$"
         )
-        axes.set(title=f"β = {data.attrs['beta']:g}, {data.sizes['draw']} draws", ylim=(0.6 * root[-1], 4 * root[0]))
+        axes.set(title=f"β = {self.beta:g}, {data.sizes['draw']} draws", ylim=(0.6 * root[-1], 4 * root[0]))
         plain_ticks(axes.xaxis, tokens)
         plain_ticks(
             axes.yaxis, [tick for tick in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if 0.6 * root[-1] < tick < 4 * root[0]]

@@ -10,9 +10,8 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.equivalence.setting import mean_marks
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.arrays import Real

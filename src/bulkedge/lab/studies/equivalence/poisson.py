@@ -26,9 +26,9 @@ from scipy.special import ndtr
 from scipy.stats import poisson
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average, share
-from bulkedge.lab.studies.equivalence.setting import mean_marks, plain_logarithms
+from bulkedge.lab.studies.equivalence import setting
 from bulkedge.laws import MarchenkoPastur, PoissonLaw
 from bulkedge.laws.attention.finite_head import cosine_quadrature, norm_quadrature
 from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
@@ -52,7 +52,7 @@ class EquivalencePoisson(Study):
     What is left between the integers falls as one over beta.
     """
 
-    tokens: int = parameter(Integers(100, 10_000), "tokens", 300, paper=1000)
+    tokens: int = parameter(*setting.TOKENS, 300, paper=1000)
     head_dim: int = parameter(Integers(16, 10_000), "head dimension", 300, paper=1000)
     beta: float = parameter(Interval(10, 1000), "inverse temperature", 50.0, paper=50.0)
     betas: tuple[float, ...] = parameter(
@@ -220,7 +220,7 @@ class EquivalencePoisson(Study):
         right.xaxis.set_major_locator(FixedLocator(data.beta.values.tolist()))
         right.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         right.xaxis.set_minor_formatter(NullFormatter())
-        plain_logarithms(right.yaxis)
+        setting.plain_logarithms(right.yaxis)
         for axes in grid[0]:
             axes.legend(loc="upper right")
         figure.suptitle(

@@ -22,9 +22,8 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.ensembles.perron import perron
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.equivalence.setting import mean_marks
 from bulkedge.laws import FiniteHeadLaw
 from bulkedge.plots.style import BARS, COLOURS, line, panels
 from bulkedge.spectra import spectrum

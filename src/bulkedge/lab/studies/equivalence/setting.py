@@ -6,38 +6,35 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
+from bulkedge.lab.studies.base import Study
 from bulkedge.laws.distribution import Distribution
-from bulkedge.plots.style import marks
 from bulkedge.spectra import Spectrum
 from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers
 
 LEVELS = (np.arange(40) + 0.5) / 40
 """Quantiles of each of two laws at which distribution functions are compared."""
 UNKNOWN = 2.0
 """Values that no law here knows: the zero of the constant vector, which row sums of one make, and the value of the term
 of rank one that the norms of keys make (``equivalence/rank-one``)."""
+# domain and words of parameters that several studies declare
+DRAWS = Integers(2, 1000), "draws"
+TOKENS = Integers(100, 10_000), "tokens"
 
 
 class Shares(NamedTuple):
-    """How much of a rival's law is in measured distribution functions.
-
-    Attributes
-    ----------
-    draws : array of shape (draw,)
-        0 for the law, 1 for the rival, by projection on the difference of the two.
-    response : float
-        By how much the share moves at most if the distribution function moves by one, at every point.
-    """
+    """How much of a rival's law is in measured distribution functions."""
 
     draws: Real
+    """0 for the law, 1 for the rival, by projection on the difference of the two."""
     response: float
+    """By how much the share moves at most if the distribution function moves by one, at every point."""
 
 
 def shares(found: Sequence[Spectrum], law: Distribution, rival: Distribution) -> Shares:
@@ -56,11 +53,6 @@ def large_entries(beta: float, tokens: int) -> float:
     return float(tokens**2 * ndtr(-cut))
 
 
-def mean_marks(axes: Axes, x: Any, draws: xr.DataArray, **look: Any) -> None:
-    """Means over the draws with their standard errors."""
-    marks(axes, x, draws.mean("draw"), draws.std("draw", ddof=1) / draws.sizes["draw"] ** 0.5, **look)
-
-
 def doubling_axis(axes: Axes, values: Any) -> None:
     """A logarithmic axis whose ticks are the values themselves."""
     axes.set_xscale("log", base=2)
@@ -76,10 +68,10 @@ def plain_logarithms(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def sizes_title(data: xr.Dataset) -> str:
+def sizes_title(study: Study) -> str:
     """Tokens, head dimension and beta of a study, for a title."""
     known = {"tokens": r"$T$", "head_dim": "d", "beta": "β"}
-    return ", ".join(f"{sign} = {data.attrs[name]:g}" for name, sign in known.items() if name in data.attrs)
+    return ", ".join(f"{sign} = {getattr(study, name):g}" for name, sign in known.items() if hasattr(study, name))
 
 
 def plain_ticks(axis: Any, values: ArrayLike) -> None:

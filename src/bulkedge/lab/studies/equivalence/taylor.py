@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.ensembles.taylor import taylor, taylor_degree
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
 from bulkedge.lab.studies.equivalence.setting import plain_ticks
 from bulkedge.laws.attention.finite_head import norm_quadrature
@@ -67,7 +67,6 @@ class EquivalenceTaylor(Study):
                 "chosen": ("dim", [taylor_degree(int(dim), CONSTANT) for dim in dims]),
             },
             coords={"dim": dims, "beta": betas, "degree": np.arange(1, self.degrees + 1)},
-            attrs=self.parameters(),
         )
 
     def _errors(self, beta: float, scores: Real) -> list[float]:
@@ -172,7 +171,7 @@ class EquivalenceTaylor(Study):
             log = np.log(error)
             bar = error.mean("draw") * log.std("draw", ddof=1) / draws
             marks(left, data.degree, np.exp(log.mean("draw")), bar, **(look | {"fmt": symbol + "-", "lw": 0.8}))
-            marks(right, data.dim, needed.mean("draw"), needed.std("draw", ddof=1) / draws, **look)
+            mean_marks(right, data.dim, needed, **look)
             line(right, data.dim, data.predicted.sel(beta=beta), color=colour, label="")
         left.axhline(dim**-0.5, color="0.5", ls=":", lw=0.9, label=r"$d^{-1/2}$")
         left.axvline(float(last.chosen), color="black", ls="--", lw=0.9)

@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.ensembles.perron import perron
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.lab.studies.equivalence.setting import plain_ticks
 from bulkedge.lab.studies.equivalence.top import largest
@@ -67,7 +67,6 @@ class EquivalenceThreshold(Study):
                 "carried": ("short", [_edge_reaches(2 * tokens) for tokens in short.tolist()]),
             },
             coords={"tokens": long, "short": short, "grid": GRID},
-            attrs=self.parameters(),
         )
 
     def _means(self, tokens: int, rng: np.random.Generator) -> Real:
@@ -133,12 +132,11 @@ class EquivalenceThreshold(Study):
         """What is left of the linear model's mean over beta, and where it is half, over tokens."""
         figure, grid = panels(1, 2, height=2.7)
         left, right = grid[0]
-        draws = data.sizes["draw"] ** 0.5
         for k, tokens in enumerate(data.tokens.values.tolist()):
             one = data["mean"].sel(tokens=tokens)
             look: dict[str, Any] = {"fmt": "osD^vP*Xp"[k % 9] + "-", "lw": 0.8, "color": COLOURS[k % len(COLOURS)]}
             betas = data.grid * np.sqrt(np.log(tokens))
-            marks(left, betas, one.mean("draw"), one.std("draw", ddof=1) / draws, label=rf"$T$ = {tokens}", **look)
+            mean_marks(left, betas, one, label=rf"$T$ = {tokens}", **look)
         left.axhline(0.5, color="0.5", ls=":", lw=0.9)
         left.set(xlabel="β", ylabel="mean over the linear model's", ylim=(0, 1.25))
         left.legend(loc="upper right", ncols=2, columnspacing=0.8, handlelength=1.2)
@@ -156,7 +154,7 @@ class EquivalenceThreshold(Study):
         right.set(xscale="log", xlabel=r"tokens $T$ (= head dimension)", ylabel="threshold in β", ylim=(1, 6.2))
         plain_ticks(right.xaxis, data.tokens.values[:: max(1, len(logs) // 4)])
         right.legend(loc="upper left", ncols=2, columnspacing=0.8)
-        figure.suptitle(f"{data.sizes['draw']} draws, of {data.attrs['rows']} rows or of whole matrices", fontsize=8)
+        figure.suptitle(f"{data.sizes['draw']} draws, of {self.rows} rows or of whole matrices", fontsize=8)
         return figure
 
 

@@ -13,7 +13,7 @@ from scipy.sparse.linalg import svds
 from scipy.special import ndtr
 
 from bulkedge.heads import Channel
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, standard_error
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.plots.style import BARS, COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
@@ -149,7 +149,7 @@ class HeadsGap(Study):
         ratio.set_title(f"one direction, {self.tokens} tokens; threshold at $a^2 = 1/2$")
         sizes = data.tokens.values
         logs = np.log(data.first)
-        spread = logs.std("draw", ddof=1) / len(data.draw) ** 0.5
+        spread = standard_error(logs)
         middle = np.exp(logs.mean("draw"))
         marks(growth, sizes, middle, middle * spread)
         exponent = Channel([self.past**0.5]).growth

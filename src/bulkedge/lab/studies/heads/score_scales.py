@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from bulkedge.heads import Channel, published_rules, score_scales
 from bulkedge.heads.channel.rows import Of, rows_of
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real, as_numpy
@@ -242,8 +242,7 @@ def _kept(axes: Axes, data: xr.Dataset, study: HeadsScoreScales) -> None:
     for number, keep in enumerate(data.keep.values):
         where = data.beta.values + 0.12 * (number - 1)
         ratio = data.drawn.sel(keep=keep) / data.exact.sel(keep=keep, length="old")
-        error = ratio.std("draw", ddof=1) / np.sqrt(data.sizes["draw"])
-        marks(axes, where, ratio.mean("draw"), error, label=KEPT_NAMES[str(keep)], color=COLOURS[number])
+        mean_marks(axes, where, ratio, label=KEPT_NAMES[str(keep)], color=COLOURS[number])
         axes.plot(where, exact.sel(keep=keep, length="new"), "x", ms=4, color=COLOURS[number], zorder=2)
     axes.axhline(1, color="0.6", lw=0.8, zorder=1)
     axes.set(xlabel="β", ylabel="at the new length, over the old", yscale="log", ylim=(0.02, 30), xlim=(0.6, 3.4))

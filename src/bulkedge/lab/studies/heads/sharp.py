@@ -65,8 +65,7 @@ class HeadsSharp(Study):
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw matrices for each beta, and hold their values against three laws."""
         cells = [self._cell(beta, rng) for beta in track(self.betas, "beta")]
-        found = xr.concat(cells, dim="beta").assign_coords(beta=list(self.betas), level=LEVELS)
-        return found.assign_attrs(self.parameters())
+        return xr.concat(cells, dim="beta").assign_coords(beta=list(self.betas), level=LEVELS)
 
     def _cell(self, beta: float, rng: np.random.Generator) -> xr.Dataset:
         drawn = [spectrum(hot_attention(beta, self.tokens, rng)).squared() for _ in range(self.draws)]
@@ -151,14 +150,14 @@ class HeadsSharp(Study):
         figure, grid = panels(-(-(len(betas) + 1) // columns), columns, width=2.5, height=2.3)
         places = grid.ravel()
         for axes, beta in zip(places, betas, strict=False):
-            _functions(axes, data.sel(beta=beta), float(beta), int(data.attrs["tokens"]))
+            _functions(axes, data.sel(beta=beta), float(beta), self.tokens)
         for axes in grid[:, 0]:
             axes.set_ylabel("share of values up to x")
         _distances(places[len(betas)], data)
         for axes in places[len(betas) + 1 :]:
             axes.set_visible(False)
         figure.legend(*places[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        figure.suptitle(f"independent scores, {data.attrs['tokens']} tokens, {data.sizes['draw']} draws for each β")
+        figure.suptitle(f"independent scores, {self.tokens} tokens, {data.sizes['draw']} draws for each β")
         return figure
 
 

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.laws import AttentionLaw, Law, MarchenkoPastur
 from bulkedge.laws.spikes.shrinkage import Loss, factor
-from bulkedge.plots.style import COLOURS, line, marks, panels
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.progress import track
@@ -161,8 +161,7 @@ class HeadsShrinkage(Study):
                     if noise == "white noise" and rule == "white noise's shrinkage":
                         continue  # the same as the law's
                     line(axes, one.fine_strength, one.curve, label="", color=colour)
-                    error = one.limit.std("draw", ddof=1) / np.sqrt(one.sizes["draw"])
-                    marks(axes, one.strength, one.limit.mean("draw"), error, label=rule, color=colour, fmt=symbol)
+                    mean_marks(axes, one.strength, one.limit, label=rule, color=colour, fmt=symbol)
                 axes.set_title(f"{noise}, {loss} loss")
             row[0].set_ylabel("loss / loss of the oracle")
             lowest, highest = (pick(axes.get_ylim()[end] for axes in row) for end, pick in ((0, min), (1, max)))

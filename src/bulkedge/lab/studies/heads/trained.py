@@ -33,7 +33,7 @@ NEAR = 0.1
 LEVELS = np.linspace(0.01, 0.99, 50)
 
 
-class Head(NamedTuple):
+class TrainedHead(NamedTuple):
     """One head that reads one text: queries with their scale and keys, of shape (tokens, d), and the tokens' numbers.
 
     ``neighbours`` is the share of its attention on the token before and the token after each.
@@ -151,7 +151,7 @@ class HeadsTrained(Study):
         return figure
 
 
-def _heads(tokens: int) -> list[Head]:
+def _heads(tokens: int) -> list[TrainedHead]:
     """All heads of the model, on both texts."""
     from bulkedge.models import capture  # which loads torch
 
@@ -167,11 +167,11 @@ def _heads(tokens: int) -> list[Head]:
             for number, (largest, spread) in enumerate(sizes):
                 query, key = queries[number], keys[number]
                 near = _neighbours(_softmax(query @ key.T))
-                found.append(Head(text, layer, number, query, key, ids, float(largest), float(spread), near))
+                found.append(TrainedHead(text, layer, number, query, key, ids, float(largest), float(spread), near))
     return found
 
 
-def _chosen(heads: list[Head], count: int, rng: np.random.Generator) -> list[Head]:
+def _chosen(heads: list[TrainedHead], count: int, rng: np.random.Generator) -> list[TrainedHead]:
     """Heads at random: flat ones, then heads of neighbours, then others, as far as there are so many."""
     order = [heads[k] for k in rng.permutation(len(heads))]
     flat = [head for head in order if head.coupling < FLAT][: 5 * count // 12]
@@ -181,7 +181,7 @@ def _chosen(heads: list[Head], count: int, rng: np.random.Generator) -> list[Hea
     return flat + near + others[: count - len(flat) - len(near)]
 
 
-def _measured(head: Head) -> dict[str, Any]:
+def _measured(head: TrainedHead) -> dict[str, Any]:
     """Distances of one head to the laws, and distribution functions for the figure."""
     tokens = len(head.ids)
     _, members, counts = np.unique(head.ids, return_inverse=True, return_counts=True)

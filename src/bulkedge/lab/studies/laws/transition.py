@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles import Wigner
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.laws import EmpiricalLaw, Semicircle, Spike
-from bulkedge.plots.style import line, marks, panels
+from bulkedge.plots.style import line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.progress import track
@@ -132,8 +132,7 @@ class LawsTransition(Study):
             one = data.sel(model=model)
             for axes, name in zip(grid[:, column], ("location", "overlap"), strict=True):
                 line(axes, one.fine_strength, one[f"curve_{name}"])
-                scatter = one[name].std("draw", ddof=1) / np.sqrt(one.sizes["draw"])
-                marks(axes, one.strength, one[name].mean("draw"), scatter, label="simulation, mean of draws")
+                mean_marks(axes, one.strength, one[name], label="simulation, mean of draws")
                 axes.axvline(1.0, color="black", lw=0.8, ls=":", zorder=0)
                 axes.set_ylabel(one[name].attrs["long_name"].replace(" with", "\nwith"))
             grid[0, column].set_title(f"{MODELS[model]}, n = {self.size}, {one.sizes['draw']} draws")

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from bulkedge.ensembles.entries import LargeEntries
 from bulkedge.ensembles.markov import without_gap, without_outliers
 from bulkedge.ensembles.stack import AttentionStack, Repair
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, errors, integers
+from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers
 from bulkedge.laws import AttentionLaw, Law, MarchenkoPastur, QuarterCircle, free_mul
 from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.support.domains import Integers, Interval, parameter
@@ -184,7 +184,7 @@ class PropagationAllOutliers(Study):
             for kind, colour, symbol in zip(kinds, COLOURS, SYMBOLS, strict=False):
                 one = data[name].sel(removed=kind)
                 look = {"color": colour, "fmt": symbol + "-", "lw": 0.8, "label": kind}
-                marks(axes, data.layer, one.mean("draw"), errors(one), **look)
+                mean_marks(axes, data.layer, one, **look)
             axes.set_ylabel(label)
             integers(axes, "layer")
         ranks.hlines(float(data.predicted_rank), 0.7, 1.3, color=COLOURS[-1], lw=1.5, zorder=4)

@@ -11,9 +11,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bulkedge.ensembles.stack import AttentionStack
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, errors, integers, sizes_axis
+from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers, sizes_axis
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms
 from bulkedge.support.arrays import Real
@@ -246,7 +246,7 @@ class PropagationGradients(Study):
             for variant, colour, symbol in zip(variants, COLOURS, SYMBOLS, strict=False):
                 look = {"color": colour, "fmt": symbol, "label": variant}
                 one = data.one_layer.sel(gap=gap, variant=variant) / data["size"]
-                marks(one_layer, sizes, one.mean("draw"), errors(one), **look)
+                mean_marks(one_layer, sizes, one, **look)
                 one = data.over_depth.sel(gap=gap, variant=variant)
                 logs = Estimate.of(np.log(one.transpose("draw", "step").values))
                 middle = np.exp(logs.value)
@@ -254,9 +254,7 @@ class PropagationGradients(Study):
             for depth, colour, symbol in zip(data.depth.values.tolist(), COLOURS, SYMBOLS, strict=False):
                 one = data.sel(gap=gap, depth=depth)
                 line(few, sizes, one.predicted, label="", color=colour)
-                marks(
-                    few, sizes, one.norm.mean("draw"), errors(one.norm), label=f"L = {depth}", color=colour, fmt=symbol
-                )
+                mean_marks(few, sizes, one.norm, label=f"L = {depth}", color=colour, fmt=symbol)
             one_layer.set(title=f"one layer, gap {gap}", ylabel=r"$\|\partial X_1/\partial W_1\|_F^2/T$", ylim=(0, 2.5))
             few.set(title=f"Markov, gap {gap}", ylabel=r"$\|\partial X_L/\partial W_1\|_F^2$")
             decades(few)

@@ -13,16 +13,7 @@ from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.inference.comparison import compare, separation
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.propagation.setting import (
-    RIGID,
-    Places,
-    Rivals,
-    densities,
-    expectations,
-    gap_free_claims,
-    gap_free_stack,
-    rigidity,
-)
+from bulkedge.lab.studies.propagation import setting
 from bulkedge.laws import ProductLaw
 from bulkedge.plots.style import panels
 from bulkedge.propagation.isometry import tradeoff
@@ -32,8 +23,10 @@ from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.progress import track
 
 BINS = 40
-PLACES = Places("propagation: Proposition 7", "propagation: Proposition 7", "propagation: Proposition 7, Theorem 7")
-RIVALS = Rivals("classically independent factors", "the formula for T <= d", "values alone")
+PLACES = setting.Places(
+    "propagation: Proposition 7", "propagation: Proposition 7", "propagation: Proposition 7, Theorem 7"
+)
+RIVALS = setting.Rivals("classically independent factors", "the formula for T <= d", "values alone")
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class PropagationKernel(Study):
         return xr.concat(parts, dim=xr.Variable("ratio", list(self.ratios)))
 
     def _measure(self, ratio: float, rng: np.random.Generator) -> xr.Dataset:
-        stack = gap_free_stack(self.depth, self.tokens, ratio)
+        stack = setting.gap_free_stack(self.depth, self.tokens, ratio)
         drawn = np.array([[layer.singular_values**2 for layer in stack.layers(rng)] for _ in range(self.draws)])
         # with more tokens than dimensions all others are zero
         values = np.concatenate([np.zeros((*drawn.shape[:2], self.tokens - drawn.shape[2])), drawn], axis=2)
@@ -70,12 +63,12 @@ class PropagationKernel(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Mean, variance and law, for every ratio and depth."""
-        return gap_free_claims(data, PLACES, RIVALS, RIGID)
+        return setting.gap_free_claims(data, PLACES, RIVALS, setting.RIGID)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Densities, a row for each ratio, a column for each layer."""
         figure, grid = panels(data.sizes["ratio"], data.sizes["layer"], width=2.3, height=1.7)
-        densities(grid, data, "eigenvalue of the kernel", "values alone")
+        setting.densities(grid, data, "eigenvalue of the kernel", "values alone")
         figure.suptitle(f"kernel without the gap: T = {self.tokens}, {data.sizes['draw']} draws", fontsize=8)
         return figure
 
@@ -83,7 +76,7 @@ class PropagationKernel(Study):
 def _layer(stack: AttentionStack, values: Real) -> xr.Dataset:
     """Moments, distances and densities of the eigenvalues (draw, rank) of a stack of this depth."""
     spread, ratio, depth = tradeoff(stack).spread, stack.ratio, stack.depth
-    known = expectations(stack, "kernel", spread)
+    known = setting.expectations(stack, "kernel", spread)
     law = stack.law().scaled(known["expected_mean"] / stack.mean_eigenvalue)
     edges = law.edge * np.linspace(0, 1, BINS + 1) ** 2
     x = law.edge * np.linspace(0.003, 1, 300) ** 2
@@ -91,7 +84,7 @@ def _layer(stack: AttentionStack, values: Real) -> xr.Dataset:
     counts = np.histogram(values[values > 0], edges)[0]
     rival = ProductLaw((ratio,) * depth, law.mean())
     known |= {"spread": spread, "rival_spread": other, "edge": law.edge}
-    known |= {"separation": separation(law, rival), "floor": rigidity(stack.tokens)}
+    known |= {"separation": separation(law, rival), "floor": setting.rigidity(stack.tokens)}
     distances = [compare(Spectrum.of(draw, "eigenvalues"), law).ks for draw in values]
     return xr.Dataset(
         {

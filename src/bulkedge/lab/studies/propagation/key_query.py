@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.ensembles.markov import RandomMarkov
 from bulkedge.inference.comparison import separation
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.propagation.setting import RIGID, RIVAL, decades, errors, rigidity, sizes_axis
+from bulkedge.lab.studies.propagation.setting import RIGID, RIVAL, decades, rigidity, sizes_axis
 from bulkedge.laws import AttentionLaw, FiniteHeadLaw, Law, QuarterCircle
-from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
+from bulkedge.plots.style import COLOURS, histogram, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -199,9 +199,7 @@ class PropagationKeyQuery(Study):
         )
         for name, colour, symbol in looks:
             values = data.distance.sel(law=name)
-            marks(
-                left, data.head_dim, values.mean("draw"), errors(values), label=f"to {name}", color=colour, fmt=symbol
-            )
+            mean_marks(left, data.head_dim, values, label=f"to {name}", color=colour, fmt=symbol)
         left.axhline(float(data.markov.mean()), label="Markov to quarter circle", **RIVAL)
         left.axvline(tokens, color="0.7", lw=0.8, zorder=0, label="d = T")
         decades(left)
@@ -219,7 +217,7 @@ class PropagationKeyQuery(Study):
                 title=f"d = {int(one.head_dim)}", xlabel=r"$\sqrt{T} s_k(A - uu')$", ylabel="density", ylim=(0, top)
             )
         narrow.legend(loc="upper right", fontsize=6)
-        marks(right, data["size"], data.square.mean("draw"), errors(data.square), label="d = T")
+        mean_marks(right, data["size"], data.square, label="d = T")
         right.axhline(float(data.square_limit), color=COLOURS[1], label="limit at d = T")
         falling = float(data.square.isel(size=0).mean()) * data["size"].values[0] / data["size"].values
         line(right, data["size"], falling, label="were it Markov: 1/T", **RIVAL)

@@ -13,11 +13,10 @@ from bulkedge.ensembles.entries import LargeEntries
 from bulkedge.ensembles.markov import without_gap
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.inference.comparison import compare
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.propagation.setting import errors
 from bulkedge.laws import AttentionLaw, CorrelatedAttentionLaw, EmpiricalLaw, Law
-from bulkedge.plots.style import COLOURS, marks, panels
+from bulkedge.plots.style import COLOURS, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
@@ -204,7 +203,7 @@ class PropagationOutliers(Study):
             for axes, layer in zip(row, layers, strict=True):
                 one = data.sel(gap=gap, layer=layer)
                 look: dict[str, Any] = {"label": r"$\sqrt{T} s_k(A - uu')$", "ms": 2.5}
-                marks(axes, data["rank"], one.value.mean("draw"), errors(one.value), **look)
+                mean_marks(axes, data["rank"], one.value, **look)
                 axes.axhline(float(data.first_edge), color=COLOURS[2], ls=":", label="edge, orthonormal tokens")
                 axes.axhline(float(one.edge.mean()), color=COLOURS[1], label="edge, these tokens")
                 if gap == "kept" and layer == 2:

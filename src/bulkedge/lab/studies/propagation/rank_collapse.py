@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bulkedge.ensembles.stack import AttentionStack
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, errors, integers, sizes_axis
+from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers, sizes_axis
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, parameter
@@ -249,7 +249,7 @@ class PropagationRankCollapse(Study):
             value, text = np.exp(one.log_excess), f"ℓ = {layer}: {slope.value:.2f} ± {slope.error:.2f}"
             marks(left, sizes, value, value * one.log_error, label=text, **look)
             line(middle, sizes, one.predicted_free, label="", color=colour)
-            marks(middle, sizes, one.free.mean("draw"), errors(one.free), label=f"ℓ = {layer}", **look)
+            mean_marks(middle, sizes, one.free, label=f"ℓ = {layer}", **look)
         left.set(title="Markov, gap kept", ylabel=r"stable rank of $\Sigma_\ell$, less one")
         middle.set(title="Markov, gap removed", ylabel=r"stable rank of $\Sigma_\ell$")
         decades(left)
@@ -285,7 +285,7 @@ def _ranks(axes: Axes, data: xr.Dataset, gap: str) -> None:
     """Stable rank over depth, a colour for each architecture."""
     for variant, colour, symbol in zip(data.variant.values.tolist(), MANY, SYMBOLS, strict=False):
         one = data["rank"].sel(variant=variant, gap=gap)
-        marks(axes, data.step, one.mean("draw"), errors(one), color=colour, fmt=symbol, label=variant)
+        mean_marks(axes, data.step, one, color=colour, fmt=symbol, label=variant)
         if gap == "removed" and variant in data.known.values:
             shown = data.shallow.values <= data.step.values[-1]
             curve = data.expected_rank.sel(known=variant).values

@@ -68,13 +68,7 @@ class PropagationRealTask(Study):
                 "entropy": ((), entropy, {"long_name": "entropy of single letters", "units": "nats"}),
             },
             coords={"kind": list(SHAPES), "step": steps, "when": ["before", "after"]},
-            attrs={
-                "text": hashlib.sha256(text.tobytes()).hexdigest(),
-                "letters": len(text),
-                "layers": self.layers,
-                "width": HEADS * self.head_dim,
-                "context": self.context,
-            },
+            attrs={"text": hashlib.sha256(text.tobytes()).hexdigest(), "letters": len(text)},
         )
 
     def _trained(
@@ -162,7 +156,7 @@ class PropagationRealTask(Study):
         right.set(xlim=(-0.5, 1.5), ylabel="stable rank of the last tokens", ylim=(1, None))
         right.set_xticks(place, [f"{when} training" for when in data.when.values.tolist()])
         left.legend(loc="upper right")
-        sizes = f"{data.attrs['layers']} layers of width {data.attrs['width']}, {data.attrs['context']} letters at once"
+        sizes = f"{self.layers} layers of width {HEADS * self.head_dim}, {self.context} letters at once"
         figure.suptitle(f"{sizes}; mean and standard error of {data.sizes['seed']} networks", fontsize=8)
         return figure
 

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.markov import without_gap
 from bulkedge.ensembles.stack import AttentionStack
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, errors, integers, sizes_axis
-from bulkedge.plots.style import COLOURS, line, marks, panels
+from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers, sizes_axis
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.propagation.moments import finite_moments
 from bulkedge.support.domains import Each, Integers, parameter
 from bulkedge.support.estimates import Estimate
@@ -167,7 +167,7 @@ class PropagationScaling(Study):
                 one = data.sel(skip_scaling=kind, gap=gap)
                 line(left, sizes, one.predicted_branch, label="", color=COLOURS[k])
                 look = {"color": COLOURS[k], "fmt": symbol, "label": f"{kind}, gap {gap}"}
-                marks(left, sizes, one.branch.mean("draw"), errors(one.branch), **look)
+                mean_marks(left, sizes, one.branch, **look)
         decades(left)
         left.set(ylabel="weight of attention over skip", ylim=(None, 300))
         left.legend(loc="upper left")
@@ -175,11 +175,10 @@ class PropagationScaling(Study):
         for kind, colour, symbol in zip(data["values"].values.tolist(), COLOURS, SYMBOLS, strict=False):
             one = data.sel(values=kind)
             line(middle, data.layer, one.predicted_mean, label="", color=colour)
-            marks(
+            mean_marks(
                 middle,
                 data.layer,
-                one["mean"].mean("draw"),
-                errors(one["mean"]),
+                one["mean"],
                 color=colour,
                 fmt=symbol,
                 label=names[kind],
@@ -190,7 +189,7 @@ class PropagationScaling(Study):
         middle.legend(title=r"$\sigma_V^2$", loc="lower left")
         line(right, sizes, data.predicted_xavier, label=r"$\beta^2/d^2$")
         line(right, sizes, data.predicted_xavier * sizes, label=r"$\beta^2/d$", color=COLOURS[-1], ls=":", lw=1.0)
-        marks(right, sizes, data.xavier.mean("draw"), errors(data.xavier), label="Xavier's queries and keys")
+        mean_marks(right, sizes, data.xavier, label="Xavier's queries and keys")
         decades(right)
         right.set_ylabel("variance of attention")
         right.set_ylim(None, 30 * float((data.predicted_xavier * sizes).max()))

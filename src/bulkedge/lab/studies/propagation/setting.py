@@ -17,6 +17,7 @@ from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.plots.style import COLOURS, histogram, line
 from bulkedge.propagation.moments import finite_moments
 from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Each, Integers, Interval
 from bulkedge.support.estimates import Estimate
 
 RIGID = (
@@ -27,6 +28,12 @@ RIGID = (
 GAPS = ("kept", "removed")
 SYMBOLS = "os^Dvp<>"
 RIVAL: dict[str, Any] = {"color": COLOURS[-1], "ls": ":", "lw": 1.0}
+# domain and words of parameters that several studies declare
+RATES = Each(Interval(1e-6, 1)), "learning rates"
+REPEATS = Integers(2, 100), "networks of each kind, each with its own inputs"
+SAMPLES = Integers(1, 1000), "inputs to be learnt"
+STEPS = Integers(10, 10_000), "steps of Adam"
+TOKENS = Integers(4, 512), "tokens, and dimensions of each"
 
 
 class Places(NamedTuple):
@@ -130,22 +137,13 @@ class Architecture(NamedTuple):
 
     A layer is ``A X W_V W_O`` with trainable ``A`` (or queries and keys), values of a given deviation and outputs that
     start as the identity, optionally beside a skip connection and before a layer normalisation (appendix A.3.1).
-
-    Attributes
-    ----------
-    attention : {"markov", "identity", "key-query", "xavier"}
-        Softmax of free scores that starts as a random Markov matrix of variance one; free entries that start as the
-        identity; queries and keys with entries of variance one, or with Xavier's variance ``1/d``.
-    parts : {"plain", "LN", "skip", "skip + LN"}
-        What stands beside attention.
-    depth : int
-        Number of layers.
-    value_std : float
-        Standard deviation of the entries of the value matrices.
     """
 
     attention: str
+    """``"markov"``: softmax of free scores that starts as a random Markov matrix of variance one; ``"identity"``: free
+    entries that start as the identity; ``"key-query"``, ``"xavier"``: entries of variance one, or ``1/d``."""
     parts: str = "plain"
+    """What stands beside attention: ``"plain"``, ``"LN"``, ``"skip"`` or ``"skip + LN"``."""
     depth: int = 1
     value_std: float = 1.0
 
@@ -273,7 +271,7 @@ def loss_curve(axes: Any, one: xr.DataArray, label: str, **look: Any) -> None:
     line(axes, one.step, one.mean("draw"), label=label, **look)
 
 
-def finish_losses(figure: Figure, grid: Any, data: xr.Dataset, rows: Sequence[xr.DataArray]) -> None:
+def finish_losses(figure: Figure, grid: Any, data: xr.Dataset, study: Any, rows: Sequence[xr.DataArray]) -> None:
     """The same logarithmic scale along each row, labels at the edge of the grid, one legend, and the sizes."""
     equal: Any = {"color": COLOURS[-1], "ls": ":", "lw": 0.9, "label": "least loss of equal tokens"}
     for row, curves in zip(grid, rows, strict=True):
@@ -291,13 +289,8 @@ def finish_losses(figure: Figure, grid: Any, data: xr.Dataset, rows: Sequence[xr
         axes.set_xlabel("step")
         axes.tick_params(labelbottom=True)
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    sizes = f"{data.attrs['tokens']} tokens and dimensions, {data.attrs['samples']} inputs"
+    sizes = f"{study.tokens} tokens and dimensions, {study.samples} inputs"
     figure.suptitle(f"{sizes}; mean and range of {data.sizes['draw']} networks at the best learning rate", fontsize=8)
-
-
-def errors(values: xr.DataArray) -> xr.DataArray:
-    """Standard errors of the means over draws."""
-    return values.std("draw", ddof=1) / values.sizes["draw"] ** 0.5
 
 
 def decades(axes: Axes) -> None:

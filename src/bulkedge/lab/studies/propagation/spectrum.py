@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from bulkedge.ensembles.markov import Entries, RandomMarkov, without_gap
 from bulkedge.heads.softmax import softmax_of_gaussians
 from bulkedge.inference.comparison import compare, separation
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.propagation.setting import RIGID, decades, errors, rigidity, sizes_axis
+from bulkedge.lab.studies.propagation.setting import RIGID, decades, rigidity, sizes_axis
 from bulkedge.laws import FussCatalan, QuarterCircle, TracyWidom
-from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
+from bulkedge.plots.style import COLOURS, histogram, line, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
@@ -213,7 +213,7 @@ def _gap(axes: Axes, one: xr.Dataset) -> None:
     line(axes, one["size"], 2 * np.sqrt(one["shape"] / one["size"]), label=r"$2\sigma/\sqrt{T}$", ls="--")
     for place, label, symbol in ((0, "$s_1$", "o"), (1, "$s_2$", "s")):
         values = one.top_two.isel(place=place)
-        marks(axes, one["size"], values.mean("draw"), errors(values), label=label, fmt=symbol)
+        mean_marks(axes, one["size"], values, label=label, fmt=symbol)
     decades(axes)
     axes.set_ylim(0.02, 3)
     sizes_axis(axes, one["size"])

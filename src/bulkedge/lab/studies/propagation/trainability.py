@@ -15,9 +15,9 @@ from matplotlib.patheffects import Normal, Stroke
 
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.heads.softmax import softmax_of_gaussians
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.plots.style import COLOURS, line, marks, panels
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.propagation import trainability as theory
 from bulkedge.propagation.overlap import participation_variance
 from bulkedge.support.arrays import Real
@@ -98,7 +98,6 @@ class PropagationTrainability(Study):
             coords={"skip": list(self.skips), "beta": list(self.betas), "depth": list(self.depths)}
             | fine
             | {"curve_beta": curve},
-            attrs={"tokens": self.tokens},
         )
 
     def _fine(self, skips: list[float], betas: list[float]) -> Real:
@@ -283,12 +282,12 @@ class PropagationTrainability(Study):
             axes.set(title=f"depth {depth}", xlabel=r"score scale $\beta$")
         grid[0, 0].set_ylabel("weight of the skip connection")
         figure.colorbar(image, ax=grid[0, : len(depths)].tolist(), label="distinct share", shrink=0.9)
-        _entropy(grid[0, -1], data)
+        _entropy(grid[0, -1], data, self.tokens)
         for axes, depth in zip(grid[1], depths, strict=False):
             _paired(axes, data.sel(depth=depth), depth)
         grid[1, 0].set_ylabel("distinct share")
         _legend(figure, grid[1, -1], data)
-        figure.suptitle(f"{data.attrs['tokens']} tokens, {data.sizes['draw']} draws at each point", fontsize=8)
+        figure.suptitle(f"{self.tokens} tokens, {data.sizes['draw']} draws at each point", fontsize=8)
         return figure
 
 
@@ -315,12 +314,12 @@ def grid_over(points: Sequence[float]) -> list[float]:
     return np.linspace(min(points), max(points), POINTS).tolist()
 
 
-def _entropy(axes: Any, data: xr.Dataset) -> None:
+def _entropy(axes: Any, data: xr.Dataset, tokens: int) -> None:
     """Mean entropy of a row over score scales."""
     row = data.entropy.mean("skip")
     line(axes, data.fine_beta, data.fine_entropy, label="theory", color=COLOURS[0])
-    marks(axes, data.beta, row.mean("draw"), row.std("draw", ddof=1) / data.sizes["draw"] ** 0.5)
-    limit = np.maximum(np.log(data.attrs["tokens"]) - data.fine_beta**2 / 2, 0.0)
+    mean_marks(axes, data.beta, row)
+    limit = np.maximum(np.log(tokens) - data.fine_beta**2 / 2, 0.0)
     line(axes, data.fine_beta, limit, label=r"$\log T - \beta^2/2$", color=COLOURS[-1], ls="--")
     axes.axvline(float(data.freezing), color=COLOURS[1])
     axes.set(xlabel=r"score scale $\beta$", ylabel="entropy of a row", ylim=(0, None), title="entropy")
@@ -333,8 +332,7 @@ def _paired(axes: Any, one: xr.Dataset, depth: int) -> None:
         here = one.sel(skip=skip)
         for name, style in (("paired", "-"), ("many", "--"), ("alone", ":")):
             line(axes, one.curve_beta, here[f"{name}_curve"], color=COLOURS[k], ls=style)
-        error = here.key_query.std("draw", ddof=1) / one.sizes["draw"] ** 0.5
-        marks(axes, one.beta, here.key_query.mean("draw"), error, color=COLOURS[k])
+        mean_marks(axes, one.beta, here.key_query, color=COLOURS[k])
     axes.set(title=f"key-query, depth {depth}", xlabel=r"score scale $\beta$", ylim=(-0.03, 1.03))
 
 

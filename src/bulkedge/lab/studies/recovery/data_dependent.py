@@ -14,21 +14,10 @@ from scipy.optimize import brentq
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledDraw, PooledSequences
 from bulkedge.ensembles.weights import pool
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.recovery.setting import (
-    CORRELATION,
-    RIVAL,
-    attention_weights,
-    caption,
-    halved,
-    measured,
-    scatter,
-    top,
-    versus,
-    weights_of,
-)
-from bulkedge.plots.style import line, marks, panels
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.errors import UnresolvedError
@@ -57,8 +46,8 @@ class RecoveryDataDependent(Study):
 
     dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; a quarter of it is drawn too", 240, ours=480)
     vocab_ratio: float = parameter(Interval(0.01, 2), "dimension over vocabulary", 0.04, ours=0.04)
-    sample_ratio: float = parameter(Interval(0.05, 2), "dimension over samples", 1 / 3, ours=1 / 3)
-    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.3, ours=1.3)
+    sample_ratio: float = parameter(*setting.SAMPLE_RATIO, 1 / 3, ours=1 / 3)
+    signal: float = parameter(*setting.SIGNAL_LENGTH, 1.3, ours=1.3)
     score_scales: tuple[float, ...] = parameter(
         Each(Interval(0.0, 3)), "factors tau of the scores", (1.0, 2.0), ours=(0.5, 1.0, 1.5, 2.0)
     )
@@ -67,16 +56,16 @@ class RecoveryDataDependent(Study):
 
     def model(self) -> PooledSequences:
         """The ensemble with the harmonic weights."""
-        correlation = prefix_correlation(LENGTH, PREFIX, CORRELATION)
+        correlation = prefix_correlation(LENGTH, PREFIX, setting.CORRELATION)
         sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
-        return PooledSequences(*sizes, self.signal, weights_of("causal", correlation), correlation)
+        return PooledSequences(*sizes, self.signal, setting.weights_of("causal", correlation), correlation)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draws at each score_scale."""
         model = self.model()
-        pair = (model, halved(model, 4))
+        pair = (model, setting.halved(model, 4))
         found = [
-            measured(partial(_quantities, score_scale=tau), [pair], self.draws, rng, f"tau = {tau:g}")
+            setting.measured(partial(_quantities, score_scale=tau), [pair], self.draws, rng, f"tau = {tau:g}")
             for tau in self.score_scales
         ]
         data: dict[str, Any] = {}
@@ -105,7 +94,7 @@ class RecoveryDataDependent(Study):
         last = data.isel(score_scale=-1)
         moved = last.limit_own_location
         claims.append(
-            versus(
+            setting.versus(
                 f"tau = {self.score_scales[-1]:g}: outlier less that of harmonic weights, and less its prediction",
                 "recovery: Open problem (iii); ours",
                 last.limit_location - moved,
@@ -120,19 +109,24 @@ class RecoveryDataDependent(Study):
         figure, grid = panels(1, 2)
         left, right = grid[0]
         gaussian = data.gaussian.rename(batch="draw")
-        marks(left, data.score_scale, data.limit_noise.mean("draw"), scatter(data.limit_noise), label="self-attention")
+        mean_marks(
+            left,
+            data.score_scale,
+            data.limit_noise,
+            label="self-attention",
+        )
         line(left, data.score_scale, gaussian.mean("draw"), label="Gaussian scores", marker="_", ms=12)
-        left.axhline(float(data.harmonic), **RIVAL, label="harmonic weights")
+        left.axhline(float(data.harmonic), **setting.RIVAL, label="harmonic weights")
         left.set_ylabel(r"mean of $|w|^2$")
         found, own = data.limit_location, data.limit_own_location
-        marks(right, data.score_scale, found.mean("draw"), scatter(found), label="self-attention")
+        mean_marks(right, data.score_scale, found, label="self-attention")
         line(right, data.score_scale, own.mean("draw"), label="independent noise", marker="_", ms=12)
-        right.axhline(0.0, **RIVAL, label="harmonic weights")
+        right.axhline(0.0, **setting.RIVAL, label="harmonic weights")
         right.set_ylabel("shift of the outlier")
         for axes in grid[0]:
             axes.set_xlabel(r"factor $\tau$ of the scores $\tau\,x_t\cdot x_s/\sqrt{d}$")
             axes.legend(loc="upper left")
-        caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "signal", "draws")
+        setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "signal", "draws")
         return figure
 
 
@@ -148,14 +142,14 @@ def _gaussian_scores(score_scale: float, rng: np.random.Generator) -> Real:
 def _quantities(model: PooledSequences, rng: np.random.Generator, *, score_scale: float) -> Real:
     """Those named in ``QUANTITIES``, of one draw: all but the last less those of harmonic weights on its sequences."""
     draw = model.draw(rng)
-    weights = attention_weights(draw, score_scale * np.sqrt(model.dim))
+    weights = setting.attention_weights(draw, score_scale * np.sqrt(model.dim))
     found, fixed = (_pooled(model, draw, each) for each in (weights, np.broadcast_to(model.weights, weights.shape)))
     return np.append(found - fixed, np.mean(np.sum(weights**2, axis=1)))
 
 
 def _pooled(model: PooledSequences, draw: PooledDraw, weights: Real) -> Real:
     """Largest eigenvalue and overlap of a draw pooled with these weights, measured and predicted."""
-    value, vector = top(pool(draw.table, draw.tokens, weights))
+    value, vector = setting.top(pool(draw.table, draw.tokens, weights))
     kept, noise = np.sum(weights * draw.signs, axis=1) ** 2, np.sum(weights**2, axis=1)
     square = model.signal**2 + model.vocab_ratio
     location, overlap = UnevenRows(kept, noise, square, model.vocab_ratio, model.sample_ratio).spike()

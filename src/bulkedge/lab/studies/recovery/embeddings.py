@@ -9,9 +9,9 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, standard_error
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.recovery.setting import caption, scatter
+from bulkedge.lab.studies.recovery.setting import caption
 from bulkedge.models.loading.tables import TABLES, embedding_table, table_path
 from bulkedge.plots.style import COLOURS, histogram, line, panels
 from bulkedge.recovery.tables import TableSpectrum, table_spectrum
@@ -150,7 +150,7 @@ class RecoveryEmbeddings(Study):
             for law, colour in zip(data.law.values.tolist(), COLOURS[1:], strict=False):
                 line(top, one.x, one.theory.sel(law=law), label=law, color=colour)
                 distance = one.ks.sel(law=law)
-                under.bar(law, float(distance.mean("draw")), yerr=float(scatter(distance)), color=colour)
+                under.bar(law, float(distance.mean("draw")), yerr=float(standard_error(distance)), color=colour)
             chance = under.axhline(float(one.control.mean()), color="black", ls=":", lw=1)
             top.set_ylim(0, 1.3 * float(max(one.density.max(), one.theory.sel(law="profiled").median())))
             top.set_title(f"{name}, {int(one.rows)} rows of length {int(one.dim)}")

@@ -11,22 +11,10 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import NOISE, Noise, PooledSequences, Table
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import (
-    CORRELATION,
-    LONG,
-    LONG_PREFIX,
-    WEIGHTINGS,
-    below,
-    caption,
-    leading,
-    other,
-    scatter,
-    versus,
-    weights_of,
-)
-from bulkedge.plots.style import COLOURS, line, marks, panels
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
 
@@ -52,27 +40,27 @@ class RecoveryFiniteTable(Study):
         ours=(0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0),
     )
     sample_ratio: float = parameter(Interval(0.01, 10), "dimension over samples", 1 / 3, ours=1 / 3)
-    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.8, ours=1.8)
-    weighting: str = parameter(Choice(WEIGHTINGS), "pooling", "causal", ours="causal")
+    signal: float = parameter(*setting.SIGNAL_LENGTH, 1.8, ours=1.8)
+    weighting: str = parameter(Choice(setting.WEIGHTINGS), "pooling", "causal", ours="causal")
     noise: Noise = parameter(NOISE, "entries of the noise in the figure", "gaussian", ours="gaussian")
-    draws: int = parameter(Integers(2, 1000), "draws of each", 20, ours=30)
+    draws: int = parameter(*setting.DRAWS, 20, ours=30)
     small: ClassVar = {"dim": 80, "ratios": (0.5, 2.0), "draws": 16}
 
     def model(self, ratio: float, table: Table, noise: Noise) -> PooledSequences:
         """The ensemble of the study at a vocabulary ratio."""
-        correlation = prefix_correlation(LONG, LONG_PREFIX, CORRELATION)
+        correlation = prefix_correlation(setting.LONG, setting.LONG_PREFIX, setting.CORRELATION)
         sizes = self.dim, 2 * round(self.dim / ratio / 2), round(self.dim / self.sample_ratio)
-        weights = weights_of(self.weighting, correlation)
+        weights = setting.weights_of(self.weighting, correlation)
         return PooledSequences(*sizes, self.signal, weights, correlation, table, noise=noise)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both tables, simulated and predicted; at one ratio, tables of other noise too."""
         fine = np.geomspace(min(self.ratios), max(self.ratios), 16)
         found = [
-            leading([self.model(ratio, table, self.noise) for ratio in self.ratios], self.draws, rng, table)
+            setting.leading([self.model(ratio, table, self.noise) for ratio in self.ratios], self.draws, rng, table)
             for table in TABLES
         ]
-        universal = leading([self.model(1.0, "finite", each) for each in OTHERS], 2 * self.draws, rng, "noise")
+        universal = setting.leading([self.model(1.0, "finite", each) for each in OTHERS], 2 * self.draws, rng, "noise")
         points, curves = (np.array([[self._predict(r, t) for r in at] for t in TABLES]) for at in (self.ratios, fine))
         whole = np.array([self._predict(1.0, table) for table in TABLES])
         data: dict[str, Any] = {}
@@ -96,10 +84,10 @@ class RecoveryFiniteTable(Study):
         claims = []
         for name, meaning in QUANTITIES:
             for table in TABLES:
-                rival, said = other(table)
+                rival, said = setting.other(table)
                 place = "Theorem 3" if name == "location" else "Theorem 4, Equation 8"
                 claims.append(
-                    versus(
+                    setting.versus(
                         f"{table} table: mean {meaning}",
                         f"recovery: {place}" + ("; ours" if table == "finite" else ""),
                         data[f"limit_{name}"].sel(table=table),
@@ -108,12 +96,12 @@ class RecoveryFiniteTable(Study):
                     )
                 )
             claims += [
-                versus(
+                setting.versus(
                     f"{noise} noise, d = V: {meaning}",
                     "recovery: Remark 1",
                     data[f"universal_{name}"].sel(noise=noise).rename(many="draw"),
                     data[f"whole_{name}"].sel(table="finite"),
-                    (other("finite")[1], data[f"whole_{name}"].sel(table="additive")),
+                    (setting.other("finite")[1], data[f"whole_{name}"].sel(table="additive")),
                 )
                 for noise in OTHERS
             ]
@@ -129,10 +117,9 @@ class RecoveryFiniteTable(Study):
             for table, (colour, symbol, form) in looks.items():
                 one = data.sel(table=table)
                 line(axes, one.fine_ratio, one[f"curve_{name}"], label=form, color=colour)
-                found = one[name].mean("draw")
-                marks(axes, one.ratio, found, scatter(one[name]), label=f"{table} table", color=colour, fmt=symbol)
+                mean_marks(axes, one.ratio, one[name], label=f"{table} table", color=colour, fmt=symbol)
             axes.set(xlabel=r"vocabulary ratio $\delta = d/V$", ylabel=label)
         grid[0, 1].set_ylim(-0.03, 1.03)
-        below(figure, grid[0, 0], 4)
-        caption(figure, self, "dim", "sample_ratio", "signal", "weighting", "noise", "draws")
+        setting.below(figure, grid[0, 0], 4)
+        setting.caption(figure, self, "dim", "sample_ratio", "signal", "weighting", "noise", "draws")
         return figure

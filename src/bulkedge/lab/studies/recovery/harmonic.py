@@ -18,9 +18,9 @@ from bulkedge.ensembles.weights import (
     self_attention_spread,
     self_attention_weights,
 )
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks, standard_error
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery.setting import LENGTH, RIVAL, caption, correlations, scatter
+from bulkedge.lab.studies.recovery.setting import LENGTH, RIVAL, caption, correlations
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
@@ -137,22 +137,15 @@ class RecoveryHarmonic(Study):
         for dim, colour, symbol in zip((data.dim[0], data.dim[-1]), (COLOURS[3], COLOURS[0]), "so", strict=True):
             found = data.weights.sel(dim=dim)
             look = {"label": f"self-attention, d = {int(dim)}", "color": colour, "fmt": symbol}
-            marks(left, data.position, found.mean("draw"), scatter(found), **look)
+            mean_marks(left, data.position, found, **look)
         left.set(xlabel="position", ylabel="mean weight")
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
         for tokens, colour, symbol in (("all", COLOURS[0], "o"), ("distinct", COLOURS[2], "s")):
             one = data.sel(tokens=tokens)
             line(right, one.dim, np.sqrt(one.predicted), label=f"{tokens} tokens, theory", color=colour)
             root = np.sqrt(one.square.mean("draw"))
-            marks(
-                right,
-                one.dim,
-                root,
-                scatter(one.square) / (2 * root),
-                label=f"{tokens} tokens",
-                color=colour,
-                fmt=symbol,
-            )
+            look = {"label": f"{tokens} tokens", "color": colour, "fmt": symbol}
+            marks(right, one.dim, root, standard_error(one.square) / (2 * root), **look)
         right.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="distance to harmonic weights")
         right.set_xticks(data.dim.values, [str(each) for each in data.dim.values.tolist()])
         right.set_xticks([], minor=True)

@@ -10,12 +10,12 @@ import xarray as xr
 from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
-from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table, critical_strength
-from bulkedge.lab.studies.base import Study
+from bulkedge.ensembles.pooled import PooledSequences, Table, critical_strength
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.lab.studies.recovery import setting
 from bulkedge.lab.studies.recovery.population import RecoveryPopulation, population_covariance
-from bulkedge.lab.studies.recovery.setting import RIVAL, caption, halved, measured, outlier_roots, scatter, top, versus
-from bulkedge.plots.style import line, marks, panels
+from bulkedge.plots.style import line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -36,8 +36,8 @@ class RecoveryOutlier(Study):
     vocab_ratio: float = parameter(Interval(0.02, 5), "dimension over vocabulary", 0.5, ours=0.5)
     sample_ratio: float = parameter(Interval(0.02, 5), "dimension over samples", 1 / 3, ours=1 / 3)
     strengths: int = parameter(Integers(3, 100), "signal strengths", 6, ours=15)
-    table: Table = parameter(TABLE, "class means of the table", "additive", paper="additive")
-    draws: int = parameter(Integers(2, 1000), "draws of each", 16, ours=20)
+    table: Table = parameter(*setting.TABLE_MEANS, "additive", paper="additive")
+    draws: int = parameter(*setting.DRAWS, 16, ours=20)
     small: ClassVar = {"dim": 80, "strengths": 4}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -46,7 +46,9 @@ class RecoveryOutlier(Study):
         relative, fine = np.linspace(WEAKEST, STRONGEST, self.strengths), np.linspace(1.0, STRONGEST, 101)
         family = RecoveryPopulation(self.dim, self.vocab_ratio, self.sample_ratio, table=self.table)
         models, curve = ([family.model(each * threshold) for each in at] for at in (relative, fine))
-        found = measured(_quantities, [(each, halved(each)) for each in models], self.draws, rng, "strengths")
+        found = setting.measured(
+            _quantities, [(each, setting.halved(each)) for each in models], self.draws, rng, "strengths"
+        )
         data: dict[str, Any] = {}
         for kind, dim, at in (("predicted_", "strength", models), ("curve_", "fine_strength", curve)):
             for name, values in self._theory(at).items():
@@ -61,7 +63,7 @@ class RecoveryOutlier(Study):
         """Both roots, and the overlap with and without the factor of Theorem 4."""
         kappa = models[0].kappa
         theta = np.array([float(each.population_spike().location) for each in models])
-        smaller, larger = outlier_roots(theta / kappa, self.vocab_ratio, self.sample_ratio)
+        smaller, larger = setting.outlier_roots(theta / kappa, self.vocab_ratio, self.sample_ratio)
         overlap = np.array([float(each.sample_spike().overlap) for each in models])
         return {
             "location": kappa * smaller,
@@ -81,14 +83,14 @@ class RecoveryOutlier(Study):
                 predicted=0.0,
                 rival=Rival("the largest root, as the text says", 1.0),
             ),
-            versus(
+            setting.versus(
                 f"largest eigenvalue from {WEAKEST} thresholds on",
                 "recovery: Theorem 3",
                 data.limit_location,
                 data.predicted_location,
                 ("the largest root, as the text says", data.predicted_larger),
             ),
-            versus(
+            setting.versus(
                 "squared overlap of the eigenvectors of sample and population",
                 "recovery: Theorem 4, Lemma 2",
                 data.limit_overlap,
@@ -102,17 +104,17 @@ class RecoveryOutlier(Study):
         figure, grid = panels(1, 2)
         left, right = grid[0]
         line(left, data.fine_strength, data.curve_location, label="smaller root")
-        line(left, data.fine_strength, data.curve_larger, label="larger root (text)", **RIVAL)
+        line(left, data.fine_strength, data.curve_larger, label="larger root (text)", **setting.RIVAL)
         line(right, data.fine_strength, data.curve_overlap, label="Theorem 4")
-        line(right, data.fine_strength, data.curve_bare, label=r"without $\theta/\lambda$", **RIVAL)
+        line(right, data.fine_strength, data.curve_bare, label=r"without $\theta/\lambda$", **setting.RIVAL)
         for axes, name in ((left, "location"), (right, "overlap")):
-            marks(axes, data.strength, data[name].mean("draw"), scatter(data[name]))
+            mean_marks(axes, data.strength, data[name])
             axes.set_xlabel(r"strength $\omega$ over its threshold")
         left.set_ylabel("largest eigenvalue")
         right.set(ylabel="squared overlap", ylim=(0, 1.03))
         left.legend(loc="upper left")
         right.legend(loc="lower right")
-        caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
+        setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
         return figure
 
 
@@ -121,5 +123,5 @@ def _quantities(model: PooledSequences, rng: np.random.Generator) -> Real:
     draw = model.draw(rng)
     last = model.dim - 1
     _, vectors = eigh(population_covariance(draw, model)[0], subset_by_index=(last, last))
-    value, vector = top(draw.rows)
+    value, vector = setting.top(draw.rows)
     return np.array([value, (vector @ vectors[:, 0]) ** 2])

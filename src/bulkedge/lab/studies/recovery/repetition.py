@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery.setting import RIVAL, caption, halved, measured
+from bulkedge.lab.studies.recovery import setting
 from bulkedge.laws import ProductLaw
 from bulkedge.plots.style import histogram, line, panels
 from bulkedge.support.arrays import Real
@@ -30,7 +30,7 @@ class RecoveryRepetition(Study):
     square of the number of positions that count.
     """
 
-    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 160, ours=600)
+    dim: int = parameter(*setting.DIM, 160, ours=600)
     vocab: int = parameter(Integers(40, 10_000), "rows of the table, even", 320, ours=1200)
     samples: int = parameter(Integers(40, 10_000), "sequences", 160, ours=600)
     draws: int = parameter(Integers(4, 1000), "draws", 30, ours=30)
@@ -55,7 +55,7 @@ class RecoveryRepetition(Study):
                 values.append(found)
             return np.searchsorted(found, places, side="right") / drawn.dim
 
-        drawn = measured(below, [(model, halved(model))], self.draws, rng, "draws")
+        drawn = setting.measured(below, [(model, setting.halved(model))], self.draws, rng, "draws")
         edge = max(law.edge, free.edge)
         bins, x = np.linspace(0.02 * edge, edge, BINS + 1), np.linspace(0.02 * edge, edge, POINTS)
         return xr.Dataset(
@@ -89,8 +89,8 @@ class RecoveryRepetition(Study):
         axes = grid[0, 0]
         histogram(axes, data.bin_edge, data.simulation, label="simulation")
         line(axes, data.x, data.theory, label="counted tokens")
-        line(axes, data.x, data.rival_theory, label="Theorem 1", **RIVAL)
+        line(axes, data.x, data.rival_theory, label="Theorem 1", **setting.RIVAL)
         axes.set(xlabel=r"eigenvalue of $Y^{\top}Y/N$", ylabel="density", ylim=(0, 1.1 * float(data.simulation.max())))
         axes.legend()
-        caption(figure, self, "dim", "vocab", "samples", "draws")
+        setting.caption(figure, self, "dim", "vocab", "samples", "draws")
         return figure

@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles.correlations import prefix_correlation, spiked_correlation
-from bulkedge.ensembles.pooled import PooledDraw, PooledSequences, Table, critical_strength, spectral_alignment
+from bulkedge.ensembles.pooled import TABLE, PooledDraw, PooledSequences, Table, critical_strength, spectral_alignment
 from bulkedge.ensembles.weights import causal_weights, mean_weights, optimal_weights, pool, self_attention_weights
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.plots.style import COLOURS, marks
+from bulkedge.plots.style import COLOURS
 from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
 
@@ -51,6 +52,13 @@ SYMBOLS = {
     "ridge": r"\lambda",
 }
 NAMES = {"location": "largest eigenvalue", "overlap": "squared overlap"}
+# domain and words of parameters that several studies declare
+DIM = Integers(40, 2000), "dimension of the embeddings; half of it is drawn too"
+DRAWS = Integers(2, 1000), "draws of each"
+SAMPLE_RATIO = Interval(0.05, 2), "dimension over samples"
+SIGNAL_LENGTH = Interval(0.1, 10), "length of the signal"
+TABLE_MEANS = TABLE, "class means of the table"
+VOCAB_RATIO = Interval(0.05, 2), "dimension over vocabulary"
 
 
 def correlations() -> dict[str, Real]:
@@ -107,7 +115,7 @@ def outlier_roots(population: Any, vocab_ratio: float, sample_ratio: float) -> t
     return theta * (1 + sample_ratio**2 / vocab_ratio / larger), theta * (1 + larger)
 
 
-class Found(NamedTuple):
+class Extrapolation(NamedTuple):
     """Draws of some quantities of some models, each an array of shape (models, draws, quantities)."""
 
     plain: Real
@@ -132,14 +140,14 @@ def measured(
     draws: int,
     rng: np.random.Generator,
     label: str,
-) -> Found:
+) -> Extrapolation:
     """Draw some quantities of models, each at its size and at a smaller one."""
     plain, limit = [], []
     for large, small in track(sizes, label):
         found = np.array([measure(large, rng) for _ in range(draws)], dtype=float)
         plain.append(found)
         limit.append(extrapolated(found, np.array([measure(small, rng) for _ in range(2 * draws)], dtype=float)))
-    return Found(np.array(plain), np.array(limit))
+    return Extrapolation(np.array(plain), np.array(limit))
 
 
 def halved(model: PooledSequences, times: int = 2) -> PooledSequences:
@@ -148,7 +156,7 @@ def halved(model: PooledSequences, times: int = 2) -> PooledSequences:
     return replace(model, dim=round(model.dim / times), vocab=vocab, samples=round(model.samples / times))
 
 
-def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Found:
+def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Extrapolation:
     """Top eigenvalue and overlap of so many draws of each model."""
     return measured(lambda model, rng: model.leading(rng), [(each, halved(each)) for each in models], draws, rng, label)
 
@@ -193,11 +201,6 @@ def other(table: Table) -> tuple[Table, str]:
     return "finite", "with the noise of the class means, which this table has not"
 
 
-def scatter(values: xr.DataArray) -> xr.DataArray:
-    """Standard error of the mean over draws, for error bars."""
-    return values.std("draw", ddof=1) / np.sqrt(values.sizes["draw"])
-
-
 def caption(figure: Figure, study: Study, *names: str) -> None:
     """Write the study's parameters of these names over the figure."""
     parts = []
@@ -219,4 +222,4 @@ def below(figure: Figure, axes: Axes, columns: int = 4) -> None:
 
 def over_signal(axes: Axes, data: xr.Dataset, name: str, colour: str, label: str, **look: Any) -> None:
     """Simulated means over the signal, with error bars."""
-    marks(axes, data.signal, data[name].mean("draw"), scatter(data[name]), label=label, color=colour, **look)
+    mean_marks(axes, data.signal, data[name], label=label, color=colour, **look)

@@ -75,7 +75,6 @@ class WidthDepth(Study):
                 "uniform": (("block", "layer"), uniform, {"long_name": "correlation under uniform attention"}),
             },
             coords={"block": list(rivals), "where": list(WHERE), "layer": np.arange(1, self.depth + 1)},
-            attrs={"width": self.width, "inputs": self.inputs, "heads": self.heads, "draws": self.draws},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -134,7 +133,7 @@ class WidthDepth(Study):
             title="lines: chain; points: finite width, extrapolated; dotted: uniform attention, or a fixed kernel",
             title_fontsize=7,
         )
-        sizes_title(figure, data, n=f"{data.attrs['width']} and {2 * data.attrs['width']}")
+        sizes_title(figure, self, "width", "inputs", "heads", n=f"{self.width} and {2 * self.width}")
         return figure
 
 

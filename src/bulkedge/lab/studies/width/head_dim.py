@@ -12,18 +12,7 @@ from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import (
-    RIVAL,
-    STATISTIC,
-    before_projection,
-    excess,
-    kurtosis,
-    log_axes,
-    over_heads,
-    pairs,
-    read,
-    sizes_title,
-)
+from bulkedge.lab.studies.width import setting
 from bulkedge.plots.style import line, marks, panels
 from bulkedge.programs import HeadMixture, dot, equal_correlations, linear
 from bulkedge.programs.graph import trace
@@ -53,14 +42,14 @@ class WidthHeadDim(Study):
         gram = equal_correlations(self.inputs)
         mixture = HeadMixture(gram, self.heads, 0, self.score_variance)
         part = Fraction(1, self.heads)
-        layer = before_projection(gram, self.heads, self.score_variance, part)
+        layer = setting.before_projection(gram, self.heads, self.score_variance, part)
         score = trace(lambda x: dot(linear(x, part), linear(x, part)), gram)
         found: dict[str, list[list[float]]] = {"output": [], "score": []}
         for dim in track(self.head_dims, "dimensions"):
-            given = over_heads(layer.finite(self.heads * dim, rng, self.draws))[:, 0, 0]
+            given = setting.over_heads(layer.finite(self.heads * dim, rng, self.draws))[:, 0, 0]
             p = score.finite(self.heads * dim, rng, 2 * self.draws)[:, 0, 0]
-            found["output"] += pairs([kurtosis(given)])
-            found["score"] += pairs([excess(p)])
+            found["output"] += setting.pairs([setting.kurtosis(given)])
+            found["score"] += setting.pairs([setting.excess(p)])
         pair = ("head_dim", "statistic")
         return xr.Dataset(
             {
@@ -70,8 +59,7 @@ class WidthHeadDim(Study):
                 "score_theory": ("head_dim", [6 / dim for dim in self.head_dims]),
                 "limit": ((), mixture.excess_kurtosis(), {"long_name": "excess kurtosis of wide heads"}),
             },
-            coords={"head_dim": list(self.head_dims), "statistic": list(STATISTIC)},
-            attrs={"heads": self.heads, "inputs": self.inputs, "draws": self.draws},
+            coords={"head_dim": list(self.head_dims), "statistic": list(setting.STATISTIC)},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -84,7 +72,7 @@ class WidthHeadDim(Study):
             Claim(
                 statement=f"excess kurtosis of {what}, head dimension {dim}",
                 place="width: Appendix B.2",
-                measured=read(data[name].sel(head_dim=dim), self.draws - 1),
+                measured=setting.read(data[name].sel(head_dim=dim), self.draws - 1),
                 predicted=float(data[f"{name}_theory"].sel(head_dim=dim)),
                 rival=rivals[name],
             )
@@ -100,11 +88,11 @@ class WidthHeadDim(Study):
             marks(
                 axes, data.head_dim, data[name].sel(statistic="value"), data[name].sel(statistic="error"), label="drawn"
             )
-            log_axes(axes, data.head_dim.values)
+            setting.log_axes(axes, data.head_dim.values)
             axes.set(xlabel="head dimension d", title=title, ylim=(0.6 * float(data.limit), 6))
-        grid[0, 1].axhline(float(data.limit), label="wide heads", **RIVAL)
+        grid[0, 1].axhline(float(data.limit), label="wide heads", **setting.RIVAL)
         grid[0, 0].set_ylabel("excess kurtosis")
         for axes in grid[0]:
             axes.legend(loc="upper right")
-        sizes_title(figure, data)
+        setting.sizes_title(figure, self, "inputs", "heads")
         return figure

@@ -12,19 +12,11 @@ from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import (
-    BATCHES,
-    RIVAL,
-    STATISTIC,
-    before_projection,
-    log_axes,
-    pairs,
-    sizes_title,
-)
+from bulkedge.lab.studies.width import setting
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations, kl_divergence
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.domains import Each, Integers, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
 
@@ -44,8 +36,8 @@ class WidthKlDecay(Study):
     have fewer draws, in proportion.
     """
 
-    inputs: int = parameter(Integers(2, 5), "inputs s", 2, ours=2)
-    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 1.0, ours=1.0)
+    inputs: int = parameter(*setting.INPUTS, 2, ours=2)
+    score_variance: float = parameter(*setting.SCORE_VARIANCE, 1.0, ours=1.0)
     widths: tuple[int, ...] = parameter(
         Each(Integers(4, 8192)), "widths n", (4, 8, 16, 64, 256), ours=(4, 8, 16, 32, 64, 256, 1024)
     )
@@ -56,14 +48,14 @@ class WidthKlDecay(Study):
         """Mean densities and characteristic functions at each width, batch by batch."""
         gram = equal_correlations(self.inputs)
         limit = HeadMixture(gram, 1, 0, self.score_variance)
-        layer = before_projection(gram, 1, self.score_variance)
+        layer = setting.before_projection(gram, 1, self.score_variance)
         x, t = REACH * (NODES + 1) / 2, 20 * (NODES + 1) / 2
         wide = limit.kernel_values(self.score_variance)
         base = gaussians(wide[0], x) @ wide[1]
         rows = []
         reference = self._limit(rng, layer, self.draws)
         for width in track(self.widths, "widths"):
-            groups = np.array_split(layer.finite(width, rng, self._count(width))[:, 0, 0], BATCHES)
+            groups = np.array_split(layer.finite(width, rng, self._count(width))[:, 0, 0], setting.BATCHES)
             law = FiniteMixture(limit, width)
             rows.append(
                 {
@@ -74,7 +66,7 @@ class WidthKlDecay(Study):
                     "kernel": kernel_estimate(np.concatenate(groups), reference, self.kernel_draws, rng),
                 }
             )
-        again = self._limit(rng, layer, BATCHES * self.kernel_draws)
+        again = self._limit(rng, layer, setting.BATCHES * self.kernel_draws)
         gathered = {name: ("width", [row[name] for row in rows]) for name in rows[0]}
         dims = {"density": ("batch", "x"), "characteristic": ("batch", "t"), "kernel": ("statistic",)}
         dims |= {"exact_density": ("x",), "exact_characteristic": ("t",)}
@@ -85,13 +77,11 @@ class WidthKlDecay(Study):
                 "limit_characteristic": ("t", limit.characteristic(t)),
                 "floor": ("statistic", kernel_estimate(again, reference, self.kernel_draws, rng)),
             },
-            coords={"width": list(self.widths), "x": x, "t": t, "statistic": list(STATISTIC)},
-            attrs={"inputs": self.inputs, "score_variance": self.score_variance, "draws": self.draws}
-            | {"kernel_draws": self.kernel_draws},
+            coords={"width": list(self.widths), "x": x, "t": t, "statistic": list(setting.STATISTIC)},
         )
 
     def _count(self, width: int) -> int:
-        return max(self.draws * WHOLE // max(width, WHOLE), 4 * BATCHES)
+        return max(self.draws * WHOLE // max(width, WHOLE), 4 * setting.BATCHES)
 
     @property
     def kernel_draws(self) -> int:
@@ -153,7 +143,7 @@ class WidthKlDecay(Study):
         return Claim(
             statement=f"what a kernel estimate from {self.kernel_draws} draws sees of the limit itself",
             place="width: Figure 1(b)",
-            measured=Estimate(value, error, BATCHES - 1),
+            measured=Estimate(value, error, setting.BATCHES - 1),
             predicted=0.0,
             rival=Rival("nothing, without bias", 0.0),
             relation=">=",
@@ -181,7 +171,7 @@ class WidthKlDecay(Study):
                     label="drawn, two errors above",
                 )
             line(axes, widths, exact, label="exact")
-            line(axes, widths, exact[0] * (widths[0] / widths) ** 1.5, label=r"$n^{-3/2}$", **RIVAL)
+            line(axes, widths, exact[0] * (widths[0] / widths) ** 1.5, label=r"$n^{-3/2}$", **setting.RIVAL)
             if kind == "kl":
                 at = data.kernel.values
                 marks(
@@ -189,16 +179,16 @@ class WidthKlDecay(Study):
                     widths,
                     at[:, 0],
                     at[:, 1],
-                    label=f"kernel estimate, {data.attrs['kernel_draws']:,} draws",
+                    label=f"kernel estimate, {self.kernel_draws:,} draws",
                     fmt="s",
                     color=COLOURS[3],
                 )
                 axes.axhline(float(data.floor[0]), color=COLOURS[3], ls="--", lw=0.9, label="its floor")
-            log_axes(axes, widths)
+            setting.log_axes(axes, widths)
             axes.set(xlabel="width n", title=titles[kind], ylim=(exact.min() / 300, None))  # room for the legend
             axes.legend(loc="lower left", handlelength=1.4)
         grid[0, 0].set_ylabel("distance to the limit")
-        sizes_title(figure, data)
+        setting.sizes_title(figure, self, "inputs", "score_variance")
         return figure
 
 
@@ -211,8 +201,8 @@ def kernel_estimate(variances: Real, reference: Real, size: int, rng: np.random.
     """The paper's divergence of kernel density estimates, from draws of a coordinate, with its error over groups."""
     wide = np.sqrt(reference) * rng.standard_normal(len(reference))
     y = np.sqrt(variances) * rng.standard_normal(len(variances))
-    starts = range(0, min(len(y), BATCHES * size) - size + 1, size)
-    return pairs([Estimate.of([kl_divergence(y[start : start + size], wide) for start in starts])])[0]
+    starts = range(0, min(len(y), setting.BATCHES * size) - size + 1, size)
+    return setting.pairs([Estimate.of([kl_divergence(y[start : start + size], wide) for start in starts])])[0]
 
 
 def _kl(batches: Real, data: xr.Dataset) -> float:

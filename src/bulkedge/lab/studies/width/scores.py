@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.width.setting import BATCHES, RIVAL, STATISTIC, kurtosis, pairs, read, sizes_title
+from bulkedge.lab.studies.width import setting
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import HeadMixture, dot, equal_correlations, linear, scalar, softmax
 from bulkedge.programs.graph import Traced, trace
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.domains import Integers, parameter
 from bulkedge.support.estimates import Estimate
 
 
@@ -28,10 +28,10 @@ class WidthScores(Study):
     n coordinates.
     """
 
-    inputs: int = parameter(Integers(2, 5), "inputs s", 3, ours=4)
-    correlation: float = parameter(Interval(0, 0.9), "correlation of the inputs", 0.5, ours=0.5)
-    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0, ours=4.0)
-    width: int = parameter(Integers(8, 4096), "width n", 64, paper=256)
+    inputs: int = parameter(*setting.INPUTS, 3, ours=4)
+    correlation: float = parameter(*setting.CORRELATION, 0.5, ours=0.5)
+    score_variance: float = parameter(*setting.SCORE_VARIANCE, 4.0, ours=4.0)
+    width: int = parameter(*setting.WIDTH, 64, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws", 40_000, ours=100_000)
     small: ClassVar = {"draws": 4000, "width": 16}
 
@@ -40,7 +40,7 @@ class WidthScores(Study):
         gram = equal_correlations(self.inputs, self.correlation)
         scores, kernel = trace(self._head, gram).finite(self.width, rng, self.draws)
         flat = scores.reshape(self.draws, -1)
-        found = [group.T @ group / len(group) for group in np.array_split(flat, BATCHES)]
+        found = [group.T @ group / len(group) for group in np.array_split(flat, setting.BATCHES)]
         attention = np.exp(scores[:, 0] - scores[:, 0].max(axis=1, keepdims=True))
         attention /= attention.sum(axis=1, keepdims=True)
         given = np.einsum("di,ij,dj->d", attention, gram, attention)
@@ -51,13 +51,12 @@ class WidthScores(Study):
                 "predicted": (("first", "second"), self.score_variance * np.kron(gram, gram)),
                 "excess": (
                     ("given", "statistic"),
-                    pairs([kurtosis(kernel[:, 0, 0]), kurtosis(kernel[:, 0, 0] / given)]),
+                    setting.pairs([setting.kurtosis(kernel[:, 0, 0]), setting.kurtosis(kernel[:, 0, 0] / given)]),
                     {"long_name": "excess kurtosis of a coordinate"},
                 ),
                 "expected": ("given", [mixture.excess_kurtosis(self.width), 6 / self.width]),
             },
-            coords={"given": ["nothing", "scores"], "statistic": list(STATISTIC)},
-            attrs={"width": self.width, "inputs": self.inputs, "draws": self.draws},
+            coords={"given": ["nothing", "scores"], "statistic": list(setting.STATISTIC)},
         )
 
     def _head(self, x: Traced) -> tuple[Traced, Traced]:
@@ -69,7 +68,7 @@ class WidthScores(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The covariance of scores, and the output before and after division by what the scores say."""
         theory = data.predicted.values
-        alone, given = (read(data.excess.sel(given=name), self.draws - 1) for name in ("nothing", "scores"))
+        alone, given = (setting.read(data.excess.sel(given=name), self.draws - 1) for name in ("nothing", "scores"))
         expected = dict(zip(("nothing", "scores"), data.expected.values.tolist(), strict=True))
         return [
             Claim(
@@ -110,12 +109,12 @@ class WidthScores(Study):
         value, error = (data.excess.sel(statistic=name) for name in ("value", "error"))
         marks(right, [0, 1], value, error, label="drawn")
         right.plot([0, 1], data.expected, "_", ms=16, color=COLOURS[1], label="exact")
-        right.axhline(0, label="Gaussian", **RIVAL)
+        right.axhline(0, label="Gaussian", **setting.RIVAL)
         right.set(xticks=[0, 1], xticklabels=["alone", "over its deviation\ngiven the scores"], xlim=(-0.5, 1.5))
         right.set(ylabel="excess kurtosis", ylim=(-0.01, None))
         for axes in grid[0]:
             axes.legend(loc="upper left" if axes is left else "center left")
-        sizes_title(figure, data)
+        setting.sizes_title(figure, self, "width", "inputs")
         return figure
 
 

@@ -22,6 +22,7 @@ from bulkedge.plots.style import COLOURS
 from bulkedge.programs import dot, linear, scalar, softmax
 from bulkedge.programs.graph import Program, Traced, trace
 from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval
 from bulkedge.support.estimates import Estimate
 
 BATCHES = 25
@@ -29,6 +30,11 @@ BATCHES = 25
 STATISTIC = ("value", "error")
 RIVAL: Any = {"color": COLOURS[-1], "ls": ":", "lw": 1}
 GREEN: Any = {"color": COLOURS[2], "ls": "--"}
+# domain and words of parameters that several studies declare
+CORRELATION = Interval(0, 0.9), "correlation of the inputs"
+INPUTS = Integers(2, 5), "inputs s"
+SCORE_VARIANCE = Interval(0.01, 20), "variance of a score"
+WIDTH = Integers(8, 4096), "width n"
 
 
 def before_projection(gram: Any, heads: int, score_variance: float, share: Fraction | int = 1) -> Program:
@@ -73,20 +79,7 @@ def pairs(estimates: Sequence[Estimate]) -> list[list[float]]:
 
 
 def read(pair: xr.DataArray, freedom: float) -> Estimate:
-    """An estimate from a variable with the dimension ``statistic`` alone.
-
-    Parameters
-    ----------
-    pair : xarray.DataArray
-        Value and error.
-    freedom : float
-        Degrees of freedom of the error.
-
-    Returns
-    -------
-    Estimate
-        The estimate.
-    """
+    """An estimate from a variable with the dimension ``statistic`` alone."""
     return Estimate(float(pair.sel(statistic="value")), float(pair.sel(statistic="error")), freedom)
 
 
@@ -105,11 +98,11 @@ def extrapolated(narrow: Estimate, wide: Estimate) -> Estimate:
     return Estimate(2 * wide.value - narrow.value, error, min(narrow.freedom, wide.freedom))
 
 
-def sizes_title(figure: Figure, data: xr.Dataset, **more: object) -> None:
-    """The parameters, over the panels."""
-    names = {"width": "n", "inputs": "s", "heads": "H", "score_variance": "score variance", "rate": "rate"}
-    known = {names[key]: data.attrs[key] for key in names if key in data.attrs} | more
-    parts = [f"{name} = {value}" for name, value in known.items()] + [f"{data.attrs['draws']:,} draws"]
+def sizes_title(figure: Figure, study: Any, *names: str, **more: object) -> None:
+    """Parameters of a study, over the panels."""
+    signs = {"width": "n", "inputs": "s", "heads": "H", "score_variance": "score variance", "rate": "rate"}
+    known = {signs[name]: getattr(study, name) for name in names} | more
+    parts = [f"{sign} = {value}" for sign, value in known.items()] + [f"{study.draws:,} draws"]
     figure.suptitle(", ".join(parts), fontsize=7)
 
 
