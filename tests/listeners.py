@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 
-from bulkedge.lab.gallery.words import summary
+from bulkedge.lab.gallery.page import summary
 
 
 class Listener:

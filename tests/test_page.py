@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from exhibits import First, Second, Third
 
-from bulkedge.lab.gallery import papers
-from bulkedge.lab.gallery.page import anchor
+from bulkedge.lab.gallery.page import STATES, anchor, cell, papers_markdown, rows
 from bulkedge.lab.gallery.run import reproduce
 from bulkedge.lab.studies import items
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.lab.studies.items import PAPERS, Item
-from bulkedge.lab.studies.laws.edge import Edge
+from bulkedge.lab.studies.laws.edge import LawsEdge
 from bulkedge.support.errors import StoreError
 from bulkedge.support.estimates import Estimate
 
@@ -42,11 +41,11 @@ def gallery(tmp_path_factory):
     """Claims of all verdicts, and items of all states."""
     folder = tmp_path_factory.mktemp("gallery")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(items, "items", lambda paper: ITEMS if paper == "equivalence" else ())
-        patch.setattr(papers, "items", items.items)
-        results = reproduce([Edge(size=50, draws=200)], folder, seed=3)
+        for paper in PAPERS:
+            patch.setitem(items.ITEMS, paper, ITEMS if paper == "equivalence" else ())
+        results = reproduce([LawsEdge(size=50, draws=200)], folder, seed=3)
         results += reproduce([Paper(), Second(undecided=2), Third(failing=1)], folder)
-        return folder, papers.markdown(results)
+        return folder, papers_markdown(results)
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------
@@ -166,18 +165,16 @@ def test_every_item_has_a_row_that_says_something(gallery):
 def test_the_items_of_the_papers_have_no_empty_row():
     """Of a folder with no claims at all, each row still says why."""
     for paper in PAPERS:
-        for row in papers.rows(paper, []):
+        for row in rows(paper, []):
             assert row.item.name
             assert row.item.says
-            assert row.state in papers.STATES
+            assert row.state in STATES
 
 
 def test_the_document_has_every_item():
     """``python tools/papers.py`` writes it anew."""
     text = (ROOT / "docs" / "papers.md").read_text()
-    missing = [
-        item.name for paper in PAPERS for item in items.items(paper) if f"| {papers.cell(item.name)} |" not in text
-    ]
+    missing = [item.name for paper in PAPERS for item in items.ITEMS[paper] if f"| {cell(item.name)} |" not in text]
     assert missing == []
 
 

@@ -21,7 +21,7 @@ from bulkedge.cli import main
 from bulkedge.lab.gallery import Gallery, read, record
 from bulkedge.lab.gallery.run import command_for, origin_of, reproduce
 from bulkedge.lab.studies.base import studies
-from bulkedge.lab.studies.laws.edge import Edge
+from bulkedge.lab.studies.laws.edge import LawsEdge
 from bulkedge.support.errors import DomainError, StoreError
 from bulkedge.support.files import lock_folder
 from bulkedge.support.records import to_json
@@ -395,7 +395,7 @@ def test_a_stopped_process_leaves_what_it_finished(tmp_path, signal_, code, work
 @pytest.fixture(scope="module")
 def gallery(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gallery")
-    reproduce([Edge(size=50, draws=200)], folder, seed=3)
+    reproduce([LawsEdge(size=50, draws=200)], folder, seed=3)
     reproduce([Third(failing=1)], folder)
     return folder
 
@@ -403,11 +403,11 @@ def gallery(tmp_path_factory):
 def test_the_dataset_comes_back(gallery):
     data = xr.open_zarr(gallery / "laws" / "edge" / "data.zarr", consolidated=False)
     assert (data.attrs["study"], data.attrs["seed"]) == ("laws/edge", 3)
-    assert float(data["mean"]) == float(Edge(size=50, draws=200).simulate(3)["mean"])
+    assert float(data["mean"]) == float(LawsEdge(size=50, draws=200).simulate(3)["mean"])
 
 
 def test_the_command_is_the_one_that_was_run():
-    assert command_for(Edge(size=50, level=0.1), 3) == "bulkedge reproduce laws/edge --size 50 --level 0.1 --seed 3"
+    assert command_for(LawsEdge(size=50, level=0.1), 3) == "bulkedge reproduce laws/edge --size 50 --level 0.1 --seed 3"
     command = command_for(Exhibit(kind="two words", rates=(0.5, float("inf"))), 0)
     assert command == "bulkedge reproduce exhibits/exhibit --rates 0.5,inf --kind 'two words' --seed 0"
 

@@ -9,14 +9,14 @@ from folders import same_files
 from listeners import Listener, on_the_page
 
 from bulkedge.lab.gallery.run import ReproductionError, reproduce
-from bulkedge.lab.studies.laws.edge import Edge
-from bulkedge.lab.studies.laws.transition import Transition
+from bulkedge.lab.studies.laws.edge import LawsEdge
+from bulkedge.lab.studies.laws.transition import LawsTransition
 from bulkedge.support.errors import DomainError, UnresolvedError
 
 
 @pytest.mark.always
 def test_several_processes_write_the_same_bytes_as_one(tmp_path):
-    wanted = [Third(), Transition(size=60, draws=2, strengths=5), First(failing=1), Edge(size=50, draws=200)]
+    wanted = [Third(), LawsTransition(size=60, draws=2, strengths=5), First(failing=1), LawsEdge(size=50, draws=200)]
     one, two = tmp_path / "one", tmp_path / "two"
     results = [reproduce(wanted, folder, seed=3, workers=workers) for folder, workers in ((one, 1), (two, 2))]
     assert [each.name for each in results[1]] == [study.name() for study in wanted]
@@ -32,7 +32,7 @@ def test_several_processes_write_the_same_bytes_as_one(tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_study_that_raises_does_not_stop_the_others(tmp_path, workers):
     listener = Listener()
-    wanted = [First(trouble="bug"), Second(), Third(trouble="unresolved"), Edge(size=50, draws=200)]
+    wanted = [First(trouble="bug"), Second(), Third(trouble="unresolved"), LawsEdge(size=50, draws=200)]
     with pytest.raises(ReproductionError, match=r"2 of 4 studies raised: .*: a bug") as raised:
         reproduce(wanted, tmp_path, workers=workers, watcher=listener)
     assert [each.name for each in raised.value.results] == ["exhibits/second", "laws/edge"]

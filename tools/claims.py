@@ -39,28 +39,28 @@ def numbers(study: Study, data: xr.Dataset) -> list[dict[str, Any]]:
 
 def main(names: list[str]) -> None:
     """Run the studies named, or all, and write down what they say and show."""
-    sys.path[:0] = [str(TESTS), str(TESTS / "studies")]
+    sys.path.insert(0, str(TESTS))
     from drawn import described
-    from test_studies import SMALL
 
     claims, figures = Record(), Record()
-    for name in names or SMALL:
+    for name in names or studies():
         if missing := studies()[name].missing():
             print(f"left as it was: {name} needs {' and '.join(missing)}")
             continue
-        study = studies()[name].preset("quick", **SMALL[name])
+        family = studies()[name]
+        study = family(**family.small)
         data = study.simulate(SEED)
         claims[name], figures[name] = numbers(study, data), described(study.plot(data))
-    claims, figures = merged(CLAIMS, claims, SMALL), merged(FIGURES, figures, SMALL)
+    claims, figures = merged(CLAIMS, claims), merged(FIGURES, figures)
     CLAIMS.write_text(json.dumps(claims, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     lines = [f"{json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}" for name, each in figures.items()]
     FIGURES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")  # a line for each study
 
 
-def merged(path: Path, found: Record, known: Record) -> Record:
+def merged(path: Path, found: Record) -> Record:
     """A record with what was found added to it, and without studies that are gone."""
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {name: (before | found)[name] for name in sorted(known) if name in before | found}
+    return {name: (before | found)[name] for name in studies() if name in before | found}
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bulkedge.lab.gallery import Gallery
-from bulkedge.lab.gallery.page import in_order
-from bulkedge.lab.gallery.papers import markdown
+from bulkedge.lab.gallery.page import in_order, papers_markdown
 from bulkedge.lab.gallery.record import Reproduction
 from bulkedge.support.errors import StoreError
 from bulkedge.support.files import lock_folder, replace_text
@@ -28,7 +27,7 @@ def write(folder: Path, docs: Path = DOCS) -> None:
     if gallery.damaged or not gallery.results:
         raise StoreError(f"{folder} holds no results, or damaged ones: {', '.join(gallery.damaged) or 'none'}")
     results = in_order(gallery.results.values())
-    replace_text(docs / "papers.md", markdown(results))
+    replace_text(docs / "papers.md", papers_markdown(results))
     replace_text(docs / "paper_size.md", log(results))
 
 

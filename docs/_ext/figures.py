@@ -1,6 +1,5 @@
 """The figures of the documentation: those of the studies at their quick sizes, drawn when it is built."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,28 +8,28 @@ from matplotlib.figure import Figure
 import bulkedge as be
 from bulkedge.plots.style import panels, styled
 from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.equivalence.causal import Causal
-from bulkedge.lab.studies.equivalence.finite_head import FiniteHead
-from bulkedge.lab.studies.heads.sharp import Sharp
-from bulkedge.lab.studies.laws.bulk import Bulk
-from bulkedge.lab.studies.laws.edge import Edge
-from bulkedge.lab.studies.laws.plot import law_panel
-from bulkedge.lab.studies.laws.transition import Transition
-from bulkedge.lab.studies.propagation.rank_collapse import RankCollapse
-from bulkedge.lab.studies.recovery.alignment import Alignment
-from bulkedge.lab.studies.recovery.finite_table import FiniteTable
-from bulkedge.lab.studies.width.depth import Depth
-from bulkedge.lab.studies.width.distribution import Distribution
+from bulkedge.lab.studies.equivalence.causal import EquivalenceCausal
+from bulkedge.lab.studies.equivalence.finite_head import EquivalenceFiniteHead
+from bulkedge.lab.studies.heads.sharp import HeadsSharp
+from bulkedge.lab.studies.laws.bulk import LawsBulk, law_panel
+from bulkedge.lab.studies.laws.edge import LawsEdge
+from bulkedge.lab.studies.laws.transition import LawsTransition
+from bulkedge.lab.studies.propagation.rank_collapse import PropagationRankCollapse
+from bulkedge.lab.studies.recovery.alignment import RecoveryAlignment
+from bulkedge.lab.studies.recovery.finite_table import RecoveryFiniteTable
+from bulkedge.lab.studies.width.depth import WidthDepth
+from bulkedge.lab.studies.width.distribution import WidthDistribution
 
-STUDIES: tuple[Callable[[], Study], ...] = (
-    Edge, Transition, FiniteHead, Sharp, Causal, Alignment, FiniteTable, Distribution, Depth, RankCollapse
+STUDIES: tuple[type[Study], ...] = (
+    LawsEdge, LawsTransition, EquivalenceFiniteHead, HeadsSharp, EquivalenceCausal, RecoveryAlignment,
+    RecoveryFiniteTable, WidthDistribution, WidthDepth, PropagationRankCollapse,
 )  # fmt: skip
-"""Studies whose figure stands on a page, in a file named after the class."""
+"""Studies whose figure stands on a page, in a file named after the figure."""
 
 
 def draw(folder: Path) -> None:
     """Draw all of them into a folder: a panel for each law, and the figures of the studies."""
-    bulks = Bulk(size=1000, draws=2).simulate(seed=0)
+    bulks = LawsBulk(size=1000, draws=2).simulate(seed=0)
     with styled():
         for name in bulks.law.values.tolist():
             figure, axes = panels(1, 1, width=4.6, height=2.8)
@@ -40,7 +39,7 @@ def draw(folder: Path) -> None:
             save(figure, folder / f"{name}.svg")
     for kind in STUDIES:
         study = kind()
-        save(study.plot(study.simulate(seed=0)), folder / f"{kind.__name__.lower()}.svg")
+        save(study.plot(study.simulate(seed=0)), folder / f"{kind.__module__.rpartition('.')[2]}.svg")
     save(operator_figure(), folder / "operators.svg")
 
 

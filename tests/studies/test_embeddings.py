@@ -2,22 +2,22 @@
 
 import pytest
 
-from bulkedge.lab.studies.recovery.embeddings import Embeddings
+from bulkedge.lab.studies.recovery.embeddings import RecoveryEmbeddings
 from bulkedge.models.loading import tables as weights
 
 
 def test_missing_tables_are_named(monkeypatch):
     monkeypatch.setattr(weights, "find_spec", lambda _: None)
-    data = Embeddings(tables=("gaussian", "glove"), dim=30, vocab=600, draws=3).simulate(0)
+    data = RecoveryEmbeddings(tables=("gaussian", "glove"), dim=30, vocab=600, draws=3).simulate(0)
     assert data.table.values.tolist() == ["gaussian"]
     assert data.attrs["missing"] == "glove"
     with pytest.raises(ValueError, match=r"none of the tables glove, minilm is installed: pip install 'bulkedge"):
-        Embeddings(tables=("glove", "minilm")).simulate(0)
+        RecoveryEmbeddings(tables=("glove", "minilm")).simulate(0)
 
 
 def test_rows_of_different_lengths_are_not_taken_for_gaussian():
     """A dataset measured on the elliptical table, called gaussian, is refuted."""
-    study = Embeddings(tables=("elliptical",), dim=60, vocab=2000, draws=24)
+    study = RecoveryEmbeddings(tables=("elliptical",), dim=60, vocab=2000, draws=24)
     data = study.simulate(0).assign_coords(table=["gaussian"])
     failed = [claim.statement for claim in study.claims(data) if claim.verdict == "fails"]
     assert "gaussian: distance to Silverstein's law of a profile from other rows, less that by chance" in failed

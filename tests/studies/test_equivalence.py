@@ -9,10 +9,10 @@ from scipy.stats import poisson
 from bulkedge.ensembles.attention import taylor
 from bulkedge.lab.studies.equivalence.bulk import BEYOND_EDGE
 from bulkedge.lab.studies.equivalence.coefficients import crossing
-from bulkedge.lab.studies.equivalence.items import ITEMS
 from bulkedge.lab.studies.equivalence.normaliser import mean_square
 from bulkedge.lab.studies.equivalence.taylor import degree_reached
 from bulkedge.lab.studies.equivalence.threshold import mean_threshold
+from bulkedge.lab.studies.items import ITEMS
 from bulkedge.laws import AttentionLaw
 
 
@@ -87,5 +87,5 @@ def test_degrees_between_integers():
 
 
 def test_items_are_named_once():
-    names = [item.name for item in ITEMS]
+    names = [item.name for item in ITEMS["equivalence"]]
     assert len(set(names)) == len(names)

@@ -6,10 +6,10 @@ from scipy.optimize import curve_fit
 
 from bulkedge.ensembles.perron import perron
 from bulkedge.lab.studies.equivalence import poisson
-from bulkedge.lab.studies.equivalence.causal import Causal, shifted
+from bulkedge.lab.studies.equivalence.causal import EquivalenceCausal, shifted
 from bulkedge.lab.studies.equivalence.finite_head import _floor
-from bulkedge.lab.studies.equivalence.outliers import Outliers
-from bulkedge.lab.studies.equivalence.poisson import Poisson
+from bulkedge.lab.studies.equivalence.outliers import EquivalenceOutliers
+from bulkedge.lab.studies.equivalence.poisson import EquivalencePoisson
 from bulkedge.lab.studies.equivalence.setting import large_entries, shares
 from bulkedge.laws import FiniteHeadLaw, MarchenkoPastur, QuarterCircle, Semicircle
 from bulkedge.laws.attention.finite_head import log_coefficients
@@ -53,7 +53,7 @@ def test_singular_values_of_the_mean_to_second_order(beta):
 
 def test_causal_takes_head_dimensions_in_any_order():
     """And few tokens: every claim has a number."""
-    study = Causal(tokens=64, head_dims=(300, 32), draws=4)
+    study = EquivalenceCausal(tokens=64, head_dims=(300, 32), draws=4)
     data = study.simulate(0)
     assert data.head_dim.values.tolist() == [32, 300]
     claims = study.claims(data)
@@ -63,7 +63,7 @@ def test_causal_takes_head_dimensions_in_any_order():
 
 def test_nothing_found_is_no_agreement():
     """Draws without a single outlier have an error all the same, and refute the expected number where that is large."""
-    study = Outliers(tokens=100, betas=(1.2,), draws=30)
+    study = EquivalenceOutliers(tokens=100, betas=(1.2,), draws=30)
     data = study.simulate(0)
     empty = data.assign(found=0 * data.found, without_columns=0 * data.found, outside=np.nan * data.outside)
     assert {claim.verdict for claim in study.claims(empty)[:1]} == {"fails"}
@@ -71,7 +71,7 @@ def test_nothing_found_is_no_agreement():
 
 def test_the_largest_of_many_scores():
     """The mean of the largest of 100 normal numbers is in tables: 2.50759."""
-    study = Poisson(tokens=100, head_dim=10_000)
+    study = EquivalencePoisson(tokens=100, head_dim=10_000)
     assert study.largest() == pytest.approx(2.50759 * (1 + 3 / 4 / 10_000), rel=1e-5)
 
 
@@ -83,7 +83,7 @@ def test_the_popularity_of_keys_when_rows_are_one_hot():
         key, query = rng.standard_normal((tokens, dim)), rng.standard_normal((rows, dim))
         chosen = np.bincount((query @ key.T).argmax(axis=1), minlength=tokens)
         pairs.append(tokens * np.sum(chosen * (chosen - 1.0)) / (rows * (rows - 1)) - 1)
-    found, predicted = Estimate.of(pairs), Poisson(tokens=tokens, head_dim=dim).popularity()
+    found, predicted = Estimate.of(pairs), EquivalencePoisson(tokens=tokens, head_dim=dim).popularity()
     assert abs(found.value - predicted) < 4.5 * found.error + predicted**2  # the next order
     assert found.value > 10 * found.error
 
@@ -96,7 +96,7 @@ def test_a_split_row_takes_from_the_trace_what_it_should():
 
 
 def test_the_first_order_of_poisson_is_a_distribution_function():
-    predicted = Poisson(tokens=300, head_dim=300).predicted(200.0)
+    predicted = EquivalencePoisson(tokens=300, head_dim=300).predicted(200.0)
     assert np.all(np.diff(predicted) > -1e-3)
     assert predicted[0] == 0
     assert predicted[-1] == pytest.approx(1.0, abs=1e-4)

@@ -78,7 +78,7 @@ def test_values_of_a_trained_head_are_those_between_words_in_their_places(apart,
     ids = rng.permutation(np.concatenate([np.arange(words), rng.integers(0, words, 25)]))
     query, key = (rng.standard_normal((2, words, 5)) * np.array([[[0.5]], [[1.0]]]))[:, ids]
     query, key = query + apart * rng.standard_normal(query.shape), key + apart * rng.standard_normal(key.shape)
-    head = trained.Head("text", 1, 2, query, key, ids, np.nextafter(trained.FLAT, 0), 0.5, 0.1)
+    head = trained.TrainedHead("text", 1, 2, query, key, ids, np.nextafter(trained.FLAT, 0), 0.5, 0.1)
     found = trained._measured(head)
     values = squares_of(query, key, ids)
     if not apart:

@@ -9,10 +9,11 @@ import pytest
 import bulkedge as be
 from bulkedge.ensembles.pooled import critical_strength, spectral_alignment
 from bulkedge.ensembles.weights import causal_noise, causal_signal, pool, self_attention_weights
-from bulkedge.lab.studies.recovery.items import ITEMS
+from bulkedge.lab.studies.items import ITEMS
+from bulkedge.lab.studies.recovery.data_dependent import UnevenRows
 from bulkedge.lab.studies.recovery.layers import layer_weights, limit_weights
-from bulkedge.lab.studies.recovery.phase_diagram import PhaseDiagram
-from bulkedge.lab.studies.recovery.population import Population
+from bulkedge.lab.studies.recovery.phase_diagram import RecoveryPhaseDiagram
+from bulkedge.lab.studies.recovery.population import RecoveryPopulation
 from bulkedge.lab.studies.recovery.setting import (
     Predictions,
     correlations,
@@ -21,8 +22,7 @@ from bulkedge.lab.studies.recovery.setting import (
     outlier_roots,
     weights_of,
 )
-from bulkedge.lab.studies.recovery.thresholds import Thresholds
-from bulkedge.lab.studies.recovery.uneven import UnevenRows
+from bulkedge.lab.studies.recovery.thresholds import RecoveryThresholds
 from bulkedge.support.errors import UnresolvedError
 from bulkedge.support.estimates import Estimate
 
@@ -77,7 +77,7 @@ def test_thresholds_fall_as_more_signal_is_kept(table, delta, gamma):
 
 def test_optimal_weights_move_the_boundary_at_every_vocabulary_ratio():
     """Figure 2: the frontier moves to weaker signals, and more of the map is recovered."""
-    data = PhaseDiagram(resolution=40, dim=50, draws=2, table="additive").simulate(0)
+    data = RecoveryPhaseDiagram(resolution=40, dim=50, draws=2, table="additive").simulate(0)
     rise = data.boundary.sel(weighting="optimal") - data.boundary.sel(weighting="mean")
     assert float(rise.max()) < 0
     seen = (data.alignment > 0).mean(("signal", "vocab_ratio"))
@@ -94,7 +94,7 @@ def test_causal_scalars_in_harmonic_numbers(length, prefix):
 
 
 def test_the_strength_of_an_outlier_is_its_inverse():
-    study = Thresholds()
+    study = RecoveryThresholds()
     delta, gamma = study.vocab_ratio, study.sample_ratio
     omega = critical_strength(delta, gamma) * np.array([[1.05, 2.0], [3.0, 9.0]])
     x = omega - delta
@@ -105,7 +105,7 @@ def test_the_strength_of_an_outlier_is_its_inverse():
 def test_family_of_strengths():
     """The ensemble of a strength has it, in either table; both sizes of threshold agree with the laws."""
     for table in ("finite", "additive"):
-        model = Population(dim=100, table=table).model(2.0)
+        model = RecoveryPopulation(dim=100, table=table).model(2.0)
         assert model.strength == pytest.approx(2.0, rel=1e-12)
         expected = model.population_bulk().spike(2.0 * model.kappa)
         assert float(model.population_spike().location) == pytest.approx(float(expected.location), rel=1e-9)
@@ -114,7 +114,7 @@ def test_family_of_strengths():
 def test_same_rows_are_the_closed_form():
     """Where all rows keep the same, uneven ones are those of Theorems 3 and 4."""
     for weighting in ("mean", "causal"):
-        model = Population(dim=300, vocab_ratio=0.4, sample_ratio=0.7).model(3.0)
+        model = RecoveryPopulation(dim=300, vocab_ratio=0.4, sample_ratio=0.7).model(3.0)
         model = replace(model, weights=weights_of(weighting, model.correlation), signal=1.6)
         same = UnevenRows(np.full(3, model.alpha), np.full(3, model.kappa), 1.6**2, 0.4, model.sample_ratio)
         location, overlap = same.spike()
@@ -193,7 +193,7 @@ def test_correlations_of_figure_4():
     assert kept["spiked"]["optimal"] > 1.5 * max(kept["spiked"]["causal"], kept["spiked"]["mean"])
 
 
-@pytest.mark.parametrize("item", [each for each in ITEMS if each.tested], ids=lambda item: item.name)
+@pytest.mark.parametrize("item", [each for each in ITEMS["recovery"] if each.tested], ids=lambda item: item.name)
 def test_tests_of_items_exist(item):
     file, name = item.tested.split("::")
     assert f"def {name}(" in (Path(__file__).parents[2] / file).read_text(encoding="utf-8")

@@ -14,8 +14,8 @@ from toys import Toy
 
 from bulkedge.lab.studies.base import find, ready, studies, to_install
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.items import PAPERS, items, places
-from bulkedge.lab.studies.laws.transition import Transition
+from bulkedge.lab.studies.items import ITEMS, PAPERS, places
+from bulkedge.lab.studies.laws.transition import LawsTransition
 from bulkedge.support.domains import parameters
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.files import replace_text
@@ -25,82 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITTEN = json.loads((ROOT / "tests" / "studies" / "claims.json").read_text(encoding="utf-8"))
 DRAWN = json.loads((ROOT / "tests" / "studies" / "figures.json").read_text(encoding="utf-8"))
 
-SMALL = {
-    "equivalence/breakdown": {"tokens": 200, "head_dim": 200, "steps": 10},
-    "equivalence/bulk": {"tokens": 200, "head_dim": 200, "draws": 8},
-    "equivalence/causal": {"tokens": 100, "head_dims": (400,), "draws": 8},
-    "equivalence/coefficients": {"samples": 200000},
-    "heads/causal": {"tokens": 200, "head_dim": 32, "draws": 8, "qk_norm": True},
-    "equivalence/context": {"largest": 256, "draws": 6},
-    "equivalence/finite-head": {"tokens": (256,), "head_dims": (32,), "draws": 6},
-    "equivalence/inputs": {"tokens": 200, "head_dim": 100, "ratios": (0.5,), "betas": (0.25, 0.5), "draws": 6},
-    "equivalence/normaliser": {"sizes": 4},
-    "equivalence/outliers": {"tokens": 150, "betas": (1.0, 1.2), "draws": 16},
-    "equivalence/poisson": {"tokens": 150, "head_dim": 150, "draws": 12},
-    "equivalence/rank-one": {"tokens": 400, "betas": (0.5, 0.6), "draws": 8},
-    "equivalence/taylor": {"sizes": 3, "draws": 8},
-    "equivalence/threshold": {"fourfold": 2, "doublings": 2, "draws": 12},
-    "equivalence/top": {"tokens": 200, "head_dim": 200, "draws": 30},
-    "heads/sharp": {"tokens": 200, "betas": (3.0,), "draws": 8},
-    "heads/gap": {"tokens": 300, "draws": 40, "smallest": 64, "doublings": 2},
-    "heads/popularity": {"tokens": 256},
-    "heads/initialised": {"tokens": 256},
-    "heads/long-context": {"tokens": 512, "draws": 6},
-    "heads/longer": {"context": 16, "steps": 40, "rate": 0.01, "decoders": 2, "sequences": 16},
-    "heads/scan": {"tokens": 48, "steps": 5, "starts": 3},
-    "heads/shrinkage": {"size": 160, "strengths": 3, "draws": 16},
-    "heads/score-scales": {"tokens": 128, "rows": 500, "context": 32, "steps": 4, "seeds": 2},
-    "heads/trained": {"tokens": 192, "heads": 12},
-    "heads/watch": {"seeds": 6, "steps": 10, "tokens": 32, "every": 1, "high": 0.3},
-    "laws/bulk": {"size": 100, "draws": 6},
-    "laws/edge": {"size": 50, "draws": 500},
-    "laws/transition": {"size": 100, "draws": 4},
-    "propagation/all-outliers": {"tokens": 80, "depth": 3, "draws": 12},
-    "propagation/gradients": {"sizes": (24, 48), "depths": (1, 2), "draws": 12, "tokens": 32, "deepest": 3},
-    "propagation/jacobian": {"tokens": 60, "depth": 2, "draws": 10},
-    "propagation/kernel": {"tokens": 80, "depth": 2, "draws": 12},
-    "propagation/key-query": {"tokens": 200, "head_dims": (64, 200, 2000), "draws": 8},
-    "propagation/outliers": {"tokens": 120, "draws": 6, "depth": 2},
-    "propagation/plateau": {"tokens": 16, "repeats": 12},
-    "propagation/rank-collapse": {"sizes": (32, 64, 96, 144), "draws": 200, "tokens": 50, "depth": 4, "repeats": 8},
-    "propagation/real-task": {"context": 16, "steps": 15, "seeds": 6},
-    "propagation/scaling": {"sizes": (32, 64, 128), "tokens": 60, "depth": 4, "draws": 10},
-    "propagation/spectrum": {"tokens": 160, "draws": 8},
-    "propagation/trainability": {"tokens": 32, "betas": (0.5, 1.5, 3.0), "skips": (0.0, 0.5, 0.85)},
-    "propagation/training": {"tokens": 12, "steps": 40, "repeats": 8, "rates": (0.03, 0.1)},
-    "propagation/upscaled-skip": {"tokens": 12, "steps": 40, "repeats": 12},
-    "recovery/alignment": {"dim": 60, "vocab": 120, "samples": 180, "signals": 5, "draws": 24},
-    "recovery/bulk": {"dim": 80, "vocab": 160, "samples": 240, "draws": 30},
-    "recovery/classes": {"dim": 80, "draws": 40},
-    "recovery/classification": {"dim": 40, "signals": 3, "draws": 8},
-    "recovery/data-dependent": {"dim": 120, "score_scales": (2.0,), "draws": 10},
-    "recovery/embeddings": {"dim": 60, "vocab": 2000, "draws": 4},
-    "recovery/finite-table": {"dim": 80, "ratios": (0.5, 2.0), "draws": 16},
-    "recovery/harmonic": {"dims": (50, 100, 200), "draws": 8},
-    "recovery/heads": {"dim": 60, "signals": 3, "draws": 40},
-    "recovery/layers": {"dim": 60, "draws": 12},
-    "recovery/mean-spike": {"dim": 80, "vocab": 160, "samples": 240, "signals": 6},
-    "recovery/outlier": {"dim": 80, "strengths": 4},
-    "recovery/phase-diagram": {"resolution": 50, "dim": 80, "draws": 20},
-    "recovery/population": {"dim": 80, "strengths": 9},
-    "recovery/repetition": {"dim": 80, "vocab": 160, "samples": 80},
-    "recovery/sample-correlations": {"dim": 80, "draws": 40},
-    "recovery/self-attention": {"dim": 60, "vocab": 120, "samples": 180, "draws": 20},
-    "recovery/thresholds": {"dim": 60, "prefixes": (4, 20), "sequences": 10000},
-    "width/activations": {"draws": 4000, "activations": ("clip", "gelu"), "width": 16},
-    "width/depth": {"draws": 1000, "depth": 2, "width": 32},
-    "width/distribution": {"draws": 4000, "heads": (1, 2), "width": 16, "inputs": 3},
-    "width/head-dim": {"draws": 5000, "head_dims": (4, 8)},
-    "width/heads": {"draws": 2000, "heads": (1, 4)},
-    "width/kl-decay": {"draws": 20000, "widths": (4, 6, 8)},
-    "width/positions": {"draws": 10000, "width": 32},
-    "width/scaling": {"draws": 500, "widths": (16, 64)},
-    "width/scores": {"draws": 4000, "width": 16},
-    "width/sequence": {"draws": 500, "widths": (16, 32)},
-    "width/tails": {"draws": 2000, "inputs": 3},
-    "width/training": {"draws": 4000, "width": 16},
-}
-"""Sizes at which a study runs in about a second; a new study needs an entry."""
+
+def small(name):
+    """A study at the size of its tests."""
+    family = studies()[name]
+    return family(**family.small)
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +49,7 @@ def remembered(tmp_path_factory):
         if claims is None and path.exists():
             return [tuple(each) for each in json.loads(path.read_text())]
         if claims is None:
-            study = studies()[name].preset(**SMALL[name])
+            study = small(name)
             claims = study.claims(study.simulate(seed=5))
         return remember(name, claims)
 
@@ -131,7 +60,7 @@ def remembered(tmp_path_factory):
 def test_study(name, remembered):
     if missing := studies()[name].missing():
         pytest.skip(f"needs {' and '.join(missing)}")
-    study = studies()[name].preset(**SMALL[name])
+    study = small(name)
     data = study.simulate(seed=5)
     assert data.attrs["study"] == name
     assert json.loads(data.attrs["parameters"]) == json.loads(json.dumps(study.parameters()))
@@ -161,7 +90,7 @@ def test_the_same_seed_makes_the_same_dataset(name):
     """
     if missing := studies()[name].missing():
         pytest.skip(f"needs {' and '.join(missing)}")
-    study = studies()[name].preset(**SMALL[name])
+    study = small(name)
     assert study.simulate(seed=5).identical(study.simulate(seed=5))
 
 
@@ -250,14 +179,14 @@ def test_both_presets_are_valid_and_documented(name):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_items_are_listed_once_and_point_at_tests_that_exist(paper):
-    names = [item.name for item in items(paper)]
+    names = [item.name for item in ITEMS[paper]]
     assert names
     assert len(set(names)) == len(names)
     assert [
-        item.name for item in items(paper) if any(sign in item.name for sign in ",;")
+        item.name for item in ITEMS[paper] if any(sign in item.name for sign in ",;")
     ] == []  # these separate places
-    assert [item.tested for item in items(paper) if item.tested and not is_test(item.tested)] == []
-    assert [item.name for item in items(paper) if item.tested and item.not_done] == []
+    assert [item.tested for item in ITEMS[paper] if item.tested and not is_test(item.tested)] == []
+    assert [item.name for item in ITEMS[paper] if item.tested and item.not_done] == []
 
 
 def is_test(place):
@@ -274,8 +203,8 @@ def is_test(place):
 def test_every_item_is_claimed_or_tested_or_said_not_to_be_done(paper, remembered):
     left_out = [name for name, family in studies().items() if family.missing()]
     claimed = {each for name in studies() if name not in left_out for each in remembered(name)}
-    open_items = [item.name for item in items(paper) if not item.tested and (paper, item.name) not in claimed]
-    said = [item.name for item in items(paper) if item.not_done]
+    open_items = [item.name for item in ITEMS[paper] if not item.tested and (paper, item.name) not in claimed]
+    said = [item.name for item in ITEMS[paper] if item.not_done]
     assert [name for name in said if (paper, name) in claimed] == []
     if left_out and set(open_items) != set(said):
         pytest.skip(f"the claims of {', '.join(left_out)} are not known here")
@@ -286,7 +215,7 @@ def test_every_item_is_claimed_or_tested_or_said_not_to_be_done(paper, remembere
 
 
 def test_a_wrong_dataset_is_refuted():
-    study = Transition(size=100, draws=4)
+    study = LawsTransition(size=100, draws=4)
     data = study.simulate(0)
     data["location"] = 1.2 * data.location
     failed = [claim.statement for claim in study.claims(data) if claim.verdict == "fails"]

@@ -5,7 +5,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bulkedge.lab.studies.propagation.networks import (  # noqa: E402
+from bulkedge.lab.studies.propagation.plateau import _crossing, _power  # noqa: E402
+from bulkedge.lab.studies.propagation.real_task import SHAPES, PropagationRealTask, _decoder, _weights, manual  # noqa: E402
+from bulkedge.lab.studies.propagation.setting import (  # noqa: E402
     Adam,
     Architecture,
     best,
@@ -15,10 +17,8 @@ from bulkedge.lab.studies.propagation.networks import (  # noqa: E402
     levels,
     trained,
 )
-from bulkedge.lab.studies.propagation.plateau import _crossing, _power  # noqa: E402
-from bulkedge.lab.studies.propagation.real_task import SHAPES, RealTask, _decoder, _weights, manual  # noqa: E402
 from bulkedge.lab.studies.propagation.trainability import powers  # noqa: E402
-from bulkedge.lab.studies.propagation.training import Training  # noqa: E402
+from bulkedge.lab.studies.propagation.training import PropagationTraining  # noqa: E402
 from bulkedge.propagation import Trainability  # noqa: E402
 
 
@@ -92,7 +92,7 @@ def test_the_plateau_of_equal_tokens():
 
 
 def test_a_rate_that_diverges_is_not_the_best():
-    data = Training(tokens=8, samples=3, steps=10, repeats=2, rates=(0.01, 0.03)).simulate(0)
+    data = PropagationTraining(tokens=8, samples=3, steps=10, repeats=2, rates=(0.01, 0.03)).simulate(0)
     data["loss"].loc[{"rate": 0.01}] = np.nan
     assert np.isfinite(best(data)).all()
 
@@ -140,4 +140,4 @@ def test_the_text():
     text = manual().tobytes().decode()
     assert len(text) > 200_000
     assert "assignment" in text
-    assert len(RealTask(steps=5, context=8, head_dim=2, seeds=2).simulate(0).attrs["text"]) == 64
+    assert len(PropagationRealTask(steps=5, context=8, head_dim=2, seeds=2).simulate(0).attrs["text"]) == 64

@@ -7,11 +7,18 @@ from scipy.special import ndtr
 
 from bulkedge.lab.studies.width.activations import gap
 from bulkedge.lab.studies.width.kl_decay import NODES as POINTS
-from bulkedge.lab.studies.width.kl_decay import REACH, KlDecay, divergence, exact_divergences, gaussians, leading_order
+from bulkedge.lab.studies.width.kl_decay import (
+    REACH,
+    WidthKlDecay,
+    divergence,
+    exact_divergences,
+    gaussians,
+    leading_order,
+)
 from bulkedge.lab.studies.width.positions import kernel_moments, rotated
-from bulkedge.lab.studies.width.sequence import Sequence, joint_limit, scaled_kernel
+from bulkedge.lab.studies.width.sequence import WidthSequence, joint_limit, scaled_kernel
 from bulkedge.lab.studies.width.setting import distribution_function, excess, extrapolated, kurtosis, slope
-from bulkedge.lab.studies.width.training import Layer, Training
+from bulkedge.lab.studies.width.training import LayerWeights, WidthTraining
 from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations
 from bulkedge.support.estimates import Estimate
 
@@ -72,7 +79,7 @@ def test_the_divergence_falls_as_the_square_of_the_width():
     assert np.log(found[6] / found[4]) / np.log(6 / 4) == pytest.approx(-1.69, abs=0.01)
     exponents = [np.log2(found[2 * width] / found[width]) + 2 for width in (512, 1024)]
     assert exponents[0] / exponents[1] == pytest.approx(2, abs=0.1)
-    assert leading_order(KlDecay()) == pytest.approx(1024**2 * found[1024], rel=0.01)
+    assert leading_order(WidthKlDecay()) == pytest.approx(1024**2 * found[1024], rel=0.01)
 
 
 def test_tails_of_the_limit_are_far_above_a_gaussian():
@@ -105,7 +112,7 @@ def test_scaled_kernel_of_long_sequences():
 
 
 def test_predicted_kurtosis_of_long_sequences_tends_to_the_joint_limit():
-    predicted = Sequence(draws=2000)._predicted(256, np.random.default_rng(2))
+    predicted = WidthSequence(draws=2000)._predicted(256, np.random.default_rng(2))
     assert 256 * predicted["exact"].value == pytest.approx(joint_limit(0.25), rel=0.05)
     assert 256 * predicted["fixed"].value == pytest.approx(joint_limit(0.25) - joint_limit(0.25, np.inf), rel=0.1)
 
@@ -131,10 +138,10 @@ def test_rotations():
 
 
 def test_gradients_are_derivatives_of_the_output():
-    study, rng = Training(inputs=3, score_variance=2.0), np.random.default_rng(4)
-    layer = Layer(*(rng.standard_normal((5, 8, 3)) for _ in range(3)), rng.standard_normal((5, 8)))
+    study, rng = WidthTraining(inputs=3, score_variance=2.0), np.random.default_rng(4)
+    layer = LayerWeights(*(rng.standard_normal((5, 8, 3)) for _ in range(3)), rng.standard_normal((5, 8)))
     _, _, gradient = study.backward(layer)
-    for name in Layer._fields:
+    for name in LayerWeights._fields:
         along = rng.standard_normal(getattr(layer, name).shape)
         ends = [study.backward(layer._replace(**{name: getattr(layer, name) + h * along}))[1] for h in (1e-5, -1e-5)]
         expected = np.sum((getattr(gradient, name) * along).reshape(5, -1), axis=1)
@@ -145,7 +152,7 @@ def test_a_small_step_follows_the_tangent_kernel():
     """At a small rate the limit is linear: its output moves by the tangent kernel, to second order in the rate."""
     apart = []
     for rate in (1e-2, 1e-3):
-        study = Training(rate=rate)
+        study = WidthTraining(rate=rate)
         step = study.limit(np.random.default_rng(5), 2000)
         linear = step.before - rate * (step.before - study.target) * step.tangent
         apart.append(np.mean(np.abs(step.after - linear)))
@@ -181,7 +188,7 @@ def test_kernels_that_are_not_random_add_nothing():
 
 
 def test_the_joint_limit_is_claimed_at_the_widest_layer():
-    study = Sequence(draws=100, widths=(8, 12, 16))
+    study = WidthSequence(draws=100, widths=(8, 12, 16))
     *_, last = study.claims(study.run(np.random.default_rng(0)))
     assert "16 inputs at width 16" in last.statement
     assert float(last.predicted) == scaled_kernel(study.score_variance, 16)

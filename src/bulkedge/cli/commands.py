@@ -309,14 +309,14 @@ def demo_command(folder: Path) -> None:
 
 def headlines_table(results: list[Reproduction]) -> Table:
     """The headline claim of each study: predicted, measured, verdict."""
-    from bulkedge.lab.gallery import words
+    from bulkedge.lab.gallery import page
 
     table = Table("study", "headline claim", "predicted", "measured", "verdict", box=None, pad_edge=False)
     for result in results:
         claim = next(each for each in result.claims if each.statement == HEADLINES[result.name])
         verdict = f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]"
-        measured = words.measured(claim.measured)
-        table.add_row(result.name, escape(claim.statement), words.predicted(claim), measured, verdict)
+        measured = page.measured(claim.measured)
+        table.add_row(result.name, escape(claim.statement), page.predicted(claim), measured, verdict)
     return table
 
 

@@ -21,7 +21,7 @@ from bulkedge.support.records import to_json
 
 if TYPE_CHECKING:
     from bulkedge.lab.gallery import Reproduction
-    from bulkedge.lab.gallery.run import Step
+    from bulkedge.lab.gallery.run import StudyStep
     from bulkedge.lab.studies.base import Study
 
 COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
@@ -47,7 +47,7 @@ def reproduce_command(name: str, *, paper: bool, folder: Path, all_claims: bool,
     the same command goes on after an interruption. Exits with 1 if a claim of these studies fails or a study raises,
     not if a claim is undecided.
     """
-    from bulkedge.lab.gallery import words
+    from bulkedge.lab.gallery import page
     from bulkedge.lab.studies.base import ready
 
     began, options = time.monotonic(), {key: given.pop(key) for key in ("seed", "again", "workers")}
@@ -65,9 +65,9 @@ def reproduce_command(name: str, *, paper: bool, folder: Path, all_claims: bool,
     elif results:
         print_claims(results, everything=all_claims or len(results) == 1, values=paper)
         click.echo(f"the page is {folder / 'index.html'}")
-    found = words.tally(claim for result in results for claim in result.claims)
+    found = page.tally(claim for result in results for claim in result.claims)
     tell(
-        f"{words.summary(found)}; {words.counted(len(results), 'study', 'studies')}, {reporter.kept} kept, "
+        f"{page.summary(found)}; {page.counted(len(results), 'study', 'studies')}, {reporter.kept} kept, "
         f"{duration(time.monotonic() - began)}"
     )
     for error in errors:
@@ -106,7 +106,7 @@ class RunReporter:
         """Something in the folder is damaged, or a study warned."""
         tell(sentence)
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: StudyStep) -> None:
         """A study begins, beside others or alone."""
         done = step.number - 1
         if step.at_once > 1:
@@ -114,27 +114,27 @@ class RunReporter:
         else:
             self.head(f"study {step.number} of {step.total}, {step.study}{remaining(step)}")
 
-    def finish(self, step: Step, result: Reproduction) -> None:
+    def finish(self, step: StudyStep, result: Reproduction) -> None:
         """A study is done, or was there already."""
-        from bulkedge.lab.gallery import words
+        from bulkedge.lab.gallery import page
 
         self.kept += step.kept
         time_taken = "kept, 0.0 s" if step.kept else duration(result.seconds)
         replaced = f", replaces one of other {' and '.join(step.replaces)}" if step.replaces else ""
-        verdicts = words.sentence(words.tally(result.claims))
+        verdicts = page.sentence(page.tally(result.claims))
         tell(f"{progress(step)}: {step.study}, {verdicts}, {time_taken}{replaced}")
 
-    def fail(self, step: Step, error: Exception) -> None:
+    def fail(self, step: StudyStep, error: Exception) -> None:
         """A study raised."""
         tell(f"{progress(step)}: {step.study} raised {type(error).__name__}, more at the end")
 
 
-def progress(step: Step) -> str:
+def progress(step: StudyStep) -> str:
     """How many studies are done, and the time left."""
     return f"study {step.number} of {step.total} done{remaining(step)}"
 
 
-def remaining(step: Step) -> str:
+def remaining(step: StudyStep) -> str:
     """The time left, if there is any and it can be told."""
     return f", {about(step.left)} left" if step.left else ""
 
@@ -150,20 +150,20 @@ def print_claims(results: list[Reproduction], *, everything: bool, values: bool 
 
 def claims_table(results: list[Reproduction], *, values: bool = False) -> Table:
     """The claims of all studies as a table for a terminal: predicted, measured, what became of the rival, verdict."""
-    from bulkedge.lab.gallery import words
+    from bulkedge.lab.gallery import page
 
     table = Table("claim", "predicted", "measured", "rival", "verdict", box=None, pad_edge=False)
     table.columns[-1].no_wrap = True
     for result in results:
         table.add_row(f"[bold]{escape(result.name)}[/]")
         if values:
-            table.add_row("  " + escape(words.values(result.origin.parameters, result.chosen)), style="dim")
+            table.add_row("  " + escape(page.values(result.origin.parameters, result.chosen)), style="dim")
         for claim in result.claims:
-            rival = ", ".join(filter(None, (words.rival(claim), words.rivalry(claim))))
+            rival = ", ".join(filter(None, (page.rival(claim), page.rivalry(claim))))
             table.add_row(
                 "  " + escape(claim.statement),
-                words.predicted(claim),
-                words.measured(claim.measured),
+                page.predicted(claim),
+                page.measured(claim.measured),
                 escape(rival),
                 f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]",
             )

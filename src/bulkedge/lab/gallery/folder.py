@@ -16,8 +16,7 @@ from typing import Self
 
 import xarray as xr
 
-from bulkedge.lab.gallery import papers
-from bulkedge.lab.gallery.page import in_order, index
+from bulkedge.lab.gallery.page import claims_page, in_order, papers_page
 from bulkedge.lab.gallery.record import Reproduction
 from bulkedge.support.errors import StoreError
 from bulkedge.support.files import remove_folder, replace_text
@@ -106,9 +105,9 @@ class Gallery:
             return
         claims = [claim for each in results for claim in each.shown_claims()]
         replace_text(self.root / "claims.json", to_json(claims, indent=1))
-        replace_text(self.root / "papers.html", papers.page(results))
+        replace_text(self.root / "papers.html", papers_page(results))
         scan = SCAN if (self.root / SCAN).is_file() else ""
-        replace_text(self.root / "index.html", index(results, scan=scan))
+        replace_text(self.root / "index.html", claims_page(results, scan=scan))
 
 
 def read(folder: Path, name: str) -> Reproduction:

@@ -38,7 +38,7 @@ SEEDS, WORKERS = Integers(0, 2**63 - 1), Integers(1, 10_000)
 
 
 @dataclass(frozen=True)
-class Step:
+class StudyStep:
     """Where a run stands: which study of how many, and the seconds left, as far as that can be told.
 
     ``kept`` says that the folder holds the study already; ``replaces``, in what an earlier result of it differs;
@@ -60,13 +60,13 @@ class Watcher(Protocol):
     def complain(self, sentence: str) -> None:
         """Something in the folder is damaged, or a study warned."""
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: StudyStep) -> None:
         """A study begins."""
 
-    def finish(self, step: Step, result: Reproduction) -> None:
+    def finish(self, step: StudyStep, result: Reproduction) -> None:
         """A study is done, or was there already; the step has the time left after it."""
 
-    def fail(self, step: Step, error: Exception) -> None:
+    def fail(self, step: StudyStep, error: Exception) -> None:
         """A study raised; the run goes on with the others."""
 
 
@@ -76,13 +76,13 @@ class Silent:
     def complain(self, sentence: str) -> None:
         """Nothing."""
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: StudyStep) -> None:
         """Nothing."""
 
-    def finish(self, step: Step, result: Reproduction) -> None:
+    def finish(self, step: StudyStep, result: Reproduction) -> None:
         """Nothing."""
 
-    def fail(self, step: Step, error: Exception) -> None:
+    def fail(self, step: StudyStep, error: Exception) -> None:
         """Nothing."""
 
 
@@ -228,12 +228,14 @@ class _Run:
         self.results[index] = result
         self.watcher.finish(self._step(index, **what), result)
 
-    def _step(self, index: int, ahead: int = 0, **what: Any) -> Step:
+    def _step(self, index: int, ahead: int = 0, **what: Any) -> StudyStep:
         """Where the run stands; ``ahead`` counts the study that is about to begin."""
         done = len(self.results) + len(self.errors)
         what.setdefault("replaces", () if what.get("kept") else self._replaces(index))
         at_once = max(len(self.flying) + ahead, 1)
-        return Step(done + ahead, len(self.studies), self.studies[index].name(), self._left(), at_once=at_once, **what)
+        return StudyStep(
+            done + ahead, len(self.studies), self.studies[index].name(), self._left(), at_once=at_once, **what
+        )
 
     def _replaces(self, index: int) -> tuple[str, ...]:
         """In what the earlier result of a study differs from the one that is wanted."""

@@ -2,8 +2,7 @@
 
 A study is a frozen dataclass in a file of its own, ``studies/<paper>/<figure>.py``; that path is its name. Its
 parameters are declared with :func:`bulkedge.support.domains.parameter`, whose default is the quick size and whose
-``paper`` or ``ours`` value is that of ``--paper``; the figure is drawn by the function of the same name in
-``studies/<paper>/plot.py``.
+``paper`` or ``ours`` value is that of ``--paper``.
 """
 
 from __future__ import annotations
@@ -21,9 +20,12 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import bulkedge.lab.studies as package
 from bulkedge.lab.studies.claims import Claim
+from bulkedge.plots.style import marks, styled
 from bulkedge.support.domains import Parametric, parameters
 from bulkedge.support.errors import DomainError
 from bulkedge.version import __version__
@@ -35,9 +37,11 @@ class Study(Parametric, ABC):
     """A named experiment.
 
     One that needs an optional package names it in ``requires``, as its module is called, and imports it when it runs.
+    ``small`` has the parameters with which a test runs it in about a second.
     """
 
     requires: ClassVar[tuple[str, ...]] = ()
+    small: ClassVar[dict[str, Any]] = {}
 
     @abstractmethod
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -165,23 +169,36 @@ class Study(Parametric, ABC):
         made_by = {"study": self.name(), "parameters": json.dumps(self.parameters()), "seed": seed}
         return data.assign_attrs(made_by | {"bulkedge": __version__})
 
-    def plot(self, data: xr.Dataset) -> Any:
-        """Draw the figure (a matplotlib Figure) of a dataset.
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Draw a dataset; a study that is only swept over needs no figure.
 
         Parameters
         ----------
         data : xarray.Dataset
-            What :meth:`run` returned.
+            What :meth:`run` returned, for a study of these parameters.
 
         Returns
         -------
         matplotlib Figure
-            Drawn by the function of the study's name in ``plot.py`` of its folder.
+            Made with :mod:`bulkedge.plots.style`.
         """
-        folder, _, name = type(self).__module__.rpartition(".")
-        draw = getattr(import_module(f"{folder}.plot"), name)
-        with import_module("bulkedge.plots.style").styled():
-            return draw(data)
+        raise NotImplementedError(f"{self.name()} has no figure")
+
+    def plot(self, data: xr.Dataset) -> Figure:
+        """The figure of a dataset, in the style of all figures.
+
+        Parameters
+        ----------
+        data : xarray.Dataset
+            What :meth:`run` returned, for a study of these parameters.
+
+        Returns
+        -------
+        matplotlib Figure
+            What :meth:`figure` draws.
+        """
+        with styled():
+            return self.figure(data)
 
 
 @cache
@@ -192,8 +209,6 @@ def studies() -> dict[str, type[Study]]:
         if not folder.ispkg:
             continue
         for each in iter_modules(import_module(folder.name).__path__, folder.name + "."):
-            if each.ispkg or each.name.endswith(".plot"):
-                continue  # what draws is loaded when a figure is drawn
             for _, member in inspect.getmembers(import_module(each.name), inspect.isclass):
                 if issubclass(member, Study) and member.__module__ == each.name:
                     found[member.name()] = member
@@ -245,3 +260,13 @@ def ready(name: str) -> tuple[list[type[Study]], list[str]]:
     if not chosen:
         raise DomainError("; ".join(sentences))
     return chosen, sentences
+
+
+def standard_error(values: xr.DataArray) -> xr.DataArray:
+    """Standard error of the mean over draws."""
+    return values.std("draw", ddof=1) / values.sizes["draw"] ** 0.5
+
+
+def mean_marks(axes: Axes, x: Any, values: xr.DataArray, **look: Any) -> None:
+    """Draw the means over draws, with their standard errors as bars."""
+    marks(axes, x, values.mean("draw"), standard_error(values), **look)

@@ -32,7 +32,7 @@ EXCLUSION = 4.0
 """Standard deviations by which it must miss the rival; one chance in 30,000 of excluding a rival that is right."""
 
 Relation = Literal["=", "<=", ">="]
-Verdict = Literal["holds", "fails", "undecided"]
+ClaimVerdict = Literal["holds", "fails", "undecided"]
 DIRECTION = {"<=": -1, ">=": 1}
 
 
@@ -124,7 +124,7 @@ class Claim:
         return self._sigmas(miss - self.finite_size)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ClaimVerdict:
         """Whether it holds, fails, or cannot be decided at this size; a number that is none refutes."""
         if not self.deviation <= AGREEMENT:
             return "fails"

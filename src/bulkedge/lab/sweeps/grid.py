@@ -1,7 +1,7 @@
 """What a sweep is: a study, axes of parameters, repetitions, and a root seed.
 
->>> from bulkedge.lab.studies.laws.edge import Edge
->>> sweep = Sweep(Edge(), {"size": parse_axis(Edge, "size", "100:300:100")}, repetitions=2)
+>>> from bulkedge.lab.studies.laws.edge import LawsEdge
+>>> sweep = Sweep(LawsEdge(), {"size": parse_axis(LawsEdge, "size", "100:300:100")}, repetitions=2)
 >>> sweep.axes, sweep.shape
 ({'size': (100, 200, 300)}, (3, 2))
 """
@@ -192,8 +192,8 @@ def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
 
     Examples
     --------
-    >>> from bulkedge.lab.studies.laws.edge import Edge
-    >>> parse_axis(Edge, "size", "100:300:100"), parse_axis(Edge, "size", "64, 128")
+    >>> from bulkedge.lab.studies.laws.edge import LawsEdge
+    >>> parse_axis(LawsEdge, "size", "100:300:100"), parse_axis(LawsEdge, "size", "64, 128")
     ((100, 200, 300), (64, 128))
     """
     domain = _domain(study, name)

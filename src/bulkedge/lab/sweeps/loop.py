@@ -101,9 +101,9 @@ def run(  # noqa: PLR0913  # four of them by name
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
-    >>> from bulkedge.lab.studies.laws.edge import Edge
+    >>> from bulkedge.lab.studies.laws.edge import LawsEdge
     >>> from bulkedge.lab.sweeps import open_sweep
-    >>> grid = Sweep(Edge(draws=100), {"size": (50, 60)}, repetitions=2)
+    >>> grid = Sweep(LawsEdge(draws=100), {"size": (50, 60)}, repetitions=2)
     >>> folder = TemporaryDirectory()
     >>> outcome = run(grid, folder.name, SerialExecutor())
     >>> outcome.cells, outcome.done, dict(open_sweep(folder.name).status.sizes)

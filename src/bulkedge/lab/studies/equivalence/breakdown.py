@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.ensembles.entries import heavy_share
 from bulkedge.ensembles.perron import BETA, perron
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.equivalence import setting
 from bulkedge.lab.studies.equivalence.top import largest
 from bulkedge.laws import AttentionLaw, MarchenkoPastur, TracyWidom
 from bulkedge.laws.law import Law
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
@@ -28,18 +32,19 @@ on nearly all of it is, up to 10,000 tokens."""
 
 
 @dataclass(frozen=True)
-class Breakdown(Study):
+class EquivalenceBreakdown(Study):
     """The two largest singular values follow the linear model, leave it, and end at those of one-hot rows.
 
     The linear model says that the largest stays at one and that the second is the edge of a bulk that grows like
     ``exp(beta**2)``. One-hot rows have the largest numbers of rows that attend to the same token.
     """
 
-    tokens: int = parameter(Integers(100, 10_000), "tokens", 400, paper=1000)
+    tokens: int = parameter(*setting.TOKENS, 400, paper=1000)
     head_dim: int = parameter(Integers(100, 10_000), "head dimension", 400, paper=1000)
     last: float = parameter(Interval(5, 100), "largest beta", 50.0, ours=50.0)
     steps: int = parameter(Integers(6, 100), "values of beta from 0.5 on, spaced evenly in the logarithm", 20, ours=40)
-    draws: int = parameter(Integers(2, 1000), "draws", 10, ours=10)
+    draws: int = parameter(*setting.DRAWS, 10, ours=10)
+    small: ClassVar = {"tokens": 200, "head_dim": 200, "steps": 10}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw scores, and scale them by each beta; then others, whose rows choose their best token."""
@@ -61,7 +66,6 @@ class Breakdown(Study):
                 "theory": (("beta", "quantity"), theory),
             },
             coords={"beta": betas, "rank": [1, 2], "quantity": ["perron", "edge", "reach", "rival", "heavy"]},
-            attrs=self.parameters(),
         )
 
     def _theory(self, beta: float) -> list[float]:
@@ -128,7 +132,41 @@ class Breakdown(Study):
             )
         ]
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """The two largest values over beta, from the linear model to one-hot rows; the same over the model's edge."""
+        figure, grid = panels(1, 2, height=3.0)
+        left, right = grid[0]
+        theory = {name: data.theory.sel(quantity=name) for name in data["quantity"].values.tolist()}
+        line(left, data.beta, theory["perron"], label="linear model: largest")
+        line(left, data.beta, theory["edge"], label="linear model: edge", color=COLOURS[2])
+        for rank, name, colour, symbol in ((1, "first", COLOURS[0], "o"), (2, "second", COLOURS[3], "s")):
+            mean_marks(left, data.beta, data[name], label=f"$s_{rank}(A)^2$", color=colour, fmt=symbol)
+            end = float(data.one_hot.sel(rank=rank).mean())
+            left.axhline(end, color=colour, ls=":", lw=0.9, label=f"one-hot rows, {rank}")
+        left.set(yscale="log", ylabel="squared singular value of A", ylim=(0.5 * float(data.second.min()), 20))
+        ratio = data.second / theory["edge"]
+        mean_marks(right, data.beta, ratio, label="second value over the edge", fmt="s", color=COLOURS[3])
+        line(right, data.beta, 1 - theory["heavy"], label="variance not in large entries", color=COLOURS[-1], ls="--")
+        threshold = np.sqrt(np.log(self.tokens))
+        right.set(ylabel="share of the linear model's", ylim=(0, 2.4))
+        for axes in grid[0]:
+            axes.axvline(
+                threshold, color="0.5", ls="-.", lw=0.8, label=r"$\beta=\sqrt{\log T}$" if axes is right else ""
+            )
+            axes.set(xscale="log", xlabel="β")
+            setting.plain_ticks(
+                axes.xaxis, [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if tick <= 1.01 * self.last]
+            )
+        handles, labels = (first + second for first, second in zip(*_legends(left, right), strict=True))
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        figure.suptitle(f"{setting.sizes_title(self)}, {self.draws} draws", fontsize=8)
+        return figure
+
 
 def _over_draws(values: xr.DataArray) -> Estimate:
     """Mean over beta, whose values share their scores, then over draws."""
     return average(values.mean("beta"))
+
+
+def _legends(*panels: Any) -> list[tuple[list[Any], list[str]]]:
+    return [axes.get_legend_handles_labels() for axes in panels]

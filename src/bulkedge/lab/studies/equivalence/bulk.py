@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention, Stages, taylor, taylor_degree
 from bulkedge.inference.comparison import compare
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.lab.studies.equivalence import setting
 from bulkedge.laws import AttentionLaw, MarchenkoPastur, SumLaw
 from bulkedge.laws.law import Law
 from bulkedge.laws.units import Unit
+from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
@@ -29,16 +33,25 @@ BEYOND_EDGE = 0.1695
 """Expected number of values beyond a soft edge of real matrices: the integral of the Airy density of Dyson index 1."""
 HALVINGS = (4, 2, 1)
 """Sizes at which the stages are compared with each other: tokens and head dimension over these."""
+STAGES = {
+    "attention": r"$\sqrt{T}\,A^\perp$",
+    "fixed_normaliser": "$Y$: fixed normaliser",
+    "entrywise": "$Y^f$: entrywise",
+    "taylor": "$Y^Q$: Taylor",
+    "taylor_linear": r"$Y^Q_\mathrm{lin}$: its linear model",
+    "linear": r"$Y^f_\mathrm{lin}$: linear model",
+}
 
 
 @dataclass(frozen=True)
-class Bulk(Study):
+class EquivalenceBulk(Study):
     """Attention and the six matrices of the proof share one bulk, which is not that of Marchenko and Pastur."""
 
-    tokens: int = parameter(Integers(100, 10_000), "tokens", 500, paper=1000)
+    tokens: int = parameter(*setting.TOKENS, 500, paper=1000)
     head_dim: int = parameter(Integers(128, 10_000), "head dimension", 500, paper=1000)
     beta: float = parameter(Interval(0.05, 2), "inverse temperature", 1.0, paper=1.0)
-    draws: int = parameter(Integers(2, 1000), "draws", 12, paper=10)
+    draws: int = parameter(*setting.DRAWS, 12, paper=10)
+    small: ClassVar = {"tokens": 200, "head_dim": 200, "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw the matrices at the full, half and fourth size, and compare the largest ones with the laws."""
@@ -59,7 +72,7 @@ class Bulk(Study):
             }
         )
         parts = (self._pictures(values, bins), self._distances(values), self._apart(smaller))
-        return xr.merge([curves, *parts]).assign_attrs(self.parameters())
+        return xr.merge([curves, *parts])
 
     def _laws(self) -> tuple[Law, Law, Law]:
         """The paper's law, the one of this size, and Marchenko-Pastur of the paper's mean."""
@@ -241,6 +254,36 @@ class Bulk(Study):
             )
             for step in data.step.values.tolist()
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Histograms on top, sorted values below, a column for each stage; attention itself in all of them."""
+        names = [name for name in data.stage.values.tolist() if name != "whole"]
+        figure, grid = panels(2, len(names), width=1.75, height=1.9)
+        rank = np.arange(1, data.sizes["rank"] + 1)
+        shown = slice(3, None, max(1, len(rank) // 60))
+        whole = data.sel(stage="whole")
+        for column, name in enumerate(names):
+            top, below = grid[:, column]
+            one = data.sel(stage=name)
+            histogram(top, data.bin_edge, one.simulation, label="stage of the proof")
+            histogram(top, data.bin_edge, whole.simulation, label=r"$\sqrt{T}\,A$", fill=False, color="black", lw=0.7)
+            line(top, data.x, data.theory, label="law")
+            line(top, data.x, data.rival, label="Marchenko–Pastur", color=COLOURS[2], ls="--")
+            top.set(ylim=(0, 0.45), title=STAGES[name], xlabel="squared singular value")
+            marks(below, rank[shown], one.sorted[shown], ms=2, label="stage of the proof")
+            line(below, rank[3:], whole.sorted[3:], label=r"$\sqrt{T}\,A$", color="black", lw=0.7)
+            line(below, rank, data["quantile"], label="law", lw=0.9, zorder=4)
+            line(
+                below, rank, data.rival_quantile, label="Marchenko–Pastur", color=COLOURS[2], ls="--", lw=0.9, zorder=4
+            )
+            below.set(xlabel="rank", ylim=(0, 1.3 * float(data["quantile"][0])))
+            for axes in (top, below):
+                axes.tick_params(labelleft=column == 0)
+        grid[0, 0].set_ylabel("density")
+        grid[1, 0].set_ylabel("squared singular value")
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        figure.suptitle(f"{setting.sizes_title(self)}, {self.draws} draws, three largest values removed", fontsize=8)
+        return figure
 
 
 NAMES = {

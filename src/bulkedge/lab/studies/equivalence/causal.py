@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.equivalence.setting import UNKNOWN
+from bulkedge.lab.studies.equivalence.setting import UNKNOWN, doubling_axis, plain_logarithms
 from bulkedge.laws import CausalHeadLaw, CausalLaw, MarchenkoPastur
+from bulkedge.plots.style import COLOURS, histogram, line, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
@@ -33,25 +36,18 @@ the rival is attention without a mask."""
 
 
 class Shifted(NamedTuple):
-    """Singular values of the mean, and what the fluctuations of the rows do to them.
-
-    Attributes
-    ----------
-    bare : array of shape (rank,)
-        Those of the Cesaro matrix.
-    shift : array of shape (rank,)
-        Mean shift to second order in the fluctuations.
-    error : array of shape (rank,)
-        Size of the next order: the square of the shift over the distance to the nearest value.
-    """
+    """Singular values of the mean, and what the fluctuations of the rows do to them."""
 
     bare: Real
+    """Those of the Cesaro matrix."""
     shift: Real
+    """Mean shift to second order in the fluctuations."""
     error: Real
+    """Size of the next order: the square of the shift over the distance to the nearest value."""
 
 
 @dataclass(frozen=True)
-class Causal(Study):
+class EquivalenceCausal(Study):
     """The bulk of causal attention beside the law of independent scores and that of real heads, and its mean's values.
 
     The law of independent scores holds where the head dimension exceeds the tokens; at the size of real heads the
@@ -68,6 +64,7 @@ class Causal(Study):
         Choice((False, True)), "whether queries and keys are normalised", default=True, ours=False
     )
     draws: int = parameter(Integers(2, 100), "draws", 16, ours=16)
+    small: ClassVar = {"tokens": 100, "head_dims": (400,), "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Distribution functions for each head dimension; bulk and largest values for the largest."""
@@ -159,6 +156,43 @@ class Causal(Study):
                 reason=reason,
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """The bulk, its distance over the head dimension, largest values over rank, and the norm of the mean."""
+        figure, grid = panels(2, 2, height=2.4)
+        (bulk, distance), (top, norm) = grid
+        histogram(bulk, 10**data.bin_edge, data.simulation.mean("draw"))
+        line(bulk, 10**data.point, data.theory, label="causal law")
+        line(bulk, 10**data.point, data.unmasked, label="without a mask", color=COLOURS[2], lw=0.9, ls="--")
+        bulk.set(xscale="log", xlabel="squared singular value", ylabel="density, per decade", ylim=(0, None))
+        bulk.set_title(f"head dimension {int(data.head_dim[-1])}")
+        independent = np.abs(data.mass - data.level).max("level")
+        heads = np.abs(data.mass - data["heads"]).max("level")
+        mean_marks(distance, data.head_dim, independent, label="to the law of independent scores")
+        mean_marks(distance, data.head_dim, heads, label="to that of causal heads", fmt="s", color=COLOURS[2])
+        distance.set(xscale="log", yscale="log", xlabel="head dimension", ylim=(None, 4 * float(independent.max())))
+        distance.set_ylabel("largest difference, five levels")
+        distance.xaxis.set_major_locator(FixedLocator(data.head_dim.values.tolist()))
+        distance.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        distance.xaxis.set_minor_formatter(NullFormatter())
+        plain_logarithms(distance.yaxis)
+        line(top, data["rank"], data["mean"] + data["shift"], label="with fluctuations", marker=".")
+        line(top, data["rank"], data["mean"], label="Cesàro matrix", color=COLOURS[2], lw=0.9, ls="--")
+        mean_marks(top, data["rank"], data.value.rename(sample="draw"), label="causal attention")
+        top.set(xlabel="rank", ylabel="singular value", xticks=data["rank"].values)
+        line(norm, data.tokens, data["norm"], label="norm of the Cesàro matrix")
+        norm.axhline(2.0, color=COLOURS[-1], ls=":", lw=0.9, label="limit")
+        doubling_axis(norm, data.tokens[::4])
+        norm.set(xlabel="tokens", ylabel="largest singular value")
+        for axes, place in (
+            (bulk, "upper left"),
+            (distance, "upper right"),
+            (top, "upper right"),
+            (norm, "lower right"),
+        ):
+            axes.legend(loc=place)
+        figure.suptitle(f"{self.tokens} tokens, β = {self.beta:g}, {self.draws} draws")
+        return figure
 
 
 def shifted(tokens: int, beta: float, ranks: int) -> Shifted:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -20,7 +23,7 @@ BATCHES = 20
 
 
 @dataclass(frozen=True)
-class Coefficients(Study):
+class EquivalenceCoefficients(Study):
     """Variance ``theta_1 = E f**2`` and signal ``theta_2 = (E f')**2`` of an entry: from beta = 1.12 on most is noise.
 
     Here ``f(s) = exp(beta s - beta**2/2) - 1``. The part of the variance that is noise overtakes the part that is
@@ -31,6 +34,7 @@ class Coefficients(Study):
     last: float = parameter(Interval(1.3, 5), "largest beta", 3.0, ours=3.0)
     steps: int = parameter(Integers(10, 500), "values of beta", 30, ours=100)
     samples: int = parameter(Integers(1000, 10**8), "Gaussian scores", 4 * 10**6, ours=2 * 10**7)
+    small: ClassVar = {"samples": 200_000}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both by formula, and by averages over Gaussian scores, in independent batches."""
@@ -52,7 +56,6 @@ class Coefficients(Study):
                 "crossing": ((), crossing(), {"long_name": "beta where noise overtakes the linear part"}),
             },
             coords={"beta": beta, "sampled": sampled},
-            attrs=self.parameters(),
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -89,6 +92,21 @@ class Coefficients(Study):
                 reason="linear interpolation between values of beta; curvature over slope is 1.2 there",
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Both coefficients and their difference, with samples where these are reliable."""
+        figure, grid = panels(1, 1, height=2.6)
+        axes = grid[0, 0]
+        line(axes, data.beta, data.variance, label=r"$\theta_1=e^{\beta^2}-1$")
+        line(axes, data.beta, data.signal, label=r"$\theta_2=\beta^2$", color=COLOURS[0])
+        line(axes, data.beta, data.variance - data.signal, label=r"$\theta_1-\theta_2$", color=COLOURS[2], ls="--")
+        shown = slice(None, None, max(1, data.sizes["sampled"] // 8))
+        for sampled, label in ((data.sampled_variance, "sampled"), (data.sampled_slope**2, "")):
+            mean_marks(axes, data.sampled[shown], sampled.isel(sampled=shown), label=label, color="black")
+        axes.axvline(float(data.crossing), color="0.5", ls=":", lw=0.9, label=f"β = {float(data.crossing):.3f}")
+        axes.set(yscale="log", xlabel="β", ylabel="coefficient", title=f"{self.samples:,} Gaussian scores")
+        axes.legend(loc="upper left")
+        return figure
 
 
 def crossing() -> float:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.equivalence.setting import doubling_axis, plain_logarithms
 from bulkedge.laws import TracyWidom
 from bulkedge.laws.attention.finite_head import FiniteHeadLaw, log_coefficients
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -19,7 +23,7 @@ from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
-class Context(Study):
+class EquivalenceContext(Study):
     """Second singular value of attention as the context grows to a million tokens: it stops falling, and the gap stays.
 
     Queries and keys are normalised. Once there are many more tokens than dimensions, the linear degree is of fixed
@@ -31,6 +35,7 @@ class Context(Study):
     beta: float = parameter(Interval(0.1, 1.25), "inverse temperature", 0.7, ours=0.7)
     largest: int = parameter(Integers(256, 20_000), "largest context that is simulated", 1024, ours=2048)
     draws: int = parameter(Integers(2, 100), "draws of each size", 8, ours=8)
+    small: ClassVar = {"largest": 256, "draws": 6}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Edges by law up to 2**20 tokens, and by simulation as far as told."""
@@ -89,3 +94,18 @@ class Context(Study):
                 reason=reason,
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Second singular value over tokens: law, limit, quarter circle and simulation."""
+        figure, grid = panels(1, 1, height=2.8, width=4.0)
+        axes = grid[0, 0]
+        line(axes, data.tokens, data.edge, label="edge of the finite-head law")
+        line(axes, data.tokens, data.independent, label="independent scores", color=COLOURS[2], ls="--")
+        axes.axhline(float(data.limit), color=COLOURS[-1], ls=":", lw=0.9, label=r"$\lambda_1/\lambda_0$")
+        mean_marks(axes, data.tokens, data.second)
+        doubling_axis(axes, data.tokens[::3])
+        axes.set(yscale="log", xlabel="tokens", ylabel="second singular value of A")
+        plain_logarithms(axes.yaxis)
+        axes.legend(loc="lower left")
+        axes.set_title(f"QK-norm, {self.head_dim} dimensions, β = {self.beta:g}, {self.draws} draws")
+        return figure

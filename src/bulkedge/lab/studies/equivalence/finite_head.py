@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.inference.comparison import compare
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.equivalence.setting import UNKNOWN, large_entries, shares
+from bulkedge.lab.studies.equivalence import setting
 from bulkedge.laws import AttentionLaw, FiniteHeadLaw, QuarterCircle
+from bulkedge.plots.style import COLOURS, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
 from bulkedge.support.progress import track
@@ -21,7 +24,7 @@ DIMS = ("beta", "head_dim", "tokens")
 
 
 @dataclass(frozen=True)
-class FiniteHead(Study):
+class EquivalenceFiniteHead(Study):
     """The bulk at the size of real heads follows the finite-head law, and not the law of the proportional regime.
 
     Beside the Kolmogorov distances to both stands the finite-size floor: the distance of an i.i.d. log-normal Markov
@@ -39,6 +42,7 @@ class FiniteHead(Study):
         Choice((False, True)), "whether queries and keys are normalised", default=False, ours=False
     )
     draws: int = parameter(Integers(2, 100), "draws for each cell of the grid", 8, ours=4)
+    small: ClassVar = {"tokens": (256,), "head_dims": (32,), "draws": 6}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw each cell of the grid, and the floor, which does not depend on the head dimension."""
@@ -62,9 +66,9 @@ class FiniteHead(Study):
         model = SoftmaxAttention(size, dim, beta, self.qk_norm)
         law, rival = FiniteHeadLaw(beta, dim, size, self.qk_norm), AttentionLaw(beta, dim / size)
         found = [model.spectrum(rng) for _ in range(self.draws)]
-        rest = shares(found, law, rival)
+        rest = setting.shares(found, law, rival)
         # a perturbation of rank m moves m values past a point at most: m/T, of one sign at all points at worst
-        moved = (UNKNOWN + large_entries(beta, size)) / size
+        moved = (setting.UNKNOWN + setting.large_entries(beta, size)) / size
         return xr.Dataset(
             {
                 "finite_head": ("draw", [compare(each, law).ks for each in found]),
@@ -101,6 +105,28 @@ class FiniteHead(Study):
             )
             for dim in self.head_dims
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """A panel for each beta: distance over tokens for both laws and the floor."""
+        figure, grid = panels(1, data.sizes["beta"], width=2.5, height=2.6)
+        symbols = ("o", "s", "^", "D", "v")
+        everything = xr.merge([data.finite_head, data.proportional, data.floor]).to_array()
+        limits = 0.7 * float(everything.min()), 1.5 * float(everything.max())
+        for axes, beta in zip(grid[0], data.beta.values.tolist(), strict=True):
+            one = data.sel(beta=beta)
+            for k, dim in enumerate(data.head_dim.values.tolist()):
+                for name, colour in (("proportional", COLOURS[1]), ("finite_head", COLOURS[0])):
+                    look = {"fmt": symbols[k % 5], "color": colour, "label": f"{name.replace('_', '-')} law, d = {dim}"}
+                    mean_marks(axes, data.tokens, one[name].sel(head_dim=dim), **look)
+            mean_marks(axes, data.tokens, one.floor, fmt=".--", lw=0.8, color=COLOURS[-1], label="floor")
+            setting.doubling_axis(axes, data.tokens)
+            axes.set(yscale="log", ylim=limits, title=f"β = {beta:g}", xlabel="tokens")
+            setting.plain_logarithms(axes.yaxis)
+        grid[0, 0].set_ylabel("Kolmogorov distance")
+        norms = "QK-norm" if self.qk_norm else "Gaussian queries and keys"
+        figure.suptitle(f"{norms}, {data.sizes['draw']} draws")
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        return figure
 
 
 def _floor(beta: float, size: int, rng: np.random.Generator) -> float:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.inference.comparison import compare
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.equivalence.setting import plain_logarithms
 from bulkedge.laws import FiniteHeadLaw
+from bulkedge.plots.style import COLOURS, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
-class Inputs(Study):
+class EquivalenceInputs(Study):
     """Gaussian tokens of unit norm, not orthonormal: the bulk follows the law that knows their covariance.
 
     There are fewer or more dimensions of the model than tokens, so that the Gram matrix is more or less far from the
@@ -34,6 +38,7 @@ class Inputs(Study):
         Each(Interval(0.05, 1.5)), "values of beta", (0.25, 0.5, 0.75), ours=(0.25, 0.5, 1.0)
     )
     draws: int = parameter(Integers(2, 100), "draws for each ratio and beta", 8, ours=8)
+    small: ClassVar = {"tokens": 200, "head_dim": 100, "ratios": (0.5,), "betas": (0.25, 0.5), "draws": 6}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw heads for the tokens of each ratio."""
@@ -71,3 +76,22 @@ class Inputs(Study):
             )
             for ratio in self.ratios
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Distances over beta, a panel for each ratio."""
+        figure, grid = panels(1, data.sizes["ratio"], width=2.4, height=2.6)
+        everything = data[["with_gram", "without"]].to_array()
+        limits = 0.7 * float(everything.min()), 1.5 * float(everything.max())
+        for axes, ratio in zip(grid[0], data.ratio.values.tolist(), strict=True):
+            one = data.sel(ratio=ratio)
+            mean_marks(
+                axes, data.beta, one.without, fmt="s-", lw=0.8, color=COLOURS[1], label="law of orthonormal tokens"
+            )
+            mean_marks(axes, data.beta, one.with_gram, fmt="o-", lw=0.8, label="law that knows the tokens")
+            axes.set(yscale="log", ylim=limits, title=f"dimensions / tokens = {ratio:g}", xlabel="β")
+            axes.set_xticks(data.beta.values)
+            plain_logarithms(axes.yaxis)
+        grid[0, 0].set_ylabel("Kolmogorov distance")
+        figure.suptitle(f"{self.tokens} tokens, head dimension {self.head_dim}, {self.draws} draws")
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        return figure

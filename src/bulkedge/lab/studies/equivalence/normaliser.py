@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.special import ndtri
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.equivalence.setting import plain_ticks
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -18,7 +22,7 @@ from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
-class Normaliser(Study):
+class EquivalenceNormaliser(Study):
     """Row normalisers concentrate at the scale ``d**(-1/2)``, on average over rows and uniformly.
 
     The mean square of ``Z_i/(T exp(beta**2/2)) - 1`` is known at any size: given its query, a row has independent
@@ -29,6 +33,7 @@ class Normaliser(Study):
     sizes: int = parameter(Integers(3, 12), "how many sizes, each twice the one before", 5, ours=7)
     beta: float = parameter(Interval(0.05, 1), "inverse temperature", 0.5, ours=0.5)
     draws: int = parameter(Integers(3, 1000), "draws of each size", 20, ours=20)
+    small: ClassVar = {"sizes": 4}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Mean square and largest deviation of ``Z_i/T`` from ``exp(beta**2/2)``, relative, over the rows of a draw."""
@@ -46,7 +51,6 @@ class Normaliser(Study):
                 "predicted": ("tokens", [mean_square(self.beta, each, each) for each in tokens.tolist()]),
             },
             coords={"tokens": tokens},
-            attrs=self.parameters(),
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -101,6 +105,30 @@ class Normaliser(Study):
         raised = np.log1p(skewness * (most**2 - 1) / (6 * most))
         logs = np.log(tokens)
         return float(np.polyfit(logs, np.log(most), 1)[0]), abs(float(np.polyfit(logs, raised, 1)[0]))
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Typical and largest deviations over the number of tokens."""
+        figure, grid = panels(1, 1, height=3.0)
+        axes = grid[0, 0]
+        typical = data.square**0.5
+        look = {"label": "largest of all rows", "fmt": "s", "color": COLOURS[3]}
+        mean_marks(axes, data.tokens, data.most, **look)
+        mean_marks(axes, data.tokens, typical, label="root mean square")
+        root = data.predicted.values**0.5
+        line(axes, data.tokens, root, label=r"exact, about $\sqrt{(\theta_1+\beta^4/2)/T}$")
+        tokens = data.tokens.values
+        rival = root[0] * (tokens / tokens[0]) ** -0.25
+        line(axes, tokens, rival, label=r"rival: $T^{-1/4}$", color=COLOURS[2], ls="--")
+        axes.set(
+            xscale="log", yscale="log", xlabel=r"tokens $T$ (= head dimension)", ylabel="relative deviation of $Z_i$"
+        )
+        axes.set(title=f"β = {self.beta:g}, {data.sizes['draw']} draws", ylim=(0.6 * root[-1], 4 * root[0]))
+        plain_ticks(axes.xaxis, tokens)
+        plain_ticks(
+            axes.yaxis, [tick for tick in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if 0.6 * root[-1] < tick < 4 * root[0]]
+        )
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        return figure
 
 
 def mean_square(beta: float, tokens: int, head_dim: int) -> float:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
@@ -22,7 +25,7 @@ LEVEL = 0.01
 
 
 @dataclass(frozen=True)
-class Outliers(Study):
+class EquivalenceOutliers(Study):
     """Values beyond the bulk are made by single large entries, and not by the rank-one term of weight sqrt(theta_3).
 
     They are counted as they are, without the entries whose square exceeds the variance of a row, and without the mean
@@ -34,6 +37,7 @@ class Outliers(Study):
         Each(Interval(0.3, 1.5)), "values of beta", (0.8, 1.0, 1.2), ours=(0.8, 1.0, 1.2)
     )
     draws: int = parameter(Integers(2, 1000), "draws for each beta", 24, ours=24)
+    small: ClassVar = {"tokens": 150, "betas": (1.0, 1.2), "draws": 16}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Count values beyond the finite edge, and measure how localised their vectors are."""
@@ -107,6 +111,30 @@ class Outliers(Study):
             )
             for _ in range(len(outside) > 1)
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Number of outliers, with and without what might make them, and participation ratios."""
+        figure, grid = panels(1, 2, height=2.6)
+        left, right = grid[0]
+        line(left, data.beta, data.expected, label="expected", marker=".")
+        mean_marks(left, data.beta, data.found, label="found")
+        shift = 0.01
+        look = {"fmt": "s", "color": COLOURS[2], "label": "without the mean of each column"}
+        mean_marks(left, data.beta + shift, data.without_columns, **look)
+        look = {"fmt": "^", "color": COLOURS[3], "label": "without large entries"}
+        mean_marks(left, data.beta - shift, data.without_entries, **look)
+        left.set_ylabel("values beyond the edge, a draw")
+        outside = data.outside.count("draw")
+        error = data.outside.std("draw", ddof=1) / outside**0.5
+        marks(right, data.beta, data.outside.mean("draw"), error.fillna(0.0), label="outliers")
+        mean_marks(right, data.beta, data.inside, label="bulk", fmt="s", color=COLOURS[2])
+        right.axhline(3 / self.tokens, color=COLOURS[-1], ls=":", lw=0.9, label="3/T, spread evenly")
+        right.set(yscale="log", ylabel="inverse participation ratio", ylim=(1 / self.tokens, 2))
+        for axes in grid[0]:
+            axes.set_xlabel("β")
+            axes.legend(loc="upper left", ncols=1 if axes is left else 3, columnspacing=0.8, handletextpad=0.4)
+        figure.suptitle(f"{self.tokens} tokens and dimensions, {self.draws} draws")
+        return figure
 
 
 def _counted(values: xr.DataArray, expected: float) -> Estimate:

@@ -16,18 +16,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, MultipleLocator, NullFormatter
 from scipy.special import ndtr
 from scipy.stats import poisson
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average, share
+from bulkedge.lab.studies.equivalence import setting
 from bulkedge.laws import MarchenkoPastur, PoissonLaw
 from bulkedge.laws.attention.finite_head import cosine_quadrature, norm_quadrature
+from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
@@ -42,13 +46,13 @@ ENDS = np.arange(COUNTS * 10 + 1) * BIN - NEAR
 
 
 @dataclass(frozen=True)
-class Poisson(Study):
+class EquivalencePoisson(Study):
     """Squared singular values of attention at very large beta gather at integers, as the Poisson law has them.
 
     What is left between the integers falls as one over beta.
     """
 
-    tokens: int = parameter(Integers(100, 10_000), "tokens", 300, paper=1000)
+    tokens: int = parameter(*setting.TOKENS, 300, paper=1000)
     head_dim: int = parameter(Integers(16, 10_000), "head dimension", 300, paper=1000)
     beta: float = parameter(Interval(10, 1000), "inverse temperature", 50.0, paper=50.0)
     betas: tuple[float, ...] = parameter(
@@ -58,6 +62,7 @@ class Poisson(Study):
         ours=(100.0, 200.0, 400.0, 800.0),
     )
     draws: int = parameter(Integers(2, 100), "draws", 16, paper=10)
+    small: ClassVar = {"tokens": 150, "head_dim": 150, "draws": 12}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Squared singular values of A itself."""
@@ -186,6 +191,42 @@ class Poisson(Study):
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Histogram with bins of 0.1 around the atoms, sorted values over quantiles, and the mass between integers."""
+        figure, grid = panels(1, 3, width=2.7, height=2.5)
+        left, middle, right = grid[0]
+        histogram(left, data.end, np.diff(data.mass.mean("draw")))
+        # every tenth bin has an integer in its middle: if all values are there, its bar is as high as the atom
+        atoms = np.diff(data.poisson)[::10]
+        line(left, np.arange(len(atoms)), atoms, label="Poisson(1), β = ∞", ls="", marker="o", ms=4, mfc="none")
+        histogram(
+            left, data.end, np.diff(data.predicted), label="to first order in 1/β", fill=False, color=COLOURS[1], lw=0.7
+        )
+        stairs = {"fill": False, "color": COLOURS[2], "lw": 0.9, "zorder": 2}
+        histogram(left, data.end, np.diff(data.dense), label="Marchenko–Pastur", **stairs)
+        left.set(xlabel="squared singular value", ylabel="share of a bin of 0.1", xlim=(-0.3, 6.3))
+        left.xaxis.set_major_locator(MultipleLocator(1))
+        rank = np.arange(1, data.sizes["rank"] + 1)
+        every = slice(None, None, max(1, len(rank) // 60))
+        marks(middle, rank[every], data.sorted.mean("draw")[every], data.sorted.std("draw", ddof=1)[every], ms=2)
+        line(middle, rank, data["quantile"], label="Poisson(1) quantiles", lw=1.0)
+        line(middle, rank, data.dense_quantile, label="Marchenko–Pastur", color=COLOURS[2], lw=0.9, zorder=2)
+        middle.set(xlabel="rank", ylabel="squared singular value")
+        fine = np.geomspace(float(data.beta.min()), float(data.beta.max()), 50)
+        line(right, fine, float(data.split * data.largest) / fine, label=r"first order, $\propto 1/\beta$")
+        mean_marks(right, data.beta, data.apart)
+        right.set(xscale="log", yscale="log", xlabel="β", ylabel="share of values between integers")
+        right.xaxis.set_major_locator(FixedLocator(data.beta.values.tolist()))
+        right.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        right.xaxis.set_minor_formatter(NullFormatter())
+        setting.plain_logarithms(right.yaxis)
+        for axes in grid[0]:
+            axes.legend(loc="upper right")
+        figure.suptitle(
+            f"{self.tokens} tokens, {self.head_dim} dimensions, {self.draws} draws; left and middle: β = {self.beta:g}"
+        )
+        return figure
 
 
 def _apart(values: Real) -> Any:

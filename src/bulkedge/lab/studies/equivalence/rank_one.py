@@ -14,15 +14,18 @@ singular value lies in the gap of the bulk below the ``d`` values of the linear 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.ensembles.perron import perron
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.laws import FiniteHeadLaw
+from bulkedge.plots.style import BARS, COLOURS, line, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -35,7 +38,7 @@ TRACY_WIDOM = 0.76
 
 
 @dataclass(frozen=True)
-class RankOne(Study):
+class EquivalenceRankOne(Study):
     """The rank-one term of weight sqrt(theta_3): its size, its direction, and the outlier that it makes in a gap.
 
     With normalised queries and keys there is no such term, and no such outlier.
@@ -47,6 +50,7 @@ class RankOne(Study):
         Each(Interval(0.1, 1)), "values of beta, two or more", (0.4, 0.5, 0.6), ours=(0.4, 0.5, 0.6)
     )
     draws: int = parameter(Integers(2, 1000), "draws for each beta", 12, ours=16)
+    small: ClassVar = {"tokens": 400, "betas": (0.5, 0.6), "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Project each draw on the term, and look for its value below those of the linear degree."""
@@ -153,3 +157,30 @@ class RankOne(Study):
                 "bulk, are Gaussian up to terms of order 1/d",
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Size of the term over beta, and the value beside the linear degree between the ends of the bulk."""
+        figure, grid = panels(1, 2, height=2.6)
+        left, right = grid[0]
+        fine = np.linspace(float(data.beta.min()), float(data.beta.max()), 50)
+        strength = float((data.strength / data.beta**2)[0]) * fine**2
+        line(left, fine, strength, label=r"$\sqrt{\theta_3/\varphi} = \beta^2\sqrt{T/2d}$")
+        mean_marks(left, data.beta, data.amplitude, label="column sums along the norms of keys")
+        left.axhline(0.0, color=COLOURS[-1], ls=":", lw=0.9, label="no such term")
+        left.set(ylabel="amplitude", ylim=(-0.1 * float(data.amplitude.max()), 1.5 * float(data.amplitude.max())))
+        unit = data.strength**2
+        right.fill_between(data.beta, 0 * unit, data.edge / unit, color=BARS, label="bulk", lw=0)
+        top = 1.3 * float((data.next / unit).min())
+        right.fill_between(
+            data.beta, data.next / unit, 0 * unit + top, color=BARS, alpha=0.5, label="linear degree", lw=0
+        )
+        line(right, data.beta, data.location / unit, label="predicted outlier")
+        mean_marks(right, data.beta, data.beside, label="largest below the linear degree")
+        mean_marks(right, data.beta, data.beside_normed / unit, label="with QK-norm", fmt="s", color=COLOURS[2])
+        right.set(ylim=(0, top), ylabel=r"squared value over $\theta_3/\varphi$")
+        for axes in grid[0]:
+            axes.set_xlabel("β")
+        left.legend(loc="upper left")
+        figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=5)
+        figure.suptitle(f"{self.tokens} tokens, {self.head_dim} dimensions, {self.draws} draws")
+        return figure

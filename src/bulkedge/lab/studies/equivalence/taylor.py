@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.sparse.linalg import svds
 from scipy.special import ndtr, ndtri
 
 from bulkedge.ensembles.attention import SoftmaxAttention, taylor, taylor_degree
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.lab.studies.equivalence.setting import plain_ticks
 from bulkedge.laws.attention.finite_head import norm_quadrature
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -26,7 +31,7 @@ NODES, SIZES, HERMITE = 400, 12, 80
 
 
 @dataclass(frozen=True)
-class Taylor(Study):
+class EquivalenceTaylor(Study):
     """The Taylor degree with an error of ``d**(-1/2)`` grows with d and with beta, as the largest score says.
 
     The error is the operator norm of ``(f(S) - Q(S))/sqrt(d)``, with ``f(x) = exp(beta x - beta**2/2) - 1`` and Q its
@@ -38,6 +43,7 @@ class Taylor(Study):
     last: float = parameter(Interval(0.75, 2), "largest of three betas from 0.5 on", 1.0, ours=1.5)
     degrees: int = parameter(Integers(8, 40), "largest degree", 14, ours=24)
     draws: int = parameter(Integers(3, 1000), "draws of each size", 20, ours=30)
+    small: ClassVar = {"sizes": 3, "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Norms of the remainder of every degree, and the degree at which they reach ``d**(-1/2)``."""
@@ -60,7 +66,6 @@ class Taylor(Study):
                 "chosen": ("dim", [taylor_degree(int(dim), CONSTANT) for dim in dims]),
             },
             coords={"dim": dims, "beta": betas, "degree": np.arange(1, self.degrees + 1)},
-            attrs=self.parameters(),
         )
 
     def _errors(self, beta: float, scores: Real) -> list[float]:
@@ -151,6 +156,35 @@ class Taylor(Study):
                 relation=">=",
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Error over degree at the largest d, and the degree needed over d, a curve for each beta."""
+        figure, grid = panels(1, 2, height=2.7)
+        left, right = grid[0]
+        draws = data.sizes["draw"] ** 0.5
+        last = data.isel(dim=-1)
+        dim = int(last.dim)
+        for beta, colour, symbol in zip(data.beta.values.tolist(), COLOURS, "os^", strict=False):
+            look: dict[str, Any] = {"color": colour, "fmt": symbol, "label": f"β = {beta:g}"}
+            error, needed = last.error.sel(beta=beta), data.needed.sel(beta=beta)
+            log = np.log(error)
+            bar = error.mean("draw") * log.std("draw", ddof=1) / draws
+            marks(left, data.degree, np.exp(log.mean("draw")), bar, **(look | {"fmt": symbol + "-", "lw": 0.8}))
+            mean_marks(right, data.dim, needed, **look)
+            line(right, data.dim, data.predicted.sel(beta=beta), color=colour, label="")
+        left.axhline(dim**-0.5, color="0.5", ls=":", lw=0.9, label=r"$d^{-1/2}$")
+        left.axvline(float(last.chosen), color="black", ls="--", lw=0.9)
+        left.set(yscale="log", xlabel="degree", ylabel="error in operator norm", title=f"d = {dim}")
+        left.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        left.legend(loc="lower left")
+        line(right, data.dim, data.chosen, color="black", ls="--", label="degree of the proof, c = 2")
+        right.plot([], [], color="0.5", label="predicted by the largest score")
+        right.set(xscale="log", xlabel=r"d (= $T$)", ylabel=r"degree with error $d^{-1/2}$")
+        right.set(ylim=(0, 1.6 * float(data.needed.mean("draw").max())), title=f"{data.sizes['draw']} draws")
+        plain_ticks(right.xaxis, data.dim.values)
+        right.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+        right.legend(loc="upper left", ncols=2, columnspacing=0.8)
+        return figure
 
 
 def _remainder(beta: float, degree: int, scores: Real) -> Real:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.ensembles.perron import perron
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.equivalence.setting import plain_ticks
 from bulkedge.lab.studies.equivalence.top import largest
 from bulkedge.laws import AttentionLaw
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
 from bulkedge.support.estimates import Estimate
@@ -29,7 +33,7 @@ HALF = 0.5
 
 
 @dataclass(frozen=True)
-class Threshold(Study):
+class EquivalenceThreshold(Study):
     """The beta beyond which the linear model predicts twice the bulk that is there grows like the root of log T.
 
     Two thresholds: of the mean of the squared singular values, which the linear model says to be ``exp(beta**2) - 1``,
@@ -42,6 +46,7 @@ class Threshold(Study):
     rows: int = parameter(Integers(8, 10_000), "rows of attention in a draw, for the mean", 100, ours=100)
     doublings: int = parameter(Integers(2, 6), "how often the tokens are doubled, for the second value", 3, ours=5)
     draws: int = parameter(Integers(3, 1000), "draws of each size", 10, ours=12)
+    small: ClassVar = {"fourfold": 2, "doublings": 2, "draws": 12}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both over their predictions, at values of beta around each threshold."""
@@ -62,7 +67,6 @@ class Threshold(Study):
                 "carried": ("short", [_edge_reaches(2 * tokens) for tokens in short.tolist()]),
             },
             coords={"tokens": long, "short": short, "grid": GRID},
-            attrs=self.parameters(),
         )
 
     def _means(self, tokens: int, rng: np.random.Generator) -> Real:
@@ -123,6 +127,35 @@ class Threshold(Study):
             finite_size=float(np.log(2) / np.ptp(logs)),
             reason="at the threshold the edge is 2 T s_2(A)^2, and s_2^2, near one, at most doubles over these sizes",
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """What is left of the linear model's mean over beta, and where it is half, over tokens."""
+        figure, grid = panels(1, 2, height=2.7)
+        left, right = grid[0]
+        for k, tokens in enumerate(data.tokens.values.tolist()):
+            one = data["mean"].sel(tokens=tokens)
+            look: dict[str, Any] = {"fmt": "osD^vP*Xp"[k % 9] + "-", "lw": 0.8, "color": COLOURS[k % len(COLOURS)]}
+            betas = data.grid * np.sqrt(np.log(tokens))
+            mean_marks(left, betas, one, label=rf"$T$ = {tokens}", **look)
+        left.axhline(0.5, color="0.5", ls=":", lw=0.9)
+        left.set(xlabel="β", ylabel="mean over the linear model's", ylim=(0, 1.25))
+        left.legend(loc="upper right", ncols=2, columnspacing=0.8, handlelength=1.2)
+        logs = np.log(data.tokens.values)
+        marks(right, data.tokens, data.threshold_mean, data.threshold_mean_error, label="of the mean")
+        line(right, data.tokens, data.predicted, label="exact mean of a row")
+        marks(right, data.short, data.threshold_second, data.threshold_second_error, label="of the second value",
+              fmt="s", color=COLOURS[3])  # fmt: skip
+        line(right, data.short, data.carried, label=r"edge of the law = $2T$", color=COLOURS[4])
+        start = float(data.predicted[0])
+        line(
+            right, data.tokens, start * logs / logs[0], label=r"rival: $\beta\propto\log T$", color=COLOURS[2], ls="--"
+        )
+        line(right, data.tokens, np.full(len(logs), start), label="rival: constant β", color=COLOURS[-1], ls=":")
+        right.set(xscale="log", xlabel=r"tokens $T$ (= head dimension)", ylabel="threshold in β", ylim=(1, 6.2))
+        plain_ticks(right.xaxis, data.tokens.values[:: max(1, len(logs) // 4)])
+        right.legend(loc="upper left", ncols=2, columnspacing=0.8)
+        figure.suptitle(f"{data.sizes['draw']} draws, of {self.rows} rows or of whole matrices", fontsize=8)
+        return figure
 
 
 def mean_threshold(tokens: int) -> float:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from scipy.linalg import eigvalsh
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.equivalence import setting
 from bulkedge.laws import AttentionLaw, MarchenkoPastur, TracyWidom
 from bulkedge.laws.law import Law
+from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -20,17 +25,18 @@ from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
-class Top(Study):
+class EquivalenceTop(Study):
     """One singular value of attention stands at one; the next are at the edge of the bulk, or single entries beyond it.
 
     The second value has a heavy tail, that of the largest entry. So its logarithm is averaged, and the share of draws
     beyond the predicted median is counted.
     """
 
-    tokens: int = parameter(Integers(100, 10_000), "tokens", 500, paper=1000)
+    tokens: int = parameter(*setting.TOKENS, 500, paper=1000)
     head_dim: int = parameter(Integers(32, 10_000), "head dimension", 500, paper=1000)
     beta: float = parameter(Interval(0.05, 1.5), "inverse temperature", 1.0, paper=1.0)
-    draws: int = parameter(Integers(2, 1000), "draws", 80, ours=150)
+    draws: int = parameter(*setting.DRAWS, 80, ours=150)
+    small: ClassVar = {"tokens": 200, "head_dim": 200, "draws": 30}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Largest squared values of ``sqrt(T) A`` and of the linear model, from the same scores."""
@@ -50,7 +56,6 @@ class Top(Study):
                 "second": ((), model.median_second(), {"long_name": "predicted median of the second value"}),
             },
             coords={"rank": [1, 2, 3], "model": ["attention", "linear"], "law": ["finite head", "linear", "rival"]},
-            attrs=self.parameters(),
         )
 
     @property
@@ -121,6 +126,41 @@ class Top(Study):
             finite_size=np.log(2) / 2 / 3,
             reason="the number beyond a point is Poisson, and its mean, log 2 at the median, known to within a third",
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """The Perron value on one panel, the next two on the other; both of A itself on the scales at the right."""
+        figure, grid = panels(1, 2, height=2.6, width=3.7)
+        left, right = grid[0]
+        draw = np.arange(1, data.sizes["draw"] + 1)
+        attention, linear = data.value.sel(model="attention"), data.value.sel(model="linear")
+        marks(left, draw, attention.sel(rank=1), label="largest value")
+        left.axhline(float(data.perron), color=COLOURS[1], label="predicted")
+        variance = np.expm1(self.beta**2)
+        left.axhline(self.tokens + variance, color=COLOURS[2], ls="--", label=r"rival: $T+\theta_1$")
+        for rank, colour, symbol, name in ((2, COLOURS[0], "o", "second"), (3, COLOURS[3], "s", "third")):
+            marks(right, draw, attention.sel(rank=rank), label=f"{name} value", color=colour, fmt=symbol)
+        marks(right, draw, linear.sel(rank=1), label="linear model", color="black", fmt="x")
+        right.axhline(float(data.edge), color=COLOURS[1], label="edge of the law")
+        right.axhline(4 * variance, color=COLOURS[2], ls="--", label="rival: MP edge")
+        right.set(yscale="log", ylim=(0.8 * 4 * variance, 3 * float(attention.sel(rank=2).max())))
+        low, high = right.get_ylim()
+        setting.plain_ticks(
+            right.yaxis, [tick for tick in (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100, 200, 500) if low < tick < high]
+        )
+        tokens = self.tokens
+        for axes in grid[0]:
+            axes.set(xlabel="draw", ylabel=r"$s_k^2$ of $\sqrt{T}\,A$")
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            other = axes.secondary_yaxis("right", functions=(lambda y: y / tokens, lambda y: y * tokens))
+            other.set_ylabel("$s_k^2$ of $A$")
+            axes.legend(loc="upper left", ncols=2, columnspacing=0.8, handlelength=1.2)
+            if axes is right:
+                ticks = [tick for tick in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if low < tokens * tick < high]
+                setting.plain_ticks(other.yaxis, ticks)
+        left.margins(y=0.5)
+        left.ticklabel_format(useOffset=False)
+        figure.suptitle(setting.sizes_title(self), fontsize=8)
+        return figure
 
 
 SPACING = 2.06

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.lab.studies.base import Study
@@ -13,6 +15,7 @@ from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.lab.studies.equivalence.causal import shifted
 from bulkedge.lab.studies.heads.setting import causal_bulk
 from bulkedge.laws import CausalHeadLaw, CausalLaw, FiniteHeadLaw
+from bulkedge.plots.style import COLOURS, histogram, line, marks, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.domains import Choice, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -23,10 +26,11 @@ LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
 BINS, SHOWN = 36, 8
 ENOUGH = 600
 """Tokens from which on the shift of the mean's values by the first rows hardly changes."""
+NAMES = {"law": "causal head", "independent": "independent scores", "full": "without a mask"}
 
 
 @dataclass(frozen=True)
-class Causal(Study):
+class HeadsCausal(Study):
     """The bulk of a causal head is that of scores of low rank behind a mask, and its outliers are those of the mean.
 
     Rivals are independent scores behind a mask, and the same head without a mask. The mean is the Cesaro matrix, with a
@@ -40,6 +44,7 @@ class Causal(Study):
         Choice((False, True)), "whether queries and keys are normalised", default=False, ours=False
     )
     draws: int = parameter(Integers(2, 100), "draws", 12, ours=12)
+    small: ClassVar = {"tokens": 200, "head_dim": 32, "draws": 8, "qk_norm": True}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Distribution functions at the quantiles of the law, histograms, and the largest values of attention."""
@@ -94,3 +99,33 @@ class Causal(Study):
             )
         )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Density and distribution function on a logarithmic axis, and the largest values with those of the mean."""
+        figure, grid = panels(1, 3, width=3.1, height=3.0)
+        density, function, top = grid[0]
+        histogram(density, 10**data.bin_edge, data.simulation.mean("draw"))
+        for (name, label), colour in zip(NAMES.items(), COLOURS[1:], strict=False):
+            look = {} if name == "law" else {"lw": 0.9, "ls": "--"}
+            line(density, 10**data.point, data[f"density_{name}"], label=label, color=colour, **look)
+            line(function, 10**data.point, data[f"cdf_{name}"], label="", color=colour, **look)
+        below = data.mass.mean("draw")
+        places = 10 ** np.interp(data.level, data.cdf_law, data.point)
+        marks(function, places, below, data.mass.std("draw", ddof=1), label="simulation", ms=3)
+        highest = 2.4 * float(max(data.simulation.mean("draw").max(), data.density_law.max()))
+        density.set(ylabel="density, per decade", ylim=(0, highest))
+        function.set(ylabel="distribution function", ylim=(0, 1.02))
+        for axes in (density, function):
+            axes.set(xscale="log", xlabel="squared singular value")
+        marks(
+            top, data["rank"], data.value.mean("draw"), data.value.std("draw", ddof=1), label="causal attention", ms=3
+        )
+        moved = data["mean"] + data["shift"]
+        line(top, data["rank"], moved, label="Cesàro, with fluctuations", marker=".", color=COLOURS[1])
+        line(top, data["rank"], data["mean"], label="Cesàro matrix", color=COLOURS[2], lw=0.9, ls="--")
+        top.set(xlabel="rank", ylabel="singular value", xticks=data["rank"].values, ylim=(0, 1.5 * float(moved.max())))
+        for axes, place in ((density, "upper left"), (function, "lower right"), (top, "upper right")):
+            axes.legend(loc=place)
+        sizes = f"{self.tokens} tokens, {self.head_dim} dimensions"
+        figure.suptitle(f"{sizes}, β = {self.beta:g}, {self.draws} draws")
+        return figure

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, ScalarFormatter
 from scipy.sparse.linalg import svds
 from scipy.special import ndtr
 
 from bulkedge.heads import Channel
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, standard_error
 from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.plots.style import BARS, COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -23,7 +27,7 @@ CURVE = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65)
 
 
 @dataclass(frozen=True)
-class Gap(Study):
+class HeadsGap(Study):
     """The gap of a head follows from its largest coupling, whatever the mean query, and closes where that is 1/sqrt(2).
 
     Attention of Gaussian queries and keys with a few couplings: ``s_2/s_1`` tends to ``r(a_max)``. Past the threshold
@@ -39,6 +43,7 @@ class Gap(Study):
     smallest: int = parameter(Integers(32, 4096), "fewest tokens past it", 128, ours=256)
     doublings: int = parameter(Integers(1, 6), "how often they are doubled", 3, ours=3)
     draws: int = parameter(Integers(8, 10_000), "draws", 80, ours=160)
+    small: ClassVar = {"tokens": 300, "draws": 40, "smallest": 64, "doublings": 2}
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -132,6 +137,43 @@ class Gap(Study):
             ),
             Claim(f"and slowly: exponent at a² = {self.past:g}", rival=Rival("one key for all rows", 0.5), **growth),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """The ratio of the two largest singular values against the coupling, and the largest against the tokens."""
+        figure, ((ratio, growth),) = panels(1, 2, height=2.8)
+        line(ratio, data.a, data.predicted, label=r"$r(a)$")
+        line(ratio, data.a, data.a, label=r"the coupling itself", color=COLOURS[2], ls="--", lw=1)
+        marks(ratio, data.coupling, data.curve.mean("eighth"), data.curve.std("eighth", ddof=1) / 8**0.5)
+        ratio.axvline(0.5**0.5, color=BARS, lw=1)
+        ratio.set(xlabel="coupling a", ylabel="$s_2/s_1$", xlim=(0, 0.75), ylim=(0, 1.02))
+        ratio.set_title(f"one direction, {self.tokens} tokens; threshold at $a^2 = 1/2$")
+        sizes = data.tokens.values
+        logs = np.log(data.first)
+        spread = standard_error(logs)
+        middle = np.exp(logs.mean("draw"))
+        marks(growth, sizes, middle, middle * spread)
+        exponent = Channel([self.past**0.5]).growth
+        reach = sizes / np.exp(np.log(sizes).mean())
+        centre = float(np.exp(logs.mean()))
+        rivals = (
+            (exponent, f"tokens$^{{{exponent:.2g}}}$", "-"),
+            (0.0, "bounded", "--"),
+            (0.5, "one key for all rows", ":"),
+        )
+        for k, (power, label, dash) in enumerate(rivals):
+            colour = COLOURS[1] if k == 0 else COLOURS[2]
+            line(growth, sizes, centre * reach**power, label=label, color=colour, ls=dash, lw=1.1)
+        growth.set(xscale="log", yscale="log", xlabel="tokens", ylabel="$s_1$, geometric mean")
+        growth.set_title(f"past the threshold: $a^2 = {self.past:g}$, {self.draws} draws")
+        growth.set_xticks(sizes)
+        for axis in (growth.xaxis, growth.yaxis):
+            axis.set_major_formatter(ScalarFormatter())
+            axis.set_minor_formatter(NullFormatter())
+        low, high = growth.get_ylim()
+        growth.set_yticks([each for each in (0.5, 1, 2, 4, 8, 16) if low <= each <= high])
+        for axes in (ratio, growth):
+            axes.legend(loc="upper left")
+        return figure
 
 
 def _noise(channel: Channel, tokens: int) -> float:

@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.lab.studies.heads.setting import causal_bulk
 from bulkedge.laws import CausalHeadLaw, CausalLaw, FiniteHeadLaw
+from bulkedge.plots.style import BARS, COLOURS, histogram, line, panels
 from bulkedge.spectra import attention_spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
@@ -23,10 +25,11 @@ HEADS, WIDTH, SPREAD, EPSILON = 12, 768, 0.02, 1e-5
 """Those of GPT-2: its weights are drawn with that standard deviation, and its layer norm adds that to variances."""
 BETA = SPREAD**2 * WIDTH / (1 + EPSILON / (2 * SPREAD**2))
 """Standard deviation of the scores: inputs of the layer norm are sums of two embeddings of variance ``SPREAD**2``."""
+NAMES = {"law": "causal head law", "independent": "independent scores", "full": "head without a mask"}
 
 
 @dataclass(frozen=True)
-class Initialised(Study):
+class HeadsInitialised(Study):
     """The heads of GPT-2 with fresh weights follow the law of causal heads, at the score scale that its weights imply.
 
     Tokens are all different, as the law has it: those of a text repeat, and share a mean. Behind the layer norm the
@@ -37,6 +40,7 @@ class Initialised(Study):
 
     tokens: int = parameter(Integers(64, 8192), "tokens that a head reads", 512, ours=1024)
     models: int = parameter(Integers(1, 50), "models, of twelve heads each", 1, ours=2)
+    small: ClassVar = {"tokens": 256}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Distribution functions of the heads at the quantiles of the law, and their score scales."""
@@ -108,6 +112,34 @@ class Initialised(Study):
             )
         )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Density of the logarithm of all values, and how far distribution functions are from the laws."""
+        figure, (axes,) = panels(1, 2, width=3.6, height=2.7)
+        density, difference = axes
+        x, every = data.x.values, slice(None, None, 8)
+        logs = np.log10(x)
+        histogram(
+            density, x[every], np.diff(data.shown.mean("draw")[every]) / np.diff(logs[every]), label="heads of GPT-2"
+        )
+        middle = (x[1:] * x[:-1]) ** 0.5
+        for (name, label), colour in zip(NAMES.items(), COLOURS[1:], strict=False):
+            predicted = data.predicted.sel(law=name)
+            line(density, middle, np.diff(predicted) / np.diff(logs), label=label, color=colour, lw=1.1)
+            gap = data.shown - predicted
+            line(difference, x, gap.mean("draw"), label=label, color=colour, lw=1.1)
+            difference.fill_between(x, gap.min("draw"), gap.max("draw"), color=colour, alpha=0.25, lw=0)
+        difference.axhline(0, color=BARS, lw=0.8, zorder=1)
+        for each in axes:
+            each.set(xscale="log", xlabel=data.x.attrs["long_name"])
+        highest = 1.4 * float(np.max(np.diff(data.predicted, axis=1) / np.diff(logs)))
+        density.set(ylabel=r"density of $\log_{10}$ of the value", ylim=(0, highest))
+        difference.set(ylabel="measured − predicted mass up to x")
+        density.legend(loc="upper right")
+        figure.suptitle(
+            f"GPT-2 at initialisation: {data.sizes['draw']} heads of 64 dimensions, {self.tokens} different tokens"
+        )
+        return figure
 
 
 def _mass(values: Real, points: Real) -> Real:

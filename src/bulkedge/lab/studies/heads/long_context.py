@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.inference.comparison import compare
@@ -15,16 +16,18 @@ from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.lab.studies.equivalence.setting import UNKNOWN, large_entries, shares
 from bulkedge.lab.studies.heads.setting import generator, squared_values
 from bulkedge.laws import AttentionLaw, FiniteHeadLaw
+from bulkedge.plots.style import BARS, COLOURS, histogram, line, panels
 from bulkedge.spectra import Spectrum
 from bulkedge.support.domains import Choice, Integers, Interval, parameter
 from bulkedge.support.progress import track
 
 LAWS = ("finite-head law", "proportional law")
 POINTS = 400
+COLOUR = {"finite-head law": COLOURS[1], "proportional law": COLOURS[2]}
 
 
 @dataclass(frozen=True)
-class LongContext(Study):
+class HeadsLongContext(Study):
     """A head of 64 dimensions that reads thousands of tokens follows the finite-head law in its whole spectrum.
 
     The law of *equivalence* takes the dimension of a head as proportional to the context; at thousands of tokens that
@@ -38,6 +41,7 @@ class LongContext(Study):
         Choice((False, True)), "whether queries and keys are normalised", default=False, ours=False
     )
     draws: int = parameter(Integers(2, 100), "draws", 8, ours=6)
+    small: ClassVar = {"tokens": 512, "draws": 6}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw heads, and hold distances, mass above the noise and distribution functions against laws."""
@@ -104,6 +108,35 @@ class LongContext(Study):
                 relation=">=",
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Density of the logarithm beside both laws, and by how much the distribution functions differ."""
+        figure, (axes,) = panels(1, 2, width=3.6, height=2.7)
+        density, difference = axes
+        x, logs = data.x.values, np.log10(data.x.values)
+        every = slice(None, None, 8)
+        bins = logs[every]
+        histogram(density, x[every], np.diff(data.mass.mean("draw")[every]) / np.diff(bins), label="simulation")
+        middle = (x[1:] * x[:-1]) ** 0.5
+        for name, colour in COLOUR.items():
+            line(
+                density, middle, np.diff(data.predicted.sel(law=name)) / np.diff(logs), label=name, color=colour, lw=1.1
+            )
+            gap = data.mass - data.predicted.sel(law=name)
+            ks = float(data.ks.sel(law=name).mean())
+            line(difference, x, gap.mean("draw"), label=f"{name}, distance {ks:.3f}", color=colour, lw=1.1)
+            difference.fill_between(x, gap.min("draw"), gap.max("draw"), color=colour, alpha=0.25, lw=0)
+        difference.axhline(0, color=BARS, lw=0.8, zorder=1)
+        label = data.x.attrs["long_name"]
+        density.set(xscale="log", xlabel=label, ylabel=r"density of $\log_{10}$ of the value", ylim=(0, None))
+        difference.set(xscale="log", xlabel=label, ylabel="simulated − predicted mass up to x")
+        density.legend(loc="upper left")
+        difference.legend(loc="best")
+        norms = "QK-norm" if self.qk_norm else "Gaussian queries and keys"
+        figure.suptitle(
+            f"{self.tokens} tokens, head dimension {self.head_dim}, β = {self.beta:g}, {norms}, {self.draws} draws"
+        )
+        return figure
 
 
 def _mass(found: Spectrum, x: Any) -> Any:

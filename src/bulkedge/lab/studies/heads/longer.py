@@ -7,10 +7,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from bulkedge.heads import Channel, published_rules, score_scales
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.support.arrays import Index, Real, as_numpy
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.progress import track
@@ -41,8 +45,11 @@ class Sequences(NamedTuple):
     stranger: Any
 
 
+TITLES = {"told": "names that were told: one key to find", "stranger": "strangers: all keys to weigh"}
+
+
 @dataclass(frozen=True)
-class Longer(Study):
+class HeadsLonger(Study):
     """A longer context costs a decoder what it looked up by content, and factors on the scores win part of it back.
 
     Half of the tokens of a sequence say the value of a name, each of its own; the others ask for one: of a name that
@@ -60,6 +67,7 @@ class Longer(Study):
     rate: float = parameter(Interval(1e-5, 1.0), "learning rate", 0.006, ours=0.006)
     decoders: int = parameter(Integers(2, 100), "decoders, each from weights of its own", 5, ours=8)
     sequences: int = parameter(Integers(2, 1000), "sequences that each decoder reads", 12, ours=32)
+    small: ClassVar = {"context": 16, "steps": 40, "rate": 0.01, "decoders": 2, "sequences": 16}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train decoders, measure their heads at their own context, and read on with the factors of each reading."""
@@ -117,6 +125,26 @@ class Longer(Study):
                 _sign(f"loss of strangers {ends}: {change}", lost, ">=", "no harm"),
             ]
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Loss by position and question with each reading, and the factors of heads by their spread."""
+        figure, (axes,) = panels(1, 3, width=3.3, height=3.0)
+        for panel, question in zip(axes, data.question.values, strict=False):
+            _losses(panel, data.loss.sel(question=question), self.context)
+            panel.set_title(TITLES[str(question)], fontsize=8)
+        axes[0].legend(loc="upper left", fontsize=6, frameon=True, framealpha=1, edgecolor="none")
+        axes[0].set_ylim(0, 1.35 * float(data.loss.sel(question="told").mean(["decoder", "sequence"]).max()))
+        heads = axes[2]
+        for number, reading in enumerate(data.reading.values):
+            x, y = (each.values.ravel() for each in xr.broadcast(data.spread, data.factor.sel(reading=reading)))
+            heads.plot(x, y, "o", ms=2.5, alpha=0.6, color=COLOURS[number])
+        heads.set(xlabel="β of a head at its own context", ylabel="factor on its scores", ylim=(0.9, None))
+        heads.set_title("factors of all heads", fontsize=8)
+        figure.suptitle(
+            f"{self.decoders} decoders without positions, trained on {self.context} tokens ({self.steps} "
+            f"steps), reading {self.context * self.longer}; {self.sequences} sequences each"
+        )
+        return figure
 
 
 def _sign(statement: str, difference: xr.DataArray, relation: Any, rival: str) -> Claim:
@@ -189,7 +217,7 @@ class _Decoder(NamedTuple):
         return made
 
     @classmethod
-    def trained(cls, study: Longer, rng: np.random.Generator) -> _Decoder:
+    def trained(cls, study: HeadsLonger, rng: np.random.Generator) -> _Decoder:
         """A decoder after its training, on sequences that grow to the context."""
         import torch
 
@@ -270,3 +298,17 @@ def _by_position(losses: Real, text: Sequences, ends: list[int]) -> Real:
             sums = np.sum(np.where(which, losses, 0.0)[:, start:end], axis=1)
             found[number, column] = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
     return found
+
+
+def _losses(axes: Axes, loss: xr.DataArray, context: int) -> None:
+    """Means over decoders, whose scatter is the error; a line where the training ended."""
+    for number, (reading, colour) in enumerate(zip(loss.reading.values, COLOURS, strict=False)):
+        values = loss.sel(reading=reading).mean("sequence")
+        error = values.std("decoder", ddof=1) / values.sizes["decoder"] ** 0.5
+        shifted = loss.position.values * 1.05 ** (number - 1.5)
+        marks(axes, shifted, values.mean("decoder"), error, label=str(reading), color=colour, fmt="o-", lw=0.8)
+    axes.axvline(context, color="0.6", lw=0.8, ls="--", zorder=1)
+    axes.set(xlabel="position of the question, up to", ylabel="loss, nats", xscale="log")
+    axes.xaxis.set_major_locator(FixedLocator(list(loss.position.values)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(ScalarFormatter())

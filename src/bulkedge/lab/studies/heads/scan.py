@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from bulkedge.heads.measures.kinds import KINDS
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.models import TEXTS, sample_text
 from bulkedge.models.scanning.glossary import describe
+from bulkedge.plots.heads import plot_kinds
+from bulkedge.plots.style import BARS, SIMULATION, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, Text, parameter
 from bulkedge.support.estimates import Estimate
@@ -30,10 +34,12 @@ LEARNT = 800
 PROMPTS = 16
 LONGEST = 256
 """Tokens of a prompt, at most."""
+ENDS = slice(1, -1)
+"""The smallest and the largest of all values are no quantiles."""
 
 
 @dataclass(frozen=True)
-class Scanned(Study):
+class HeadsScan(Study):
     """A scan takes heads with random weights for what they are, and tells trained heads from them.
 
     The p-values of heads with random weights are spread evenly, and those of the default decoder after training are
@@ -50,6 +56,7 @@ class Scanned(Study):
     draws: int = parameter(Integers(5, 10_000), "fresh random heads a layer", 13, ours=33)
     steps: int = parameter(Integers(1, 100_000), "steps of the default decoder's training", 300, ours=800)
     starts: int = parameter(Integers(1, 10_000), "default decoders that are read before training", 12, ours=100)
+    small: ClassVar = {"tokens": 48, "steps": 5, "starts": 3}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Numbers of all heads, those of the default decoder before and after its training; kinds are numbered."""
@@ -169,6 +176,27 @@ class Scanned(Study):
             )
         ]
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Kinds on the left, the spectrum of the head that is farthest from random weights on the right."""
+        states = [each for each in data.state.values if np.isfinite(data.kind.sel(state=each)).all()]
+        layers = len(np.unique(data.layer))
+        figure, axes = panels(len(states), 2, width=3.8, height=max(2.3, 0.3 * layers + 1.0))
+        final = data.sel(state=data.state[-1])
+        item = int(np.nanargmax(np.log(final.distance / final.null_distance)))
+        for (left, right), state in zip(axes, states, strict=True):
+            shown = data.sel(state=state)
+            words = state if self.model else {"as it is": f"after {self.steps} steps"}.get(state, state)
+            _kinds(shown, left, words)
+            _spectrum(shown.isel(item=item), right, words)
+        spectra: Any = [right for _, right in axes]
+        low = min(each.get_ylim()[0] for each in spectra)
+        high = max(each.get_ylim()[1] for each in spectra)
+        for each in spectra:
+            each.set_ylim(low, high)  # one scale for what is compared
+        read = f"{self.tokens} tokens of {self.text!r}, {self.draws} random heads a layer"
+        figure.suptitle(f"{self.model or 'the default decoder'}: {read}")
+        return figure
+
 
 def _as_dataset(scans: list[Scan | None]) -> xr.Dataset:
     """Numbers by state and head; what is not there is nan, pictures and words are left out."""
@@ -222,3 +250,21 @@ def _prompts(model: Any, tokenizer: Any, place: tuple[int, ...], rng: np.random.
     options: dict[str, Any] = {"tokens": LONGEST, "prompts": 1, "vocabulary": vocabulary, "rng": rng}
     scores = [probe(model, **options)["induction"][place] for _ in range(PROMPTS)]
     return np.array(scores), float(np.mean(1 / np.arange(half + 1, 2 * half + 1)))
+
+
+def _kinds(shown: xr.Dataset, axes: Any, words: str) -> None:
+    names = np.array([kind.name for kind in KINDS])[shown.kind.to_numpy().astype(int)]
+    plot_kinds(shown.assign(kind=("item", names)), {kind.name: kind.title for kind in KINDS}, axes)
+    axes.set_title(f"kinds of heads, {words}")
+
+
+def _spectrum(head: xr.Dataset, axes: Any, words: str) -> None:
+    share = 1 - head.level.to_numpy()[ENDS]
+    low, own, high = (head[name].to_numpy()[ENDS] for name in ("null_low", "spectrum", "null_high"))
+    axes.fill_between(share, low, high, color=BARS, lw=0, label="random weights, 5 % to 95 %")
+    axes.plot(share, own, color=SIMULATION, lw=1, label="head")
+    axes.set(yscale="log", xlabel="share of the values, largest first", ylabel="singular value")
+    axes.yaxis.set_major_locator(LogLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_title(f"layer {int(head['layer'])}, head {int(head['head'])}, {words}")
+    axes.legend(loc="lower left")

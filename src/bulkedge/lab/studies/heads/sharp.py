@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
 
 from bulkedge.inference.comparison import compare
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
 from bulkedge.laws import MarchenkoPastur, PoissonLaw, SharpHeadLaw
 from bulkedge.laws.distribution import Distribution
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
@@ -28,10 +33,18 @@ ACCURACY, RANK = 0.005, 2
 """Stated accuracy of the law; and the rank of what it leaves out, the mean of small and of large entries of a row."""
 BROKEN = 1.5
 """From this beta on a matrix has visibly less variance than one with infinitely many tokens."""
+LOOKS: dict[str, dict[str, Any]] = {
+    "sharp": {"label": "law of sharp heads"},
+    "quarter": {"label": "quarter circle, same mean", "color": COLOURS[2], "ls": "--", "lw": 1.0},
+    "poisson": {"label": "T × Poisson(1)", "color": COLOURS[3], "ls": ":", "lw": 1.2},
+}
+SYMBOLS = {"sharp": "o", "quarter": "s", "poisson": "^"}
+SHOWN = 5
+"""Panels of distribution functions at most; the last panel has the distances."""
 
 
 @dataclass(frozen=True)
-class Sharp(Study):
+class HeadsSharp(Study):
     """Squared singular values of attention with independent scores follow the law of sharp heads at every beta.
 
     Small beta has the quarter-circle law of a random Markov matrix, and large beta has one-hot rows and the Poisson
@@ -47,12 +60,12 @@ class Sharp(Study):
         ours=(0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0),
     )
     draws: int = parameter(Integers(2, 1000), "draws for each beta", 12, ours=12)
+    small: ClassVar = {"tokens": 200, "betas": (3.0,), "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw matrices for each beta, and hold their values against three laws."""
         cells = [self._cell(beta, rng) for beta in track(self.betas, "beta")]
-        found = xr.concat(cells, dim="beta").assign_coords(beta=list(self.betas), level=LEVELS)
-        return found.assign_attrs(self.parameters())
+        return xr.concat(cells, dim="beta").assign_coords(beta=list(self.betas), level=LEVELS)
 
     def _cell(self, beta: float, rng: np.random.Generator) -> xr.Dataset:
         drawn = [spectrum(hot_attention(beta, self.tokens, rng)).squared() for _ in range(self.draws)]
@@ -130,6 +143,23 @@ class Sharp(Study):
             reason="relative 1/T, for the mean over the largest scores of a row",
         )
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Distribution functions for some beta with the three laws, and the distances to all three over beta."""
+        betas = data.beta.values[np.unique(np.linspace(0, data.sizes["beta"] - 1, SHOWN).round().astype(int))].tolist()
+        columns = min(3, len(betas) + 1)
+        figure, grid = panels(-(-(len(betas) + 1) // columns), columns, width=2.5, height=2.3)
+        places = grid.ravel()
+        for axes, beta in zip(places, betas, strict=False):
+            _functions(axes, data.sel(beta=beta), float(beta), self.tokens)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("share of values up to x")
+        _distances(places[len(betas)], data)
+        for axes in places[len(betas) + 1 :]:
+            axes.set_visible(False)
+        figure.legend(*places[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        figure.suptitle(f"independent scores, {self.tokens} tokens, {data.sizes['draw']} draws for each β")
+        return figure
+
 
 def hot_attention(beta: float, tokens: int, rng: np.random.Generator) -> Real:
     """``sqrt(T) (A - 1/T)`` for A the softmax of independent normal scores."""
@@ -141,3 +171,38 @@ def rivals(beta: float, tokens: int) -> dict[str, Distribution]:
     """The law of sharp heads and its two limits, with the mean that the matrix has at its size."""
     law = SharpHeadLaw(beta, tokens)
     return {"sharp": law, "quarter": MarchenkoPastur(1.0, law.mean()), "poisson": PoissonLaw(1.0).scaled(tokens)}
+
+
+def _functions(axes: Axes, one: xr.Dataset, beta: float, tokens: int) -> None:
+    low, high = float(one.x[0]), max(float(one.x[-1]), 4.0 * float(one.expected))
+    x = np.geomspace(low, 1.5 * high, 400)
+    for name, law in rivals(beta, tokens).items():
+        line(axes, x, law.cdf(x), **LOOKS[name])
+    every = slice(None, None, 3)
+    marks(axes, one.x[every], one.mass.mean("draw")[every], one.mass.std("draw", ddof=1)[every], ms=2.5)
+    axes.set(xscale="log", ylim=(0, 1.03), title=f"β = {beta:g}", xlabel="squared singular value x")
+    axes.xaxis.set_major_locator(LogLocator(numticks=6))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _distances(axes: Axes, data: xr.Dataset) -> None:
+    for name, symbol in SYMBOLS.items():
+        distance = data.distance.sel(law=name)
+        colour = LOOKS[name].get("color", "#D55E00")
+        marks(
+            axes,
+            data.beta,
+            distance.mean("draw"),
+            distance.std("draw", ddof=1),
+            label="_" + name,
+            fmt=symbol + "-",
+            lw=0.8,
+            color=colour,
+        )
+    line(axes, data.beta, data.pooled.sel(law="sharp"), label="all draws together", ls=":", lw=0.9, marker=".", ms=3)
+    axes.legend(loc="lower right")
+    axes.set(xscale="log", yscale="log", xlabel="β", ylabel="Kolmogorov distance", title="distance to each law")
+    axes.xaxis.set_major_locator(FixedLocator(data.beta.values.tolist()))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_formatter(NullFormatter())

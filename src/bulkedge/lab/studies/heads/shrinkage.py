@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.laws import AttentionLaw, Law, MarchenkoPastur
 from bulkedge.laws.spikes.shrinkage import Loss, factor
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.progress import track
@@ -29,10 +32,15 @@ FINE = 120
 """Strengths at which the lines of the figure are computed."""
 WEAKEST, STRONGEST = 1.4, 3.0
 """Strengths of the signal, in thresholds: from where the outlier stands clear of the fluctuations of the edge."""
+LOOK = {
+    "truncation": (COLOURS[3], "s"),
+    "white noise's shrinkage": (COLOURS[2], "D"),
+    "the law's shrinkage": (COLOURS[0], "o"),
+}
 
 
 @dataclass(frozen=True)
-class Shrinkage(Study):
+class HeadsShrinkage(Study):
     """Loss of estimates of a rank-one signal in noise, over that of the best multiple of the observed vectors.
 
     The noise is white, or that of attention without its mean. The shrinkage that knows the law of the noise does as
@@ -46,6 +54,7 @@ class Shrinkage(Study):
     head_ratio: float = parameter(Interval(0.2, 4), "head dimension over tokens", 0.5, ours=0.5)
     strengths: int = parameter(Integers(2, 50), "strengths of the signal", 4, ours=8)
     draws: int = parameter(Integers(8, 1000), "matrices for each strength", 24, ours=24)
+    small: ClassVar = {"size": 160, "strengths": 3, "draws": 16}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Plant a direction of each strength in noise of both kinds and two sizes."""
@@ -141,6 +150,35 @@ class Shrinkage(Study):
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Loss over that of the oracle by strength: a row for each noise, a column for each loss."""
+        figure, grid = panels(data.sizes["noise"], data.sizes["loss"], width=2.5, height=1.9)
+        for row, noise in zip(grid, data.noise.values.tolist(), strict=True):
+            for axes, loss in zip(row, data.loss.values.tolist(), strict=True):
+                for rule, (colour, symbol) in LOOK.items():
+                    one = data.sel(noise=noise, loss=loss, rule=rule)
+                    if noise == "white noise" and rule == "white noise's shrinkage":
+                        continue  # the same as the law's
+                    line(axes, one.fine_strength, one.curve, label="", color=colour)
+                    mean_marks(axes, one.strength, one.limit, label=rule, color=colour, fmt=symbol)
+                axes.set_title(f"{noise}, {loss} loss")
+            row[0].set_ylabel("loss / loss of the oracle")
+            lowest, highest = (pick(axes.get_ylim()[end] for axes in row) for end, pick in ((0, min), (1, max)))
+            for axes in row:
+                axes.set_ylim(lowest, highest)
+        for axes in grid[-1]:
+            axes.set_xlabel("strength / threshold")
+        figure.legend(*grid[-1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        attention = data.sel(noise="attention")
+        figure.suptitle(
+            f"n = {self.size}, extrapolated with n/2; {self.draws} draws; β = {self.beta:g}, head "
+            f"dimension n × {self.head_ratio:g}\nunless told the rank, white noise's shrinkage takes "
+            f"{100 * float(attention.taken.mean()):.1f} % of attention's values for signal "
+            f"(predicted {100 * float(attention.predicted_taken):.1f} %)",
+            fontsize=7,
+        )
+        return figure
 
 
 def _claim(data: xr.Dataset, statement: str, rule: str, rival: str) -> Claim:

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from scipy.stats import spearmanr
 
 from bulkedge.heads import Channel, ChannelLaw
@@ -16,6 +18,7 @@ from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.laws import FiniteHeadLaw
 from bulkedge.laws.distribution import Distribution
 from bulkedge.models import TEXTS, packaged_model, sample_text
+from bulkedge.plots.style import COLOURS, SIMULATION, THEORY, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
 from bulkedge.support.errors import AccuracyWarning
@@ -30,7 +33,7 @@ NEAR = 0.1
 LEVELS = np.linspace(0.01, 0.99, 50)
 
 
-class Head(NamedTuple):
+class TrainedHead(NamedTuple):
     """One head that reads one text: queries with their scale and keys, of shape (tokens, d), and the tokens' numbers.
 
     ``neighbours`` is the share of its attention on the token before and the token after each.
@@ -47,8 +50,11 @@ class Head(NamedTuple):
     neighbours: float
 
 
+EXAMPLES = 3
+
+
 @dataclass(frozen=True)
-class Trained(Study):
+class HeadsTrained(Study):
     """The spectra of trained heads follow from functions of their queries and keys, words in their places.
 
     Heads of MiniLM read the openings of two books. Words that come more than once are taken as one token with a
@@ -60,6 +66,7 @@ class Trained(Study):
 
     heads: int = parameter(Integers(12, 144), "heads: flat ones, heads of neighbours, others", 18, ours=120)
     tokens: int = parameter(Integers(192, 512), "tokens of each text", 256, ours=512)
+    small: ClassVar = {"tokens": 192, "heads": 12}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw heads, and hold the distribution functions of their values against both laws."""
@@ -108,8 +115,43 @@ class Trained(Study):
             ),
         ]
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Distribution functions of three flat heads beside both laws, and the distances of all heads."""
+        figure, (axes,) = panels(1, 2, width=3.8, height=3.0)
+        functions, distances = axes
+        flat = data.isel(head=np.flatnonzero(data.coupling.values < FLAT))
+        near = flat.distance.sel(law="channel law").argsort()
+        for n, k in enumerate(near.values[:: max(1, len(near) // EXAMPLES)][:EXAMPLES]):
+            head = flat.isel(head=int(k))
+            look = {"label": "words of a head" if n == 0 else None, "color": SIMULATION}
+            functions.plot(head.value, head.level, ".", ms=3, **look)
+            for name, colour, style in (("channel law", THEORY, "-"), ("finite-head law", COLOURS[2], "--")):
+                shown = name if n == 0 else "_nolegend_"
+                line(functions, head.value, head.predicted.sel(law=name), label=shown, color=colour, ls=style, lw=1.1)
+        functions.set(xscale="log", xlabel=r"squared singular value of $\sqrt{T}\,(A - 1\pi')$", ylabel="mass up to x")
+        functions.legend(loc="upper left")
+        order = data.neighbours.values >= NEAR
+        laws = (("channel law", "o", "channel law"), ("words at mean places", "x", "the same without order"))
+        for name, marker, words in laws:
+            found = data.distance.sel(law=name).values
+            for which, colour, who in ((~order, SIMULATION, "other heads"), (order, THEORY, "heads of neighbours")):
+                coupling, label = data.coupling.values[which], f"{who}, {words}"
+                distances.plot(coupling, found[which], marker, ms=4, color=colour, label=label)
+        isotropic = data.distance.sel(law="finite-head law")
+        distances.plot(data.coupling, isotropic, "^", ms=3.5, color=COLOURS[2], label="finite-head law, flat heads")
+        distances.set(xscale="log", yscale="log", ylim=(0.008, 6), ylabel="Kolmogorov distance")
+        distances.set_xlabel("largest coupling of the head")
+        for axis in (distances.xaxis, distances.yaxis):
+            axis.set_major_locator(FixedLocator((0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_locator(NullLocator())
+        distances.legend(loc="upper left", fontsize=6)
+        size = f"{self.heads} heads of MiniLM on {self.tokens} tokens of two texts"
+        figure.suptitle(f"three flat heads, and distances of {size}")
+        return figure
 
-def _heads(tokens: int) -> list[Head]:
+
+def _heads(tokens: int) -> list[TrainedHead]:
     """All heads of the model, on both texts."""
     from bulkedge.models import capture  # which loads torch
 
@@ -125,11 +167,11 @@ def _heads(tokens: int) -> list[Head]:
             for number, (largest, spread) in enumerate(sizes):
                 query, key = queries[number], keys[number]
                 near = _neighbours(_softmax(query @ key.T))
-                found.append(Head(text, layer, number, query, key, ids, float(largest), float(spread), near))
+                found.append(TrainedHead(text, layer, number, query, key, ids, float(largest), float(spread), near))
     return found
 
 
-def _chosen(heads: list[Head], count: int, rng: np.random.Generator) -> list[Head]:
+def _chosen(heads: list[TrainedHead], count: int, rng: np.random.Generator) -> list[TrainedHead]:
     """Heads at random: flat ones, then heads of neighbours, then others, as far as there are so many."""
     order = [heads[k] for k in rng.permutation(len(heads))]
     flat = [head for head in order if head.coupling < FLAT][: 5 * count // 12]
@@ -139,7 +181,7 @@ def _chosen(heads: list[Head], count: int, rng: np.random.Generator) -> list[Hea
     return flat + near + others[: count - len(flat) - len(near)]
 
 
-def _measured(head: Head) -> dict[str, Any]:
+def _measured(head: TrainedHead) -> dict[str, Any]:
     """Distances of one head to the laws, and distribution functions for the figure."""
     tokens = len(head.ids)
     _, members, counts = np.unique(head.ids, return_inverse=True, return_counts=True)

@@ -8,10 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.models import TEXTS, sample_text
+from bulkedge.models.watching.alarms import BEYOND
+from bulkedge.plots.style import COLOURS, panels
 from bulkedge.propagation.trainability import freezing_beta
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -27,7 +31,7 @@ WAYS = ("low", "middle", "high", "high, QK-norm")
 
 
 @dataclass(frozen=True)
-class Watch(Study):
+class HeadsWatch(Study):
     """Scores of runs at a rate that is too high run away in the first fifth, and those of healthy runs do not.
 
     A decoder of three layers and four heads learns letters, with Adam at three rates and without QK-norm, and at the
@@ -45,6 +49,7 @@ class Watch(Study):
     low: float = parameter(Interval(1e-5, 1.0), "learning rate of Adam", 0.003, ours=0.003)
     middle: float = parameter(Interval(1e-5, 1.0), "a higher rate", 0.01, ours=0.01)
     high: float = parameter(Interval(1e-5, 1.0), "a rate that is too high", 0.05, ours=0.03)
+    small: ClassVar = {"seeds": 6, "steps": 10, "tokens": 32, "every": 1, "high": 0.3}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train and watch all runs."""
@@ -141,6 +146,43 @@ class Watch(Study):
             "alarm": min(runaway, default=np.nan),
             "alarms": sum(each.grade == "alarm" for each in watched.alarms),
         }
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Losses and largest spreads of all runs along the steps; the mean over runs is drawn thick."""
+        figure, (axes,) = panels(1, 2, width=3.8, height=3.0)
+        loss, heat = axes
+        smooth = max(1, data.sizes["step"] // 20)
+        running = data.loss.rolling(step=smooth, min_periods=1).mean()
+        for n, way in enumerate(data.way.values):
+            rate = f"rate {float(data.rate.sel(way=way)):g}" + (", QK-norm" if "QK" in str(way) else "")
+            for axis, curves, x in ((loss, running, "step"), (heat, data.beta.clip(min=1e-2), "reading")):
+                mine = curves.sel(way=way)
+                axis.plot(data[x], mine.transpose(x, "seed"), color=COLOURS[n], lw=0.5, alpha=0.5)
+                mean = mine.mean("seed") if axis is loss else np.exp(np.log(mine).mean("seed"))
+                axis.plot(data[x], mean, color=COLOURS[n], lw=1.6, label=rate)
+            alarms = data.alarm.sel(way=way).values
+            alarmed = [
+                (step, float(data.beta.sel(way=way).isel(seed=k).sel(reading=step)))
+                for k, step in enumerate(alarms)
+                if np.isfinite(step)
+            ]
+            if alarmed:
+                heat.plot(*zip(*alarmed, strict=True), "^", color=COLOURS[n], mec="black", mew=0.5, ms=5, zorder=4)
+        heat.plot([], [], "^", color="white", mec="black", mew=0.5, ms=5, label="runaway alarm")
+        freezing = data.attrs["freezing"]
+        heat.axhline(freezing, color="0.2", ls="--", lw=0.9, label="rows freeze")
+        heat.axhline(BEYOND * freezing, color="0.2", ls=":", lw=0.9, label=f"{BEYOND:g} times that")
+        loss.set(xlabel="step", ylabel="loss in training (nats)")
+        heat.set(yscale="log", xlabel="step", ylabel=r"largest $\beta$ of 12 heads")
+        heat.yaxis.set_major_locator(LogLocator(10))
+        heat.yaxis.set_minor_formatter(NullFormatter())
+        for axis in axes:
+            axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        loss.legend(loc="upper right")
+        heat.legend(loc="lower right", handles=heat.get_legend_handles_labels()[0][-3:])
+        sizes = f"{self.seeds} runs a rate, {self.tokens} letters"
+        figure.suptitle(f"A decoder of three layers, width 96, Adam: {sizes}", fontsize=8)
+        return figure
 
 
 def _share(statement: str, happened: Any, predicted: float) -> Claim:

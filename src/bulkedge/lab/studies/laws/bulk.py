@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from scipy.special import ndtr
 
 from bulkedge.ensembles import GaussianProduct, GaussianSum, Wigner, Wishart
@@ -27,6 +31,7 @@ from bulkedge.laws import (
     rectangular_add,
 )
 from bulkedge.laws.units import Unit
+from bulkedge.plots.style import histogram, line, panels
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
@@ -191,11 +196,12 @@ def _free(n: int) -> dict[str, Exhibit]:
 
 
 @dataclass(frozen=True)
-class Bulk(Study):
+class LawsBulk(Study):
     """Every law of the package, drawn over the spectrum of a finite matrix that should follow it; nothing is fitted."""
 
     size: int = parameter(Integers(50, 20_000), "rows of the matrices", 300, ours=1000)
     draws: int = parameter(Integers(2, 1000), "matrices for each law", 20, ours=20)
+    small: ClassVar = {"size": 100, "draws": 6}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw spectra for each law, and count the values below its quantiles."""
@@ -222,6 +228,21 @@ class Bulk(Study):
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """A panel for each law."""
+        figure, grid = panels(4, 3, height=1.9, width=2.4)
+        labels = exhibits(100)
+        for name, axes in zip(data.law.values.tolist(), grid.flat, strict=True):
+            law_panel(axes, data.sel(law=name))
+            axes.set_title(f"{labels[name].label}\nnot {labels[name].rival}")
+        for axes in grid[:, 0]:
+            axes.set_ylabel("density")
+        for axes in grid[-1]:
+            axes.set_xlabel("value")
+        figure.suptitle(f"{data.sizes['draw']} draws of each matrix, {self.size} rows", fontsize="medium")
+        figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        return figure
 
 
 def _measure(exhibit: Exhibit, draws: int, rng: np.random.Generator) -> xr.Dataset:
@@ -320,3 +341,18 @@ def _frame_and_noise(n: int, rng: np.random.Generator) -> Spectrum:
     rows = n // 2
     frame = np.linalg.qr(rng.standard_normal((2 * rows, rows)))[0].T
     return spectrum(1.5 * frame + rng.standard_normal((rows, 2 * rows)) / np.sqrt(2 * rows))
+
+
+def law_panel(axes: Axes, data: xr.Dataset) -> None:
+    """Draw the densities of one law and its rival over the histogram of the draws."""
+    shown = data.theory > 1e-4 * data.theory.max()
+    histogram(axes, data.bin_edge, data.simulation, label="simulation")
+    if data.atomic:
+        line(axes, data.x[shown], data.rival[shown], label="rival", ls="none", marker="_", ms=6, color="black")
+        line(axes, data.x[shown], data.theory[shown], label="law", ls="none", marker="o", ms=3)
+        axes.set_xlim(-0.7, float(data.x[shown].max()) + 0.7)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        line(axes, data.x, data.rival, label="rival", color="black", ls=":", lw=1)
+        line(axes, data.x, data.theory, label="law")
+        axes.set_ylim(0, 1.35 * float(np.quantile(data.theory, 0.98)))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.linalg import eigvalsh_tridiagonal
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.laws import Semicircle, TracyWidom
+from bulkedge.plots.style import histogram, line, panels
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
@@ -19,12 +22,13 @@ BINS = np.linspace(-5, 4, 46)
 
 
 @dataclass(frozen=True)
-class Edge(Study):
+class LawsEdge(Study):
     """The largest eigenvalue of many Gaussian matrices against the Tracy-Widom law, and the rate of false alarms."""
 
     size: int = parameter(Integers(10, 10_000), "rows of the matrices", 200, ours=1000)
     draws: int = parameter(Integers(100, 1_000_000), "matrices", 4000, ours=100_000)
     level: float = parameter(Interval(0.001, 0.5), "false-alarm rate asked for", 0.05, ours=0.05)
+    small: ClassVar = {"size": 50, "draws": 500}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw tridiagonal forms (Dumitriu and Edelman 2002), whose largest eigenvalue is that of the full matrix."""
@@ -73,3 +77,15 @@ class Edge(Study):
                 relation="<=",
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """The scaled largest values over the Tracy-Widom density."""
+        figure, grid = panels(1, 1)
+        axes = grid[0, 0]
+        histogram(axes, data.bin_edge, data.simulation, label="largest values")
+        line(axes, data.x, data.theory, label="Tracy-Widom, β = 1")
+        axes.set_title(f"{self.draws} matrices of {self.size} rows")
+        axes.set_xlabel(r"(largest value $-$ edge) / (edge scale $n^{-2/3}$)")
+        axes.set_ylabel("density")
+        axes.legend(loc="upper right")
+        return figure

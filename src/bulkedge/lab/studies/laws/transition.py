@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles import Wigner
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
 from bulkedge.laws import EmpiricalLaw, Semicircle, Spike
+from bulkedge.plots.style import line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.progress import track
@@ -22,10 +25,11 @@ PLACES = {
 }
 ABOVE, BELOW = 1.3, 0.7
 """Strengths, in thresholds, from which the outlier stands clear of the fluctuations of the edge, on either side."""
+MODELS = {"wigner": "rank one plus Wigner", "covariance": "sample covariance"}
 
 
 @dataclass(frozen=True)
-class Transition(Study):
+class LawsTransition(Study):
     """Largest eigenvalue and overlap of its eigenvector with a planted direction, as the signal passes the threshold.
 
     Two models: a rank-one matrix added to a Wigner matrix, and one large population eigenvalue seen through a sample
@@ -36,6 +40,7 @@ class Transition(Study):
     draws: int = parameter(Integers(2, 1000), "matrices for each strength", 8, ours=20)
     strengths: int = parameter(Integers(5, 200), "strengths between 0.4 and 2.5 thresholds", 15, ours=22)
     ratio: float = parameter(Interval(0.05, 5), "dimension over samples of the covariance", 0.5, ours=0.5)
+    small: ClassVar = {"size": 100, "draws": 4}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Plant a direction of each strength in each model."""
@@ -119,6 +124,22 @@ class Transition(Study):
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Location on top, overlap below, a column for each model."""
+        figure, grid = panels(2, data.sizes["model"])
+        for column, model in enumerate(data.model.values.tolist()):
+            one = data.sel(model=model)
+            for axes, name in zip(grid[:, column], ("location", "overlap"), strict=True):
+                line(axes, one.fine_strength, one[f"curve_{name}"])
+                mean_marks(axes, one.strength, one[name], label="simulation, mean of draws")
+                axes.axvline(1.0, color="black", lw=0.8, ls=":", zorder=0)
+                axes.set_ylabel(one[name].attrs["long_name"].replace(" with", "\nwith"))
+            grid[0, column].set_title(f"{MODELS[model]}, n = {self.size}, {one.sizes['draw']} draws")
+            grid[1, column].set_xlabel("strength / threshold")
+            grid[1, column].set_ylim(-0.03, 1)
+            grid[1, column].legend(loc="lower right")
+        return figure
 
 
 def _top(matrix: Real) -> tuple[float, float]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.entries import LargeEntries
 from bulkedge.ensembles.markov import without_gap, without_outliers
 from bulkedge.ensembles.stack import AttentionStack, Repair
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers
 from bulkedge.laws import AttentionLaw, Law, MarchenkoPastur, QuarterCircle, free_mul
+from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
@@ -21,10 +25,12 @@ NOTHING, MEAN, TOP, ALL = "nothing", "the mean", "the top ones", "all beyond the
 LEVEL = 0.01
 """False alarms of the edge."""
 OPEN = "propagation: Multiple outliers; ours"
+SHOWN = 30
+"""Singular values in the figure of all outliers."""
 
 
 @dataclass(frozen=True)
-class AllOutliers(Study):
+class PropagationAllOutliers(Study):
     """Rank of a deep key-query stack when its attention loses nothing, its mean, its top k directions, or all outliers.
 
     The edge is that of attention on orthonormal tokens. Tokens are normalised, so that scores keep their size.
@@ -35,6 +41,7 @@ class AllOutliers(Study):
     depth: int = parameter(Integers(3, 20), "layers", 5, ours=8)
     top: int = parameter(Integers(1, 100), "directions taken out where a number is", 5, ours=5)
     draws: int = parameter(Integers(4, 100), "draws", 24, ours=24)
+    small: ClassVar = {"tokens": 80, "depth": 3, "draws": 12}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """The same stack under each repair."""
@@ -156,3 +163,39 @@ class AllOutliers(Study):
                 relation=">=",
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Singular values of the first two layers with their outliers, stable rank and values beyond the edge."""
+        figure, grid = panels(1, 4, width=2.3)
+        kinds = data.removed.values.tolist()
+        for axes, layer in zip(grid[0, :2], (1, 2), strict=True):
+            for kind, colour, symbol in zip(kinds, COLOURS, SYMBOLS, strict=False):
+                one = data.value.sel(removed=kind, layer=layer)[:SHOWN]
+                if layer > 1 or kind == kinds[0]:
+                    rank = np.arange(1, len(one) + 1)
+                    marks(axes, rank, one, label=kind, color=colour, fmt=symbol, ms=2.5)
+            axes.axhline(float(data.edge), color=COLOURS[-1], ls=":", label="edge of layer 1")
+            decades(axes)
+            axes.set(
+                title=f"layer {layer}", xlabel="rank k", ylabel="singular value of A", xlim=(0, SHOWN), ylim=(0.004, 2)
+            )
+        ranks, counts = grid[0, 2:]
+        for axes, name, label in ((ranks, "rank", "stable rank"), (counts, "beyond", "values beyond the edge")):
+            for kind, colour, symbol in zip(kinds, COLOURS, SYMBOLS, strict=False):
+                one = data[name].sel(removed=kind)
+                look = {"color": colour, "fmt": symbol + "-", "lw": 0.8, "label": kind}
+                mean_marks(axes, data.layer, one, **look)
+            axes.set_ylabel(label)
+            integers(axes, "layer")
+        ranks.hlines(float(data.predicted_rank), 0.7, 1.3, color=COLOURS[-1], lw=1.5, zorder=4)
+        ranks.annotate("theory", (1.3, float(data.predicted_rank)), fontsize=6, va="bottom")
+        ranks.set_yscale("log", base=2)
+        ranks.yaxis.set_major_formatter("{x:g}")
+        counts.axhline(1.0, color=COLOURS[-1], ls="--", lw=0.8, label="theory of layer 1")
+        handles, labels = ranks.get_legend_handles_labels()
+        figure.legend(handles, [f"removed: {each}" for each in labels], loc="outside lower center", ncols=4)
+        title = f"key-query attention with LayerNorm: T = d = {self.tokens}, β = {self.beta}"
+        figure.suptitle(
+            f"{title}, {data.sizes['draw']} draws; dotted: edge of layer 1; dashed: one outlier", fontsize=8
+        )
+        return figure

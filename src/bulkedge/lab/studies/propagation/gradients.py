@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.stack import AttentionStack
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers, sizes_axis
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, parameter
@@ -37,7 +40,7 @@ DEEP = 3
 
 
 @dataclass(frozen=True)
-class Gradients(Study):
+class PropagationGradients(Study):
     """Squared gradient norms of the first layer's values: ``T**L`` with the gap, linear in T without it.
 
     Of one layer over the number of tokens for every architecture; of a few layers for Markov attention, whose
@@ -53,6 +56,7 @@ class Gradients(Study):
     draws: int = parameter(Integers(4, 1000), "draws of each", 24, ours=24)
     tokens: int = parameter(Integers(8, 500), "tokens of the part on depth", 64, ours=100)
     deepest: int = parameter(Integers(2, 20), "largest depth there", 5, ours=8)
+    small: ClassVar = {"sizes": (24, 48), "depths": (1, 2), "draws": 12, "tokens": 32, "deepest": 3}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """One layer, a few layers, and over depth."""
@@ -232,6 +236,40 @@ class Gradients(Study):
             ),
             *grown,
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """One layer over tokens, a few layers of Markov attention, and every architecture over depth."""
+        figure, grid = panels(2, 3, width=2.8, height=2.3)
+        sizes, variants = data["size"].values, data.variant.values.tolist()
+        for row, gap in zip(grid, ("kept", "removed"), strict=True):
+            one_layer, few, deep = row
+            for variant, colour, symbol in zip(variants, COLOURS, SYMBOLS, strict=False):
+                look = {"color": colour, "fmt": symbol, "label": variant}
+                one = data.one_layer.sel(gap=gap, variant=variant) / data["size"]
+                mean_marks(one_layer, sizes, one, **look)
+                one = data.over_depth.sel(gap=gap, variant=variant)
+                logs = Estimate.of(np.log(one.transpose("draw", "step").values))
+                middle = np.exp(logs.value)
+                marks(deep, data.step, middle, middle * logs.error, **(look | {"fmt": symbol + "--", "lw": 0.6}))
+            for depth, colour, symbol in zip(data.depth.values.tolist(), COLOURS, SYMBOLS, strict=False):
+                one = data.sel(gap=gap, depth=depth)
+                line(few, sizes, one.predicted, label="", color=colour)
+                mean_marks(few, sizes, one.norm, label=f"L = {depth}", color=colour, fmt=symbol)
+            one_layer.set(title=f"one layer, gap {gap}", ylabel=r"$\|\partial X_1/\partial W_1\|_F^2/T$", ylim=(0, 2.5))
+            few.set(title=f"Markov, gap {gap}", ylabel=r"$\|\partial X_L/\partial W_1\|_F^2$")
+            decades(few)
+            few.set_ylim(float(data.norm.min()) / 3, 30 * float(data.norm.max()))
+            few.legend(loc="upper left", ncols=3, columnspacing=0.6, handletextpad=0.1)
+            line(deep, data.step, data.expected.sel(gap=gap), label="theory, Markov", color=COLOURS[-1], lw=0.9)
+            decades(deep)
+            deep.set(title=f"over depth, gap {gap}", ylabel=r"$\|\partial X_L/\partial W_1\|_F^2$")
+            deep.set_ylim(float(data.over_depth.min()) / 3, 3 * float(data.over_depth.max()))
+            integers(deep, "depth L")
+            for axes in (one_layer, few):
+                sizes_axis(axes, sizes)
+        figure.legend(*grid[0, 2].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        figure.suptitle(f"T = d; over depth T = {self.tokens}; {data.sizes['draw']} draws; lines: theory", fontsize=8)
+        return figure
 
 
 def _estimated(stack: AttentionStack, draws: int, rng: np.random.Generator) -> list[float]:

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.inference.comparison import separation
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.propagation.setting import Places, Rivals, expectations, gap_free_claims, gap_free_stack
+from bulkedge.lab.studies.propagation import setting
 from bulkedge.laws import FussCatalan, Law
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.propagation.isometry import tradeoff
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.progress import track
 
 BINS, POINTS = 40, 2000
-PLACES = Places("propagation: Proposition 8", "propagation: Proposition 8", "propagation: Theorem 8")
-RIVALS = Rivals("variance 2l, a free product", "variance 2l, a free product", "a free product")
+PLACES = setting.Places("propagation: Proposition 8", "propagation: Proposition 8", "propagation: Theorem 8")
+RIVALS = setting.Rivals("variance 2l, a free product", "variance 2l, a free product", "a free product")
 SMOOTH = "an exact zero, and three deviations of a smooth linear statistic, 1/pi, as each factor averages the other"
 
 
 @dataclass(frozen=True)
-class Jacobian(Study):
+class PropagationJacobian(Study):
     """Squared singular values of ``dX_l/dX_0`` without the gap: products of two independent Fuss-Catalan variables.
 
     At mean one their variance is ``l (l + 2)`` for any shape of the layers, and no scale brings them close to one.
@@ -35,10 +38,13 @@ class Jacobian(Study):
     ratios: tuple[float, ...] = parameter(Each(Interval(0.1, 10)), "ratios T/d", (0.5, 1.0, 2.0), ours=(0.5, 1.0, 2.0))
     depth: int = parameter(Integers(1, 6), "largest number of layers", 3, ours=3)
     draws: int = parameter(Integers(4, 1000), "draws of each", 16, ours=24)
+    small: ClassVar = {"tokens": 60, "depth": 2, "draws": 10}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both factors of the Kronecker product, layer by layer."""
-        stacks = [gap_free_stack(self.depth, self.tokens, 1.0).at_depth(layer) for layer in range(1, self.depth + 1)]
+        stacks = [
+            setting.gap_free_stack(self.depth, self.tokens, 1.0).at_depth(layer) for layer in range(1, self.depth + 1)
+        ]
         laws = [stack.jacobian_law() for stack in stacks]  # at mean one, the same for every ratio
         apart = [separation(law, FussCatalan(2 * k + 2), 500) for k, law in enumerate(laws)]
         parts = [self._measure(ratio, laws, rng) for ratio in track(list(self.ratios), "ratios")]
@@ -68,7 +74,7 @@ class Jacobian(Study):
         )
 
     def _measure(self, ratio: float, laws: list[Law], rng: np.random.Generator) -> xr.Dataset:
-        stack = gap_free_stack(self.depth, self.tokens, ratio)
+        stack = setting.gap_free_stack(self.depth, self.tokens, ratio)
         drawn = [squared_singular_values(stack, rng) for _ in range(self.draws)]
         parts = [
             _layer(stack.at_depth(k + 1), [each[k] for each in drawn], law).assign_coords(layer=k + 1)
@@ -78,12 +84,40 @@ class Jacobian(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Mean, second moment and law, for every ratio and depth."""
-        return gap_free_claims(data, PLACES, RIVALS, SMOOTH)
+        return setting.gap_free_claims(data, PLACES, RIVALS, SMOOTH)
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Densities, and below them the cost of isometry: moments, distortion over the mean, least distortion."""
+        columns = max(data.sizes["layer"], 3)
+        figure, grid = panels(data.sizes["ratio"] + 1, columns, width=2.4, height=1.8)
+        setting.densities(grid[:-1], data, "squared singular value", "free product")
+        for unused in (*grid[:-1, data.sizes["layer"] :].ravel(), *grid[-1, 3:]):
+            unused.set_visible(False)
+        moments, curve, least = grid[-1, :3]
+        line(moments, data.layer, (1.0 + data.layer) ** 2, label=r"$(1 + \ell)^2$")
+        line(moments, data.layer, 1.0 + 2 * data.layer, label=r"$1 + 2\ell$, free product", **setting.RIVAL)
+        for k, ratio in enumerate(data.ratio.values.tolist()):
+            look = {"color": COLOURS[k % 7], "fmt": setting.SYMBOLS[k % 6], "label": f"T/d = {ratio:g}"}
+            values = data.second.sel(ratio=ratio)
+            mean_marks(moments, data.layer + 0.08 * (k - 1), values, **look)
+        for k, layer in enumerate(data.layer.values.tolist()):
+            line(curve, data.target, data.distortion.sel(layer=layer), label=f"ℓ = {layer}", color=COLOURS[k])
+        for k, kind in enumerate(data.kind.values.tolist()):
+            line(least, data.step, data.least.sel(kind=kind), label=kind, color=COLOURS[k], ls=("-", "--", "-", ":")[k])
+        setting.integers(moments, "layer ℓ")
+        moments.set(ylabel="second moment at mean one", ylim=(0, 1.5 * float((1 + data.layer[-1]) ** 2)))
+        curve.set(xlabel="mean of the squared singular values", ylabel=r"$E\,(x - 1)^2$", ylim=(0, None))
+        setting.integers(least, "layer ℓ")
+        least.set(ylabel="its least value", ylim=(0, 1.02))
+        for axes, place in ((moments, "upper left"), (curve, "upper left"), (least, "lower right")):
+            axes.legend(loc=place, fontsize=6)
+        figure.suptitle(f"Jacobian without the gap: T = {self.tokens}, {data.sizes['draw']} draws", fontsize=8)
+        return figure
 
 
 def _layer(stack: AttentionStack, drawn: list[Real], law: Law) -> xr.Dataset:
     """Moments, distances and densities of the squared singular values of each draw, in increasing order."""
-    known = expectations(stack, "jacobian", stack.depth * (stack.depth + 2.0))
+    known = setting.expectations(stack, "jacobian", stack.depth * (stack.depth + 2.0))
     known |= {"floor": (1 + 3 / np.pi) / min(stack.tokens, stack.width)}
     edges = law.edge * np.linspace(0, 1, BINS + 1) ** 3
     x = law.edge * np.linspace(0.02, 1, 300) ** 3

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.inference.comparison import compare, separation
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.propagation.setting import (
-    RIGID,
-    Places,
-    Rivals,
-    expectations,
-    gap_free_claims,
-    gap_free_stack,
-    rigidity,
-)
+from bulkedge.lab.studies.propagation import setting
 from bulkedge.laws import ProductLaw
+from bulkedge.plots.style import panels
 from bulkedge.propagation.isometry import tradeoff
 from bulkedge.spectra import Spectrum
 from bulkedge.support.arrays import Real
@@ -28,12 +23,14 @@ from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.progress import track
 
 BINS = 40
-PLACES = Places("propagation: Proposition 7", "propagation: Proposition 7", "propagation: Proposition 7, Theorem 7")
-RIVALS = Rivals("classically independent factors", "the formula for T <= d", "values alone")
+PLACES = setting.Places(
+    "propagation: Proposition 7", "propagation: Proposition 7", "propagation: Proposition 7, Theorem 7"
+)
+RIVALS = setting.Rivals("classically independent factors", "the formula for T <= d", "values alone")
 
 
 @dataclass(frozen=True)
-class Kernel(Study):
+class PropagationKernel(Study):
     """Eigenvalues of ``X_l X_l'`` without the gap: a free product, with variance ``l (1 + T/d)`` at mean one.
 
     With more tokens than dimensions there is an atom at zero, and one factor of ratio one becomes one of ratio T/d.
@@ -46,6 +43,7 @@ class Kernel(Study):
     )
     depth: int = parameter(Integers(1, 6), "largest number of layers", 3, ours=3)
     draws: int = parameter(Integers(4, 1000), "draws of each", 30, ours=40)
+    small: ClassVar = {"tokens": 80, "depth": 2, "draws": 12}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Every layer of every draw, for every ratio."""
@@ -53,7 +51,7 @@ class Kernel(Study):
         return xr.concat(parts, dim=xr.Variable("ratio", list(self.ratios)))
 
     def _measure(self, ratio: float, rng: np.random.Generator) -> xr.Dataset:
-        stack = gap_free_stack(self.depth, self.tokens, ratio)
+        stack = setting.gap_free_stack(self.depth, self.tokens, ratio)
         drawn = np.array([[layer.singular_values**2 for layer in stack.layers(rng)] for _ in range(self.draws)])
         # with more tokens than dimensions all others are zero
         values = np.concatenate([np.zeros((*drawn.shape[:2], self.tokens - drawn.shape[2])), drawn], axis=2)
@@ -65,13 +63,20 @@ class Kernel(Study):
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Mean, variance and law, for every ratio and depth."""
-        return gap_free_claims(data, PLACES, RIVALS, RIGID)
+        return setting.gap_free_claims(data, PLACES, RIVALS, setting.RIGID)
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Densities, a row for each ratio, a column for each layer."""
+        figure, grid = panels(data.sizes["ratio"], data.sizes["layer"], width=2.3, height=1.7)
+        setting.densities(grid, data, "eigenvalue of the kernel", "values alone")
+        figure.suptitle(f"kernel without the gap: T = {self.tokens}, {data.sizes['draw']} draws", fontsize=8)
+        return figure
 
 
 def _layer(stack: AttentionStack, values: Real) -> xr.Dataset:
     """Moments, distances and densities of the eigenvalues (draw, rank) of a stack of this depth."""
     spread, ratio, depth = tradeoff(stack).spread, stack.ratio, stack.depth
-    known = expectations(stack, "kernel", spread)
+    known = setting.expectations(stack, "kernel", spread)
     law = stack.law().scaled(known["expected_mean"] / stack.mean_eigenvalue)
     edges = law.edge * np.linspace(0, 1, BINS + 1) ** 2
     x = law.edge * np.linspace(0.003, 1, 300) ** 2
@@ -79,7 +84,7 @@ def _layer(stack: AttentionStack, values: Real) -> xr.Dataset:
     counts = np.histogram(values[values > 0], edges)[0]
     rival = ProductLaw((ratio,) * depth, law.mean())
     known |= {"spread": spread, "rival_spread": other, "edge": law.edge}
-    known |= {"separation": separation(law, rival), "floor": rigidity(stack.tokens)}
+    known |= {"separation": separation(law, rival), "floor": setting.rigidity(stack.tokens)}
     distances = [compare(Spectrum.of(draw, "eigenvalues"), law).ks for draw in values]
     return xr.Dataset(
         {

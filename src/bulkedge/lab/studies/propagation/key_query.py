@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.ensembles.markov import RandomMarkov
 from bulkedge.inference.comparison import separation
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.propagation.setting import RIGID, rigidity
+from bulkedge.lab.studies.propagation.setting import RIGID, RIVAL, decades, rigidity, sizes_axis
 from bulkedge.laws import AttentionLaw, FiniteHeadLaw, Law, QuarterCircle
+from bulkedge.plots.style import COLOURS, histogram, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -33,7 +36,7 @@ SHRINK = 4
 
 
 @dataclass(frozen=True)
-class KeyQuery(Study):
+class PropagationKeyQuery(Study):
     """Key-query attention of the first layer beside random Markov matrices: far apart unless d is far above T.
 
     Scores of one query, or of one key, are independent; all of them are a matrix of rank d. *propagation*, Proposition
@@ -51,6 +54,7 @@ class KeyQuery(Study):
     )
     beta: float = parameter(Interval(0.1, 1), "standard deviation of the scores", 0.5, ours=0.5)
     draws: int = parameter(Integers(4, 1000), "draws of each", 10, ours=12)
+    small: ClassVar = {"tokens": 200, "head_dims": (64, 200, 2000), "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Every head dimension, a random Markov matrix of the same variance, and d = T at fewer tokens."""
@@ -181,6 +185,49 @@ class KeyQuery(Study):
             rival=Rival("no nearer", 0.0),
             relation=">=",
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Distances over the head dimension, densities of a narrow head and of a wide one, and d = T over T."""
+        figure, grid = panels(1, 4, width=2.4)
+        left, narrow, wide, right = grid[0]
+        tokens = int(data["size"][-1])
+        line(left, data.head_dim, data.apart, label="finite-head law to quarter circle")
+        looks = (
+            ("quarter circle", COLOURS[0], "o"),
+            ("finite head", COLOURS[2], "s"),
+            ("proportional", COLOURS[3], "^"),
+        )
+        for name, colour, symbol in looks:
+            values = data.distance.sel(law=name)
+            mean_marks(left, data.head_dim, values, label=f"to {name}", color=colour, fmt=symbol)
+        left.axhline(float(data.markov.mean()), label="Markov to quarter circle", **RIVAL)
+        left.axvline(tokens, color="0.7", lw=0.8, zorder=0, label="d = T")
+        decades(left)
+        left.set(ylabel="Kolmogorov distance", ylim=(0.004, 1))
+        sizes_axis(left, data.head_dim, "head dimension d")
+        left.tick_params(axis="x", labelrotation=45)
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=6, fontsize=6)
+        for axes, index in ((narrow, min(1, data.sizes["head_dim"] - 1)), (wide, -1)):
+            one = data.isel(head_dim=index)
+            histogram(axes, one.bin_edge, one.simulation)
+            line(axes, one.x, one.finite, label="finite-head law")
+            line(axes, one.x, one.circle, label="quarter circle", **RIVAL)
+            top = max(1.6 * float(one.circle.max()), 1.1 * float(one.simulation.max()))
+            axes.set(
+                title=f"d = {int(one.head_dim)}", xlabel=r"$\sqrt{T} s_k(A - uu')$", ylabel="density", ylim=(0, top)
+            )
+        narrow.legend(loc="upper right", fontsize=6)
+        mean_marks(right, data["size"], data.square, label="d = T")
+        right.axhline(float(data.square_limit), color=COLOURS[1], label="limit at d = T")
+        falling = float(data.square.isel(size=0).mean()) * data["size"].values[0] / data["size"].values
+        line(right, data["size"], falling, label="were it Markov: 1/T", **RIVAL)
+        right.set(ylabel="distance to quarter circle", ylim=(0, 0.25))
+        sizes_axis(right, data["size"])
+        right.legend(loc="upper right", fontsize=6)
+        figure.suptitle(
+            f"key-query attention, layer 1: T = {tokens}, β = {self.beta}, {data.sizes['draw']} draws", fontsize=8
+        )
+        return figure
 
 
 def distance(values: Real, law: Law) -> float:

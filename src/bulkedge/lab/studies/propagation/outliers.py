@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.entries import LargeEntries
 from bulkedge.ensembles.markov import without_gap
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.inference.comparison import compare
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.laws import AttentionLaw, CorrelatedAttentionLaw, EmpiricalLaw, Law
+from bulkedge.plots.style import COLOURS, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
@@ -33,7 +36,7 @@ LEVEL = 0.01
 
 
 @dataclass(frozen=True)
-class Outliers(Study):
+class PropagationOutliers(Study):
     """Key-query attention in deeper layers: with the gap one more outlier, without it none, but a wider bulk.
 
     After a layer with the gap, tokens share a direction. Queries along it weigh the keys alike in every row, ``A`` is
@@ -47,6 +50,7 @@ class Outliers(Study):
     beta: float = parameter(Interval(0.1, 1), "inverse temperature", 0.5, ours=0.5)
     depth: int = parameter(Integers(2, 6), "layers", 3, ours=5)
     draws: int = parameter(Integers(4, 100), "draws", 10, ours=10)
+    small: ClassVar = {"tokens": 120, "draws": 6, "depth": 2}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Every layer of stacks with and without the gap; two layers without it at half the size."""
@@ -189,6 +193,32 @@ class Outliers(Study):
         """Expected number of values that single large entries push beyond the edge, in the first layer."""
         edge = AttentionLaw(self.beta, 1.0).finite_edge(self.tokens, LEVEL)
         return LargeEntries(self.beta, self.tokens, self.tokens).beyond(edge)
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest values of every layer beside the two edges, with the gap and without, on one scale."""
+        layers = data.layer.values.tolist()
+        figure, grid = panels(2, len(layers), width=2.2, height=2.0)
+        highest = 1.25 * max(float(data.value.mean("draw").max()), float(data.edge.mean("draw").max()))
+        for row, gap in zip(grid, data.gap.values.tolist(), strict=True):
+            for axes, layer in zip(row, layers, strict=True):
+                one = data.sel(gap=gap, layer=layer)
+                look: dict[str, Any] = {"label": r"$\sqrt{T} s_k(A - uu')$", "ms": 2.5}
+                mean_marks(axes, data["rank"], one.value, **look)
+                axes.axhline(float(data.first_edge), color=COLOURS[2], ls=":", label="edge, orthonormal tokens")
+                axes.axhline(float(one.edge.mean()), color=COLOURS[1], label="edge, these tokens")
+                if gap == "kept" and layer == 2:
+                    axes.plot(1, float(one.tilt.mean()), "x", ms=7, color=COLOURS[-1], label="predicted outlier")
+                axes.set(title=f"layer {layer}, gap {gap}", xlabel="rank k", ylim=(0, highest))
+            row[0].set_ylabel("singular value")
+        handles = {
+            label: handle
+            for axes in grid.ravel()
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4)
+        title = f"key-query attention: T = d = {self.tokens}, β = {self.beta}"
+        figure.suptitle(f"{title}, {data.sizes['draw']} draws", fontsize=8)
+        return figure
 
 
 def _with_alarms(found: xr.DataArray) -> Estimate:

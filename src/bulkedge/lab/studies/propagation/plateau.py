@@ -8,21 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.special import roots_genlaguerre
 
 from bulkedge.heads.softmax import softmax_of_gaussians
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.propagation.networks import (
-    GAPS,
-    Architecture,
-    best,
-    isometric,
-    levels,
-    log_ratio,
-    trained,
-)
-from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.lab.studies.propagation import setting
+from bulkedge.plots.style import COLOURS, panels
+from bulkedge.support.domains import parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
 from bulkedge.support.threads import one_thread
@@ -33,7 +27,7 @@ PLACE = "propagation: Figure 8(a)"
 
 
 @dataclass(frozen=True)
-class Plateau(Study):
+class PropagationPlateau(Study):
     """One key-query layer learns the Heaviside function: with Xavier's scale, removing the gap begins with a plateau.
 
     Queries and keys start with entries of variance one, which gives scores of deviation one, or with Xavier's
@@ -43,36 +37,38 @@ class Plateau(Study):
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
-    tokens: int = parameter(Integers(4, 512), "tokens, and dimensions of each", 24, ours=32)
-    samples: int = parameter(Integers(1, 1000), "inputs to be learnt", 8, ours=12)
-    steps: int = parameter(Integers(10, 10_000), "steps of Adam", 60, ours=80)
-    rates: tuple[float, ...] = parameter(
-        Each(Interval(1e-6, 1)), "learning rates", (0.03, 0.1, 0.3), ours=(0.01, 0.03, 0.1, 0.3)
-    )
-    repeats: int = parameter(Integers(2, 100), "networks of each kind, each with its own inputs", 20, ours=20)
+    tokens: int = parameter(*setting.TOKENS, 24, ours=32)
+    samples: int = parameter(*setting.SAMPLES, 8, ours=12)
+    steps: int = parameter(*setting.STEPS, 60, ours=80)
+    rates: tuple[float, ...] = parameter(*setting.RATES, (0.03, 0.1, 0.3), ours=(0.01, 0.03, 0.1, 0.3))
+    repeats: int = parameter(*setting.REPEATS, 20, ours=20)
+    small: ClassVar = {"tokens": 16, "repeats": 12}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train both scales, without and with layer normalisation."""
-        inputs = isometric(self.repeats, self.samples, self.tokens, rng)
-        losses = np.empty((len(ATTENTIONS), len(PARTS), len(GAPS), len(self.rates), self.repeats, self.steps + 1))
+        inputs = setting.isometric(self.repeats, self.samples, self.tokens, rng)
+        losses = np.empty(
+            (len(ATTENTIONS), len(PARTS), len(setting.GAPS), len(self.rates), self.repeats, self.steps + 1)
+        )
         with one_thread(self.requires):
             for a, p in track(list(product(range(len(ATTENTIONS)), range(len(PARTS)))), "architectures"):
-                losses[a, p] = trained(inputs, Architecture(ATTENTIONS[a], PARTS[p]), self.rates, self.steps, rng)
-        power = [[_power(attention, gap, self.tokens) for gap in GAPS] for attention in ATTENTIONS]
+                losses[a, p] = setting.trained(
+                    inputs, setting.Architecture(ATTENTIONS[a], PARTS[p]), self.rates, self.steps, rng
+                )
+        power = [[_power(attention, gap, self.tokens) for gap in setting.GAPS] for attention in ATTENTIONS]
         return xr.Dataset(
             {
                 "loss": (("attention", "parts", "gap", "rate", "draw", "step"), losses),
                 "power": (("attention", "gap"), power, {"long_name": "predicted mean square of the plain output"}),
-                **levels(inputs),
+                **setting.levels(inputs),
             },
             coords={
                 "attention": list(ATTENTIONS),
                 "parts": list(PARTS),
-                "gap": list(GAPS),
+                "gap": list(setting.GAPS),
                 "rate": list(self.rates),
                 "step": np.arange(self.steps + 1),
             },
-            attrs={"tokens": self.tokens, "samples": self.samples},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -100,12 +96,12 @@ class Plateau(Study):
         ]
 
     def _delays(self, data: xr.Dataset) -> list[Claim]:
-        plain = best(data).sel(parts="plain")
+        plain = setting.best(data).sel(parts="plain")
         height = plain - (data.zero + data.collapsed) / 2
         half = np.log(xr.apply_ufunc(_crossing, height, input_core_dims=[["step"]], vectorize=True))
         delay = half.sel(gap="removed") - half.sel(gap="kept")
         area = plain.mean("step")
-        areas = np.stack([area.sel(attention=a, gap=g) for a, g in product(ATTENTIONS, GAPS)], axis=1)
+        areas = np.stack([area.sel(attention=a, gap=g) for a, g in product(ATTENTIONS, setting.GAPS)], axis=1)
         return [
             Claim(
                 statement="Xavier: log of the steps half way from no output to equal tokens, without the gap over"
@@ -136,19 +132,37 @@ class Plateau(Study):
         ]
 
     def _ends(self, data: xr.Dataset) -> list[Claim]:
-        last = best(data).isel(step=-1).sel(parts="LN")
+        last = setting.best(data).isel(step=-1).sel(parts="LN")
         return [
             Claim(
                 statement=f"{name}, layer normalisation: log of the loss after {self.steps} steps, without the gap over"
                 " with it",
                 place="ours",
-                measured=log_ratio(last.sel(attention=kind, gap="removed"), last.sel(attention=kind, gap="kept")),
+                measured=setting.log_ratio(
+                    last.sel(attention=kind, gap="removed"), last.sel(attention=kind, gap="kept")
+                ),
                 predicted=0.0,
                 rival=Rival("no gain from removing the gap", 0.0),
                 relation="<=",
             )
             for kind, name in (("xavier", "Xavier"), ("key-query", "scores of deviation one"))
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Loss over steps at the best learning rate, both scales of queries and keys in a panel."""
+        curves = setting.best(data)
+        figure, grid = panels(1, data.sizes["parts"], height=2.9)
+        names = {"key-query": "scores of deviation one", "xavier": "Xavier"}
+        titles = {"plain": "attention alone", "LN": "with layer normalisation (ours)"}
+        for axes, parts in zip(grid[0], data.parts.values.tolist(), strict=True):
+            for colour, attention in zip(COLOURS, data.attention.values.tolist(), strict=False):
+                for gap, look in zip(data.gap.values.tolist(), ("--", "-"), strict=True):
+                    here = curves.sel(attention=attention, parts=parts, gap=gap)
+                    setting.loss_curve(axes, here, f"{names[attention]}, gap {gap}", color=colour, ls=look)
+            axes.axhline(float(data.zero.mean()), color=COLOURS[2], ls="-.", lw=0.9, label="loss of an output of zero")
+            axes.set_title(titles[parts])
+        setting.finish_losses(figure, grid, data, self, [curves])
+        return figure
 
 
 def _power(attention: str, gap: str, tokens: int) -> float:

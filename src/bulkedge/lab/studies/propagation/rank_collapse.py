@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.stack import AttentionStack
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers, sizes_axis
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, parameter
 from bulkedge.support.errors import DomainError
@@ -35,10 +39,11 @@ SHALLOW = 2
 """Layers after which architectures are compared: later the rank is near one whatever is removed."""
 KURTOSIS = {"lognormal": 41.0, "exponential": 9.0, "uniform": 1.8}
 """Fourth central moment over the squared variance."""
+MANY = (*COLOURS, "0.5")
 
 
 @dataclass(frozen=True)
-class RankCollapse(Study):
+class PropagationRankCollapse(Study):
     """Stable rank of the kernel falls to one as ``T**(1 - 2 l)`` after l layers; without the gap it does not collapse.
 
     The exponents are fitted to ``log(sr - 1)`` with a correction of order 1/T; the second part follows the stable rank
@@ -60,6 +65,7 @@ class RankCollapse(Study):
     tokens: int = parameter(Integers(16, 2000), "tokens of the part on depth", 100, ours=200)
     depth: int = parameter(Integers(4, 50), "layers of the part on depth", 8, ours=15)
     repeats: int = parameter(Integers(4, 1000), "draws of the part on depth, and without the gap", 16, ours=16)
+    small: ClassVar = {"sizes": (32, 64, 96, 144), "draws": 200, "tokens": 50, "depth": 4, "repeats": 8}
 
     def __post_init__(self) -> None:
         """Check the parameters, and that a slope and a correction can be fitted."""
@@ -230,6 +236,37 @@ class RankCollapse(Study):
             ),
         ]
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Collapse in width with the gap, the rank without it, and both over depth."""
+        figure, grid = panels(1, 4, width=2.5, height=2.6)
+        left, middle = grid[0, :2]
+        sizes = data["size"].values
+        for layer, colour, symbol in zip(data.layer.values.tolist(), COLOURS, SYMBOLS, strict=False):
+            one = data.sel(layer=layer)
+            slope = fitted_slope(sizes, one.log_excess.values, one.log_error.values, one["count"].values)
+            look = {"color": colour, "fmt": symbol}
+            line(left, sizes, one.predicted, label="", color=colour)
+            value, text = np.exp(one.log_excess), f"ℓ = {layer}: {slope.value:.2f} ± {slope.error:.2f}"
+            marks(left, sizes, value, value * one.log_error, label=text, **look)
+            line(middle, sizes, one.predicted_free, label="", color=colour)
+            mean_marks(middle, sizes, one.free, label=f"ℓ = {layer}", **look)
+        left.set(title="Markov, gap kept", ylabel=r"stable rank of $\Sigma_\ell$, less one")
+        middle.set(title="Markov, gap removed", ylabel=r"stable rank of $\Sigma_\ell$")
+        decades(left)
+        left.set_ylim(float(data.predicted.min()) / 1e7, 3)
+        left.legend(loc="lower left", title="fitted slope", title_fontsize=7)
+        middle.set_yscale("log", base=2)
+        middle.yaxis.set_major_formatter("{x:g}")
+        middle.legend(loc="upper left")
+        for axes in (left, middle):
+            sizes_axis(axes, sizes)
+        for axes, gap in zip(grid[0, 2:], ("kept", "removed"), strict=True):
+            _ranks(axes, data, gap)
+        figure.legend(*grid[0, 2].get_legend_handles_labels(), loc="outside lower center", ncols=8)
+        title = f"lines: theory. Left: {self.entries} entries, T = d. Right: T = d = {self.tokens}"
+        figure.suptitle(f"{title}, {data.sizes['draw']} draws", fontsize=8)
+        return figure
+
 
 def _difference(first: xr.DataArray, second: xr.DataArray) -> Estimate:
     """Difference of the means of two independent sets of draws."""
@@ -242,3 +279,19 @@ def fitted_slope(sizes: Real, values: Real, errors: Real, counts: Real) -> Estim
     weights = (np.linalg.inv(design.T @ design) @ design.T)[1]
     freedom = welch(weights**2, counts - 1)
     return Estimate(float(weights @ (values / errors)), float(np.sqrt(np.sum(weights**2))), freedom)
+
+
+def _ranks(axes: Axes, data: xr.Dataset, gap: str) -> None:
+    """Stable rank over depth, a colour for each architecture."""
+    for variant, colour, symbol in zip(data.variant.values.tolist(), MANY, SYMBOLS, strict=False):
+        one = data["rank"].sel(variant=variant, gap=gap)
+        mean_marks(axes, data.step, one, color=colour, fmt=symbol, label=variant)
+        if gap == "removed" and variant in data.known.values:
+            shown = data.shallow.values <= data.step.values[-1]
+            curve = data.expected_rank.sel(known=variant).values
+            line(axes, data.shallow.values[shown], curve[shown], label="", color=colour, lw=0.9)
+    axes.set(title=f"gap {gap}", ylabel=r"stable rank of $\Sigma_\ell$", yscale="log")
+    axes.set_ylim(0.9, 1.4 * float(data["rank"].mean("draw").max()))
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter("{x:g}")
+    integers(axes, "layer ℓ")

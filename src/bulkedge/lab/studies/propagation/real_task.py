@@ -8,9 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
@@ -25,7 +28,7 @@ normalisation on the Heaviside function (-0.36 to -0.39 at the quick size of ``p
 
 
 @dataclass(frozen=True)
-class RealTask(Study):
+class PropagationRealTask(Study):
     """A causal decoder learns the next letter of Python's reference manual, with and without the gap, at equal budget.
 
     The text comes with every Python (``pydoc_data.topics``). Weights, batches and steps of Adam are the same for all
@@ -40,6 +43,7 @@ class RealTask(Study):
     steps: int = parameter(Integers(5, 100_000), "steps of Adam", 30, ours=250)
     rate: float = parameter(Interval(1e-6, 1), "learning rate", 0.01, ours=0.003)
     seeds: int = parameter(Integers(2, 100), "repetitions", 14, ours=10)
+    small: ClassVar = {"context": 16, "steps": 15, "seeds": 6}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train each kind from each seed."""
@@ -64,13 +68,7 @@ class RealTask(Study):
                 "entropy": ((), entropy, {"long_name": "entropy of single letters", "units": "nats"}),
             },
             coords={"kind": list(SHAPES), "step": steps, "when": ["before", "after"]},
-            attrs={
-                "text": hashlib.sha256(text.tobytes()).hexdigest(),
-                "letters": len(text),
-                "layers": self.layers,
-                "width": HEADS * self.head_dim,
-                "context": self.context,
-            },
+            attrs={"text": hashlib.sha256(text.tobytes()).hexdigest(), "letters": len(text)},
         )
 
     def _trained(
@@ -138,6 +136,29 @@ class RealTask(Study):
                 relation=">=",
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Held-out loss over steps, and the stable rank of the last tokens."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        place, count = np.arange(data.sizes["when"]), data.sizes["seed"] ** 0.5
+        for k, (kind, symbol) in enumerate(zip(data.kind.values.tolist(), "os^", strict=True)):
+            one = data.sel(kind=kind)
+            look = {"color": COLOURS[k], "fmt": symbol + "-", "lw": 0.8, "label": kind}
+            apart = 0.008 * (k - 1) * float(data.step[-1])
+            marks(left, data.step + apart, one.loss.mean("seed"), one.loss.std("seed", ddof=1) / count, **look)
+            rank = one["rank"]
+            shift = 0.12 * (k - 1)
+            marks(right, place + shift, rank.mean("seed"), rank.std("seed", ddof=1) / count, **(look | {"fmt": symbol}))
+        left.axhline(float(data.entropy), color=COLOURS[-1], ls=":", lw=0.9, label="entropy of letters")
+        left.set(xlabel="step", ylabel="held-out loss, nats a letter")
+        left.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        right.set(xlim=(-0.5, 1.5), ylabel="stable rank of the last tokens", ylim=(1, None))
+        right.set_xticks(place, [f"{when} training" for when in data.when.values.tolist()])
+        left.legend(loc="upper right")
+        sizes = f"{self.layers} layers of width {HEADS * self.head_dim}, {self.context} letters at once"
+        figure.suptitle(f"{sizes}; mean and standard error of {data.sizes['seed']} networks", fontsize=8)
+        return figure
 
 
 def manual() -> Any:

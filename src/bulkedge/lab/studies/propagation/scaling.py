@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.markov import without_gap
 from bulkedge.ensembles.stack import AttentionStack
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers, sizes_axis
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.propagation.moments import finite_moments
 from bulkedge.support.domains import Each, Integers, parameter
 from bulkedge.support.estimates import Estimate
@@ -21,7 +24,7 @@ SCALINGS: tuple[Literal["plain", "rescaled"], ...] = ("plain", "rescaled")
 
 
 @dataclass(frozen=True)
-class Scaling(Study):
+class PropagationScaling(Study):
     """Beside a plain skip connection attention weighs 1/sqrt(T); with values rescaled by sqrt(d) it holds its own.
 
     Also: how the size of the kernel changes with depth for three variances of the values, and how Xavier's scaling of
@@ -34,6 +37,7 @@ class Scaling(Study):
     draws: int = parameter(Integers(3, 100), "draws of each", 12, ours=20)
     tokens: int = parameter(Integers(16, 1000), "tokens of the part on values", 100, ours=300)
     depth: int = parameter(Integers(2, 20), "layers there", 6, ours=10)
+    small: ClassVar = {"sizes": (32, 64, 128), "tokens": 60, "depth": 4, "draws": 10}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Branches, then sizes, then Xavier."""
@@ -152,3 +156,46 @@ class Scaling(Study):
             predicted=1.0,
             rival=Rival("as of variance one", grown) if kind != "1" else Rival("kept at one", 1 / grown),
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Weight of the branch, size of the kernel, and Xavier's attention."""
+        figure, grid = panels(1, 3, width=2.7)
+        left, middle, right = grid[0]
+        sizes = data["size"].values
+        for k, kind in enumerate(data.skip_scaling.values.tolist()):
+            for gap, symbol in (("kept", "o"), ("removed", "s")):
+                one = data.sel(skip_scaling=kind, gap=gap)
+                line(left, sizes, one.predicted_branch, label="", color=COLOURS[k])
+                look = {"color": COLOURS[k], "fmt": symbol, "label": f"{kind}, gap {gap}"}
+                mean_marks(left, sizes, one.branch, **look)
+        decades(left)
+        left.set(ylabel="weight of attention over skip", ylim=(None, 300))
+        left.legend(loc="upper left")
+        names = {"1/d": "$1/d$", "gamma/sigma^2": r"$\gamma/\sigma_A^2$", "1": "1"}
+        for kind, colour, symbol in zip(data["values"].values.tolist(), COLOURS, SYMBOLS, strict=False):
+            one = data.sel(values=kind)
+            line(middle, data.layer, one.predicted_mean, label="", color=colour)
+            mean_marks(
+                middle,
+                data.layer,
+                one["mean"],
+                color=colour,
+                fmt=symbol,
+                label=names[kind],
+            )
+        decades(middle)
+        middle.set_ylabel("mean eigenvalue of the kernel")
+        integers(middle, "layer")
+        middle.legend(title=r"$\sigma_V^2$", loc="lower left")
+        line(right, sizes, data.predicted_xavier, label=r"$\beta^2/d^2$")
+        line(right, sizes, data.predicted_xavier * sizes, label=r"$\beta^2/d$", color=COLOURS[-1], ls=":", lw=1.0)
+        mean_marks(right, sizes, data.xavier, label="Xavier's queries and keys")
+        decades(right)
+        right.set_ylabel("variance of attention")
+        right.set_ylim(None, 30 * float((data.predicted_xavier * sizes).max()))
+        right.legend(loc="upper right")
+        for axes in (left, right):
+            sizes_axis(axes, sizes)
+        tokens, draws = self.tokens, data.sizes["draw"]
+        figure.suptitle(f"T = d, {draws} draws; middle: T = {tokens}, d = 2 T, gap removed; lines: theory", fontsize=8)
+        return figure

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.markov import Entries, RandomMarkov, without_gap
 from bulkedge.heads.softmax import softmax_of_gaussians
 from bulkedge.inference.comparison import compare, separation
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.propagation.setting import RIGID, rigidity
+from bulkedge.lab.studies.propagation.setting import RIGID, decades, rigidity, sizes_axis
 from bulkedge.laws import FussCatalan, QuarterCircle, TracyWidom
+from bulkedge.plots.style import COLOURS, histogram, line, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
@@ -28,7 +32,7 @@ SHRINK = (8, 4, 2)
 
 
 @dataclass(frozen=True)
-class Spectrum(Study):
+class PropagationSpectrum(Study):
     """Eigenvalues and singular values of random Markov matrices: one outlier at one, and a bulk of size 1/sqrt(T).
 
     The bulk is that of an i.i.d. matrix, a disc for eigenvalues and a quarter circle for singular values, whatever the
@@ -38,6 +42,7 @@ class Spectrum(Study):
     tokens: int = parameter(Integers(80, 5000), "number of tokens T", 300, ours=1000)
     draws: int = parameter(Integers(4, 100), "matrices of each kind", 10, ours=12)
     bins: int = parameter(Integers(5, 200), "bins of the bulk's histogram", 25, ours=50)
+    small: ClassVar = {"tokens": 160, "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Matrices with entries of each kind, and smaller ones."""
@@ -146,6 +151,24 @@ class Spectrum(Study):
             ),
         ]
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Eigenvalues and singular values with outliers, and how the gap widens; a row for each law of entries."""
+        names = data.entries.values.tolist()
+        figure, grid = panels(len(names), 4, width=2.2, height=1.9)
+        tokens = data.sizes["rank"]
+        for row, name in zip(grid, names, strict=True):
+            one = data.sel(entries=name)
+            _plane(row[0], one, tokens)
+            _all_values(row[1], one, tokens)
+            histogram(row[2], data.bin_edge, one.simulation)
+            line(row[2], data.x, data.theory, label="quarter circle")
+            row[2].set(xlabel=r"bulk: $\sqrt{T} s_k/\sigma$, $k \geq 2$", ylim=(0, 0.95), ylabel="density")
+            _gap(row[3], one)
+            row[0].set_ylabel(f"{name} entries\nimaginary part")
+        grid[0, 2].legend(loc="upper right", fontsize=6)
+        figure.suptitle(f"random Markov matrices, T = {tokens}, {data.sizes['draw']} draws", fontsize=8)
+        return figure
+
 
 def edge_at(tokens: int) -> float:
     """Mean largest singular value of a Gaussian T x (T - 1) matrix over sqrt(T): 2, less its fluctuation's mean."""
@@ -162,3 +185,37 @@ def finite_share(model: RandomMarkov) -> float:
         return 1.0
     row = softmax_of_gaussians(float(np.sqrt(np.log1p(model.variance))), model.tokens)
     return (model.tokens * row.participation - 1) / model.variance
+
+
+def _plane(axes: Axes, one: xr.Dataset, tokens: int) -> None:
+    circle = np.exp(2j * np.pi * np.linspace(0, 1, 200)) * float(np.sqrt(one["shape"] / tokens))
+    axes.plot(one.eigen_real, one.eigen_imag, ".", ms=1.5, color=COLOURS[0])
+    line(axes, circle.real, circle.imag, label=r"$\sigma/\sqrt{T}$", lw=1)
+    axes.annotate("outlier", (1, 0), (0.72, 0.1), fontsize=6, arrowprops={"arrowstyle": "->", "lw": 0.6})
+    axes.set(aspect="equal", xlim=(-0.25, 1.1), ylim=(-0.35, 0.35), xlabel=r"eigenvalues $\lambda_k$")
+
+
+def _all_values(axes: Axes, one: xr.Dataset, tokens: int) -> None:
+    """Density of all singular values of A; its largest is a bar of its own."""
+    edges = np.linspace(0, 1.1, 111)
+    found = np.histogram(one.value.values, edges)[0] / one.value.size / np.diff(edges)
+    histogram(axes, edges, np.maximum(found, 1e-3), baseline=1e-3)
+    axes.axvline(2 * float(np.sqrt(one["shape"] / tokens)), color=COLOURS[1], lw=1, label=r"$2\sigma/\sqrt{T}$")
+    axes.annotate("outlier", (1, 0.5), (0.6, 3), fontsize=6, arrowprops={"arrowstyle": "->", "lw": 0.6})
+    decades(axes)
+    axes.set(xlabel="all singular values $s_k$", ylim=(0.1, 30), ylabel="density")
+    axes.legend(loc="upper right", fontsize=6)
+
+
+def _gap(axes: Axes, one: xr.Dataset) -> None:
+    """The two largest singular values over T."""
+    line(axes, one["size"], np.ones(one.sizes["size"]), label="1")
+    line(axes, one["size"], 2 * np.sqrt(one["shape"] / one["size"]), label=r"$2\sigma/\sqrt{T}$", ls="--")
+    for place, label, symbol in ((0, "$s_1$", "o"), (1, "$s_2$", "s")):
+        values = one.top_two.isel(place=place)
+        mean_marks(axes, one["size"], values, label=label, fmt=symbol)
+    decades(axes)
+    axes.set_ylim(0.02, 3)
+    sizes_axis(axes, one["size"])
+    axes.set_ylabel("largest two")
+    axes.legend(loc="lower left", fontsize=6, ncols=2)

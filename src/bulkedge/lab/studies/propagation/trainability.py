@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import Normal, Stroke
 
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.heads.softmax import softmax_of_gaussians
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.propagation import trainability as theory
 from bulkedge.propagation.overlap import participation_variance
 from bulkedge.support.arrays import Real
@@ -29,10 +34,12 @@ equal to each other and not to the rest, which one mean cosine does not describe
 POINTS = 33
 """Of the theory's grid, in either direction of the map."""
 VERDICTS = ("rank collapse", "inside", "entropy collapse")
+SHOWN = 3
+"""Skip connections of which key-query attention is drawn, the strongest."""
 
 
 @dataclass(frozen=True)
-class Trainability(Study):
+class PropagationTrainability(Study):
     """Score scale, skip and depth: where tokens stay distinct, and where attention freezes on one token.
 
     The predicted share of the signal that tokens do not have in common, and the predicted entropy, stand beside
@@ -50,6 +57,7 @@ class Trainability(Study):
     )
     depths: tuple[int, ...] = parameter(Each(Integers(1, 64)), "depths, increasing", (2, 6, 12), ours=(3, 12, 48))
     draws: int = parameter(Integers(2, 100), "draws at each point, of each kind of attention", 12, ours=8)
+    small: ClassVar = {"tokens": 32, "betas": (0.5, 1.5, 3.0), "skips": (0.0, 0.5, 0.85)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Theory and simulation over the map."""
@@ -90,7 +98,6 @@ class Trainability(Study):
             coords={"skip": list(self.skips), "beta": list(self.betas), "depth": list(self.depths)}
             | fine
             | {"curve_beta": curve},
-            attrs={"tokens": self.tokens},
         )
 
     def _fine(self, skips: list[float], betas: list[float]) -> Real:
@@ -255,6 +262,34 @@ class Trainability(Study):
             rival=Rival("log T - beta**2/2", 1.0),
         )
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Above, the map and the entropy, theory on a fine grid; below, key-query attention, a panel for each depth."""
+        depths = data.depth.values.tolist()
+        figure, grid = panels(2, len(depths) + 1, width=2.3, height=2.5)
+        image: Any = None
+        beta, skip = np.meshgrid(data.beta, data.skip)
+        look: dict[str, Any] = {"vmin": 0, "vmax": 1, "cmap": "viridis"}
+        for axes, depth in zip(grid[0], depths, strict=False):
+            one = data.sel(depth=depth)
+            image = axes.pcolormesh(
+                data.fine_beta, data.fine_skip, one.fine, shading="gouraud", rasterized=True, **look
+            )
+            found = one.apart.mean("draw") / one.power.mean("draw")
+            axes.scatter(beta, skip, c=found, s=18, edgecolors="white", lw=0.6, clip_on=False, zorder=4, **look)
+            if float(one.fine.min()) < 0.5 < float(one.fine.max()):
+                axes.contour(data.fine_beta, data.fine_skip, one.fine, levels=[0.5], colors="white")
+            axes.axvline(float(data.freezing), color=COLOURS[1])
+            axes.set(title=f"depth {depth}", xlabel=r"score scale $\beta$")
+        grid[0, 0].set_ylabel("weight of the skip connection")
+        figure.colorbar(image, ax=grid[0, : len(depths)].tolist(), label="distinct share", shrink=0.9)
+        _entropy(grid[0, -1], data, self.tokens)
+        for axes, depth in zip(grid[1], depths, strict=False):
+            _paired(axes, data.sel(depth=depth), depth)
+        grid[1, 0].set_ylabel("distinct share")
+        _legend(figure, grid[1, -1], data)
+        figure.suptitle(f"{self.tokens} tokens, {data.sizes['draw']} draws at each point", fontsize=8)
+        return figure
+
 
 def powers(design: theory.Trainability, passed: float) -> tuple[float, float]:
     """Expected powers of a token after the last layer if attention with its gap passes on this share of differences."""
@@ -277,3 +312,43 @@ def _with_lengths(design: theory.Trainability, beta: float, similarity: float) -
 def grid_over(points: Sequence[float]) -> list[float]:
     """Evenly spaced values from the least to the largest of the points, for curves of the theory."""
     return np.linspace(min(points), max(points), POINTS).tolist()
+
+
+def _entropy(axes: Any, data: xr.Dataset, tokens: int) -> None:
+    """Mean entropy of a row over score scales."""
+    row = data.entropy.mean("skip")
+    line(axes, data.fine_beta, data.fine_entropy, label="theory", color=COLOURS[0])
+    mean_marks(axes, data.beta, row)
+    limit = np.maximum(np.log(tokens) - data.fine_beta**2 / 2, 0.0)
+    line(axes, data.fine_beta, limit, label=r"$\log T - \beta^2/2$", color=COLOURS[-1], ls="--")
+    axes.axvline(float(data.freezing), color=COLOURS[1])
+    axes.set(xlabel=r"score scale $\beta$", ylabel="entropy of a row", ylim=(0, None), title="entropy")
+    axes.legend(loc="lower left", frameon=False)
+
+
+def _paired(axes: Any, one: xr.Dataset, depth: int) -> None:
+    """Distinct share of key-query attention over score scales, at one depth: strongest skip connections only."""
+    for k, skip in enumerate(one.skip.values[-SHOWN:].tolist()):
+        here = one.sel(skip=skip)
+        for name, style in (("paired", "-"), ("many", "--"), ("alone", ":")):
+            line(axes, one.curve_beta, here[f"{name}_curve"], color=COLOURS[k], ls=style)
+        mean_marks(axes, one.beta, here.key_query, color=COLOURS[k])
+    axes.set(title=f"key-query, depth {depth}", xlabel=r"score scale $\beta$", ylim=(-0.03, 1.03))
+
+
+def _legend(figure: Figure, axes: Any, data: xr.Dataset) -> None:
+    """Names of what the maps show below the figure; those of key-query attention in the empty panel."""
+    edge: Any = {"markersize": 4, "color": "none", "marker": "o", "markerfacecolor": "#21918c"}
+    stroke = [Stroke(linewidth=2.3, foreground="0.5"), Normal()]
+    handles = [
+        Line2D([], [], label="predicted share 1/2", color="white", path_effects=stroke),
+        Line2D([], [], label=r"freezing, $\beta = \sqrt{2\log T}$", color=COLOURS[1]),
+        Line2D([], [], label="simulation (colour of the disc)", markeredgecolor="0.5", **edge),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    skips = data.skip.values[-SHOWN:].tolist()
+    names = [Line2D([], [], label=f"skip {skip:g}", color=COLOURS[k]) for k, skip in enumerate(skips)]
+    styles = {"-": "theory, T tokens", "--": "many tokens", ":": "rows without overlap"}
+    names += [Line2D([], [], label=name, color="0.3", ls=style) for style, name in styles.items()]
+    axes.axis("off")
+    axes.legend(handles=names, loc="center left", frameon=False, title="key-query attention")

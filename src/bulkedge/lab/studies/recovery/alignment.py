@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
-from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table
+from bulkedge.ensembles.pooled import PooledSequences, Table
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import (
-    WEIGHTINGS,
-    Predictions,
-    correlations,
-    halved,
-    leading_each,
-    measured,
-    other,
-    versus,
-    weights_of,
-)
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
 
@@ -35,35 +28,38 @@ GAINS = {
 
 
 @dataclass(frozen=True)
-class Alignment(Study):
+class RecoveryAlignment(Study):
     """Squared overlap of the top eigenvector with the signal: optimal weights find it first, wherever the signal is."""
 
     dim: int = parameter(Integers(40, 5000), "dimension of the embeddings; half of it is drawn too", 120, ours=600)
     vocab: int = parameter(Integers(40, 100_000), "rows of the table, even", 240, ours=1200)
     samples: int = parameter(Integers(40, 100_000), "sequences", 360, ours=1800)
     signals: int = parameter(Integers(4, 100), "signal strengths", 8, ours=15)
-    table: Table = parameter(TABLE, "class means of the table", "finite", ours="finite")
-    draws: int = parameter(Integers(2, 1000), "draws of each", 40, ours=20)
+    table: Table = parameter(*setting.TABLE_MEANS, "finite", ours="finite")
+    draws: int = parameter(*setting.DRAWS, 40, ours=20)
+    small: ClassVar = {"dim": 60, "vocab": 120, "samples": 180, "signals": 5, "draws": 24}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Simulate each model with each weighting."""
         signal, fine = np.linspace(0.2, 3.0, self.signals), np.linspace(0.02, 3.0, 200)
-        parts = [self._measure(name, matrix, signal, rng) for name, matrix in correlations().items()]
-        data = xr.concat(parts, dim=xr.Variable("model", list(correlations())))
-        theories = {"": self.table, "rival_": other(self.table)[0]}
+        parts = [self._measure(name, matrix, signal, rng) for name, matrix in setting.correlations().items()]
+        data = xr.concat(parts, dim=xr.Variable("model", list(setting.correlations())))
+        theories = {"": self.table, "rival_": setting.other(self.table)[0]}
         for prefix, table in theories.items():
             for name, at, dim in (("predicted", signal, "signal"), ("curve", fine, "fine_signal")):
                 data[prefix + name] = (("model", "weighting", dim), self._curves(data.snr, at, table))
-        return data.assign_coords(weighting=list(WEIGHTINGS), signal=signal, fine_signal=fine)
+        return data.assign_coords(weighting=list(setting.WEIGHTINGS), signal=signal, fine_signal=fine)
 
     def _measure(self, name: str, matrix: Real, signal: Real, rng: np.random.Generator) -> xr.Dataset:
         """All weightings pool the same sequences, so that their differences scatter less than they do."""
-        weights = [weights_of(each, matrix) for each in WEIGHTINGS]
+        weights = [setting.weights_of(each, matrix) for each in setting.WEIGHTINGS]
         models = [
             PooledSequences(self.dim, self.vocab, self.samples, 1.0, each, matrix, self.table) for each in weights
         ]
-        sizes = [(each, halved(each)) for each in (replace(models[0], signal=strength) for strength in signal)]
-        found = measured(lambda model, rng: leading_each(model, weights, rng)[1], sizes, self.draws, rng, name)
+        sizes = [(each, setting.halved(each)) for each in (replace(models[0], signal=strength) for strength in signal)]
+        found = setting.measured(
+            lambda model, rng: setting.leading_each(model, weights, rng)[1], sizes, self.draws, rng, name
+        )
         dims = "signal", "draw", "weighting"
         return xr.Dataset(
             {
@@ -75,24 +71,24 @@ class Alignment(Study):
         )
 
     def _curves(self, snr: xr.DataArray, signal: Real, table: Table) -> Real:
-        predictions = Predictions(snr.values[..., None], self.dim / self.samples, table)
+        predictions = setting.Predictions(snr.values[..., None], self.dim / self.samples, table)
         return predictions.alignment(signal, np.array(self.dim / self.vocab))
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Alignment well above the thresholds, and the order of the weightings."""
         claims = []
         for name in data.model.values.tolist():
-            for weighting in WEIGHTINGS:
+            for weighting in setting.WEIGHTINGS:
                 one = data.sel(model=name, weighting=weighting)
                 clear = one.sel(signal=one.signal > max(CLEAR * float(one.threshold), LEAST))
                 if clear.sizes["signal"]:
                     claims.append(
-                        versus(
+                        setting.versus(
                             f"{name}, {weighting} weights: mean alignment beyond {CLEAR} thresholds",
                             f"recovery: Theorem 4, Equation 8, {PANELS[name]}",
                             clear.limit,
                             clear.predicted,
-                            (other(self.table)[1], clear.rival_predicted),
+                            (setting.other(self.table)[1], clear.rival_predicted),
                         )
                     )
             claims += self._order(data.sel(model=name), name)
@@ -110,7 +106,7 @@ class Alignment(Study):
                 clear[each].sel(weighting=better) - clear[each].sel(weighting=worse) for each in ("limit", "predicted")
             )
             claims.append(
-                versus(
+                setting.versus(
                     f"{name}: alignment of {better} weights less that of {worse} weights",
                     f"recovery: Theorem 5, {PANELS[name]}",
                     gain,
@@ -119,3 +115,19 @@ class Alignment(Study):
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """A panel for each correlation model, a curve for each pooling, that of the other table dotted."""
+        figure, grid = panels(1, data.sizes["model"])
+        for axes, name in zip(grid[0], data.model.values.tolist(), strict=True):
+            for weighting, (colour, symbol) in setting.LOOK.items():
+                one = data.sel(model=name, weighting=weighting)
+                line(axes, one.fine_signal, one.curve, label=f"{weighting}, theory", color=colour)
+                line(axes, one.fine_signal, one.rival_curve, label="", color=colour, ls=":", lw=0.9)
+                setting.over_signal(axes, one, "measured", colour, weighting, fmt=symbol)
+            axes.set(xlabel=setting.SIGNAL, title=f"{name} correlation", ylim=(-0.03, 1.03))
+        grid[0, 0].set_ylabel("squared overlap")
+        grid[0, 0].plot([], [], color="0.3", ls=":", lw=0.9, label="exact class means")
+        setting.below(figure, grid[0, 0], 4)
+        setting.caption(figure, self, "dim", "vocab", "samples", "draws")
+        return figure

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
-from bulkedge.ensembles.pooled import NOISE, TABLE, Noise, PooledSequences, Table
+from bulkedge.ensembles.pooled import NOISE, Noise, PooledSequences, Table
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average, share
-from bulkedge.lab.studies.recovery.setting import (
-    CORRELATION,
-    LONG,
-    LONG_PREFIX,
-    Found,
-    halved,
-    measured,
-    other,
-    versus,
-    weights_of,
-)
+from bulkedge.lab.studies.recovery import setting
 from bulkedge.laws import MarchenkoPastur, TracyWidom
+from bulkedge.plots.style import THEORY, histogram, line, marks, panels
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.domains import Integers, parameter
 
 BINS, POINTS, LEVELS = 60, 400, np.linspace(0.05, 0.95, 37)
 SHOWN = ("mean", "causal")
 
 
 @dataclass(frozen=True)
-class Bulk(Study):
+class RecoveryBulk(Study):
     """Eigenvalues of the covariance of pooled sequences: causal weights widen the bulk and part it from the outlier.
 
     The rival of the bulk is the Marchenko-Pastur law of the same mean and variance. Where the bulk ends is seen
@@ -42,18 +35,21 @@ class Bulk(Study):
     dim: int = parameter(Integers(40, 10_000), "dimension of the embeddings; half of it is drawn too", 160, ours=1000)
     vocab: int = parameter(Integers(40, 100_000), "rows of the table, even", 320, ours=2000)
     samples: int = parameter(Integers(40, 100_000), "sequences", 480, ours=3000)
-    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.3, ours=1.3)
-    length: int = parameter(Integers(4, 500), "positions", LONG, ours=LONG)
-    prefix: int = parameter(Integers(2, 500), "those that are correlated", LONG_PREFIX, ours=LONG_PREFIX)
-    table: Table = parameter(TABLE, "class means of the table", "finite", ours="finite")
+    signal: float = parameter(*setting.SIGNAL_LENGTH, 1.3, ours=1.3)
+    length: int = parameter(Integers(4, 500), "positions", setting.LONG, ours=setting.LONG)
+    prefix: int = parameter(
+        Integers(2, 500), "those that are correlated", setting.LONG_PREFIX, ours=setting.LONG_PREFIX
+    )
+    table: Table = parameter(*setting.TABLE_MEANS, "finite", ours="finite")
     noise: Noise = parameter(NOISE, "entries of the noise", "gaussian", ours="gaussian")
     draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
+    small: ClassVar = {"dim": 80, "vocab": 160, "samples": 240, "draws": 30}
 
     def model(self, weighting: str) -> PooledSequences:
         """The ensemble of the study, pooled with these weights."""
-        correlation = prefix_correlation(self.length, self.prefix, CORRELATION)
+        correlation = prefix_correlation(self.length, self.prefix, setting.CORRELATION)
         sizes = self.dim, self.vocab, self.samples
-        weights = weights_of(weighting, correlation)
+        weights = setting.weights_of(weighting, correlation)
         return PooledSequences(*sizes, self.signal, weights, correlation, self.table, noise=self.noise)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -69,19 +65,23 @@ class Bulk(Study):
             found = drawn.spectrum(rng).values
             if drawn is model:
                 values.append(found)
-            below = np.searchsorted(found[:-1], places, side="right") / (drawn.dim - 1)
-            return np.append(below, found[-1])
+            share_below = np.searchsorted(found[:-1], places, side="right") / (drawn.dim - 1)
+            return np.append(share_below, found[-1])
 
-        drawn = measured(quantities, [(model, halved(model))], self.draws, rng, label)
+        drawn = setting.measured(quantities, [(model, setting.halved(model))], self.draws, rng, label)
         silent = replace(model, signal=0.0, table="additive")
-        edges = measured(lambda drawn, rng: [drawn.leading(rng)[0]], [(silent, halved(silent))], self.draws, rng, label)
+        edges = setting.measured(
+            lambda drawn, rng: [drawn.leading(rng)[0]], [(silent, setting.halved(silent))], self.draws, rng, label
+        )
         return self._describe(model, np.array(values), drawn, edges)
 
-    def _describe(self, model: PooledSequences, values: Real, drawn: Found, edges: Found) -> xr.Dataset:
+    def _describe(
+        self, model: PooledSequences, values: Real, drawn: setting.Extrapolation, edges: setting.Extrapolation
+    ) -> xr.Dataset:
         law, kappa = model.bulk(), model.kappa
         matched = MarchenkoPastur(model.vocab_ratio + model.sample_ratio, kappa)
         bins, x = np.linspace(0, 1.02 * law.edge, BINS + 1), np.linspace(0, 1.02 * law.edge, POINTS)[1:]
-        rival = replace(model, table=other(self.table)[0])
+        rival = replace(model, table=setting.other(self.table)[0])
         unit = law.edge_scale * self.dim ** (-2 / 3)
         return xr.Dataset(
             {
@@ -116,7 +116,7 @@ class Bulk(Study):
             for name in ("limit", "outlier", "rival_outlier")
         )
         claims.append(
-            versus(
+            setting.versus(
                 "outlier over edge, causal less mean weights",
                 "recovery: Figure 3",
                 parted,
@@ -145,11 +145,31 @@ class Bulk(Study):
                 finite_size=abs(shift) * self.dim ** (-1 / 3),
                 reason="the mean of the Tracy-Widom law is of order d**(-2/3); the next order is d**(-1/3) of it",
             ),
-            versus(
+            setting.versus(
                 f"{weighting} weights: outlier",
                 "recovery: Theorem 3, Figure 3",
                 one.limit,
                 one.outlier,
-                (other(self.table)[1], one.rival_outlier),
+                (setting.other(self.table)[1], one.rival_outlier),
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Histogram, law, its rival and outliers, a panel for each pooling."""
+        figure, grid = panels(1, data.sizes["weighting"])
+        for axes, weighting in zip(grid[0], data.weighting.values.tolist(), strict=True):
+            one = data.sel(weighting=weighting)
+            histogram(axes, one.bin_edge, one.simulation, label="simulation")
+            line(axes, one.x, one.theory, label="Theorem 1")
+            line(axes, one.x, one.rival_theory, label="Marchenko-Pastur", **setting.RIVAL)
+            height = 1.25 * float(np.quantile(one.theory, 0.97))
+            axes.axvline(float(one.outlier), color=THEORY, ls="--", lw=1, label="outlier, theory")
+            axes.axvline(float(one.rival_outlier), **setting.RIVAL, dashes=(4, 2), label="outlier, other table")
+            marks(axes, one.largest, np.full(one.sizes["draw"], 0.06 * height), label="largest eigenvalues", ms=2)
+            last = 1.05 * float(max(one.largest.max(), one.outlier))
+            title = rf"{weighting} weights, $\kappa$ = {float(one.kappa):.3f}"
+            axes.set(xlim=(0, last), ylim=(0, height), xlabel=r"eigenvalue of $Y^{\top}Y/N$", title=title)
+        grid[0, 0].set_ylabel("density")
+        setting.below(figure, grid[0, 0], 3)
+        setting.caption(figure, self, "dim", "vocab", "samples", "signal", "length", "prefix", "draws")
+        return figure

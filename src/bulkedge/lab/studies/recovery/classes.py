@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.mixture import WHITE, PooledMixture
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import CORRELATION, measured, versus, weights_of
+from bulkedge.lab.studies.recovery import setting
 from bulkedge.laws import EmpiricalLaw
 from bulkedge.laws.law import Law
-from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.plots.style import COLOURS, panels
+from bulkedge.support.domains import Integers, parameter
 
 LENGTH, PREFIX = 20, 8
 SHARES, MEANS = (0.2, 0.3, 0.5), (16.0, 6.0, 3.0)
@@ -24,24 +27,25 @@ NOISES: dict[str, Law] = {"white": WHITE, "coloured": EmpiricalLaw([0.1, 3.25], 
 
 
 @dataclass(frozen=True)
-class Classes(Study):
+class RecoveryClasses(Study):
     """Three classes of different sizes: two outliers between them, in white noise and in noise of two variances.
 
     Theory is that of ``PooledMixture``: an outlier is where a matrix of the size of the number of classes has the
     eigenvalue one.
     """
 
-    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 120, ours=400)
-    vocab_ratio: float = parameter(Interval(0.05, 2), "dimension over vocabulary", 0.5, ours=0.5)
-    sample_ratio: float = parameter(Interval(0.05, 2), "dimension over samples", 0.4, ours=0.4)
+    dim: int = parameter(*setting.DIM, 120, ours=400)
+    vocab_ratio: float = parameter(*setting.VOCAB_RATIO, 0.5, ours=0.5)
+    sample_ratio: float = parameter(*setting.SAMPLE_RATIO, 0.4, ours=0.4)
     draws: int = parameter(Integers(4, 1000), "draws of each noise", 200, ours=60)
+    small: ClassVar = {"dim": 80, "draws": 40}
 
     def model(self, noise: str, part: float = 1.0) -> PooledMixture:
         """The ensemble."""
-        correlation = prefix_correlation(LENGTH, PREFIX, CORRELATION)
+        correlation = prefix_correlation(LENGTH, PREFIX, setting.CORRELATION)
         dim = round(part * self.dim)
         sizes = tuple(round(share * dim / self.vocab_ratio) for share in SHARES)
-        weights = weights_of("causal", correlation)
+        weights = setting.weights_of("causal", correlation)
         samples = round(dim / self.sample_ratio)
         return PooledMixture(dim, sizes, samples, np.diag(MEANS), weights, correlation, NOISES[noise])
 
@@ -51,7 +55,7 @@ class Classes(Study):
         for noise in NOISES:
             model = self.model(noise)
             pair = model, self.model(noise, 0.5)
-            found = measured(lambda each, rng: each.leading(rng).ravel(), [pair], self.draws, rng, noise)
+            found = setting.measured(lambda each, rng: each.leading(rng).ravel(), [pair], self.draws, rng, noise)
             theory = np.array([each[:2] for each in model.spikes()])
             plain, limit = (each[0].reshape(-1, 2, 2) for each in found)
             dims = "draw", "rank"
@@ -75,14 +79,14 @@ class Classes(Study):
         white, coloured = (data.sel(noise=each) for each in NOISES)
         two = "two classes, and one outlier: the edge"
         claims = [
-            versus(
+            setting.versus(
                 "three classes: second eigenvalue",
                 "recovery: Open problem (i); ours",
                 white.limit_location.sel(rank=2),
                 white.predicted_location.sel(rank=2),
                 (two, white.edge),
             ),
-            versus(
+            setting.versus(
                 "three classes: squared length of the second eigenvector within the class means",
                 "recovery: Open problem (i); ours",
                 white.limit_overlap.sel(rank=2),
@@ -92,7 +96,7 @@ class Classes(Study):
         ]
         for name, meaning in (("location", "eigenvalue"), ("overlap", "squared length within the class means")):
             claims.append(
-                versus(
+                setting.versus(
                     f"noise of two variances: {meaning}, first and second eigenvector",
                     "recovery: Open problem (v); ours",
                     coloured[f"limit_{name}"].mean("rank"),
@@ -101,3 +105,28 @@ class Classes(Study):
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Eigenvalues and overlaps of the two outliers, measured beside predicted, for both noises."""
+        figure, grid = panels(1, 2)
+        for axes, (name, label) in zip(grid[0], setting.NAMES.items(), strict=True):
+            for number, noise in enumerate(data.noise.values.tolist()):
+                one, colour = data.sel(noise=noise), COLOURS[number]
+                shifted = one["rank"] + 0.08 * (2 * number - 1)
+                mean_marks(
+                    axes,
+                    shifted,
+                    one[name],
+                    label=f"{noise} noise",
+                    color=colour,
+                )
+                theory = one[f"predicted_{name}"]
+                axes.scatter(shifted, theory, marker="_", s=250, color=colour, label=f"{noise}, theory")
+                if name == "location":
+                    axes.axhline(float(one.edge), color=colour, ls=":", lw=1, label=f"{noise}, edge")
+            axes.set(xlabel="outlier", ylabel=label.replace("largest ", ""), xlim=(0.5, 2.5), ylim=(0, None))
+            axes.set_xticks([1, 2])
+        grid[0, 1].set_ylim(0, 1.03)
+        setting.below(figure, grid[0, 0], 3)
+        setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
+        return figure

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import WEIGHTINGS, measured, versus, weights_of
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.recovery.classifier import LabelledSigns, RidgeClassifier, prefix_majority
 from bulkedge.recovery.learned import learned_weights
 from bulkedge.support.arrays import Real
@@ -24,7 +27,7 @@ UNLIMITED = 10**7
 
 
 @dataclass(frozen=True)
-class Classification(Study):
+class RecoveryClassification(Study):
     """Accuracy over signal strength for mean, causal, optimal and learned pooling, with the closed form as lines.
 
     Labels are the majority of the prefix. The paper has no formula for these curves; the lines are ours, those of
@@ -32,7 +35,7 @@ class Classification(Study):
     """
 
     dim: int = parameter(Integers(20, 5000), "dimension of the embeddings; half of it is drawn too", 80, ours=200)
-    vocab_ratio: float = parameter(Interval(0.05, 2), "dimension over vocabulary", 0.5, ours=0.5)
+    vocab_ratio: float = parameter(*setting.VOCAB_RATIO, 0.5, ours=0.5)
     sample_ratio: float = parameter(Interval(0.05, 2), "dimension over training sequences", 0.25, ours=1 / 6)
     tests: int = parameter(Integers(100, 100_000), "test sequences", 2000, ours=4000)
     length: int = parameter(Integers(2, 14), "positions", 10, ours=10)
@@ -42,13 +45,14 @@ class Classification(Study):
     strongest: float = parameter(Interval(1, 10), "largest signal strength", 2.4, ours=2.5)
     signals: int = parameter(Integers(3, 100), "signal strengths, from none on", 4, ours=9)
     draws: int = parameter(Integers(4, 1000), "draws for each strength", 16, ours=12)
+    small: ClassVar = {"dim": 40, "signals": 3, "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train on draws of each strength, and evaluate the closed form on a finer grid."""
         population = prefix_majority(self.length, self.prefix, self.correlation)
         signal, fine = np.linspace(0, self.strongest, self.signals), np.linspace(0, self.strongest, FINE)
         pairs = [(self._model(each, population), self._model(each, population, 0.5)) for each in signal.tolist()]
-        found = measured(self._measure, pairs, self.draws, rng, "signals")
+        found = setting.measured(self._measure, pairs, self.draws, rng, "signals")
         (theory, rival), (curve, rival_curve) = (
             [
                 np.array([self._predict(replace(model, samples=samples or model.samples), rng) for model in models])
@@ -70,7 +74,7 @@ class Classification(Study):
                     {"long_name": "its limit, unlimited data"},
                 ),
             },
-            coords={"signal": signal, "fine_signal": fine, "weighting": [*WEIGHTINGS, "learned"]},
+            coords={"signal": signal, "fine_signal": fine, "weighting": [*setting.WEIGHTINGS, "learned"]},
         )
 
     def _model(self, signal: float, population: LabelledSigns, part: float = 1.0) -> RidgeClassifier:
@@ -80,7 +84,7 @@ class Classification(Study):
 
     def _fixed(self) -> list[Real]:
         correlation = prefix_correlation(self.length, self.prefix, self.correlation)
-        return [weights_of(weighting, correlation) for weighting in WEIGHTINGS]
+        return [setting.weights_of(weighting, correlation) for weighting in setting.WEIGHTINGS]
 
     def _measure(self, model: RidgeClassifier, rng: np.random.Generator) -> list[float]:
         data = model.sample(rng, self.tests)
@@ -95,22 +99,22 @@ class Classification(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The closed form for each pooling, and their order at each strength."""
         claims = [
-            versus(
+            setting.versus(
                 f"{weighting}: mean test accuracy over the signal strengths",
                 "recovery: Figure 6, Open problem (vi)",
                 data.limit.sel(weighting=weighting),
                 data.predicted.sel(weighting=weighting),
                 ("unlimited training data", data.rival.sel(weighting=weighting)),
             )
-            for weighting in (*WEIGHTINGS, "learned")
+            for weighting in (*setting.WEIGHTINGS, "learned")
         ]
         silent = data.sel(signal=0.0)
         claims.append(
-            versus(
+            setting.versus(
                 "no signal: test accuracy of the three fixed poolings",
                 "recovery: Figure 6; ours",
-                silent.limit.sel(weighting=list(WEIGHTINGS)).mean("weighting"),
-                silent.predicted.sel(weighting=list(WEIGHTINGS)),
+                silent.limit.sel(weighting=list(setting.WEIGHTINGS)).mean("weighting"),
+                silent.predicted.sel(weighting=list(setting.WEIGHTINGS)),
                 ("exact class means: chance", 0.5),
             )
         )
@@ -121,10 +125,28 @@ class Classification(Study):
         gain, predicted = (
             data[name].sel(weighting=better) - data[name].sel(weighting=worse) for name in ("limit", "predicted")
         )
-        return versus(
+        return setting.versus(
             f"signal {float(data.signal):.3g}: accuracy of {better} less that of {worse} pooling",
             "recovery: Figure 6",
             gain,
             predicted,
             ("no difference", 0.0),
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Accuracy over signal strength, a colour for each pooling; dotted without noise of training."""
+        figure, grid = panels(1, 1, width=4.6, height=3.0)
+        axes = grid[0, 0]
+        for weighting, (colour, symbol) in (setting.LOOK | {"learned": (COLOURS[3], "D")}).items():
+            one = data.sel(weighting=weighting)
+            line(axes, one.fine_signal, one.curve, label="", color=colour, ls="--" if weighting == "learned" else "-")
+            line(axes, one.fine_signal, one.rival_curve, label="", color=colour, ls=":", lw=0.9)
+            setting.over_signal(axes, one, "accuracy", colour, weighting, fmt=symbol)
+        axes.set(xlabel=setting.SIGNAL, ylabel="test accuracy", ylim=(0.48, 1.01))
+        axes.axhline(0.5, color="0.6", lw=0.8)
+        title = "weights (lines: closed form; dotted: unlimited training data)"
+        figure.legend(loc="outside lower center", ncols=4, title=title, title_fontsize=7)
+        setting.caption(
+            figure, self, "dim", "vocab_ratio", "sample_ratio", "length", "prefix", "correlation", "ridge", "draws"
+        )
+        return figure

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from scipy.optimize import brentq
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledDraw, PooledSequences
 from bulkedge.ensembles.weights import pool
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.recovery.setting import (
-    CORRELATION,
-    attention_weights,
-    halved,
-    measured,
-    top,
-    versus,
-    weights_of,
-)
-from bulkedge.lab.studies.recovery.uneven import UnevenRows
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.errors import UnresolvedError
 from bulkedge.support.estimates import Estimate
 from bulkedge.visibility import softmax
 
@@ -33,10 +28,13 @@ LENGTH, PREFIX = 20, 8
 QUANTITIES = ("location", "overlap", "own_location", "own_overlap", "noise")
 SEQUENCES = 4000
 """Sequences of Gaussian scores from which the limit of the weights is taken."""
+STEP = 1e-5
+"""Relative step of the derivative in x, whose error is of its square."""
+HIDDEN = "the signal is below the threshold: no outlier leaves the bulk. Take a stronger one"
 
 
 @dataclass(frozen=True)
-class DataDependent(Study):
+class RecoveryDataDependent(Study):
     """Outlier and alignment of self-attention with scores ``tau x_t.x_s/sqrt(d)``, less those of harmonic weights.
 
     Weights then differ from sequence to sequence. The theory takes them as they are, and the noise of the sequence as
@@ -48,25 +46,26 @@ class DataDependent(Study):
 
     dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; a quarter of it is drawn too", 240, ours=480)
     vocab_ratio: float = parameter(Interval(0.01, 2), "dimension over vocabulary", 0.04, ours=0.04)
-    sample_ratio: float = parameter(Interval(0.05, 2), "dimension over samples", 1 / 3, ours=1 / 3)
-    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.3, ours=1.3)
+    sample_ratio: float = parameter(*setting.SAMPLE_RATIO, 1 / 3, ours=1 / 3)
+    signal: float = parameter(*setting.SIGNAL_LENGTH, 1.3, ours=1.3)
     score_scales: tuple[float, ...] = parameter(
         Each(Interval(0.0, 3)), "factors tau of the scores", (1.0, 2.0), ours=(0.5, 1.0, 1.5, 2.0)
     )
     draws: int = parameter(Integers(4, 1000), "draws of each", 20, ours=40)
+    small: ClassVar = {"dim": 120, "score_scales": (2.0,), "draws": 10}
 
     def model(self) -> PooledSequences:
         """The ensemble with the harmonic weights."""
-        correlation = prefix_correlation(LENGTH, PREFIX, CORRELATION)
+        correlation = prefix_correlation(LENGTH, PREFIX, setting.CORRELATION)
         sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
-        return PooledSequences(*sizes, self.signal, weights_of("causal", correlation), correlation)
+        return PooledSequences(*sizes, self.signal, setting.weights_of("causal", correlation), correlation)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draws at each score_scale."""
         model = self.model()
-        pair = (model, halved(model, 4))
+        pair = (model, setting.halved(model, 4))
         found = [
-            measured(partial(_quantities, score_scale=tau), [pair], self.draws, rng, f"tau = {tau:g}")
+            setting.measured(partial(_quantities, score_scale=tau), [pair], self.draws, rng, f"tau = {tau:g}")
             for tau in self.score_scales
         ]
         data: dict[str, Any] = {}
@@ -95,7 +94,7 @@ class DataDependent(Study):
         last = data.isel(score_scale=-1)
         moved = last.limit_own_location
         claims.append(
-            versus(
+            setting.versus(
                 f"tau = {self.score_scales[-1]:g}: outlier less that of harmonic weights, and less its prediction",
                 "recovery: Open problem (iii); ours",
                 last.limit_location - moved,
@@ -104,6 +103,31 @@ class DataDependent(Study):
             )
         )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Noise that is kept, and the outlier less that of harmonic weights, over the score_scale of the scores."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        gaussian = data.gaussian.rename(batch="draw")
+        mean_marks(
+            left,
+            data.score_scale,
+            data.limit_noise,
+            label="self-attention",
+        )
+        line(left, data.score_scale, gaussian.mean("draw"), label="Gaussian scores", marker="_", ms=12)
+        left.axhline(float(data.harmonic), **setting.RIVAL, label="harmonic weights")
+        left.set_ylabel(r"mean of $|w|^2$")
+        found, own = data.limit_location, data.limit_own_location
+        mean_marks(right, data.score_scale, found, label="self-attention")
+        line(right, data.score_scale, own.mean("draw"), label="independent noise", marker="_", ms=12)
+        right.axhline(0.0, **setting.RIVAL, label="harmonic weights")
+        right.set_ylabel("shift of the outlier")
+        for axes in grid[0]:
+            axes.set_xlabel(r"factor $\tau$ of the scores $\tau\,x_t\cdot x_s/\sqrt{d}$")
+            axes.legend(loc="upper left")
+        setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "signal", "draws")
+        return figure
 
 
 def _gaussian_scores(score_scale: float, rng: np.random.Generator) -> Real:
@@ -118,16 +142,90 @@ def _gaussian_scores(score_scale: float, rng: np.random.Generator) -> Real:
 def _quantities(model: PooledSequences, rng: np.random.Generator, *, score_scale: float) -> Real:
     """Those named in ``QUANTITIES``, of one draw: all but the last less those of harmonic weights on its sequences."""
     draw = model.draw(rng)
-    weights = attention_weights(draw, score_scale * np.sqrt(model.dim))
+    weights = setting.attention_weights(draw, score_scale * np.sqrt(model.dim))
     found, fixed = (_pooled(model, draw, each) for each in (weights, np.broadcast_to(model.weights, weights.shape)))
     return np.append(found - fixed, np.mean(np.sum(weights**2, axis=1)))
 
 
 def _pooled(model: PooledSequences, draw: PooledDraw, weights: Real) -> Real:
     """Largest eigenvalue and overlap of a draw pooled with these weights, measured and predicted."""
-    value, vector = top(pool(draw.table, draw.tokens, weights))
+    value, vector = setting.top(pool(draw.table, draw.tokens, weights))
     kept, noise = np.sum(weights * draw.signs, axis=1) ** 2, np.sum(weights**2, axis=1)
     square = model.signal**2 + model.vocab_ratio
     location, overlap = UnevenRows(kept, noise, square, model.vocab_ratio, model.sample_ratio).spike()
     along = (vector @ draw.mean) ** 2 / model.signal**2
     return np.array([value, along, location, overlap * model.signal**2 / square])
+
+
+@dataclass(frozen=True, eq=False)
+class UnevenRows:
+    """The outlier of rows that keep different parts of signal and noise, because each has weights of its own.
+
+    Row i is ``a_i m + sqrt(kappa_i) eta_i``: its weights keep ``a_i = w_i.xi_i`` of the half difference m of the class
+    means, and ``kappa_i = |w_i|**2`` of the noise, which has the law MP(delta) given the table. If the weights do not
+    know the directions of the noise, its sample covariance has the resolvent ``(z - t S)**-1`` in deterministic
+    equivalents, and in the space of samples ``1/(z (1 - e kappa_i))``, with ``t = mean kappa/(1 - e kappa)`` and
+    ``e = tr S (z - t S)**-1/N``. The outlier is where ``|m|**2 g(z) h(z) = 1``, ``g = tr (z - t S)**-1/d`` and
+    ``h = mean a**2/(1 - e kappa)``. With ``z/t = (1 + x)(x + delta)/x`` these are explicit in x but for t:
+
+    ``g = 1/(t (x + delta))``, ``e = gamma/(t x)``, and ``mean kappa/(t - gamma kappa/x) = 1``.
+
+    For weights that are the same everywhere ``t = kappa (1 + gamma/x)``, which gives the outlier of Theorem 3.
+
+    >>> import numpy as np
+    >>> from bulkedge.ensembles.pooled import PooledSequences
+    >>> from bulkedge.recovery import causal_weights, prefix_correlation
+    >>> model = PooledSequences(1000, 2000, 3000, 1.3, causal_weights(10), prefix_correlation(10, 4, 0.6))
+    >>> same = UnevenRows(np.full(5, model.alpha), np.full(5, model.kappa), 1.3**2 + 0.5, 0.5, 1 / 3)
+    >>> [round(each, 4) for each in same.spike()]
+    [1.3866, 0.873]
+    >>> found = model.alignment()
+    >>> round(float(model.sample_spike().location), 4), round(found.sample * found.population, 4)
+    (1.3866, 0.873)
+    """
+
+    squares: Real
+    """``a_i**2`` of each row, or of a sample of rows."""
+    noises: Real
+    """``kappa_i`` of the same."""
+    length: float
+    """``|m|**2``."""
+    vocab_ratio: float
+    sample_ratio: float
+
+    def spike(self) -> tuple[float, float]:
+        """Where the outlier is, and the squared overlap of its eigenvector with m."""
+        alike = float(np.mean(self.squares) / np.mean(self.noises)) * self.length
+        high = 4 * (alike + 1) * float(np.max(self.noises) / np.mean(self.noises))
+        # the outlier is the largest solution: walk down to the first place where the condition is met
+        low = next((each for each in np.geomspace(high, 1e-3, 60) if self._condition(each) > 1), None)
+        if low is None or low == high:
+            raise UnresolvedError(HIDDEN)
+        x = float(brentq(lambda each: self._condition(each) - 1, low, high, xtol=1e-13))
+        ahead, behind = (self._parts(x * (1 + sign * STEP)) for sign in (1, -1))
+        _, g, h, z = self._parts(x)
+        slope = (ahead[1] * ahead[2] - behind[1] * behind[2]) / (ahead[3] - behind[3])
+        if not (ahead[3] > behind[3] and slope < 0):
+            raise UnresolvedError(HIDDEN)
+        return float(z), float(-(g**2) * h / slope)
+
+    def _condition(self, x: float) -> float:
+        _, g, h, _ = self._parts(x)
+        return self.length * g * h
+
+    def _parts(self, x: float) -> tuple[float, float, float, float]:
+        """``t``, ``g``, ``h`` and ``z`` at x."""
+        pull = self.sample_ratio / x * self.noises
+        least, mean = float(pull.max()), float(np.mean(self.noises))
+        # the mean of kappa/(t - pull) falls from infinity to below one on the way to the mean of kappa above the pole
+        t = float(
+            brentq(
+                lambda each: float(np.mean(self.noises / (each - pull))) - 1,
+                least * (1 + 1e-12) + 1e-300,
+                least + mean * (1 + 1e-9),
+                xtol=1e-15 * (least + mean),
+            )
+        )
+        g = 1 / (t * (x + self.vocab_ratio))
+        h = float(np.mean(self.squares / (1 - pull / t)))
+        return t, g, h, t * (1 + x) * (x + self.vocab_ratio) / x

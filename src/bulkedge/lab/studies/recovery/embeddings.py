@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, standard_error
 from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.recovery.setting import caption
 from bulkedge.models.loading.tables import TABLES, embedding_table, table_path
+from bulkedge.plots.style import COLOURS, histogram, line, panels
 from bulkedge.recovery.tables import TableSpectrum, table_spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, parameter
@@ -24,7 +28,7 @@ LEVEL = 0.01
 
 
 @dataclass(frozen=True)
-class Embeddings(Study):
+class RecoveryEmbeddings(Study):
     """Eigenvalues of rows of an embedding table that the laws have not seen, beside three laws.
 
     Marchenko-Pastur, Silverstein's law of the covariance profile, and the law that also knows the lengths of the rows.
@@ -40,6 +44,7 @@ class Embeddings(Study):
     draws: int = parameter(
         Integers(3, 1000), "choices of the rows that are held out; synthetic tables anew", 10, ours=16
     )
+    small: ClassVar = {"dim": 60, "vocab": 2000, "draws": 4}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Measure each table that is there."""
@@ -134,3 +139,27 @@ class Embeddings(Study):
             predicted=2.0,
             rival=Rival("outliers of isotropic noise", float(one.outliers.sel(law="isotropic").mean())),
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Held-out eigenvalues and the three laws on top, their distances below, a column for each table."""
+        names = data.table.values.tolist()
+        figure, grid = panels(2, len(names), width=2.3, height=1.9)
+        for (top, under), name in zip(grid.T, names, strict=True):
+            one = data.sel(table=name)
+            histogram(top, one.edge, one.density, label="held-out rows")
+            for law, colour in zip(data.law.values.tolist(), COLOURS[1:], strict=False):
+                line(top, one.x, one.theory.sel(law=law), label=law, color=colour)
+                distance = one.ks.sel(law=law)
+                under.bar(law, float(distance.mean("draw")), yerr=float(standard_error(distance)), color=colour)
+            chance = under.axhline(float(one.control.mean()), color="black", ls=":", lw=1)
+            top.set_ylim(0, 1.3 * float(max(one.density.max(), one.theory.sel(law="profiled").median())))
+            top.set_title(f"{name}, {int(one.rows)} rows of length {int(one.dim)}")
+            top.set_xlabel("eigenvalue over mean")
+            under.set_ylim(0, 1.1 * float(data.ks.mean("draw").max()))
+            under.tick_params(axis="x", labelrotation=20)
+        grid[0, 0].set_ylabel("density")
+        grid[1, 0].set_ylabel("Kolmogorov distance")
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend([*handles, chance], [*labels, "by chance"], loc="outside lower center", ncols=5)
+        caption(figure, self, "draws")
+        return figure

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import NOISE, Noise, PooledSequences, Table
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import (
-    CORRELATION,
-    LONG,
-    LONG_PREFIX,
-    WEIGHTINGS,
-    leading,
-    other,
-    versus,
-    weights_of,
-)
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
 
@@ -31,7 +24,7 @@ QUANTITIES = (("location", "largest eigenvalue"), ("overlap", "squared overlap w
 
 
 @dataclass(frozen=True)
-class FiniteTable(Study):
+class RecoveryFiniteTable(Study):
     """Largest eigenvalue and alignment over the vocabulary ratio: the paper's form, the finite form, and simulation.
 
     The paper takes the class means of the table as exact. Drawn as it is described, the table has class means of V/2
@@ -47,26 +40,27 @@ class FiniteTable(Study):
         ours=(0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0),
     )
     sample_ratio: float = parameter(Interval(0.01, 10), "dimension over samples", 1 / 3, ours=1 / 3)
-    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.8, ours=1.8)
-    weighting: str = parameter(Choice(WEIGHTINGS), "pooling", "causal", ours="causal")
+    signal: float = parameter(*setting.SIGNAL_LENGTH, 1.8, ours=1.8)
+    weighting: str = parameter(Choice(setting.WEIGHTINGS), "pooling", "causal", ours="causal")
     noise: Noise = parameter(NOISE, "entries of the noise in the figure", "gaussian", ours="gaussian")
-    draws: int = parameter(Integers(2, 1000), "draws of each", 20, ours=30)
+    draws: int = parameter(*setting.DRAWS, 20, ours=30)
+    small: ClassVar = {"dim": 80, "ratios": (0.5, 2.0), "draws": 16}
 
     def model(self, ratio: float, table: Table, noise: Noise) -> PooledSequences:
         """The ensemble of the study at a vocabulary ratio."""
-        correlation = prefix_correlation(LONG, LONG_PREFIX, CORRELATION)
+        correlation = prefix_correlation(setting.LONG, setting.LONG_PREFIX, setting.CORRELATION)
         sizes = self.dim, 2 * round(self.dim / ratio / 2), round(self.dim / self.sample_ratio)
-        weights = weights_of(self.weighting, correlation)
+        weights = setting.weights_of(self.weighting, correlation)
         return PooledSequences(*sizes, self.signal, weights, correlation, table, noise=noise)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both tables, simulated and predicted; at one ratio, tables of other noise too."""
         fine = np.geomspace(min(self.ratios), max(self.ratios), 16)
         found = [
-            leading([self.model(ratio, table, self.noise) for ratio in self.ratios], self.draws, rng, table)
+            setting.leading([self.model(ratio, table, self.noise) for ratio in self.ratios], self.draws, rng, table)
             for table in TABLES
         ]
-        universal = leading([self.model(1.0, "finite", each) for each in OTHERS], 2 * self.draws, rng, "noise")
+        universal = setting.leading([self.model(1.0, "finite", each) for each in OTHERS], 2 * self.draws, rng, "noise")
         points, curves = (np.array([[self._predict(r, t) for r in at] for t in TABLES]) for at in (self.ratios, fine))
         whole = np.array([self._predict(1.0, table) for table in TABLES])
         data: dict[str, Any] = {}
@@ -90,10 +84,10 @@ class FiniteTable(Study):
         claims = []
         for name, meaning in QUANTITIES:
             for table in TABLES:
-                rival, said = other(table)
+                rival, said = setting.other(table)
                 place = "Theorem 3" if name == "location" else "Theorem 4, Equation 8"
                 claims.append(
-                    versus(
+                    setting.versus(
                         f"{table} table: mean {meaning}",
                         f"recovery: {place}" + ("; ours" if table == "finite" else ""),
                         data[f"limit_{name}"].sel(table=table),
@@ -102,13 +96,30 @@ class FiniteTable(Study):
                     )
                 )
             claims += [
-                versus(
+                setting.versus(
                     f"{noise} noise, d = V: {meaning}",
                     "recovery: Remark 1",
                     data[f"universal_{name}"].sel(noise=noise).rename(many="draw"),
                     data[f"whole_{name}"].sel(table="finite"),
-                    (other("finite")[1], data[f"whole_{name}"].sel(table="additive")),
+                    (setting.other("finite")[1], data[f"whole_{name}"].sel(table="additive")),
                 )
                 for noise in OTHERS
             ]
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and alignment over the vocabulary ratio, for both tables."""
+        figure, grid = panels(1, 2)
+        looks = {"finite": (COLOURS[0], "o", "finite form"), "additive": (COLOURS[1], "s", "paper's form")}
+        for axes, name, label in zip(
+            grid[0], ("location", "overlap"), ("largest eigenvalue", "squared overlap"), strict=True
+        ):
+            for table, (colour, symbol, form) in looks.items():
+                one = data.sel(table=table)
+                line(axes, one.fine_ratio, one[f"curve_{name}"], label=form, color=colour)
+                mean_marks(axes, one.ratio, one[name], label=f"{table} table", color=colour, fmt=symbol)
+            axes.set(xlabel=r"vocabulary ratio $\delta = d/V$", ylabel=label)
+        grid[0, 1].set_ylim(-0.03, 1.03)
+        setting.below(figure, grid[0, 0], 4)
+        setting.caption(figure, self, "dim", "sample_ratio", "signal", "weighting", "noise", "draws")
+        return figure

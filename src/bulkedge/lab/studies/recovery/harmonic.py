@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import (
@@ -15,9 +18,10 @@ from bulkedge.ensembles.weights import (
     self_attention_spread,
     self_attention_weights,
 )
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks, standard_error
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery.setting import LENGTH, correlations
+from bulkedge.lab.studies.recovery.setting import LENGTH, RIVAL, caption, correlations
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -25,10 +29,11 @@ from bulkedge.support.progress import track
 
 UNLIMITED = 10**12
 """Rows of a table in which no token occurs twice."""
+TICKS = (0.002, 0.005, 0.01, 0.02, 0.05)
 
 
 @dataclass(frozen=True)
-class Harmonic(Study):
+class RecoveryHarmonic(Study):
     """Weights of causal self-attention on drawn sequences, and their distance to the harmonic weights as d grows.
 
     The distance falls as d**(-1/2), as the lemma has it; a good part of its square is due to tokens that occur twice
@@ -43,6 +48,7 @@ class Harmonic(Study):
     score_scale: float = parameter(Interval(0.01, 3), "factor tau of the scores", 1.0, ours=1.0)
     sequences: int = parameter(Integers(20, 10**6), "sequences of each table", 300, ours=1000)
     draws: int = parameter(Integers(4, 1000), "tables", 16, ours=20)
+    small: ClassVar = {"dims": (50, 100, 200), "draws": 8}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Weights and squared distances at each dimension."""
@@ -121,6 +127,35 @@ class Harmonic(Study):
             finite_size=10 / self.dims[-1] * predicted,
             reason="the next order of the softmax: 3 tau**2 and 4 |mu|**2 over d, and others of their size",
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Mean weights over position, and their distance to the limit over d."""
+        figure, grid = panels(1, 2, height=2.5)
+        left, right = grid[0]
+        line(left, data.position, data.limit, label="harmonic weights")
+        line(left, data.position, data.with_itself, label="with the diagonal", **RIVAL)
+        for dim, colour, symbol in zip((data.dim[0], data.dim[-1]), (COLOURS[3], COLOURS[0]), "so", strict=True):
+            found = data.weights.sel(dim=dim)
+            look = {"label": f"self-attention, d = {int(dim)}", "color": colour, "fmt": symbol}
+            mean_marks(left, data.position, found, **look)
+        left.set(xlabel="position", ylabel="mean weight")
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for tokens, colour, symbol in (("all", COLOURS[0], "o"), ("distinct", COLOURS[2], "s")):
+            one = data.sel(tokens=tokens)
+            line(right, one.dim, np.sqrt(one.predicted), label=f"{tokens} tokens, theory", color=colour)
+            root = np.sqrt(one.square.mean("draw"))
+            look = {"label": f"{tokens} tokens", "color": colour, "fmt": symbol}
+            marks(right, one.dim, root, standard_error(one.square) / (2 * root), **look)
+        right.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="distance to harmonic weights")
+        right.set_xticks(data.dim.values, [str(each) for each in data.dim.values.tolist()])
+        right.set_xticks([], minor=True)
+        right.set_yticks(TICKS, [f"{each:g}" for each in TICKS])
+        right.yaxis.set_minor_formatter(NullFormatter())
+        right.set_ylim(0.9 * float(np.sqrt(data.predicted.min())), 1.1 * float(np.sqrt(data.predicted.max())))
+        left.legend(loc="upper right")
+        right.legend(loc="lower left")
+        caption(figure, self, "vocab_ratio", "signal", "score_scale", "sequences", "draws")
+        return figure
 
 
 def _squares(away: Real, apart: Real) -> tuple[float, float]:

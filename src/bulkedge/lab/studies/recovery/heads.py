@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences, spectral_alignment
 from bulkedge.ensembles.weights import pool
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import CORRELATION, halved, measured, top, versus
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -22,7 +24,7 @@ QUANTITIES = (("location", "largest eigenvalue"), ("overlap", "squared overlap w
 
 
 @dataclass(frozen=True)
-class Heads(Study):
+class RecoveryHeads(Study):
     """Two heads that attend to the first and the second half of the positions, concatenated.
 
     Rows have twice the dimension, noise ``K x S`` and a signal ``A x mm'`` (Kronecker products) with ``K = W W'`` and
@@ -30,12 +32,13 @@ class Heads(Study):
     theorems hold with the largest eigenvalue of A for alpha and twice the ratio of dimension to samples.
     """
 
-    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 120, ours=300)
-    vocab_ratio: float = parameter(Interval(0.05, 2), "dimension over vocabulary", 0.5, ours=0.5)
+    dim: int = parameter(*setting.DIM, 120, ours=300)
+    vocab_ratio: float = parameter(*setting.VOCAB_RATIO, 0.5, ours=0.5)
     sample_ratio: float = parameter(Interval(0.05, 5), "dimension over samples", 2.0, ours=2.0)
     strongest: float = parameter(Interval(0.5, 10), "strongest signal", 0.8, ours=0.8)
     signals: int = parameter(Integers(3, 100), "signal strengths", 5, ours=8)
     draws: int = parameter(Integers(4, 1000), "draws of each", 60, ours=40)
+    small: ClassVar = {"dim": 60, "signals": 3, "draws": 40}
 
     def weights(self) -> Real:
         """Weights of the heads, an array of heads x positions."""
@@ -43,14 +46,14 @@ class Heads(Study):
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both heads, over the signal."""
-        correlation = prefix_correlation(LENGTH, PREFIX, CORRELATION)
+        correlation = prefix_correlation(LENGTH, PREFIX, setting.CORRELATION)
         sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
         signal = np.linspace(0.5 * self.strongest, self.strongest, self.signals)
         models = [PooledSequences(*sizes, each, self.weights()[0], correlation) for each in signal]
         values, vectors = np.linalg.eigh(self.weights() @ correlation @ self.weights().T)
-        found = measured(
+        found = setting.measured(
             lambda model, rng: _quantities(model, self.weights(), vectors[:, -1], rng),
-            [(each, halved(each)) for each in models],
+            [(each, setting.halved(each)) for each in models],
             self.draws,
             rng,
             "signals",
@@ -85,7 +88,7 @@ class Heads(Study):
             "overlap": (("free", "as if the second head cost no dimension"),),
         }
         return [
-            versus(
+            setting.versus(
                 f"two heads: {meaning}, not {said}",
                 "recovery: Open problem (iv); ours",
                 data[f"limit_{name}"],
@@ -96,10 +99,24 @@ class Heads(Study):
             for kind, said in rivals[name]
         ]
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and overlap of two concatenated heads over the signal."""
+        figure, grid = panels(1, 2)
+        names = {"both": "theory", "free": "no cost of dimension", "best": "the better head alone"}
+        for axes, (name, label) in zip(grid[0], setting.NAMES.items(), strict=True):
+            for kind, said in names.items():
+                look = {} if kind == "both" else setting.RIVAL | {"ls": ":" if kind == "free" else "--"}
+                line(axes, data.fine_signal, data[f"curve_{name}"].sel(kind=kind), label=said, **look)
+            setting.over_signal(axes, data, name, COLOURS[0], "two heads")
+            axes.set(xlabel=setting.SIGNAL, ylabel=label)
+        setting.below(figure, grid[0, 0], 4)
+        setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
+        return figure
+
 
 def _quantities(model: PooledSequences, weights: Real, direction: Real, rng: np.random.Generator) -> Real:
     """Largest eigenvalue of the concatenated heads, and overlap with the signal in the best combination of them."""
     draw = model.draw(rng)
     rows = np.concatenate([pool(draw.table, draw.tokens, each) for each in weights], axis=1)
-    value, vector = top(rows)
+    value, vector = setting.top(rows)
     return np.array([value, (vector @ np.kron(direction, draw.mean)) ** 2 / model.signal**2])

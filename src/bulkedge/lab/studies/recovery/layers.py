@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import pool
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery.setting import BLOCK, CORRELATION, halved, measured, top, versus
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.visibility import softmax
 
 LENGTH, PREFIX, DEPTH = 40, 20, 3
+SHOWN = 15
+"""First positions, on which nearly all the weight is."""
 
 
 @dataclass(frozen=True)
-class Layers(Study):
+class RecoveryLayers(Study):
     """Weights of one, two and three layers of causal self-attention without parameters, and the outlier of two.
 
     Scores of the first layer vanish as d grows. Its outputs share tokens, so that their products do not vanish: with B
@@ -29,24 +35,27 @@ class Layers(Study):
     the second layer these scores do not depend on the key, and attention is uniform again; in the third it is not.
     """
 
-    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 100, ours=400)
+    dim: int = parameter(*setting.DIM, 100, ours=400)
     vocab_ratio: float = parameter(Interval(0.02, 2), "dimension over vocabulary", 0.25, ours=0.25)
-    sample_ratio: float = parameter(Interval(0.05, 2), "dimension over samples", 1 / 3, ours=1 / 3)
-    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.0, ours=1.0)
+    sample_ratio: float = parameter(*setting.SAMPLE_RATIO, 1 / 3, ours=1 / 3)
+    signal: float = parameter(*setting.SIGNAL_LENGTH, 1.0, ours=1.0)
     score_scale: float = parameter(Interval(0.01, 10), "factor tau of the scores", 3.0, ours=3.0)
     draws: int = parameter(Integers(4, 1000), "draws", 40, ours=30)
+    small: ClassVar = {"dim": 60, "draws": 12}
 
     def model(self, depth: int = 2) -> PooledSequences:
         """The ensemble with the limit of the weights."""
-        correlation = prefix_correlation(LENGTH, PREFIX, CORRELATION)
+        correlation = prefix_correlation(LENGTH, PREFIX, setting.CORRELATION)
         sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
         return PooledSequences(*sizes, self.signal, limit_weights(LENGTH, self.score_scale)[depth - 1], correlation)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Layers on drawn sequences."""
         models = self.model(1), self.model(2)
-        pair = models[1], halved(models[1])
-        found = measured(lambda each, rng: _quantities(each, self.score_scale, rng), [pair], self.draws, rng, "draws")
+        pair = models[1], setting.halved(models[1])
+        found = setting.measured(
+            lambda each, rng: _quantities(each, self.score_scale, rng), [pair], self.draws, rng, "draws"
+        )
         shape = (self.draws, DEPTH, LENGTH)
         dims = "draw", "depth", "position"
         return xr.Dataset(
@@ -82,7 +91,7 @@ class Layers(Study):
                 predicted=0.0,
                 rival=Rival("scores vanish in all layers", 1.0),
             ),
-            versus(
+            setting.versus(
                 "two layers: outlier",
                 place,
                 data.location,
@@ -90,6 +99,33 @@ class Layers(Study):
                 ("one layer", data.predicted_location.sel(layers=1)),
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Mean weights over position for each depth, and their ratio to those of uniform attention."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        for depth, symbol in zip(data.depth.values.tolist(), "os^", strict=True):
+            one, colour = data.sel(depth=depth, position=slice(1, SHOWN)), COLOURS[depth - 1]
+            found, share = one.plain_weights, one.plain_weights / one.without
+            look = {"color": colour, "fmt": symbol}
+            line(left, one.position, one.limit, label=f"limit, layers: {depth}", color=colour)
+            mean_marks(
+                left,
+                one.position,
+                found,
+                label=f"self-attention, layers: {depth}",
+                **look,
+            )
+            line(right, one.position, one.limit / one.without, label="", color=colour)
+            mean_marks(right, one.position, share, label="", **look)
+        left.set(ylabel="mean weight", yscale="log")
+        right.set(ylabel="ratio to uniform")
+        for axes in grid[0]:
+            axes.set_xlabel("position")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        setting.below(figure, left, 3)
+        setting.caption(figure, self, "dim", "vocab_ratio", "signal", "score_scale", "draws")
+        return figure
 
 
 def limit_weights(length: int, score_scale: float) -> Real:
@@ -113,10 +149,10 @@ def _quantities(model: PooledSequences, score_scale: float, rng: np.random.Gener
     """Largest eigenvalue and overlap with two layers, and the mean weights of all depths."""
     draw = model.draw(rng)
     found = []
-    for block in np.array_split(draw.tokens, max(1, model.samples // BLOCK)):
+    for block in np.array_split(draw.tokens, max(1, model.samples // setting.BLOCK)):
         embedded = draw.table[block]
         products = embedded @ np.swapaxes(embedded, -1, -2) / model.dim
         found.append(layer_weights(products, score_scale, score_scale * products))
     weights = np.concatenate(found)
-    value, vector = top(pool(draw.table, draw.tokens, weights[:, 1]))
+    value, vector = setting.top(pool(draw.table, draw.tokens, weights[:, 1]))
     return np.array([value, (vector @ draw.mean) ** 2 / model.signal**2, *weights.mean(axis=0).ravel()])

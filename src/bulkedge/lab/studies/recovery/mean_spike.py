@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.recovery.setting import WEIGHTINGS, correlations, leading, versus, weights_of
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.domains import Choice, Integers, Interval, parameter
 
 WEAK, STRONG = 0.75, 1.35
@@ -21,7 +24,7 @@ CENTRED = {"as drawn": False, "centred": True}
 
 
 @dataclass(frozen=True)
-class MeanSpike(Study):
+class RecoveryMeanSpike(Study):
     """Largest eigenvalue and alignment with and without centring the table.
 
     Not centred, the table has a mean of squared length d/V, which every pooled row carries whole while of the signal
@@ -31,15 +34,16 @@ class MeanSpike(Study):
     dim: int = parameter(Integers(50, 5000), "dimension of the embeddings; half of it is drawn too", 120, ours=400)
     vocab: int = parameter(Integers(50, 100_000), "rows of the table, even", 240, ours=800)
     samples: int = parameter(Integers(50, 100_000), "sequences", 360, ours=1200)
-    weighting: str = parameter(Choice(WEIGHTINGS), "pooling", "mean", ours="mean")
+    weighting: str = parameter(Choice(setting.WEIGHTINGS), "pooling", "mean", ours="mean")
     strongest: float = parameter(Interval(0.5, 10), "strongest signal", 3.2, ours=3.2)
     signals: int = parameter(Integers(4, 100), "signal strengths", 9, ours=16)
-    draws: int = parameter(Integers(2, 1000), "draws of each", 20, ours=20)
+    draws: int = parameter(*setting.DRAWS, 20, ours=20)
+    small: ClassVar = {"dim": 80, "vocab": 160, "samples": 240, "signals": 6}
 
     def model(self) -> PooledSequences:
         """The ensemble, not centred, at unit signal."""
-        correlation = correlations()["prefix"]
-        weights = weights_of(self.weighting, correlation)
+        correlation = setting.correlations()["prefix"]
+        weights = setting.weights_of(self.weighting, correlation)
         return PooledSequences(self.dim, self.vocab, self.samples, 1.0, weights, correlation, centered=False)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -50,7 +54,7 @@ class MeanSpike(Study):
             [replace(raw, signal=each) for each in at] for at in (signal, np.linspace(0.02, self.strongest, FINE))
         )
         found = [
-            leading([replace(each, centered=centered) for each in models], self.draws, rng, label)
+            setting.leading([replace(each, centered=centered) for each in models], self.draws, rng, label)
             for label, centered in CENTRED.items()
         ]
         plain, limit = (np.array(each) for each in zip(*found, strict=True))
@@ -78,7 +82,7 @@ class MeanSpike(Study):
         middle = data.sel(signal=(data.signal > 0.5 * data.crossing) & (data.signal < WEAK * data.crossing))
         raw, centred = "as drawn", "centred"
         return [
-            versus(
+            setting.versus(
                 "as drawn, weak signal: largest eigenvalue, that of the mean",
                 "ours",
                 weak.limit_location.sel(table=raw),
@@ -95,14 +99,14 @@ class MeanSpike(Study):
                 reason="second order perturbation: the spikes mix by their overlap, of variance 1/d, over their gap",
                 relation="<=",
             ),
-            versus(
+            setting.versus(
                 "as drawn, strong signal: squared overlap",
                 "ours",
                 strong.limit_overlap.sel(table=raw),
                 strong.alignment,
                 ("the mean's eigenvector, which knows nothing", 0.0),
             ),
-            versus(
+            setting.versus(
                 "centred, signals at which the mean had outranked them: squared overlap",
                 "recovery: Equation 8; ours",
                 middle.limit_overlap.sel(table=centred),
@@ -119,3 +123,25 @@ class MeanSpike(Study):
         """
         first, second = float(data.mean_spike), data.signal_spike
         return float(np.mean(first * second / (first - second) ** 2)) / self.dim + 1 / self.dim
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and overlap over the signal, with and without centring."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        raw = data.sel(table="as drawn")
+        for table, colour, symbol in (("as drawn", COLOURS[3], "s"), ("centred", COLOURS[0], "o")):
+            for axes, name in ((left, "location"), (right, "overlap")):
+                setting.over_signal(axes, data.sel(table=table), name, colour, table, fmt=symbol)
+        line(left, raw.fine_signal, raw.curve_location, label="signal, theory", color=COLOURS[0])
+        left.axhline(float(raw.mean_spike), color=COLOURS[3], label="mean of the table, theory")
+        line(right, raw.fine_signal, raw.curve_overlap, label="signal, theory", color=COLOURS[0])
+        for axes in grid[0]:
+            axes.axvline(
+                float(data.crossing), color="black", lw=0.8, ls=":", zorder=0, label="signal outranks the mean"
+            )
+            axes.set_xlabel(setting.SIGNAL)
+        left.set_ylabel("largest eigenvalue")
+        right.set(ylabel="squared overlap", ylim=(-0.03, 1.03))
+        setting.below(figure, left, 3)
+        setting.caption(figure, self, "dim", "vocab", "samples", "weighting", "draws")
+        return figure

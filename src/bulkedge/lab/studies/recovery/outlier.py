@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
-from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table, critical_strength
-from bulkedge.lab.studies.base import Study
+from bulkedge.ensembles.pooled import PooledSequences, Table, critical_strength
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery.population import Population, population_covariance
-from bulkedge.lab.studies.recovery.setting import halved, measured, outlier_roots, top, versus
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.lab.studies.recovery.population import RecoveryPopulation, population_covariance
+from bulkedge.plots.style import line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -22,7 +24,7 @@ WEAKEST, STRONGEST = 1.5, 3.0
 
 
 @dataclass(frozen=True)
-class Outlier(Study):
+class RecoveryOutlier(Study):
     """Largest eigenvalue of the sample over signal strength, beside both roots of equation 7: it is the smaller one.
 
     The text of Theorem 3 says the largest root. That one belongs to another strength with the same eigenvalue of the
@@ -34,16 +36,19 @@ class Outlier(Study):
     vocab_ratio: float = parameter(Interval(0.02, 5), "dimension over vocabulary", 0.5, ours=0.5)
     sample_ratio: float = parameter(Interval(0.02, 5), "dimension over samples", 1 / 3, ours=1 / 3)
     strengths: int = parameter(Integers(3, 100), "signal strengths", 6, ours=15)
-    table: Table = parameter(TABLE, "class means of the table", "additive", paper="additive")
-    draws: int = parameter(Integers(2, 1000), "draws of each", 16, ours=20)
+    table: Table = parameter(*setting.TABLE_MEANS, "additive", paper="additive")
+    draws: int = parameter(*setting.DRAWS, 16, ours=20)
+    small: ClassVar = {"dim": 80, "strengths": 4}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Samples of each strength."""
         threshold = float(critical_strength(self.vocab_ratio, self.sample_ratio))
         relative, fine = np.linspace(WEAKEST, STRONGEST, self.strengths), np.linspace(1.0, STRONGEST, 101)
-        family = Population(self.dim, self.vocab_ratio, self.sample_ratio, table=self.table)
+        family = RecoveryPopulation(self.dim, self.vocab_ratio, self.sample_ratio, table=self.table)
         models, curve = ([family.model(each * threshold) for each in at] for at in (relative, fine))
-        found = measured(_quantities, [(each, halved(each)) for each in models], self.draws, rng, "strengths")
+        found = setting.measured(
+            _quantities, [(each, setting.halved(each)) for each in models], self.draws, rng, "strengths"
+        )
         data: dict[str, Any] = {}
         for kind, dim, at in (("predicted_", "strength", models), ("curve_", "fine_strength", curve)):
             for name, values in self._theory(at).items():
@@ -58,7 +63,7 @@ class Outlier(Study):
         """Both roots, and the overlap with and without the factor of Theorem 4."""
         kappa = models[0].kappa
         theta = np.array([float(each.population_spike().location) for each in models])
-        smaller, larger = outlier_roots(theta / kappa, self.vocab_ratio, self.sample_ratio)
+        smaller, larger = setting.outlier_roots(theta / kappa, self.vocab_ratio, self.sample_ratio)
         overlap = np.array([float(each.sample_spike().overlap) for each in models])
         return {
             "location": kappa * smaller,
@@ -78,14 +83,14 @@ class Outlier(Study):
                 predicted=0.0,
                 rival=Rival("the largest root, as the text says", 1.0),
             ),
-            versus(
+            setting.versus(
                 f"largest eigenvalue from {WEAKEST} thresholds on",
                 "recovery: Theorem 3",
                 data.limit_location,
                 data.predicted_location,
                 ("the largest root, as the text says", data.predicted_larger),
             ),
-            versus(
+            setting.versus(
                 "squared overlap of the eigenvectors of sample and population",
                 "recovery: Theorem 4, Lemma 2",
                 data.limit_overlap,
@@ -94,11 +99,29 @@ class Outlier(Study):
             ),
         ]
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and the roots of equation 7; overlap with and without the factor of Theorem 4."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        line(left, data.fine_strength, data.curve_location, label="smaller root")
+        line(left, data.fine_strength, data.curve_larger, label="larger root (text)", **setting.RIVAL)
+        line(right, data.fine_strength, data.curve_overlap, label="Theorem 4")
+        line(right, data.fine_strength, data.curve_bare, label=r"without $\theta/\lambda$", **setting.RIVAL)
+        for axes, name in ((left, "location"), (right, "overlap")):
+            mean_marks(axes, data.strength, data[name])
+            axes.set_xlabel(r"strength $\omega$ over its threshold")
+        left.set_ylabel("largest eigenvalue")
+        right.set(ylabel="squared overlap", ylim=(0, 1.03))
+        left.legend(loc="upper left")
+        right.legend(loc="lower right")
+        setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
+        return figure
+
 
 def _quantities(model: PooledSequences, rng: np.random.Generator) -> Real:
     """Largest eigenvalue of the sample, and overlap of its eigenvector with that of the population."""
     draw = model.draw(rng)
     last = model.dim - 1
     _, vectors = eigh(population_covariance(draw, model)[0], subset_by_index=(last, last))
-    value, vector = top(draw.rows)
+    value, vector = setting.top(draw.rows)
     return np.array([value, (vector @ vectors[:, 0]) ** 2])

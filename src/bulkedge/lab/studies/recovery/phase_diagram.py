@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import spiked_correlation
-from bulkedge.ensembles.pooled import TABLE, PooledSequences, Table, critical_strength
+from bulkedge.ensembles.pooled import PooledSequences, Table, critical_strength
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.recovery.setting import (
-    Predictions,
-    halved,
-    leading_each,
-    measured,
-    other,
-    versus,
-    weights_of,
-)
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -33,7 +28,7 @@ BELOW = 0.65
 
 
 @dataclass(frozen=True)
-class PhaseDiagram(Study):
+class RecoveryPhaseDiagram(Study):
     """Alignment with the signal over signal strength and vocabulary ratio, for mean and for optimal weights.
 
     Signs have a spiked correlation as in the paper, on the first five of twenty positions. Dashed: where the outlier of
@@ -42,23 +37,31 @@ class PhaseDiagram(Study):
 
     resolution: int = parameter(Integers(10, 2000), "points along each axis", 200, ours=200)
     sample_ratio: float = parameter(Interval(0.01, 10), "dimension over samples", 1 / 3, ours=1 / 3)
-    table: Table = parameter(TABLE, "class means of the table", "finite", paper="additive")
+    table: Table = parameter(*setting.TABLE_MEANS, "finite", paper="additive")
     dim: int = parameter(Integers(50, 5000), "dimension of the simulations; half of it is drawn too", 120, ours=400)
     draws: int = parameter(Integers(2, 1000), "draws of each simulated point", 40, ours=40)
+    small: ClassVar = {"resolution": 50, "dim": 80, "draws": 20}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """The two maps with their boundaries, and simulations at a few points."""
         signal = np.linspace(0.02, 3.5, self.resolution)
         ratio = np.linspace(0.02, 2.0, self.resolution)
         correlation = spiked_correlation(LENGTH, np.arange(LENGTH) < SUPPORT, STRENGTH)
-        weights = [weights_of(weighting, correlation) for weighting in SHOWN]
+        weights = [setting.weights_of(weighting, correlation) for weighting in SHOWN]
         places = np.array([*PROBES, *(self._between(each, correlation) for each in WITHIN)])
-        pairs = [(each, halved(each)) for each in (self._model(weights[0], correlation, *place) for place in places)]
-        found = measured(lambda model, rng: leading_each(model, weights, rng)[1], pairs, self.draws, rng, "points")
+        pairs = [
+            (each, setting.halved(each)) for each in (self._model(weights[0], correlation, *place) for place in places)
+        ]
+        found = setting.measured(
+            lambda model, rng: setting.leading_each(model, weights, rng)[1], pairs, self.draws, rng, "points"
+        )
         parts = []
         for each in weights:
             snr = float(each @ correlation @ each / (each @ each))
-            own, rival = (Predictions(snr, self.sample_ratio, table) for table in (self.table, other(self.table)[0]))
+            own, rival = (
+                setting.Predictions(snr, self.sample_ratio, table)
+                for table in (self.table, setting.other(self.table)[0])
+            )
             parts.append(
                 xr.Dataset(
                     {
@@ -92,12 +95,12 @@ class PhaseDiagram(Study):
         for weighting in SHOWN:
             one = data.sel(weighting=weighting).isel(probe=slice(len(PROBES)))
             claims.append(
-                versus(
+                setting.versus(
                     f"{weighting} weights: mean alignment at the simulated points beyond the boundary",
                     "recovery: Equation 8, Figure 2",
                     one.limit,
                     one.predicted,
-                    (other(self.table)[1], one.rival),
+                    (setting.other(self.table)[1], one.rival),
                 )
             )
         between = data.isel(probe=slice(len(PROBES), None))
@@ -118,3 +121,24 @@ class PhaseDiagram(Study):
             )
         )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """A map for each pooling, with its boundary; points are simulations, in the colours of the map."""
+        figure, grid = panels(1, data.sizes["weighting"], height=2.6)
+        scale = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis"}
+        for axes, weighting in zip(grid[0], data.weighting.values.tolist(), strict=True):
+            one = data.sel(weighting=weighting)
+            image = axes.pcolormesh(
+                one.signal, one.vocab_ratio, one.alignment, shading="auto", rasterized=True, **scale
+            )
+            # the map ends where the signals do
+            boundary = one.boundary.where((one.boundary >= one.signal[0]) & (one.boundary <= one.signal[-1]))
+            axes.plot(boundary, one.vocab_ratio, color="white", ls="--", lw=1.2)
+            found = one.measured.mean("draw")
+            axes.scatter(one.probe_signal, one.probe_ratio, c=found, s=36, edgecolors="white", linewidths=0.9, **scale)
+            axes.set(xlabel=setting.SIGNAL, title=f"{weighting} weights, $\\alpha/\\kappa$ = {float(one.snr):.2f}")
+            axes.set_xlim(float(one.signal[0]), float(one.signal[-1]))
+        grid[0, 0].set_ylabel(r"vocabulary ratio $\delta = d/V$")
+        figure.colorbar(image, ax=grid[0].tolist(), label="squared overlap", pad=0.02)
+        setting.caption(figure, self, "table", "sample_ratio", "dim", "draws")
+        return figure

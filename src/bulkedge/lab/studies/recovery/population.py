@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles.correlations import prefix_correlation
-from bulkedge.ensembles.pooled import TABLE, PooledDraw, PooledSequences, Table
+from bulkedge.ensembles.pooled import PooledDraw, PooledSequences, Table
 from bulkedge.ensembles.weights import pool
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.recovery.setting import (
-    CORRELATION,
-    LONG,
-    LONG_PREFIX,
-    halved,
-    measured,
-    top,
-    versus,
-    weights_of,
-)
+from bulkedge.lab.studies.recovery import setting
 from bulkedge.laws import MarchenkoPastur, TracyWidom
+from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -34,7 +28,7 @@ QUANTITIES = ("location", "overlap", "sample_overlap", "kept")
 
 
 @dataclass(frozen=True)
-class Population(Study):
+class RecoveryPopulation(Study):
     """Largest eigenvalue of the population covariance given the table, and its overlap with the signal, over strength.
 
     Nothing is estimated from sequences here but in the second transition: between the two thresholds the population
@@ -45,14 +39,15 @@ class Population(Study):
     vocab_ratio: float = parameter(Interval(0.02, 5), "dimension over vocabulary", 0.5, ours=0.5)
     sample_ratio: float = parameter(Interval(0.02, 5), "dimension over samples", 1.0, ours=1.0)
     strengths: int = parameter(Integers(6, 100), "strengths between 0.5 and 2.5 thresholds", 11, ours=21)
-    table: Table = parameter(TABLE, "class means of the table", "additive", paper="additive")
-    draws: int = parameter(Integers(2, 1000), "draws of each", 12, ours=20)
+    table: Table = parameter(*setting.TABLE_MEANS, "additive", paper="additive")
+    draws: int = parameter(*setting.DRAWS, 12, ours=20)
+    small: ClassVar = {"dim": 80, "strengths": 9}
 
     def model(self, strength: float) -> PooledSequences:
         """The ensemble whose spike has this strength."""
-        correlation = prefix_correlation(LONG, LONG_PREFIX, CORRELATION)
+        correlation = prefix_correlation(setting.LONG, setting.LONG_PREFIX, setting.CORRELATION)
         sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
-        unit = PooledSequences(*sizes, 1.0, weights_of("causal", correlation), correlation, self.table)
+        unit = PooledSequences(*sizes, 1.0, setting.weights_of("causal", correlation), correlation, self.table)
         spread = unit.vocab_ratio if self.table == "finite" else 0.0
         return replace(unit, signal=float(np.sqrt(max(strength * unit.kappa / unit.alpha - spread, 0.0))))
 
@@ -62,7 +57,9 @@ class Population(Study):
         threshold = delta + np.sqrt(delta)
         relative, fine = np.linspace(0.5, 2.5, self.strengths), np.linspace(0.5, 2.5, 201)
         models, curve = ([self.model(each * threshold) for each in at] for at in (relative, fine))
-        found = measured(_quantities, [(each, halved(each)) for each in models], self.draws, rng, "strengths")
+        found = setting.measured(
+            _quantities, [(each, setting.halved(each)) for each in models], self.draws, rng, "strengths"
+        )
         data = {
             f"{kind}{name}": (("strength", "draw"), values[..., number])
             for number, name in enumerate(QUANTITIES)
@@ -90,14 +87,14 @@ class Population(Study):
         above, below = data.sel(strength=slice(ABOVE, None)), data.sel(strength=slice(None, BELOW))
         mixed = float((data.kappa * (above.omega + 1)).mean())
         return [
-            versus(
+            setting.versus(
                 f"largest eigenvalue of the population over {ABOVE} thresholds",
                 "recovery: Theorem 2, Equation 6",
                 above.limit_location,
                 above.predicted_location,
                 ("the planted strength on the noise's mean, kappa (omega + 1)", mixed),
             ),
-            versus(
+            setting.versus(
                 f"squared overlap of its eigenvector with the signal over {ABOVE} thresholds",
                 "recovery: Theorem 2",
                 above.limit_overlap,
@@ -160,6 +157,35 @@ class Population(Study):
             rival=Rival("signs without correlation: kappa for alpha", float(data.predicted_uncorrelated.mean())),
         )
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and overlap of the population over strength, and the overlap of a sample."""
+        figure, grid = panels(1, 2)
+        left, right = grid[0]
+        line(left, data.fine_strength, data.curve_location, label="Theorem 2")
+        mean_marks(left, data.strength, data.location, label="population")
+        mixed = data.kappa * (data.omega + 1)
+        line(left, data.strength, mixed, label=r"$\kappa(\omega + 1)$", **setting.RIVAL)
+        left.set_ylabel("largest eigenvalue")
+        line(right, data.fine_strength, data.curve_overlap, label="Theorem 2")
+        mean_marks(right, data.strength, data.overlap, label="population")
+        line(right, data.fine_strength, data.curve_sample_overlap, label="equation 8", color=COLOURS[2])
+        found = data.sample_overlap
+        mean_marks(right, data.strength, found, label="sample", color=COLOURS[2], fmt="s")
+        right.axvline(
+            float(data.attrs["sample_threshold"]), color=COLOURS[2], lw=0.8, ls=":", label="sample's threshold"
+        )
+        right.set(ylabel="squared overlap", ylim=(-0.03, 1.03))
+        for axes in grid[0]:
+            axes.axvline(1.0, color="black", lw=0.8, ls=":")
+            axes.set_xlabel(r"strength $\omega$ over $\delta + \sqrt{\delta}$")
+        entries: dict[str, Any] = {}
+        for axes in grid[0]:
+            handles, labels = axes.get_legend_handles_labels()
+            entries |= dict(zip(labels, handles, strict=True))
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3)
+        setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
+        return figure
+
 
 def population_covariance(draw: PooledDraw, model: PooledSequences) -> tuple[Real, Real]:
     """``kappa S + alpha m m'`` of the table that was drawn, and m, half the difference of its class means."""
@@ -178,7 +204,7 @@ def _quantities(model: PooledSequences, rng: np.random.Generator) -> Real:
     unit = draw.mean / np.linalg.norm(draw.mean)
     rows = pool(draw.table, draw.tokens, model.weights)
     kept = np.mean((rows @ half) ** 2) / (half @ matrix @ half)
-    return np.array([values[0], (unit @ vectors[:, 0]) ** 2, (unit @ top(rows)[1]) ** 2, kept])
+    return np.array([values[0], (unit @ vectors[:, 0]) ** 2, (unit @ setting.top(rows)[1]) ** 2, kept])
 
 
 def _uncorrelated(model: PooledSequences) -> float:

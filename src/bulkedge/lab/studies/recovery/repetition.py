@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery.setting import halved, measured
+from bulkedge.lab.studies.recovery import setting
 from bulkedge.laws import ProductLaw
+from bulkedge.plots.style import histogram, line, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
 
@@ -19,7 +22,7 @@ BINS, POINTS, LEVELS = 40, 300, np.linspace(0.05, 0.95, 37)
 
 
 @dataclass(frozen=True)
-class Repetition(Study):
+class RecoveryRepetition(Study):
     """Eigenvalues of rows that are a single token each: the free product of Theorem 1 fails, counts of tokens explain.
 
     With all weight on one position a row is a row of the table, and one that is drawn three times is a sample of
@@ -27,10 +30,11 @@ class Repetition(Study):
     square of the number of positions that count.
     """
 
-    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 160, ours=600)
+    dim: int = parameter(*setting.DIM, 160, ours=600)
     vocab: int = parameter(Integers(40, 10_000), "rows of the table, even", 320, ours=1200)
     samples: int = parameter(Integers(40, 10_000), "sequences", 160, ours=600)
     draws: int = parameter(Integers(4, 1000), "draws", 30, ours=30)
+    small: ClassVar = {"dim": 80, "vocab": 160, "samples": 80}
 
     def model(self) -> PooledSequences:
         """The ensemble: one position, no signal, exact class means."""
@@ -51,7 +55,7 @@ class Repetition(Study):
                 values.append(found)
             return np.searchsorted(found, places, side="right") / drawn.dim
 
-        drawn = measured(below, [(model, halved(model))], self.draws, rng, "draws")
+        drawn = setting.measured(below, [(model, setting.halved(model))], self.draws, rng, "draws")
         edge = max(law.edge, free.edge)
         bins, x = np.linspace(0.02 * edge, edge, BINS + 1), np.linspace(0.02 * edge, edge, POINTS)
         return xr.Dataset(
@@ -78,3 +82,15 @@ class Repetition(Study):
                 rival=Rival("Theorem 1, whatever the weights", 1.0),
             )
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Histogram of rows of one token each, the law of counts and the free product."""
+        figure, grid = panels(1, 1, width=4.4, height=2.6)
+        axes = grid[0, 0]
+        histogram(axes, data.bin_edge, data.simulation, label="simulation")
+        line(axes, data.x, data.theory, label="counted tokens")
+        line(axes, data.x, data.rival_theory, label="Theorem 1", **setting.RIVAL)
+        axes.set(xlabel=r"eigenvalue of $Y^{\top}Y/N$", ylabel="density", ylim=(0, 1.1 * float(data.simulation.max())))
+        axes.legend()
+        setting.caption(figure, self, "dim", "vocab", "samples", "draws")
+        return figure

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import draw_signs, prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import optimal_weights, pool
-from bulkedge.lab.studies.base import Study
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery.setting import CORRELATION, halved, measured, top, versus, weights_of
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import COLOURS, panels
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Integers, Interval, parameter
+from bulkedge.support.domains import Integers, parameter
 
 LENGTH, SHORT, LONG = 20, 4, 16
 """Positions, and the prefix of one half of the sequences and of the other."""
@@ -23,7 +25,7 @@ QUANTITIES = (("location", "largest eigenvalue"), ("overlap", "squared overlap w
 
 
 @dataclass(frozen=True)
-class SampleCorrelations(Study):
+class RecoverySampleCorrelations(Study):
     """Two kinds of sequences, of short and of long prefixes: only the mean of their correlations matters.
 
     With the same weights for all, a row of either kind has the same noise, and the resolvent is the same at all rows:
@@ -31,17 +33,18 @@ class SampleCorrelations(Study):
     correlations, and the best weights are the top eigenvector of that.
     """
 
-    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 120, ours=400)
-    vocab_ratio: float = parameter(Interval(0.05, 2), "dimension over vocabulary", 0.5, ours=0.5)
-    sample_ratio: float = parameter(Interval(0.05, 2), "dimension over samples", 1 / 3, ours=1 / 3)
-    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.2, ours=1.2)
+    dim: int = parameter(*setting.DIM, 120, ours=400)
+    vocab_ratio: float = parameter(*setting.VOCAB_RATIO, 0.5, ours=0.5)
+    sample_ratio: float = parameter(*setting.SAMPLE_RATIO, 1 / 3, ours=1 / 3)
+    signal: float = parameter(*setting.SIGNAL_LENGTH, 1.2, ours=1.2)
     draws: int = parameter(Integers(4, 1000), "draws of each weighting", 100, ours=60)
+    small: ClassVar = {"dim": 80, "draws": 40}
 
     def models(self, weighting: str) -> dict[str, PooledSequences]:
         """The ensembles whose sequences are all of one kind, and that of the mean correlation."""
-        short, long = (prefix_correlation(LENGTH, each, CORRELATION) for each in (SHORT, LONG))
+        short, long = (prefix_correlation(LENGTH, each, setting.CORRELATION) for each in (SHORT, LONG))
         mixed = (short + long) / 2
-        weights = optimal_weights(mixed) if weighting == "optimal" else weights_of(weighting, mixed)
+        weights = optimal_weights(mixed) if weighting == "optimal" else setting.weights_of(weighting, mixed)
         sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
         parts = {"short": short, "long": long, "mixed": mixed}
         return {name: PooledSequences(*sizes, self.signal, weights, matrix) for name, matrix in parts.items()}
@@ -52,8 +55,8 @@ class SampleCorrelations(Study):
         parts = []
         for weighting in shown:
             models = self.models(weighting)
-            pair = (models["mixed"], halved(models["mixed"]))
-            found = measured(_quantities, [pair], self.draws, rng, weighting)
+            pair = (models["mixed"], setting.halved(models["mixed"]))
+            found = setting.measured(_quantities, [pair], self.draws, rng, weighting)
             data: dict[str, Any] = {}
             for number, (name, meaning) in enumerate(QUANTITIES):
                 data[name] = ("draw", found.plain[0, :, number], {"long_name": meaning})
@@ -76,7 +79,7 @@ class SampleCorrelations(Study):
                     if name == "overlap" and rival == "long":
                         continue
                     claims.append(
-                        versus(
+                        setting.versus(
                             f"{weighting} weights, two kinds of prefixes: {meaning}, not {said}",
                             "recovery: Open problem (ii); ours",
                             one[f"limit_{name}"],
@@ -86,15 +89,32 @@ class SampleCorrelations(Study):
                     )
         return claims
 
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Largest eigenvalue and overlap of two kinds of sequences, beside what each kind alone would show."""
+        figure, grid = panels(1, 2)
+        names = {"mixed": "mean of the correlations", "short": "short prefixes alone", "long": "long prefixes alone"}
+        places = range(data.sizes["weighting"])
+        for axes, (name, label) in zip(grid[0], setting.NAMES.items(), strict=True):
+            mean_marks(axes, list(places), data[name], label="half of each kind")
+            for kind, colour in zip(names, (COLOURS[1], COLOURS[2], COLOURS[3]), strict=True):
+                theory = data[f"predicted_{name}"].sel(kind=kind)
+                axes.scatter(list(places), theory, marker="_", s=400, color=colour, label=names[kind])
+            axes.set(ylabel=label, xlim=(-0.5, len(places) - 0.5), ylim=(0, None))
+            axes.set_xticks(list(places), [f"{each} weights" for each in data.weighting.values.tolist()])
+        grid[0, 1].set_ylim(0, 1.03)
+        setting.below(figure, grid[0, 0], 4)
+        setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "signal", "draws")
+        return figure
+
 
 def _quantities(model: PooledSequences, rng: np.random.Generator) -> Real:
     """Largest eigenvalue and overlap of a draw, half of whose sequences have the short prefix."""
     signs = []
     for prefix, count in ((SHORT, model.samples // 2), (LONG, model.samples - model.samples // 2)):
-        signs.append(draw_signs(prefix_correlation(LENGTH, prefix, CORRELATION), count, rng))
+        signs.append(draw_signs(prefix_correlation(LENGTH, prefix, setting.CORRELATION), count, rng))
     table = replace(model, samples=2).draw(rng)
     half = model.vocab // 2
     chosen = np.concatenate(signs)
     tokens = rng.integers(0, half, chosen.shape) + np.where(chosen > 0, 0, half)
-    value, vector = top(pool(table.table, tokens, model.weights))
+    value, vector = setting.top(pool(table.table, tokens, model.weights))
     return np.array([value, (vector @ table.mean) ** 2 / model.signal**2])

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import pool
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.lab.studies.recovery import setting
 from bulkedge.lab.studies.recovery.population import population_covariance
-from bulkedge.lab.studies.recovery.setting import (
-    CORRELATION,
-    LONG,
-    LONG_PREFIX,
-    attention_weights,
-    halved,
-    measured,
-    top,
-    versus,
-    weights_of,
-)
 from bulkedge.laws import MarchenkoPastur
+from bulkedge.plots.style import THEORY, histogram, line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -33,25 +26,26 @@ QUANTITIES = ("location", "overlap", "optimal", "variance")
 
 
 @dataclass(frozen=True)
-class SelfAttention(Study):
+class RecoverySelfAttention(Study):
     """Bulk, outlier and alignment of sequences that are pooled by self-attention of their own tokens.
 
     The weights are the softmax of scores ``tau x_t.x_s/d``, drawn anew for each sequence; the lines are those of the
     harmonic weights to which they tend (Lemma 1).
     """
 
-    dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; half of it is drawn too", 100, ours=400)
+    dim: int = parameter(*setting.DIM, 100, ours=400)
     vocab: int = parameter(Integers(40, 10_000), "rows of the table, even", 200, ours=800)
     samples: int = parameter(Integers(40, 10_000), "sequences", 300, ours=1200)
-    signal: float = parameter(Interval(0.1, 10), "length of the signal", 1.0, ours=1.0)
+    signal: float = parameter(*setting.SIGNAL_LENGTH, 1.0, ours=1.0)
     score_scale: float = parameter(Interval(0.01, 3), "factor tau of the scores", 1.0, ours=1.0)
     draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
+    small: ClassVar = {"dim": 60, "vocab": 120, "samples": 180, "draws": 20}
 
     def model(self, weighting: str) -> PooledSequences:
         """The ensemble with fixed weights."""
-        correlation = prefix_correlation(LONG, LONG_PREFIX, CORRELATION)
+        correlation = prefix_correlation(setting.LONG, setting.LONG_PREFIX, setting.CORRELATION)
         sizes = self.dim, self.vocab, self.samples
-        return PooledSequences(*sizes, self.signal, weights_of(weighting, correlation), correlation)
+        return PooledSequences(*sizes, self.signal, setting.weights_of(weighting, correlation), correlation)
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Pool draws with their own weights."""
@@ -61,18 +55,18 @@ class SelfAttention(Study):
 
         def quantities(model: PooledSequences, rng: np.random.Generator) -> Real:
             draw = model.draw(rng)
-            rows = pool(draw.table, draw.tokens, attention_weights(draw, self.score_scale))
+            rows = pool(draw.table, draw.tokens, setting.attention_weights(draw, self.score_scale))
             found = np.linalg.eigvalsh(rows.T @ rows / model.samples)
             if model is causal:
                 values.append(found)
             population, half = population_covariance(draw, model)
-            best = top(pool(draw.table, draw.tokens, optimal.weights))[1]
-            unit, (value, vector) = draw.mean / np.linalg.norm(draw.mean), top(rows)
+            best = setting.top(pool(draw.table, draw.tokens, optimal.weights))[1]
+            unit, (value, vector) = draw.mean / np.linalg.norm(draw.mean), setting.top(rows)
             variance = np.mean((rows @ half) ** 2) / (half @ population @ half)
             below = np.searchsorted(found[:-1], places, side="right") / (model.dim - 1)
             return np.array([value, (vector @ unit) ** 2, (best @ unit) ** 2, variance, *below])
 
-        found = measured(quantities, [(causal, halved(causal))], self.draws, rng, "draws")
+        found = setting.measured(quantities, [(causal, setting.halved(causal))], self.draws, rng, "draws")
         return self._describe((causal, mean, optimal), np.array(values), found.limit[0])
 
     def _describe(self, models: tuple[PooledSequences, ...], values: Real, limit: Real) -> xr.Dataset:
@@ -115,28 +109,28 @@ class SelfAttention(Study):
                 predicted=0.0,
                 rival=Rival("Marchenko-Pastur of this mean and variance", 1.0),
             ),
-            versus(
+            setting.versus(
                 "variance of rows along the class means, over that of the population with harmonic weights",
                 "recovery: Equation 3, Theorem 2, Lemma 1",
                 data.variance,
                 1.0,
                 (flat, data.along),
             ),
-            versus(
+            setting.versus(
                 "outlier of sequences pooled by self-attention",
                 "recovery: Theorem 3, Lemma 1",
                 data.location,
                 outlier.sel(weighting="causal"),
                 (flat, outlier.sel(weighting="mean")),
             ),
-            versus(
+            setting.versus(
                 "alignment of sequences pooled by self-attention",
                 "recovery: Theorem 4, Equation 8, Lemma 1",
                 data.overlap,
                 alignment.sel(weighting="causal"),
                 (flat, alignment.sel(weighting="mean")),
             ),
-            versus(
+            setting.versus(
                 "alignment of optimal weights less that of self-attention",
                 "recovery: Theorem 5, Lemma 1",
                 data.optimal - data.overlap,
@@ -144,3 +138,19 @@ class SelfAttention(Study):
                 ("self-attention is optimal", 0.0),
             ),
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Histogram of sequences pooled by self-attention, the laws of harmonic and of mean weights, and outliers."""
+        figure, grid = panels(1, 1, width=4.6, height=2.8)
+        axes = grid[0, 0]
+        height = 1.6 * float(np.quantile(data.theory, 0.97))
+        histogram(axes, data.bin_edge, data.simulation, label="simulation")
+        line(axes, data.x, data.theory, label="harmonic weights")
+        line(axes, data.x, data.flat_theory, label="mean pooling", **setting.RIVAL)
+        for weighting, look in (("causal", {"color": THEORY, "ls": "--"}), ("mean", setting.RIVAL)):
+            axes.axvline(float(data.outlier.sel(weighting=weighting)), **({"lw": 1} | look))
+        marks(axes, data.largest, np.full(data.sizes["draw"], 0.05 * height), label="largest eigenvalues", ms=2)
+        axes.set(ylim=(0, height), xlabel=r"eigenvalue of $Y^{\top}Y/N$", ylabel="density")
+        axes.legend(title="vertical: outliers", title_fontsize=7)
+        setting.caption(figure, self, "dim", "vocab", "samples", "signal", "score_scale", "draws")
+        return figure

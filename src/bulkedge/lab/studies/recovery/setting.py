@@ -8,13 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles.correlations import prefix_correlation, spiked_correlation
-from bulkedge.ensembles.pooled import PooledDraw, PooledSequences, Table, critical_strength, spectral_alignment
+from bulkedge.ensembles.pooled import TABLE, PooledDraw, PooledSequences, Table, critical_strength, spectral_alignment
 from bulkedge.ensembles.weights import causal_weights, mean_weights, optimal_weights, pool, self_attention_weights
+from bulkedge.lab.studies.base import Study, mean_marks
 from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.plots.style import COLOURS
 from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
 
@@ -27,6 +32,33 @@ DIRECTION, STRENGTH = (0, 0, 1, 0, -1, 0, 0, 1, 0, 0), 6.0
 BLOCK = 200
 """Sequences that are embedded at a time."""
 WEIGHTINGS = ("mean", "causal", "optimal")
+LOOK = {"mean": (COLOURS[2], "s"), "causal": (COLOURS[0], "o"), "optimal": (COLOURS[1], "^")}
+"""Colour and mark of each pooling."""
+RIVAL: Any = {"color": "0.45", "ls": ":", "lw": 1.2}
+"""How a rival is drawn."""
+SIGNAL = r"signal $|\mu|$"
+SYMBOLS = {
+    "dim": "d",
+    "vocab": "V",
+    "samples": "N",
+    "vocab_ratio": r"\delta",
+    "sample_ratio": r"\gamma",
+    "signal": r"|\mu|",
+    "score_scale": r"\tau",
+    "length": "L",
+    "prefix": "p",
+    "correlation": "r",
+    "tests": r"N_{\mathrm{test}}",
+    "ridge": r"\lambda",
+}
+NAMES = {"location": "largest eigenvalue", "overlap": "squared overlap"}
+# domain and words of parameters that several studies declare
+DIM = Integers(40, 2000), "dimension of the embeddings; half of it is drawn too"
+DRAWS = Integers(2, 1000), "draws of each"
+SAMPLE_RATIO = Interval(0.05, 2), "dimension over samples"
+SIGNAL_LENGTH = Interval(0.1, 10), "length of the signal"
+TABLE_MEANS = TABLE, "class means of the table"
+VOCAB_RATIO = Interval(0.05, 2), "dimension over vocabulary"
 
 
 def correlations() -> dict[str, Real]:
@@ -83,7 +115,7 @@ def outlier_roots(population: Any, vocab_ratio: float, sample_ratio: float) -> t
     return theta * (1 + sample_ratio**2 / vocab_ratio / larger), theta * (1 + larger)
 
 
-class Found(NamedTuple):
+class Extrapolation(NamedTuple):
     """Draws of some quantities of some models, each an array of shape (models, draws, quantities)."""
 
     plain: Real
@@ -108,14 +140,14 @@ def measured(
     draws: int,
     rng: np.random.Generator,
     label: str,
-) -> Found:
+) -> Extrapolation:
     """Draw some quantities of models, each at its size and at a smaller one."""
     plain, limit = [], []
     for large, small in track(sizes, label):
         found = np.array([measure(large, rng) for _ in range(draws)], dtype=float)
         plain.append(found)
         limit.append(extrapolated(found, np.array([measure(small, rng) for _ in range(2 * draws)], dtype=float)))
-    return Found(np.array(plain), np.array(limit))
+    return Extrapolation(np.array(plain), np.array(limit))
 
 
 def halved(model: PooledSequences, times: int = 2) -> PooledSequences:
@@ -124,7 +156,7 @@ def halved(model: PooledSequences, times: int = 2) -> PooledSequences:
     return replace(model, dim=round(model.dim / times), vocab=vocab, samples=round(model.samples / times))
 
 
-def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Found:
+def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Extrapolation:
     """Top eigenvalue and overlap of so many draws of each model."""
     return measured(lambda model, rng: model.leading(rng), [(each, halved(each)) for each in models], draws, rng, label)
 
@@ -167,3 +199,27 @@ def other(table: Table) -> tuple[Table, str]:
     if table == "finite":
         return "additive", "the paper's form, without the noise of the class means"
     return "finite", "with the noise of the class means, which this table has not"
+
+
+def caption(figure: Figure, study: Study, *names: str) -> None:
+    """Write the study's parameters of these names over the figure."""
+    parts = []
+    for name in names:
+        value = getattr(study, name)
+        text = f"{value:.3g}" if isinstance(value, float) else str(value)
+        symbol = f"${SYMBOLS[name]}$ = " if name in SYMBOLS else f"{name} "
+        parts.append(f"{text} {name}" if name in ("draws", "sequences") else f"{symbol}{text}")
+    figure.suptitle(", ".join(parts), fontsize=7)
+
+
+def below(figure: Figure, axes: Axes, columns: int = 4) -> None:
+    """One legend for all panels, under them, with every entry once."""
+    entries: dict[str, Any] = {}
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+        entries.setdefault(label, handle)
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+def over_signal(axes: Axes, data: xr.Dataset, name: str, colour: str, label: str, **look: Any) -> None:
+    """Simulated means over the signal, with error bars."""
+    mean_marks(axes, data.signal, data[name], label=label, color=colour, **look)

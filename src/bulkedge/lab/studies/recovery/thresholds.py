@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from bulkedge.ensembles.correlations import draw_signs, prefix_correlation
 from bulkedge.ensembles.pooled import TABLE, PooledSequences, critical_strength
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival, average, share
-from bulkedge.lab.studies.recovery.setting import (
-    LONG_PREFIX,
-    WEIGHTINGS,
-    Predictions,
-    halved,
-    leading_each,
-    less,
-    measured,
-    weights_of,
-)
+from bulkedge.lab.studies.recovery import setting
+from bulkedge.plots.style import line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -31,7 +27,7 @@ STRENGTHS = (1.5, 2.0)
 
 
 @dataclass(frozen=True)
-class Thresholds(Study):
+class RecoveryThresholds(Study):
     """Causal weights need less signal than the mean while the prefix is short, and keep their lead as sequences grow.
 
     Left: the signal at which the sample's outlier leaves the bulk, over the length of the prefix: as predicted, and
@@ -50,11 +46,14 @@ class Thresholds(Study):
     draws: int = parameter(Integers(4, 1000), "draws of each", 30, ours=60)
     longest: int = parameter(Integers(32, 500), "longest sequence of the right panel", 160, ours=320)
     sequences: int = parameter(Integers(100, 10**7), "drawn sequences of signs, in ten batches", 60_000, ours=10**6)
+    small: ClassVar = {"dim": 60, "prefixes": (4, 20), "sequences": 10_000}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both panels."""
-        data = xr.merge([self._left(rng), self._right(rng)]).assign_coords(weighting=list(WEIGHTINGS))
-        found = np.array([[self.critical(data, each, name)[:2] for name in WEIGHTINGS] for each in self.prefixes])
+        data = xr.merge([self._left(rng), self._right(rng)]).assign_coords(weighting=list(setting.WEIGHTINGS))
+        found = np.array(
+            [[self.critical(data, each, name)[:2] for name in setting.WEIGHTINGS] for each in self.prefixes]
+        )
         dims = "simulated", "weighting"
         return data.assign(critical=(dims, found[..., 0]), critical_error=(dims, found[..., 1]))
 
@@ -64,7 +63,8 @@ class Thresholds(Study):
         prefix = np.arange(1, self.length + 1)
         kept = np.array([self._kept(self.length, each) for each in prefix.tolist()])
         critical = [
-            Predictions(kept, self.sample_ratio, table).threshold(np.array(self.vocab_ratio)) for table in TABLE.options
+            setting.Predictions(kept, self.sample_ratio, table).threshold(np.array(self.vocab_ratio))
+            for table in TABLE.options
         ]
         found = [self._strengths(each, rng) for each in track(self.prefixes, "prefixes")]
         return xr.Dataset(
@@ -82,12 +82,14 @@ class Thresholds(Study):
     def _strengths(self, prefix: int, rng: np.random.Generator) -> Real:
         """Strength of the spike over squared signal, from where the outliers are; an array of draws x weightings."""
         matrix = prefix_correlation(self.length, prefix, self.correlation)
-        weights = [weights_of(each, matrix) for each in WEIGHTINGS]
+        weights = [setting.weights_of(each, matrix) for each in setting.WEIGHTINGS]
         sizes = self.dim, 2 * round(self.dim / self.vocab_ratio / 2), round(self.dim / self.sample_ratio)
         unit = PooledSequences(*sizes, 1.0, weights[0], matrix, "additive").threshold().sample
         models = [PooledSequences(*sizes, each * unit, weights[0], matrix, "additive") for each in STRENGTHS]
-        pairs = [(each, halved(each)) for each in models]
-        found = measured(lambda model, rng: leading_each(model, weights, rng)[0], pairs, self.draws, rng, "signals")
+        pairs = [(each, setting.halved(each)) for each in models]
+        found = setting.measured(
+            lambda model, rng: setting.leading_each(model, weights, rng)[0], pairs, self.draws, rng, "signals"
+        )
         ratios = found.limit / np.sum(np.square(weights), axis=1)
         mean = ratios.mean(axis=1, keepdims=True)
         # the strength at the mean outlier, and each draw's deviation through the derivative there: no bias of curvature
@@ -107,7 +109,7 @@ class Thresholds(Study):
     def _kept(self, length: int, prefix: int) -> Real:
         """Alpha over kappa for each weighting."""
         matrix = prefix_correlation(length, prefix, self.correlation)
-        weights = [weights_of(each, matrix) for each in WEIGHTINGS]
+        weights = [setting.weights_of(each, matrix) for each in setting.WEIGHTINGS]
         return np.array([w @ matrix @ w / (w @ w) for w in weights])
 
     def critical(self, data: xr.Dataset, prefix: int, weighting: str) -> Estimate:
@@ -119,9 +121,9 @@ class Thresholds(Study):
     # -- what is kept --------------------------------------------------------------------------------------------------
 
     def _right(self, rng: np.random.Generator) -> xr.Dataset:
-        lengths = np.unique(np.geomspace(LONG_PREFIX, self.longest, 9).round().astype(int))
+        lengths = np.unique(np.geomspace(setting.LONG_PREFIX, self.longest, 9).round().astype(int))
         drawn = np.array([self._drawn(each, rng) for each in track(lengths.tolist(), "lengths")])
-        snr = np.array([self._kept(each, LONG_PREFIX) for each in lengths.tolist()])
+        snr = np.array([self._kept(each, setting.LONG_PREFIX) for each in lengths.tolist()])
         return xr.Dataset(
             {
                 "snr": (("length", "weighting"), snr, {"long_name": "alpha/kappa"}),
@@ -132,13 +134,13 @@ class Thresholds(Study):
         )
 
     def _noise(self, length: int) -> Real:
-        matrix = prefix_correlation(length, LONG_PREFIX, self.correlation)
-        return np.array([np.sum(weights_of(each, matrix) ** 2) for each in WEIGHTINGS])
+        matrix = prefix_correlation(length, setting.LONG_PREFIX, self.correlation)
+        return np.array([np.sum(setting.weights_of(each, matrix) ** 2) for each in setting.WEIGHTINGS])
 
     def _drawn(self, length: int, rng: np.random.Generator) -> Real:
         """Means of ``(w.xi)**2/kappa`` over drawn signs, of batches x weightings."""
-        matrix = prefix_correlation(length, LONG_PREFIX, self.correlation)
-        weights = np.array([weights_of(each, matrix) for each in WEIGHTINGS])
+        matrix = prefix_correlation(length, setting.LONG_PREFIX, self.correlation)
+        weights = np.array([setting.weights_of(each, matrix) for each in setting.WEIGHTINGS])
         batches = []
         for _ in range(10):
             signs = draw_signs(matrix, self.sequences // 10, rng)
@@ -190,14 +192,14 @@ class Thresholds(Study):
             Claim(
                 statement=f"{text}: its fall from these to a prefix of {max(self.prefixes)}",
                 place="recovery: Figure 5(a)",
-                measured=less(found, last[0]),
+                measured=setting.less(found, last[0]),
                 predicted=predicted - last[1],
                 rival=Rival("a constant gain", 0.0),
             ),
         ]
 
     def _numbers(self, data: xr.Dataset) -> list[Claim]:
-        longest, short = data.isel(length=-1), data.sel(length=2 * LONG_PREFIX, method="nearest")
+        longest, short = data.isel(length=-1), data.sel(length=2 * setting.LONG_PREFIX, method="nearest")
         causal, best = data.drawn.sel(weighting="causal"), data.snr.sel(weighting="optimal")
         return [
             Claim(
@@ -218,7 +220,7 @@ class Thresholds(Study):
                 statement="optimal weights: mean alpha/kappa over the length, the largest eigenvalue of R",
                 place="recovery: Theorem 5",
                 measured=average(data.drawn.sel(weighting="optimal").rename(batch="draw")),
-                predicted=1 + self.correlation * (LONG_PREFIX - 1),
+                predicted=1 + self.correlation * (setting.LONG_PREFIX - 1),
                 rival=Rival("that of causal weights", float(data.snr.sel(weighting="causal").mean())),
             ),
             Claim(
@@ -232,7 +234,7 @@ class Thresholds(Study):
 
     def _logarithm(self, data: xr.Dataset) -> Claim:
         """How the amplitude that causal weights keep of the prefix, over that of the mean, grows with log L."""
-        chosen = data.sel(length=slice(2 * LONG_PREFIX, None), weighting=["mean", "causal"])
+        chosen = data.sel(length=slice(2 * setting.LONG_PREFIX, None), weighting=["mean", "causal"])
         logs, noise = np.log(chosen.length.values), chosen.noise.values
 
         def slope(kept: Real) -> float:
@@ -247,3 +249,40 @@ class Thresholds(Study):
             predicted=slope(chosen.snr.values),
             rival=Rival("a constant gain", 0.0),
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Critical signal over prefix on the left, alpha/kappa over length on the right."""
+        figure, grid = panels(1, 2, height=2.6)
+        left, right = grid[0]
+        for weighting, (colour, symbol) in setting.LOOK.items():
+            one = data.sel(weighting=weighting)
+            line(left, one.prefix, one.threshold.sel(table="additive"), label="", color=colour)
+            line(left, one.prefix, one.threshold.sel(table="finite"), label="", color=colour, ls=":", lw=1)
+            marks(left, one.simulated, one.critical, one.critical_error, label="", color=colour, fmt=symbol)
+            line(right, one.length, one.snr, label="", color=colour)
+            spread = one.drawn.std("batch", ddof=1) / np.sqrt(one.sizes["batch"])
+            marks(
+                right,
+                one.length,
+                one.drawn.mean("batch"),
+                spread,
+                label=f"{weighting} weights",
+                color=colour,
+                fmt=symbol,
+            )
+        left.set(xlabel="length of the prefix", ylabel="critical " + setting.SIGNAL)
+        left.set_ylim(-0.03, 1.1 * float(data.threshold.max()))
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        right.set(xlabel="length of the sequence", ylabel=r"$\alpha/\kappa$", xscale="log")
+        ticks = data.length.values[::2]
+        right.set_xticks(ticks, [str(each) for each in ticks.tolist()])
+        right.set_xticks([], minor=True)
+        kinds = [
+            Line2D([], [], color="0.3", label="exact class means"),
+            Line2D([], [], color="0.3", ls=":", label="finite table"),
+        ]
+        handles, labels = right.get_legend_handles_labels()
+        named = [*handles, *kinds]
+        figure.legend(named, [*labels, *(str(each.get_label()) for each in kinds)], loc="outside lower center", ncols=5)
+        setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "correlation", "length", "draws")
+        return figure

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import BATCHES
+from bulkedge.lab.studies.width.setting import BATCHES, RIVAL, sizes_title
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import Attention, Block, Perceptron, equal_correlations, stack
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
@@ -20,7 +24,7 @@ WHERE = ("chain", "finite")
 
 
 @dataclass(frozen=True)
-class Depth(Study):
+class WidthDepth(Study):
     """Correlation of positions over depth: its mean and its spread are those of a Markov chain of random kernels.
 
     Given the kernel of a layer the next scores are Gaussian, so kernels are a Markov chain. Finite stacks are drawn at
@@ -34,6 +38,7 @@ class Depth(Study):
     score_variance: float = parameter(Interval(0.01, 20), "variance of a score at unit norm", 4.0, ours=4.0)
     width: int = parameter(Integers(8, 2048), "width n", 64, ours=128)
     draws: int = parameter(Integers(50, 10**6), "draws", 4000, ours=12_000)
+    small: ClassVar = {"draws": 1000, "depth": 2, "width": 32}
 
     def blocks(self, scaling: str = "sqrt") -> dict[str, Block]:
         """The blocks that are stacked."""
@@ -70,7 +75,6 @@ class Depth(Study):
                 "uniform": (("block", "layer"), uniform, {"long_name": "correlation under uniform attention"}),
             },
             coords={"block": list(rivals), "where": list(WHERE), "layer": np.arange(1, self.depth + 1)},
-            attrs={"width": self.width, "inputs": self.inputs, "heads": self.heads, "draws": self.draws},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -105,6 +109,32 @@ class Depth(Study):
             )
         )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Mean and variance of correlations over depth, the latter on a linear axis near zero to show all estimates."""
+        figure, grid = panels(1, 2, height=3.0)
+        for name, colour in zip(data.block.values.tolist(), COLOURS, strict=False):
+            one = data.sel(block=name)
+            for axes, what in zip(grid[0], ("mean", "variance"), strict=True):
+                chain, finite = (Estimate.of(one[what].sel(where=where).values) for where in ("chain", "finite"))
+                line(axes, data.layer, chain.value, label=name if what == "mean" else "", color=colour)
+                marks(axes, data.layer, finite.value, finite.error, label="", color=colour)
+            line(grid[0, 0], data.layer, one.uniform, label="", **(RIVAL | {"color": colour}))
+        for axes, title in zip(grid[0], ("mean correlation", "variance of the correlation"), strict=True):
+            axes.set(xlabel="blocks", title=title, xticks=data.layer)
+        grid[0, 1].set_yscale("symlog", linthresh=1e-3)
+        grid[0, 1].axhline(0, **RIVAL)
+        grid[0, 1].set_ylim(min(-3e-4, float(data.variance.mean("batch").min()) * 1.5), None)
+        grid[0, 1].yaxis.set_minor_formatter(NullFormatter())
+        figure.legend(
+            *grid[0, 0].get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=3,
+            title="lines: chain; points: finite width, extrapolated; dotted: uniform attention, or a fixed kernel",
+            title_fontsize=7,
+        )
+        sizes_title(figure, self, "width", "inputs", "heads", n=f"{self.width} and {2 * self.width}")
+        return figure
 
 
 def correlations(kernels: tuple[Real, ...]) -> Real:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import STATISTIC, before_projection, excess, kurtosis, over_heads, pairs, read
+from bulkedge.lab.studies.width import setting
+from bulkedge.plots.style import line, marks, panels
 from bulkedge.programs import HeadMixture, dot, equal_correlations, linear
 from bulkedge.programs.graph import trace
 from bulkedge.support.domains import Each, Integers, Interval, parameter
@@ -18,7 +21,7 @@ from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
-class HeadDim(Study):
+class WidthHeadDim(Study):
     """Kurtosis of scores and outputs for heads of d dimensions: exact at any width, with a correction of order 1/d.
 
     A score is Gaussian given its query, whose length fluctuates: excess kurtosis ``6/d``. The output sees the values
@@ -32,20 +35,21 @@ class HeadDim(Study):
         Each(Integers(2, 1024)), "head dimensions d", (2, 4, 8, 16), ours=(2, 4, 8, 16, 32, 64)
     )
     draws: int = parameter(Integers(1000, 10**7), "draws for each dimension", 40_000, ours=100_000)
+    small: ClassVar = {"draws": 5000, "head_dims": (4, 8)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Fourth cumulants of a score and of an output."""
         gram = equal_correlations(self.inputs)
         mixture = HeadMixture(gram, self.heads, 0, self.score_variance)
         part = Fraction(1, self.heads)
-        layer = before_projection(gram, self.heads, self.score_variance, part)
+        layer = setting.before_projection(gram, self.heads, self.score_variance, part)
         score = trace(lambda x: dot(linear(x, part), linear(x, part)), gram)
         found: dict[str, list[list[float]]] = {"output": [], "score": []}
         for dim in track(self.head_dims, "dimensions"):
-            given = over_heads(layer.finite(self.heads * dim, rng, self.draws))[:, 0, 0]
+            given = setting.over_heads(layer.finite(self.heads * dim, rng, self.draws))[:, 0, 0]
             p = score.finite(self.heads * dim, rng, 2 * self.draws)[:, 0, 0]
-            found["output"] += pairs([kurtosis(given)])
-            found["score"] += pairs([excess(p)])
+            found["output"] += setting.pairs([setting.kurtosis(given)])
+            found["score"] += setting.pairs([setting.excess(p)])
         pair = ("head_dim", "statistic")
         return xr.Dataset(
             {
@@ -55,8 +59,7 @@ class HeadDim(Study):
                 "score_theory": ("head_dim", [6 / dim for dim in self.head_dims]),
                 "limit": ((), mixture.excess_kurtosis(), {"long_name": "excess kurtosis of wide heads"}),
             },
-            coords={"head_dim": list(self.head_dims), "statistic": list(STATISTIC)},
-            attrs={"heads": self.heads, "inputs": self.inputs, "draws": self.draws},
+            coords={"head_dim": list(self.head_dims), "statistic": list(setting.STATISTIC)},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
@@ -69,10 +72,27 @@ class HeadDim(Study):
             Claim(
                 statement=f"excess kurtosis of {what}, head dimension {dim}",
                 place="width: Appendix B.2",
-                measured=read(data[name].sel(head_dim=dim), self.draws - 1),
+                measured=setting.read(data[name].sel(head_dim=dim), self.draws - 1),
                 predicted=float(data[f"{name}_theory"].sel(head_dim=dim)),
                 rival=rivals[name],
             )
             for dim in self.head_dims
             for name, what in (("score", "a score"), ("output", "an output"))
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Excess kurtosis of scores and outputs over the head dimension."""
+        figure, grid = panels(1, 2)
+        for axes, name, title in ((grid[0, 0], "score", "scores"), (grid[0, 1], "output", "outputs")):
+            line(axes, data.head_dim, data[f"{name}_theory"], label="exact")
+            marks(
+                axes, data.head_dim, data[name].sel(statistic="value"), data[name].sel(statistic="error"), label="drawn"
+            )
+            setting.log_axes(axes, data.head_dim.values)
+            axes.set(xlabel="head dimension d", title=title, ylim=(0.6 * float(data.limit), 6))
+        grid[0, 1].axhline(float(data.limit), label="wide heads", **setting.RIVAL)
+        grid[0, 0].set_ylabel("excess kurtosis")
+        for axes in grid[0]:
+            axes.legend(loc="upper right")
+        setting.sizes_title(figure, self, "inputs", "heads")
+        return figure

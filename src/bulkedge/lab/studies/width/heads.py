@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import STATISTIC, before_projection, kurtosis, over_heads, pairs, read, slope
+from bulkedge.lab.studies.width import setting
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import HeadMixture, equal_correlations, infinite_head_kernel
-from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.domains import Each, Integers, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
-class Heads(Study):
+class WidthHeads(Study):
     """Excess kurtosis of a coordinate falls as one over the number of heads; with infinitely many it is Gaussian."""
 
     inputs: int = parameter(Integers(2, 3), "inputs s", 3, ours=3)
-    correlation: float = parameter(Interval(0, 0.9), "correlation of the inputs", 0.2, ours=0.2)
-    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0, ours=4.0)
+    correlation: float = parameter(*setting.CORRELATION, 0.2, ours=0.2)
+    score_variance: float = parameter(*setting.SCORE_VARIANCE, 4.0, ours=4.0)
     heads: tuple[int, ...] = parameter(
         Each(Integers(1, 1024)), "numbers of heads", (1, 2, 4, 8), ours=(1, 2, 4, 8, 16, 32)
     )
-    width: int = parameter(Integers(8, 4096), "width n", 32, paper=256)
+    width: int = parameter(*setting.WIDTH, 32, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws at finite width", 10_000, ours=20_000)
+    small: ClassVar = {"draws": 2000, "heads": (1, 4)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Variances given what the output projection sees, at finite width and in the limit."""
@@ -35,11 +39,11 @@ class Heads(Study):
         found: dict[str, list[Estimate]] = {name: [] for name in ("finite", "limit", "kernel")}
         theory, exact = [], []
         for heads in track(self.heads, "heads"):
-            program = before_projection(gram, heads, self.score_variance)
-            given = over_heads(program.finite(self.width, rng, self.draws))
-            wide = over_heads(program.limit(rng, 5 * self.draws))
-            found["finite"].append(kurtosis(given[:, 0, 0]))
-            found["limit"].append(kurtosis(wide[:, 0, 0]))
+            program = setting.before_projection(gram, heads, self.score_variance)
+            given = setting.over_heads(program.finite(self.width, rng, self.draws))
+            wide = setting.over_heads(program.limit(rng, 5 * self.draws))
+            found["finite"].append(setting.kurtosis(given[:, 0, 0]))
+            found["limit"].append(setting.kurtosis(wide[:, 0, 0]))
             found["kernel"].append(Estimate.of(wide[:, 0, 0]))
             mixture = HeadMixture(gram, heads, 0, self.score_variance)
             theory.append(mixture.excess_kurtosis())
@@ -50,21 +54,23 @@ class Heads(Study):
             "kernel": "mean kernel of the limit",
         }
         return xr.Dataset(
-            {key: (("heads", "statistic"), pairs(found[key]), {"long_name": name}) for key, name in names.items()}
+            {
+                key: (("heads", "statistic"), setting.pairs(found[key]), {"long_name": name})
+                for key, name in names.items()
+            }
             | {
                 "theory": ("heads", theory, {"long_name": "excess kurtosis of the limit, by quadrature"}),
                 "exact": ("heads", exact, {"long_name": "excess kurtosis at this width, by quadrature"}),
                 "infinite": ((), infinite_head_kernel(gram, self.score_variance).value[0, 0]),
                 "uniform": ((), gram.mean(), {"long_name": "kernel of uniform attention"}),
             },
-            coords={"heads": list(self.heads), "statistic": list(STATISTIC)},
-            attrs={"width": self.width, "inputs": self.inputs, "draws": self.draws},
+            coords={"heads": list(self.heads), "statistic": list(setting.STATISTIC)},
         )
 
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Kurtosis for each number of heads, how it falls, and the mean kernel."""
         one = float(data.exact[0] * data.heads[0])
-        found = {heads: read(data.finite.sel(heads=heads), self.draws - 1) for heads in self.heads}
+        found = {heads: setting.read(data.finite.sel(heads=heads), self.draws - 1) for heads in self.heads}
         claims = [
             Claim(
                 statement=f"excess kurtosis at width {self.width}, {heads} head{'s' if heads > 1 else ''}",
@@ -80,7 +86,7 @@ class Heads(Study):
                 Claim(
                     statement="exponent of the excess kurtosis in the number of heads",
                     place="width: Infinitely many heads",
-                    measured=slope(self.heads, list(found.values())),
+                    measured=setting.slope(self.heads, list(found.values())),
                     predicted=-1.0,
                     rival=Rival("one over the root of their number", -0.5),
                 )
@@ -89,9 +95,27 @@ class Heads(Study):
             Claim(
                 statement=f"mean kernel of the limit with {self.heads[-1]} heads: that of infinitely many",
                 place="width: Infinitely many heads",
-                measured=read(data.kernel.isel(heads=-1), 5 * self.draws - 1),
+                measured=setting.read(data.kernel.isel(heads=-1), 5 * self.draws - 1),
                 predicted=float(data.infinite),
                 rival=Rival("uniform attention", float(data.uniform)),
             )
         )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Excess kurtosis over the number of heads."""
+        figure, grid = panels(1, 1, height=2.6)
+        axes = grid[0, 0]
+        line(axes, data.heads, data.theory, label="limit, quadrature")
+        line(axes, data.heads, data.exact, label="finite width, quadrature", **setting.GREEN)
+        for name, look in (("limit", {"fmt": "s", "color": COLOURS[3]}), ("finite", {})):
+            value, error = (data[name].sel(statistic=each) for each in ("value", "error"))
+            marks(axes, data.heads, value, error, label=f"{name}{' width' if name == 'finite' else ''}, drawn", **look)
+        line(
+            axes, data.heads, data.exact[0] * (data.heads[0] / data.heads) ** 0.5, label=r"$H^{-1/2}$", **setting.RIVAL
+        )
+        setting.log_axes(axes, data.heads.values)
+        axes.set(xlabel="heads H", ylabel="excess kurtosis of a coordinate", ylim=(float(data.theory[-1]) / 12, None))
+        axes.legend(loc="lower left")
+        setting.sizes_title(figure, self, "width", "inputs")
+        return figure

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import BATCHES, STATISTIC, before_projection, pairs
+from bulkedge.lab.studies.width import setting
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations, kl_divergence
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.domains import Each, Integers, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
 
@@ -24,7 +27,7 @@ NAMES = {"kl": "Kullback-Leibler divergence", "energy": "energy distance"}
 
 
 @dataclass(frozen=True)
-class KlDecay(Study):
+class WidthKlDecay(Study):
     """Divergence of a coordinate from its limit: near one over n squared, and slower by a known correction below 64.
 
     The law at width n is known, so the divergence is an integral, ``c/n**2 (1 - b/n + ...)``. It is measured without a
@@ -33,25 +36,26 @@ class KlDecay(Study):
     have fewer draws, in proportion.
     """
 
-    inputs: int = parameter(Integers(2, 5), "inputs s", 2, ours=2)
-    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 1.0, ours=1.0)
+    inputs: int = parameter(*setting.INPUTS, 2, ours=2)
+    score_variance: float = parameter(*setting.SCORE_VARIANCE, 1.0, ours=1.0)
     widths: tuple[int, ...] = parameter(
         Each(Integers(4, 8192)), "widths n", (4, 8, 16, 64, 256), ours=(4, 8, 16, 32, 64, 256, 1024)
     )
     draws: int = parameter(Integers(1000, 10**8), "draws at each width", 120_000, ours=2_000_000)
+    small: ClassVar = {"draws": 20_000, "widths": (4, 6, 8)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Mean densities and characteristic functions at each width, batch by batch."""
         gram = equal_correlations(self.inputs)
         limit = HeadMixture(gram, 1, 0, self.score_variance)
-        layer = before_projection(gram, 1, self.score_variance)
+        layer = setting.before_projection(gram, 1, self.score_variance)
         x, t = REACH * (NODES + 1) / 2, 20 * (NODES + 1) / 2
         wide = limit.kernel_values(self.score_variance)
         base = gaussians(wide[0], x) @ wide[1]
         rows = []
         reference = self._limit(rng, layer, self.draws)
         for width in track(self.widths, "widths"):
-            groups = np.array_split(layer.finite(width, rng, self._count(width))[:, 0, 0], BATCHES)
+            groups = np.array_split(layer.finite(width, rng, self._count(width))[:, 0, 0], setting.BATCHES)
             law = FiniteMixture(limit, width)
             rows.append(
                 {
@@ -62,7 +66,7 @@ class KlDecay(Study):
                     "kernel": kernel_estimate(np.concatenate(groups), reference, self.kernel_draws, rng),
                 }
             )
-        again = self._limit(rng, layer, BATCHES * self.kernel_draws)
+        again = self._limit(rng, layer, setting.BATCHES * self.kernel_draws)
         gathered = {name: ("width", [row[name] for row in rows]) for name in rows[0]}
         dims = {"density": ("batch", "x"), "characteristic": ("batch", "t"), "kernel": ("statistic",)}
         dims |= {"exact_density": ("x",), "exact_characteristic": ("t",)}
@@ -73,13 +77,11 @@ class KlDecay(Study):
                 "limit_characteristic": ("t", limit.characteristic(t)),
                 "floor": ("statistic", kernel_estimate(again, reference, self.kernel_draws, rng)),
             },
-            coords={"width": list(self.widths), "x": x, "t": t, "statistic": list(STATISTIC)},
-            attrs={"inputs": self.inputs, "score_variance": self.score_variance, "draws": self.draws}
-            | {"kernel_draws": self.kernel_draws},
+            coords={"width": list(self.widths), "x": x, "t": t, "statistic": list(setting.STATISTIC)},
         )
 
     def _count(self, width: int) -> int:
-        return max(self.draws * WHOLE // max(width, WHOLE), 4 * BATCHES)
+        return max(self.draws * WHOLE // max(width, WHOLE), 4 * setting.BATCHES)
 
     @property
     def kernel_draws(self) -> int:
@@ -141,11 +143,53 @@ class KlDecay(Study):
         return Claim(
             statement=f"what a kernel estimate from {self.kernel_draws} draws sees of the limit itself",
             place="width: Figure 1(b)",
-            measured=Estimate(value, error, BATCHES - 1),
+            measured=Estimate(value, error, setting.BATCHES - 1),
             predicted=0.0,
             rival=Rival("nothing, without bias", 0.0),
             relation=">=",
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Both distances over the width: drawn, exact, and the rival's power."""
+        figure, grid = panels(1, 2, height=2.6)
+        titles = {"kl": "Kullback–Leibler divergence", "energy": "energy distance"}
+        widths = data.width.values
+        for axes, kind, exact in zip(grid[0], titles, exact_divergences(data), strict=True):
+            found = [divergence(data, width, kind) for width in widths.tolist()]
+            value, error = np.array([each.value for each in found]), np.array([each.error for each in found])
+            seen = value > 2 * error
+            marks(axes, widths[seen], value[seen], error[seen], label="drawn, last weight averaged")
+            bound = np.maximum(value, 0) + 2 * error
+            if not seen.all():
+                axes.plot(
+                    widths[~seen],
+                    bound[~seen],
+                    "v",
+                    ms=4,
+                    mfc="none",
+                    color=COLOURS[0],
+                    label="drawn, two errors above",
+                )
+            line(axes, widths, exact, label="exact")
+            line(axes, widths, exact[0] * (widths[0] / widths) ** 1.5, label=r"$n^{-3/2}$", **setting.RIVAL)
+            if kind == "kl":
+                at = data.kernel.values
+                marks(
+                    axes,
+                    widths,
+                    at[:, 0],
+                    at[:, 1],
+                    label=f"kernel estimate, {self.kernel_draws:,} draws",
+                    fmt="s",
+                    color=COLOURS[3],
+                )
+                axes.axhline(float(data.floor[0]), color=COLOURS[3], ls="--", lw=0.9, label="its floor")
+            setting.log_axes(axes, widths)
+            axes.set(xlabel="width n", title=titles[kind], ylim=(exact.min() / 300, None))  # room for the legend
+            axes.legend(loc="lower left", handlelength=1.4)
+        grid[0, 0].set_ylabel("distance to the limit")
+        setting.sizes_title(figure, self, "inputs", "score_variance")
+        return figure
 
 
 def gaussians(variances: Real, x: Real) -> Real:
@@ -157,8 +201,8 @@ def kernel_estimate(variances: Real, reference: Real, size: int, rng: np.random.
     """The paper's divergence of kernel density estimates, from draws of a coordinate, with its error over groups."""
     wide = np.sqrt(reference) * rng.standard_normal(len(reference))
     y = np.sqrt(variances) * rng.standard_normal(len(variances))
-    starts = range(0, min(len(y), BATCHES * size) - size + 1, size)
-    return pairs([Estimate.of([kl_divergence(y[start : start + size], wide) for start in starts])])[0]
+    starts = range(0, min(len(y), setting.BATCHES * size) - size + 1, size)
+    return setting.pairs([Estimate.of([kl_divergence(y[start : start + size], wide) for start in starts])])[0]
 
 
 def _kl(batches: Real, data: xr.Dataset) -> float:
@@ -192,7 +236,7 @@ def exact_divergences(data: xr.Dataset) -> Real:
     return np.array([REACH * (density * np.log(density / base)) @ WEIGHTS, 20 / np.pi * apart**2 @ WEIGHTS])
 
 
-def leading_order(study: KlDecay) -> float:
+def leading_order(study: WidthKlDecay) -> float:
     """``n**2`` times the divergence as n grows: one step of Richardson's extrapolation from widths of thousands."""
     limit = HeadMixture(equal_correlations(study.inputs), 1, 0, study.score_variance)
     x = REACH * (NODES + 1) / 2

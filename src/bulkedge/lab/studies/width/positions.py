@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import STATISTIC, extrapolated, kurtosis, pairs, read
+from bulkedge.lab.studies.width import setting
+from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.programs import equal_correlations
 from bulkedge.programs.gaussian import cholesky, lattice
 from bulkedge.support.arrays import Real
@@ -25,7 +28,7 @@ QUANTITIES = {"kernel": "variance of a coordinate", "kurtosis": "excess kurtosis
 
 
 @dataclass(frozen=True)
-class Positions(Study):
+class WidthPositions(Study):
     """With relative positions in the scores the limit is the same mixture, of Gaussian scores with another law.
 
     The first input attends to inputs at equal distances. Biases move the mean of its scores (Press et al. 2022);
@@ -36,12 +39,13 @@ class Positions(Study):
 
     inputs: int = parameter(Integers(2, 4), "inputs s", 3, ours=4)
     correlation: float = parameter(Interval(0, 0.95), "correlation of the inputs", 0.6, ours=0.6)
-    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0, ours=4.0)
+    score_variance: float = parameter(*setting.SCORE_VARIANCE, 4.0, ours=4.0)
     bias: float = parameter(Interval(0, 10), "bias against each further input", 1.0, ours=1.0)
     vectors: float = parameter(Interval(0, 10), "variance of relative vectors, over that of keys", 0.5, ours=0.5)
     distance: int = parameter(Integers(1, 10_000), "positions from one input to the next, for rotations", 64, ours=64)
-    width: int = parameter(Integers(8, 4096), "width n", 64, ours=256)
+    width: int = parameter(*setting.WIDTH, 64, ours=256)
     draws: int = parameter(Integers(1000, 10**6), "draws at each width", 20_000, ours=100_000)
+    small: ClassVar = {"draws": 10_000, "width": 32}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Kernels of one head with each kind of positions, drawn and by quadrature."""
@@ -50,9 +54,12 @@ class Positions(Study):
             found = []
             for width in (self.width, 2 * self.width):
                 given = self._layer(kind, width, rng)
-                found.append([Estimate.of(given), kurtosis(given)])
+                found.append([Estimate.of(given), setting.kurtosis(given)])
             drawn.append(
-                [pairs([narrow, wide, extrapolated(narrow, wide)]) for narrow, wide in zip(*found, strict=True)]
+                [
+                    setting.pairs([narrow, wide, setting.extrapolated(narrow, wide)])
+                    for narrow, wide in zip(*found, strict=True)
+                ]
             )
             theory.append(kernel_moments(self.gram, *self._scores(kind)))
         none = kernel_moments(self.gram, self.score_variance * self.gram, np.zeros(self.inputs))
@@ -66,9 +73,8 @@ class Positions(Study):
                 "kind": list(KINDS),
                 "quantity": list(QUANTITIES),
                 "where": ["n", "2n", "extrapolated"],
-                "statistic": list(STATISTIC),
+                "statistic": list(setting.STATISTIC),
             },
-            attrs={"width": self.width, "inputs": self.inputs, "draws": self.draws},
         )
 
     @property
@@ -119,13 +125,41 @@ class Positions(Study):
             Claim(
                 statement=f"{name}, scores with {what}",
                 place="width: Relative positions",
-                measured=read(data.drawn.sel(kind=kind, quantity=quantity, where="extrapolated"), self.draws - 1),
+                measured=setting.read(
+                    data.drawn.sel(kind=kind, quantity=quantity, where="extrapolated"), self.draws - 1
+                ),
                 predicted=float(data.theory.sel(kind=kind, quantity=quantity)),
                 rival=rivals[quantity],
             )
             for kind, what in KINDS.items()
             for quantity, name in QUANTITIES.items()
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Variance and excess kurtosis of a coordinate for each kind of relative positions."""
+        figure, grid = panels(1, 2)
+        titles = {"kernel": "variance of a coordinate", "kurtosis": "excess kurtosis"}
+        at = np.arange(data.sizes["kind"])
+        for axes, quantity in zip(grid[0], titles, strict=True):
+            one = data.sel(quantity=quantity)
+            for shift, where, colour in (
+                (-0.2, "n", COLOURS[5]),
+                (0, "2n", COLOURS[2]),
+                (0.2, "extrapolated", COLOURS[0]),
+            ):
+                value, error = (one.drawn.sel(where=where, statistic=each) for each in ("value", "error"))
+                marks(axes, at + shift, value, error, label=where, color=colour)
+            axes.hlines(one.theory, at - 0.35, at + 0.35, color=COLOURS[1], label="limit")
+            axes.axhline(float(one.without), label="no positions", **setting.RIVAL)
+            axes.set(
+                xticks=at, xticklabels=data.kind.values.tolist(), title=titles[quantity], xlim=(-0.5, len(at) - 0.5)
+            )
+        grid[0, 1].set_ylim(0, None)
+        low, high = grid[0, 0].get_ylim()
+        grid[0, 0].set_ylim(low, high + 0.5 * (high - low))
+        grid[0, 0].legend(loc="upper center", ncols=2)
+        setting.sizes_title(figure, self, "width", "inputs", n=f"{self.width} and {2 * self.width}")
+        return figure
 
 
 def rotated(keys: Real, positions: Real) -> Real:

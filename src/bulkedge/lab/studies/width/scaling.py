@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import kurtosis, slope
+from bulkedge.lab.studies.width import setting
+from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import HeadMixture, dot, equal_correlations, linear, scalar, softmax
 from bulkedge.programs.graph import Traced, trace
 from bulkedge.programs.mixture import chi_square_rule
-from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.domains import Each, Integers, parameter
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
 
@@ -22,17 +25,18 @@ SCALINGS = ("sqrt", "linear")
 
 
 @dataclass(frozen=True)
-class Scaling(Study):
+class WidthScaling(Study):
     """Variance of a coordinate given its scores: random if they are over the root of n, constant if they are over n.
 
     Its spread is what makes the law of a coordinate non-Gaussian. Given the query the scores are Gaussian at any width,
     so mean and spread are known there.
     """
 
-    inputs: int = parameter(Integers(2, 5), "inputs s", 4, ours=4)
-    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 4.0, ours=4.0)
+    inputs: int = parameter(*setting.INPUTS, 4, ours=4)
+    score_variance: float = parameter(*setting.SCORE_VARIANCE, 4.0, ours=4.0)
     widths: tuple[int, ...] = parameter(Each(Integers(8, 8192)), "widths n", (16, 64, 256), paper=(16, 64, 256, 1024))
     draws: int = parameter(Integers(100, 10**7), "draws at each width", 4000, ours=20_000)
+    small: ClassVar = {"draws": 500, "widths": (16, 64)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw attention weights of the first input, and what variance they give."""
@@ -54,7 +58,6 @@ class Scaling(Study):
                 "uniform": ((), gram.mean(), {"long_name": "variance under uniform attention"}),
             },
             coords={"scaling": list(SCALINGS), "width": list(self.widths), "order": [1, 2]},
-            attrs={"inputs": self.inputs, "score_variance": self.score_variance, "draws": self.draws},
         )
 
     def _moments(self, width: int, scaling: str) -> list[float]:
@@ -77,7 +80,7 @@ class Scaling(Study):
         first, second = (data.moments.sel(order=order) for order in (1, 2))
         exact = 3 * (second / first**2 - 1)
         widest = data.width.values[-1]
-        found = {name: [kurtosis(row) for row in data.variance.sel(scaling=name).values] for name in SCALINGS}
+        found = {name: [setting.kurtosis(row) for row in data.variance.sel(scaling=name).values] for name in SCALINGS}
         small = data.variance.sel(scaling="linear", width=widest).values
         claims = [
             Claim(
@@ -107,9 +110,46 @@ class Scaling(Study):
                 Claim(
                     statement="exponent in the width of the excess kurtosis with scores over n",
                     place="width: Scaling 1/n",
-                    measured=slope(data.width, found["linear"]),
+                    measured=setting.slope(data.width, found["linear"]),
                     predicted=float(np.polyfit(np.log(data.width), np.log(exact.sel(scaling="linear")), 1)[0]),
                     rival=Rival("one over n, as scores themselves fall", -1.0),
                 )
             )
         return claims
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Quantiles of the variance given the scores, over the width, for both scalings, and the kurtosis they make."""
+        figure, grid = panels(1, 3, width=2.5)
+        titles = {"sqrt": r"scores $q\cdot k/\sqrt{n}$", "linear": r"scores $q\cdot k/n$"}
+        last = grid[0, 2]
+        for axes, name, colour in zip(grid[0], titles, (COLOURS[0], COLOURS[2]), strict=False):
+            one = data.variance.sel(scaling=name)
+            for low, high, alpha in ((0.05, 0.95, 0.25), (0.25, 0.75, 0.45)):
+                bounds = one.quantile([low, high], dim="draw")
+                label = f"{low:.0%} to {high:.0%}"
+                axes.fill_between(data.width, bounds[0], bounds[1], color=COLOURS[0], alpha=alpha, lw=0, label=label)
+            mean = Estimate.of(one.values, axis=1)
+            marks(axes, data.width, mean.value, mean.error, label="mean")
+            level = data["mean"] if name == "sqrt" else data.uniform
+            axes.axhline(float(level), color=COLOURS[1], label="limit of the mean")
+            setting.log_axes(axes, data.width.values, y=False)
+            axes.set(xlabel="width n", title=titles[name], ylim=(0.0, 1.05))
+            found = [setting.kurtosis(row) for row in one.values]
+            marks(
+                last, data.width, [e.value for e in found], [e.error for e in found], label=titles[name], color=colour
+            )
+            first, second = (data.moments.sel(scaling=name, order=order) for order in (1, 2))
+            line(last, data.width, 3 * (second / first**2 - 1), label="exact" if name == "linear" else "")
+        start = float(setting.kurtosis(data.variance.sel(scaling="linear").values[0]).value)
+        line(last, data.width, start * float(data.width[0]) / data.width, label=r"$n^{-1}$", **setting.RIVAL)
+        setting.log_axes(last, data.width.values)
+        last.set(
+            xlabel="width n",
+            title="excess kurtosis",
+            ylim=(min(2e-6, float(setting.kurtosis(data.variance.values[1, -1]).value) / 100), 5),
+        )
+        grid[0, 0].set_ylabel("variance given the scores")
+        grid[0, 1].legend(loc="upper right")
+        last.legend(loc="lower left", handlelength=1.4)
+        setting.sizes_title(figure, self, "inputs", "score_variance")
+        return figure

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import STATISTIC, kurtosis, pairs, read, slope
+from bulkedge.lab.studies.width import setting
+from bulkedge.plots.style import line, marks, panels
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.estimates import Estimate
@@ -21,7 +24,7 @@ BLOCK = 2**21
 
 
 @dataclass(frozen=True)
-class Sequence(Study):
+class WidthSequence(Study):
     """With s = n inputs the output tends to a Gaussian, with more kurtosis than the paper's limit for s inputs.
 
     Inputs are orthogonal, so that attention averages over many independent tokens: ``s k`` tends to ``exp(sigma**2)``
@@ -36,13 +39,14 @@ class Sequence(Study):
         Each(Integers(8, 1024)), "widths n, and as many inputs", (16, 32, 64, 128), ours=(16, 32, 64, 128, 256)
     )
     draws: int = parameter(Integers(100, 10**6), "draws at each width", 2000, ours=10_000)
+    small: ClassVar = {"draws": 500, "widths": (16, 32)}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Variance of a coordinate at one position, given all but the last weight, with weights as whole matrices."""
         rows: dict[str, list[Estimate]] = {name: [] for name in ("kurtosis", "kernel", "exact", "fixed")}
         for width in track(self.widths, "widths"):
             given = self._layer(width, rng)
-            rows["kurtosis"].append(kurtosis(given))
+            rows["kurtosis"].append(setting.kurtosis(given))
             rows["kernel"].append(Estimate.of(width * given))
             for name, value in self._predicted(width, rng).items():
                 rows[name].append(value)
@@ -53,9 +57,11 @@ class Sequence(Study):
             "fixed": "excess kurtosis of the limit of infinite width for as many inputs",
         }
         return xr.Dataset(
-            {key: (("width", "statistic"), pairs(rows[key]), {"long_name": name}) for key, name in names.items()},
-            coords={"width": list(self.widths), "statistic": list(STATISTIC)},
-            attrs={"score_variance": self.score_variance, "draws": self.draws},
+            {
+                key: (("width", "statistic"), setting.pairs(rows[key]), {"long_name": name})
+                for key, name in names.items()
+            },
+            coords={"width": list(self.widths), "statistic": list(setting.STATISTIC)},
         )
 
     def _layer(self, width: int, rng: np.random.Generator) -> Real:
@@ -80,7 +86,7 @@ class Sequence(Study):
             for part in np.array_split(lengths, max(1, len(lengths) * width // BLOCK)):
                 scores = rng.standard_normal((len(part), width)) * np.sqrt(self.score_variance * part)[:, None]
                 kernel.append(np.sum(softmax(scores, axis=1) ** 2, axis=1))
-            k = kurtosis(np.concatenate(kernel))
+            k = setting.kurtosis(np.concatenate(kernel))
             more = 2 / width if name == "exact" else 0.0  # what was attended to has n coordinates
             found[name] = Estimate(k.value + more * (k.value + 3), (1 + more) * k.error, k.freedom)
         return found
@@ -88,13 +94,13 @@ class Sequence(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Kurtosis at each width, its rate and what is left of it in the joint limit."""
         widest = self.widths[-1]
-        found = [read(data.kurtosis.sel(width=width), self.draws - 1) for width in self.widths]
+        found = [setting.read(data.kurtosis.sel(width=width), self.draws - 1) for width in self.widths]
         claims = [
             Claim(
                 statement=f"excess kurtosis with {width} inputs at width {width}",
                 place="width: Open question 2",
                 measured=value,
-                predicted=read(data.exact.sel(width=width), 20 * self.draws - 1),
+                predicted=setting.read(data.exact.sel(width=width), 20 * self.draws - 1),
                 rival=Rival("the limit for as many inputs", float(data.fixed.sel(width=width, statistic="value"))),
             )
             for width, value in zip(self.widths, found, strict=True)
@@ -105,7 +111,7 @@ class Sequence(Study):
             Claim(
                 statement=f"s times the variance of a coordinate, {widest} inputs at width {widest}",
                 place="width: Open question 2",
-                measured=read(data.kernel.sel(width=widest), self.draws - 1),
+                measured=setting.read(data.kernel.sel(width=widest), self.draws - 1),
                 predicted=scaled_kernel(self.score_variance, widest),
                 rival=Rival("uniform attention", 1.0),
             )
@@ -117,10 +123,37 @@ class Sequence(Study):
         return Claim(
             statement="exponent of the excess kurtosis in the width, with as many inputs",
             place="width: Open question 2",
-            measured=slope(self.widths, found),
+            measured=setting.slope(self.widths, found),
             predicted=float(np.polyfit(np.log(data.width), np.log(exact), 1)[0]),
             rival=Rival("none, as with a fixed number of inputs", 0.0),
         )
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """Excess kurtosis and scaled variance of a coordinate, with as many inputs as the width."""
+        figure, grid = panels(1, 2, height=2.6)
+        left, right = grid[0]
+        variance = self.score_variance
+        for axes, name in ((left, "kurtosis"), (right, "kernel")):
+            value, error = (data[name].sel(statistic=each) for each in ("value", "error"))
+            marks(axes, data.width, value, error, label="drawn")
+        line(left, data.width, data.exact.sel(statistic="value"), label="scores given the query")
+        line(left, data.width, joint_limit(variance) / data.width, label="joint limit", **setting.GREEN)
+        line(left, data.width, data.fixed.sel(statistic="value"), label="infinite width, s inputs", **setting.RIVAL)
+        line(right, data.width, [scaled_kernel(variance, width) for width in data.width.values], label="to order 1/s")
+        right.axhline(np.exp(variance), label="joint limit", **setting.GREEN)
+        right.axhline(1, label="uniform attention", **setting.RIVAL)
+        setting.log_axes(left, data.width.values)
+        setting.log_axes(right, data.width.values, y=False)
+        left.set(
+            xlabel="width n = inputs s",
+            ylabel="excess kurtosis",
+            ylim=(float(data.fixed.sel(statistic="value").min()) / 20, None),
+        )
+        right.set(xlabel="width n = inputs s", ylabel="s × variance of a coordinate", ylim=(0.95, 1.4))
+        left.legend(loc="lower left", handlelength=1.4)
+        right.legend(loc="center right")
+        setting.sizes_title(figure, self, "score_variance")
+        return figure
 
 
 def joint_limit(score_variance: float, ratio: float = 1.0) -> float:

@@ -14,16 +14,27 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator
 from scipy.special import ndtr
 
+from bulkedge.plots.style import COLOURS
 from bulkedge.programs import dot, linear, scalar, softmax
 from bulkedge.programs.graph import Program, Traced, trace
 from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Integers, Interval
 from bulkedge.support.estimates import Estimate
 
 BATCHES = 25
 """Groups of draws over which curves are averaged; errors come from how the groups scatter."""
 STATISTIC = ("value", "error")
+RIVAL: Any = {"color": COLOURS[-1], "ls": ":", "lw": 1}
+GREEN: Any = {"color": COLOURS[2], "ls": "--"}
+# domain and words of parameters that several studies declare
+CORRELATION = Interval(0, 0.9), "correlation of the inputs"
+INPUTS = Integers(2, 5), "inputs s"
+SCORE_VARIANCE = Interval(0.01, 20), "variance of a score"
+WIDTH = Integers(8, 4096), "width n"
 
 
 def before_projection(gram: Any, heads: int, score_variance: float, share: Fraction | int = 1) -> Program:
@@ -68,20 +79,7 @@ def pairs(estimates: Sequence[Estimate]) -> list[list[float]]:
 
 
 def read(pair: xr.DataArray, freedom: float) -> Estimate:
-    """An estimate from a variable with the dimension ``statistic`` alone.
-
-    Parameters
-    ----------
-    pair : xarray.DataArray
-        Value and error.
-    freedom : float
-        Degrees of freedom of the error.
-
-    Returns
-    -------
-    Estimate
-        The estimate.
-    """
+    """An estimate from a variable with the dimension ``statistic`` alone."""
     return Estimate(float(pair.sel(statistic="value")), float(pair.sel(statistic="error")), freedom)
 
 
@@ -98,3 +96,26 @@ def extrapolated(narrow: Estimate, wide: Estimate) -> Estimate:
     """From widths n and 2n to infinity, where the first correction is of order 1/n."""
     error = float(np.hypot(2 * wide.error, narrow.error))
     return Estimate(2 * wide.value - narrow.value, error, min(narrow.freedom, wide.freedom))
+
+
+def sizes_title(figure: Figure, study: Any, *names: str, **more: object) -> None:
+    """Parameters of a study, over the panels."""
+    signs = {"width": "n", "inputs": "s", "heads": "H", "score_variance": "score variance", "rate": "rate"}
+    known = {signs[name]: getattr(study, name) for name in names} | more
+    parts = [f"{sign} = {value}" for sign, value in known.items()] + [f"{study.draws:,} draws"]
+    figure.suptitle(", ".join(parts), fontsize=7)
+
+
+def log_axes(axes: Any, x: Any, *, y: bool = True) -> None:
+    """Logarithmic axes: a tick at each x, and no labels between powers of ten."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(np.asarray(x), [str(each) for each in np.asarray(x)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    if y:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def plural(heads_: int) -> str:
+    """A number of heads in words."""
+    return f"{heads_} head{'s' if heads_ > 1 else ''}"

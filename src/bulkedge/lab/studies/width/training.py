@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import STATISTIC, extrapolated, kurtosis, pairs, read
+from bulkedge.lab.studies.width import setting
+from bulkedge.plots.style import BARS, COLOURS, histogram, marks, panels
 from bulkedge.programs import equal_correlations
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
@@ -28,34 +30,22 @@ BLOCK = 2000
 """Layers that are trained at once."""
 
 
-class Step(NamedTuple):
-    """A step of many layers, each with weights of its own.
-
-    Attributes
-    ----------
-    before, after : array of shape (draws,)
-        Output before and after the step.
-    tangent : array of shape (draws,)
-        Squared gradient of the output in all weights.
-    moved : array of shape (draws,)
-        Mean over the keys of the squared change of a score.
-    """
+class GradientStep(NamedTuple):
+    """A step of many layers, each with weights of its own; a number for each layer."""
 
     before: Real
+    """Output before the step."""
     after: Real
     tangent: Real
+    """Squared gradient of the output in all weights."""
     moved: Real
+    """Mean over the keys of the squared change of a score."""
 
 
-class Layer(NamedTuple):
+class LayerWeights(NamedTuple):
     """Weights of layers; products with the inputs, whose span is all that gradients reach, in place of matrices.
 
-    Attributes
-    ----------
-    query, key, value : array of shape (draws, width, inputs)
-        Columns of the weights in an orthonormal basis of the inputs.
-    readout : array of shape (draws, width)
-        The vector that reads the output.
+    ``query``, ``key`` and ``value`` (draws, width, inputs) are columns in an orthonormal basis of the inputs.
     """
 
     query: Real
@@ -65,7 +55,7 @@ class Layer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Training(Study):
+class WidthTraining(Study):
     """In one step of gradient descent the scores of a wide layer move by order one, and its tangent kernel is random.
 
     One head, its output at the first input read by a Gaussian vector, in the parametrisation of the tangent kernel
@@ -77,36 +67,36 @@ class Training(Study):
     """
 
     inputs: int = parameter(Integers(2, 16), "inputs s", 3, ours=4)
-    correlation: float = parameter(Interval(0, 0.9), "correlation of the inputs", 0.2, ours=0.2)
-    score_variance: float = parameter(Interval(0.01, 20), "variance of a score", 2.0, ours=2.0)
+    correlation: float = parameter(*setting.CORRELATION, 0.2, ours=0.2)
+    score_variance: float = parameter(*setting.SCORE_VARIANCE, 2.0, ours=2.0)
     target: float = parameter(Interval(-10, 10), "target of the output", 1.0, ours=1.0)
     rate: float = parameter(Interval(0.001, 10), "learning rate", 0.25, ours=0.25)
-    width: int = parameter(Integers(8, 4096), "width n", 64, ours=256)
+    width: int = parameter(*setting.WIDTH, 64, ours=256)
     draws: int = parameter(Integers(1000, 10**6), "draws at each width", 20_000, ours=50_000)
+    small: ClassVar = {"draws": 4000, "width": 16}
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """A step at two widths and in the limit."""
         narrow, wide = (self.measured(self.train(n, rng)) for n in track((self.width, 2 * self.width), "widths"))
         step = self.limit(rng, 20 * self.draws)
-        ends = [extrapolated(*both) for both in zip(narrow, wide, strict=True)]
+        ends = [setting.extrapolated(*both) for both in zip(narrow, wide, strict=True)]
         rows = zip(narrow, wide, ends, self.measured(step), strict=True)
         return xr.Dataset(
             {
-                "found": (("quantity", "where", "statistic"), [pairs(row) for row in rows]),
+                "found": (("quantity", "where", "statistic"), [setting.pairs(row) for row in rows]),
                 "still": ((), self._still(rng), {"long_name": "mean tangent kernel of values and readout alone"}),
                 "tangent": ("draw", step.tangent[: 10 * BLOCK], {"long_name": "tangent kernel in the limit"}),
             },
             coords={
                 "quantity": list(QUANTITIES),
                 "where": ["n", "2n", "extrapolated", "limit"],
-                "statistic": list(STATISTIC),
+                "statistic": list(setting.STATISTIC),
             },
-            attrs={"width": self.width, "rate": self.rate, "inputs": self.inputs, "draws": self.draws},
         )
 
-    def measured(self, step: Step) -> list[Estimate]:
+    def measured(self, step: GradientStep) -> list[Estimate]:
         """The quantities of the claims, in their order."""
-        spread = kurtosis(step.tangent)
+        spread = setting.kurtosis(step.tangent)
         linear = step.before - self.rate * (step.before - self.target) * step.tangent
         return [
             Estimate.of(step.moved),
@@ -120,25 +110,25 @@ class Training(Study):
         """Inputs in an orthonormal basis of their span, over the root of n: a row for each input."""
         return np.linalg.cholesky(equal_correlations(self.inputs, self.correlation))
 
-    def train(self, width: int, rng: np.random.Generator) -> Step:
+    def train(self, width: int, rng: np.random.Generator) -> GradientStep:
         """Draw layers of a width and take a step with each."""
         steps = []
         for start in range(0, self.draws, BLOCK):
             count = min(BLOCK, self.draws - start)
             query, key, value = rng.standard_normal((3, count, width, self.inputs))
-            layer = Layer(query, key, value, rng.standard_normal((count, width)))
+            layer = LayerWeights(query, key, value, rng.standard_normal((count, width)))
             scores, output, gradient = self.backward(layer)
             residual = (output - self.target)[:, None]
             moved = [
                 each - self.rate * residual.reshape(-1, *(1,) * (each.ndim - 1)) * slope
                 for each, slope in zip(layer, gradient, strict=True)
             ]
-            later, after, _ = self.backward(Layer(*moved))
+            later, after, _ = self.backward(LayerWeights(*moved))
             tangent = sum(np.sum(each.reshape(count, -1) ** 2, axis=1) for each in gradient)
-            steps.append(Step(output, after, tangent, np.mean((later - scores) ** 2, axis=1)))
-        return Step(*(np.concatenate(each) for each in zip(*steps, strict=True)))
+            steps.append(GradientStep(output, after, tangent, np.mean((later - scores) ** 2, axis=1)))
+        return GradientStep(*(np.concatenate(each) for each in zip(*steps, strict=True)))
 
-    def backward(self, layer: Layer) -> tuple[Real, Real, Layer]:
+    def backward(self, layer: LayerWeights) -> tuple[Real, Real, LayerWeights]:
         """Scores and output at the first input, and the gradient of the output in the weights."""
         x, root = self.factor, layer.readout.shape[1] ** 0.5
         scale = self.score_variance**0.25
@@ -149,7 +139,7 @@ class Training(Study):
         reads = np.einsum("dn,dnj->dj", layer.readout, value) / root
         output = np.sum(weights * reads, axis=1)
         slopes = weights * (reads - output[:, None])
-        gradient = Layer(
+        gradient = LayerWeights(
             scale * np.einsum("dnj,dj,m->dnm", key, slopes, x[0]) / root,
             scale * np.einsum("dn,dj,jm->dnm", query, slopes, x) / root,
             np.einsum("dn,dj,jm->dnm", layer.readout, weights, x) / root,
@@ -157,7 +147,7 @@ class Training(Study):
         )
         return scores, output, gradient
 
-    def limit(self, rng: np.random.Generator, draws: int) -> Step:
+    def limit(self, rng: np.random.Generator, draws: int) -> GradientStep:
         """The step of infinitely wide layers, from scores and reads alone."""
         gram = self.factor @ self.factor.T
         scores, reads = (rng.standard_normal((draws, self.inputs)) @ self.factor.T for _ in range(2))
@@ -170,7 +160,7 @@ class Training(Study):
         after = np.sum(softmax(scores + change, axis=1) * (reads + push * weights @ gram), axis=1)
         values = np.einsum("di,ij,dj->d", weights, gram, weights)
         turning = np.einsum("di,ij,dj->d", slopes, gram, slopes)
-        return Step(before, after, 2 * values + 2 * self.score_variance * turning, np.mean(change**2, axis=1))
+        return GradientStep(before, after, 2 * values + 2 * self.score_variance * turning, np.mean(change**2, axis=1))
 
     def _still(self, rng: np.random.Generator) -> float:
         scores = self.score_variance**0.5 * rng.standard_normal((self.draws, self.inputs)) @ self.factor.T
@@ -188,9 +178,31 @@ class Training(Study):
             Claim(
                 statement=f"{name}, extrapolated in 1/n",
                 place="width: Open question 3",
-                measured=read(data.found.sel(quantity=quantity, where="extrapolated"), self.draws - 1),
-                predicted=read(data.found.sel(quantity=quantity, where="limit"), 20 * self.draws - 1),
+                measured=setting.read(data.found.sel(quantity=quantity, where="extrapolated"), self.draws - 1),
+                predicted=setting.read(data.found.sel(quantity=quantity, where="limit"), 20 * self.draws - 1),
                 rival=rivals[quantity],
             )
             for quantity, name in QUANTITIES.items()
         ]
+
+    def figure(self, data: xr.Dataset) -> Figure:
+        """What was measured over its limit, and the tangent kernel of infinitely wide layers."""
+        figure, grid = panels(1, 2, height=2.6)
+        left, right = grid[0]
+        ratio = data.found / data.found.sel(where="limit", statistic="value")
+        at = np.arange(data.sizes["quantity"])
+        for shift, where, colour in ((-0.2, "n", COLOURS[5]), (0, "2n", COLOURS[2]), (0.2, "extrapolated", COLOURS[0])):
+            value, error = (ratio.sel(where=where, statistic=each) for each in ("value", "error"))
+            marks(left, at + shift, value, error, label=where, color=colour)
+        left.axhline(1, color=COLOURS[1], label="limit")
+        still = float(data.still / data.found.sel(quantity="tangent", where="limit", statistic="value"))
+        left.hlines([0, 0, still, 0], at - 0.4, at + 0.4, colors=COLOURS[-1], ls=":", lw=1, label="lazy training")
+        names = ["scores\nmove", "step is\nbent", "mean\nkernel", "spread of\nkernel"]
+        left.set(xticks=at, xticklabels=names, ylabel="over the limit", ylim=(-0.1, 1.75), xlim=(-0.6, 3.6))
+        left.legend(loc="upper center", ncols=3, handlelength=1.4)
+        histogram(right, *np.histogram(data.tangent, 60, density=True)[::-1], label="limit", color=BARS)
+        right.axvline(float(data.tangent.mean()), label="its mean: not random", **setting.RIVAL)
+        right.set(xlabel="tangent kernel of the output", ylabel="density")
+        right.legend(loc="upper right")
+        setting.sizes_title(figure, self, "width", "inputs", "rate", n=f"{self.width} and {2 * self.width}")
+        return figure

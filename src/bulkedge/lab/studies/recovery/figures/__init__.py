@@ -1,1 +1,0 @@
-"""Parts of the figures of *recovery*, which ``plot.py`` puts together."""
