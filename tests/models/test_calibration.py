@@ -14,7 +14,7 @@ from scipy import stats  # noqa: E402
 
 from bulkedge.heads.measures.measures import measured, spread  # noqa: E402
 from bulkedge.models import stream  # noqa: E402
-from bulkedge.models.hooks.scores import for_heads  # noqa: E402
+from bulkedge.models.hooks.capture import map_heads  # noqa: E402
 from bulkedge.models.scanning.p_values import beside, p_values  # noqa: E402
 from bulkedge.models.scanning.random_heads import COORDINATE, TESTED, draw_fresh  # noqa: E402
 
@@ -104,7 +104,7 @@ def tempered(name, seed, betas=BETAS, draws=19):
 
     def visit(each):
         own = None if each.layer.cross or ("encoder" in each.layer.name and name == "whisper") else ids
-        scores = for_heads(lambda scores: scores, each.layer, own)[0]
+        scores = map_heads(lambda scores: scores, each.layer, own)[0]
         content = heated(scores, torch.tensor(betas, dtype=torch.float64))
         measures = measured(content, sight=scores.sight, sink_scores=scores.sinks)
         generator = torch.Generator().manual_seed(seed)

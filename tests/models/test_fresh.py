@@ -11,8 +11,8 @@ from small_models import build, hidden  # noqa: E402
 
 from bulkedge.heads.measures.measures import LEVELS, measured, spread  # noqa: E402
 from bulkedge.models import stream  # noqa: E402
-from bulkedge.models.hooks import scores as portions  # noqa: E402
-from bulkedge.models.hooks.scores import for_heads  # noqa: E402
+from bulkedge.models.hooks import capture as captures  # noqa: E402
+from bulkedge.models.hooks.capture import map_heads  # noqa: E402
 from bulkedge.models.scanning import random_heads as room  # noqa: E402
 from bulkedge.models.scanning.p_values import benjamini_hochberg, beside, p_values  # noqa: E402
 from bulkedge.models.scanning.random_heads import FreshHeads, draw_fresh, fresh_weights, interpolated, spectral_distance  # noqa: E402
@@ -150,7 +150,7 @@ def test_every_draw_has_a_middle_of_its_own(betas):
 @pytest.mark.parametrize("at_once", [1, 2**20])
 def test_draws_are_tempered_to_their_own_grid(at_once, monkeypatch):
     """However heads are cut into portions, and over several runs of the module."""
-    monkeypatch.setitem(portions.AT_ONCE, "cpu", at_once)
+    monkeypatch.setitem(captures.AT_ONCE, "cpu", at_once)
     model, inputs = build("bert")
     ids = inputs["input_ids"][0]
     betas, grid = np.array([0.2, 0.9]), room._grid(np.array([0.2, 0.9]), 7)
@@ -217,7 +217,7 @@ def test_a_planted_stripe_is_told():
     found = []
 
     def visit(each):
-        content, sight = for_heads(lambda scores: (scores.content(), scores.sight), each.layer, ids)[0]
+        content, sight = map_heads(lambda scores: (scores.content(), scores.sight), each.layer, ids)[0]
         content = content / spread(content, sight)[:, None, None]
         content[1] += 4.0 * torch.eye(60, dtype=torch.float64).roll(-1, 1)
         measures = measured(content, sight=sight)

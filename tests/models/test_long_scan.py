@@ -14,7 +14,7 @@ import bulkedge as be  # noqa: E402
 from bulkedge.heads.measures import singular_values as singular  # noqa: E402
 from bulkedge.heads.measures.measures import MEASURES  # noqa: E402
 from bulkedge.models import capture, stream  # noqa: E402
-from bulkedge.models.hooks import scores  # noqa: E402
+from bulkedge.models.hooks import capture as captures  # noqa: E402
 from bulkedge.models.scanning.random_heads import TESTED, draw_fresh  # noqa: E402
 from bulkedge.spectra import krylov  # noqa: E402
 from bulkedge.spectra.operators import rows  # noqa: E402
@@ -31,9 +31,9 @@ def long(monkeypatch):
     """Few tokens are already many, and a block is a few rows."""
 
     def shorten(computed=16, entries=256):
-        for module in (singular, scores):
+        for module in (singular, captures):
             monkeypatch.setattr(module, "COMPUTED", computed)
-        monkeypatch.setattr(scores, "AT_ONCE", {"cpu": entries, "elsewhere": entries})
+        monkeypatch.setattr(captures, "AT_ONCE", {"cpu": entries, "elsewhere": entries})
 
     return shorten
 

@@ -49,8 +49,8 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterat
         A transformers model whose attention goes through the interface (as for :func:`bulkedge.nn.apply_patch`), or any
         module with ``torch.nn.MultiheadAttention`` inside, which gets copies of its output projections for that time.
     heads : mapping of str to sequence of int
-        Heads of attention modules, by the path of the module in the model: what :class:`~bulkedge.models.Layer` calls
-        its name.
+        Heads of attention modules, by the path of the module in the model, which is the ``name`` of its
+        :class:`~bulkedge.models.AttentionLayer`.
 
     Yields
     ------

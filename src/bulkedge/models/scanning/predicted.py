@@ -15,7 +15,7 @@ from bulkedge.heads.channel.rows import mean_rows
 from bulkedge.support.arrays import Real, as_numpy
 
 if TYPE_CHECKING:
-    from bulkedge.models.hooks.attention_inputs import Layer
+    from bulkedge.models.hooks.attention_inputs import AttentionLayer
 
 LONGER = (2, 8, 32)
 """How many times as many tokens a scan asks about."""
@@ -24,7 +24,7 @@ LARGEST = 16.0
 PREDICTED = ("coupling", "effective_dim", "predicted_entropy", "popularity_correlation")
 
 
-def predicted(layer: Layer, columns: Real) -> dict[str, Real]:
+def predicted(layer: AttentionLayer, columns: Real) -> dict[str, Real]:
     """What the channel says of the heads of the first sequence of a layer."""
     query, key = layer.query[0].float(), layer.key[0].float()  # predictions are not worth double precision
     heads, rows, tokens = columns.shape[0], query.shape[1], key.shape[1]

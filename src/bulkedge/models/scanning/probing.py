@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bulkedge.models.hooks.attention_inputs import Layer
+from bulkedge.models.hooks.attention_inputs import AttentionLayer
 from bulkedge.models.hooks.capture import stream
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, shown
@@ -147,7 +147,7 @@ def _one_prompt(model: nn.Module, ids: Real) -> list[Real]:
     return scores
 
 
-def _square(model: nn.Module, layer: Layer, tokens: int) -> Tensor:
+def _square(model: nn.Module, layer: AttentionLayer, tokens: int) -> Tensor:
     shape = (layer.query.shape[0], layer.query.shape[-2], layer.key.shape[-2])
     if shape != (1, tokens, tokens):
         raise DomainError(

@@ -21,14 +21,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bulkedge.heads.measures.measures import LEVELS, compared, spread
-from bulkedge.models.hooks.scores import Scores, for_heads
+from bulkedge.models.hooks.capture import HeadScores, Visit, map_heads
 from bulkedge.support.arrays import Real
 from bulkedge.support.errors import DomainError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from bulkedge.models.hooks.capture import Visit
 
 COORDINATE = "beta_without_sink"
 """What heads and fresh heads are compared at equal values of."""
@@ -188,7 +186,7 @@ def draw_fresh(visit: Visit, ids: Any, betas: Real, draws: int, generator: Any) 
                 f"{layer.name}: queries are not made by linear maps inside of the attention module, so there are no "
                 "fresh weights to compare with; use draws=0"
             )
-        found.extend(for_heads(_at_several, layer, ids, grid[done:], "fresh heads"))
+        found.extend(map_heads(_at_several, layer, ids, grid[done:], "fresh heads"))
         done = sum(len(each[COORDINATE]) for each in found)
     joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
     # a sink may hide a step
@@ -206,24 +204,24 @@ def _grid(betas: Real, draws: int) -> Real:
     return np.stack([np.full(draws, low), between, np.full(draws, high)], axis=1)
 
 
-def _at_several(scores: Scores, grid: Real) -> dict[str, Real]:
+def _at_several(scores: HeadScores, grid: Real) -> dict[str, Real]:
     """Numbers of heads at several inverse temperatures each, (heads, grid)."""
     one = spread(scores.products, scores.sight)
     points = [_at(scores, _factors(scores, one, one.new_tensor(betas))) for betas in grid.T]
     return {name: np.stack([each[name] for each in points], axis=1) for name in points[0]}
 
 
-def _at(scores: Scores, factors: Tensor) -> dict[str, Real]:
+def _at(scores: HeadScores, factors: Tensor) -> dict[str, Real]:
     """Numbers of heads whose queries and keys are heated by a factor each."""
     return compared(_heated(scores, factors), scores.sight, scores.operator(factors))
 
 
-def _heated(scores: Scores, factors: Tensor) -> Callable[[slice], Tensor]:
+def _heated(scores: HeadScores, factors: Tensor) -> Callable[[slice], Tensor]:
     """Scores of rows of such heads, (heads, rows, tokens)."""
     return lambda rows: scores.layer.capped(factors[:, None, None] * scores.products(rows))
 
 
-def _factors(scores: Scores, one: Tensor, betas: Tensor) -> Tensor:
+def _factors(scores: HeadScores, one: Tensor, betas: Tensor) -> Tensor:
     """Factors that bring heads to an inverse temperature each, from the one that they have.
 
     The layer caps what comes out of queries and keys, so these are scaled up until the capped scores are as sharp as

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bulkedge.heads.measures.measures import measured
-from bulkedge.models.hooks.attention_inputs import Layer, with_sinks
-from bulkedge.models.hooks.capture import Visit, stream
-from bulkedge.models.hooks.scores import Scores, for_heads
+from bulkedge.models.hooks.attention_inputs import AttentionLayer, with_sinks
+from bulkedge.models.hooks.capture import HeadScores, Visit, map_heads, stream
 from bulkedge.models.loading.sequences import Passage, sequences
 from bulkedge.models.scanning.assembly import Reading, assembled
 from bulkedge.models.scanning.p_values import beside
@@ -204,10 +203,10 @@ class _Reader:
         reading.token_cosine.append(cosine)
 
 
-def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
+def _heads(layer: AttentionLayer, ids: Any) -> dict[str, Real]:
     """Measures and pictures of the heads of a layer."""
 
-    def read(scores: Scores) -> dict[str, Any]:
+    def read(scores: HeadScores) -> dict[str, Any]:
         # products in double precision do not overflow, if those of the largest entries do not
         largest = [each.abs().amax() for each in scores.factors]
         if not bool((largest[0] * largest[1] * scores.factors[0].shape[-1]).isfinite()):
@@ -224,11 +223,11 @@ def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
         )
         return found | {"picture": _picture(scores)}
 
-    parts = for_heads(read, layer, ids)
+    parts = map_heads(read, layer, ids)
     return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
 
 
-def _picture(scores: Scores) -> np.ndarray[Any, Any]:
+def _picture(scores: HeadScores) -> np.ndarray[Any, Any]:
     """Small pictures of attention matrices: means over blocks, on a square-root scale, 255 for the largest."""
     import torch
     from torch.nn.functional import adaptive_avg_pool1d
