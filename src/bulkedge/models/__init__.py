@@ -6,8 +6,7 @@ What needs torch (:data:`LAZY`) loads it when it is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bulkedge.models.loading.packaged import MODELS, TEXTS, packaged_model, sample_text
-from bulkedge.models.loading.tables import TABLES, embedding_table
+from bulkedge.models.loading.packaged import MODELS, TABLES, TEXTS, embedding_table, packaged_model, sample_text
 from bulkedge.support.errors import MissingPackageError
 
 if TYPE_CHECKING:

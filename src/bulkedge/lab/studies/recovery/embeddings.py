@@ -9,7 +9,7 @@ import xarray as xr
 
 from bulkedge.lab.studies.base import Study
 from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.models.loading.tables import TABLES, embedding_table, table_path
+from bulkedge.models.loading.packaged import TABLES, embedding_table, table_path
 from bulkedge.recovery.tables import TableSpectrum, table_spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, parameter
