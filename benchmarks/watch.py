@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from bulkedge.heads.channel.entropies import entropy_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bulkedge as be
@@ -153,7 +152,7 @@ def measured(tokens: int, layers: int, heads: int, width: int, repeats: int) -> 
 
 def measurements() -> dict[str, Any]:
     """Numbers of all lengths, and where they come from."""
-    entropy_table()  # it is made once
+    blocks.entropy_table()  # it is made once
     sizes: dict[str, Any] = dict(SIZES["gpu" if GPU else "cpu"])
     lengths = sizes.pop("tokens")
     device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""Pictures of scanned heads: a spectrum in the band of fresh ones, and the map of all heads."""
+"""Pictures of scanned heads: a spectrum in the band of random ones, and the map of all heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENDS = slice(1, -1)
 
 
 def plot_head(head: xr.Dataset, ax: Axes | None = None) -> Axes:
-    """Draw the spectrum of a head, largest singular value first, in the band of fresh heads.
+    """Draw the spectrum of a head, largest singular value first, in the band of random heads.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ from bulkedge.laws.classical.product import ProductLaw
 from bulkedge.laws.classical.tracy_widom import TracyWidom
 from bulkedge.laws.units import Unit
 from bulkedge.models.circuits.checkpoints import ModelCheckpoint, open_checkpoint
-from bulkedge.models.circuits.projections import AttentionWeights, Projection, find_attentions, unread_matrices
+from bulkedge.models.circuits.projections import AttentionWeights, ProjectionName, find_attentions, unread_matrices
 from bulkedge.spectra import Spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, shown
@@ -49,7 +49,7 @@ from bulkedge.version import __version__
 LEVEL = 0.01
 """Probability that random weights have a singular value beyond the edge."""
 CircuitName = Literal["QK", "OV"]
-FACTORS: dict[CircuitName, tuple[Projection, Projection]] = {"QK": ("query", "key"), "OV": ("value", "output")}
+FACTORS: dict[CircuitName, tuple[ProjectionName, ProjectionName]] = {"QK": ("query", "key"), "OV": ("value", "output")}
 ENTRIES = 2**22
 """Entries of a factor that are decomposed at a time, 32 MiB in double precision; one group of heads at least."""
 
@@ -338,7 +338,7 @@ def _heads(
     return values, np.linalg.norm(np.einsum("hij,hj->hi", cores[1], vectors), axis=-1)
 
 
-def _core(checkpoint: ModelCheckpoint, attention: AttentionWeights, part: Projection, groups: range) -> Real:
+def _core(checkpoint: ModelCheckpoint, attention: AttentionWeights, part: ProjectionName, groups: range) -> Real:
     """The triangular factor of each head's matrix, of shape (heads, dim, dim), in double precision."""
     cores = _triangular(attention.weights(checkpoint, part, groups).astype(float))
     return cores if part in {"query", "output"} else np.repeat(cores, attention.group, axis=0)

@@ -25,8 +25,8 @@ HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention
 """Entries of configurations with the number of heads."""
 ROTARY = {"llama", "mistral", "gptj", "gpt_neox", "falcon", "phi", "phi3", "qwen2"}
 """Architectures whose older configurations do not mention their rotary positions."""
-Projection = Literal["query", "key", "value", "output"]
-PROJECTIONS: tuple[Projection, ...] = ("query", "key", "value", "output")
+ProjectionName = Literal["query", "key", "value", "output"]
+PARTS: tuple[ProjectionName, ...] = ("query", "key", "value", "output")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Layout:
             return None
         outputs = [match[1] + each for each in self.outputs if match[1] + each in there]
         names = (name, match[1] + self.key, match[1] + self.value, *outputs[:1])
-        return dict(zip(PROJECTIONS, names, strict=True)) if outputs and all(each in there for each in names) else None
+        return dict(zip(PARTS, names, strict=True)) if outputs and all(each in there for each in names) else None
 
 
 def _separate(query: str, key: str, value: str, *outputs: str, stem: str = Layout.stem) -> Layout:
@@ -138,7 +138,7 @@ class AttentionWeights:
         named = str(config.get("position_embedding_type")) in {"rope", "rotary"}
         return said or named or str(config.get("model_type")) in ROTARY
 
-    def weights(self, checkpoint: ModelCheckpoint, part: Projection, groups: range) -> Real:
+    def weights(self, checkpoint: ModelCheckpoint, part: ProjectionName, groups: range) -> Real:
         """The weights of some heads."""
         dim = self.dims[part]
         if part == "output":
@@ -147,12 +147,12 @@ class AttentionWeights:
             return found.reshape(len(found), -1, dim).transpose(1, 0, 2)
         return self._rows(checkpoint, self.names[part], part, groups).transpose(0, 2, 1)
 
-    def bias_name(self, checkpoint: ModelCheckpoint, part: Projection) -> str | None:
+    def bias_name(self, checkpoint: ModelCheckpoint, part: ProjectionName) -> str | None:
         """The tensor with the bias of a part."""
         name = re.sub("weight$", "bias", self.names[part])
         return name if name in checkpoint.tensors else None
 
-    def bias(self, checkpoint: ModelCheckpoint, part: Projection, groups: range) -> Real | None:
+    def bias(self, checkpoint: ModelCheckpoint, part: ProjectionName, groups: range) -> Real | None:
         """The bias of queries, keys or values of some heads."""
         name, weight = self.bias_name(checkpoint, part), self.names[part]
         if name is None:
@@ -162,7 +162,7 @@ class AttentionWeights:
             raise DomainError(f"the bias {name!r} has the shape {checkpoint.shape(name)}; {weight!r} says {(outputs,)}")
         return self._rows(checkpoint, name, part, groups)
 
-    def _rows(self, checkpoint: ModelCheckpoint, name: str, part: Projection, groups: range) -> Real:
+    def _rows(self, checkpoint: ModelCheckpoint, name: str, part: ProjectionName, groups: range) -> Real:
         """Rows of a tensor with outputs of this part, as (heads, dim, ...)."""
         dim, group = self.dims[part], self.group
         if self.layout.fused and self.layout.order == "grouped":
@@ -224,7 +224,7 @@ def _attention_weights(checkpoint: ModelCheckpoint, layout: Layout, names: Mappi
         raise DomainError(f"the weights of {module!r} are not matrices: their shapes are {shapes}")
     if layout.transposed:
         shapes = {part: shape[::-1] for part, shape in shapes.items()}
-    (queries, wide), (keys, key_wide), (values, value_wide), (outputs, inner) = (shapes[part] for part in PROJECTIONS)
+    (queries, wide), (keys, key_wide), (values, value_wide), (outputs, inner) = (shapes[part] for part in PARTS)
     if layout.fused:
         key_heads, dim = said or heads, inner // heads
         value_dim, fits = dim, queries == (heads + 2 * key_heads) * dim

@@ -301,11 +301,11 @@ def gaussian_rows(spread: Tensor, log_count: Tensor) -> GaussianRows:
 
 @cache
 def _device_table(device: torch.device) -> Tensor:
-    return torch.tensor(_entropy_table(), dtype=torch.float32).to(device, non_blocking=True)
+    return torch.tensor(entropy_table(), dtype=torch.float32).to(device, non_blocking=True)
 
 
 @cache
-def _entropy_table() -> Real:
+def entropy_table() -> Real:
     """Entropy, mean score and frozen limit of rows of Gaussian scores, on a fine grid from zero in both directions."""
     spreads = np.expm1(np.linspace(0.0, np.log1p(SHARPEST), SPREADS))
     table = np.array([_integrals(float(spread)) for spread in [*spreads, FAR]])
