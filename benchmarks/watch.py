@@ -22,9 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bulkedge as be
 from benchmarks.harness import Table, command, heading, seconds, today
-from bulkedge.heads.channel.entropies import entropy_table
-from bulkedge.models.hooks import attention_hooks as listening
 from bulkedge.models.hooks import visible
+from bulkedge.models.hooks.attention_hooks import AttentionInputs, TrainingHooks
 from bulkedge.models.watching import moment_entropy as blocks
 
 TITLE = "The cost of watching attention"
@@ -90,15 +89,15 @@ def decoder(tokens: int, layers: int, heads: int, width: int) -> Any:
     return model.to("cuda", torch.bfloat16) if GPU else model
 
 
-def exact(heard: listening.Heard) -> Any:
+def exact(layer: AttentionInputs) -> Any:
     """Entropy, largest score and mass on the first key of all rows, from all scores: what T**2 costs."""
-    key = heard.key.detach().repeat_interleave(heard.query.shape[1] // heard.key.shape[1], dim=1)
+    key = layer.key.repeat_interleave(layer.query.shape[1] // layer.key.shape[1], dim=1)
     found = []
     with torch.no_grad():
-        for start in range(0, heard.sight.rows, BLOCK):
-            index = torch.arange(start, min(start + BLOCK, heard.sight.rows), device=key.device)
-            bias, seen = heard.sight.bias(index)
-            scores = heard.scale * (heard.query.detach()[:, :, index] @ key.mT).float()
+        for start in range(0, layer.visible.rows, BLOCK):
+            index = torch.arange(start, min(start + BLOCK, layer.visible.rows), device=key.device)
+            bias, seen = layer.visible.bias(index)
+            scores = layer.scale * (layer.query[:, :, index] @ key.mT).float()
             scores = scores if bias is None else scores + bias
             hidden = scores.masked_fill(~seen, -torch.inf)
             weights = hidden.softmax(-1)
@@ -134,7 +133,7 @@ def measured(tokens: int, layers: int, heads: int, width: int, repeats: int) -> 
             step()
 
     def exactly() -> None:
-        with listening.Listener(lambda: True, exact).on(model):
+        with TrainingHooks(lambda: True, exact).on(model):
             step()
 
     kinds = {"plain": step, "watched": watched, "exact": exactly}
@@ -153,7 +152,7 @@ def measured(tokens: int, layers: int, heads: int, width: int, repeats: int) -> 
 
 def measurements() -> dict[str, Any]:
     """Numbers of all lengths, and where they come from."""
-    entropy_table()  # it is made once
+    blocks.entropy_table()  # it is made once
     sizes: dict[str, Any] = dict(SIZES["gpu" if GPU else "cpu"])
     lengths = sizes.pop("tokens")
     device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()

@@ -15,8 +15,7 @@ transformers = pytest.importorskip("transformers")
 from small_models import training  # noqa: E402
 
 import bulkedge as be  # noqa: E402
-from bulkedge.models.watching.alarms import BEYOND, find_alarms  # noqa: E402
-from bulkedge.models.watching.change_detection import FIRST, find_jumps, record_factor  # noqa: E402
+from bulkedge.models.watching.alarms import BEYOND, FIRST, find_alarms, find_jumps, record_factor  # noqa: E402
 from bulkedge.models.watching.measures import NAMES  # noqa: E402
 from bulkedge.nn import apply_patch, transform  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Random heads are not told from fresh ones: rates of small p-values in eight architectures, at several temperatures.
+"""Random heads do not differ from others: rates of small p-values in eight architectures, at several temperatures.
 
 Models are as transformers starts them, and their heads are tempered: as they start, attention is nearly even, and next
 to nothing could be told of it. A head is *called* where ``q <= 0.05``.
@@ -14,9 +14,8 @@ from scipy import stats  # noqa: E402
 
 from bulkedge.heads.measures.attention_measures import measure_heads, spread  # noqa: E402
 from bulkedge.models import stream  # noqa: E402
-from bulkedge.models.hooks.scores import for_heads  # noqa: E402
-from bulkedge.models.scanning.p_values import beside, p_values  # noqa: E402
-from bulkedge.models.scanning.random_heads import COORDINATE, TESTED, draw_fresh  # noqa: E402
+from bulkedge.models.hooks.capture import map_heads  # noqa: E402
+from bulkedge.models.scanning.random_heads import COORDINATE, TESTED, deviations, draw_random_heads, p_values  # noqa: E402
 
 TOKENS, WORDS = 96, 300
 BETAS = (0.5, 1.0, 2.0, 3.0)
@@ -104,11 +103,11 @@ def tempered(name, seed, betas=BETAS, draws=19):
 
     def visit(each):
         own = None if each.layer.cross or ("encoder" in each.layer.name and name == "whisper") else ids
-        scores = for_heads(lambda scores: scores, each.layer, own)[0]
+        scores = map_heads(lambda scores: scores, each.layer, own)[0]
         content = heated(scores, torch.tensor(betas, dtype=torch.float64))
         measures = measure_heads(content, sight=scores.sight, sink_scores=scores.sinks)
         generator = torch.Generator().manual_seed(seed)
-        found.append(beside(measures, draw_fresh(each, own, measures[COORDINATE], draws, generator)))
+        found.append(deviations(measures, draw_random_heads(each, own, measures[COORDINATE], draws, generator)))
 
     stream(model, visit, **inputs)
     return p_values(found)
@@ -125,17 +124,17 @@ def called(found):
 
 @pytest.mark.parametrize("name", ["vit", "llama"])
 def test_fresh_heads_between_their_nodes_are_what_they_would_be_there(name):
-    """Interpolated numbers against the same fresh heads measured there, in standard deviations of fresh heads.
+    """Interpolated numbers against the same random heads measured there, in standard deviations of random heads.
 
-    If the mean of fresh heads is off by half a standard deviation, 8 % of random heads have p <= 0.05. Measured: 0.28
-    in ViT, whose fresh heads are much alike, and 0.14 in Llama; with a parabola for each draw and no more, 1.35 and
+    If the mean of random heads is off by half a standard deviation, 8 % of random heads have p <= 0.05. Measured: 0.28
+    in ViT, whose random heads are much alike, and 0.14 in Llama; with a parabola for each draw and no more, 1.35 and
     0.35. Fresh heads are to differ as much as they do, within a quarter.
     """
     off, ratio = [], []
 
     def visit(each):
         def drawn(betas):
-            return draw_fresh(each, ids, np.array(betas), 19, torch.Generator().manual_seed(seed))
+            return draw_random_heads(each, ids, np.array(betas), 19, torch.Generator().manual_seed(seed))
 
         among = drawn([BETAS[0], BETAS[-1]])
         for beta in (1.0, 2.0):

@@ -9,7 +9,7 @@ from checkpoint_files import LLAMA, write_config, write_llama, write_shards, wri
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bulkedge.models.loading.checkpoints import open_checkpoint
+from bulkedge.models.circuits.checkpoints import open_checkpoint
 from bulkedge.support.errors import BulkedgeError, DomainError, MissingPackageError, StoreError
 
 PARTS = [(slice(None), slice(None)), (slice(2, 5), slice(None)), (slice(None), slice(1, 4)), (slice(0, 1), slice(3, 4))]

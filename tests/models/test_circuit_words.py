@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import bulkedge as be
 from bulkedge.models import scan_weights
-from bulkedge.models.circuits.random_circuits import LEVEL
+from bulkedge.models.circuits.circuits import LEVEL
 from bulkedge.support.errors import BulkedgeError, DomainError, MissingPackageError
 
 

@@ -13,8 +13,8 @@ from checkpoint_files import LLAMA, STEM, dense, llama_layer, write_config, writ
 import bulkedge as be
 from bulkedge.models import MODELS, scan_weights
 from bulkedge.models.circuits import circuits
-from bulkedge.models.circuits.random_circuits import LEVEL, RandomHead
-from bulkedge.models.loading.checkpoints import Checkpoint
+from bulkedge.models.circuits.checkpoints import ModelCheckpoint
+from bulkedge.models.circuits.circuits import LEVEL, RandomCircuit
 from bulkedge.support.errors import DomainError
 from bulkedge.support.progress import listen
 
@@ -177,7 +177,7 @@ def test_planted_directions_are_counted(tmp_path):
 def test_random_heads_are_products_of_gaussian_matrices(shape):
     """The triangular factors that are drawn have the law of the products themselves."""
     left, dim, right = shape
-    null, rng = RandomHead.of(*shape), np.random.default_rng(5)
+    null, rng = RandomCircuit.of(*shape), np.random.default_rng(5)
     drawn = np.stack([null.draw(rng) for _ in range(600)])
     whole = [rng.standard_normal((left, dim)) @ rng.standard_normal((right, dim)).T for _ in range(600)]
     whole = np.linalg.svd(np.stack(whole), compute_uv=False)[:, : null.size][:, ::-1]
@@ -240,7 +240,7 @@ def large(tmp_path_factory):
 
 def test_a_large_checkpoint_is_read_one_layer_at_a_time(large, monkeypatch):
     """Every array that was read of a layer is gone before the next layer is; nothing else is read."""
-    read, alive, most = Checkpoint.read, {}, []
+    read, alive, most = ModelCheckpoint.read, {}, []
 
     def counted(self, name, *args, **options):
         array = read(self, name, *args, **options)
@@ -250,7 +250,7 @@ def test_a_large_checkpoint_is_read_one_layer_at_a_time(large, monkeypatch):
         most.append((name, set(alive.values())))
         return array
 
-    monkeypatch.setattr(Checkpoint, "read", counted)
+    monkeypatch.setattr(ModelCheckpoint, "read", counted)
     told = []
     with listen(lambda event: told.append((event.label, event.done, event.total))):
         found = scan_weights(large)

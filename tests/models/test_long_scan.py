@@ -14,8 +14,8 @@ import bulkedge as be  # noqa: E402
 from bulkedge.heads.measures import singular_values as singular  # noqa: E402
 from bulkedge.heads.measures.attention_measures import MEASURES  # noqa: E402
 from bulkedge.models import capture, stream  # noqa: E402
-from bulkedge.models.hooks import scores  # noqa: E402
-from bulkedge.models.scanning.random_heads import TESTED, draw_fresh  # noqa: E402
+from bulkedge.models.hooks import capture as captures  # noqa: E402
+from bulkedge.models.scanning.random_heads import TESTED, draw_random_heads  # noqa: E402
 from bulkedge.spectra import krylov  # noqa: E402
 from bulkedge.spectra.operators import products  # noqa: E402
 from bulkedge.support.errors import RegimeWarning  # noqa: E402
@@ -31,9 +31,9 @@ def long(monkeypatch):
     """Few tokens are already many, and a block is a few rows."""
 
     def shorten(computed=16, entries=256):
-        for module in (singular, scores):
+        for module in (singular, captures):
             monkeypatch.setattr(module, "COMPUTED", computed)
-        monkeypatch.setattr(scores, "AT_ONCE", {"cpu": entries, "elsewhere": entries})
+        monkeypatch.setattr(captures, "AT_ONCE", {"cpu": entries, "elsewhere": entries})
 
     return shorten
 
@@ -98,14 +98,14 @@ def test_nothing_has_as_many_numbers_as_there_are_pairs_of_tokens(layer_types, l
     told, ids = [], torch.arange(tokens) % 50
 
     def draw(each):
-        found = draw_fresh(each, ids, np.ones(1), 1, torch.Generator().manual_seed(0))
+        found = draw_random_heads(each, ids, np.ones(1), 1, torch.Generator().manual_seed(0))
         assert np.all(np.isfinite(found.spectra))
 
     with Sizes() as sizes, listen(told.append):
         be.scan(model, ids, tokens=tokens, draws=0, probe=False)
         stream(model, draw, input_ids=ids[None])
     assert 2**12 < sizes.largest < tokens**2
-    labels = {f"{each} of layers.0.self_attn" for each in ("heads", "fresh heads")}
+    labels = {f"{each} of layers.0.self_attn" for each in ("heads", "random heads")}
     assert {each.label for each in told} >= labels | {"passes over a head"}
     assert all(each.done <= each.total for each in told)
 

@@ -13,19 +13,19 @@ from scans import LEVELS, made_up_scan
 
 from bulkedge.heads.measures.attention_measures import MEASURES
 from bulkedge.models.scanning.glossary import COLUMNS, GROUPS, KINDS, canonical, describe, kind_of
-from bulkedge.models.scanning.page_json import (
-    alike,
-    checked,
+from bulkedge.models.scanning.page import (
+    check_scan,
     digits,
-    embedded,
+    embed_json,
     kinds,
     numbers,
     over_texts,
-    packed,
+    pack_scan,
     pictures,
+    reorder,
 )
-from bulkedge.models.scanning.predicted import PREDICTED
 from bulkedge.models.scanning.random_heads import TESTED
+from bulkedge.models.scanning.results import PREDICTED
 from bulkedge.support.errors import DomainError
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
@@ -37,7 +37,7 @@ def refused(name):
 
 @given(st.lists(ANY))
 def test_numbers_come_back_to_four_digits(values):
-    back = json.loads(embedded(digits(values)), parse_constant=refused)
+    back = json.loads(embed_json(digits(values)), parse_constant=refused)
     for value, found in zip(values, back, strict=True):
         if math.isnan(value):
             assert found is None
@@ -50,7 +50,7 @@ def test_numbers_come_back_to_four_digits(values):
 
 @given(st.text(alphabet=st.sampled_from("<>/&'\"\\\nscript\u2028\ud800🦖")))
 def test_texts_come_back_and_end_no_element(text):
-    found = embedded({"text": text})
+    found = embed_json({"text": text})
     assert json.loads(found) == {"text": text}
     assert found.isascii()
     assert not set("<>&\n") & set(found)
@@ -76,7 +76,7 @@ def test_positions_of_an_even_number_of_texts_are_positions():
 @pytest.mark.parametrize("texts", [1, 3])
 def test_every_number_of_a_scan_is_carried(texts):
     data = made_up_scan(2, 3, texts)
-    carried = json.loads(embedded(packed(checked(data), 1)), parse_constant=refused)
+    carried = json.loads(embed_json(pack_scan(data, 1)), parse_constant=refused)
     for name, variable in data.data_vars.items():
         if set(variable.dims) != {"text", "item"}:
             continue
@@ -101,10 +101,10 @@ def test_every_number_of_a_scan_is_carried(texts):
 def test_what_was_not_measured_is_left_out():
     found = numbers(made_up_scan(2, 3, draws=0, probe=False))
     assert not [name for name in found if name in {"p", "q", "induction"} or name.startswith(("p_", "null_beta"))]
-    carried = packed(made_up_scan(2, 3, draws=0), 1)
+    carried = pack_scan(made_up_scan(2, 3, draws=0), 1)
     assert set(carried["bands"]) == {"spectrum"}
     bare = made_up_scan(2, 3)[["beta"]]
-    assert set(packed(checked(bare), 1)["values"]) == {"beta"}
+    assert set(pack_scan(bare, 1)["values"]) == {"beta"}
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 8, 48])
@@ -132,18 +132,18 @@ def test_a_head_has_its_first_kind_first_and_once():
 def test_scans_that_no_page_can_be_made_of_are_refused():
     data = made_up_scan(2, 3)
     with pytest.raises(DomainError, match="coordinates layer and head"):
-        checked(data.drop_vars("head"))
+        check_scan(data.drop_vars("head"))
     with pytest.raises(DomainError, match=r"each \(layer, head\) once"):
-        checked(data.isel(item=[0, 0]))
+        check_scan(data.isel(item=[0, 0]))
     with pytest.raises(DomainError, match="at least one head"):
-        checked(data.isel(item=[]))
+        check_scan(data.isel(item=[]))
     with pytest.raises(DomainError, match="2 of them are in one only"):
-        alike(data, made_up_scan(2, 3).isel(item=slice(4)))
+        reorder(made_up_scan(2, 3).isel(item=slice(4)), data)
 
 
 def test_another_scan_is_brought_into_the_order_of_the_first():
     data, order = made_up_scan(2, 3), [5, 3, 4, 0, 2, 1]
-    xr.testing.assert_identical(alike(data, data.isel(item=order)), data)
+    xr.testing.assert_identical(reorder(data.isel(item=order), data), data)
 
 
 # -- what the columns mean ---------------------------------------------------------------------------------------------

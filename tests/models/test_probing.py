@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers")
 from small_models import build  # noqa: E402
 
 from bulkedge.models import ordinary_tokens, probe  # noqa: E402
-from bulkedge.models.hooks.capture import Layer  # noqa: E402
+from bulkedge.models.hooks.attention_inputs import AttentionLayer  # noqa: E402
 from bulkedge.models.loading import default  # noqa: E402
 from bulkedge.models.scanning import probing  # noqa: E402
 from bulkedge.support.errors import DomainError  # noqa: E402
@@ -29,7 +29,7 @@ def planted(half, offsets):
         seen = (rows + offset).clamp(0, tokens - 1)
         head[rows, seen] = LARGE
     nothing = torch.zeros(1, len(offsets), tokens, 4)
-    return Layer("planted", nothing, nothing, scores[None], causal=False, scale=1.0)
+    return AttentionLayer("planted", nothing, nothing, scores[None], causal=False, scale=1.0)
 
 
 def test_planted_heads_have_their_scores():

@@ -13,9 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import bulkedge as be  # noqa: E402
 from bulkedge.heads.softmax import gibbs_of_gaussians, softmax_of_gaussians  # noqa: E402
 from bulkedge.models import default_model, packaged_model, sample_text  # noqa: E402
+from bulkedge.models.hooks.attention_hooks import AttentionInputs  # noqa: E402
 from bulkedge.models.hooks.visible import BLOCKS, NEAR, SHORTEST, Visible  # noqa: E402
-from bulkedge.models.watching.gaussian_rows import gaussian_rows  # noqa: E402
-from bulkedge.models.watching.measures import NAMES, Inputs, readings  # noqa: E402
+from bulkedge.models.watching.measures import NAMES, readings  # noqa: E402
+from bulkedge.models.watching.moment_entropy import gaussian_rows  # noqa: E402
 
 
 class Counter(TorchDispatchMode):
@@ -34,7 +35,7 @@ class Counter(TorchDispatchMode):
 
 def one(query, key, scale, visible, rows):
     """Readings of one attention, by name and head."""
-    found = readings([Inputs(query, key, key, scale, visible)], rows)[:, 0].double()
+    found = readings([AttentionInputs(query, key, key, scale, visible)], rows)[:, 0].double()
     return dict(zip(NAMES, found, strict=True))
 
 
@@ -144,7 +145,7 @@ def test_rows_in_parts_are_the_same(name, monkeypatch):
     query, key = torch.randn(2, 4, 200, 8), torch.randn(2, 2, 200, 8)
     visible, _ = among(name, 200)
     whole = one(query, key, 0.5, visible, 24)
-    monkeypatch.setattr("bulkedge.models.watching.moment_entropy.LARGEST", 3 * NEAR * query[..., :1, :].numel())
+    monkeypatch.setattr("bulkedge.models.watching.moment_entropy.AT_ONCE", 3 * NEAR * query[..., :1, :].numel())
     monkeypatch.setattr("bulkedge.models.hooks.visible.SOME", 17 * 400)
     for reading, expected in one(query, key, 0.5, visible, 24).items():
         torch.testing.assert_close(whole[reading], expected, rtol=1e-4, atol=1e-5)
@@ -155,7 +156,7 @@ def test_layers_together_are_read_as_one_by_one(name):
     torch.manual_seed(4)
     visible, _ = among(name, 100)
     asked = [
-        Inputs(torch.randn(3, 4, 100, 8), torch.randn(3, 2, 100, 8), torch.randn(3, 2, 100, 5), 0.5, visible)
+        AttentionInputs(torch.randn(3, 4, 100, 8), torch.randn(3, 2, 100, 8), torch.randn(3, 2, 100, 5), 0.5, visible)
         for _ in range(3)
     ]
     assert asked[0].fits(asked[1])
@@ -168,7 +169,7 @@ def test_layers_together_are_read_as_one_by_one(name):
 @pytest.mark.parametrize("name", ["all", "causal", "packed"])
 def test_layers_cost_no_launches_of_their_own(name):
     visible, _ = among(name, 64)
-    asked = Inputs(torch.randn(2, 4, 64, 8), torch.randn(2, 2, 64, 8), torch.randn(2, 2, 64, 8), 0.5, visible)
+    asked = AttentionInputs(torch.randn(2, 4, 64, 8), torch.randn(2, 2, 64, 8), torch.randn(2, 2, 64, 8), 0.5, visible)
     readings([asked], 16)
     counts = []
     for layers in (2, 6):

@@ -14,8 +14,8 @@ from small_models import MODELS, UNFUSED, build, hidden  # noqa: E402
 import bulkedge as be  # noqa: E402
 from bulkedge.heads.measures.attention_measures import MEASURES, measure_heads  # noqa: E402
 from bulkedge.models import capture  # noqa: E402
-from bulkedge.models.loading.sequences import sequences  # noqa: E402
 from bulkedge.models.scanning.random_heads import TESTED  # noqa: E402
+from bulkedge.models.scanning.scanner import sequences  # noqa: E402
 from bulkedge.support.errors import DomainError, RegimeWarning, StoreError  # noqa: E402
 
 IDS = torch.arange(48)[None] % 13

@@ -14,7 +14,7 @@ from small_models import MODELS, UNFUSED, build, checkpoint_activations, padded,
 
 import bulkedge as be  # noqa: E402
 from bulkedge.models import capture  # noqa: E402
-from bulkedge.models.hooks.attention_hooks import _listeners  # noqa: E402
+from bulkedge.models.hooks.attention_hooks import _readers  # noqa: E402
 from bulkedge.models.watching.measures import NAMES, UNCAPPED, readings  # noqa: E402
 from bulkedge.nn import apply_patch, patches, transform  # noqa: E402
 from bulkedge.support.errors import DomainError  # noqa: E402
@@ -312,7 +312,7 @@ def test_the_model_is_left_as_it_was_found():
     with pytest.raises(ValueError, match="input_ids"), be.watch(model, every=1), be.watch(model, every=1):
         model()
     assert transformers.AttentionInterface.get_interface is interface
-    assert (patches(model), _listeners) == ((), [])
+    assert (patches(model), _readers) == ((), [])
     assert [(len(each._forward_hooks), len(each._forward_pre_hooks)) for each in model.modules()] == hooks
 
 

@@ -5,7 +5,7 @@ from importlib.machinery import ModuleSpec
 import numpy as np
 import pytest
 
-from bulkedge.models.loading import tables as weights
+from bulkedge.models.loading import packaged as weights
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.models.loading import tables as weights
+from bulkedge.models.loading import packaged as weights
 from bulkedge.recovery.tables import elliptical_law, row_sizes, split_profile
 
 PROFILE = np.linspace(0.5, 2.0, 80)

@@ -3,7 +3,7 @@
 import pytest
 
 from bulkedge.lab.studies.recovery.embeddings import RecoveryEmbeddings
-from bulkedge.models.loading import tables as weights
+from bulkedge.models.loading import packaged as weights
 
 
 def test_missing_tables_are_named(monkeypatch):

@@ -86,7 +86,7 @@ FLAGS = {"texts": "--text", "page": "--html", "store": "--save"}
     type=DomainType("layers", LAYERS),
     help="Attention modules, in the order of their calls. Default: all.",
 )
-@click.option("--draws", default=19, show_default=True, help="Fresh random heads a layer; 0 for no p-values.")
+@click.option("--draws", default=19, show_default=True, help="Random heads a layer; 0 for no p-values.")
 @click.option("--no-probe", is_flag=True, help="Do not look for induction heads on repeated random tokens.")
 @click.option("--weights", is_flag=True, help="Read the weights of a folder alone: no text, no model in memory.")
 @click.option("--device", help="Where to run: cpu, cuda, mps, or auto for all there are.")

@@ -6,13 +6,12 @@ What needs torch (:data:`LAZY`) loads it when it is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bulkedge.models.loading.packaged import MODELS, TEXTS, packaged_model, sample_text
-from bulkedge.models.loading.tables import TABLES, embedding_table
+from bulkedge.models.loading.packaged import MODELS, TABLES, TEXTS, embedding_table, packaged_model, sample_text
 from bulkedge.support.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from bulkedge.models.circuits.circuits import Circuits, scan_weights
-    from bulkedge.models.hooks.attention_inputs import Layer
+    from bulkedge.models.hooks.attention_inputs import AttentionLayer
     from bulkedge.models.hooks.capture import Visit, capture, stream
     from bulkedge.models.loading.default import default_model, held_out_loss
     from bulkedge.models.loading.loader import load_model
@@ -28,8 +27,8 @@ __all__ = [
     "TABLES",
     "TEXTS",
     "Alarm",
+    "AttentionLayer",
     "Circuits",
-    "Layer",
     "Scan",
     "Visit",
     "Watch",
@@ -53,7 +52,7 @@ __all__ = [
 
 LAZY = {
     "circuits.circuits": ("Circuits", "scan_weights"),
-    "hooks.attention_inputs": ("Layer",),
+    "hooks.attention_inputs": ("AttentionLayer",),
     "hooks.capture": ("Visit", "capture", "stream"),
     "loading.default": ("default_model", "held_out_loss"),
     "loading.loader": ("load_model",),

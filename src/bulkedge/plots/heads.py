@@ -1,4 +1,4 @@
-"""Pictures of heads: a spectrum in the band of fresh ones, the map of all heads, and a run that was watched."""
+"""Pictures of heads: a spectrum in the band of random ones, the map of all heads, and a run that was watched."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MARKERS = {
 
 
 def plot_head(head: xr.Dataset, ax: Axes | None = None) -> Axes:
-    """Draw the spectrum of a head, largest singular value first, in the band of fresh heads.
+    """Draw the spectrum of a head, largest singular value first, in the band of random heads.
 
     Parameters
     ----------

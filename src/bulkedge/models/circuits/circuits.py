@@ -7,9 +7,18 @@ G. So every number here is one of the product.
 With Q of shape (width, dim) the product is width x width and of rank dim. Its singular values are those of the small
 core ``R_Q R_K'``, with R the triangular factors; the large matrix is never formed.
 
-Random weights are the null, :class:`~bulkedge.models.circuits.random_circuits.RandomHead`. Their scale, the product of
-the two variances, depends on the gauge that the file has. It is taken in the gauge where the factors are shortest:
-there the squared length of both is the sum of the singular values, which depends on the product alone.
+Random weights are the null (:class:`RandomCircuit`). With factors of shape (left, dim) and (right, dim) and independent
+entries, the squared singular values of their product follow a ``ProductLaw`` with the smallest of the three numbers
+over the two others as its ratios. The scale of random weights, the product of the two variances, depends on the gauge
+that the file has. It is taken in the gauge where the factors are shortest: there the squared length of both is the sum
+of the singular values, which depends on the product alone.
+
+>>> null = RandomCircuit.of(768, 64, 768)
+>>> round(null.law.edge, 3), round(null.edge, 3)
+(2.037, 2.131)
+>>> values = null.draw(np.random.default_rng(1))
+>>> float(null.distance(values)) < 2 * null.typical_distance()
+True
 """
 
 from __future__ import annotations
@@ -17,6 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -24,11 +34,10 @@ from typing import Any, Literal
 import numpy as np
 
 from bulkedge.laws.classical.product import ProductLaw
+from bulkedge.laws.classical.tracy_widom import TracyWidom
 from bulkedge.laws.units import Unit
-from bulkedge.models.circuits.layouts import Part
-from bulkedge.models.circuits.projections import Attention, find_attentions, unread
-from bulkedge.models.circuits.random_circuits import LEVEL, RandomHead, singular_values
-from bulkedge.models.loading.checkpoints import Checkpoint, open_checkpoint
+from bulkedge.models.circuits.checkpoints import ModelCheckpoint, open_checkpoint
+from bulkedge.models.circuits.projections import AttentionWeights, ProjectionName, find_attentions, unread_matrices
 from bulkedge.spectra import Spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, shown
@@ -37,47 +46,32 @@ from bulkedge.support.progress import track
 from bulkedge.support.records import to_json
 from bulkedge.version import __version__
 
-Kind = Literal["QK", "OV"]
-KIND = Choice(("QK", "OV"))
-FACTORS: dict[Kind, tuple[Part, Part]] = {"QK": ("query", "key"), "OV": ("value", "output")}
+LEVEL = 0.01
+"""Probability that random weights have a singular value beyond the edge."""
+CircuitName = Literal["QK", "OV"]
+FACTORS: dict[CircuitName, tuple[ProjectionName, ProjectionName]] = {"QK": ("query", "key"), "OV": ("value", "output")}
 ENTRIES = 2**22
 """Entries of a factor that are decomposed at a time, 32 MiB in double precision; one group of heads at least."""
-WELL_CONDITIONED = 1e-6
-"""Smallest over largest eigenvalue of a Gram matrix from which on its square root is computed from itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerCircuits:
-    """One circuit of all heads of one attention module; arrays are over its heads.
-
-    Attributes
-    ----------
-    layer : int
-        Which attention module, in the order in which the model calls them.
-    module : str
-        Its path in the checkpoint.
-    circuit : {"QK", "OV"}
-        Which of the two.
-    null : RandomHead
-        Heads of this shape with random weights.
-    singular : array of shape (heads, size)
-        Singular values, in increasing order.
-    group : int
-        Successive heads that share a key head.
-    biased : bool
-        Whether the projections have a bias that this circuit adds to.
-    bias_norm : array of shape (heads,)
-        Length of what the bias adds; see :func:`scan_weights`.
-    """
+    """One circuit of all heads of one attention module; arrays are over its heads."""
 
     layer: int
+    """Which attention module, in the order in which the model calls them."""
     module: str
-    circuit: Kind
-    null: RandomHead
+    """Its path in the checkpoint."""
+    circuit: CircuitName
+    null: RandomCircuit
     singular: Real
+    """Singular values, in increasing order, (heads, size)."""
     group: int
+    """Successive heads that share a key head."""
     biased: bool
+    """Whether the projections have a bias that this circuit adds to."""
     bias_norm: Real
+    """Length of what the bias adds; see :func:`scan_weights`."""
 
     @property
     def scale(self) -> Real:
@@ -167,7 +161,7 @@ class Circuits:
         head = {"version": __version__, "architecture": self.architecture, "level": LEVEL, "notes": self.notes}
         return to_json(head | {"records": self.records()})
 
-    def spectrum(self, layer: int, head: int, circuit: Kind) -> Spectrum:
+    def spectrum(self, layer: int, head: int, circuit: CircuitName) -> Spectrum:
         """The singular values of one circuit, those that are not zero for lack of rank.
 
         Parameters
@@ -185,7 +179,7 @@ class Circuits:
         found = self._member(layer, head, circuit)
         return Spectrum.of(found.singular[head] ** 2, Unit.SQUARED)
 
-    def law(self, layer: int, head: int, circuit: Kind) -> ProductLaw:
+    def law(self, layer: int, head: int, circuit: CircuitName) -> ProductLaw:
         """The law that random weights of this size would follow.
 
         Parameters
@@ -207,7 +201,7 @@ class Circuits:
         return ProductLaw(found.null.law.ratios, scale)
 
     def _member(self, layer: int, head: int, circuit: str) -> LayerCircuits:
-        KIND.check("circuit", circuit)
+        Choice(("QK", "OV")).check("circuit", circuit)
         for each in self.members:
             if (each.layer, each.circuit) == (layer, circuit) and 0 <= head < len(each.singular):
                 return each
@@ -228,9 +222,9 @@ class Circuits:
         opening = (
             f"{self.architecture}: {heads} heads of {len(self._layers())} attention modules, by their weights alone."
         )
-        return "\n".join([opening, *(self._said(kind) for kind in FACTORS), *self.notes])
+        return "\n".join([opening, *(self._sentence(kind) for kind in FACTORS), *self.notes])
 
-    def _said(self, kind: Kind) -> str:
+    def _sentence(self, kind: CircuitName) -> str:
         records = [record for each in self.members if each.circuit == kind for record in each.records()]
         there = [each for each in records if each["frobenius"] > 0]
         if not there:
@@ -296,7 +290,7 @@ def scan_weights(path: str | Path, *, layers: Iterable[int] | None = None) -> Ci
     """
     checkpoint = open_checkpoint(path)
     found = find_attentions(checkpoint)
-    chosen = _chosen(layers, len(found))
+    chosen = _choose_layers(layers, len(found))
     members: list[LayerCircuits] = []
     for layer in track(chosen, "layers"):
         members += [_circuit(checkpoint, layer, found[layer], kind) for kind in FACTORS]
@@ -304,7 +298,7 @@ def scan_weights(path: str | Path, *, layers: Iterable[int] | None = None) -> Ci
     return Circuits(tuple(members), architecture, _notes(checkpoint, found, members))
 
 
-def _chosen(layers: Iterable[int] | None, count: int) -> Sequence[int]:
+def _choose_layers(layers: Iterable[int] | None, count: int) -> Sequence[int]:
     if layers is None:
         return range(count)
     domain = Integers(0, count - 1)
@@ -314,10 +308,10 @@ def _chosen(layers: Iterable[int] | None, count: int) -> Sequence[int]:
     return chosen
 
 
-def _circuit(checkpoint: Checkpoint, layer: int, attention: Attention, kind: Kind) -> LayerCircuits:
+def _circuit(checkpoint: ModelCheckpoint, layer: int, attention: AttentionWeights, kind: CircuitName) -> LayerCircuits:
     """One circuit of all heads of a module, some groups of heads at a time."""
     left, right = FACTORS[kind]
-    null = RandomHead.of(attention.widths[left], attention.dims[left], attention.widths[right])
+    null = RandomCircuit.of(attention.widths[left], attention.dims[left], attention.widths[right])
     entries = attention.group * attention.dims[left] * max(attention.widths[left], attention.widths[right])
     step = max(1, ENTRIES // entries)
     starts = range(0, attention.key_heads, step)
@@ -329,7 +323,9 @@ def _circuit(checkpoint: Checkpoint, layer: int, attention: Attention, kind: Kin
     return LayerCircuits(layer, attention.module, kind, null, values, attention.group, biased, norms)
 
 
-def _heads(checkpoint: Checkpoint, attention: Attention, kind: Kind, groups: range) -> tuple[Real, Real]:
+def _heads(
+    checkpoint: ModelCheckpoint, attention: AttentionWeights, kind: CircuitName, groups: range
+) -> tuple[Real, Real]:
     """Singular values of the circuits of the heads of some groups, and the length of what the bias adds."""
     left, right = FACTORS[kind]
     cores = [_core(checkpoint, attention, part, groups) for part in (left, right)]
@@ -342,7 +338,7 @@ def _heads(checkpoint: Checkpoint, attention: Attention, kind: Kind, groups: ran
     return values, np.linalg.norm(np.einsum("hij,hj->hi", cores[1], vectors), axis=-1)
 
 
-def _core(checkpoint: Checkpoint, attention: Attention, part: Part, groups: range) -> Real:
+def _core(checkpoint: ModelCheckpoint, attention: AttentionWeights, part: ProjectionName, groups: range) -> Real:
     """The triangular factor of each head's matrix, of shape (heads, dim, dim), in double precision."""
     cores = _triangular(attention.weights(checkpoint, part, groups).astype(float))
     return cores if part in {"query", "output"} else np.repeat(cores, attention.group, axis=0)
@@ -356,17 +352,104 @@ def _triangular(matrices: Real) -> Real:
     """
     gram = matrices.transpose(0, 2, 1) @ matrices
     values = np.linalg.eigvalsh(gram)
-    if np.all(values[:, 0] > WELL_CONDITIONED * values[:, -1]):
+    if np.all(values[:, 0] > 1e-6 * values[:, -1]):
         return np.linalg.cholesky(gram).transpose(0, 2, 1)
     return np.asarray(np.linalg.qr(matrices, mode="r"))
+
+
+# -- random weights ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RandomCircuit:
+    """A circuit of random weights, which the numbers of a head are compared with."""
+
+    shape: tuple[int, int, int]
+    """Width of the left factor, dimension that both share, width of the right factor."""
+    law: ProductLaw
+    """Law of the squared singular values, in units of their mean."""
+    edge: float
+    """What the largest of them exceeds with probability :data:`LEVEL`."""
+    root: float
+    """Mean of the singular values themselves under the law."""
+
+    @classmethod
+    def of(cls, left: int, dim: int, right: int) -> RandomCircuit:
+        """The null of heads of a given shape."""
+        return _random_circuit(left, dim, right)
+
+    @property
+    def size(self) -> int:
+        """How many singular values are not zero."""
+        return min(self.shape)
+
+    def scale(self, values: Real) -> Real:
+        """The mean of squared singular values that random weights would have, for these."""
+        return (values.mean(axis=-1) / self.root) ** 2
+
+    def distance(self, values: Real) -> Real:
+        """Kolmogorov distance between all squared singular values of a head and the law."""
+        scale = self.scale(values)[..., None]
+        unit = np.divide(values**2, scale, out=np.zeros_like(values), where=scale > 0)
+        upto = np.arange(1, self.size + 1) / self.size
+        at = self.law.cdf(unit)
+        largest = np.maximum(np.abs(upto - at), np.abs(upto - 1 / self.size - at)).max(axis=-1)
+        return np.where(scale[..., 0] > 0, largest, np.nan)
+
+    def p_largest(self, values: Real) -> Real:
+        """Probability that the largest singular value of random weights is as far out, in the Tracy-Widom limit."""
+        scale = self.scale(values)
+        there = scale > 0
+        top = np.divide(values[..., -1] ** 2, scale, out=np.zeros_like(scale), where=there)
+        beyond = (top - self.law.edge) / (self.law.edge_scale * self.size ** (-2 / 3))
+        return np.where(there, TracyWidom(1).sf(beyond), np.nan)
+
+    def typical_distance(self) -> float:
+        """The median distance of random weights of this shape, from 49 draws with a seed of their own."""
+        return _typical_distance(self)
+
+    def draw(self, rng: np.random.Generator) -> Real:
+        """Singular values of a random circuit."""
+        left, dim, right = self.shape
+        return singular_values(_triangle(left, dim, rng) @ _triangle(right, dim, rng).T)
+
+
+@lru_cache(maxsize=256)
+def _random_circuit(left: int, dim: int, right: int) -> RandomCircuit:
+    small, *others = sorted((left, dim, right))
+    # on the smallest of the three spaces the product has no kernel, and the law no atom
+    law = ProductLaw(tuple(small / each for each in others))
+    return RandomCircuit((left, dim, right), law, law.finite_edge(small, LEVEL), law.sqrt().mean())
+
+
+@lru_cache(maxsize=256)
+def _typical_distance(null: RandomCircuit) -> float:
+    rng = np.random.default_rng(0)
+    return float(np.median(null.distance(np.stack([null.draw(rng) for _ in range(49)]))))
+
+
+def _triangle(width: int, dim: int, rng: np.random.Generator) -> Real:
+    """The triangular factor of a Gaussian matrix of shape (width, dim); the matrix itself if it is not tall."""
+    if width < dim:
+        return rng.standard_normal((width, dim))
+    triangle = np.triu(rng.standard_normal((dim, dim)), 1)
+    np.fill_diagonal(triangle, np.sqrt(rng.chisquare(width - np.arange(dim))))
+    return triangle
+
+
+def singular_values(matrices: Real) -> Real:
+    """Singular values of each of a stack of matrices."""
+    return np.linalg.svd(matrices, compute_uv=False)[..., ::-1]
 
 
 # -- notes -------------------------------------------------------------------------------------------------------------
 
 
-def _notes(checkpoint: Checkpoint, found: Sequence[Attention], members: Sequence[LayerCircuits]) -> tuple[str, ...]:
+def _notes(
+    checkpoint: ModelCheckpoint, found: Sequence[AttentionWeights], members: Sequence[LayerCircuits]
+) -> tuple[str, ...]:
     normed = re.compile(r"(^|\.)(q|k|query|key)_?(layer)?norm\b")
-    left = unread(checkpoint, found)
+    left = unread_matrices(checkpoint, found)
     named = ", ".join(map(shown, left[:3]))
     notes = {
         "Positions are rotary: QK circuits are those between tokens at the same position (offset zero).": any(

@@ -2,58 +2,126 @@
 
 In every layout a head has queries ``x Q``, keys ``y K``, values ``y V`` and the output ``(values) O'``, with Q, K, V
 and O of shape (width, dim): the circuits are ``Q K'`` and ``V O'``.
+
+:data:`LAYOUTS` is the one table of how architectures name these weights and order the heads in them. A module is read
+by the first layout whose tensors are all there. What is not in the table is refused, because a fused matrix that is
+split in the wrong order gives numbers that look right.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from bulkedge.models.circuits.layouts import LAYOUTS, PARTS, Layout, Part, model_types
-from bulkedge.models.loading.checkpoints import Checkpoint
+from bulkedge.models.circuits.checkpoints import ModelCheckpoint
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, shown
 from bulkedge.support.errors import DomainError
 
 HEADS = Integers(1, 2**16)
-SHOWN = 12
-"""Names of tensors that an error shows."""
+HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
+"""Entries of configurations with the number of heads."""
 ROTARY = {"llama", "mistral", "gptj", "gpt_neox", "falcon", "phi", "phi3", "qwen2"}
 """Architectures whose older configurations do not mention their rotary positions."""
+ProjectionName = Literal["query", "key", "value", "output"]
+PARTS: tuple[ProjectionName, ...] = ("query", "key", "value", "output")
 
 
 @dataclass(frozen=True)
-class Attention:
-    """One attention module of a checkpoint.
+class Layout:
+    """Ends of the names of an attention's tensors, after the stem that they share, and how heads lie in them."""
 
-    Attributes
-    ----------
-    module : str
-        Path of the tensor with the queries, without its own name.
-    layout : Layout
-        How it is split.
-    names : dict of str to str
-        Tensors of the four parts.
-    heads, key_heads : int
-        Query heads, and heads of keys and values, each shared by as many successive query heads.
-    dims : dict of str to int
-        Dimension of a head in each part; that of the output is the one of the values.
-    widths : dict of str to int
-        Inputs of queries, keys and values, and outputs.
-    config : dict
-        The part of the configuration that it is described by.
-    """
+    query: str
+    key: str
+    value: str
+    """One name for all three: they are fused in one tensor."""
+    outputs: tuple[str, ...]
+    """Names that the output may have."""
+    order: Literal["stacked", "grouped"] = "stacked"
+    """Of fused rows: all queries, all keys, all values; or key head by key head its queries, its key, its value."""
+    transposed: bool = False
+    """Whether rows are inputs and columns outputs, as in GPT-2's Conv1D; those of torch's Linear are the other way."""
+    models: tuple[str, ...] = ()
+    """The ``model_type`` of configurations that this is known for; empty where the names leave no doubt."""
+    stem: str = r"(?:.+\.)?"
+    """Regular expression for what stands before the ends."""
+
+    @property
+    def fused(self) -> bool:
+        """Whether queries, keys and values share a tensor."""
+        return self.query == self.key
+
+    def tensors(self, name: str, there: Container[str], types: set[str]) -> dict[str, str] | None:
+        """The tensors of an attention, by part."""
+        match = re.fullmatch(f"({self.stem}){re.escape(self.query)}", name)
+        if not match or (self.models and not types & set(self.models)):
+            return None
+        outputs = [match[1] + each for each in self.outputs if match[1] + each in there]
+        names = (name, match[1] + self.key, match[1] + self.value, *outputs[:1])
+        return dict(zip(PARTS, names, strict=True)) if outputs and all(each in there for each in names) else None
+
+
+def _separate(query: str, key: str, value: str, *outputs: str, stem: str = Layout.stem) -> Layout:
+    query, key, value, *rest = (f"{each}.weight" for each in (query, key, value, *outputs))
+    return Layout(query, key, value, tuple(rest), stem=stem)
+
+
+def _fused(
+    name: str, *outputs: str, of: tuple[str, ...], order: Literal["stacked", "grouped"], transposed: bool = False
+) -> Layout:
+    return Layout(name, name, name, outputs, order, transposed, of)
+
+
+NEOX = ("gpt_neox", "gpt_neox_japanese", "bloom", "falcon", "persimmon")
+LAYOUTS = (
+    # Llama, Mistral, Qwen, Gemma; OPT, BART, Whisper, CLIP, GPT-J, GPT-Neo; Phi-2
+    _separate("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "dense"),
+    # BERT, RoBERTa, ELECTRA; ViT, DeiT, AST; DeBERTa; ALBERT
+    _separate("self.query", "self.key", "self.value", "output.dense"),
+    _separate("attention.query", "attention.key", "attention.value", "output.dense", stem=r"(?:.+\.)?attention\."),
+    _separate("self.query_proj", "self.key_proj", "self.value_proj", "output.dense"),
+    _separate("query", "key", "value", "dense"),
+    # DistilBERT, XLM; T5, mT5, UMT5
+    _separate("q_lin", "k_lin", "v_lin", "out_lin"),
+    _separate("q", "k", "v", "o", stem=r"(?:.+\.)?\w*Attention\."),
+    # fused projections: their names do not say in which order the rows are, so that the architecture has to
+    _fused("c_attn.weight", "c_proj.weight", of=("gpt2", "imagegpt"), order="stacked", transposed=True),
+    _fused("c_attn.weight", "c_proj.weight", of=("gpt_bigcode",), order="grouped"),
+    _fused("query_key_value.weight", "dense.weight", of=NEOX, order="grouped"),
+    _fused("qkv_proj.weight", "o_proj.weight", of=("phi3",), order="stacked"),
+    _fused("Wqkv.weight", "Wo.weight", "out_proj.weight", of=("mpt", "modernbert"), order="stacked"),
+    # torch.nn.MultiheadAttention, which has one order only
+    _fused("in_proj_weight", "out_proj.weight", of=(), order="stacked"),
+)
+"""From the names of tensors to the way they are split, first match first."""
+
+
+def model_types(config: Mapping[str, Any]) -> set[str]:
+    """The ``model_type`` of a configuration and of its parts."""
+    parts = (each for each in config.values() if isinstance(each, dict))
+    return {str(each.get("model_type")) for each in (config, *parts)}
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """One attention module of a checkpoint."""
 
     module: str
+    """Path of the tensor with the queries, without its own name."""
     layout: Layout
     names: Mapping[str, str]
+    """Tensors of the four parts."""
     heads: int
     key_heads: int
+    """Heads of keys and values, each shared by as many successive query heads."""
     dims: Mapping[str, int]
+    """Dimension of a head in each part; that of the output is the one of the values."""
     widths: Mapping[str, int]
+    """Inputs of queries, keys and values, and outputs."""
     config: Mapping[str, Any]
+    """The part of the configuration that describes it."""
 
     @property
     def group(self) -> int:
@@ -70,7 +138,7 @@ class Attention:
         named = str(config.get("position_embedding_type")) in {"rope", "rotary"}
         return said or named or str(config.get("model_type")) in ROTARY
 
-    def weights(self, checkpoint: Checkpoint, part: Part, groups: range) -> Real:
+    def weights(self, checkpoint: ModelCheckpoint, part: ProjectionName, groups: range) -> Real:
         """The weights of some heads."""
         dim = self.dims[part]
         if part == "output":
@@ -79,12 +147,12 @@ class Attention:
             return found.reshape(len(found), -1, dim).transpose(1, 0, 2)
         return self._rows(checkpoint, self.names[part], part, groups).transpose(0, 2, 1)
 
-    def bias_name(self, checkpoint: Checkpoint, part: Part) -> str | None:
+    def bias_name(self, checkpoint: ModelCheckpoint, part: ProjectionName) -> str | None:
         """The tensor with the bias of a part."""
         name = re.sub("weight$", "bias", self.names[part])
         return name if name in checkpoint.tensors else None
 
-    def bias(self, checkpoint: Checkpoint, part: Part, groups: range) -> Real | None:
+    def bias(self, checkpoint: ModelCheckpoint, part: ProjectionName, groups: range) -> Real | None:
         """The bias of queries, keys or values of some heads."""
         name, weight = self.bias_name(checkpoint, part), self.names[part]
         if name is None:
@@ -94,7 +162,7 @@ class Attention:
             raise DomainError(f"the bias {name!r} has the shape {checkpoint.shape(name)}; {weight!r} says {(outputs,)}")
         return self._rows(checkpoint, name, part, groups)
 
-    def _rows(self, checkpoint: Checkpoint, name: str, part: Part, groups: range) -> Real:
+    def _rows(self, checkpoint: ModelCheckpoint, name: str, part: ProjectionName, groups: range) -> Real:
         """Rows of a tensor with outputs of this part, as (heads, dim, ...)."""
         dim, group = self.dims[part], self.group
         if self.layout.fused and self.layout.order == "grouped":
@@ -109,7 +177,7 @@ class Attention:
         found = self._read(checkpoint, name, slice(first + groups.start * size, first + groups.stop * size))
         return found.reshape(-1, dim, *found.shape[1:])
 
-    def _read(self, checkpoint: Checkpoint, name: str, part: slice, *, inputs: bool = False) -> Real:
+    def _read(self, checkpoint: ModelCheckpoint, name: str, part: slice, *, inputs: bool = False) -> Real:
         """Some outputs (or inputs) of a matrix, with outputs as rows; some entries of a vector."""
         if len(checkpoint.shape(name)) == 1:
             return checkpoint.read(name, part)
@@ -118,20 +186,20 @@ class Attention:
         return found.T if self.layout.transposed else found
 
 
-def find_attentions(checkpoint: Checkpoint) -> tuple[Attention, ...]:
+def find_attentions(checkpoint: ModelCheckpoint) -> tuple[AttentionWeights, ...]:
     """All attentions of a checkpoint, in the order in which a model calls them."""
-    found: dict[str, Attention] = {}
+    found: dict[str, AttentionWeights] = {}
     types = model_types(checkpoint.config)
     for name in checkpoint.tensors:
         for layout in LAYOUTS:
             if name not in found and (names := layout.tensors(name, checkpoint.tensors, types)):
-                found[name] = _attention(checkpoint, layout, names)
+                found[name] = _attention_weights(checkpoint, layout, names)
     if not found:
-        raise DomainError(_unknown(checkpoint))
-    return tuple(sorted(found.values(), key=lambda each: _called(each.module)))
+        raise DomainError(_no_attention(checkpoint))
+    return tuple(sorted(found.values(), key=lambda each: _call_order(each.module)))
 
 
-def unread(checkpoint: Checkpoint, attentions: Iterable[Attention]) -> list[str]:
+def unread_matrices(checkpoint: ModelCheckpoint, attentions: Iterable[AttentionWeights]) -> list[str]:
     """Matrices whose names speak of attention and that no layout has claimed."""
     claimed = {name for each in attentions for name in each.names.values()}
     spoken = re.compile(r"attn|attention", re.IGNORECASE)
@@ -146,7 +214,7 @@ def unread(checkpoint: Checkpoint, attentions: Iterable[Attention]) -> list[str]
 # -- what shapes and the configuration say ----------------------------------------------------------------------------
 
 
-def _attention(checkpoint: Checkpoint, layout: Layout, names: Mapping[str, str]) -> Attention:
+def _attention_weights(checkpoint: ModelCheckpoint, layout: Layout, names: Mapping[str, str]) -> AttentionWeights:
     """Heads and dimensions, checked against every shape and what the configuration says of them."""
     module = re.sub(r"\.?(\w+\.weight|in_proj_weight)$", "", names["query"])
     config = config_of(checkpoint.config, module)
@@ -171,7 +239,7 @@ def _attention(checkpoint: Checkpoint, layout: Layout, names: Mapping[str, str])
             f"the shapes of {module!r} (outputs first), {shapes}, are not those of {heads} heads, {said or 'as many'} "
             f"key heads and head_dim {shown(head_dim)} that its configuration says"
         )
-    return Attention(
+    return AttentionWeights(
         module, layout, names, heads, key_heads,
         {"query": dim, "key": dim, "value": value_dim, "output": value_dim},
         {"query": wide, "key": key_wide, "value": value_wide, "output": outputs}, config,
@@ -181,20 +249,17 @@ def _attention(checkpoint: Checkpoint, layout: Layout, names: Mapping[str, str])
 def config_of(config: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     """The part of a configuration that a module belongs to: models of several towers have one for each."""
     parts = {name.removesuffix("_config"): each for name, each in config.items() if isinstance(each, dict)}
-    described = {name: each for name, each in parts.items() if _counted(each)}
+    described = {name: each for name, each in parts.items() if _has_head_count(each)}
     for word in module.replace("language_model", "text").replace("visual", "vision").split("."):
         for name, each in described.items():
             if name in word:
                 return each
-    if described and not _counted(config):
+    if described and not _has_head_count(config):
         return described.get("text", next(iter(described.values())))
     return config
 
 
-HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
-
-
-def _counted(config: Mapping[str, Any]) -> bool:
+def _has_head_count(config: Mapping[str, Any]) -> bool:
     keys = (*HEAD_KEYS, "encoder_attention_heads", "decoder_attention_heads")
     return any(config.get(key) is not None for key in keys)
 
@@ -218,7 +283,7 @@ def _key_heads(config: Mapping[str, Any]) -> int | None:
     return HEADS.check(*found[0]) if found else None
 
 
-def _called(module: str) -> tuple[Any, ...]:
+def _call_order(module: str) -> tuple[Any, ...]:
     """Key of the order in which a model calls its attentions."""
     words = module.lower()
     crossed = bool(re.search(r"cross|encdec|encoder_attn", words))
@@ -227,12 +292,12 @@ def _called(module: str) -> tuple[Any, ...]:
     return decoding, re.split(r"\d", words)[0], numbers, crossed, module
 
 
-def _unknown(checkpoint: Checkpoint) -> str:
+def _no_attention(checkpoint: ModelCheckpoint) -> str:
     names = [re.sub(r"\.\d+\.", ".*.", name) for name in checkpoint.tensors]
     seen = list(dict.fromkeys(names))
     kind = checkpoint.config.get("model_type")
-    more = f" and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
+    more = f" and {len(seen) - 12} more" if len(seen) > 12 else ""
     return (
         f"no attention in a layout that is known for the model type {shown(kind)} is in {checkpoint.path}; it has the "
-        f"tensors {', '.join(shown(name) for name in seen[:SHOWN])}{more} (* is a number)"
+        f"tensors {', '.join(shown(name) for name in seen[:12])}{more} (* is a number)"
     )

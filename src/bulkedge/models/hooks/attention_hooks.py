@@ -1,29 +1,30 @@
-"""Hears what the attentions of a model are asked, and changes nothing of what they compute.
+"""Hooks that read what the attentions of a model are called with, and change nothing of what they compute.
 
-A module of transformers asks its ``AttentionInterface`` for the function that computes its attention. While somebody
-listens, that function is handed out wrapped: it is called as it would be, and what it was called with is shown. So the
-kernel, the masks and the gradients are those of the model, whichever implementation it has (a patch of
-:mod:`bulkedge.nn` would move the model to ``sdpa``). ``torch.nn.MultiheadAttention`` is read by a hook. Nothing is put
-on the model but hooks, which come off in the end.
+A module of transformers asks its ``AttentionInterface`` for the function that computes its attention. While hooks are
+on, that function comes wrapped: it is called as usual, and its arguments are reported. So kernel, masks and gradients
+are those of the model, whichever implementation it has (a patch of :mod:`bulkedge.nn` would move the model to
+``sdpa``). ``torch.nn.MultiheadAttention`` is read by a forward hook. All hooks come off in the end.
 
-:func:`hearing` is the mechanism; a scan uses it for one pass (:mod:`bulkedge.models.hooks.capture`). :class:`Listener`
-is for training: it hears the passes in training mode that are wanted. What runs outside of one is not heard:
-evaluation, and the second forward pass of gradient checkpointing. Inside of compiled code nobody is asked, so that a
-pass of a compiled model that is to be read runs without it.
+:func:`attention_calls` is the mechanism; a scan uses it for one pass (:mod:`bulkedge.models.hooks.capture`).
+:class:`TrainingHooks` reads the wanted passes of a training run, and neither evaluation nor the second forward pass of
+gradient checkpointing. Compiled code does not ask the interface, so a pass of a compiled model runs uncompiled when it
+is read.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import MultiheadAttention
+from torch.nn import functional as torch_functional
 
-from bulkedge.models.hooks.multihead import multihead_call
 from bulkedge.models.hooks.visible import Visible
 from bulkedge.nn import Call, records_of, transformed
 from bulkedge.support.errors import DomainError
@@ -31,27 +32,26 @@ from bulkedge.support.errors import DomainError
 if TYPE_CHECKING:
     from torch import nn
 
-UNREAD = {
+UNSUPPORTED = {
     "cu_seq_lens_q": "packs sequences without a mask",
     "block_table": "has paged keys",
     "cache": "has paged keys",
 }
 """Arguments by which scores are something else than what queries, keys and mask say, and what they do."""
-BESIDE = {"softcap": "caps its scores", "s_aux": "has a sink outside of its keys"}
-"""Arguments by which the softmax is of something else than scores and mask, and what they do."""
-COMPUTED_BY = ("eager", "flash", "flex")
-"""Implementations that compute these, by what is in their names; others may pass them over in silence."""
+EAGER_ONLY = {"softcap": "caps its scores", "s_aux": "has a sink outside of its keys"}
+"""Arguments that change the softmax, and what they do; implementations other than eager, flash and flex attention may
+ignore them in silence."""
 
 
-class Asked(NamedTuple):
-    """What a module asked of its attention: ``softmax(cap(scale q . k) + mask)``, with a sink among the keys."""
+class AttentionCall(NamedTuple):
+    """One call of an attention: ``softmax(cap(scale q . k) + mask)``, with a sink among the keys."""
 
     name: str
     """Path of the module in the model."""
     call: Call
     """Queries, keys, mask and scale, after the patches of the model."""
     window: int | None = None
-    """Number of keys before and with its own that a row sees, beside the mask; None for all."""
+    """Number of keys that a row sees, its own and those before it, in addition to the mask; None for all."""
     softcap: float | None = None
     """Scores s become ``softcap tanh(s / softcap)`` before the mask is added; None for no cap."""
     sinks: Tensor | None = None
@@ -61,16 +61,16 @@ class Asked(NamedTuple):
 
 
 @contextmanager
-def hearing(
-    model: nn.Module, hear: Callable[[Asked], object], reading: Callable[[], bool] = lambda: True
+def attention_calls(
+    model: nn.Module, report: Callable[[AttentionCall], object], reading: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Listen to the attentions of a model, until the end of the ``with`` block; nothing is left on it then."""
-    ear = _Ear({id(module): name for name, module in model.named_modules()}, hear, reading)
+    """Report every attention of a model, while ``reading`` says so, until the end of the ``with`` block."""
+    reader = _CallReader({id(module): name for name, module in model.named_modules()}, report, reading)
     with ExitStack() as stack:
-        stack.enter_context(_interface(ear))
+        stack.enter_context(_interface(reader))
         for module in model.modules():
-            if isinstance(module, torch.nn.MultiheadAttention):
-                stack.callback(module.register_forward_pre_hook(ear.multihead, with_kwargs=True).remove)
+            if isinstance(module, MultiheadAttention):
+                stack.callback(module.register_forward_pre_hook(reader.multihead, with_kwargs=True).remove)
         yield
 
 
@@ -81,49 +81,73 @@ def is_compiled(model: nn.Module) -> bool:
     )
 
 
-class Heard(NamedTuple):
-    """What an attention was asked in training, and the name of its module."""
+class AttentionInputs(NamedTuple):
+    """What an attention is computed from in training."""
 
-    name: str
     query: Tensor
+    """(batch, heads, rows, dim), without the scale; of any floating type."""
     key: Tensor
+    """(batch, key heads, keys, dim); several heads may share one."""
+    value: Tensor | None
+    """(batch, key heads, keys, any dimension); None where ``torch.nn.MultiheadAttention`` makes them inside."""
     scale: float
-    sight: Visible
-    value: Tensor | None = None
-    """None where values are not known: ``torch.nn.MultiheadAttention`` makes them inside."""
+    """Factor of the scores."""
+    visible: Visible
+    """Who may look at whom."""
     softcap: float | None = None
-    """As that of :class:`Asked`."""
+    """As in :class:`AttentionCall`."""
     sinks: Tensor | None = None
-    """Likewise."""
+    """Likewise, (heads,)."""
+    name: str = ""
+    """Path of the module in the model."""
+
+    def fits(self, other: AttentionInputs) -> bool:
+        """Whether another attention may be read together with this one: its shapes and its mask are the same."""
+        mine, theirs = ([_kind(x) for x in (each.query, each.key, each.value)] for each in (self, other))
+        masks = [
+            None if mask is None else (*_kind(mask), mask.data_ptr(), mask.stride())
+            for mask in (self.visible.mask, other.visible.mask)
+        ]
+        same = masks[0] == masks[1] and self.visible[1:] == other.visible[1:]
+        same = same and self.softcap == other.softcap and _kind(self.sinks) == _kind(other.sinks)
+        return same and mine == theirs and self.scale == other.scale
+
+    @property
+    def entries(self) -> int:
+        """Numbers in its queries and keys."""
+        return self.query.numel() + self.key.numel()
+
+    @property
+    def versions(self) -> list[int]:
+        """How often queries, keys and values were changed in place; in inference mode torch does not count."""
+        arrays = [each for each in self[:3] if each is not None]
+        return [0 if each.is_inference() else each._version for each in arrays]
+
+
+def _kind(array: Tensor | None) -> tuple[object, ...]:
+    return () if array is None else (array.shape, array.dtype, array.device)
 
 
 @dataclass(eq=False)
-class Listener:
-    """Counts the passes of a model in training, and shows the attentions of those that are wanted.
-
-    Attributes
-    ----------
-    wanted : callable
-        Called at the beginning of each pass in training mode; whether this one is to be read.
-    hear : callable
-        Called with each attention of a pass that is read.
-    ended : callable
-        Called at the end of such a pass, whatever became of it.
-    """
+class TrainingHooks:
+    """Counts the passes of a model in training, and reports the attentions of those that are wanted."""
 
     wanted: Callable[[], bool]
-    hear: Callable[[Heard], object]
+    """Called at the beginning of each pass in training mode; whether this one is to be read."""
+    report: Callable[[AttentionInputs], object]
+    """Called with each attention of a pass that is read."""
     ended: Callable[[], object] = lambda: None
+    """Called at the end of such a pass, whatever became of it."""
     reading: bool = False
     compiled: bool = False
     eager: ExitStack = field(default_factory=ExitStack)
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
-        """Listen to a model, until the end of the ``with`` block; nothing is left on it then."""
+        """Hooks on a model until the end of the ``with`` block."""
         self.compiled = is_compiled(model)
         with ExitStack() as stack:
-            stack.enter_context(hearing(model, self._show, lambda: self.reading))
+            stack.enter_context(attention_calls(model, self._report, lambda: self.reading))
             if getattr(model, "_compiled_call_impl", None) is None:
                 stack.callback(model.register_forward_pre_hook(self._begin).remove)
                 stack.callback(model.register_forward_hook(self._end, always_call=True).remove)
@@ -161,41 +185,49 @@ class Listener:
             self.eager.close()
             self.ended()
 
-    def _show(self, asked: Asked) -> None:
-        call = asked.call
+    def _report(self, found: AttentionCall) -> None:
+        call = found.call
         rows, keys = call.query.shape[2], call.key.shape[2]
-        window = None if asked.window is None or asked.window >= keys else asked.window
+        window = None if found.window is None or found.window >= keys else found.window
         mask = call.mask
         if mask is not None and mask.ndim < 4:
             mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
-        sight = Visible(mask, call.causal, window, rows, keys)
-        value = None if isinstance(call.module, torch.nn.MultiheadAttention) else call.value
-        name = asked.name.replace("_orig_mod.", "")
-        self.hear(Heard(name, call.query, call.key, call.scale, sight, value, asked.softcap, asked.sinks))
+        value = None if isinstance(call.module, MultiheadAttention) else call.value.detach()
+        self.report(
+            AttentionInputs(
+                call.query.detach(),
+                call.key.detach(),
+                value,
+                call.scale,
+                Visible(mask, call.causal, window, rows, keys),
+                found.softcap,
+                found.sinks,
+                found.name.replace("_orig_mod.", ""),
+            )
+        )
 
 
 @dataclass(eq=False)
-class _Ear:
-    """One who listens to the modules of a model, whose names are known by their identity."""
+class _CallReader:
+    """Reports the attentions of one model."""
 
     names: dict[int, str]
-    hear: Callable[[Asked], object]
+    """Of its modules, by their identity."""
+    report: Callable[[AttentionCall], object]
     reading: Callable[[], bool]
     padding: tuple[Any, int, Any] = (None, 0, None)
     """The last mask of padding, how often it was changed in place, and the same as booleans."""
 
-    def multihead(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """An attention of torch is called."""
+    def multihead(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Report an attention of torch, before it runs."""
         if not self.reading():
             return
         with torch.no_grad():
-            call = multihead_call(module, arguments, named)
-            if call is not None:
-                self.hear(Asked(self.names[id(module)], call))
+            self.report(AttentionCall(self.names[id(module)], _multihead_call(module, arguments, named)))
 
-    def asked(self, implementation: str, asked: Asked) -> None:
-        """An attention of transformers was computed; of the causal mask the call says whether the module wants one."""
-        call, window, mask = asked.call, asked.window, asked.call.mask
+    def interface(self, implementation: str, found: AttentionCall) -> None:
+        """Report an attention of transformers; ``causal`` of the call says whether the module wants a causal mask."""
+        call, window, mask = found.call, found.window, found.call.mask
         if id(call.module) not in self.names:
             return
         if mask is not None and mask.ndim == 2:  # padding, as flash attention takes it
@@ -206,52 +238,47 @@ class _Ear:
             call, window = call._replace(causal=False), None
         call = call._replace(mask=mask, causal=call.causal and call.query.shape[2] > 1)
         with torch.no_grad():
-            if _patched(call.module):
+            if hasattr(call.module, "config") and records_of(call.module.config):  # patches of bulkedge.nn
                 call = transformed(call)
-            self.hear(asked._replace(name=self.names[id(call.module)], call=call, window=window))
+            self.report(found._replace(name=self.names[id(call.module)], call=call, window=window))
 
 
-def _patched(module: nn.Module) -> bool:
-    """Whether the model of an attention module has patches of :mod:`bulkedge.nn`."""
-    return hasattr(module, "config") and bool(records_of(module.config))
-
-
-_listeners: list[_Ear] = []
-"""Those that are on."""
+_readers: list[_CallReader] = []
+"""Those whose hooks are on."""
 
 
 @contextmanager
-def _interface(ear: _Ear) -> Iterator[None]:
-    """As long as somebody listens, transformers' interface asks who is reading; without transformers there is none."""
+def _interface(reader: _CallReader) -> Iterator[None]:
+    """Let transformers' interface report to a reader; the interface is as before when the last reader has gone."""
     try:
         import transformers
     except ImportError:
         yield
         return
     interface_type: Any = transformers.AttentionInterface
-    if not _listeners:
+    if not _readers:
         plain = interface_type.get_interface
 
         def get_interface(interface: Any, implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
             function = plain(interface, implementation, default)
-            readers = [each for each in _listeners if each.reading()]
-            return partial(_shown, function, implementation or "eager", readers) if readers else function
+            readers = [each for each in _readers if each.reading()]
+            return partial(_call_and_report, function, implementation or "eager", readers) if readers else function
 
         get_interface.plain = plain  # type: ignore[attr-defined]
         interface_type.get_interface = get_interface
-    _listeners.append(ear)
+    _readers.append(reader)
     try:
         yield
     finally:
-        _listeners.remove(ear)
-        if not _listeners:
+        _readers.remove(reader)
+        if not _readers:
             interface_type.get_interface = interface_type.get_interface.plain
 
 
-def _shown(  # noqa: PLR0913, PLR0917 - what comes before the arguments of the interface
+def _call_and_report(  # noqa: PLR0913, PLR0917 - what comes before the arguments of the interface
     function: Callable[..., Any],
     implementation: str,
-    readers: list[_Ear],
+    readers: list[_CallReader],
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -260,7 +287,7 @@ def _shown(  # noqa: PLR0913, PLR0917 - what comes before the arguments of the i
     *rest: Any,
     **wanted: Any,
 ) -> Any:
-    """Compute an attention, and show it to those who read."""
+    """Compute an attention, and report it to the readers."""
     answer = function(module, query, key, value, attention_mask, *rest, **wanted)
     if not any(id(module) in reader.names for reader in readers):
         return answer
@@ -269,7 +296,7 @@ def _shown(  # noqa: PLR0913, PLR0917 - what comes before the arguments of the i
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     causal = wanted.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
-    mask = _written(attention_mask, query, key)
+    mask = _mask_tensor(attention_mask, query, key)
     if wanted.get("position_bias") is not None:
         from transformers.integrations.sdpa_attention import create_position_bias_mask
 
@@ -277,27 +304,28 @@ def _shown(  # noqa: PLR0913, PLR0917 - what comes before the arguments of the i
     call = Call(module, query, key, value, mask, causal, scale)
     sinks = _sinks(module, wanted.get("s_aux"), query)
     weights = answer[1] if isinstance(answer, tuple) and len(answer) > 1 else None
-    asked = Asked("", call, wanted.get("sliding_window"), wanted.get("softcap"), sinks, weights)
+    found = AttentionCall("", call, wanted.get("sliding_window"), wanted.get("softcap"), sinks, weights)
     for reader in readers:
-        reader.asked(implementation, asked)
+        reader.interface(implementation, found)
     return answer
 
 
 def _check(module: nn.Module, implementation: str, wanted: dict[str, Any]) -> None:
     """Refuse what is not read, and what the function that was called may not have computed."""
     name = type(module).__name__
-    for argument, words in UNREAD.items():
+    for argument, words in UNSUPPORTED.items():
         if wanted.get(argument) is not None:
             raise DomainError(f"{name} {words} ({argument}), which is not read yet")
-    for argument, words in BESIDE.items():
-        if wanted.get(argument) is not None and not any(each in implementation for each in COMPUTED_BY):
+    computed = any(each in implementation for each in ("eager", "flash", "flex"))
+    for argument, words in EAGER_ONLY.items():
+        if wanted.get(argument) is not None and not computed:
             raise DomainError(
                 f"{name} {words} ({argument}), which {implementation!r} does not compute; "
                 "use model.set_attn_implementation('eager')"
             )
 
 
-def _written(mask: Any, query: Tensor, key: Tensor) -> Tensor | None:
+def _mask_tensor(mask: Any, query: Tensor, key: Tensor) -> Tensor | None:
     """A mask as a tensor; flex attention has a function in its place."""
     if mask is None or isinstance(mask, Tensor):
         return mask
@@ -319,3 +347,64 @@ def _sinks(module: nn.Module, found: Any, query: Tensor) -> Tensor | None:
             "only one a head is read"
         )
     return found.detach().reshape(-1)
+
+
+# -- torch.nn.MultiheadAttention ---------------------------------------------------------------------------------------
+
+
+@cache
+def _multihead_signature() -> inspect.Signature:
+    return inspect.signature(MultiheadAttention.forward)
+
+
+def _multihead_call(module: MultiheadAttention, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call:
+    """Queries, keys and mask, from what the module is called with."""
+    if module.bias_k is not None or module.add_zero_attn:
+        raise DomainError("MultiheadAttention with add_bias_kv or add_zero_attn has keys that are not read yet")
+    given = _multihead_signature().bind(module, *arguments, **named).arguments
+    batched = given["query"].ndim == 3
+    query, key = (
+        given[each] if batched else given[each].unsqueeze(int(not module.batch_first)) for each in ("query", "key")
+    )
+    if not module.batch_first:
+        query, key = query.transpose(0, 1), key.transpose(0, 1)
+    width = module.embed_dim
+    if module.in_proj_weight is not None:
+        weights = module.in_proj_weight[:width], module.in_proj_weight[width : 2 * width]
+    else:
+        weights = module.q_proj_weight, module.k_proj_weight
+    biases = (None, None) if module.in_proj_bias is None else module.in_proj_bias[: 2 * width].chunk(2)
+    query, key = (
+        _split(torch_functional.linear(each, weight, bias), module.num_heads)
+        for each, weight, bias in zip((query, key), weights, biases, strict=True)
+    )
+    mask = _multihead_mask(given, query, key)
+    return Call(module, query, key, key, mask, causal=False, scale=query.shape[-1] ** -0.5)
+
+
+def _split(projected: Tensor, heads: int) -> Tensor:
+    """``(batch, tokens, width)`` to ``(batch, heads, tokens, dim)``."""
+    return projected.reshape(*projected.shape[:-1], heads, -1).transpose(1, 2)
+
+
+def _multihead_mask(given: dict[str, Any], query: Tensor, key: Tensor) -> Tensor | None:
+    """Both masks of the module, where ``True`` means not seen, as one of numbers that are added.
+
+    Gap-free attention may be causal without a mask; beside one, that is only a hint of what the mask says.
+    """
+    batch, heads, rows, _ = query.shape
+    found = None
+    if given.get("is_causal") and given.get("attn_mask") is None:
+        found = query.new_full((rows, key.shape[2]), -float("inf")).triu(1)
+    for name in ("attn_mask", "key_padding_mask"):
+        mask = given.get(name)
+        if mask is None:
+            continue
+        if not mask.is_floating_point():
+            mask = query.new_zeros(mask.shape).masked_fill(mask, -float("inf"))
+        if name == "key_padding_mask":
+            mask = mask.reshape(batch, 1, 1, key.shape[2])
+        elif mask.ndim == 3:
+            mask = mask.reshape(batch, heads, rows, key.shape[2])
+        found = mask if found is None else found + mask
+    return found

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bulkedge.models.hooks.attention_hooks import Asked
+from bulkedge.models.hooks.attention_hooks import AttentionCall
 from bulkedge.models.hooks.visible import SOME, Visible
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import Mask
@@ -27,7 +27,7 @@ ROUNDINGS = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class AttentionLayer:
     """The heads of one attention module.
 
     Attributes
@@ -147,7 +147,7 @@ def with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
     return torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
 
 
-def layer_of(asked: Asked, named: Mapping[str, Any]) -> Layer:
+def layer_of(asked: AttentionCall, named: Mapping[str, Any]) -> AttentionLayer:
     """The heads of a module, from what it asked of its attention."""
     call = asked.call
     groups = call.query.shape[1] // call.key.shape[1]
@@ -155,10 +155,12 @@ def layer_of(asked: Asked, named: Mapping[str, Any]) -> Layer:
     cross = cross or call.query.shape[2] != call.key.shape[2]
     key = call.key.repeat_interleave(groups, dim=1)
     mask, causal, beside = _mask(asked)
-    return Layer(asked.name, call.query, key, mask, causal, call.scale, cross, asked.softcap, asked.sinks, beside)
+    return AttentionLayer(
+        asked.name, call.query, key, mask, causal, call.scale, cross, asked.softcap, asked.sinks, beside
+    )
 
 
-def _mask(asked: Asked) -> tuple[Tensor | None, bool, Visible | None]:
+def _mask(asked: AttentionCall) -> tuple[Tensor | None, bool, Visible | None]:
     """The mask, whether all is plainly causal, without a mask, and what hides keys beside the mask otherwise.
 
     Some implementations write a mask out that hides nothing, just the future, or what is outside of a window, and
@@ -207,7 +209,7 @@ def _adds(mask: Tensor) -> bool:
     return any(bool((each.masked_fill(~_shown(each), 0.0) != 0).any()) for each, _ in _blocks(mask))
 
 
-def check_weights(layer: Layer, asked: Asked) -> None:
+def check_weights(layer: AttentionLayer, asked: AttentionCall) -> None:
     """Hold some rows of the attention against what the model itself says it is, where it does and has no dropout."""
     module = asked.call.module
     weights = None if module.training else asked.weights

@@ -1,10 +1,10 @@
 """Queries and keys of every attention of a model, as its scores see them, from one forward pass.
 
-Whatever goes through transformers' ``AttentionInterface`` is heard as it comes there, and computed by the model's own
-kernel (:mod:`bulkedge.models.hooks.attention_hooks`): after rotary positions and norms, with the mask, the positional
-bias, the scale and the cap of the scores, and the sinks outside of the keys. ``torch.nn.MultiheadAttention`` is read by
-hooks, in any model. Nothing is computed twice, and no attention matrix is formed unless it is asked for. :func:`stream`
-holds one layer at a time; :func:`capture` keeps them all.
+Whatever goes through transformers' ``AttentionInterface`` is read there (:mod:`bulkedge.models.hooks.attention_hooks`)
+and computed by the model's own kernel: after rotary positions and norms, with the mask, the positional bias, the scale
+and the cap of the scores, and the sinks outside of the keys. ``torch.nn.MultiheadAttention`` is read by hooks, in any
+model. Nothing is computed twice, and no attention matrix is formed without need. :func:`stream` holds one layer at a
+time; :func:`capture` keeps them all; :func:`map_heads` works on the scores of a layer, some heads at a time.
 
 >>> from transformers import GPT2Config, GPT2Model
 >>> import torch
@@ -17,20 +17,30 @@ holds one layer at a time; :func:`capture` keeps them all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from bulkedge.models.hooks.attention_hooks import Asked, hearing, is_compiled
-from bulkedge.models.hooks.attention_inputs import Layer, check_weights, layer_of
+from array_api_compat import array_namespace
+
+from bulkedge.heads.measures.sight import Sight
+from bulkedge.heads.measures.singular_values import COMPUTED
+from bulkedge.models.hooks.attention_hooks import AttentionCall, attention_calls, is_compiled
+from bulkedge.models.hooks.attention_inputs import AttentionLayer, check_weights, layer_of
 from bulkedge.nn import check_interface
+from bulkedge.spectra.operators import AttentionOperator, Operator
 from bulkedge.support.errors import DomainError
+from bulkedge.support.progress import track
+from bulkedge.support.threads import one_thread
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-CACHES = ("past_key_values", "past_key_value", "layer_past")
-"""Arguments by which attention modules are given keys of tokens before."""
+T = TypeVar("T")
+AT_ONCE = {"cpu": 2**20, "elsewhere": 2**26}
+"""Scores at a time: what a processor's cache holds, or what keeps a GPU busy. A head that has more is read in blocks of
+rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +49,7 @@ class Visit:
 
     Attributes
     ----------
-    layer : Layer
+    layer : AttentionLayer
         Its heads.
     module : torch.nn.Module
         The module.
@@ -47,23 +57,23 @@ class Visit:
         What it was given to make queries from, of shape (batch, rows, width).
     """
 
-    layer: Layer
+    layer: AttentionLayer
     module: nn.Module
     inputs: Tensor
-    _again: Callable[[], Layer]
+    _again: Callable[[], AttentionLayer]
 
-    def again(self) -> Layer:
+    def again(self) -> AttentionLayer:
         """Run the module once more on what it was given, as its parameters and hooks are now.
 
         Returns
         -------
-        Layer
+        AttentionLayer
             Its heads.
         """
         return self._again()
 
 
-def capture(model: nn.Module, **inputs: Any) -> tuple[Layer, ...]:
+def capture(model: nn.Module, **inputs: Any) -> tuple[AttentionLayer, ...]:
     """Run a model once, without gradients, and return the queries and keys of all its attentions.
 
     Parameters
@@ -75,7 +85,7 @@ def capture(model: nn.Module, **inputs: Any) -> tuple[Layer, ...]:
 
     Returns
     -------
-    tuple of Layer
+    tuple of AttentionLayer
         In the order in which the model calls its attentions.
 
     Raises
@@ -83,7 +93,7 @@ def capture(model: nn.Module, **inputs: Any) -> tuple[Layer, ...]:
     DomainError
         If no attention was seen.
     """
-    found: list[Layer] = []
+    found: list[AttentionLayer] = []
     stream(model, lambda visit: found.append(visit.layer), **inputs)
     return tuple(found)
 
@@ -114,14 +124,14 @@ def stream(model: nn.Module, visit: Callable[[Visit], object], **inputs: Any) ->
     ------
     DomainError
         If no attention was seen, or the model computes it past transformers' interface, or what it computes is not
-        what was heard.
+        what was read.
     """
     import torch
 
-    listener = _Listener(visit)
-    with torch.no_grad(), listener.on(model):
+    forward = _ForwardPass(visit)
+    with torch.no_grad(), forward.hooks(model):
         answer = model(inputs.pop("input"), **inputs) if "input" in inputs else model(**inputs)
-    if not listener.seen:
+    if not forward.seen:
         raise DomainError(
             f"{type(model).__name__} ran without an attention that could be read: neither transformers' "
             "AttentionInterface nor torch.nn.MultiheadAttention was called"
@@ -131,38 +141,38 @@ def stream(model: nn.Module, visit: Callable[[Visit], object], **inputs: Any) ->
 
 @dataclass
 class _Frame:
-    """A module that is running, what it was called with, and what it asked of its attention."""
+    """A module that is running, what it was called with, and the call of its attention."""
 
     module: nn.Module
     arguments: tuple[Any, ...]
     named: dict[str, Any]
-    asked: Asked | None = None
+    call: AttentionCall | None = None
 
 
 @dataclass
-class _Listener:
+class _ForwardPass:
     """Follows a forward pass through the modules of a model."""
 
     visit: Callable[[Visit], object]
     frames: list[_Frame] = field(default_factory=list)
-    repeating: list[Layer] | None = None
+    repeating: list[AttentionLayer] | None = None
     seen: int = 0
 
     @contextmanager
-    def on(self, model: nn.Module) -> Iterator[None]:
-        """Hooks on every module, and an ear at the interface; all come off in the end."""
+    def hooks(self, model: nn.Module) -> Iterator[None]:
+        """Hooks on every module and at the interface, until the end of the ``with`` block."""
         import torch
 
         for each in transformers_models(model):
             check_interface(each)
         with ExitStack() as stack:
-            # what is inside compiled code is not heard
+            # compiled code is not read
             if is_compiled(model) and hasattr(torch.compiler, "set_stance"):
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             for module in model.modules():
                 stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(self._leave, with_kwargs=True).remove)
-            stack.enter_context(hearing(model, self._hear))
+            stack.enter_context(attention_calls(model, self._remember))
             fast = torch.backends.mha.get_fastpath_enabled()  # which goes past the modules
             stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
             torch.backends.mha.set_fastpath_enabled(False)
@@ -171,29 +181,30 @@ class _Listener:
     def _enter(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.frames.append(_Frame(module, arguments, named))
 
-    def _hear(self, asked: Asked) -> None:
-        """Remember what the running module asks of its attention."""
-        running = [frame for frame in self.frames if frame.module is asked.call.module]
+    def _remember(self, found: AttentionCall) -> None:
+        """Keep the call until its module has run."""
+        running = [frame for frame in self.frames if frame.module is found.call.module]
         if running:
-            running[-1].asked = asked
+            running[-1].call = found
 
     def _leave(self, *_: Any) -> None:
         frame = self.frames.pop()
-        if frame.asked is None:
+        if frame.call is None:
             return
-        layer = layer_of(frame.asked, frame.named)
+        layer = layer_of(frame.call, frame.named)
         if self.repeating is not None:
             self.repeating.append(layer)
             return
-        check_weights(layer, frame.asked)
-        frame.asked = None  # the model's own weights are not to be held while the layer is read
+        check_weights(layer, frame.call)
+        frame.call = None  # the model's own weights are not to be held while the layer is read
         self.seen += 1
         given = next(each for each in (*frame.arguments, *frame.named.values()) if hasattr(each, "shape"))
         self.visit(Visit(layer, frame.module, given, lambda: self._again(frame)))
 
-    def _again(self, frame: _Frame) -> Layer:
-        # a cache would grow: the module is to see its own keys once
-        named = {name: None if name in CACHES else each for name, each in frame.named.items()}
+    def _again(self, frame: _Frame) -> AttentionLayer:
+        # a cache of earlier keys would grow: the module is to see its own keys once
+        caches = ("past_key_values", "past_key_value", "layer_past")
+        named = {name: None if name in caches else each for name, each in frame.named.items()}
         self.repeating = []
         try:
             frame.module(*frame.arguments, **named)
@@ -213,3 +224,113 @@ def transformers_models(model: nn.Module) -> Iterator[nn.Module]:
     else:
         for child in model.children():
             yield from transformers_models(child)
+
+
+# -- scores of the heads of a layer ------------------------------------------------------------------------------------
+
+
+class HeadScores(NamedTuple):
+    """Some heads of the first sequence of a layer."""
+
+    layer: AttentionLayer
+    sight: Sight
+    """Who sees whom, and what is added to the scores; its blocks are the rows that are held at a time."""
+    factors: tuple[Tensor, Tensor]
+    """Queries with the scale, (heads, rows, dim), and keys, in double precision."""
+    sinks: Tensor | None
+    """Scores of sinks outside of the keys, one a head, or None."""
+
+    def products(self, rows: slice = slice(None)) -> Tensor:
+        """``scale q . k`` of some rows."""
+        return self.factors[0][:, rows] @ self.factors[1].mT
+
+    def content(self, rows: slice = slice(None)) -> Tensor:
+        """The products, under the cap of the layer if it has one."""
+        return self.layer.capped(self.products(rows))
+
+    def operator(self, times: Tensor | None = None) -> Callable[[int], Operator] | None:
+        """Operators of the attention matrices, where the library has one for such scores."""
+        mask = self.layer.structure
+        if mask is None or self.layer.softcap is not None:
+            return None
+        query, key = self.factors
+        query = query if times is None else times[:, None, None] * query
+        kind = query.dtype if query.device.type == "cpu" else query.new_empty(0).float().dtype
+        return lambda head: AttentionOperator(query[head].to(kind), key[head].to(kind), 1.0, mask)
+
+
+def map_heads(
+    work: Callable[..., T], layer: AttentionLayer, ids: Any = None, along: Any = None, label: str = "heads"
+) -> list[T]:
+    """Work on the scores of the heads of a layer; on a CPU, as many at once as torch has threads."""
+    import torch
+
+    portions = _Portions.of(layer, ids, None if along is None else len(along))
+
+    def portion(heads: slice) -> T:
+        scores = portions.scores(heads)
+        return work(scores) if along is None else work(scores, along[heads])
+
+    if portions.long:
+        return [portion(each) for each in track(portions.slices, f"{label} of {layer.name}")]
+    if layer.query.device.type != "cpu":
+        return [portion(each) for each in portions.slices]
+    workers = torch.get_num_threads()
+    # one thread for each head goes further than all threads for one head after another
+    with one_thread(("torch",)), ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(portion, portions.slices))
+
+
+class _Portions(NamedTuple):
+    """The heads of a layer, cut into slices."""
+
+    layer: AttentionLayer
+    ids: Any
+    height: int
+    """Rows that are held at a time."""
+    shared: Sight | None
+    """None where heads do not see the same."""
+    slices: tuple[slice, ...]
+
+    @classmethod
+    def of(cls, layer: AttentionLayer, ids: Any, limit: int | None) -> _Portions:
+        heads, rows, tokens = layer.query.shape[1], layer.query.shape[2], layer.key.shape[2]
+        count = heads if limit is None else min(limit, heads)
+        most = AT_ONCE["cpu" if layer.query.device.type == "cpu" else "elsewhere"]
+        step = 1 if max(rows, tokens) > COMPUTED else max(1, most // (rows * tokens))
+        height = max(1, min(rows, most // tokens))
+        first = _bias(layer, slice(0, 1))
+        apart = first is not None and first.ndim == 3 and first.shape[0] > 1
+        shared = None if apart else _sight(layer, ids, height, None)
+        slices = tuple(slice(start, min(start + step, count)) for start in range(0, count, step))
+        return cls(layer, ids, height, shared, slices)
+
+    @property
+    def long(self) -> bool:
+        """Whether heads are done one after the other, each with all threads."""
+        return max(self.layer.query.shape[2], self.layer.key.shape[2]) > COMPUTED
+
+    def scores(self, heads: slice) -> HeadScores:
+        query, key = self.layer.scale * self.layer.query[0, heads].double(), self.layer.key[0, heads].double()
+        sight = self.shared or _sight(self.layer, self.ids, self.height, heads)
+        sinks = None if self.layer.sinks is None else self.layer.sinks[heads].double()
+        return HeadScores(self.layer, sight, (query, key), sinks)
+
+
+def _bias(layer: AttentionLayer, rows: slice) -> Any:
+    """What is added to the scores of some rows of the first sequence."""
+    bias = layer.bias(rows)
+    return bias[0] if bias is not None and bias.ndim == 4 else bias
+
+
+def _sight(layer: AttentionLayer, ids: Any, height: int, heads: slice | None) -> Sight:
+    """Who sees whom, for all heads or some."""
+    like = layer.query[0, :1, :1, :1].double()
+    shape = (layer.query.shape[2], layer.key.shape[2])
+
+    def bias(rows: slice) -> Any:
+        found = _bias(layer, rows)
+        return found if heads is None else found[heads]
+
+    hidden = _bias(layer, slice(0, 1)) is not None
+    return Sight(array_namespace(like), shape, bias if hidden else None, ids, like, height)

@@ -35,8 +35,6 @@ WRAPPERS = ("state_dict", "model_state_dict", "model")
 """Entries under which training scripts put the weights of a checkpoint."""
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 """Files of which a folder with a tokenizer has one."""
-NAMED = 4
-"""Weights that a message names."""
 
 
 def load_model(
@@ -88,27 +86,27 @@ def load_model(
     path = Path(text).expanduser()
     hub = HUB_ID.fullmatch(text) is not None and path.suffix not in SAFE + PICKLED + GGUF
     if not (text in ("", *MODELS) or path.exists() or hub):
-        raise _unknown(text)
+        raise _unknown_name(text)
     need("loading a model", "torch", "transformers")
     if device == "auto":
         need('device = "auto"', "accelerate", install="accelerate")
-    placing = _placing(device, _dtype(dtype))
+    target = _target(device, _dtype(dtype))
     if text == "":
         model, tokenizer = default_model()
-        return _placed(model, placing), tokenizer, NAME
+        return _move(model, target), tokenizer, NAME
     if text in MODELS:
         model, tokenizer = packaged_model(text)
-        return _placed(model, placing), tokenizer, text
+        return _move(model, target), tokenizer, text
     loading = {"trust_remote_code": trust_remote_code}
-    with _quiet(), _words(text):
+    with _quiet(), _clear_errors(text):
         if path.is_dir():
-            return (*_from_folder(path, loading, placing), path.resolve().name)
+            return (*_from_folder(path, loading, target), path.resolve().name)
         if path.exists():
-            return (*_from_file(path, loading, placing), path.stem)
-        return (*_from_hub(text, loading, placing), text)
+            return (*_from_file(path, loading, target), path.stem)
+        return (*_from_hub(text, loading, target), text)
 
 
-def _unknown(text: str) -> DomainError:
+def _unknown_name(text: str) -> DomainError:
     near = "".join(f"; did you mean {each}?" for each in get_close_matches(text, MODELS, 1))
     return DomainError(
         f"model = {shown(text)} is neither a file or folder here, nor a name of {sorted(MODELS)}, nor a hub id,"
@@ -123,7 +121,7 @@ def _dtype(dtype: Any) -> Any:
     return None if dtype is None else getattr(torch, Choice(DTYPES).check("dtype", name))
 
 
-def _placing(device: Any, dtype: Any) -> dict[str, Any]:
+def _target(device: Any, dtype: Any) -> dict[str, Any]:
     """Keywords of ``from_pretrained`` for precision and device; a single device is moved to afterwards."""
     import torch
 
@@ -135,59 +133,57 @@ def _placing(device: Any, dtype: Any) -> dict[str, Any]:
         raise DomainError(f"device = {shown(device)} is none that torch knows: {_first_line(error)}") from None
 
 
-def _placed(model: Any, placing: Mapping[str, Any]) -> Any:
+def _move(model: Any, target: Mapping[str, Any]) -> Any:
     """The model moved to where it was asked for, if it was."""
-    dtype = None if placing["dtype"] == "auto" else placing["dtype"]
+    dtype = None if target["dtype"] == "auto" else target["dtype"]
     try:
-        moved = {"device": placing.get("device"), "dtype": dtype}
+        moved = {"device": target.get("device"), "dtype": dtype}
         return model.to(**{key: value for key, value in moved.items() if value is not None}).eval()
     except (RuntimeError, AssertionError) as error:  # torch without CUDA raises the latter
-        raise DomainError(
-            f"device = {shown(str(placing.get('device')))} cannot be used: {_first_line(error)}"
-        ) from None
+        raise DomainError(f"device = {shown(str(target.get('device')))} cannot be used: {_first_line(error)}") from None
 
 
-def _from_folder(folder: Path, loading: dict[str, Any], placing: dict[str, Any]) -> tuple[Any, Any]:
+def _from_folder(folder: Path, loading: dict[str, Any], target: dict[str, Any]) -> tuple[Any, Any]:
     config = _local_config(folder, loading)
-    model = _whole(
-        config, loading, placing, lambda cls, **rest: cls.from_pretrained(folder, local_files_only=True, **rest)
+    model = _build(
+        config, loading, target, lambda cls, **rest: cls.from_pretrained(folder, local_files_only=True, **rest)
     )
     return model, _local_tokenizer(folder, loading)
 
 
-def _from_file(path: Path, loading: dict[str, Any], placing: dict[str, Any]) -> tuple[Any, Any]:
+def _from_file(path: Path, loading: dict[str, Any], target: dict[str, Any]) -> tuple[Any, Any]:
     """One file of weights: GGUF has its own configuration, others have it beside them."""
     if path.suffix in GGUF:
-        return _from_gguf(path, loading, placing)
+        return _from_gguf(path, loading, target)
     if path.suffix not in SAFE + PICKLED:
         raise DomainError(f"model = {shown(str(path))} ends in none of {', '.join(SAFE + PICKLED + GGUF)}")
     config = _local_config(path.parent, loading)
     weights = _weights(path)
-    model = _whole(config, loading, placing, lambda cls, **rest: cls.from_pretrained(None, state_dict=weights, **rest))
+    model = _build(config, loading, target, lambda cls, **rest: cls.from_pretrained(None, state_dict=weights, **rest))
     return model, _local_tokenizer(path.parent, loading)
 
 
-def _from_gguf(path: Path, loading: dict[str, Any], placing: dict[str, Any]) -> tuple[Any, Any]:
+def _from_gguf(path: Path, loading: dict[str, Any], target: dict[str, Any]) -> tuple[Any, Any]:
     """Transformers always wants accelerate for these, and gguf for what its own reader does not know."""
     need("a GGUF file", "accelerate", install="gguf accelerate")
     try:
-        return _from_repository(str(path.parent), loading | {"gguf_file": path.name, "local_files_only": True}, placing)
+        return _from_repository(str(path.parent), loading | {"gguf_file": path.name, "local_files_only": True}, target)
     except ImportError:
         need(f"{path.name}, a GGUF file,", "gguf", install="gguf accelerate")
         raise
 
 
-def _from_hub(name: str, loading: dict[str, Any], placing: dict[str, Any]) -> tuple[Any, Any]:
-    return _from_repository(name, loading | {"local_files_only": _offline()}, placing)
+def _from_hub(name: str, loading: dict[str, Any], target: dict[str, Any]) -> tuple[Any, Any]:
+    return _from_repository(name, loading | {"local_files_only": _offline()}, target)
 
 
-def _from_repository(source: str, loading: dict[str, Any], placing: dict[str, Any]) -> tuple[Any, Any]:
+def _from_repository(source: str, loading: dict[str, Any], target: dict[str, Any]) -> tuple[Any, Any]:
     """Configuration, weights and tokenizer from a place that transformers reads as a whole."""
     from transformers import AutoConfig, AutoTokenizer
 
-    config = _checked(AutoConfig.from_pretrained(source, **loading), loading)
+    config = _check_code(AutoConfig.from_pretrained(source, **loading), loading)
     where = {key: value for key, value in loading.items() if key != "trust_remote_code"}
-    model = _whole(config, loading, placing, lambda cls, **rest: cls.from_pretrained(source, **where, **rest))
+    model = _build(config, loading, target, lambda cls, **rest: cls.from_pretrained(source, **where, **rest))
     try:
         return model, AutoTokenizer.from_pretrained(source, **loading)
     except (OSError, ValueError):  # a model of images, say, has none
@@ -199,10 +195,10 @@ def _local_config(folder: Path, loading: dict[str, Any]) -> Any:
 
     if not (folder / "config.json").is_file():
         raise StoreError(f"{folder} has no config.json, which says what the weights mean: save_pretrained writes it")
-    return _checked(AutoConfig.from_pretrained(folder, local_files_only=True, **loading), loading)
+    return _check_code(AutoConfig.from_pretrained(folder, local_files_only=True, **loading), loading)
 
 
-def _checked(config: Any, loading: Mapping[str, Any]) -> Any:
+def _check_code(config: Any, loading: Mapping[str, Any]) -> Any:
     """The configuration, unless it asks for an attention of somebody's repository, which is code as well."""
     parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
     wanted = {str(getattr(part, "_attn_implementation", None)) for part in parts}
@@ -265,18 +261,18 @@ def _model_class(config: Any, loading: Mapping[str, Any]) -> Any:
     )
 
 
-def _whole(
-    config: Any, loading: Mapping[str, Any], placing: Mapping[str, Any], read: Callable[..., tuple[Any, dict[str, Any]]]
+def _build(
+    config: Any, loading: Mapping[str, Any], target: Mapping[str, Any], read: Callable[..., tuple[Any, dict[str, Any]]]
 ) -> Any:
     """The model with all of its weights from the files, or an error that says what does not fit."""
-    keywords = {"dtype": placing["dtype"], "device_map": placing["device_map"], "weights_only": True}
+    keywords = {"dtype": target["dtype"], "device_map": target["device_map"], "weights_only": True}
     keywords |= {"ignore_mismatched_sizes": True, "output_loading_info": True}  # they are refused below, by name
     cls = _model_class(config, loading)
     if cls.__module__.startswith("transformers.models.auto"):
         keywords["trust_remote_code"] = loading["trust_remote_code"]
     model, report = read(cls, config=config, **keywords)
     _check_fit(type(model).__name__, set(model.state_dict()), report)
-    return model.eval() if placing["device_map"] else _placed(model, placing)
+    return model.eval() if target["device_map"] else _move(model, target)
 
 
 def _check_fit(cls: str, wanted: set[str], report: Mapping[str, Any]) -> None:
@@ -284,32 +280,30 @@ def _check_fit(cls: str, wanted: set[str], report: Mapping[str, Any]) -> None:
     missing = sorted(report["missing_keys"])
     if missing:
         raise StoreError(
-            f"the files lack {len(missing)} weights that the configuration of {cls} asks for ({_some(missing)}): they"
+            f"the files lack {len(missing)} weights that the configuration of {cls} asks for ({_few(missing)}): they"
             " would be random. If the weights are in several files, give the folder"
         )
     mismatched = sorted(
         f"{key} of {tuple(found)} for {tuple(asked)}" for key, found, asked in report["mismatched_keys"]
     )
     if mismatched:
-        raise StoreError(
-            f"weights do not have the shapes that the configuration of {cls} asks for: {_some(mismatched)}"
-        )
+        raise StoreError(f"weights do not have the shapes that the configuration of {cls} asks for: {_few(mismatched)}")
     if report["error_msgs"]:
-        raise StoreError(f"weights could not be read into {cls}: {_some([str(each) for each in report['error_msgs']])}")
+        raise StoreError(f"weights could not be read into {cls}: {_few([str(each) for each in report['error_msgs']])}")
     kinds = {re.sub(r"\d+", "#", each) for each in wanted}
-    beyond = sorted(each for each in report["unexpected_keys"] if _of_a_kind(each, kinds))
+    beyond = sorted(each for each in report["unexpected_keys"] if _differs_in_number(each, kinds))
     if beyond:
-        raise StoreError(f"the files have more layers than the configuration of {cls}: {_some(beyond)}")
+        raise StoreError(f"the files have more layers than the configuration of {cls}: {_few(beyond)}")
 
 
-def _of_a_kind(key: str, kinds: set[str]) -> bool:
+def _differs_in_number(key: str, kinds: set[str]) -> bool:
     """Whether a weight is like one of the model but for the number of its layer; other extras are never used."""
     kind = re.sub(r"\d+", "#", key)
     return "#" in kind and any(each == kind or each.endswith(f".{kind}") or kind.endswith(f".{each}") for each in kinds)
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _first_line(error: BaseException) -> str:
@@ -317,7 +311,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _words(name: str) -> Iterator[None]:
+def _clear_errors(name: str) -> Iterator[None]:
     """Errors of transformers, torch and safetensors as ours, with what to do."""
     from safetensors import SafetensorError
 

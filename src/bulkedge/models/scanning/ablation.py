@@ -33,9 +33,7 @@ from bulkedge.support.progress import track
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-ABLATED = "ablated"
-"""The kind of the patch."""
-_ablations: dict[str, _Ablation] = {}
+_switches: dict[str, _HeadSwitch] = {}
 """Those that are on now, by the name that the patch of each has."""
 
 
@@ -49,8 +47,8 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterat
         A transformers model whose attention goes through the interface (as for :func:`bulkedge.nn.apply_patch`), or any
         module with ``torch.nn.MultiheadAttention`` inside, which gets copies of its output projections for that time.
     heads : mapping of str to sequence of int
-        Heads of attention modules, by the path of the module in the model: what :class:`~bulkedge.models.Layer` calls
-        its name.
+        Heads of attention modules, by the path of the module in the model, which is the ``name`` of its
+        :class:`~bulkedge.models.AttentionLayer`.
 
     Yields
     ------
@@ -76,17 +74,17 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterat
         for module in chosen.keys() - through.keys():
             stack.enter_context(_without_columns(module, chosen[module]))
         if through:
-            stack.enter_context(_Ablation(model, through).on())
+            stack.enter_context(_HeadSwitch(model, through).on())
         yield
 
 
 class Ablation(NamedTuple):
-    """What switching heads off costs, beside random heads of the same layers."""
+    """What switching heads off costs, compared with random heads of the same layers."""
 
     heads: int
     """How many are off."""
     cost: float
-    """The loss without them less the loss with all heads."""
+    """The loss without them minus the loss with all heads."""
     control: Estimate
     """Mean cost of as many random heads of the same layers, over draws."""
 
@@ -96,7 +94,7 @@ class Ablation(NamedTuple):
         return self.cost / self.control.value if self.control.value else float("nan")
 
 
-def ablation(  # noqa: PLR0913 - two lists of heads, what to ask, and how often
+def ablation_cost(  # noqa: PLR0913 - two lists of heads, what to ask, and how often
     model: nn.Module,
     loss: Callable[[Any], float],
     heads: Sequence[tuple[str, int]],
@@ -127,49 +125,49 @@ def ablation(  # noqa: PLR0913 - two lists of heads, what to ask, and how often
 
 
 @dataclass(eq=False)
-class _Ablation:
-    """Heads that are off, and whether the module that runs now has heard of it."""
+class _HeadSwitch:
+    """Heads that are off, and whether the patch was reached in the module that runs now."""
 
     model: nn.Module
     heads: Mapping[nn.Module, tuple[int, ...]]
-    heard: bool = False
+    reached: bool = False
 
     @contextmanager
     def on(self) -> Iterator[None]:
         """A patch on the transformers models, and hooks on the modules concerned; all come off in the end."""
         key = uuid4().hex
         with ExitStack() as stack:
-            _ablations[key] = self
-            stack.callback(_ablations.pop, key)
+            _switches[key] = self
+            stack.callback(_switches.pop, key)
             for each in transformers_models(self.model):
-                stack.enter_context(apply_patch(each, ABLATED, {"ablation": key}))
+                stack.enter_context(apply_patch(each, "ablated", {"ablation": key}))
             for module in self.heads:
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
                 stack.callback(module.register_forward_hook(self._leave).remove)
             yield
 
     def _enter(self, *_: Any) -> None:
-        self.heard = False
+        self.reached = False
 
     def _leave(self, module: nn.Module, *_: Any) -> None:
-        if not self.heard:
+        if not self.reached:
             raise DomainError(f"{type(module).__name__} computed its attention past transformers' AttentionInterface")
 
 
-@transform(ABLATED)
-def _ablated(call: Call, parameters: Mapping[str, Any]) -> Call:
+@transform("ablated")
+def _zero_values(call: Call, parameters: Mapping[str, Any]) -> Call:
     """Zeros in the place of the values of some heads; keys and values that heads share are repeated for each first."""
-    ablation = _ablations.get(parameters["ablation"])
-    if ablation is None or all(call.module is not each for each in ablation.model.modules()):
+    switch = _switches.get(parameters["ablation"])
+    if switch is None or all(call.module is not each for each in switch.model.modules()):
         raise DomainError("this model was copied while heads of it were off; restore it: bulkedge.nn.restore")
-    ablation.heard = True
-    heads = ablation.heads.get(call.module, ())
+    switch.reached = True
+    heads = switch.heads.get(call.module, ())
     if not heads:
         return call
     number = call.query.shape[1]
     _check(heads, number, call.module)
     key, value = (each.repeat_interleave(number // each.shape[1], dim=1) for each in (call.key, call.value))
-    return call._replace(key=key, value=value.masked_fill(_marked(heads, value)[:, None, None], 0.0))
+    return call._replace(key=key, value=value.masked_fill(_head_mask(heads, value)[:, None, None], 0.0))
 
 
 @contextmanager
@@ -179,7 +177,7 @@ def _without_columns(module: Any, heads: tuple[int, ...]) -> Iterator[None]:
 
     _check(heads, module.num_heads, module)
     found = module.out_proj.weight
-    columns = _marked(heads, found, module.num_heads).repeat_interleave(module.head_dim)
+    columns = _head_mask(heads, found, module.num_heads).repeat_interleave(module.head_dim)
     module.out_proj.weight = torch.nn.Parameter(found.detach().masked_fill(columns, 0.0), found.requires_grad)
     try:
         yield
@@ -192,7 +190,7 @@ def _check(heads: tuple[int, ...], number: int, module: nn.Module) -> None:
         raise DomainError(f"heads = {heads}: {type(module).__name__} has heads 0 to {number - 1}")
 
 
-def _marked(heads: tuple[int, ...], like: Tensor, number: int | None = None) -> Tensor:
+def _head_mask(heads: tuple[int, ...], like: Tensor, number: int | None = None) -> Tensor:
     """Booleans that are true for the heads, on the device of a tensor (batch, heads, ...)."""
     marked = like.new_zeros(like.shape[1] if number is None else number).bool()
     marked[list(heads)] = True

@@ -1,6 +1,7 @@
-"""What the numbers of a scan mean: the title, group, unit and definition of every column, and of every kind of head.
+"""A scan in words: what every number and every kind of head means, and what a model's heads are, in plain English.
 
-The page, the table and the documentation read these; a scan's Dataset only has the names.
+The page, the table and the documentation read the title, group, unit and definition of columns and kinds here; a scan's
+Dataset only has the names.
 
 >>> describe("entropy").unit, describe("p_entropy").title, describe("scale_8").title
 ('nats', 'p of entropy', 'score scale at 8× the tokens')
@@ -11,10 +12,14 @@ The page, the table and the documentation read these; a scan's Dataset only has 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
 
 from bulkedge.heads.measures.attention_measures import MEASURES
-from bulkedge.heads.measures.kinds import KINDS as TOLD
+from bulkedge.heads.measures.kinds import KINDS as HEAD_KINDS
 
 
 class Column(NamedTuple):
@@ -26,7 +31,7 @@ class Column(NamedTuple):
     sentence: str
 
 
-class Kind(NamedTuple):
+class KindLabel(NamedTuple):
     """What a head can be: the words people read, a mark of two letters, and what it means in a sentence."""
 
     title: str
@@ -174,14 +179,14 @@ MARKS = {
     "random spectrum": "Rs",
 }
 """Two letters for each kind, where there is no room for more."""
-KINDS = {each.name: Kind(each.title, MARKS[each.name], each.says) for each in TOLD}
+KINDS = {each.name: KindLabel(each.title, MARKS[each.name], each.says) for each in HEAD_KINDS}
 """Kinds by the names that a scan has, in the order of precedence."""
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> KindLabel:
     """The words for a kind of head."""
     found = canonical(name)
-    return KINDS[found] if found in KINDS else Kind(name, name[:2].title(), "")
+    return KINDS[found] if found in KINDS else KindLabel(name, name[:2].title(), "")
 
 
 def describe(name: str) -> Column:
@@ -222,3 +227,65 @@ def canonical(name: str) -> str:
     plain = re.compile("[-_ ]+")
     same = {plain.sub(" ", kind): kind for kind in KINDS}
     return same.get(plain.sub(" ", name), name)
+
+
+# -- what a scan found ------------------------------------------------------------------------------------------------
+
+
+def _names(rows: list[dict[str, Any]], most: int = 6) -> str:
+    """Heads as people name them."""
+    names = [f"{each['layer']}.{each['head']}" for each in rows[:most]]
+    return ", ".join(names) + (f" and {len(rows) - most} more" if len(rows) > most else "")
+
+
+def _count(rows: list[dict[str, Any]]) -> str:
+    return "one head" if len(rows) == 1 else f"{len(rows)} heads"
+
+
+def summary_sentences(data: xr.Dataset, rows: list[dict[str, Any]]) -> list[str]:
+    """What the model's heads are, a sentence each."""
+    layers = len(np.unique(data.layer.to_numpy()))
+    texts = data.sizes["text"]
+    read = f"{texts} text{'s' * (texts > 1)} of up to {data.attrs['tokens']} tokens"
+    found = [f"{data.attrs['model']}: {len(rows)} heads in {layers} layers, read on {read}."]
+    counted = Counter(each["kind"] for each in rows)
+    found.append("Kinds: " + ", ".join(f"{count} {KINDS[kind].title}" for kind, count in counted.most_common()) + ".")
+    if texts > 1:
+        found.append(f"On average {np.mean([each['agreement'] for each in rows]):.0%} of the texts agree on the kind.")
+    if data.attrs["draws"]:
+        level = 0.05
+        different = sum(each["q"] <= level for each in rows)
+        distances = np.median([(each["distance"], each["null_distance"]) for each in rows], axis=0)
+        found.append(
+            f"{different} of {len(rows)} heads are told from random weights on their own inputs (false discovery rate "
+            f"{level:.0%}); the spectra are {distances[0]:.3f} from random ones, which are {distances[1]:.3f} apart."
+        )
+    candidates = [each for each in rows if each["idle"]]
+    if candidates:
+        found.append(f"Idle candidates, to be checked by ablation: {_names(candidates)}.")
+    for name, words in (("induction", "induction"), ("previous", "previous-token")):
+        best = max(rows, key=lambda each: np.nan_to_num(each[name], nan=-1.0))
+        if best[name] > 0.3:
+            found.append(f"Strongest {words} head: {_names([best])}, score {best[name]:.2f}.")
+    return found
+
+
+def warning_sentences(data: xr.Dataset, rows: list[dict[str, Any]]) -> list[str]:
+    """What to look at in a model, a sentence each; none if nothing stands out."""
+    found = []
+    frozen = [each for each in rows if each["largest"] > 0.9]
+    if frozen:
+        found.append(f"In {_count(frozen)} rows are frozen, nearly all weight on one key ({_names(frozen)}).")
+    collapsed = [each for each in rows if each["kind"] == "collapsed"]
+    if collapsed:
+        found.append(
+            f"All but uniform, averages of the values whatever the query: {_count(collapsed)} ({_names(collapsed)})."
+        )
+    cosine = data.token_cosine.median("text").to_numpy()
+    if np.any(cosine > 0.95):
+        names = data.module_name.to_numpy()[cosine > 0.95].tolist()
+        found.append(
+            f"Tokens are nearly alike (mean cosine {cosine.max():.2f}) where they enter {', '.join(names[:3])}"
+            f"{' and others' if len(names) > 3 else ''}: rank has collapsed there."
+        )
+    return found

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bulkedge.models.hooks.attention_inputs import Layer
+from bulkedge.models.hooks.attention_inputs import AttentionLayer
 from bulkedge.models.hooks.capture import stream
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, shown
@@ -65,7 +65,7 @@ def probe(
         Prompts to average over.
     vocabulary : int or iterable of int, optional
         The ids to draw from, or how many of the first; all of the model's unless given. Special tokens of the model's
-        configuration are never drawn; those that only a tokenizer knows are to be left out here
+        configuration are never pool; those that only a tokenizer knows are to be left out here
         (:func:`ordinary_tokens`).
     rng : numpy.random.Generator
         Draws the prompts.
@@ -84,19 +84,19 @@ def probe(
     prompts, rng = Integers(1, 10_000).check("prompts", prompts), numpy_generator(rng)
     tokens = Integers(FEWEST, 1_000_000).check("tokens", tokens)
     _check_reads_tokens(model)
-    drawn = _drawn_from(model, vocabulary)
+    pool = _token_pool(model, vocabulary)
     half = min(tokens, _longest(model)) // 2
-    half = min(half, len(drawn))
+    half = min(half, len(pool))
     if half < FEWEST // 2:
         raise DomainError(
-            f"{type(model).__name__} leaves {len(drawn)} tokens to draw and reads {_longest(model)}: too few to repeat"
+            f"{type(model).__name__} leaves {len(pool)} tokens to draw and reads {_longest(model)}: too few to repeat"
         )
     totals: list[Real] | None = None
     for _ in track(range(prompts), "prompts"):
-        ids = rng.permutation(drawn)[:half]
+        ids = rng.permutation(pool)[:half]
         scores = _one_prompt(model, np.concatenate([ids, ids]))
         totals = scores if totals is None else [a + b for a, b in zip(totals, scores, strict=True)]
-    return _gathered([each / prompts for each in totals or []])
+    return _by_score([each / prompts for each in totals or []])
 
 
 def repeated_scores(attention: Tensor) -> Real:
@@ -147,7 +147,7 @@ def _one_prompt(model: nn.Module, ids: Real) -> list[Real]:
     return scores
 
 
-def _square(model: nn.Module, layer: Layer, tokens: int) -> Tensor:
+def _square(model: nn.Module, layer: AttentionLayer, tokens: int) -> Tensor:
     shape = (layer.query.shape[0], layer.query.shape[-2], layer.key.shape[-2])
     if shape != (1, tokens, tokens):
         raise DomainError(
@@ -185,7 +185,7 @@ def _longest(model: nn.Module) -> int:
 _POSITIONS_AFTER_PADDING = {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl"}
 
 
-def _drawn_from(model: nn.Module, vocabulary: int | Iterable[int] | None) -> Real:
+def _token_pool(model: nn.Module, vocabulary: int | Iterable[int] | None) -> Real:
     """The ids that prompts may have."""
     config = _text_config(model)
     size = int(config.vocab_size)
@@ -205,7 +205,7 @@ def _special(config: Any) -> list[int]:
     return found
 
 
-def _gathered(layers: list[Real]) -> dict[str, Real]:
+def _by_score(layers: list[Real]) -> dict[str, Real]:
     """Arrays (layers, heads) by score; heads that a layer does not have are nan."""
     heads = max(each.shape[1] for each in layers)
     table = np.full((len(layers), len(SCORES), heads), np.nan)

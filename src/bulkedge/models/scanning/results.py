@@ -1,8 +1,11 @@
-"""A scan: what every head of a model does, as a table, in words, as a page, and on disk."""
+"""A scan: what every head of a model does, as a table, in words, as a page, and on disk.
+
+:func:`assemble` makes its dataset, a row a head, from what the layers of a model showed on each text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,20 +13,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from bulkedge.models.scanning.ablation import Ablation, ablation
-from bulkedge.models.scanning.assembly import HEAD, TEXT, over_texts
-from bulkedge.models.scanning.random_heads import FreshHeads
-from bulkedge.models.scanning.scan_summary import alarms, sentences
+from bulkedge.heads.measures.attention_measures import MEASURES
+from bulkedge.heads.measures.kinds import KINDS, idle, kinds_of
+from bulkedge.heads.measures.singular_values import LEVELS
+from bulkedge.models.scanning.glossary import summary_sentences, warning_sentences
+from bulkedge.models.scanning.random_heads import TESTED, Deviations, RandomHeads, p_values
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers
 from bulkedge.support.errors import DomainError, StoreError
 from bulkedge.support.files import replace_text
+from bulkedge.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DRAWS = Integers(2, 10_000)
+    from bulkedge.models.scanning.ablation import Ablation
+
 PLACE = ("layer", "head", "module")
+HEAD, TEXT = "item", "text"
+SHOWN = np.linspace(0.0, 1.0, 33)
+"""Levels of the spectra that a scan keeps."""
+LONGER = (2, 8, 32)
+"""How many times as many tokens a scan asks about."""
+PREDICTED = ("coupling", "effective_dim", "predicted_entropy", "popularity_correlation")
+"""What the moments of queries and keys predict of a head."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +47,14 @@ class Scan:
     ----------
     data : xarray.Dataset
         Everything, by text and head; :mod:`bulkedge.models.scanning.glossary` says what the variables mean.
-    fresh : tuple of FreshHeads
+    random_heads : tuple of RandomHeads
         Of the first text, a null for every layer that was read; empty without draws, and for a loaded scan.
     model : torch.nn.Module or None
         What was read; a loaded scan has none.
     """
 
     data: xr.Dataset
-    fresh: tuple[FreshHeads, ...] = field(default=(), repr=False)
+    random_heads: tuple[RandomHeads, ...] = field(default=(), repr=False)
     model: Any = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -74,7 +87,7 @@ class Scan:
                 columns |= {f"{name}_{each}": values.sel(factor=each).to_numpy().tolist() for each in factors}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def head(self, layer: int, head: int) -> Head:
+    def head(self, layer: int, head: int) -> ScanHead:
         """One head.
 
         Parameters
@@ -84,17 +97,17 @@ class Scan:
 
         Returns
         -------
-        Head
+        ScanHead
             Its numbers and spectrum.
         """
         layers, heads = self.data["layer"].to_numpy(), self.data["head"].to_numpy()
         found = np.flatnonzero((layers == layer) & (heads == head))
         if len(found) == 0:
             raise DomainError(f"there is no head {head} in layer {layer}; layers are {np.unique(layers).tolist()}")
-        return Head(self, int(found[0]))
+        return ScanHead(self, int(found[0]))
 
     def null(self, layer: int, beta: float) -> tuple[dict[str, Real], Real]:
-        """Fresh heads of a layer at an inverse temperature.
+        """Random heads of a layer at an inverse temperature.
 
         Parameters
         ----------
@@ -110,18 +123,16 @@ class Scan:
         spectra : array of shape (draws, levels)
             Quantiles of their singular values.
         """
-        from bulkedge.models.scanning.random_heads import TESTED
-
         places = list(dict.fromkeys(self.data.layer.to_numpy().tolist()))
-        if not self.fresh or layer not in places:
-            raise DomainError(f"there are no fresh heads of layer {layer}: scan with draws, and layers {places}")
-        numbers, spectra = self.fresh[places.index(layer)].at(beta)
+        if not self.random_heads or layer not in places:
+            raise DomainError(f"there are no random heads of layer {layer}: scan with draws, and layers {places}")
+        numbers, spectra = self.random_heads[places.index(layer)].at(beta)
         return {name: TESTED[name][1](each) for name, each in numbers.items()}, np.exp(spectra)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to look at, in words."""
-        return tuple(alarms(self.data, self.records()))
+        return tuple(warning_sentences(self.data, self.records()))
 
     def summary(self) -> str:
         """What the model's heads are, in a few lines.
@@ -131,7 +142,7 @@ class Scan:
         str
             Plain English.
         """
-        return "\n".join(sentences(self.data, self.records()))
+        return "\n".join(summary_sentences(self.data, self.records()))
 
     def ablate(
         self,
@@ -163,6 +174,8 @@ class Scan:
         Ablation
             Cost of the heads, and of random ones with its standard error.
         """
+        from bulkedge.models.scanning.ablation import ablation_cost  # which needs torch
+
         model = self.model if model is None else model
         if model is None:
             raise DomainError("a loaded scan has no model: ablate(loss, model=...)")
@@ -172,8 +185,8 @@ class Scan:
             raise DomainError("there is no head to switch off: this scan has no idle candidates; name some by heads=")
         places = [(self.head(*each).numbers["module"], each[1]) for each in chosen]
         members = {name: [row["head"] for row in rows if row["module"] == name] for name, _ in places}
-        draws, rng = DRAWS.check("draws", draws), np.random.default_rng(rng)
-        return ablation(model, loss, places, members, draws=draws, rng=rng)
+        draws, rng = Integers(2, 10_000).check("draws", draws), np.random.default_rng(rng)
+        return ablation_cost(model, loss, places, members, draws=draws, rng=rng)
 
     def to_html(self, path: str | Path, before: Scan | None = None) -> Path:
         """Write one page that needs nothing else.
@@ -195,7 +208,7 @@ class Scan:
         page = scan_page(
             self.data,
             title=str(self.data.attrs["model"]),
-            summary=sentences(self.data, self.records()),
+            summary=summary_sentences(self.data, self.records()),
             warnings=self.warnings,
             before=None if before is None else before.data,
         )
@@ -204,7 +217,7 @@ class Scan:
         return path
 
     def save(self, path: str | Path) -> Path:
-        """Save everything but the fresh heads as a Zarr store.
+        """Save everything but the random heads as a Zarr store.
 
         Parameters
         ----------
@@ -238,7 +251,7 @@ def load_scan(path: str | Path) -> Scan:
     Returns
     -------
     Scan
-        Without its fresh heads.
+        Without its random heads.
 
     Raises
     ------
@@ -258,7 +271,7 @@ def load_scan(path: str | Path) -> Scan:
     return Scan(data)
 
 
-class Head(NamedTuple):
+class ScanHead(NamedTuple):
     """One head of a scan."""
 
     scan: Scan
@@ -275,7 +288,7 @@ class Head(NamedTuple):
         return self.scan.data.spectrum.isel(item=self.item)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw its spectrum in the band of fresh heads."""
+        """Draw its spectrum in the band of random heads."""
         from bulkedge import plots
 
         return plots.plot_head(self.scan.data.isel(item=self.item), ax=ax)
@@ -308,3 +321,123 @@ def compare_scans(a: Scan, b: Scan) -> pd.DataFrame:
         else:
             found[f"{name}_after"] = other[name]
     return pd.DataFrame(found)
+
+
+# -- the dataset -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reading:
+    """What one text showed: lists over layers, in the order in which they were called."""
+
+    title: str
+    tokens: int = 0
+    names: list[str] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    causal: list[bool] = field(default_factory=list)
+    measures: list[dict[str, Real]] = field(default_factory=list)
+    random_heads: list[RandomHeads] = field(default_factory=list)
+    deviations: list[Deviations] = field(default_factory=list)
+    pictures: list[Real] = field(default_factory=list)
+    token_stable_rank: list[float] = field(default_factory=list)
+    token_cosine: list[float] = field(default_factory=list)
+
+
+def assemble(
+    readings: Sequence[Reading], probes: Mapping[str, Real] | None, attributes: Mapping[str, object]
+) -> xr.Dataset:
+    """One dataset of all texts."""
+    first = readings[0]
+    counts = [len(each["beta"]) for each in first.measures]
+    data = xr.Dataset(
+        coords={
+            "layer": (HEAD, np.repeat(first.indices, counts)),
+            "head": (HEAD, np.concatenate([np.arange(each) for each in counts])),
+            "module": (HEAD, np.repeat(first.names, counts)),
+            "title": (TEXT, [each.title for each in readings]),
+            "level": SHOWN,
+            "factor": list(LONGER),
+            "module_name": ("layer_index", first.names),
+        },
+        attrs={**attributes, "version": __version__, "causal": int(all(first.causal))},
+    )
+    columns = [_columns(each) for each in readings]
+    for name in columns[0]:
+        data[name] = ((TEXT, HEAD), np.stack([each[name] for each in columns]))
+    for name, values in _spectra(readings).items():
+        data[name] = ((TEXT, HEAD, "level"), values)
+    for name in ("longer_entropy", "scale"):
+        texts = [np.concatenate([each[name] for each in reading.measures]) for reading in readings]
+        data[name] = ((HEAD, "factor"), over_texts(xr.DataArray(np.array(texts), dims=(TEXT, HEAD, "factor"))))
+    for name in ("token_stable_rank", "token_cosine"):
+        data[name] = ((TEXT, "layer_index"), np.array([getattr(each, name) for each in readings]))
+    data["picture"] = ((HEAD, "row", "column"), np.concatenate(first.pictures))
+    for name in ("induction", "duplicate", "previous"):
+        places = zip(first.indices, counts, strict=True)
+        scores = [np.full(count, np.nan) if probes is None else probes[name][place, :count] for place, count in places]
+        data[name] = (HEAD, np.concatenate(scores))
+    return _with_kinds(data)
+
+
+def over_texts(variable: xr.DataArray) -> Real:
+    """Median over texts of what is a number there; nan where no text has one."""
+    values = np.asarray(variable, dtype=float)
+    if "text" not in variable.dims:
+        return values
+    values = np.moveaxis(values, variable.dims.index("text"), 0)
+    ordered = np.sort(values, axis=0)  # nan last
+    count = np.sum(~np.isnan(values), axis=0, keepdims=True)
+    low, high = (
+        np.take_along_axis(ordered, np.clip(middle, 0, None), axis=0)[0] for middle in ((count - 1) // 2, count // 2)
+    )
+    if variable.name in ("sink_count", "sink_position", "offset"):  # the lower of two is a count or a position too
+        return low
+    return np.where(count[0] % 2 == 1, low, low / 2 + np.where(count[0] > 0, high, np.nan) / 2)
+
+
+def _columns(reading: Reading) -> dict[str, Real]:
+    """Everything that is one number a head and text."""
+    found = {name: np.concatenate([each[name] for each in reading.measures]) for name in (*MEASURES, *PREDICTED)}
+    if not reading.deviations:
+        nothing = np.full(len(found["beta"]), np.nan)
+        names = ["distance", "null_distance", "p_spectrum", "p", "q"]
+        names += [prefix + name for name in TESTED for prefix in ("null_", "p_")]
+        return found | dict.fromkeys(names, nothing)
+    for name in ("distance", "null_distance"):
+        found[name] = np.concatenate([getattr(each, name) for each in reading.deviations])
+    for name in TESTED:
+        found[f"null_{name}"] = np.concatenate([each.middle[name] for each in reading.deviations])
+    return found | p_values(reading.deviations)
+
+
+def _spectra(readings: Sequence[Reading]) -> dict[str, Real]:
+    """Spectra of heads, and the band of random ones, at the levels that are kept."""
+    own = [np.concatenate([each["spectrum"] for each in reading.measures]) for reading in readings]
+    found = {"spectrum": _at_shown_levels(np.stack(own))}
+    for place, name in enumerate(("null_low", "null_middle", "null_high")):
+        if not readings[0].deviations:
+            found[name] = np.full_like(found["spectrum"], np.nan)
+        else:
+            bands = [np.concatenate([each.band[place] for each in reading.deviations]) for reading in readings]
+            found[name] = _at_shown_levels(np.stack(bands))
+    return found
+
+
+def _at_shown_levels(quantiles: Real) -> Real:
+    flat = quantiles.reshape(-1, quantiles.shape[-1])
+    return np.array([np.interp(SHOWN, LEVELS, each) for each in flat]).reshape(*quantiles.shape[:-1], len(SHOWN))
+
+
+def _with_kinds(data: xr.Dataset) -> xr.Dataset:
+    """Kinds from the medians over texts, and on how many texts the head is of that kind."""
+    names = [*MEASURES, "p_spectrum"]
+    centre = {name: over_texts(data[name]) for name in names}
+    kinds = kinds_of(centre)
+    data["kind"] = (HEAD, np.array(kinds.first))
+    data["kinds"] = (HEAD, np.array([", ".join(each) for each in kinds.labels]))
+    for kind in KINDS:
+        data[f"score_{kind.name}"] = (HEAD, kinds.scores[kind.name])
+    texts = [kinds_of({name: data[name].to_numpy()[i] for name in names}) for i in range(data.sizes[TEXT])]
+    data["agreement"] = (HEAD, np.mean([np.array(each.first) == np.array(kinds.first) for each in texts], axis=0))
+    data["idle"] = (HEAD, idle(centre))
+    return data

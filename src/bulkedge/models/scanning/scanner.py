@@ -1,8 +1,8 @@
-"""Read every head of a model on some texts: what it does, and how sure we are, beside fresh random weights.
+"""Read every head of a model on some texts: what it does, and how sure we are, compared with random weights.
 
 One forward pass a text. Layer by layer, heads are measured (:mod:`bulkedge.heads.measures.attention_measures`),
-predicted from their moments (:mod:`bulkedge.models.scanning.predicted`), and held beside fresh heads on the same inputs
-(:mod:`bulkedge.models.scanning.random_heads`). Memory is bounded by one layer.
+predicted from the moments of their queries and keys (:func:`predict`), and compared with random heads on the same
+inputs (:mod:`bulkedge.models.scanning.random_heads`). Memory is bounded by one layer.
 
 >>> import torch
 >>> from transformers import GPT2Config, GPT2Model
@@ -16,23 +16,23 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bulkedge.heads import CausalChannel, Channel, score_scales
 from bulkedge.heads.measures.attention_measures import measure_heads
-from bulkedge.models.hooks.attention_inputs import Layer, with_sinks
-from bulkedge.models.hooks.capture import Visit, stream
-from bulkedge.models.hooks.scores import Scores, for_heads
-from bulkedge.models.loading.sequences import Passage, sequences
-from bulkedge.models.scanning.assembly import Reading, assembled
-from bulkedge.models.scanning.p_values import beside
-from bulkedge.models.scanning.predicted import predicted
-from bulkedge.models.scanning.random_heads import COORDINATE, draw_fresh
-from bulkedge.models.scanning.results import Scan
+from bulkedge.heads.softmax import mean_rows
+from bulkedge.models.hooks.attention_inputs import AttentionLayer, with_sinks
+from bulkedge.models.hooks.capture import HeadScores, Visit, map_heads, stream
+from bulkedge.models.loading.packaged import sample_text
+from bulkedge.models.scanning.probing import ordinary_tokens
+from bulkedge.models.scanning.probing import probe as probe_heads
+from bulkedge.models.scanning.random_heads import COORDINATE, deviations, draw_random_heads
+from bulkedge.models.scanning.results import LONGER, PREDICTED, Reading, Scan, assemble
 from bulkedge.support.arrays import Real, as_numpy
 from bulkedge.support.domains import Integers
 from bulkedge.support.errors import DomainError, RegimeWarning
@@ -41,14 +41,12 @@ from bulkedge.support.progress import tell
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-TOKENS, DRAWS = Integers(16, 2**15), Integers(0, 10_000)
 USUAL = 512
-"""Tokens of a text that are read unless others are asked for; who asks for more is told where there are fewer."""
-FEWEST_DRAWS = 5
-COUNTED = 8
-"""Tokens that are enough to count layers."""
+"""Tokens of a text that are read by default; a scan that asks for more warns where there are fewer."""
 PICTURE = 48
 """Rows and columns of the picture of an attention matrix."""
+TOKEN_INPUTS = ("input_ids", "decoder_input_ids", "token_type_ids", "position_ids")
+"""Inputs with an entry for every token."""
 
 
 def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
@@ -73,8 +71,8 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
         :func:`bulkedge.models.load_model` takes: a folder, a file, a hub id, ``"minilm"``. By default a small decoder
         that is trained on the spot.
     inputs_or_texts : optional
-        What :func:`bulkedge.models.loading.sequences.sequences` takes: texts, token ids, or inputs of the model by
-        name. By default the opening of a book. Of several, medians are told, and how far they agree.
+        Texts, token ids, or inputs of the model by name. By default the opening of a book. Of several, a scan has
+        medians, and how far they agree.
     tokenizer : callable, optional
         For texts; that of the loaded model by default.
     tokens : int, optional
@@ -84,7 +82,7 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
     layers : iterable of int, optional
         Which attention modules, in the order in which they are called; all by default.
     draws : int, optional
-        Number of fresh heads a layer, for the null; none makes no p-values, and is six times as fast.
+        Number of random heads a layer, for the null; none makes no p-values, and is six times as fast.
     probe : bool, optional
         Whether to look for induction, duplicate and previous-token heads on repeated random tokens, where the model
         reads tokens.
@@ -93,7 +91,7 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
     title : str, optional
         What to call the model; by default what it calls itself.
     rng : int, numpy.random.Generator, optional
-        Seed of the fresh weights and of the probe.
+        Seed of the random weights and of the probe.
 
     Returns
     -------
@@ -113,34 +111,34 @@ def scan(  # noqa: PLR0913 - what a scan can be asked, one by one
     """
     tokens, draws = check_sizes(tokens, draws)
     rng = np.random.default_rng(rng)
-    model, tokenizer, own_title = _loaded(model, tokenizer)
-    passages = sequences(_given(inputs_or_texts, tokenizer, model), tokenizer, tokens)
+    model, tokenizer, own_title = _load(model, tokenizer)
+    passages = sequences(
+        _default_text(model, tokenizer) if inputs_or_texts is None else inputs_or_texts, tokenizer, tokens
+    )
     longest = max(each.length for each in passages)
     if max(USUAL, longest) < tokens and longest:
         warnings.warn(
             f"tokens = {tokens}, but the longest text has {longest}: no more were read", RegimeWarning, stacklevel=2
         )
-    passages = _fitting(model, passages)
-    with _placed(model, device) as model:
+    passages = _cut_to_positions(model, passages)
+    with _on_device(model, device):
         reader = _Reader(model, None if layers is None else frozenset(layers), draws, rng)
         readings = [reader.read(passage) for passage in passages]
-        probes = _probed(model, tokenizer, rng) if probe and "input_ids" in passages[0].inputs else None
+        probes = _probe(model, tokenizer, rng) if probe and "input_ids" in passages[0].inputs else None
     attributes = {
         "model": title or own_title,
         "architecture": type(model).__name__,
         "tokens": max(reading.tokens for reading in readings),
         "draws": draws,
     }
-    return Scan(assembled(readings, probes, attributes), tuple(readings[0].fresh), model)
+    return Scan(assemble(readings, probes, attributes), tuple(readings[0].random_heads), model)
 
 
 def check_sizes(tokens: int, draws: int) -> tuple[int, int]:
     """Refuse sizes that a scan cannot have."""
-    tokens, draws = TOKENS.check("tokens", tokens), DRAWS.check("draws", draws)
-    if 0 < draws < FEWEST_DRAWS:
-        raise DomainError(
-            f"draws = {draws} fresh heads have no spread to speak of: {FEWEST_DRAWS} or more, or 0 for none"
-        )
+    tokens, draws = Integers(16, 2**15).check("tokens", tokens), Integers(0, 10_000).check("draws", draws)
+    if 0 < draws < 5:
+        raise DomainError(f"draws = {draws} random heads have no spread to speak of: 5 or more, or 0 for none")
     return tokens, draws
 
 
@@ -156,9 +154,9 @@ class _Reader:
 
     def read(self, passage: Passage) -> Reading:
         """One forward pass, and what its layers show."""
-        inputs = _called_with(self.model, passage.inputs)
+        inputs = _model_inputs(self.model, passage.inputs)
         if self.total is None:
-            self.total = self._count(_called_with(self.model, passage.cut(COUNTED).inputs))
+            self.total = self._count(_model_inputs(self.model, passage.cut(8).inputs))
         reading, place = Reading(passage.title), 0
         label = f"layers of {passage.title!r}"
         tell(label, 0, self.total)
@@ -188,26 +186,26 @@ class _Reader:
         layer = visit.layer
         ids = None if layer.cross else passage.ids(layer.name, layer.key.shape[2])
         ids = ids if ids is None else ids.to(layer.query.device)
-        found = _heads(layer, ids)
+        found = measure_layer(layer, ids)
         if self.draws:
-            fresh = draw_fresh(visit, ids, found[COORDINATE], self.draws, self.generator)
-            reading.fresh.append(fresh)
-            reading.surprises.append(beside(found, fresh))
+            null = draw_random_heads(visit, ids, found[COORDINATE], self.draws, self.generator)
+            reading.random_heads.append(null)
+            reading.deviations.append(deviations(found, null))
         reading.names.append(layer.name)
         reading.indices.append(place)
         reading.causal.append(layer.causal)
         reading.tokens = max(reading.tokens, layer.key.shape[2])
         reading.pictures.append(found.pop("picture"))
-        reading.measures.append(found | predicted(layer, found["columns"]))
-        rank, cosine = _tokens_alike(visit.inputs)
+        reading.measures.append(found | predict(layer, found["columns"]))
+        rank, cosine = _token_similarity(visit.inputs)
         reading.token_stable_rank.append(rank)
         reading.token_cosine.append(cosine)
 
 
-def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
+def measure_layer(layer: AttentionLayer, ids: Any) -> dict[str, Real]:
     """Measures and pictures of the heads of a layer."""
 
-    def read(scores: Scores) -> dict[str, Any]:
+    def read(scores: HeadScores) -> dict[str, Any]:
         # products in double precision do not overflow, if those of the largest entries do not
         largest = [each.abs().amax() for each in scores.factors]
         if not bool((largest[0] * largest[1] * scores.factors[0].shape[-1]).isfinite()):
@@ -224,11 +222,11 @@ def _heads(layer: Layer, ids: Any) -> dict[str, Real]:
         )
         return found | {"picture": _picture(scores)}
 
-    parts = for_heads(read, layer, ids)
+    parts = map_heads(read, layer, ids)
     return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
 
 
-def _picture(scores: Scores) -> np.ndarray[Any, Any]:
+def _picture(scores: HeadScores) -> np.ndarray[Any, Any]:
     """Small pictures of attention matrices: means over blocks, on a square-root scale, 255 for the largest."""
     import torch
     from torch.nn.functional import adaptive_avg_pool1d
@@ -249,7 +247,7 @@ def _picture(scores: Scores) -> np.ndarray[Any, Any]:
     return found
 
 
-def _tokens_alike(inputs: Tensor) -> tuple[float, float]:
+def _token_similarity(inputs: Tensor) -> tuple[float, float]:
     """Stable rank of a layer's tokens, and their mean cosine."""
     import torch
 
@@ -262,7 +260,137 @@ def _tokens_alike(inputs: Tensor) -> tuple[float, float]:
     return rank, float((unit.sum(0).square().sum() - count) / max(count * (count - 1), 1))
 
 
-def _loaded(model: Any, tokenizer: Any) -> tuple[Any, Any, str]:
+def predict(layer: AttentionLayer, columns: Real) -> dict[str, Real]:
+    """What second moments of queries and keys explain of a layer's heads; what they do not explain is structure."""
+    query, key = layer.query[0].float(), layer.key[0].float()  # predictions are not worth double precision
+    heads, rows, tokens = columns.shape[0], query.shape[1], key.shape[1]
+    channel = Channel.from_qk(query, key, layer.scale)
+    found = {name: np.full(heads, np.nan) for name in PREDICTED}
+    found["coupling"] = as_numpy(channel.couplings).max(axis=-1) ** 2
+    found["effective_dim"] = as_numpy(channel.effective_dim)
+    causal = None
+    if layer.causal and rows == tokens and layer.softcap is None:
+        causal = CausalChannel.from_qk(query, key, layer.scale)
+        found["predicted_entropy"] = as_numpy(causal.entropy)[:, min(16, tokens - 1) :].mean(axis=-1)
+        popularity = as_numpy(causal.popularity)
+    elif layer.mask is None and layer.beside is None and not layer.causal and layer.softcap is None:
+        found["predicted_entropy"] = as_numpy(channel.rows(tokens).entropy)
+        popularity = as_numpy(channel.popularity(key))
+    else:
+        return found | {name: np.full((heads, len(LONGER)), np.nan) for name in ("longer_entropy", "scale")}
+    found["popularity_correlation"] = _log_correlation(popularity, columns)
+    return found | _longer_contexts(channel, tokens, causal)
+
+
+def _log_correlation(one: Real, other: Real) -> Real:
+    logs = [np.log(np.maximum(each, 1e-30)) for each in (one, other)]
+    logs = [each - each.mean(axis=-1, keepdims=True) for each in logs]
+    norms = np.sqrt(np.prod([np.sum(each**2, axis=-1) for each in logs], axis=0))
+    return np.divide(np.sum(logs[0] * logs[1], axis=-1), norms, out=np.full(len(norms), np.nan), where=norms > 0)
+
+
+def _longer_contexts(channel: Channel, tokens: int, causal: CausalChannel | None = None) -> dict[str, Real]:
+    """Entropy of rows of longer contexts, and the factor on the scores that keeps it where it is."""
+    moments = channel.spread_moments
+    entropies = [mean_rows(*moments, times * tokens)[0] for times in LONGER]
+    heads = channel if causal is None else causal
+    factors = [score_scales(heads, tokens, times * tokens) for times in LONGER]
+    factors = [np.where(each < 16, each, np.nan) for each in factors]  # what needs more is uniform but for noise
+    return {"longer_entropy": np.stack(entropies, axis=-1), "scale": np.stack(factors, axis=-1)}
+
+
+# -- what is read ------------------------------------------------------------------------------------------------------
+
+
+class Passage(NamedTuple):
+    """One sequence: what to call it, and what the model is called with."""
+
+    title: str
+    inputs: dict[str, Any]
+
+    @property
+    def length(self) -> int:
+        """Number of tokens, zero where these are not tokens."""
+        return max((each.shape[-1] for name, each in self.inputs.items() if name in TOKEN_INPUTS), default=0)
+
+    def cut(self, tokens: int) -> Passage:
+        """The first tokens alone."""
+        inputs = {name: each[:, :tokens] if name in TOKEN_INPUTS else each for name, each in self.inputs.items()}
+        return self._replace(inputs=inputs)
+
+    def ids(self, layer_name: str, tokens: int) -> Any:
+        """Token of every position of a layer, or None where these are not tokens."""
+        names = ["decoder_input_ids", "input_ids"] if "decoder" in layer_name else ["input_ids"]
+        found = next((self.inputs[name] for name in names if name in self.inputs), None)
+        return found[0] if found is not None and found.shape[-1] == tokens else None
+
+
+def sequences(given: Any, tokenizer: Any = None, tokens: int = 512) -> list[Passage]:
+    """Whatever is given to a scan as single sequences.
+
+    Examples
+    --------
+    >>> tokenizer = lambda text, **_: {"input_ids": [len(word) for word in text.split()]}
+    >>> [each.inputs["input_ids"].tolist() for each in sequences(["a first text", "a second"], tokenizer)]
+    [[[1, 5, 4]], [[1, 6]]]
+    """
+    if isinstance(given, str | Mapping) or hasattr(given, "shape"):
+        given = [given]
+    if not isinstance(given, Sequence) or not given:
+        raise DomainError(f"there is nothing to read in {given!r}: give texts, token ids, or inputs by name")
+    found: list[Passage] = []
+    for place, each in enumerate(given):
+        if isinstance(each, str):
+            found.append(_text_passage(each, tokenizer, tokens))
+        else:
+            found.extend(_input_passages(each if isinstance(each, Mapping) else {"input_ids": each}, place, tokens))
+    return found
+
+
+def _text_passage(text: str, tokenizer: Any, tokens: int) -> Passage:
+    import torch
+
+    if tokenizer is None:
+        raise DomainError("texts need tokenizer=; without one give token ids: scan(model, ids)")
+    if not text.strip():
+        raise DomainError("a text has nothing in it")
+    encoded = tokenizer(text, truncation=True, max_length=tokens)
+    ids = torch.as_tensor(encoded["input_ids"])
+    title = " ".join(text.split())
+    short = title if len(title) <= 60 else title[:59] + "…"
+    return Passage(short, {"input_ids": ids.reshape(1, -1)[:, :tokens]})
+
+
+def _input_passages(named: Mapping[str, Any], place: int, tokens: int) -> list[Passage]:
+    """Inputs of several sequences, one by one, without what pads them."""
+    import torch
+
+    arrays = {name: torch.as_tensor(each) for name, each in named.items() if each is not None}
+    if not arrays:
+        raise DomainError("inputs are empty; give at least input_ids, or whatever the model is called with")
+    if "input_ids" in arrays and arrays["input_ids"].ndim == 1:
+        arrays = {name: each[None] for name, each in arrays.items()}
+    count = min(len(each) for each in arrays.values())
+    found = []
+    for row in range(count):
+        one = {name: each[row : row + 1] for name, each in arrays.items()}
+        for ids, mask in (("input_ids", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask")):
+            if ids in one:
+                kept = one.pop(mask).bool()[0] if mask in one else torch.ones(one[ids].shape[-1], dtype=torch.bool)
+                one = {name: _kept_tokens(each, kept, tokens, one[ids].shape) for name, each in one.items()}
+        found.append(Passage(f"sequence {place + row + 1}", one))
+    return found
+
+
+def _kept_tokens(array: Any, kept: Any, tokens: int, shape: Any) -> Any:
+    """What has an entry for every token, without those that are not kept and those beyond the first ``tokens``."""
+    return array[:, kept.to(array.device)][:, :tokens] if array.shape == shape else array
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+def _load(model: Any, tokenizer: Any) -> tuple[Any, Any, str]:
     """The model, its tokenizer, and what to call it."""
     if model is None or isinstance(model, str):
         from bulkedge.models.loading.loader import load_model
@@ -275,20 +403,16 @@ def _loaded(model: Any, tokenizer: Any) -> tuple[Any, Any, str]:
     return model, tokenizer, Path(path).name or type(model).__name__
 
 
-def _given(given: Any, tokenizer: Any, model: Any) -> Any:
-    if given is not None:
-        return given
+def _default_text(model: Any, tokenizer: Any) -> str:
     if tokenizer is None:
         raise DomainError(
             f"{type(model).__name__} came without a tokenizer: give token ids, scan(model, ids), or the inputs that it "
             "is called with, scan(model, {'pixel_values': ...})"
         )
-    from bulkedge.models.loading.packaged import sample_text
-
     return sample_text("alice")
 
 
-def _fitting(model: Any, passages: list[Passage]) -> list[Passage]:
+def _cut_to_positions(model: Any, passages: list[Passage]) -> list[Passage]:
     """No more tokens than the model has positions for."""
     places = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if not isinstance(places, int) or max(each.length for each in passages) <= places:
@@ -302,7 +426,7 @@ def _fitting(model: Any, passages: list[Passage]) -> list[Passage]:
     return [each.cut(places) for each in passages]
 
 
-def _called_with(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+def _model_inputs(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     """Inputs on the model's device, without a cache; models of two parts read the same text with both."""
     device = next((each.device for each in model.parameters()), None)
     found = {name: each.to(device) if hasattr(each, "to") else each for name, each in inputs.items()}
@@ -315,15 +439,15 @@ def _called_with(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _placed(model: nn.Module, device: Any) -> Any:
-    """The model on the device and in evaluation mode; as before in the end."""
+def _on_device(model: nn.Module, device: Any) -> Iterator[None]:
+    """Keep a model on a device and in evaluation mode until the end of the ``with`` block."""
     before = next((each.device for each in model.parameters()), None)
     training = [each for each in model.modules() if each.training]
     try:
         if device is not None:
             model.to(device)
         model.eval()
-        yield model
+        yield
     finally:
         for each in training:
             each.training = True
@@ -331,11 +455,9 @@ def _placed(model: nn.Module, device: Any) -> Any:
             model.to(before)
 
 
-def _probed(model: nn.Module, tokenizer: Any, rng: np.random.Generator) -> dict[str, Real] | None:
-    from bulkedge.models.scanning.probing import ordinary_tokens, probe
-
+def _probe(model: nn.Module, tokenizer: Any, rng: np.random.Generator) -> dict[str, Real] | None:
     try:
-        return probe(model, vocabulary=None if tokenizer is None else ordinary_tokens(tokenizer), rng=rng)
+        return probe_heads(model, vocabulary=None if tokenizer is None else ordinary_tokens(tokenizer), rng=rng)
     except DomainError as error:
         warnings.warn(f"no probe on repeated tokens: {error}", RegimeWarning, stacklevel=3)
         return None

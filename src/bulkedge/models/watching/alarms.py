@@ -13,10 +13,13 @@ on a few keys, whatever the values (the random energy model). A spread (``beta``
   distributed, so that in the median row the second key has ``2**-m`` of the weight of the first: at eight, less than
   bfloat16 resolves, and no gradient of the softmax holds the scores back any more.
 
-Three readings are tested for jumps (:mod:`bulkedge.models.watching.change_detection` has the null and its rate, a third
-of it for each): the residual, measured less predicted entropy, which is what is not Gaussian in a head (``drift``); the
-log-odds of the mass on the most popular key (``sink``); and the share of a layer's values that all tokens have in
-common (``copies``).
+Three readings are tested for jumps: the residual, measured minus predicted entropy, which is what is not Gaussian in a
+head (``drift``); the log-odds of the mass on the most popular key (``sink``); and the share of a layer's values that
+all tokens have in common (``copies``). Training moves all readings, sometimes fast: a change is no fault by itself.
+It is compared with the *record*: the largest change of any head over the last :data:`RECENT` readings. If the largest
+changes of readings are exchangeable, with tails no heavier than a power ``x**-4`` (training is no Gaussian random walk:
+heads wake up), the next one is beyond ``x`` times a record of ``m`` readings with a chance of at most
+``1/(1 + m x**4)``, whatever the number of heads. Each of the three gets a third of the rate of false alarms.
 
 Each kind is reported once for a head, or for a layer.
 """
@@ -26,27 +29,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from bulkedge.models.watching.change_detection import FIRST, RATE, find_jumps
 from bulkedge.propagation.trainability import freezing_beta
 from bulkedge.support.arrays import Real
 
 BEYOND = 8.0
 """Multiples of freezing beyond which growth is called a runaway: the bits of bfloat16."""
-GROWING = 5
-"""Readings in a row from which a growth is extrapolated."""
-COLLAPSED = 0.1
-"""Share of the uniform entropy below which all heads of a layer are when its entropy has collapsed."""
-STILL, EVEN = 0.05, 1.5
-"""Spread below which, and popularity over the uniform one up to which, a head is dead: it averages its values."""
-CLOSING = 0.5
-"""Squared coupling at which the second singular value of a long head comes up to the first."""
-ALIKE = 0.9
-"""Share of the values' power in their mean beyond which the tokens of a layer are one."""
+RATE, READINGS = 0.01, 100
+"""Chance of a false jump in so many readings."""
+FIRST, RECENT = 8, 32
+"""Changes that are needed before one is tested, and changes that make up a record, at most."""
 NOTABLE = {"drift": 0.1, "sink": 0.5, "copies": 0.05}
 """Changes that are no jump, however surely they are there: of the residual in nats, of log-odds, of a share."""
 
@@ -106,7 +102,7 @@ class Alarm:
 
 def find_alarms(data: xr.Dataset) -> tuple[Alarm, ...]:
     """All alarms of a run."""
-    rules = (_heat, _growing, _runaway, _collapsed, _gap, _alike, _dead, _jumped, _broken)
+    rules = (_sharp, _growth, _runaway, _collapse, _gap, _alike, _dead, _jumps, _not_finite)
     found = [each for rule in rules for each in rule(data)]
     return tuple(sorted(found, key=lambda each: (each.step, each.layer, each.head is not None, each.head or 0)))
 
@@ -140,7 +136,7 @@ def _alarm(  # noqa: PLR0913, PLR0917 - its fields
     return Alarm(int(data.step[n]), layer, head, kind, grade, rounded, words, REMEDIES[kind])
 
 
-def _heat(data: xr.Dataset) -> Iterator[Alarm]:
+def _sharp(data: xr.Dataset) -> Iterator[Alarm]:
     beta, freezing = _numbers(data, "beta"), _freezing(data)
     for kind, grade, factor in (("sharp", "note", 0.5), ("frozen", "warning", 1.0)):
         for n, layer, head in _first(beta >= factor * freezing):
@@ -169,23 +165,23 @@ def _runaway(data: xr.Dataset) -> Iterator[Alarm]:
         yield _alarm(data, n, layer, None, "runaway", "alarm", numbers, words)
 
 
-def _collapsed(data: xr.Dataset) -> Iterator[Alarm]:
+def _collapse(data: xr.Dataset) -> Iterator[Alarm]:
     uniform = _numbers(data, "uniform_entropy")
     part = _numbers(data, "entropy") / np.where(uniform > 0, uniform, np.nan)
     largest = np.max(np.where(np.isnan(part), -np.inf, part), axis=2, keepdims=True)
-    for n, layer, _ in _first((largest < COLLAPSED) & np.isfinite(largest)):
+    for n, layer, _ in _first((largest < 0.1) & np.isfinite(largest)):
         own = float(largest[n, layer, 0])
         words = f"no head of the layer has more than {own:.2g} of the entropy of uniform rows."
         yield _alarm(data, n, layer, None, "collapse", "alarm", {"share": own}, words)
 
 
-def _growing(data: xr.Dataset) -> Iterator[Alarm]:
+def _growth(data: xr.Dataset) -> Iterator[Alarm]:
     """Spreads that grow at a pace which will freeze rows."""
     beta, freezing, steps = _numbers(data, "beta"), _freezing(data), data.step.to_numpy().astype(float)
     ends = np.full(beta.shape, np.nan)
-    for n in range(GROWING, len(beta)):
-        recent = beta[n - GROWING : n + 1]
-        pace = (recent[-1] - recent[0]) / (steps[n] - steps[n - GROWING])
+    for n in range(5, len(beta)):
+        recent = beta[n - 5 : n + 1]
+        pace = (recent[-1] - recent[0]) / (steps[n] - steps[n - 5])
         grows = (np.diff(recent, axis=0) > 0).all(axis=0) & (recent[-1] < freezing[n])
         with np.errstate(divide="ignore", invalid="ignore"):
             end = steps[n] + (freezing[n] - recent[-1]) / pace
@@ -198,10 +194,11 @@ def _growing(data: xr.Dataset) -> Iterator[Alarm]:
 
 
 def _gap(data: xr.Dataset) -> Iterator[Alarm]:
+    """At a squared coupling of 1/2 the second singular value of a long head comes up to the first."""
     coupling = _numbers(data, "coupling")
-    for n, layer, head in _first(coupling > CLOSING):
+    for n, layer, head in _first(coupling > 0.5):
         own = coupling[n, layer, head]
-        words = f"its largest squared coupling is {own:.3g}, beyond {CLOSING:g}: the gap of long sequences closes."
+        words = f"its largest squared coupling is {own:.3g}, beyond 0.5: the gap of long sequences closes."
         yield _alarm(data, n, layer, head, "gap", "note", {"coupling": own}, words)
 
 
@@ -210,7 +207,7 @@ def _alike(data: xr.Dataset) -> Iterator[Alarm]:
     typical = _median(_numbers(data, "likeness"))
     here = np.zeros((*typical.shape, 1), dtype=bool)
     for n in range(FIRST, len(typical)):  # many runs pass through such a state while they learn frequencies of tokens
-        here[n, :, 0] = (typical[n - FIRST : n + 1] > ALIKE).all(axis=0)
+        here[n, :, 0] = (typical[n - FIRST : n + 1] > 0.9).all(axis=0)
     for n, layer, _ in _first(here):
         own = typical[n, layer]
         words = (
@@ -222,7 +219,7 @@ def _alike(data: xr.Dataset) -> Iterator[Alarm]:
 def _dead(data: xr.Dataset) -> Iterator[Alarm]:
     """Heads that are uniform for long, though they were not before, or though most others are not."""
     beta, popular, uniform = (_numbers(data, name) for name in ("beta", "popular_mass", "popular_uniform"))
-    still = (beta < STILL) & (popular < EVEN * uniform)
+    still = (beta < 0.05) & (popular < 1.5 * uniform)
     awake = np.isfinite(beta) & ~still
     here = np.zeros_like(still)
     for n in range(FIRST, len(still)):  # at the start all heads are like that
@@ -242,7 +239,7 @@ def _median(values: Real) -> Real:
     return found
 
 
-def _jumped(data: xr.Dataset) -> Iterator[Alarm]:
+def _jumps(data: xr.Dataset) -> Iterator[Alarm]:
     rate = float(data.attrs.get("rate", RATE)) / len(NOTABLE)
     popular = np.clip(_numbers(data, "popular_mass"), 1e-6, 1 - 1e-6)
     alike = _median(_numbers(data, "likeness"))[..., None]
@@ -268,9 +265,45 @@ JUMPED = {
 }
 
 
-def _broken(data: xr.Dataset) -> Iterator[Alarm]:
+def _not_finite(data: xr.Dataset) -> Iterator[Alarm]:
     # heads that a layer has not are nan from the beginning
     beta, keys = _numbers(data, "beta"), _numbers(data, "keys")
     for n, layer, head in _first(~np.isfinite(beta) & np.isfinite(keys) & (keys >= 2)):
         words = "queries or keys have numbers that are not finite."
         yield _alarm(data, n, layer, head, "not finite", "alarm", {"beta": beta[n, layer, head]}, words)
+
+
+class Jumps(NamedTuple):
+    """Changes that were tested; arrays are (step, layer, head), like the readings."""
+
+    here: Real
+    """Whether the reading at a step jumped from the one before."""
+    score: Real
+    """Its change over the record."""
+
+
+def record_factor(changes: int, level: float) -> float:
+    """How far beyond the record of some changes the next one may be.
+
+    Examples
+    --------
+    >>> round(record_factor(32, 1e-4), 2)
+    4.2
+    """
+    return float(((1 / level - 1) / changes) ** (1 / 4))
+
+
+def find_jumps(values: Real, rate: float, notable: float) -> Jumps:
+    """Test the changes of a reading."""
+    changes = np.abs(np.diff(values, axis=0))
+    here, score = np.zeros(values.shape, dtype=bool), np.zeros(values.shape)
+    for n in range(FIRST, len(changes)):
+        past = changes[max(0, n - RECENT) : n]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a reading that no head has is nan
+            record = np.nanmax(past)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score[n + 1] = changes[n] / record
+        limit = record_factor(len(past), rate / READINGS)
+        here[n + 1] = (score[n + 1] > limit) & (changes[n] > notable)
+    return Jumps(here, score)

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bulkedge.models.hooks.attention_hooks import AttentionInputs
 from bulkedge.models.hooks.visible import HIDDEN, Seen, Visible
-from bulkedge.models.watching.gaussian_rows import gaussian_rows
-from bulkedge.models.watching.moment_entropy import summary
+from bulkedge.models.watching.moment_entropy import gaussian_rows, moment_summary
 
 NAMES = {
     "beta": "spread of a row's scores, root of its mean square over rows",
@@ -47,81 +47,40 @@ SEQUENCES = 8
 """Most sequences of a batch of which rows are read exactly."""
 UNCAPPED = ("expected_entropy", "expected_logit", "expected_popular", "expected_position", "dimension", "coupling")
 """Readings that moments say nothing about where scores are capped."""
-TOGETHER = 2**26
-"""Entries of queries and keys of which layers are read together; larger layers are read one by one."""
 
 
-class Inputs(NamedTuple):
-    """What an attention is computed from."""
-
-    query: Tensor
-    """(batch, heads, rows, dim), without the scale; of any floating type."""
-    key: Tensor
-    """(batch, key heads, keys, dim); several heads may share one."""
-    value: Tensor | None
-    """(batch, key heads, keys, any dimension), or None if it is not known."""
-    scale: float
-    """Factor of the scores."""
-    visible: Visible
-    """Who may look at whom."""
-    softcap: float | None = None
-    """Scores s become ``softcap tanh(s / softcap)`` before the mask is added; None for no cap."""
-    sinks: Tensor | None = None
-    """(heads,): scores of a key without a value that every row sees; None where there is none."""
-
-    def fits(self, other: Inputs) -> bool:
-        """Whether another attention may be read together with this one: its shapes and its mask are the same."""
-        mine, theirs = ([_kind(x) for x in (each.query, each.key, each.value)] for each in (self, other))
-        masks = [
-            None if mask is None else (*_kind(mask), mask.data_ptr(), mask.stride())
-            for mask in (self.visible.mask, other.visible.mask)
-        ]
-        same = masks[0] == masks[1] and self.visible[1:] == other.visible[1:]
-        same = same and self.softcap == other.softcap and _kind(self.sinks) == _kind(other.sinks)
-        return same and mine == theirs and self.scale == other.scale
-
-    @property
-    def entries(self) -> int:
-        """Numbers in its queries and keys."""
-        return self.query.numel() + self.key.numel()
-
-
-def readings(asked: list[Inputs], rows: int) -> Tensor:
+def readings(layers: list[AttentionInputs], rows: int) -> Tensor:
     """Read the heads of attentions that fit together."""
-    first = asked[0]
+    first = layers[0]
     visible, device = first.visible, first.query.device
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
-        query, key = (_together([getattr(each, name) for each in asked]) for name in ("query", "key"))
+        query, key = (_stack([getattr(each, name) for each in layers]) for name in ("query", "key"))
         if visible.mask is not None and visible.mask.shape[1] > 1:  # who sees whom depends on the head: so do its keys
             key = key.repeat_interleave(query.shape[2] // key.shape[2], dim=2)
         query = query.reshape(*key.shape[:3], -1, *query.shape[3:])
         seen = Seen.of(visible, device)
-        found = summary(query, key, first.scale, visible, seen)
-        exact = _exact(query[:, :SEQUENCES], key[:, :SEQUENCES], asked, rows)
+        found = moment_summary(query, key, first.scale, visible, seen)
+        exact = _exact(query[:, :SEQUENCES], key[:, :SEQUENCES], layers, rows)
         if first.softcap is not None:
             nothing = torch.full_like(exact["entropy"], torch.nan)
             found |= dict.fromkeys(UNCAPPED, nothing) | {name: exact[name] for name in ("beta", "beta_mean")}
             found["logit_bound"] = found["logit_bound"].clamp(max=first.softcap)
-        found = exact | found | {"likeness": _likeness(asked, query, seen)}
+        found = exact | found | {"likeness": _likeness(layers, query, seen)}
         return torch.stack([found[name].flatten(1) for name in NAMES])
 
 
-def _kind(array: Tensor | None) -> tuple[object, ...]:
-    return () if array is None else (array.shape, array.dtype, array.device)
-
-
-def _together(each: list[Tensor]) -> Tensor:
+def _stack(each: list[Tensor]) -> Tensor:
     """Arrays of several layers as one, in single precision."""
     found = each[0].detach()[None] if len(each) == 1 else torch.stack([one.detach() for one in each])
     return found.to(torch.float32, memory_format=torch.contiguous_format)
 
 
-def _likeness(asked: list[Inputs], query: Tensor, seen: Seen) -> Tensor:
+def _likeness(layers: list[AttentionInputs], query: Tensor, seen: Seen) -> Tensor:
     """Share of the power of the values that is in their mean, of (layers, key heads, group) heads."""
-    values = [each.value for each in asked]
+    values = [each.value for each in layers]
     if any(each is None for each in values):
         return query.new_full((1, 1, 1), torch.nan).expand(query.shape[0], *query.shape[2:4])
-    value = _together([each for each in values if each is not None])
+    value = _stack([each for each in values if each is not None])
     if seen.real is None:
         mean, power = value.mean(-2), value.square().mean(-2)
     else:
@@ -132,7 +91,7 @@ def _likeness(asked: list[Inputs], query: Tensor, seen: Seen) -> Tensor:
     return part.repeat_interleave(heads // part.shape[1], dim=1).reshape(-1, *query.shape[2:4])
 
 
-class _Some(NamedTuple):
+class _SampledRows(NamedTuple):
     """Rows that are read exactly, and what they see; axes ``b`` and ``h`` are of batch and heads, or one."""
 
     chosen: Tensor
@@ -146,11 +105,12 @@ class _Some(NamedTuple):
     """(b, h, some): one for rows that see two keys and are no padding, zero for others."""
 
 
-def _some(visible: Visible, number: int, device: torch.device) -> _Some:
+def _sample_rows(visible: Visible, number: int, device: torch.device) -> _SampledRows:
+    """Rows at even distances."""
     index = (2 * torch.arange(number, device=device) + 1) * visible.rows // (2 * number)
     if visible.mask is None and visible.alike:
         counts = torch.full((1, 1, number), float(visible.keys), device=device)
-        return _Some(index, None, None, counts, (counts >= 2).float())
+        return _SampledRows(index, None, None, counts, (counts >= 2).float())
     if visible.mask is not None and visible.mask.shape[0] > 1:
         visible = visible._replace(mask=visible.mask[:SEQUENCES])
     bias, seen = visible.bias(index)
@@ -159,13 +119,13 @@ def _some(visible: Visible, number: int, device: torch.device) -> _Some:
     real = counts >= 2
     if visible.mask is not None and visible.rows == visible.keys:  # a token that nobody sees is padding
         real = real & seen.any(-2).index_select(-1, index)
-    return _Some(index, bias, seen, counts, real.float())
+    return _SampledRows(index, bias, seen, counts, real.float())
 
 
-def _exact(query: Tensor, key: Tensor, asked: list[Inputs], rows: int) -> dict[str, Tensor]:
+def _exact(query: Tensor, key: Tensor, layers: list[AttentionInputs], rows: int) -> dict[str, Tensor]:
     """Some rows as they are; arrays are (layers, batch, key heads, group, some rows, keys)."""
-    first = asked[0]
-    some = _some(first.visible, min(rows, first.visible.rows), query.device)
+    first = layers[0]
+    some = _sample_rows(first.visible, min(rows, first.visible.rows), query.device)
     bias, seen = (None if each is None else each[None, :, :, None] for each in (some.bias, some.seen))
     counts, real = (each[None, :, :, None] for each in (some.counts, some.real))
     scores = (query.index_select(-2, some.chosen) * first.scale) @ key.mT[:, :, :, None]
@@ -186,7 +146,7 @@ def _exact(query: Tensor, key: Tensor, asked: list[Inputs], rows: int) -> dict[s
         "uniform_entropy": counts.clamp(min=1).log().expand_as(mass),
         "logit_excess": largest - centre,
         "first_mass": mass,
-        "outside_mass": _outside(scores, asked),
+        "outside_mass": _outside_share(scores, layers),
         "beta": spread.square(),
         "beta_mean": spread,
     }
@@ -197,8 +157,8 @@ def _exact(query: Tensor, key: Tensor, asked: list[Inputs], rows: int) -> dict[s
     return found | {
         "beta": found["beta"].sqrt(),
         "logit": torch.where(real > 0, largest, HIDDEN).amax((1, 4)) + 0 * total,
-        "popular_mass": _most(weights, real),
-        "popular_uniform": _most(even, real).expand_as(found["entropy"]),
+        "popular_mass": _popular_share(weights, real),
+        "popular_uniform": _popular_share(even, real).expand_as(found["entropy"]),
     }
 
 
@@ -211,16 +171,16 @@ def _spread_and_centre(scores: Tensor, seen: Tensor | None, counts: Tensor) -> t
     return (square / counts.clamp(min=1)).sqrt(), centre
 
 
-def _outside(scores: Tensor, asked: list[Inputs]) -> Tensor:
+def _outside_share(scores: Tensor, layers: list[AttentionInputs]) -> Tensor:
     """Share of each row that the sink outside of its keys takes, of (layers, batch, key heads, group, rows) rows."""
-    sinks = [each.sinks for each in asked if each.sinks is not None]
+    sinks = [each.sinks for each in layers if each.sinks is not None]
     if not sinks:
         return torch.zeros_like(scores[..., 0])
-    column = torch.stack(sinks).to(scores).reshape(len(asked), 1, *scores.shape[2:4], 1)
+    column = torch.stack(sinks).to(scores).reshape(len(layers), 1, *scores.shape[2:4], 1)
     return torch.sigmoid(column - scores.logsumexp(-1))
 
 
-def _most(weights: Tensor, real: Tensor) -> Tensor:
+def _popular_share(weights: Tensor, real: Tensor) -> Tensor:
     """Largest mean over rows of a key's weight, averaged over the sequences that have rows."""
     rows = real.sum(-1)
     shares = (weights * real[..., None]).sum(-2).amax(-1) / rows.clamp(min=1)

@@ -12,40 +12,51 @@ blocks and ``s_e`` the scores of the keys that are scored one by one, the shares
 lives, and the entropy is that of the shares, with ``log n_b`` added for a block, less what the Gaussian takes from
 ``h``. The gain is the logarithm of the mean of ``exp(score)`` over Gaussian scores of variance ``v``.
 
+Entropy and gain of Gaussian rows are tabulated: both are smooth in ``log(1 + beta)``, ``beta`` the standard deviation
+of the scores, and in the logarithm of the number of keys, from uniform rows through freezing to rows on one key. The
+integrals of :func:`bulkedge.heads.softmax.gibbs_of_gaussians` are refined by cubics to a grid on which straight lines
+do, so that every row may have a spread and a number of keys of its own and nothing leaves the device.
+
 Arrays are (layers, batch, key heads, heads that share them, ...).
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from scipy.interpolate import RectBivariateSpline
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import grid_sample, pad
 
+from bulkedge.heads.softmax import transforms
 from bulkedge.models.hooks.visible import HIDDEN, NEAR, Seen, Visible
-from bulkedge.models.watching.gaussian_rows import gaussian_rows
+from bulkedge.support.arrays import Real
 
 SINGLE = 8
 """Most keys that are scored one by one; at most an eighth of all."""
-LARGEST = 2**27
+AT_ONCE = 2**27
 """Entries of the queries that are taken at a time."""
-SQUARINGS = 6
-"""The largest squared coupling is read off the power ``2**6`` of a matrix: a lower bound, right to one percent unless
-several couplings nearly share the place."""
+SHARPEST, FAR = 12.0, 24.0
+"""Largest spread in the table of Gaussian rows, and the one from which sharper rows follow. Frozen rows have the
+entropy ``c/beta + d/beta**2``, since what they lack to one key for all is the gap between their largest scores."""
+SPREADS, COUNTS = 41, 21
+"""Nodes of its integrals, evenly in ``log(1 + beta)`` up to :data:`SHARPEST`, and at powers of two of the keys."""
 
 
-class Keys(NamedTuple):
+class KeyBlocks(NamedTuple):
     """Keys of heads: single ones, and blocks of the others."""
 
     centred: Tensor
-    """(layers, batch, heads, keys, dim): keys less their mean."""
+    """(layers, batch, heads, keys, dim): keys minus their mean."""
     left: Tensor
     """(layers, batch, heads, keys): one for keys of blocks, zero for single ones and for those that nobody sees."""
     chosen: Tensor
     """(layers, batch, heads, single): numbers of the single keys."""
     points: Tensor
-    """(layers, batch, heads, blocks + single, dim): means of blocks and single keys, less the mean of all."""
+    """(layers, batch, heads, blocks + single, dim): means of blocks and single keys, minus the mean of all."""
     counts: Tensor
     """(layers, batch, heads, blocks): keys of the blocks that are not single."""
     within: Tensor
@@ -54,21 +65,21 @@ class Keys(NamedTuple):
     """The same of all keys."""
 
 
-def summary(query: Tensor, key: Tensor, scale: float, visible: Visible, seen: Seen) -> dict[str, Tensor]:
+def moment_summary(query: Tensor, key: Tensor, scale: float, visible: Visible, seen: Seen) -> dict[str, Tensor]:
     """What moments say of the heads of some layers."""
-    weights = None if seen.rows is None else _spread(seen.rows / seen.rows.sum(-1, keepdim=True).clamp(min=1))
+    weights = None if seen.rows is None else _with_groups(seen.rows / seen.rows.sum(-1, keepdim=True).clamp(min=1))
     mean = query.mean(-2, keepdim=True) if weights is None else weights[..., None, :] @ query
-    keys = _keys(key, mean, seen)
+    keys = _split_keys(key, mean, seen)
     size = seen.rows.expand(query.shape[1], -1, -1).sum((0, 2)) if seen.rows is not None else None
-    found = _rows(query, keys, scale, visible, seen)
+    found = _row_means(query, keys, scale, visible, seen)
     rest = query - mean
     if seen.rows is not None:
-        rest = rest * _spread(seen.rows)[..., None]
+        rest = rest * _with_groups(seen.rows)[..., None]
     total = query.shape[1] * query.shape[-2] if size is None else size[None, :, None, None, None]
     covariance = (rest.mT @ rest).sum(1) * (scale**2 / total)
     lengths = torch.linalg.vector_norm(query, dim=-1), torch.linalg.vector_norm(key, dim=-1)
     if seen.rows is not None:
-        lengths = lengths[0] * _spread(seen.rows), lengths[1]
+        lengths = lengths[0] * _with_groups(seen.rows), lengths[1]
     if seen.real is not None:
         lengths = lengths[0], lengths[1] * seen.real
     bound = scale * lengths[0].amax((1, 4)) * lengths[1].amax((1, 3))[..., None]
@@ -76,12 +87,12 @@ def summary(query: Tensor, key: Tensor, scale: float, visible: Visible, seen: Se
     return found | _couplings(covariance, keys.covariance.mean(1)) | {"logit_bound": bound, "keys": counts}
 
 
-def _spread(each: Tensor) -> Tensor:
+def _with_groups(each: Tensor) -> Tensor:
     """(batch, heads, ...) as (layers, batch, key heads, group, ...); where heads differ, each has its own keys."""
     return each[None, :, :, None]
 
 
-def _keys(key: Tensor, query: Tensor, seen: Seen) -> Keys:
+def _split_keys(key: Tensor, query: Tensor, seen: Seen) -> KeyBlocks:
     """Split keys; ``query`` is the mean query of each head."""
     if seen.real is None:
         number: Tensor | float = float(key.shape[-2])
@@ -104,21 +115,21 @@ def _keys(key: Tensor, query: Tensor, seen: Seen) -> Keys:
     taken = torch.cat([means * counts.sqrt()[..., None], single], dim=-2)
     within = (total - taken.mT @ taken) / counts.sum(-1).clamp(min=1)[..., None, None]
     everything = total / (number if isinstance(number, float) else number[..., None, None])
-    return Keys(centred, left, chosen, torch.cat([means, single], dim=-2), counts, within, everything)
+    return KeyBlocks(centred, left, chosen, torch.cat([means, single], dim=-2), counts, within, everything)
 
 
-class _Sums(NamedTuple):
+class _RowTotals(NamedTuple):
     """Sums over rows: of four numbers (4, layers, key heads, group), and of shares of the single keys by sequence."""
 
     values: Tensor
     shares: Tensor
 
 
-def _rows(query: Tensor, keys: Keys, scale: float, visible: Visible, seen: Seen) -> dict[str, Tensor]:
+def _row_means(query: Tensor, keys: KeyBlocks, scale: float, visible: Visible, seen: Seen) -> dict[str, Tensor]:
     """Means over rows; rows are taken in parts if there are very many."""
     right = torch.cat([keys.within, keys.points.mT], dim=-1)[..., None, :, :] * scale
     each = query[..., :1, :].numel()
-    step = max(1, LARGEST // (each * NEAR)) * NEAR
+    step = max(1, AT_ONCE // (each * NEAR)) * NEAR
     found = []
     for start in range(0, query.shape[-2], step):
         part = slice(start, min(start + step, query.shape[-2]))
@@ -128,8 +139,8 @@ def _rows(query: Tensor, keys: Keys, scale: float, visible: Visible, seen: Seen)
             counts=seen.counts[..., part],
             rows=None if seen.rows is None else seen.rows[..., part],
         )
-        found.append(_sums(query[..., part, :], keys, right, scale, (visible, some, start)))
-    sums = found[0] if len(found) == 1 else _Sums(*(torch.stack(one).sum(0) for one in zip(*found, strict=True)))
+        found.append(_row_totals(query[..., part, :], keys, right, scale, (visible, some, start)))
+    sums = found[0] if len(found) == 1 else _RowTotals(*(torch.stack(one).sum(0) for one in zip(*found, strict=True)))
     if seen.rows is None:
         rows: Tensor | int = query.shape[-2]
         total: Tensor | int = query.shape[1] * query.shape[-2]
@@ -150,7 +161,9 @@ def _rows(query: Tensor, keys: Keys, scale: float, visible: Visible, seen: Seen)
     }
 
 
-def _sums(query: Tensor, keys: Keys, right: Tensor, scale: float, where: tuple[Visible, Seen, int]) -> _Sums:
+def _row_totals(
+    query: Tensor, keys: KeyBlocks, right: Tensor, scale: float, where: tuple[Visible, Seen, int]
+) -> _RowTotals:
     """Sums over some rows, the first of which is ``where[2]``."""
     visible, seen, start = where
     dim, blocks = query.shape[-1], keys.counts.shape[-1]
@@ -160,14 +173,14 @@ def _sums(query: Tensor, keys: Keys, right: Tensor, scale: float, where: tuple[V
     if seen.near is not None:
         near = _near(query, keys.centred, start, seen.near.shape[-1]) * scale
         scores = torch.cat([scores, near], dim=-1)
-    amounts = _counted(keys, seen) if visible.alike else bias.exp()
+    amounts = _key_counts(keys, seen) if visible.alike else bias.exp()
     values, shares = _row_values(variance, scores, bias, amounts, blocks)
-    logit = values[1] * _spread(seen.counts).clamp(min=1).log().mul(2).sqrt()
+    logit = values[1] * _with_groups(seen.counts).clamp(min=1).log().mul(2).sqrt()
     found, single = torch.stack([*values, logit]), shares[..., blocks : blocks + keys.chosen.shape[-1]]
     if seen.rows is not None:
-        weight = _spread(seen.rows)
+        weight = _with_groups(seen.rows)
         found, single = found * weight, single * weight[..., None]
-    return _Sums(found.sum((2, 5)), single.sum(-2))
+    return _RowTotals(found.sum((2, 5)), single.sum(-2))
 
 
 def _near(query: Tensor, keys: Tensor, start: int, width: int) -> Tensor:
@@ -190,7 +203,7 @@ def _windows(array: Tensor, dim: int, start: int, chunks: int, width: int) -> Te
     return filled.narrow(dim, start, length).unfold(dim, width, NEAR)
 
 
-def _bias(keys: Keys, visible: Visible, seen: Seen, start: int) -> Tensor:
+def _bias(keys: KeyBlocks, visible: Visible, seen: Seen, start: int) -> Tensor:
     """Logarithms of the keys that rows see of each block, and zero or :data:`HIDDEN` for keys that are scored.
 
     Of shape (layers, batch, key heads, 1, rows, blocks + single + near).
@@ -209,7 +222,7 @@ def _bias(keys: Keys, visible: Visible, seen: Seen, start: int) -> Tensor:
     return torch.cat(found, dim=-1)[..., None, :, :]
 
 
-def _counted(keys: Keys, seen: Seen) -> Tensor:
+def _key_counts(keys: KeyBlocks, seen: Seen) -> Tensor:
     """Keys of blocks, and single ones, where all rows see the same: with these the variance of a row is exact."""
     single = torch.ones_like(keys.chosen, dtype=keys.counts.dtype)
     if seen.real is not None:
@@ -249,7 +262,8 @@ def _couplings(queries: Tensor, keys: Tensor) -> dict[str, Tensor]:
     trace = _trace(product)
     dimension = trace.square() / (product * product.mT).sum((-2, -1))
     power = product
-    for _ in range(SQUARINGS):  # eigenvalues are not negative, so that the trace bounds them
+    # The power 2**6 gives a lower bound, right to one percent unless several couplings nearly share the place.
+    for _ in range(6):  # eigenvalues are not negative, so that the trace bounds them
         power = power / _trace(power)[..., None, None]
         power = power @ power
     return {"dimension": dimension, "coupling": (product * power.mT).sum((-2, -1)) / _trace(power)}
@@ -257,3 +271,57 @@ def _couplings(queries: Tensor, keys: Tensor) -> dict[str, Tensor]:
 
 def _trace(matrices: Tensor) -> Tensor:
     return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+# -- rows of Gaussian scores -------------------------------------------------------------------------------------------
+
+
+class GaussianRows(NamedTuple):
+    """Means over rows of Gaussian scores, in nats."""
+
+    entropy: Tensor
+    """Of the weights of a row."""
+    gain: Tensor
+    """Logarithm of the mean of ``exp(score)`` over the keys of a row: ``beta**2/2`` as long as rows are not frozen."""
+
+
+def gaussian_rows(spread: Tensor, log_count: Tensor) -> GaussianRows:
+    """Rows of Gaussian scores, interpolated on their device: one launch and some arithmetic."""
+    last_spread, last_count = float(np.log1p(SHARPEST)), float((COUNTS - 1) * np.log(2.0))
+    across = spread.log1p().mul(2 / last_spread).sub(1)
+    along = log_count.mul(2 / last_count).sub(1).expand_as(spread)
+    places = torch.stack([along.reshape(-1), across.reshape(-1)], dim=-1)[None, :, None]
+    found = grid_sample(_device_table(spread.device)[None], places, padding_mode="border", align_corners=True)
+    inside, score, frozen = found[0, :, :, 0].reshape(3, *spread.shape)
+    # beyond the table c/beta + d/beta**2, with the d that makes it continuous; inside it the ratio is one
+    ratio = SHARPEST / spread.clamp(min=SHARPEST)
+    entropy = ratio * torch.lerp(frozen / SHARPEST, inside, ratio)
+    return GaussianRows(entropy, torch.addcmul(entropy, spread, score) - log_count)
+
+
+@cache
+def _device_table(device: torch.device) -> Tensor:
+    return torch.tensor(entropy_table(), dtype=torch.float32).to(device, non_blocking=True)
+
+
+@cache
+def entropy_table() -> Real:
+    """Entropy, mean score and frozen limit of rows of Gaussian scores, on a fine grid from zero in both directions."""
+    spreads = np.expm1(np.linspace(0.0, np.log1p(SHARPEST), SPREADS))
+    table = np.array([_integrals(float(spread)) for spread in [*spreads, FAR]])
+    table[:, 0] = 0.0  # a row of one key, of which rounding leaves a trace
+    places = np.arange(SPREADS), np.arange(COUNTS)
+    fine = [np.linspace(0.0, each[-1], each[-1] * 12 + 1) for each in places]
+    entropies, scores = (np.maximum(RectBivariateSpline(*places, table[:-1, :, k])(*fine), 0.0) for k in (0, 1))
+    last, far = SHARPEST * entropies[-1], FAR * np.interp(fine[1], places[1], table[-1, :, 0])
+    frozen = (FAR * far - SHARPEST * last) / (FAR - SHARPEST)
+    found: Real = np.stack([entropies, scores, np.broadcast_to(frozen, entropies.shape)])
+    found.flags.writeable = False
+    return found
+
+
+def _integrals(spread: float) -> list[tuple[float, float]]:
+    """Entropy and mean score of rows of all numbers of keys, which share what depends on the spread."""
+    shared = transforms(spread, 2 ** (COUNTS - 1))
+    sums = [shared.sums(2**j) for j in range(COUNTS)]
+    return [(each.log_sum - spread * each.score, each.score) for each in sums]

@@ -16,24 +16,27 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import asdict
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import xarray as xr
 
-from bulkedge.models.hooks.attention_hooks import Heard, Listener
-from bulkedge.models.watching.alarms import Alarm, find_alarms
-from bulkedge.models.watching.change_detection import RATE
-from bulkedge.models.watching.measures import NAMES, TOGETHER, Inputs, readings
+from bulkedge.models.hooks.attention_hooks import AttentionInputs, TrainingHooks
+from bulkedge.models.watching.alarms import RATE, Alarm, find_alarms
+from bulkedge.models.watching.measures import NAMES, readings
 from bulkedge.support.domains import Integers, Interval
-from bulkedge.support.errors import DomainError, StoreError
+from bulkedge.support.errors import DomainError, MissingPackageError, StoreError
 from bulkedge.support.records import to_json
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor, nn
 
+TOGETHER = 2**26
+"""Entries of queries and keys of which layers are read together; larger layers are read one by one."""
 RESIDUAL = "measured less predicted entropy of the rows that are read exactly (nats)"
 SHOWN = {
     "entropy": ("entropy", "mean"),
@@ -74,7 +77,7 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
         Rows of each of up to eight sequences of the batch that are read exactly, evenly spaced.
     rate : float
         Chance of a false alarm of a reading that jumps, in a hundred readings of all heads, if changes are as they were
-        (:mod:`bulkedge.models.watching.change_detection`).
+        (:mod:`bulkedge.models.watching.alarms`).
 
     Returns
     -------
@@ -107,7 +110,7 @@ class Watch:
         self._stack = ExitStack()
         self._counting, self._last, self._passes = True, -1, 0
         self._calls: list[str] = []
-        self._queue: list[tuple[str, Inputs, list[int]]] = []
+        self._queue: list[tuple[AttentionInputs, list[int]]] = []
         self._pending: list[tuple[int, list[str], Tensor]] = []
         self._read: dict[tuple[int, str], Any] = {}
 
@@ -117,8 +120,8 @@ class Watch:
         return f"<Watch of {type(self._model).__name__}: {len(steps)} readings in {self._passes} passes>"
 
     def __enter__(self) -> Self:
-        """Begin to listen."""
-        self._stack.enter_context(Listener(self._wanted, self._hear, self._flush).on(self._model))
+        """Put hooks on the model."""
+        self._stack.enter_context(TrainingHooks(self._wanted, self._enqueue, self._flush).on(self._model))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -151,29 +154,26 @@ class Watch:
             self._last = now
         return wanted
 
-    def _hear(self, heard: Heard) -> None:
+    def _enqueue(self, layer: AttentionInputs) -> None:
         # a module that is called again in the same pass, as shared layers are, is a layer of its own
-        self._calls.append(heard.name)
-        again = self._calls.count(heard.name)
-        name = heard.name if again == 1 else f"{heard.name}#{again}"
-        query, key, value = (None if x is None else x.detach() for x in (heard.query, heard.key, heard.value))
-        assert query is not None and key is not None  # noqa: PT018, S101 - for the checker of types
-        asked = Inputs(query, key, value, heard.scale, heard.sight, heard.softcap, heard.sinks)
-        waiting = sum(each.entries for _, each, _ in self._queue)
-        if self._queue and (waiting + asked.entries > TOGETHER or not asked.fits(self._queue[0][1])):
+        self._calls.append(layer.name)
+        again = self._calls.count(layer.name)
+        layer = layer if again == 1 else layer._replace(name=f"{layer.name}#{again}")
+        waiting = sum(each.entries for each, _ in self._queue)
+        if self._queue and (waiting + layer.entries > TOGETHER or not layer.fits(self._queue[0][0])):
             self._flush()
-        self._queue.append((name, asked, _versions(asked)))
+        self._queue.append((layer, layer.versions))
 
     def _flush(self) -> None:
         """Read the layers that wait for it; their queries and keys are let go."""
         queue, self._queue = self._queue, []
         if not queue:
             return
-        for name, asked, versions in queue:
-            if versions != _versions(asked):
-                raise DomainError(f"queries or keys of {name} were changed in place before they could be read")
-        found = readings([asked for _, asked, _ in queue], self._rows)
-        self._pending.append((self._last, [name for name, _, _ in queue], found))
+        for layer, versions in queue:
+            if versions != layer.versions:
+                raise DomainError(f"queries or keys of {layer.name} were changed in place before they could be read")
+        found = readings([layer for layer, _ in queue], self._rows)
+        self._pending.append((self._last, [layer.name for layer, _ in queue], found))
 
     def _keys(self) -> list[tuple[int, str]]:
         return [*self._read, *((step, name) for step, names, _ in self._pending for name in names)]
@@ -264,9 +264,7 @@ class Watch:
         transformers.TrainerCallback
             For ``Trainer(callbacks=[...])``.
         """
-        from bulkedge.models.watching.trainer import callback
-
-        return callback(self)
+        return _transformers_callback(self)
 
     def lightning(self) -> Any:
         """A callback for Lightning's Trainer that logs :meth:`metrics` as often as that logs.
@@ -278,9 +276,7 @@ class Watch:
         lightning.pytorch.Callback
             For ``Trainer(callbacks=[...])``.
         """
-        from bulkedge.models.watching.trainer import lightning_callback
-
-        return lightning_callback(self)
+        return _lightning_callback(self)
 
     def attach(self, trainer: Any) -> None:
         """Add the callback to a Trainer, before those that report to trackers.
@@ -327,7 +323,46 @@ class Watch:
         return path
 
 
-def _versions(asked: Inputs) -> list[int]:
-    """How often queries, keys and values were changed in place; in inference mode nobody counts."""
-    arrays = [each for each in asked[:3] if each is not None]
-    return [0 if each.is_inference() else each._version for each in arrays]
+def _transformers_callback(watched: Watch) -> Any:
+    """A callback that passes a watch the steps of a Trainer, and adds its metrics to what is logged in training."""
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise MissingPackageError("the callback needs transformers: pip install 'bulkedge[torch]'") from error
+
+    base: Any = TrainerCallback
+
+    class TransformersMetrics(base):  # type: ignore[misc]
+        """Adds keys at logging, and nothing else."""
+
+        def on_step_begin(self, _arguments: Any, state: Any, _control: Any, **_: Any) -> None:
+            watched.at(state.global_step)
+
+        def on_log(self, _arguments: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
+            if logs is None or "loss" not in logs:  # evaluation, or the summary at the end
+                return
+            found = watched.metrics()
+            logs.update(found)
+            if state.log_history:
+                state.log_history[-1].update(found)
+
+    return TransformersMetrics()
+
+
+def _lightning_callback(watched: Watch) -> Any:
+    """A callback that passes a watch the steps of Lightning's Trainer, and logs its metrics when that logs."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    name = next((each for each in names if find_spec(each.partition(".")[0]) is not None), None)
+    base: Any = object if name is None else import_module(name).Callback
+
+    class LightningMetrics(base):  # type: ignore[misc]
+        """Logs keys in training, and nothing else."""
+
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            watched.at(trainer.global_step)
+
+        def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+            if watched.seen and trainer.global_step % trainer.log_every_n_steps == 0:
+                module.log_dict(watched.metrics())
+
+    return LightningMetrics()

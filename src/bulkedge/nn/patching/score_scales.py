@@ -47,8 +47,8 @@ def scale_scores(model: nn.Module, factors: Factors) -> Patch:
     factors : float, array or mapping
         Positive numbers: one for the model, an array with one for each head of every layer, an array (layers, heads) in
         the order of the attention modules of the model, or a mapping from paths of attention modules
-        (:attr:`bulkedge.models.Layer.name`) to one number or one for each head. Modules that are not named stay as they
-        are. Heads are those of the queries, where several share their keys.
+        (:attr:`bulkedge.models.AttentionLayer.name`) to one number or one for each head. Modules that are not named
+        stay as they are. Heads are those of the queries, where several share their keys.
 
     Returns
     -------

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bulkedge.lab.studies.base import Study, standard_error
 from bulkedge.lab.studies.claims import Claim, Rival
 from bulkedge.lab.studies.recovery.setting import caption
-from bulkedge.models.loading.tables import TABLES, embedding_table, table_path
+from bulkedge.models.loading.packaged import TABLES, embedding_table, table_path
 from bulkedge.plots.style import COLOURS, histogram, line, panels
 from bulkedge.recovery.tables import TableSpectrum, table_spectrum
 from bulkedge.support.arrays import Real

@@ -35,10 +35,9 @@ BYTES = {
 STORED = {"F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8"}
 """Types that are read, and as what NumPy sees them."""
 INDEX_OF = {".safetensors": "model.safetensors.index.json", ".bin": "pytorch_model.bin.index.json"}
-EVERYTHING = slice(None)
 
 
-class Tensor(NamedTuple):
+class StoredTensor(NamedTuple):
     """Where a tensor is: its shape and type, and the file and byte that it starts at."""
 
     shape: tuple[int, ...]
@@ -48,22 +47,15 @@ class Tensor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Checkpoint(ABC):
-    """Named tensors on a disk.
-
-    Attributes
-    ----------
-    path : Path
-        The folder or file that was opened.
-    config : dict
-        The model's ``config.json``.
-    tensors : dict of str to Tensor
-        What there is, in the order of the files.
-    """
+class ModelCheckpoint(ABC):
+    """Named tensors on a disk."""
 
     path: Path
+    """The folder or file that was opened."""
     config: Mapping[str, Any]
-    tensors: Mapping[str, Tensor] = field(repr=False)
+    """The model's ``config.json``."""
+    tensors: Mapping[str, StoredTensor] = field(repr=False)
+    """What there is, in the order of the files."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, which must have two axes, or one."""
@@ -77,7 +69,7 @@ class Checkpoint(ABC):
             )
         return tensor.shape
 
-    def read(self, name: str, rows: slice = EVERYTHING, columns: slice = EVERYTHING) -> Real:
+    def read(self, name: str, rows: slice = slice(None), columns: slice = slice(None)) -> Real:
         """Part of a tensor, as an array of its own."""
         part = (rows, columns)[: len(self.shape(name))]
         array = self._part(self.tensors[name], name, part)
@@ -86,14 +78,14 @@ class Checkpoint(ABC):
         return array
 
     @abstractmethod
-    def _part(self, tensor: Tensor, name: str, part: tuple[slice, ...]) -> Real:
+    def _part(self, tensor: StoredTensor, name: str, part: tuple[slice, ...]) -> Real:
         """The entries, not yet checked."""
 
 
-class Safetensors(Checkpoint):
+class Safetensors(ModelCheckpoint):
     """One safetensors file, or the shards of an index."""
 
-    def _part(self, tensor: Tensor, name: str, part: tuple[slice, ...]) -> Real:  # noqa: ARG002
+    def _part(self, tensor: StoredTensor, name: str, part: tuple[slice, ...]) -> Real:  # noqa: ARG002
         mapped = np.memmap(tensor.file, STORED[tensor.dtype], "r", tensor.start, tensor.shape)
         # a copy, so that the pages of the file can go when this returns
         entries = np.array(mapped[part])
@@ -103,43 +95,43 @@ class Safetensors(Checkpoint):
 
 
 @dataclass(frozen=True)
-class PyTorchFiles(Checkpoint):
+class PyTorchFiles(ModelCheckpoint):
     """PyTorch's ``.bin`` files, which torch maps into memory without running what is in them."""
 
     _open: dict[Path, dict[str, Any]] = field(default_factory=dict, repr=False)
 
-    def _part(self, tensor: Tensor, name: str, part: tuple[slice, ...]) -> Real:
+    def _part(self, tensor: StoredTensor, name: str, part: tuple[slice, ...]) -> Real:
         if tensor.file not in self._open:
             self._open.clear()  # one file is mapped at a time
-            self._open[tensor.file] = _loaded(tensor.file)
+            self._open[tensor.file] = _load_state(tensor.file)
         kept = self._open[tensor.file][name][part]
         return np.array((kept if tensor.dtype == "F64" else kept.float()).numpy())
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
+def open_checkpoint(path: str | Path) -> ModelCheckpoint:
     """Find the tensors of a checkpoint; nothing but headers is read."""
     path = Path(path)
     if not path.exists():
         raise StoreError(f"{path} does not exist: give the folder of a checkpoint, or its file")
-    file = path if path.is_file() else _chosen(path)
+    file = path if path.is_file() else _main_file(path)
     config = file.parent / "config.json"
     if not config.is_file():
         raise StoreError(f"{file.parent} has no config.json, which says how many heads there are")
     files, places = _shards(file)
     if any(each.suffix == ".safetensors" for each in files):
-        return Safetensors(path, read_json(config), _gathered(files, _header, places))
+        return Safetensors(path, read_json(config), _all_tensors(files, _header, places))
     need(file.name, "torch", install="'bulkedge[torch]'; safetensors need nothing")
-    return PyTorchFiles(path, read_json(config), _gathered(files, _torch_header, places))
+    return PyTorchFiles(path, read_json(config), _all_tensors(files, _torch_header, places))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object."""
     if path.stat().st_size > MOST_JSON:
         raise StoreError(f"{path} has more than {MOST_JSON} bytes: no configuration is that long")
-    return _object(path.read_bytes(), path)
+    return _parse_object(path.read_bytes(), path)
 
 
-def _object(text: bytes, path: Path) -> dict[str, Any]:
+def _parse_object(text: bytes, path: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -149,7 +141,7 @@ def _object(text: bytes, path: Path) -> dict[str, Any]:
     return found
 
 
-def _chosen(folder: Path) -> Path:
+def _main_file(folder: Path) -> Path:
     """The file of a folder to begin with."""
     usual = ("model.safetensors", INDEX_OF[".safetensors"], "pytorch_model.bin", INDEX_OF[".bin"])
     alone = sorted(folder.glob("*.safetensors"))
@@ -169,13 +161,13 @@ def _shards(file: Path) -> tuple[list[Path], dict[str, Path]]:
     places = read_json(file).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise StoreError(f"{file} has no 'weight_map' from the names of tensors to files")
-    shards = {shard: _inside(file, shard) for shard in dict.fromkeys(map(str, places.values()))}
+    shards = {shard: _shard_path(file, shard) for shard in dict.fromkeys(map(str, places.values()))}
     if len({each.suffix for each in shards.values()}) > 1:
         raise StoreError(f"{file} names files of several formats")
     return list(shards.values()), {name: shards[str(shard)] for name, shard in places.items()}
 
 
-def _inside(index: Path, shard: str) -> Path:
+def _shard_path(index: Path, shard: str) -> Path:
     """A file that an index names, which must be in the index's folder.
 
     The name is judged and not where links lead: caches of downloads keep links to files elsewhere.
@@ -190,8 +182,8 @@ def _inside(index: Path, shard: str) -> Path:
     return index.parent / shard
 
 
-def _gathered(files: list[Path], header: Any, places: Mapping[str, Path]) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+def _all_tensors(files: list[Path], header: Any, places: Mapping[str, Path]) -> dict[str, StoredTensor]:
+    found: dict[str, StoredTensor] = {}
     for file in files:
         inside = header(file)
         found |= {name: each for name, each in inside.items() if places.get(name, file) == file}
@@ -201,19 +193,19 @@ def _gathered(files: list[Path], header: Any, places: Mapping[str, Path]) -> dic
     return found
 
 
-def _header(file: Path) -> dict[str, Tensor]:
+def _header(file: Path) -> dict[str, StoredTensor]:
     """The tensors of a safetensors file, each checked to lie inside it."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if size < 8 or not 2 <= length <= min(MOST_JSON, size - 8):
             raise StoreError(f"{file} is no safetensors file: it has {size} bytes and announces {length} of header")
-        header = _object(stream.read(length), file)
+        header = _parse_object(stream.read(length), file)
     header.pop("__metadata__", None)
-    return {name: _placed(file, name, each, 8 + length, size) for name, each in header.items()}
+    return {name: _stored_tensor(file, name, each, 8 + length, size) for name, each in header.items()}
 
 
-def _placed(file: Path, name: str, said: Any, base: int, size: int) -> Tensor:
+def _stored_tensor(file: Path, name: str, said: Any, base: int, size: int) -> StoredTensor:
     try:
         dtype, shape, (start, stop) = str(said["dtype"]), said["shape"], said["data_offsets"]
     except (KeyError, TypeError, ValueError):
@@ -223,20 +215,21 @@ def _placed(file: Path, name: str, said: Any, base: int, size: int) -> Tensor:
         raise StoreError(f"{file}: the tensor {shown(name)} lies at {shown([start, stop])} of {size - base} bytes")
     if dtype in BYTES and prod(shape) * BYTES[dtype] != stop - start:
         raise StoreError(f"{file}: the tensor {shown(name)}, {dtype} of shape {shape}, has {stop - start} bytes")
-    return Tensor(tuple(shape), dtype, file, base + start)
+    return StoredTensor(tuple(shape), dtype, file, base + start)
 
 
-def _torch_header(file: Path) -> dict[str, Tensor]:
+def _torch_header(file: Path) -> dict[str, StoredTensor]:
     import torch
 
     names = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64"}
-    found = {name: each for name, each in _loaded(file).items() if isinstance(each, torch.Tensor)}
+    found = {name: each for name, each in _load_state(file).items() if isinstance(each, torch.Tensor)}
     return {
-        name: Tensor(tuple(each.shape), names.get(each.dtype, str(each.dtype)), file) for name, each in found.items()
+        name: StoredTensor(tuple(each.shape), names.get(each.dtype, str(each.dtype)), file)
+        for name, each in found.items()
     }
 
 
-def _loaded(file: Path) -> dict[str, Any]:
+def _load_state(file: Path) -> dict[str, Any]:
     """The state of a PyTorch file, its tensors mapped and not read."""
     import torch
 
