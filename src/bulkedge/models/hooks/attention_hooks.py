@@ -192,19 +192,10 @@ class TrainingHooks:
         mask = call.mask
         if mask is not None and mask.ndim < 4:
             mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
+        visible = Visible(mask, call.causal, window, rows, keys)
         value = None if isinstance(call.module, MultiheadAttention) else call.value.detach()
-        self.report(
-            AttentionInputs(
-                call.query.detach(),
-                call.key.detach(),
-                value,
-                call.scale,
-                Visible(mask, call.causal, window, rows, keys),
-                found.softcap,
-                found.sinks,
-                found.name.replace("_orig_mod.", ""),
-            )
-        )
+        query, key, name = call.query.detach(), call.key.detach(), found.name.replace("_orig_mod.", "")
+        self.report(AttentionInputs(query, key, value, call.scale, visible, found.softcap, found.sinks, name))
 
 
 @dataclass(eq=False)

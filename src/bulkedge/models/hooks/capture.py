@@ -20,9 +20,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 from array_api_compat import array_namespace
+from torch import Tensor, nn
 
 from bulkedge.heads.measures.sight import Sight
 from bulkedge.heads.measures.singular_values import COMPUTED
@@ -33,9 +35,6 @@ from bulkedge.spectra.operators import AttentionOperator, Operator
 from bulkedge.support.errors import DomainError
 from bulkedge.support.progress import track
 from bulkedge.support.threads import one_thread
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 T = TypeVar("T")
 AT_ONCE = {"cpu": 2**20, "elsewhere": 2**26}
@@ -126,8 +125,6 @@ def stream(model: nn.Module, visit: Callable[[Visit], object], **inputs: Any) ->
         If no attention was seen, or the model computes it past transformers' interface, or what it computes is not
         what was read.
     """
-    import torch
-
     forward = _ForwardPass(visit)
     with torch.no_grad(), forward.hooks(model):
         answer = model(inputs.pop("input"), **inputs) if "input" in inputs else model(**inputs)
@@ -161,8 +158,6 @@ class _ForwardPass:
     @contextmanager
     def hooks(self, model: nn.Module) -> Iterator[None]:
         """Hooks on every module and at the interface, until the end of the ``with`` block."""
-        import torch
-
         for each in transformers_models(model):
             check_interface(each)
         with ExitStack() as stack:
@@ -263,8 +258,6 @@ def map_heads(
     work: Callable[..., T], layer: AttentionLayer, ids: Any = None, along: Any = None, label: str = "heads"
 ) -> list[T]:
     """Work on the scores of the heads of a layer; on a CPU, as many at once as torch has threads."""
-    import torch
-
     portions = _Portions.of(layer, ids, None if along is None else len(along))
 
     def portion(heads: slice) -> T:

@@ -40,7 +40,6 @@ class Phase(NamedTuple):
 
 
 NAME = "the default decoder"
-START = f"{NAME} before training"
 """What the model is called."""
 ALPHABET = "_ abcdefghijklmnopqrstuvwxyz.,'?"
 """The tokens in their order: capitals are read as small letters, all else as the first."""
@@ -48,8 +47,6 @@ LAYERS, HEADS, HEAD_DIM, WIDTH, CONTEXT = 3, 4, 32, 64, 256
 """Shape of the model, and the most tokens that it learns to look back on."""
 STEPS = 800
 """Steps of Adam, of which one core does some thirty in a second."""
-RATE, WARM_UP, COOL_DOWN = 0.005, 20, 0.3
-"""Learning rate, the steps over which it rises, and the share of all steps over which it falls to zero."""
 PHASES = (
     Phase(0.7, tokens=64, repeating=1.0),
     Phase(0.2, tokens=64, repeating=0.5),
@@ -57,13 +54,10 @@ PHASES = (
 )
 """Induction is learnt soonest from short sequences and nothing else; text comes after it, so that the few pages there
 are do not come so often that they are known by heart, and full length last."""
-BATCH = 1024
-"""Tokens of a step."""
 SEGMENT = 8
 """Fewest letters that repeat."""
 HELD_OUT = 0.15
 """Share of each text, from its end, that is not learnt."""
-SEEDS = Integers(0, 2**63 - 1)
 
 
 def default_model(
@@ -98,14 +92,14 @@ def default_model(
     MissingPackageError
         If torch or transformers is not installed.
     """
-    seed, steps = SEEDS.check("seed", seed), Integers(1, 100_000).check("steps", steps)
+    seed, steps = Integers(0, 2**63 - 1).check("seed", seed), Integers(1, 100_000).check("steps", steps)
     trained = Choice((False, True)).check("trained", trained)
     tokenizer = letters()
     model = _start(seed)
     if trained:
         with one_thread(("torch",)):
             _train(model, _codes(tokenizer)[0], steps, seed, tuple(phases))
-    model.config.name_or_path = NAME if trained else START
+    model.config.name_or_path = NAME if trained else f"{NAME} before training"
     return model.eval(), tokenizer
 
 
@@ -198,7 +192,8 @@ def _train(model: Any, texts: list[Any], steps: int, seed: int, phases: Sequence
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.99))
     model.train()
     for step in track(range(steps), "steps"):
-        rate = RATE * min(1, (step + 1) / WARM_UP, (steps - step) / (COOL_DOWN * steps))
+        # the learning rate rises over 20 steps, and falls to zero over the last 0.3 of all
+        rate = 0.005 * min(1, (step + 1) / 20, (steps - step) / (0.3 * steps))
         for group in adam.param_groups:
             group["lr"] = rate
         inputs, labels = _batch(texts, _phase(phases, (step + 0.5) / steps), generator)
@@ -221,7 +216,7 @@ def _batch(texts: list[Any], phase: Phase, generator: Any) -> tuple[Any, Any]:
     """Sequences of letters that repeat, windows of the texts in turn after them, and what counts in the loss."""
     import torch
 
-    tokens, rows = phase.tokens, BATCH // phase.tokens
+    tokens, rows = phase.tokens, 1024 // phase.tokens
     inputs = torch.empty((rows, tokens), dtype=torch.long)
     labels = torch.empty_like(inputs)
     for row in range(rows):

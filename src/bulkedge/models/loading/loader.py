@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bulkedge.models.loading.default import NAME, default_model
-from bulkedge.models.loading.packaged import MODELS, packaged_model
+from bulkedge.models.loading.packaged import MODELS, packaged_model, quiet_transformers
 from bulkedge.support.domains import Choice, shown
 from bulkedge.support.errors import DomainError, MissingPackageError, StoreError, need
 
@@ -98,7 +98,7 @@ def load_model(
         model, tokenizer = packaged_model(text)
         return _move(model, target), tokenizer, text
     loading = {"trust_remote_code": trust_remote_code}
-    with _quiet(), _clear_errors(text):
+    with quiet_transformers(), _clear_errors(text):
         if path.is_dir():
             return (*_from_folder(path, loading, target), path.resolve().name)
         if path.exists():
@@ -341,20 +341,3 @@ def _offline() -> bool:
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and no reports of transformers: what matters in them is raised."""
-    from transformers.utils import logging as spoken
-
-    logging: Any = spoken
-    bar, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bar:
-            logging.enable_progress_bar()

@@ -14,6 +14,8 @@ bulkedge.support.errors.DomainError: name = 'word2vec' is outside its domain {'w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,17 +92,27 @@ def packaged_model(name: str) -> tuple[Any, Any]:
     folder, model = packaged_folder(name), MODELS[name]
     need(f"the model {name!r}", "torch", "transformers")
     from transformers import AutoModel, AutoTokenizer
-    from transformers.utils import logging as spoken
 
-    logging: Any = spoken
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # a file of this machine takes no time
-    try:
+    with quiet_transformers():
         found = AutoModel.from_pretrained(folder, local_files_only=True)
         found.config.name_or_path = model.distribution  # and not the folder of this machine
         return found.eval(), AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No progress bars and no reports of transformers: what matters in them is raised."""
+    from transformers.utils import logging as transformers_logging
+
+    logging: Any = transformers_logging
+    bar, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
     finally:
-        if shown:
+        logging.set_verbosity(level)
+        if bar:
             logging.enable_progress_bar()
 
 

@@ -19,19 +19,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
+from torch import Tensor, nn
 
 from bulkedge.models.hooks.capture import transformers_models
 from bulkedge.nn import Call, apply_patch, transform
 from bulkedge.support.errors import DomainError
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 _switches: dict[str, _HeadSwitch] = {}
 """Those that are on now, by the name that the patch of each has."""
@@ -61,15 +59,13 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterat
         If the model has no such module or that module no such head; by the forward pass, if the module computed its
         attention past transformers' interface, so that nothing was switched off.
     """
-    from torch.nn import MultiheadAttention
-
     modules = dict(model.named_modules())
     unknown = sorted(set(heads) - set(modules))
     if unknown:
         raise DomainError(f"heads = {dict(heads)!r}: {type(model).__name__} has no modules {unknown}")
     chosen = {modules[name]: tuple(sorted({int(each) for each in heads[name]})) for name in heads}
     chosen = {module: those for module, those in chosen.items() if those}
-    through = {module: those for module, those in chosen.items() if not isinstance(module, MultiheadAttention)}
+    through = {module: those for module, those in chosen.items() if not isinstance(module, nn.MultiheadAttention)}
     with ExitStack() as stack:
         for module in chosen.keys() - through.keys():
             stack.enter_context(_without_columns(module, chosen[module]))
@@ -173,12 +169,10 @@ def _zero_values(call: Call, parameters: Mapping[str, Any]) -> Call:
 @contextmanager
 def _without_columns(module: Any, heads: tuple[int, ...]) -> Iterator[None]:
     """Zeros in a copy of an output projection where it takes the values of some heads."""
-    import torch
-
     _check(heads, module.num_heads, module)
     found = module.out_proj.weight
     columns = _head_mask(heads, found, module.num_heads).repeat_interleave(module.head_dim)
-    module.out_proj.weight = torch.nn.Parameter(found.detach().masked_fill(columns, 0.0), found.requires_grad)
+    module.out_proj.weight = nn.Parameter(found.detach().masked_fill(columns, 0.0), found.requires_grad)
     try:
         yield
     finally:

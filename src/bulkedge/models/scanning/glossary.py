@@ -39,48 +39,29 @@ class KindLabel(NamedTuple):
     sentence: str
 
 
-KINDS_GROUP, SCORES, SPECTRUM, POSITIONS, CHANNEL, PROBE = (
-    "kinds",
-    "scores and null",
-    "spectrum",
-    "positions",
-    "channel",
-    "probe",
-)
-LONGER, OTHER = "longer context", "other"
-GROUPS = (KINDS_GROUP, SCORES, SPECTRUM, POSITIONS, CHANNEL, PROBE, LONGER, OTHER)
+KINDS_GROUP, SCORES, SPECTRUM, POSITIONS, CHANNEL, PROBE, LONGER, OTHER = GROUPS = (
+    "kinds", "scores and null", "spectrum", "positions", "channel", "probe", "longer context", "other",
+)  # fmt: skip
 """In the order in which people read them."""
 
 MASS = "share of a row"
+# fmt: off
 COLUMNS = {
     "kind": Column("kind", KINDS_GROUP, "", "The first kind, by precedence, that the head's scores allow."),
-    "idle": Column(
-        "idle candidate",
-        KINDS_GROUP,
-        "1 = yes",
-        "Whether the head looks as if it could be removed at little cost: a candidate, to be checked by ablation.",
-    ),
-    "agreement": Column(
-        "agreement of texts", KINDS_GROUP, "share of texts", "Share of the texts on which the head has the kind shown."
-    ),
+    "idle": Column("idle candidate", KINDS_GROUP, "1 = yes",
+        "Whether the head looks as if it could be removed at little cost: a candidate, to be checked by ablation."),
+    "agreement": Column("agreement of texts", KINDS_GROUP, "share of texts",
+        "Share of the texts on which the head has the kind shown."),
     "beta": Column("β", SCORES, "score units", MEASURES["beta"]),
     "beta_without_sink": Column("β without sinks", SCORES, "score units", MEASURES["beta_without_sink"]),
     "entropy": Column("entropy", SCORES, "nats", MEASURES["entropy"]),
     "evenness": Column("evenness", SCORES, "0 to 1", MEASURES["evenness"]),
     "largest": Column("largest weight", SCORES, MASS, MEASURES["largest"]),
-    "p": Column(
-        "p, all measures",
-        SCORES,
-        "p",
-        "One p value for the head from all tested measures together, against the draws of the null.",
-    ),
-    "q": Column(
-        "q",
-        SCORES,
-        "false discovery rate",
+    "p": Column("p, all measures", SCORES, "p",
+        "One p value for the head from all tested measures together, against the draws of the null."),
+    "q": Column("q", SCORES, "false discovery rate",
         "The p value of the head corrected for the number of heads (Benjamini–Hochberg): calling all heads with q "
-        "below 0.05 lets at most 5 % of those called be false, on average.",
-    ),
+        "below 0.05 lets at most 5 % of those called be false, on average."),
     "content_rank": Column("rank of the scores", SPECTRUM, "dimensions", MEASURES["content_rank"]),
     "column_share": Column("column share", SPECTRUM, "share of the variance", MEASURES["column_share"]),
     "column_energy": Column("column energy", SPECTRUM, "squared cosine", MEASURES["column_energy"]),
@@ -91,26 +72,13 @@ COLUMNS = {
     "spectrum_floor": Column("floor of the spectrum", SPECTRUM, "", MEASURES["spectrum_floor"]),
     "s1": Column("largest singular value", SPECTRUM, "", MEASURES["s1"]),
     "gap": Column("gap", SPECTRUM, "share of s₁", MEASURES["gap"]),
-    "distance": Column(
-        "distance to the null",
-        SPECTRUM,
-        "Kolmogorov distance",
-        "Largest difference of the distribution functions of the head's singular values and of the null's at equal β.",
-    ),
-    "null_distance": Column(
-        "distance within the null",
-        SPECTRUM,
-        "Kolmogorov distance",
-        "Kolmogorov distance of draws of the null from each other: the head's own means something only beside it.",
-    ),
-    "p_spectrum": Column(
-        "p of the spectrum",
-        SPECTRUM,
-        "p",
-        "p value of the head's distance to the null's spectrum. A large one says that the singular values are "
-        "those of random weights; it does not say that the head is untrained, because singular values do not see "
-        "order.",
-    ),
+    "distance": Column("distance to the null", SPECTRUM, "Kolmogorov distance",
+        "Largest difference of the distribution functions of the head's singular values and of the null's at equal β."),
+    "null_distance": Column("distance within the null", SPECTRUM, "Kolmogorov distance",
+        "Kolmogorov distance of draws of the null from each other: the head's own means something only beside it."),
+    "p_spectrum": Column("p of the spectrum", SPECTRUM, "p",
+        "p value of the head's distance to the null's spectrum. A large one says that the singular values are those "
+        "of random weights; it does not say that the head is untrained, because singular values do not see order."),
     "sink_mass": Column("sink mass", POSITIONS, MASS, MEASURES["sink_mass"]),
     "sink_count": Column("number of sinks", POSITIONS, "keys", MEASURES["sink_count"]),
     "sink_position": Column("strongest sink", POSITIONS, "position in the text", MEASURES["sink_position"]),
@@ -119,65 +87,35 @@ COLUMNS = {
     "near_mass": Column("near mass, in excess", POSITIONS, MASS, MEASURES["near_mass"]),
     "same_token_excess": Column("same-token excess", POSITIONS, MASS, MEASURES["same_token_excess"]),
     "same_token_mass": Column("same-token mass", POSITIONS, MASS, MEASURES["same_token_mass"]),
-    "coupling": Column(
-        "largest coupling",
-        CHANNEL,
-        "a², condenses at ½",
-        "Largest squared coupling of the head's queries and keys: above one half the theory of Gaussian rows ends.",
-    ),
-    "effective_dim": Column(
-        "effective dimension", CHANNEL, "dimensions", "Number of directions in which queries and keys are coupled."
-    ),
-    "predicted_entropy": Column(
-        "predicted entropy", CHANNEL, "nats", "Entropy of a row as the moments of queries and keys predict it."
-    ),
-    "popularity_correlation": Column(
-        "popularity, predicted",
-        CHANNEL,
-        "correlation",
-        "Correlation over keys of the logarithm of the attention a key gets with its prediction from the moments.",
-    ),
-    "induction": Column(
-        "induction",
-        PROBE,
-        MASS,
-        "On repeated random tokens: attention on the token that followed the query's earlier occurrence.",
-    ),
-    "duplicate": Column(
-        "duplicate token", PROBE, MASS, "On repeated random tokens: attention on the query's earlier occurrence."
-    ),
+    "coupling": Column("largest coupling", CHANNEL, "a², condenses at ½",
+        "Largest squared coupling of the head's queries and keys: above one half the theory of Gaussian rows ends."),
+    "effective_dim": Column("effective dimension", CHANNEL, "dimensions",
+        "Number of directions in which queries and keys are coupled."),
+    "predicted_entropy": Column("predicted entropy", CHANNEL, "nats",
+        "Entropy of a row as the moments of queries and keys predict it."),
+    "popularity_correlation": Column("popularity, predicted", CHANNEL, "correlation",
+        "Correlation over keys of the logarithm of the attention a key gets with its prediction from the moments."),
+    "induction": Column("induction", PROBE, MASS,
+        "On repeated random tokens: attention on the token that followed the query's earlier occurrence."),
+    "duplicate": Column("duplicate token", PROBE, MASS,
+        "On repeated random tokens: attention on the query's earlier occurrence."),
     "previous": Column("previous token", PROBE, MASS, "On repeated random tokens: attention on the token just before."),
-    "scale": Column(
-        "score scale",
-        LONGER,
-        "factor on scores",
-        "Factor on the head's scores that keeps the entropy of its rows where it is.",
-    ),
+    "scale": Column("score scale", LONGER, "factor on scores",
+        "Factor on the head's scores that keeps the entropy of its rows where it is."),
     "longer_entropy": Column("entropy", LONGER, "nats", "Entropy of a row if nothing is done."),
-    "token_stable_rank": Column(
-        "stable rank of the tokens",
-        OTHER,
-        "dimensions",
-        "Squared norm of the tokens that enter the layer over their largest squared singular value: one when all "
-        "are parallel.",
-    ),
-    "token_cosine": Column(
-        "cosine of the tokens", OTHER, "cosine", "Mean cosine of two different tokens that enter the layer."
-    ),
+    "token_stable_rank": Column("stable rank of the tokens", OTHER, "dimensions",
+        "Squared norm of the tokens that enter the layer over their largest squared singular value: one when all are "
+        "parallel."),
+    "token_cosine": Column("cosine of the tokens", OTHER, "cosine",
+        "Mean cosine of two different tokens that enter the layer."),
 }
 """By the name of the variable; ``describe`` also knows the names made from these."""
+# fmt: on
 
 MARKS = {
-    "collapsed": "Co",
-    "sink": "Si",
-    "fixed columns": "Fi",
-    "offset": "Of",
-    "local": "Lo",
-    "same token": "St",
-    "low-rank content": "Lr",
-    "content": "Ct",
-    "random spectrum": "Rs",
-}
+    "collapsed": "Co", "sink": "Si", "fixed columns": "Fi", "offset": "Of", "local": "Lo", "same token": "St",
+    "low-rank content": "Lr", "content": "Ct", "random spectrum": "Rs",
+}  # fmt: skip
 """Two letters for each kind, where there is no room for more."""
 KINDS = {each.name: KindLabel(each.title, MARKS[each.name], each.says) for each in HEAD_KINDS}
 """Kinds by the names that a scan has, in the order of precedence."""

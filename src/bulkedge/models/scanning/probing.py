@@ -23,9 +23,11 @@ A head without preference has scores of about one over the number of keys that i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from bulkedge.models.hooks.attention_inputs import AttentionLayer
 from bulkedge.models.hooks.capture import stream
@@ -34,9 +36,6 @@ from bulkedge.support.domains import Integers, shown
 from bulkedge.support.errors import DomainError
 from bulkedge.support.progress import track
 from bulkedge.support.random import numpy_generator
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 SCORES = ("induction", "duplicate", "previous")
 FEWEST = 4
@@ -101,8 +100,6 @@ def probe(
 
 def repeated_scores(attention: Tensor) -> Real:
     """The three scores of attention matrices over a sequence and its repetition."""
-    import torch
-
     half = attention.shape[-1] // 2
     rows = torch.arange(half, 2 * half, device=attention.device)
     places = (rows - half + 1, rows - half, rows - 1)
@@ -135,8 +132,6 @@ def ordinary_tokens(tokenizer: Any) -> tuple[int, ...]:
 
 def _one_prompt(model: nn.Module, ids: Real) -> list[Real]:
     """Scores (3, heads) of each attention of the model on a prompt; one layer is held at a time."""
-    import torch
-
     device = next(model.parameters()).device
     scores: list[Real] = []
     stream(

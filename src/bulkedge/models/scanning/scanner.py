@@ -19,9 +19,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool1d
 
 from bulkedge.heads import CausalChannel, Channel, score_scales
 from bulkedge.heads.measures.attention_measures import measure_heads
@@ -37,9 +40,6 @@ from bulkedge.support.arrays import Real, as_numpy
 from bulkedge.support.domains import Integers
 from bulkedge.support.errors import DomainError, RegimeWarning
 from bulkedge.support.progress import tell
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 USUAL = 512
 """Tokens of a text that are read by default; a scan that asks for more warns where there are fewer."""
@@ -146,8 +146,6 @@ class _Reader:
     """Reads one text after another with one model."""
 
     def __init__(self, model: nn.Module, wanted: frozenset[int] | None, draws: int, rng: np.random.Generator) -> None:
-        import torch
-
         self.model, self.wanted, self.draws = model, wanted, draws
         self.generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
         self.total: int | None = None
@@ -228,9 +226,6 @@ def measure_layer(layer: AttentionLayer, ids: Any) -> dict[str, Real]:
 
 def _picture(scores: HeadScores) -> np.ndarray[Any, Any]:
     """Small pictures of attention matrices: means over blocks, on a square-root scale, 255 for the largest."""
-    import torch
-    from torch.nn.functional import adaptive_avg_pool1d
-
     size = tuple(min(PICTURE, each) for each in scores.sight.shape)
 
     def narrow(rows: slice) -> Tensor:
@@ -249,8 +244,6 @@ def _picture(scores: HeadScores) -> np.ndarray[Any, Any]:
 
 def _token_similarity(inputs: Tensor) -> tuple[float, float]:
     """Stable rank of a layer's tokens, and their mean cosine."""
-    import torch
-
     vectors = inputs[0].double()
     gram = vectors.mT @ vectors if vectors.shape[0] > vectors.shape[1] else vectors @ vectors.mT
     largest = torch.linalg.eigvalsh(gram)[-1]
@@ -348,8 +341,6 @@ def sequences(given: Any, tokenizer: Any = None, tokens: int = 512) -> list[Pass
 
 
 def _text_passage(text: str, tokenizer: Any, tokens: int) -> Passage:
-    import torch
-
     if tokenizer is None:
         raise DomainError("texts need tokenizer=; without one give token ids: scan(model, ids)")
     if not text.strip():
@@ -363,8 +354,6 @@ def _text_passage(text: str, tokenizer: Any, tokens: int) -> Passage:
 
 def _input_passages(named: Mapping[str, Any], place: int, tokens: int) -> list[Passage]:
     """Inputs of several sequences, one by one, without what pads them."""
-    import torch
-
     arrays = {name: torch.as_tensor(each) for name, each in named.items() if each is not None}
     if not arrays:
         raise DomainError("inputs are empty; give at least input_ids, or whatever the model is called with")
