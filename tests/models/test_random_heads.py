@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 from scipy import stats  # noqa: E402
 from small_models import build, hidden  # noqa: E402
 
-from bulkedge.heads.measures.attention_measures import spread  # noqa: E402
+from bulkedge.heads.measures.attention_measures import measure_heads, spread  # noqa: E402
 from bulkedge.heads.measures.singular_values import LEVELS  # noqa: E402
 from bulkedge.models import stream  # noqa: E402
 from bulkedge.models.hooks import capture as captures  # noqa: E402
