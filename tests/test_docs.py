@@ -188,8 +188,8 @@ def test_every_page_is_in_the_contents():
 LETTER = re.compile(r"(?<![\w'’\\])l(?![\w’]|'[A-Za-z])|(?<!\w)l(?=_[\w{])|(?<=_)l(?!\w)|ℓ|\\ell\b")
 """The letter l, alone or with an index or as one, in either shape: it counts layers, and tokens are T."""
 OF_LAYERS = (
-    "ensembles/stack.py", "lab/explore/rooms/collapse.py", "nn/init.py", "propagation/",
-    "lab/studies/propagation/",
+    "ensembles/layer.py", "ensembles/stack.py", "lab/explore/rooms/collapse.py", "nn/init.py", "propagation/",
+    "lab/studies/items.py", "lab/studies/propagation/",
 )  # fmt: skip
 """Modules and folders of the package that count layers."""
 PAGES_OF_LAYERS = {

@@ -82,7 +82,7 @@ class WidthActivations(Study):
         claims = []
         for name in self.activations:
             narrow, wide, limit = (
-                setting.read(data.gap.sel(activation=name, where=each), setting.BATCHES - 1) for each in WHERE
+                setting.from_pair(data.gap.sel(activation=name, where=each), setting.BATCHES - 1) for each in WHERE
             )
             claims.append(
                 Claim(

@@ -113,7 +113,7 @@ class WidthDistribution(Study):
                 Claim(
                     statement=f"excess kurtosis of a coordinate, {heads} head{'s' if heads > 1 else ''}",
                     place="width: Theorem 3.1, Figure 1(a)",
-                    measured=setting.read(one.excess, self.draws - 1),
+                    measured=setting.from_pair(one.excess, self.draws - 1),
                     predicted=float(one.predicted),
                     rival=Rival("a Gaussian's", 0.0),
                 )

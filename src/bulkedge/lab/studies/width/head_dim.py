@@ -72,7 +72,7 @@ class WidthHeadDim(Study):
             Claim(
                 statement=f"excess kurtosis of {what}, head dimension {dim}",
                 place="width: Appendix B.2",
-                measured=setting.read(data[name].sel(head_dim=dim), self.draws - 1),
+                measured=setting.from_pair(data[name].sel(head_dim=dim), self.draws - 1),
                 predicted=float(data[f"{name}_theory"].sel(head_dim=dim)),
                 rival=rivals[name],
             )

@@ -70,7 +70,7 @@ class WidthHeads(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Kurtosis for each number of heads, how it falls, and the mean kernel."""
         one = float(data.exact[0] * data.heads[0])
-        found = {heads: setting.read(data.finite.sel(heads=heads), self.draws - 1) for heads in self.heads}
+        found = {heads: setting.from_pair(data.finite.sel(heads=heads), self.draws - 1) for heads in self.heads}
         claims = [
             Claim(
                 statement=f"excess kurtosis at width {self.width}, {heads} head{'s' if heads > 1 else ''}",
@@ -95,7 +95,7 @@ class WidthHeads(Study):
             Claim(
                 statement=f"mean kernel of the limit with {self.heads[-1]} heads: that of infinitely many",
                 place="width: Infinitely many heads",
-                measured=setting.read(data.kernel.isel(heads=-1), 5 * self.draws - 1),
+                measured=setting.from_pair(data.kernel.isel(heads=-1), 5 * self.draws - 1),
                 predicted=float(data.infinite),
                 rival=Rival("uniform attention", float(data.uniform)),
             )

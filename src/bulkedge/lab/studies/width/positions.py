@@ -125,7 +125,7 @@ class WidthPositions(Study):
             Claim(
                 statement=f"{name}, scores with {what}",
                 place="width: Relative positions",
-                measured=setting.read(
+                measured=setting.from_pair(
                     data.drawn.sel(kind=kind, quantity=quantity, where="extrapolated"), self.draws - 1
                 ),
                 predicted=float(data.theory.sel(kind=kind, quantity=quantity)),

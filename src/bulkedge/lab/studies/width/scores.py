@@ -68,7 +68,9 @@ class WidthScores(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """The covariance of scores, and the output before and after division by what the scores say."""
         theory = data.predicted.values
-        alone, given = (setting.read(data.excess.sel(given=name), self.draws - 1) for name in ("nothing", "scores"))
+        alone, given = (
+            setting.from_pair(data.excess.sel(given=name), self.draws - 1) for name in ("nothing", "scores")
+        )
         expected = dict(zip(("nothing", "scores"), data.expected.values.tolist(), strict=True))
         return [
             Claim(

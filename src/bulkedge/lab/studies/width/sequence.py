@@ -94,13 +94,13 @@ class WidthSequence(Study):
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """Kurtosis at each width, its rate and what is left of it in the joint limit."""
         widest = self.widths[-1]
-        found = [setting.read(data.kurtosis.sel(width=width), self.draws - 1) for width in self.widths]
+        found = [setting.from_pair(data.kurtosis.sel(width=width), self.draws - 1) for width in self.widths]
         claims = [
             Claim(
                 statement=f"excess kurtosis with {width} inputs at width {width}",
                 place="width: Open question 2",
                 measured=value,
-                predicted=setting.read(data.exact.sel(width=width), 20 * self.draws - 1),
+                predicted=setting.from_pair(data.exact.sel(width=width), 20 * self.draws - 1),
                 rival=Rival("the limit for as many inputs", float(data.fixed.sel(width=width, statistic="value"))),
             )
             for width, value in zip(self.widths, found, strict=True)
@@ -111,7 +111,7 @@ class WidthSequence(Study):
             Claim(
                 statement=f"s times the variance of a coordinate, {widest} inputs at width {widest}",
                 place="width: Open question 2",
-                measured=setting.read(data.kernel.sel(width=widest), self.draws - 1),
+                measured=setting.from_pair(data.kernel.sel(width=widest), self.draws - 1),
                 predicted=scaled_kernel(self.score_variance, widest),
                 rival=Rival("uniform attention", 1.0),
             )

@@ -78,7 +78,7 @@ def pairs(estimates: Sequence[Estimate]) -> list[list[float]]:
     return [[float(each.value), float(each.error)] for each in estimates]
 
 
-def read(pair: xr.DataArray, freedom: float) -> Estimate:
+def from_pair(pair: xr.DataArray, freedom: float) -> Estimate:
     """An estimate from a variable with the dimension ``statistic`` alone."""
     return Estimate(float(pair.sel(statistic="value")), float(pair.sel(statistic="error")), freedom)
 

@@ -74,7 +74,7 @@ class WidthTails(Study):
                 statement=f"probability beyond {level:g} deviations over a Gaussian's, "
                 f"{heads} head{'s' if heads > 1 else ''}, width {self.width}",
                 place="width: Tail risk",
-                measured=setting.read(data.drawn.sel(heads=heads, level=level), setting.BATCHES - 1),
+                measured=setting.from_pair(data.drawn.sel(heads=heads, level=level), setting.BATCHES - 1),
                 predicted=float(data.exact.sel(heads=heads).sel(x=level, method="nearest")),
                 rival=Rival("a Gaussian of the same variance", 1.0),
             )

@@ -178,8 +178,8 @@ class WidthTraining(Study):
             Claim(
                 statement=f"{name}, extrapolated in 1/n",
                 place="width: Open question 3",
-                measured=setting.read(data.found.sel(quantity=quantity, where="extrapolated"), self.draws - 1),
-                predicted=setting.read(data.found.sel(quantity=quantity, where="limit"), 20 * self.draws - 1),
+                measured=setting.from_pair(data.found.sel(quantity=quantity, where="extrapolated"), self.draws - 1),
+                predicted=setting.from_pair(data.found.sel(quantity=quantity, where="limit"), 20 * self.draws - 1),
                 rival=rivals[quantity],
             )
             for quantity, name in QUANTITIES.items()
