@@ -257,57 +257,35 @@ class HeadScores(NamedTuple):
 def map_heads(
     work: Callable[..., T], layer: AttentionLayer, ids: Any = None, along: Any = None, label: str = "heads"
 ) -> list[T]:
-    """Work on the scores of the heads of a layer; on a CPU, as many at once as torch has threads."""
-    portions = _Portions.of(layer, ids, None if along is None else len(along))
+    """Work on the scores of the heads of a layer, some at a time, with an entry of ``along`` for each if it is given.
 
-    def portion(heads: slice) -> T:
-        scores = portions.scores(heads)
-        return work(scores) if along is None else work(scores, along[heads])
+    Who sees whom is worked out once for all heads, unless it differs from head to head.
+    """
+    heads, rows, tokens = layer.query.shape[1], layer.query.shape[2], layer.key.shape[2]
+    count = heads if along is None else min(len(along), heads)
+    on_cpu, long = layer.query.device.type == "cpu", max(rows, tokens) > COMPUTED
+    most = AT_ONCE["cpu" if on_cpu else "elsewhere"]
+    step = 1 if long else max(1, most // (rows * tokens))
+    height = max(1, min(rows, most // tokens))
+    first = _bias(layer, slice(0, 1))
+    apart = first is not None and first.ndim == 3 and first.shape[0] > 1
+    shared = None if apart else _sight(layer, ids, height, None)
 
-    if portions.long:
-        return [portion(each) for each in track(portions.slices, f"{label} of {layer.name}")]
-    if layer.query.device.type != "cpu":
-        return [portion(each) for each in portions.slices]
+    def portion(part: slice) -> T:
+        query, key = layer.scale * layer.query[0, part].double(), layer.key[0, part].double()
+        sinks = None if layer.sinks is None else layer.sinks[part].double()
+        scores = HeadScores(layer, shared or _sight(layer, ids, height, part), (query, key), sinks)
+        return work(scores) if along is None else work(scores, along[part])
+
+    portions = [slice(start, min(start + step, count)) for start in range(0, count, step)]
+    if long:
+        return [portion(each) for each in track(portions, f"{label} of {layer.name}")]
+    if not on_cpu:
+        return [portion(each) for each in portions]
     workers = torch.get_num_threads()
     # one thread for each head goes further than all threads for one head after another
     with one_thread(("torch",)), ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(portion, portions.slices))
-
-
-class _Portions(NamedTuple):
-    """The heads of a layer, cut into slices."""
-
-    layer: AttentionLayer
-    ids: Any
-    height: int
-    """Rows that are held at a time."""
-    shared: Sight | None
-    """None where heads do not see the same."""
-    slices: tuple[slice, ...]
-
-    @classmethod
-    def of(cls, layer: AttentionLayer, ids: Any, limit: int | None) -> _Portions:
-        heads, rows, tokens = layer.query.shape[1], layer.query.shape[2], layer.key.shape[2]
-        count = heads if limit is None else min(limit, heads)
-        most = AT_ONCE["cpu" if layer.query.device.type == "cpu" else "elsewhere"]
-        step = 1 if max(rows, tokens) > COMPUTED else max(1, most // (rows * tokens))
-        height = max(1, min(rows, most // tokens))
-        first = _bias(layer, slice(0, 1))
-        apart = first is not None and first.ndim == 3 and first.shape[0] > 1
-        shared = None if apart else _sight(layer, ids, height, None)
-        slices = tuple(slice(start, min(start + step, count)) for start in range(0, count, step))
-        return cls(layer, ids, height, shared, slices)
-
-    @property
-    def long(self) -> bool:
-        """Whether heads are done one after the other, each with all threads."""
-        return max(self.layer.query.shape[2], self.layer.key.shape[2]) > COMPUTED
-
-    def scores(self, heads: slice) -> HeadScores:
-        query, key = self.layer.scale * self.layer.query[0, heads].double(), self.layer.key[0, heads].double()
-        sight = self.shared or _sight(self.layer, self.ids, self.height, heads)
-        sinks = None if self.layer.sinks is None else self.layer.sinks[heads].double()
-        return HeadScores(self.layer, sight, (query, key), sinks)
+        return list(pool.map(portion, portions))
 
 
 def _bias(layer: AttentionLayer, rows: slice) -> Any:
