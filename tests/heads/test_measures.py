@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
+from bulkedge.heads.measures.layer_visibility import FEWEST, NEAR, LayerVisibility
 from bulkedge.heads.measures.measures import COMPARED, LEVELS, MEASURES, MOST_SINKS, compared, measured
-from bulkedge.heads.measures.sight import FEWEST, NEAR, Sight
 
 TOKENS = 40
 
@@ -262,7 +262,7 @@ def test_what_is_compared_is_what_is_measured(mask):
     key[0, 3] += 4 * query[0].mean(axis=0) / np.linalg.norm(query[0].mean(axis=0))
     query[0] += query[0].mean(axis=0) * 12
     content, ids = query @ np.swapaxes(key, 1, 2), rng.integers(0, 8, TOKENS)
-    sight = Sight.of(content, bias_of(mask), ids)
+    sight = LayerVisibility.of(content, bias_of(mask), ids)
     plain, factored = measured(content, bias_of(mask), ids), measured(content, sight=sight, factors=(query, key))
     assert plain["sink_count"].max() > 0
     brief = compared(content, sight)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from bulkedge.nn.attention import Coefficient, seen_keys
+from bulkedge.nn.attention import Coefficient
 from bulkedge.support.errors import DomainError
+from bulkedge.visibility import seen_keys
 
 
 def shaped_matrix(  # noqa: PLR0913

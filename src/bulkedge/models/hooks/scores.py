@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from array_api_compat import array_namespace
 
-from bulkedge.heads.measures.sight import Sight
+from bulkedge.heads.measures.layer_visibility import LayerVisibility
 from bulkedge.heads.measures.singular_values import COMPUTED
 from bulkedge.spectra.operators import AttentionOperator, Operator
 from bulkedge.support.progress import track
@@ -29,7 +29,7 @@ class Scores(NamedTuple):
     """Some heads of the first sequence of a layer."""
 
     layer: Layer
-    sight: Sight
+    sight: LayerVisibility
     """Who sees whom, and what is added to the scores; its blocks are the rows that are held at a time."""
     factors: tuple[Tensor, Tensor]
     """Queries with the scale, (heads, rows, dim), and keys, in double precision."""
@@ -84,7 +84,7 @@ class _Portions(NamedTuple):
     ids: Any
     height: int
     """Rows that are held at a time."""
-    shared: Sight | None
+    shared: LayerVisibility | None
     """None where heads do not see the same."""
     slices: tuple[slice, ...]
 
@@ -119,7 +119,7 @@ def _bias(layer: Layer, rows: slice) -> Any:
     return bias[0] if bias is not None and bias.ndim == 4 else bias
 
 
-def _sight(layer: Layer, ids: Any, height: int, heads: slice | None) -> Sight:
+def _sight(layer: Layer, ids: Any, height: int, heads: slice | None) -> LayerVisibility:
     """Who sees whom, for all heads or some."""
     like = layer.query[0, :1, :1, :1].double()
     shape = (layer.query.shape[2], layer.key.shape[2])
@@ -129,4 +129,4 @@ def _sight(layer: Layer, ids: Any, height: int, heads: slice | None) -> Sight:
         return found if heads is None else found[heads]
 
     hidden = _bias(layer, slice(0, 1)) is not None
-    return Sight(array_namespace(like), shape, bias if hidden else None, ids, like, height)
+    return LayerVisibility(array_namespace(like), shape, bias if hidden else None, ids, like, height)

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bulkedge.models.hooks.visible import HIDDEN, Seen, Visible
 from bulkedge.models.watching.gaussian_rows import gaussian_rows
 from bulkedge.models.watching.moment_entropy import summary
+from bulkedge.models.watching.visible_blocks import HIDDEN, VisibleBlocks
+from bulkedge.visibility import Visibility
 
 NAMES = {
     "beta": "spread of a row's scores, root of its mean square over rows",
@@ -62,7 +63,7 @@ class Inputs(NamedTuple):
     """(batch, key heads, keys, any dimension), or None if it is not known."""
     scale: float
     """Factor of the scores."""
-    visible: Visible
+    visible: Visibility
     """Who may look at whom."""
     softcap: float | None = None
     """Scores s become ``softcap tanh(s / softcap)`` before the mask is added; None for no cap."""
@@ -95,7 +96,7 @@ def readings(asked: list[Inputs], rows: int) -> Tensor:
         if visible.mask is not None and visible.mask.shape[1] > 1:  # who sees whom depends on the head: so do its keys
             key = key.repeat_interleave(query.shape[2] // key.shape[2], dim=2)
         query = query.reshape(*key.shape[:3], -1, *query.shape[3:])
-        seen = Seen.of(visible, device)
+        seen = VisibleBlocks.of(visible, device)
         found = summary(query, key, first.scale, visible, seen)
         exact = _exact(query[:, :SEQUENCES], key[:, :SEQUENCES], asked, rows)
         if first.softcap is not None:
@@ -116,7 +117,7 @@ def _together(each: list[Tensor]) -> Tensor:
     return found.to(torch.float32, memory_format=torch.contiguous_format)
 
 
-def _likeness(asked: list[Inputs], query: Tensor, seen: Seen) -> Tensor:
+def _likeness(asked: list[Inputs], query: Tensor, seen: VisibleBlocks) -> Tensor:
     """Share of the power of the values that is in their mean, of (layers, key heads, group) heads."""
     values = [each.value for each in asked]
     if any(each is None for each in values):
@@ -146,7 +147,7 @@ class _Some(NamedTuple):
     """(b, h, some): one for rows that see two keys and are no padding, zero for others."""
 
 
-def _some(visible: Visible, number: int, device: torch.device) -> _Some:
+def _some(visible: Visibility, number: int, device: torch.device) -> _Some:
     index = (2 * torch.arange(number, device=device) + 1) * visible.rows // (2 * number)
     if visible.mask is None and visible.alike:
         counts = torch.full((1, 1, number), float(visible.keys), device=device)

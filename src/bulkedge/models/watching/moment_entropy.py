@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bulkedge.models.hooks.visible import HIDDEN, NEAR, Seen, Visible
 from bulkedge.models.watching.gaussian_rows import gaussian_rows
+from bulkedge.models.watching.visible_blocks import HIDDEN, NEAR, VisibleBlocks
+from bulkedge.visibility import Visibility
 
 SINGLE = 8
 """Most keys that are scored one by one; at most an eighth of all."""
@@ -54,7 +55,7 @@ class Keys(NamedTuple):
     """The same of all keys."""
 
 
-def summary(query: Tensor, key: Tensor, scale: float, visible: Visible, seen: Seen) -> dict[str, Tensor]:
+def summary(query: Tensor, key: Tensor, scale: float, visible: Visibility, seen: VisibleBlocks) -> dict[str, Tensor]:
     """What moments say of the heads of some layers."""
     weights = None if seen.rows is None else _spread(seen.rows / seen.rows.sum(-1, keepdim=True).clamp(min=1))
     mean = query.mean(-2, keepdim=True) if weights is None else weights[..., None, :] @ query
@@ -81,7 +82,7 @@ def _spread(each: Tensor) -> Tensor:
     return each[None, :, :, None]
 
 
-def _keys(key: Tensor, query: Tensor, seen: Seen) -> Keys:
+def _keys(key: Tensor, query: Tensor, seen: VisibleBlocks) -> Keys:
     """Split keys; ``query`` is the mean query of each head."""
     if seen.real is None:
         number: Tensor | float = float(key.shape[-2])
@@ -114,7 +115,7 @@ class _Sums(NamedTuple):
     shares: Tensor
 
 
-def _rows(query: Tensor, keys: Keys, scale: float, visible: Visible, seen: Seen) -> dict[str, Tensor]:
+def _rows(query: Tensor, keys: Keys, scale: float, visible: Visibility, seen: VisibleBlocks) -> dict[str, Tensor]:
     """Means over rows; rows are taken in parts if there are very many."""
     right = torch.cat([keys.within, keys.points.mT], dim=-1)[..., None, :, :] * scale
     each = query[..., :1, :].numel()
@@ -150,7 +151,9 @@ def _rows(query: Tensor, keys: Keys, scale: float, visible: Visible, seen: Seen)
     }
 
 
-def _sums(query: Tensor, keys: Keys, right: Tensor, scale: float, where: tuple[Visible, Seen, int]) -> _Sums:
+def _sums(
+    query: Tensor, keys: Keys, right: Tensor, scale: float, where: tuple[Visibility, VisibleBlocks, int]
+) -> _Sums:
     """Sums over some rows, the first of which is ``where[2]``."""
     visible, seen, start = where
     dim, blocks = query.shape[-1], keys.counts.shape[-1]
@@ -190,7 +193,7 @@ def _windows(array: Tensor, dim: int, start: int, chunks: int, width: int) -> Te
     return filled.narrow(dim, start, length).unfold(dim, width, NEAR)
 
 
-def _bias(keys: Keys, visible: Visible, seen: Seen, start: int) -> Tensor:
+def _bias(keys: Keys, visible: Visibility, seen: VisibleBlocks, start: int) -> Tensor:
     """Logarithms of the keys that rows see of each block, and zero or :data:`HIDDEN` for keys that are scored.
 
     Of shape (layers, batch, key heads, 1, rows, blocks + single + near).
@@ -209,7 +212,7 @@ def _bias(keys: Keys, visible: Visible, seen: Seen, start: int) -> Tensor:
     return torch.cat(found, dim=-1)[..., None, :, :]
 
 
-def _counted(keys: Keys, seen: Seen) -> Tensor:
+def _counted(keys: Keys, seen: VisibleBlocks) -> Tensor:
     """Keys of blocks, and single ones, where all rows see the same: with these the variance of a row is exact."""
     single = torch.ones_like(keys.chosen, dtype=keys.counts.dtype)
     if seen.real is not None:
