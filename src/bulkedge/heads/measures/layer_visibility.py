@@ -181,6 +181,8 @@ class LayerVisibility:
             seen = self.part(rows).seen
             of_rows.append(self.xp.sum(seen, axis=2))
             of_columns = of_columns + self.xp.sum(seen, axis=1)
+        if not bool(self.xp.all(self.xp.any(of_columns > 0, axis=-1))):
+            raise DomainError("no row of a head sees any key: there is no attention to measure, so look at the mask")
         return self.xp.concat(of_rows, axis=-1), of_columns
 
     @property
@@ -206,10 +208,7 @@ class LayerVisibility:
         enough = self.row_counts >= min(FEWEST, self.shape[1])
         some = self.xp.any(enough, axis=-1, keepdims=True)
         weights = self.xp.astype(enough | (~some & (self.row_counts > 0)), self.row_counts.dtype)
-        total = self.xp.sum(weights, axis=-1, keepdims=True)
-        if bool(self.xp.any(total == 0)):
-            raise DomainError("no row sees any key: there is no attention to measure, so look at the mask")
-        return weights / total
+        return weights / self.xp.sum(weights, axis=-1, keepdims=True)
 
     @cached_property
     def stripes(self) -> Any:
