@@ -23,12 +23,26 @@ the mildest number that people write for minus infinity, -1e4, is beyond it in e
 
 
 def seen_keys(mask: Any) -> Any:
-    """Which keys a mask lets rows see, whatever its spelling; rows are the last axis.
+    """Which keys a mask lets each row see, whatever its spelling.
 
-    A row whose largest entry is at most ``-HIDDEN`` sees none: nothing is far below that entry where all are the least
-    number of their type. Half precision is compared in single. No number comes to the host, and nothing depends on the
-    values but the result, so that compilers follow.
+    Parameters
+    ----------
+    mask : array of shape (..., keys)
+        Of NumPy or torch. Booleans, True for keys that are seen; or numbers that are added to scores, which hide a key
+        where they are at least 9000 below the largest entry of their row. A row whose largest entry is at most -9000
+        sees no key.
+
+    Returns
+    -------
+    array of bool, of the shape of the mask
+        On its device; no number comes to the host.
+
+    Examples
+    --------
+    >>> seen_keys(np.array([[0.0, -1e9, -2.0], [-1e4, -1e4, -1e4]])).tolist()
+    [[True, False, True], [False, False, False]]
     """
+    # compilers follow: there is no branch on values
     if isinstance(mask, np.ndarray):
         if mask.dtype.kind != "f" or not mask.shape[-1]:
             return mask.astype(bool)
@@ -38,6 +52,7 @@ def seen_keys(mask: Any) -> Any:
         return mask.bool()
     mask = mask.detach()
     top = mask.amax(-1, keepdim=True)
+    # half precision knows 9000 too coarsely
     top = top if top.element_size() >= 4 else top.float()
     return mask > (top - HIDDEN).where(top > -HIDDEN, top)
 
