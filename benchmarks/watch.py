@@ -22,9 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bulkedge as be
 from benchmarks.harness import Table, command, heading, seconds, today
-from bulkedge.models.hooks import visible
 from bulkedge.models.hooks.attention_hooks import AttentionInputs, TrainingHooks
 from bulkedge.models.watching import moment_entropy as blocks
+from bulkedge.models.watching import visible_blocks
 
 TITLE = "The cost of watching attention"
 GPU = torch.cuda.is_available()
@@ -64,10 +64,10 @@ def launched(step: Callable[[], Any]) -> int:
 def work(tokens: int, layers: int, heads: int, width: int) -> dict[str, float]:
     """Multiplications and bytes of the readings: products of queries, and passes over arrays of their size."""
     dim = width // heads
-    columns = visible.BLOCKS + blocks.SINGLE + 2 * visible.NEAR
+    columns = visible_blocks.BLOCKS + blocks.SINGLE + 2 * visible_blocks.NEAR
     queries, keys = layers * heads * tokens * dim, layers * heads // 4 * tokens * dim
     # moments of queries, and what right-hand sides of dim + columns make of them; moments of a quarter as many keys
-    products = queries * (2 * dim + columns) + keys * (dim + visible.BLOCKS)
+    products = queries * (2 * dim + columns) + keys * (dim + visible_blocks.BLOCKS)
     # queries are read or written some eight times in single precision, and the columns of scores ten times
     return {"multiplications": products, "bytes": 4.0 * (8 * queries + 10 * queries / dim * columns + 8 * keys)}
 

@@ -13,7 +13,7 @@ from bulkedge.heads.measures.attention_measures import (
     comparison_measures,
     measure_heads,
 )
-from bulkedge.heads.measures.sight import FEWEST, NEAR, Sight
+from bulkedge.heads.measures.layer_visibility import FEWEST, NEAR, LayerVisibility
 from bulkedge.heads.measures.singular_values import LEVELS
 
 TOKENS = 40
@@ -269,7 +269,7 @@ def test_what_is_compared_is_what_is_measured(mask):
     key[0, 3] += 4 * query[0].mean(axis=0) / np.linalg.norm(query[0].mean(axis=0))
     query[0] += query[0].mean(axis=0) * 12
     content, ids = query @ np.swapaxes(key, 1, 2), rng.integers(0, 8, TOKENS)
-    sight = Sight.of(content, bias_of(mask), ids)
+    sight = LayerVisibility.of(content, bias_of(mask), ids)
     plain, factored = (
         measure_heads(content, bias_of(mask), ids),
         measure_heads(content, sight=sight, factors=(query, key)),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bulkedge.heads.measures import singular_values as singular
 from bulkedge.heads.measures.attention_measures import COMPARED, PROBES, comparison_measures, measure_heads, spread
-from bulkedge.heads.measures.sight import Sight
+from bulkedge.heads.measures.layer_visibility import LayerVisibility
 from bulkedge.spectra.operators import AttentionOperator
 
 ROWS = 30
@@ -45,9 +45,11 @@ def test_measures_do_not_depend_on_the_blocks(seed, kind, height, outside):
     """Of all masks, with sinks among the keys and outside of them; scores as an array and as a function."""
     content, bias, ids = drawn(seed, kind)
     sinks = np.array([0.5, -1.0]) if outside else None
-    whole = Sight(np, (ROWS, ROWS), bias, ids, content)
-    cut = Sight(np, (ROWS, ROWS), bias, ids, content, height)
-    called = Sight(np, (ROWS, ROWS), None if bias is None else lambda rows: _rows(bias, rows), ids, content, height)
+    whole = LayerVisibility(np, (ROWS, ROWS), bias, ids, content)
+    cut = LayerVisibility(np, (ROWS, ROWS), bias, ids, content, height)
+    called = LayerVisibility(
+        np, (ROWS, ROWS), None if bias is None else lambda rows: _rows(bias, rows), ids, content, height
+    )
     expected = measure_heads(content, sight=whole, factors=_factors(content), sink_scores=sinks)
     for sight, scores in ((cut, content), (called, lambda rows: content[:, rows])):
         found = measure_heads(scores, sight=sight, factors=_factors(content), sink_scores=sinks)
@@ -76,7 +78,7 @@ def test_an_operator_stands_for_the_rows(mask, sink, monkeypatch):
     query[..., :] += 1.0 * sink
     content = query @ key.swapaxes(-1, -2)
     bias = None if mask == "full" else np.where(np.tri(60) > 0, 0.0, -np.inf)
-    sight = Sight(np, (60, 60), bias, np.arange(60) % 7, content)
+    sight = LayerVisibility(np, (60, 60), bias, np.arange(60) % 7, content)
     expected = measure_heads(content, sight=sight)
     assert bool(expected["sink_count"][0]) == sink
     monkeypatch.setattr(singular, "COMPUTED", 10)
@@ -96,7 +98,7 @@ def test_the_rank_of_many_scores_under_a_cap_is_estimated():
     rng = np.random.default_rng(5)
     content = np.tanh(rng.standard_normal((1, 300, 40)) @ rng.standard_normal((1, 40, 300)) / 4)
     exact = measure_heads(content)["content_rank"]
-    found = measure_heads(content, sight=Sight(np, (300, 300), None, None, content, 50))["content_rank"]
+    found = measure_heads(content, sight=LayerVisibility(np, (300, 300), None, None, content, 50))["content_rank"]
     assert found == pytest.approx(exact, rel=0.1)
     assert found != pytest.approx(exact, rel=1e-9)
     assert PROBES < 300

@@ -142,6 +142,66 @@ def test_masks_in_other_shapes(monkeypatch, kernel, padding):
         np.testing.assert_allclose(values, watched[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+POSITIONS = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]])
+ENDS = torch.tensor([0, 7, 8, 20], dtype=torch.int32)
+
+
+def varlen(module, query, key, value, attention_mask, **wanted):
+    """Flash attention of packed sequences: what is of another sequence is not seen."""
+    assert attention_mask is None
+    ends = wanted.get("cu_seq_lens_q")
+    if ends is None:
+        ends = torch.cat([(wanted["position_ids"][0] == 0).nonzero()[:, 0], torch.tensor([query.shape[2]])])
+    number = (torch.arange(query.shape[2])[:, None] >= ends).sum(1)
+    same = number[:, None] == number
+    return dense(lambda _, window, rows, batch: from_padding(None, window, rows, batch) & same)(
+        module, query, key, value, None, **wanted
+    )
+
+
+@pytest.mark.parametrize("window", [None, 8])
+@pytest.mark.parametrize("way", ["positions", "ends", "one sequence"])
+def test_packed_sequences_of_flash_attention(monkeypatch, way, window):
+    """Without a mask: by positions that begin anew, or by where sequences end."""
+    registered(monkeypatch, "flash_varlen", varlen, masking_utils.flash_attention_mask)
+    torch.manual_seed(0)
+    config = transformers.MistralConfig(
+        **SMALL, num_key_value_heads=2, vocab_size=50, max_position_embeddings=64, sliding_window=window
+    )
+    model = transformers.MistralModel(config).eval()
+    positions = torch.arange(20)[None] if way == "one sequence" else POSITIONS
+    inputs = {"input_ids": torch.randint(0, 50, (1, 20)), "position_ids": positions, "use_cache": False}
+    expected, watched = eager(model, inputs), readings(model, inputs)
+    model.config._attn_implementation_internal = "flash_varlen"  # transformers refuses kernels that are not installed
+    if way == "ends":
+        inputs |= {"cu_seq_lens_q": ENDS, "cu_seq_lens_k": ENDS, "max_length_q": 12, "max_length_k": 12}
+    layers = capture(model, **inputs)
+    assert_own(layers, expected)
+    assert [layer.mask is None for layer in layers] == [way == "one sequence"] * len(layers)
+    for name, values in readings(model, inputs).items():
+        np.testing.assert_allclose(values, watched[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_packed_sequences_of_patched_models():
+    model, _ = build("llama")
+    inputs = {"input_ids": torch.randint(0, 50, (1, 20)), "position_ids": POSITIONS, "use_cache": False}
+    expected = capture(model, **inputs)
+    ends = {"cu_seq_lens_q": ENDS, "cu_seq_lens_k": ENDS}
+    with remove_gap(model):
+        found = capture(model, **inputs, **ends)
+    # rows of the first layer see the same; what they are given changes after it
+    torch.testing.assert_close(found[0].attention(), expected[0].attention(), atol=1e-6, rtol=0)
+
+
+def test_packed_sequences_that_are_not_read(monkeypatch):
+    registered(monkeypatch, "other", varlen, masking_utils.flash_attention_mask)
+    model, _ = build("llama")
+    model.set_attn_implementation("other")
+    inputs = {"input_ids": torch.arange(20)[None], "cu_seq_lens_q": ENDS, "cu_seq_lens_k": ENDS}
+    with pytest.raises(DomainError, match=r"packs sequences without a mask \(cu_seq_lens_q\)"):
+        capture(model, **inputs)
+
+
 def readings(model, inputs):
     """What a watch reads of one pass of training."""
     with watch(model.train(), every=1, rows=20) as watched:

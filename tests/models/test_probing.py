@@ -15,6 +15,7 @@ from bulkedge.models.hooks.attention_inputs import AttentionLayer  # noqa: E402
 from bulkedge.models.loading import default  # noqa: E402
 from bulkedge.models.scanning import probing  # noqa: E402
 from bulkedge.support.errors import DomainError  # noqa: E402
+from bulkedge.visibility import Visibility  # noqa: E402
 
 LARGE = 60.0
 """A score beside which others have no weight."""
@@ -29,7 +30,8 @@ def planted(half, offsets):
         seen = (rows + offset).clamp(0, tokens - 1)
         head[rows, seen] = LARGE
     nothing = torch.zeros(1, len(offsets), tokens, 4)
-    return AttentionLayer("planted", nothing, nothing, scores[None], causal=False, scale=1.0)
+    seen = Visibility(scores[None], causal=False, window=None, rows=scores.shape[-2], keys=scores.shape[-1])
+    return AttentionLayer("planted", nothing, nothing, seen, scale=1.0)
 
 
 def test_planted_heads_have_their_scores():

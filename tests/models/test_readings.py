@@ -14,9 +14,10 @@ import bulkedge as be  # noqa: E402
 from bulkedge.heads.softmax import gibbs_of_gaussians, softmax_of_gaussians  # noqa: E402
 from bulkedge.models import default_model, packaged_model, sample_text  # noqa: E402
 from bulkedge.models.hooks.attention_hooks import AttentionInputs  # noqa: E402
-from bulkedge.models.hooks.visible import BLOCKS, NEAR, SHORTEST, Visible  # noqa: E402
 from bulkedge.models.watching.measures import NAMES, readings  # noqa: E402
 from bulkedge.models.watching.moment_entropy import gaussian_rows  # noqa: E402
+from bulkedge.models.watching.visible_blocks import BLOCKS, NEAR, SHORTEST  # noqa: E402
+from bulkedge.visibility import Visibility  # noqa: E402
 
 
 class Counter(TorchDispatchMode):
@@ -40,7 +41,7 @@ def one(query, key, scale, visible, rows):
 
 
 def plain_sight(tokens, mask=None, window=None, *, causal=False):
-    return Visible(mask, causal, window, tokens, tokens)
+    return Visibility(mask, causal, window, tokens, tokens)
 
 
 def among(name, tokens):
@@ -146,7 +147,7 @@ def test_rows_in_parts_are_the_same(name, monkeypatch):
     visible, _ = among(name, 200)
     whole = one(query, key, 0.5, visible, 24)
     monkeypatch.setattr("bulkedge.models.watching.moment_entropy.AT_ONCE", 3 * NEAR * query[..., :1, :].numel())
-    monkeypatch.setattr("bulkedge.models.hooks.visible.SOME", 17 * 400)
+    monkeypatch.setattr("bulkedge.models.watching.visible_blocks.ENTRIES", 17 * 400)
     for reading, expected in one(query, key, 0.5, visible, 24).items():
         torch.testing.assert_close(whole[reading], expected, rtol=1e-4, atol=1e-5)
 

@@ -20,8 +20,8 @@ from bulkedge.spectra.operators import (
     Operator,
     Product,
 )
-from bulkedge.spectra.operators.means import hidden, sums_before
-from bulkedge.visibility import softmax
+from bulkedge.spectra.operators.means import sums_before
+from bulkedge.visibility import hidden_patches, softmax
 
 torch = pytest.importorskip("torch")
 
@@ -247,7 +247,7 @@ def test_what_rows_of_a_window_do_not_see(tokens, width, data):
     mask = be.Mask.window(tokens, width)
     start = data.draw(st.integers(0, tokens - 1))
     stop = data.draw(st.integers(start + 1, tokens))
-    columns, patches = hidden(mask, start, stop, np.ones(1))
+    columns, patches = hidden_patches(mask, start, stop, np.ones(1))
     found = np.zeros((stop - start, tokens), dtype=bool)
     found[:, columns] = True
     for place, unseen in patches:

@@ -23,14 +23,12 @@ from torch.nn.functional import dropout, pad, scaled_dot_product_attention
 
 from bulkedge.nn import fused, native
 from bulkedge.support.errors import DomainError
-from bulkedge.visibility import FullMask, Mask, WindowMask
+from bulkedge.visibility import FullMask, Mask, WindowMask, check_mask, seen_keys
 
 Coefficient: TypeAlias = float | Tensor
 """A number, or a tensor with one number for each head."""
 
 
-HIDDEN = -1e8
-"""Biases below it hide a key, as code does that writes -1e9 for minus infinity."""
 CHUNK = 64
 """Tokens whose running sums are one small matrix product."""
 
@@ -56,8 +54,9 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
     attn_mask : Tensor or Mask, optional
         Boolean (true: may be seen) or additive, or a :class:`bulkedge.visibility.Mask`: a full or causal one is not
         written out, any other at each call, so where time matters give ``mask.visible(query)``. An additive mask hides
-        a key where it is minus infinity, below -1e8 or below half of the least number of its type; others shape ``A``
-        and leaves ``C`` alone. A row that sees no key has no mean: nothing is subtracted from it.
+        a key where it is at least 9000 below the largest entry of its row; other numbers shape ``A`` and leave ``C``
+        alone. A row that sees no key, as one whose largest entry is at most -9000, has no mean: nothing is subtracted
+        from it.
     dropout_p : float
         Dropout of ``A``. The mean is not dropped: the expectation is that of attention without dropout.
     is_causal : bool
@@ -117,7 +116,7 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     """
     if query.dim() < 3:
         raise DomainError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
-    if isinstance(attn_mask, Mask):
+    if attn_mask is not None:
         attn_mask, is_causal = _write_out(attn_mask, query, key, is_causal=is_causal)
     groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
     alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
@@ -136,7 +135,7 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         if native.Library.loaded and groups == 1 and attn_mask is None and keep == 1:
             return native.attend(query, key, value, dropout_p, scale, own, taken)
         return fused.less_running_mean(plain(value), value, keep=keep, own=own, scale=taken)
-    values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups)
+    values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups, key.shape[-2])
     one_mean = not is_causal and (seen is None or all(size == 1 for size in seen.shape[-3:-1]))
     if _equals(gamma, 0):
         output = attend(value)
@@ -206,8 +205,11 @@ class _MeanRemoval(torch.autograd.Function):
         return (gradient - weights * total).to(gradient.dtype), None
 
 
-def _write_out(mask: Mask, query: Tensor, key: Tensor, *, is_causal: bool) -> tuple[Tensor | None, bool]:
+def _write_out(mask: Tensor | Mask, query: Tensor, key: Tensor, *, is_causal: bool) -> tuple[Tensor | None, bool]:
     """A mask as the kernels want it, and whether it is causal: they know full and causal attention by themselves."""
+    if not isinstance(mask, Mask):
+        check_mask("attn_mask", mask, (*query.shape[:-1], key.shape[-2]), query)
+        return mask, is_causal
     if is_causal:
         raise DomainError(f"attn_mask = {mask!r} and is_causal = True both say who sees whom; give one of them")
     if mask.shape != (query.shape[-2], key.shape[-2]):
@@ -222,18 +224,13 @@ def _write_out(mask: Mask, query: Tensor, key: Tensor, *, is_causal: bool) -> tu
     return torch.tensor(mask.visible(), device=query.device), False
 
 
-def seen_keys(mask: Tensor) -> Tensor:
-    """The keys that a mask lets rows see."""
-    return mask if mask.dtype is torch.bool else mask > max(torch.finfo(mask.dtype).min / 2, HIDDEN)
-
-
-def _seen(mask: Tensor | None, groups: int) -> Tensor | None:
+def _seen(mask: Tensor | None, groups: int, keys: int) -> Tensor | None:
     """The keys that each row may see, with a single row if all see the same; heads apart as in :func:`_group_heads`."""
     if mask is None:
         return None
-    seen = seen_keys(mask)
     if mask.stride(-2) == 0:
-        seen = seen[..., :1, :]
+        mask = mask[..., :1, :]
+    seen: Tensor = seen_keys(mask).expand(*mask.shape[:-1], keys)
     if seen.dim() < 3:
         return seen
     return seen.unsqueeze(-3) if seen.shape[-3] == 1 else seen.unflatten(-3, (-1, groups))

@@ -232,6 +232,8 @@ class GapFreeAttention(nn.MultiheadAttention):
             if tuple(each.shape) not in shapes:
                 expected = " or ".join(str(shape) for shape in shapes)
                 raise DomainError(f"{name} has shape {tuple(each.shape)}; give {expected}")
+            if each.device != query.device:
+                raise DomainError(f"{name} is on {each.device} and queries are on {query.device}; move it there")
             if each.dtype is not torch.bool and not each.is_floating_point():
                 raise DomainError(
                     f"{name} is of {each.dtype}; give booleans, true for hidden keys, or additive numbers"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bulkedge.support.arrays import Index, Mask, Real
+from bulkedge.support.arrays import BoolArray, Index, Real
 from bulkedge.support.domains import Integers
 from bulkedge.support.errors import DomainError
 from bulkedge.support.estimates import Estimate
@@ -101,10 +101,10 @@ def _sorted_projections(pooled: Real, directions: int) -> tuple[Real, Index]:
     return np.take_along_axis(projected, order, axis=1), order
 
 
-def _energy(values: Real, order: Index, chosen: Mask) -> float:
+def _energy(values: Real, order: Index, chosen: BoolArray) -> float:
     """Energy distance of the chosen draws to the others: ``sum |x - x'|`` from ranks, of each set and of both."""
 
-    def within(mask: Mask) -> float:
+    def within(mask: BoolArray) -> float:
         ranks = np.cumsum(mask, axis=1)
         return float(np.sum(values * mask * (2 * ranks - ranks[:, -1:] - 1))) * 2 / len(values)
 

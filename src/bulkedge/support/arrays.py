@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Real = NDArray[np.floating[Any]]
 Complex = NDArray[np.complexfloating[Any, Any]]
 Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
+BoolArray = NDArray[np.bool_]
 
 EPS = float(np.finfo(float).eps)
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from bulkedge.heads.law.resolvent import DiagonalTerms, Equations
 from bulkedge.laws.attention.sharp_head import LogTable
-from bulkedge.support.arrays import Complex, Index, Mask, Real
+from bulkedge.support.arrays import BoolArray, Complex, Index, Real
 from bulkedge.support.errors import AccuracyWarning, DomainError
 
 TERMS = 3, 500, 6000
@@ -375,12 +375,12 @@ class Expander:
         return found
 
 
-def _largest(logs: Real, near: Mask) -> float:
+def _largest(logs: Real, near: BoolArray) -> float:
     """The largest logarithm of the tokens that have functions, of either sign; zero if none has."""
     return float(logs[near].max()) if near.any() else 0.0
 
 
-def _factor(logs: Real, near: Mask) -> Real:
+def _factor(logs: Real, near: BoolArray) -> Real:
     """Exponentials; zero for tokens that are too far out for the functions, which are left to the rest as they are."""
     kept = near & (logs < LARGEST)
     return np.where(kept, np.exp(np.where(kept, logs, 0.0)), 0.0)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bulkedge.support.arrays import Complex, Index, Mask, Real
+from bulkedge.support.arrays import BoolArray, Complex, Index, Real
 from bulkedge.support.errors import AccuracyWarning, UnresolvedError
 
 MOST = 4000
@@ -132,10 +132,10 @@ class Equations:
         without = 1 / (1 / g[edges.rows] + by_columns), 1 / (1 / h[edges.columns] + by_rows)
         return np.concatenate([g, h, *without, between])
 
-    def outside(self, state: Complex) -> Mask:
+    def outside(self, state: Complex) -> BoolArray:
         """Where a state is none of a resolvent, whose imaginary part is negative."""
         g, h, cavities, between = (each.imag for each in self._parts(state))
-        wrong: Mask = ~np.all(np.isfinite(state), axis=0)
+        wrong: BoolArray = ~np.all(np.isfinite(state), axis=0)
         for each in (g, h, cavities):
             wrong |= np.any(each >= 0, axis=0)
         if self.own is not None:  # the imaginary part of a 2 x 2 resolvent is negative definite

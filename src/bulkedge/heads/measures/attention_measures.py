@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np  # noqa: F401 - for the example
 
+from bulkedge.heads.measures.layer_visibility import NEAR, LayerVisibility, positive
 from bulkedge.heads.measures.row_sums import (
     AllKeys,
     AttentionRows,
@@ -32,7 +33,6 @@ from bulkedge.heads.measures.row_sums import (
     of_preferences,
     variances,
 )
-from bulkedge.heads.measures.sight import NEAR, Sight, positive
 from bulkedge.heads.measures.singular_values import Matrices
 from bulkedge.spectra.operators import MapOperator
 from bulkedge.spectra.traces import trace_moments
@@ -96,13 +96,13 @@ def measure_heads(  # noqa: PLR0913 - scores in their parts, and what was worked
     bias: Any = None,
     ids: Any = None,
     *,
-    sight: Sight | None = None,
+    sight: LayerVisibility | None = None,
     factors: Any = None,
     sink_scores: Any = None,
     operator: Any = None,
 ) -> dict[str, Real]:
     """Measure heads."""
-    heads = _HeadSums.of(content, sight or Sight.of(content, bias, ids))
+    heads = _HeadSums.of(content, sight or LayerVisibility.of(content, bias, ids))
     xp, matrices = heads.xp, heads.matrices(operator)
     ranks, first_two = matrices.ranks()
     found = _row_measures(heads) | ranks | _sink_facts(heads)
@@ -117,21 +117,21 @@ def measure_heads(  # noqa: PLR0913 - scores in their parts, and what was worked
     return {name: as_numpy(each) for name, each in found.items()}
 
 
-def comparison_measures(content: Any, sight: Sight, operator: Any = None) -> dict[str, Real]:
+def comparison_measures(content: Any, sight: LayerVisibility, operator: Any = None) -> dict[str, Real]:
     """The measures of heads by which they are compared with fresh ones, and nothing else."""
     heads = _HeadSums.of(content, sight)
     found = _row_measures(heads) | heads.matrices(operator).ranks()[0]
     return {name: as_numpy(found[name]) for name in (*COMPARED, "spectrum")}
 
 
-def spread(content: Any, sight: Sight) -> Any:
+def spread(content: Any, sight: LayerVisibility) -> Any:
     """Inverse temperature of heads: root mean square over rows of the spread of a row's content scores."""
     attention = AttentionRows(content, sight)
     rows = [variances(attention.content(each), sight.part(each)) for each in sight.blocks]
     return _mean_spread(sight, sight.xp.concat(rows, axis=-1))
 
 
-def _mean_spread(sight: Sight, variance: Any) -> Any:
+def _mean_spread(sight: LayerVisibility, variance: Any) -> Any:
     return sight.xp.sqrt(sight.xp.sum(variance * sight.busy, axis=-1))
 
 
@@ -148,7 +148,7 @@ class _HeadSums(NamedTuple):
     preferred: Preferred
 
     @classmethod
-    def of(cls, content: Any, sight: Sight) -> _HeadSums:
+    def of(cls, content: Any, sight: LayerVisibility) -> _HeadSums:
         attention = AttentionRows(content, sight)
         all_keys = of_all_keys(attention)
         sinks = _sinks(all_keys, sight)
@@ -158,7 +158,7 @@ class _HeadSums(NamedTuple):
         return cls(attention, all_keys, sinks, sunk, other, of_preferences(attention, away, other.preferences))
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> LayerVisibility:
         return self.attention.sight
 
     @property
@@ -169,7 +169,7 @@ class _HeadSums(NamedTuple):
         return Matrices(self.attention, self.all_keys, self.other, self.sinks if self.sunk else None, operator)
 
 
-def _sinks(whole: AllKeys, sight: Sight) -> Any:
+def _sinks(whole: AllKeys, sight: LayerVisibility) -> Any:
     """Ones for keys that are sinks, (heads, tokens); only keys that a quarter of the rows see can be."""
     xp, rows = sight.xp, sight.shape[0]
     counts = positive(sight.column_counts)

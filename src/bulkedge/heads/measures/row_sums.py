@@ -5,7 +5,8 @@ it is computed once, and the passes share it. What a pass needs decides their nu
 first, and what all rows prefer among the other keys after the second.
 
 >>> content = np.random.default_rng(0).standard_normal((1, 40, 40))
->>> whole, cut = (AttentionRows(content, Sight(np, (40, 40), like=content, height=height)) for height in (None, 7))
+>>> layers = (LayerVisibility(np, (40, 40), like=content, height=height) for height in (None, 7))
+>>> whole, cut = (AttentionRows(content, layer) for layer in layers)
 >>> bool(np.allclose(of_all_keys(whole).columns, of_all_keys(cut).columns, rtol=1e-14))
 True
 """
@@ -18,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np  # noqa: F401 - for the example
 from array_api_compat import array_namespace, device
 
-from bulkedge.heads.measures.sight import Part, Sight, positive
+from bulkedge.heads.measures.layer_visibility import LayerVisibility, RowBlock, positive
 
 
 class AttentionRows:
     """Attention matrices of some heads of a layer, a block of rows at a time."""
 
-    def __init__(self, content: Any, sight: Sight) -> None:
+    def __init__(self, content: Any, sight: LayerVisibility) -> None:
         self.sight = sight
         if callable(content) and len(sight.blocks) == 1:
             content = content(sight.blocks[0])
@@ -51,7 +52,7 @@ class AttentionRows:
         total = positive(xp.sum(weights, axis=-1, keepdims=True))
         return weights / total, (top + xp.log(total))[..., 0]
 
-    def parts(self, sinks: Any = None) -> Iterator[tuple[slice, Part, Any, Any]]:
+    def parts(self, sinks: Any = None) -> Iterator[tuple[slice, RowBlock, Any, Any]]:
         """All blocks, one after the other."""
         for rows in self.sight.blocks:
             yield rows, self.sight.part(rows), *self.weights(rows, sinks)
@@ -163,7 +164,7 @@ def of_preferences(attention: AttentionRows, sinks: Any, x: Any) -> Preferred:
     return Preferred(*joined, *(None,) * (len(Preferred._fields) - len(joined)))
 
 
-def variances(content: Any, part: Part, kept: Any = None) -> Any:
+def variances(content: Any, part: RowBlock, kept: Any = None) -> Any:
     """Variances of rows of scores over the keys that they see."""
     xp = part.sight.xp
     shown = content if part.seen is None else content * part.seen

@@ -32,7 +32,7 @@ from scipy.special import gammaincinv, log_ndtr, ndtri
 from bulkedge.laws.distribution import Distribution, PointMasses
 from bulkedge.laws.engine.cavity import Cavity, Graph, HalfCircle
 from bulkedge.laws.units import Unit
-from bulkedge.support.arrays import Mask, Real
+from bulkedge.support.arrays import BoolArray, Real
 from bulkedge.support.domains import REAL, Integers, Interval, Parametric, parameter
 
 FEW, MANY = 512, 2048
@@ -249,7 +249,7 @@ def _squares(rows: SoftmaxRows, tokens: int) -> Real:
     return np.sum(rows.weights**2, axis=1) + rows.second - 1 / tokens
 
 
-def _strong_entries(rows: SoftmaxRows, tokens: int) -> Mask:
+def _strong_entries(rows: SoftmaxRows, tokens: int) -> BoolArray:
     """Which weights are edges: the largest of all rows together, and a few of each row whatever their size.
 
     Their number falls until the mean of the edges, which is of rank one and should not count as noise, is a small

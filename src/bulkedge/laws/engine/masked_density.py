@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from bulkedge.laws.engine.masked_equations import MaskedProblem
 from bulkedge.laws.engine.measure.panels import nodes_and_transform
-from bulkedge.support.arrays import Complex, Mask, Real
+from bulkedge.support.arrays import BoolArray, Complex, Real
 from bulkedge.support.errors import UnresolvedError
 
 ROUGH, FINE = 1e-2, 1e-6
@@ -75,7 +75,7 @@ class MaskedSolution:
 
 def newton(
     problem: MaskedProblem, state: Complex, logs: Complex, tolerance: float = FINE
-) -> tuple[MaskedSolution, Mask]:
+) -> tuple[MaskedSolution, BoolArray]:
     """Newton's method at all points at once."""
     state, cauchy = state.copy(), np.full(len(logs), np.nan + 0j)
     active, done = np.arange(len(logs)), np.zeros(len(logs), dtype=bool)
@@ -365,7 +365,7 @@ def _last_inside(problem: MaskedProblem, axis: MaskedSolution) -> tuple[MaskedSo
     # fewer values per unit of u: the transform is real, beyond the edge
     least = 0.01 / problem.tokens
 
-    def within(solved: MaskedSolution) -> Mask:
+    def within(solved: MaskedSolution) -> BoolArray:
         return np.asarray(-solved.moment.imag / np.pi > least)
 
     (inside,) = np.nonzero(within(axis))

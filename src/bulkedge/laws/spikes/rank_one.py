@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from bulkedge.laws.engine.measure.crossings import CLOSEST, Gaps, crossings, gaps_between
-from bulkedge.support.arrays import EPS, Index, Mask, Real
+from bulkedge.support.arrays import EPS, BoolArray, Index, Real
 from bulkedge.support.domains import FINITE, Interval, shown
 from bulkedge.support.errors import DomainError
 
@@ -297,7 +297,7 @@ class SymmetricResponse(Response):
 def _spike(law: Law, strength: Real, outliers: Any, thresholds: tuple[float, float]) -> Spike:
     """The record of the outliers, with the outermost one of each strength."""
     location, overlap = np.empty(strength.shape), np.zeros(strength.shape)
-    detectable: Mask = np.zeros(strength.shape, dtype=bool)
+    detectable: BoolArray = np.zeros(strength.shape, dtype=bool)
     for index in np.ndindex(strength.shape):
         group = outliers[index] if strength.shape else outliers
         rising = strength[index] > 0

@@ -25,15 +25,23 @@ from torch import Tensor
 from torch.nn import MultiheadAttention
 from torch.nn import functional as torch_functional
 
-from bulkedge.models.hooks.visible import Visible
 from bulkedge.nn import Call, records_of, transformed
 from bulkedge.support.errors import DomainError
+from bulkedge.visibility import Visibility
+from bulkedge.visibility.calls import (
+    KEYS,
+    POSITIONS,
+    QUERIES,
+    call_mask,
+    mask_tensor,
+    packed_mask,
+    with_position_bias,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
 UNSUPPORTED = {
-    "cu_seq_lens_q": "packs sequences without a mask",
     "block_table": "has paged keys",
     "cache": "has paged keys",
 }
@@ -41,6 +49,8 @@ UNSUPPORTED = {
 EAGER_ONLY = {"softcap": "caps its scores", "s_aux": "has a sink outside of its keys"}
 """Arguments that change the softmax, and what they do; implementations other than eager, flash and flex attention may
 ignore them in silence."""
+UNPACKED = ("eager", "sdpa", "flex_attention")
+"""Implementations for which packed sequences are in the mask, and nowhere else."""
 
 
 class AttentionCall(NamedTuple):
@@ -58,6 +68,8 @@ class AttentionCall(NamedTuple):
     """Scores of a key without a value that every row sees, one a head."""
     weights: Tensor | None = None
     """The attention matrices, where the function that computed it returned them: (batch, heads, rows, keys)."""
+    packing: dict[str, Tensor] | None = None
+    """Arguments by which sequences are packed into one, where flash attention goes by them; None for a mask."""
 
 
 @contextmanager
@@ -92,7 +104,7 @@ class AttentionInputs(NamedTuple):
     """(batch, key heads, keys, any dimension); None where ``torch.nn.MultiheadAttention`` makes them inside."""
     scale: float
     """Factor of the scores."""
-    visible: Visible
+    visible: Visibility
     """Who may look at whom."""
     softcap: float | None = None
     """As in :class:`AttentionCall`."""
@@ -192,7 +204,7 @@ class TrainingHooks:
         mask = call.mask
         if mask is not None and mask.ndim < 4:
             mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
-        visible = Visible(mask, call.causal, window, rows, keys)
+        visible = Visibility(mask, call.causal, window, rows, keys)
         value = None if isinstance(call.module, MultiheadAttention) else call.value.detach()
         query, key, name = call.query.detach(), call.key.detach(), found.name.replace("_orig_mod.", "")
         self.report(AttentionInputs(query, key, value, call.scale, visible, found.softcap, found.sinks, name))
@@ -206,8 +218,8 @@ class _CallReader:
     """Of its modules, by their identity."""
     report: Callable[[AttentionCall], object]
     reading: Callable[[], bool]
-    padding: tuple[Any, int, Any] = (None, 0, None)
-    """The last mask of padding, how often it was changed in place, and the same as booleans."""
+    written: tuple[Any, int, Any] = (None, 0, None)
+    """The last padding, or ends of packed sequences, how often it was changed in place, and the mask made of it."""
 
     def multihead(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Report an attention of torch, before it runs."""
@@ -222,9 +234,11 @@ class _CallReader:
         if id(call.module) not in self.names:
             return
         if mask is not None and mask.ndim == 2:  # padding, as flash attention takes it
-            if self.padding[0] is not mask or self.padding[1] != mask._version:
-                self.padding = (mask, mask._version, mask.bool())
-            mask = self.padding[2][:, None, None, -call.key.shape[2] :]
+            mask = self._once(mask, mask.bool)[:, None, None, -call.key.shape[2] :]
+        elif found.packing is not None:
+            mask = self._once(
+                next(iter(found.packing.values())), partial(packed_mask, call.query, call.key, found.packing)
+            )
         elif implementation == "eager" or mask is not None:  # that mask is all there is
             call, window = call._replace(causal=False), None
         call = call._replace(mask=mask, causal=call.causal and call.query.shape[2] > 1)
@@ -232,6 +246,13 @@ class _CallReader:
             if hasattr(call.module, "config") and records_of(call.module.config):  # patches of bulkedge.nn
                 call = transformed(call)
             self.report(found._replace(name=self.names[id(call.module)], call=call, window=window))
+
+    def _once(self, source: Tensor, make: Callable[[], Any]) -> Any:
+        """What is made of a tensor that all layers of a pass share."""
+        version = 0 if source.is_inference() else source._version  # nobody counts changes in inference mode
+        if self.written[0] is not source or self.written[1] != version:
+            self.written = (source, version, make())
+        return self.written[2]
 
 
 _readers: list[_CallReader] = []
@@ -287,15 +308,18 @@ def _call_and_report(  # noqa: PLR0913, PLR0917 - what comes before the argument
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     causal = wanted.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
-    mask = _mask_tensor(attention_mask, query, key)
-    if wanted.get("position_bias") is not None:
-        from transformers.integrations.sdpa_attention import create_position_bias_mask
-
-        mask = create_position_bias_mask(wanted["position_bias"], mask, causal, query, key)
+    packing = None
+    if hasattr(module, "config") and records_of(module.config):
+        mask, causal = call_mask(module, query, key, attention_mask, is_causal=causal, arguments=wanted)
+    else:
+        mask = mask_tensor(attention_mask, query, key)
+        packing = _packing(module, implementation, mask, query, key, wanted)
+        if wanted.get("position_bias") is not None:
+            mask = with_position_bias(wanted["position_bias"], mask, query, key, causal=causal)
     call = Call(module, query, key, value, mask, causal, scale)
     sinks = _sinks(module, wanted.get("s_aux"), query)
     weights = answer[1] if isinstance(answer, tuple) and len(answer) > 1 else None
-    found = AttentionCall("", call, wanted.get("sliding_window"), wanted.get("softcap"), sinks, weights)
+    found = AttentionCall("", call, wanted.get("sliding_window"), wanted.get("softcap"), sinks, weights, packing)
     for reader in readers:
         reader.interface(implementation, found)
     return answer
@@ -316,16 +340,28 @@ def _check(module: nn.Module, implementation: str, wanted: dict[str, Any]) -> No
             )
 
 
-def _mask_tensor(mask: Any, query: Tensor, key: Tensor) -> Tensor | None:
-    """A mask as a tensor; flex attention has a function in its place."""
-    if mask is None or isinstance(mask, Tensor):
-        return mask
-    if hasattr(mask, "mask_mod"):
-        from torch.nn.attention.flex_attention import create_mask
+def _packing(  # noqa: PLR0913, PLR0917
+    module: nn.Module, implementation: str, mask: Any, query: Tensor, key: Tensor, wanted: dict[str, Any]
+) -> dict[str, Tensor] | None:
+    """The arguments that say where packed sequences begin, if the function that was called goes by them.
 
-        shape = (query.shape[0], mask.shape[1], query.shape[2], key.shape[2])
-        return create_mask(mask.mask_mod, *shape, device=query.device)
-    raise DomainError(f"a mask of type {type(mask).__name__} is not read; use eager, sdpa, flash or flex attention")
+    Flash attention does, where it has no mask: by their ends, or by positions that begin anew.
+    """
+    if implementation in UNPACKED or mask is not None:
+        return None
+    ends = {name: wanted[name] for name in (QUERIES, KEYS) if wanted.get(name) is not None}
+    if "flash" not in implementation:
+        if ends:
+            raise DomainError(
+                f"{type(module).__name__} packs sequences without a mask ({QUERIES}), which is not read yet"
+            )
+        return None
+    if len(ends) == 2:
+        return ends
+    positions = wanted.get(POSITIONS)
+    if positions is None or positions.shape != (len(query), query.shape[2]) or len(query) != 1:
+        return None
+    return {POSITIONS: positions} if query.shape[2] == key.shape[2] > 1 else None
 
 
 def _sinks(module: nn.Module, found: Any, query: Tensor) -> Tensor | None:

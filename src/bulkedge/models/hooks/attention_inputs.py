@@ -6,7 +6,7 @@ none of the keys may take its part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from bulkedge.models.hooks.attention_hooks import AttentionCall
-from bulkedge.models.hooks.visible import SOME, Visible
 from bulkedge.support.errors import DomainError
-from bulkedge.visibility import Mask
+from bulkedge.visibility import Mask, Visibility
 
 OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states")
 """Arguments by which attention modules are given the sequence that they look at, where it is not their own."""
@@ -38,11 +37,8 @@ class AttentionLayer:
         Queries, without the scale.
     key : Tensor of shape (batch, heads, tokens, dim)
         Keys; those that several heads share are repeated.
-    mask : Tensor or None
-        Of booleans, who may look at whom, or of numbers that are added to the scores; it broadcasts to (batch, heads,
-        rows, tokens).
-    causal : bool
-        Whether a row sees what comes before it and itself; there is no mask then, and nothing beside it.
+    visibility : Visibility
+        Who may look at whom: a mask, the future, and a window; `mask` and `causal` say what of it a layer has.
     scale : float
         Factor of the scores.
     cross : bool
@@ -51,33 +47,32 @@ class AttentionLayer:
         Scores s become ``softcap tanh(s / softcap)`` before the mask is added; None for no cap.
     sinks : Tensor of shape (heads,) or None
         Scores of a key without a value that all rows of a head see; None where there is none.
-    beside : Visible or None
-        What hides keys beside the mask, where it is not plainly causal: the future, or what is outside of a window.
     """
 
     name: str
     query: Tensor
     key: Tensor
-    mask: Tensor | None
-    causal: bool
+    visibility: Visibility
     scale: float
     cross: bool = False
     softcap: float | None = None
     sinks: Tensor | None = None
-    beside: Visible | None = None
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Of booleans, or of numbers that are added to the scores; None where no mask has to be written out."""
+        found: Tensor | None = self.visibility.mask
+        return found
+
+    @property
+    def causal(self) -> bool:
+        """Whether a row sees what comes before it and itself, and nothing else is hidden."""
+        return self.visibility.plainly_causal
 
     @property
     def structure(self) -> Mask | None:
         """Who sees whom, if a rule says so: all, the past, or a window of it; None behind any other mask."""
-        rows, tokens = self.query.shape[-2], self.key.shape[-2]
-        if self.causal:
-            return Mask.causal(tokens)
-        if self.mask is not None:
-            return None
-        if self.beside is None:
-            return Mask.cross(rows, tokens)
-        plain = self.beside.causal and rows == tokens
-        return Mask.window(tokens, self.beside.window or tokens) if plain else None
+        return self.visibility.structure
 
     def capped(self, scores: Tensor) -> Tensor:
         """Scores of queries and keys as the softmax gets them, before the mask is added.
@@ -107,23 +102,9 @@ class AttentionLayer:
         Tensor or None
             In double precision; it broadcasts to (batch, heads, rows, tokens). None where nothing is added.
         """
-        count, tokens = self.query.shape[-2], self.key.shape[-2]
-        rows = slice(0, count) if rows is None else rows
-        found = None if self.mask is None else self._mask(rows)
-        rule = Visible(None, causal=True, window=None, rows=count, keys=tokens) if self.causal else self.beside
-        if rule is None:
-            return found
-        numbers = torch.arange(rows.start, rows.stop, device=self.query.device)
-        unseen = rule.bias(numbers)[1][0, 0].logical_not()
-        found = self.query.new_zeros(()).double() if found is None else found
-        return found.masked_fill(unseen, -float("inf"))
-
-    def _mask(self, rows: slice) -> Tensor:
-        """The mask as numbers that are added, of some rows."""
-        mask = _cut(self.mask, rows)
-        if not mask.is_floating_point():
-            return self.query.new_zeros(()).double().masked_fill(mask.bool().logical_not(), -float("inf"))
-        return mask.double().masked_fill(~_shown(mask), -float("inf"))
+        rows = slice(0, self.visibility.rows) if rows is None else rows
+        found: Tensor | None = self.visibility.additive(rows, self.query)
+        return found
 
     def attention(self) -> Tensor:
         """The attention matrices, in double precision.
@@ -132,7 +113,7 @@ class AttentionLayer:
         -------
         Tensor of shape (batch, heads, rows, tokens)
             Rows sum to one, or to what sinks outside of the keys leave. Weights of keys that a row does not see are
-            zero.
+            zero. A row that sees no key is nan, unless there is such a sink.
         """
         scores = self.capped(self.scale * (self.query.double() @ self.key.double().mT))
         bias = self.bias()
@@ -154,59 +135,10 @@ def layer_of(asked: AttentionCall, named: Mapping[str, Any]) -> AttentionLayer:
     cross = any(named.get(each) is not None for each in OTHER_SEQUENCE)
     cross = cross or call.query.shape[2] != call.key.shape[2]
     key = call.key.repeat_interleave(groups, dim=1)
-    mask, causal, beside = _mask(asked)
-    return AttentionLayer(
-        asked.name, call.query, key, mask, causal, call.scale, cross, asked.softcap, asked.sinks, beside
-    )
-
-
-def _mask(asked: AttentionCall) -> tuple[Tensor | None, bool, Visible | None]:
-    """The mask, whether all is plainly causal, without a mask, and what hides keys beside the mask otherwise.
-
-    Some implementations write a mask out that hides nothing, just the future, or what is outside of a window, and
-    others do not.
-    """
-    call = asked.call
-    mask, rows, keys = call.mask, call.query.shape[2], call.key.shape[2]
+    rows, keys = call.query.shape[2], key.shape[2]
     window = None if asked.window is None or asked.window >= keys else asked.window
-    rule = Visible(None, call.causal, window, rows, keys)
-    if mask is not None and not _adds(mask):
-        if all(bool(_shown(each).all()) for each, _ in _blocks(mask)):
-            mask = None
-        elif rule.alike and rows == keys and mask.shape[-2] == rows:
-            width = int(_shown(mask[..., -1, :]).reshape(-1, keys)[0].sum())
-            written = Visible(None, causal=True, window=None if width == keys else width, rows=rows, keys=keys)
-            if all(bool((_shown(each) == written.bias(numbers)[1]).all()) for each, numbers in _blocks(mask)):
-                mask, rule = None, written
-    if mask is None and rows == keys and rule.causal and rule.window is None:
-        return None, True, None
-    return mask, False, None if rule.alike else rule
-
-
-def _blocks(mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows of a mask, some at a time, and their numbers."""
-    rows = mask.shape[-2]
-    height = max(1, SOME * rows // mask.numel())
-    for start in range(0, rows, height):
-        numbers = torch.arange(start, min(start + height, rows), device=mask.device)
-        yield _cut(mask, slice(start, start + height)), numbers
-
-
-def _cut(mask: Any, rows: slice) -> Any:
-    """Some rows of a mask, which may have one for all."""
-    return mask if mask.shape[-2] == 1 else mask[..., rows, :]
-
-
-def _shown(mask: Tensor) -> Tensor:
-    """Booleans: transformers writes the least number where nothing is seen."""
-    return mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask.bool()
-
-
-def _adds(mask: Tensor) -> bool:
-    """Whether a mask adds something to scores that it shows."""
-    if not mask.is_floating_point():
-        return False
-    return any(bool((each.masked_fill(~_shown(each), 0.0) != 0).any()) for each, _ in _blocks(mask))
+    visibility = Visibility(call.mask, call.causal, window, rows, keys).simplified()
+    return AttentionLayer(asked.name, call.query, key, visibility, call.scale, cross, asked.softcap, asked.sinks)
 
 
 def check_weights(layer: AttentionLayer, asked: AttentionCall) -> None:

@@ -26,7 +26,7 @@ import torch
 from array_api_compat import array_namespace
 from torch import Tensor, nn
 
-from bulkedge.heads.measures.sight import Sight
+from bulkedge.heads.measures.layer_visibility import LayerVisibility
 from bulkedge.heads.measures.singular_values import COMPUTED
 from bulkedge.models.hooks.attention_hooks import AttentionCall, attention_calls, is_compiled
 from bulkedge.models.hooks.attention_inputs import AttentionLayer, check_weights, layer_of
@@ -228,7 +228,7 @@ class HeadScores(NamedTuple):
     """Some heads of the first sequence of a layer."""
 
     layer: AttentionLayer
-    sight: Sight
+    sight: LayerVisibility
     """Who sees whom, and what is added to the scores; its blocks are the rows that are held at a time."""
     factors: tuple[Tensor, Tensor]
     """Queries with the scale, (heads, rows, dim), and keys, in double precision."""
@@ -294,7 +294,7 @@ def _bias(layer: AttentionLayer, rows: slice) -> Any:
     return bias[0] if bias is not None and bias.ndim == 4 else bias
 
 
-def _sight(layer: AttentionLayer, ids: Any, height: int, heads: slice | None) -> Sight:
+def _sight(layer: AttentionLayer, ids: Any, height: int, heads: slice | None) -> LayerVisibility:
     """Who sees whom, for all heads or some."""
     like = layer.query[0, :1, :1, :1].double()
     shape = (layer.query.shape[2], layer.key.shape[2])
@@ -304,4 +304,4 @@ def _sight(layer: AttentionLayer, ids: Any, height: int, heads: slice | None) ->
         return found if heads is None else found[heads]
 
     hidden = _bias(layer, slice(0, 1)) is not None
-    return Sight(array_namespace(like), shape, bias if hidden else None, ids, like, height)
+    return LayerVisibility(array_namespace(like), shape, bias if hidden else None, ids, like, height)

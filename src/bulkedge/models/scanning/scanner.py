@@ -266,7 +266,7 @@ def predict(layer: AttentionLayer, columns: Real) -> dict[str, Real]:
         causal = CausalChannel.from_qk(query, key, layer.scale)
         found["predicted_entropy"] = as_numpy(causal.entropy)[:, min(16, tokens - 1) :].mean(axis=-1)
         popularity = as_numpy(causal.popularity)
-    elif layer.mask is None and layer.beside is None and not layer.causal and layer.softcap is None:
+    elif layer.mask is None and layer.visibility.alike and layer.softcap is None:
         found["predicted_entropy"] = as_numpy(channel.rows(tokens).entropy)
         popularity = as_numpy(channel.popularity(key))
     else:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from bulkedge.models.hooks.attention_hooks import AttentionInputs
-from bulkedge.models.hooks.visible import HIDDEN, Seen, Visible
 from bulkedge.models.watching.moment_entropy import gaussian_rows, moment_summary
+from bulkedge.models.watching.visible_blocks import HIDDEN, VisibleBlocks
+from bulkedge.visibility import Visibility
 
 NAMES = {
     "beta": "spread of a row's scores, root of its mean square over rows",
@@ -58,7 +59,7 @@ def readings(layers: list[AttentionInputs], rows: int) -> Tensor:
         if visible.mask is not None and visible.mask.shape[1] > 1:  # who sees whom depends on the head: so do its keys
             key = key.repeat_interleave(query.shape[2] // key.shape[2], dim=2)
         query = query.reshape(*key.shape[:3], -1, *query.shape[3:])
-        seen = Seen.of(visible, device)
+        seen = VisibleBlocks.of(visible, device)
         found = moment_summary(query, key, first.scale, visible, seen)
         exact = _exact(query[:, :SEQUENCES], key[:, :SEQUENCES], layers, rows)
         if first.softcap is not None:
@@ -75,7 +76,7 @@ def _stack(each: list[Tensor]) -> Tensor:
     return found.to(torch.float32, memory_format=torch.contiguous_format)
 
 
-def _likeness(layers: list[AttentionInputs], query: Tensor, seen: Seen) -> Tensor:
+def _likeness(layers: list[AttentionInputs], query: Tensor, seen: VisibleBlocks) -> Tensor:
     """Share of the power of the values that is in their mean, of (layers, key heads, group) heads."""
     values = [each.value for each in layers]
     if any(each is None for each in values):
@@ -105,7 +106,7 @@ class _SampledRows(NamedTuple):
     """(b, h, some): one for rows that see two keys and are no padding, zero for others."""
 
 
-def _sample_rows(visible: Visible, number: int, device: torch.device) -> _SampledRows:
+def _sample_rows(visible: Visibility, number: int, device: torch.device) -> _SampledRows:
     """Rows at even distances."""
     index = (2 * torch.arange(number, device=device) + 1) * visible.rows // (2 * number)
     if visible.mask is None and visible.alike:

@@ -32,8 +32,9 @@ from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
 from bulkedge.heads.softmax import transforms
-from bulkedge.models.hooks.visible import HIDDEN, NEAR, Seen, Visible
+from bulkedge.models.watching.visible_blocks import HIDDEN, NEAR, VisibleBlocks
 from bulkedge.support.arrays import Real
+from bulkedge.visibility import Visibility
 
 SINGLE = 8
 """Most keys that are scored one by one; at most an eighth of all."""
@@ -65,7 +66,9 @@ class KeyBlocks(NamedTuple):
     """The same of all keys."""
 
 
-def moment_summary(query: Tensor, key: Tensor, scale: float, visible: Visible, seen: Seen) -> dict[str, Tensor]:
+def moment_summary(
+    query: Tensor, key: Tensor, scale: float, visible: Visibility, seen: VisibleBlocks
+) -> dict[str, Tensor]:
     """What moments say of the heads of some layers."""
     weights = None if seen.rows is None else _with_groups(seen.rows / seen.rows.sum(-1, keepdim=True).clamp(min=1))
     mean = query.mean(-2, keepdim=True) if weights is None else weights[..., None, :] @ query
@@ -92,7 +95,7 @@ def _with_groups(each: Tensor) -> Tensor:
     return each[None, :, :, None]
 
 
-def _split_keys(key: Tensor, query: Tensor, seen: Seen) -> KeyBlocks:
+def _split_keys(key: Tensor, query: Tensor, seen: VisibleBlocks) -> KeyBlocks:
     """Split keys; ``query`` is the mean query of each head."""
     if seen.real is None:
         number: Tensor | float = float(key.shape[-2])
@@ -125,7 +128,9 @@ class _RowTotals(NamedTuple):
     shares: Tensor
 
 
-def _row_means(query: Tensor, keys: KeyBlocks, scale: float, visible: Visible, seen: Seen) -> dict[str, Tensor]:
+def _row_means(
+    query: Tensor, keys: KeyBlocks, scale: float, visible: Visibility, seen: VisibleBlocks
+) -> dict[str, Tensor]:
     """Means over rows; rows are taken in parts if there are very many."""
     right = torch.cat([keys.within, keys.points.mT], dim=-1)[..., None, :, :] * scale
     each = query[..., :1, :].numel()
@@ -162,7 +167,7 @@ def _row_means(query: Tensor, keys: KeyBlocks, scale: float, visible: Visible, s
 
 
 def _row_totals(
-    query: Tensor, keys: KeyBlocks, right: Tensor, scale: float, where: tuple[Visible, Seen, int]
+    query: Tensor, keys: KeyBlocks, right: Tensor, scale: float, where: tuple[Visibility, VisibleBlocks, int]
 ) -> _RowTotals:
     """Sums over some rows, the first of which is ``where[2]``."""
     visible, seen, start = where
@@ -203,7 +208,7 @@ def _windows(array: Tensor, dim: int, start: int, chunks: int, width: int) -> Te
     return filled.narrow(dim, start, length).unfold(dim, width, NEAR)
 
 
-def _bias(keys: KeyBlocks, visible: Visible, seen: Seen, start: int) -> Tensor:
+def _bias(keys: KeyBlocks, visible: Visibility, seen: VisibleBlocks, start: int) -> Tensor:
     """Logarithms of the keys that rows see of each block, and zero or :data:`HIDDEN` for keys that are scored.
 
     Of shape (layers, batch, key heads, 1, rows, blocks + single + near).
@@ -222,7 +227,7 @@ def _bias(keys: KeyBlocks, visible: Visible, seen: Seen, start: int) -> Tensor:
     return torch.cat(found, dim=-1)[..., None, :, :]
 
 
-def _key_counts(keys: KeyBlocks, seen: Seen) -> Tensor:
+def _key_counts(keys: KeyBlocks, seen: VisibleBlocks) -> Tensor:
     """Keys of blocks, and single ones, where all rows see the same: with these the variance of a row is exact."""
     single = torch.ones_like(keys.chosen, dtype=keys.counts.dtype)
     if seen.real is not None:

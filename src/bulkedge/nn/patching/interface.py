@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from bulkedge.nn.attention import Coefficient, shaped_attention, shaped_matrix
-from bulkedge.nn.patching.call_masks import visible
 from bulkedge.support.errors import DomainError
+from bulkedge.visibility.calls import call_mask
 
 NAME = "bulkedge.nn"
 """Under which transformers knows the attention of patched models: what to import is what its error message names."""
@@ -263,7 +263,7 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
         if wanted.get(name) is not None:
             raise DomainError(f"{type(module).__name__} asks for {name!r}, which patched attention has not")
     CALLS.last = []
-    mask, causal = visible(module, query, key, attention_mask, is_causal=is_causal, wanted=wanted)
+    mask, causal = call_mask(module, query, key, attention_mask, is_causal=is_causal, arguments=wanted)
     if causal and key.shape[2] > query.shape[2]:  # an empty static cache: no row sees what it keeps free
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -1,4 +1,4 @@
-"""The mean matrix of a mask as an operator, and what a few rows of a mask see: no mask is written out whole.
+"""The mean matrix of a mask as an operator: no mask is written out whole.
 
 >>> import numpy as np
 >>> from bulkedge.visibility import Mask
@@ -15,33 +15,10 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from bulkedge.spectra.operators.base import Operator
-from bulkedge.visibility import FullMask, Mask, WindowMask
+from bulkedge.visibility import FullMask, Mask, WindowMask, visible_rows
 
 BLOCK = 1024
 """Rows of a mask without structure that are multiplied at a time."""
-
-
-def hidden(mask: Mask, start: int, stop: int, like: Any) -> tuple[slice, list[tuple[slice, Any]]]:
-    """What the rows from ``start`` to before ``stop`` do not see."""
-    if isinstance(mask, FullMask):
-        return slice(0, mask.keys), []
-    xp = array_namespace(like)
-    if not isinstance(mask, WindowMask):
-        return slice(0, mask.keys), [(slice(0, mask.keys), ~visible(mask, start, stop, like))]
-    first, rows = max(0, start - mask.width + 1), stop - start
-    row, column = (xp.arange(rows, device=device(like))[shape] for shape in ((slice(None), None), (None, slice(None))))
-    # a row does not see the keys after it; nor, from the left end on, those that the row before it was the last to see
-    patches = [(slice(start - first, stop - first), column > row)]
-    gone = stop - mask.width - first
-    if gone > 0:
-        shift = start - mask.width + 1 - first
-        patches.append((slice(0, gone), column[:, :gone] < row + shift))
-    return slice(first, stop), patches
-
-
-def visible(mask: Mask, start: int, stop: int, like: Any) -> Any:
-    """Some rows of the boolean matrix of a mask."""
-    return array_namespace(like).asarray(mask.visible()[start:stop].copy(), device=device(like))
 
 
 def sums_before(block: Any) -> Any:
@@ -112,7 +89,7 @@ class MaskMean(Operator):
         xp, parts, total = array_namespace(block), [], 0.0
         for start in range(0, self.shape[0], BLOCK):
             stop = min(start + BLOCK, self.shape[0])
-            rows = xp.astype(visible(self.mask, start, stop, block), block.dtype)
+            rows = xp.astype(visible_rows(self.mask, start, stop, block), block.dtype)
             if adjoint:
                 total = total + xp.matrix_transpose(rows) @ block[..., start:stop, :]
             else:

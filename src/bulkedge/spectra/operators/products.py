@@ -17,9 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
-from bulkedge.spectra.operators.means import hidden
 from bulkedge.support.threads import in_order
-from bulkedge.visibility import Mask
+from bulkedge.visibility import Mask, hidden_patches
 
 ENTRIES = {"cpu": 2**20, "gpu": 2**27}
 """Entries of attention that are held at a time, by each thread: enough for efficient products, and few enough for
@@ -125,7 +124,7 @@ class RowBlocks(Products):
 
     def _scores(self, rows: slice) -> tuple[slice, Any]:
         """Scores of some rows with the keys that they may see; minus infinity where a row does not."""
-        columns, patches = hidden(self.mask, rows.start, rows.stop, self.query)
+        columns, patches = hidden_patches(self.mask, rows.start, rows.stop, self.query)
         scores = self.query[..., rows, :] @ array_namespace(self.query).matrix_transpose(self.key[..., columns, :])
         for place, unseen in patches:
             if is_torch_array(scores):

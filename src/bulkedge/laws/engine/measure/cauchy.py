@@ -26,7 +26,7 @@ import numpy as np
 from numpy.polynomial import chebyshev, legendre
 
 from bulkedge.laws.engine.measure.panels import DEGREE, Panels, nodes_and_transform
-from bulkedge.support.arrays import Complex, Index, Mask, Real
+from bulkedge.support.arrays import BoolArray, Complex, Index, Real
 
 BLOCK = 100_000
 """Distances from points to nodes that are computed at once: as many as fit into fast memory."""
@@ -162,13 +162,13 @@ class Clusters:
             result[:, point[first]] = np.add.reduceat(np.stack(rows), first, axis=1)
         return result
 
-    def _seen(self, z: Complex, hidden: tuple[Index, Index]) -> Mask:
+    def _seen(self, z: Complex, hidden: tuple[Index, Index]) -> BoolArray:
         """Which clusters (columns) points (rows) see: the largest that are far enough away, and leaves elsewhere."""
         apart = z.real[:, None] - self.centre
         far = apart * apart + (z.imag * z.imag)[:, None] > self.reach**2
         far[:, : self.levels[0]] = True
         stop = far.shape[1]
-        covered: Mask = np.zeros((len(z), 1), dtype=bool)
+        covered: BoolArray = np.zeros((len(z), 1), dtype=bool)
         for count in self.levels[::-1]:
             level = far[:, stop - count : stop]
             above = np.repeat(covered, 2, axis=1)[:, :count] if stop < far.shape[1] else covered

@@ -22,7 +22,7 @@ from numpy.polynomial import chebyshev, legendre
 
 from bulkedge.laws.engine.measure.cauchy import BLOCK, GAUSS, Clusters, NearField, pole_sums
 from bulkedge.laws.engine.measure.panels import DensityFunction, Panels, SupportInterval, fit, nodes_and_transform
-from bulkedge.support.arrays import EPS, Complex, Index, Mask, Real
+from bulkedge.support.arrays import EPS, BoolArray, Complex, Index, Real
 
 MASS_DEGREE = 32
 """Chebyshev coefficients of the mass density on a panel: enough for ``g(s**2) s**weight``."""
@@ -122,7 +122,7 @@ class Continuum:
         delta = panels.direction[index] * ((x - panels.location[index]) - panels.remainder[index])
         return index, np.maximum(delta, 0.0)
 
-    def _inside(self, x: Real) -> Mask:
+    def _inside(self, x: Real) -> BoolArray:
         low, high = self._ends
         which = np.maximum(np.searchsorted(low, x, side="right") - 1, 0)
         return np.asarray((x >= low[which]) & (x <= high[which]))

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bulkedge.support.arrays import EPS, Index, Mask, Real
+from bulkedge.support.arrays import EPS, BoolArray, Index, Real
 from bulkedge.support.errors import UnresolvedError
 
 CLOSEST = -72.0
@@ -140,7 +140,7 @@ def _solve(function: Function, start: Real, sign: Real, span: Real, value: Real)
     raise UnresolvedError(f"the outliers next to {start[active].tolist()} did not converge")
 
 
-def _is_settled(now: Real, change: Real, point: Real, distance: Real) -> Mask:
+def _is_settled(now: Real, change: Real, point: Real, distance: Real) -> BoolArray:
     """Whether the next step of Newton's method moves the point by less than its rounding."""
     with np.errstate(invalid="ignore"):
         moves = np.abs(change)

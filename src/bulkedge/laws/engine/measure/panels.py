@@ -20,7 +20,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from bulkedge.support.arrays import EPS, Index, Mask, Real
+from bulkedge.support.arrays import EPS, BoolArray, Index, Real
 from bulkedge.support.errors import UnresolvedError
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Panels:
     order: NDArray[np.int64]
     exponent: Real
     weight: NDArray[np.int64]
-    even: Mask
+    even: BoolArray
     start: Real
     stop: Real
     coefficients: Real
@@ -234,7 +234,7 @@ class Panels:
     def __len__(self) -> int:
         return len(self.start)
 
-    def take(self, index: Index | Mask) -> Panels:
+    def take(self, index: Index | BoolArray) -> Panels:
         """The panels with the given numbers, or those where the mask is true."""
         return Panels(*(getattr(self, each.name)[index] for each in fields(self)))
 
@@ -243,7 +243,7 @@ class Panels:
         return Panels(**(vars(self) | columns))
 
     @property
-    def symmetric(self) -> Mask:
+    def symmetric(self) -> BoolArray:
         """Panels that start at an edge about which ``g`` is even: there the series is in ``T_k(2 (s/stop)**2 - 1)``."""
         return self.even & (self.start == 0)
 

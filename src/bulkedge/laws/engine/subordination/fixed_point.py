@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bulkedge.laws.engine.measure.panels import REMEDY
-from bulkedge.support.arrays import EPS, Complex, Index, Mask, Real
+from bulkedge.support.arrays import EPS, BoolArray, Complex, Index, Real
 from bulkedge.support.errors import UnresolvedError
 
 SelfMap = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
@@ -38,10 +38,10 @@ STRIKES = 3
 TRIES = 25
 """Steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap."""
 Far = Callable[[Complex], Complex]
-Prove = Callable[[Real], tuple[Complex, Mask]]
+Prove = Callable[[Real], tuple[Complex, BoolArray]]
 
 
-def contracts(jacobian: Complex) -> Mask:
+def contracts(jacobian: Complex) -> BoolArray:
     """Whether the eigenvalues of matrices given as ``(d, d, n)`` all have modulus below one."""
     if len(jacobian) <= 2:
         return spectral_radius(jacobian) < 1
@@ -118,7 +118,7 @@ def newton(step: SelfMap, z: Complex, start: Complex, iterations: int) -> tuple[
     return result, np.append(active, given_up)
 
 
-def _is_settled(u: Complex, moves: tuple[Complex, Complex], damping: Real, at: tuple[Complex, Real]) -> Mask:
+def _is_settled(u: Complex, moves: tuple[Complex, Complex], damping: Real, at: tuple[Complex, Real]) -> BoolArray:
     """Which points u have converged.
 
     ``moves`` are ``T(u) - u`` and Newton's step at the point before, (d, n) each, and ``at`` the Jacobian there and the
@@ -135,7 +135,7 @@ def _is_settled(u: Complex, moves: tuple[Complex, Complex], damping: Real, at: t
     return settled
 
 
-def _interior(u: Complex, jacobian: Complex, error: Real) -> Mask:
+def _interior(u: Complex, jacobian: Complex, error: Real) -> BoolArray:
     """Whether fixed points lie in the open half-plane: they attract, or are higher than rounding explains.
 
     Those of the open half-plane attract; one that does not lies on the axis, and rounding lifted it. But a map that is
@@ -232,7 +232,7 @@ def solve_from_above(step: SelfMap, x: Real, far: Callable[[Complex], Complex]) 
 
 def descend(
     step: SelfMap, x: Real, far: Callable[[Complex], Complex], near: tuple[Real, Complex] | None = None
-) -> tuple[Complex, Mask]:
+) -> tuple[Complex, BoolArray]:
     """Find the fixed point at each x, in the bulk or outside it, where Newton's method does not reach it on the axis.
 
     ``z = x + i h`` comes down from far above the axis: each quartering of h moves the fixed point by a bounded
@@ -294,12 +294,12 @@ def _lower_to_axis(step: SelfMap, x: Real, height: Real, path: Complex, stride: 
     return result
 
 
-def _try_bulk(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, Mask]:
+def _try_bulk(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, BoolArray]:
     """:func:`bulk_fixed_point` from a point close to it, if there is one: few steps show whether there is."""
     return bulk_fixed_point(step, x, start, iterations=TRIAL)
 
 
-def bulk_fixed_point(step: SelfMap, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, Mask]:
+def bulk_fixed_point(step: SelfMap, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, BoolArray]:
     """Newton from the given points of the upper half-plane; which results are proved to be fixed points there."""
     u, lost = newton(step, x + 0j, start, iterations)
     # an imaginary part smaller than that is rounding error: the fixed point is real, and x lies in a gap
@@ -333,7 +333,7 @@ def rounding_spread(step: SelfMap, u: Complex, x: Real) -> Real:
     return np.asarray(np.abs(moved).sum(axis=2).T)
 
 
-def real_fixed_point(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, Mask]:
+def real_fixed_point(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, BoolArray]:
     """Newton on the real axis; which results are proved to be *the* fixed point, by a multiplier below one."""
     u, active = start.real + 0j, np.arange(len(x))
     before, strikes = np.full(len(x), np.inf), np.zeros(len(x), dtype=int)

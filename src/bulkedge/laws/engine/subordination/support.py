@@ -32,7 +32,7 @@ from bulkedge.laws.engine.subordination.problem import (
     least_mass,
     unresolved,
 )
-from bulkedge.support.arrays import EPS, Complex, Index, Mask, Real
+from bulkedge.support.arrays import EPS, BoolArray, Complex, Index, Real
 
 REAL = 1e-12
 """Imaginary parts below this fraction are rounding: the operands are evaluated outside their bulk."""
@@ -52,7 +52,7 @@ FARTHEST = 1e-7
 """How far from its gap, as a fraction of x, the bulk may first be proved if no mass lies between that counts."""
 
 
-def find_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
+def find_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, BoolArray]:
     """Newton's method for the edges between points in gaps and their neighbours in the bulk.
 
     An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all
@@ -88,7 +88,7 @@ def find_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, M
     return ends, resolved
 
 
-def _bracket_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, Mask]:
+def _bracket_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, BoolArray]:
     """The edges between points x in gaps and their neighbours in the bulk, by secants within brackets; and successes.
 
     Where a narrow law is convolved with a wide one, the variable at the edge is so close to the wide law's own edge
@@ -133,7 +133,7 @@ def _bracket_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Rea
     return np.where(np.isfinite(good[-1]), good[-1], x), proved & between & _bounded(good[0], state[0], x)
 
 
-def _bounded(variable: Real, start: Real, x: Real) -> Mask:
+def _bounded(variable: Real, start: Real, x: Real) -> BoolArray:
     """Whether the first variable at an edge is of the size that it had in the gap, or of that of x.
 
     Where it passes through infinity in the gap, x is stationary as at an edge, but the edge is beyond.
@@ -141,7 +141,7 @@ def _bounded(variable: Real, start: Real, x: Real) -> Mask:
     return np.asarray(np.abs(variable) <= 1e4 * (np.abs(start) + np.abs(x)))
 
 
-def _on_curve(step: SelfMap, start: Real) -> tuple[Real, Real, Mask, Mask]:
+def _on_curve(step: SelfMap, start: Real) -> tuple[Real, Real, BoolArray, BoolArray]:
     """The fixed points whose first variable is given, from nearby.
 
     The other variables and x are corrected by Newton's method, with secants for the derivative in x.
@@ -246,9 +246,9 @@ class ProvedPoints(NamedTuple):
 
     x: Real
     state: Complex
-    inside: Mask
+    inside: BoolArray
 
-    def lead_to(self, x: Real, step: SelfMap) -> tuple[Complex, Mask]:
+    def lead_to(self, x: Real, step: SelfMap) -> tuple[Complex, BoolArray]:
         """Newton's method from the nearest known points, first from one in a gap, then from one in the bulk."""
         state, pending = np.zeros((len(self.state), len(x)), dtype=complex), np.arange(len(x))
         finite = np.isfinite(self.state[0])
@@ -378,7 +378,7 @@ class SupportSurvey:
         raise unresolved(self.operation, f"the support has more than {MOST_POINTS} points to examine", sections)
 
     @property
-    def inside(self) -> Mask:
+    def inside(self) -> BoolArray:
         """Which known points lie in the bulk."""
         return np.isnan(self.mass)
 
@@ -387,7 +387,7 @@ class SupportSurvey:
         return self.operation.moments()
 
     @property
-    def hidden(self) -> Mask:
+    def hidden(self) -> BoolArray:
         """Between which neighbours in gaps there is mass that counts, so many as points less one."""
         smallest = least_mass(self._moments if self.light else None, self.x)
         with np.errstate(invalid="ignore"):
@@ -414,7 +414,7 @@ class SupportSurvey:
         self.x, self.mass = np.append(self.x, x)[order], np.append(self.mass, mass)[order]
         self.state = np.concatenate([self.state, state], axis=1)[:, order]
 
-    def prove(self, x: Real) -> tuple[Complex, Mask]:
+    def prove(self, x: Real) -> tuple[Complex, BoolArray]:
         """Fixed points from the nearest known one of either kind, or else by descent from far above the axis."""
         if len(x) and self.proofs.keys() >= set(x.tolist()):
             states, proved = zip(*(self.proofs[place] for place in x.tolist()), strict=True)
@@ -435,7 +435,7 @@ class SupportSurvey:
         self.proofs = dict(zip(x.tolist(), zip(state.T, decided.tolist(), strict=True), strict=True))
         return state, decided
 
-    def _spread_proofs(self, known: ProvedPoints, x: Real, state: Complex, decided: Mask) -> None:
+    def _spread_proofs(self, known: ProvedPoints, x: Real, state: Complex, decided: BoolArray) -> None:
         """Prove more points of the bulk from those just proved, as long as these are nearer than what led before.
 
         ``state`` of shape (size, n) and ``decided`` of shape (n,) are changed in place.
@@ -514,7 +514,7 @@ class SupportSurvey:
             self.resolution /= 100
             self._sharpen(np.minimum(outer, inner)[resolved], np.minimum(outer, inner)[~resolved & ~near])
 
-    def _edges_between(self, outer: Index, inner: Index) -> tuple[Real, Mask]:
+    def _edges_between(self, outer: Index, inner: Index) -> tuple[Real, BoolArray]:
         """The edges between neighbours, and which of them were found; those of pairs seen before are remembered."""
         pairs = list(zip(self.x[outer].tolist(), self.x[inner].tolist(), strict=True))
         fresh = np.array([k for k, pair in enumerate(pairs) if pair not in self.polished], dtype=np.intp)
@@ -540,7 +540,7 @@ class SupportSurvey:
         self.stuck -= set(zip(self.x[brought].tolist(), self.x[brought + 1].tolist(), strict=True))
         self.refine()
 
-    def _massless(self, outer: Index, inner: Index) -> Mask:
+    def _massless(self, outer: Index, inner: Index) -> BoolArray:
         """Which neighbours are as close as proofs reach, and have no mass between them that counts.
 
         Where the density of an operand starts slowly, or is known to fewer digits, nothing is proved within 1e-8 of the
@@ -551,7 +551,7 @@ class SupportSurvey:
         close = (distance <= FARTHEST * np.abs(self.x[inner])) | self._at_zero(outer, inner)
         return close & (distance * density <= SMALLEST_MASS)
 
-    def _at_zero(self, outer: Index, inner: Index) -> Mask:
+    def _at_zero(self, outer: Index, inner: Index) -> BoolArray:
         """Which edges of a positive law are at zero as far as proofs reach: its density may vanish there."""
         if not self.operation.positive or self.operation.edge_at_zero() is None:
             return np.zeros(len(outer), dtype=bool)

@@ -1,13 +1,13 @@
-"""Who sees whom in a layer, and what follows from it alone: worked out once for all of its heads.
+"""What follows for measures of heads from who sees whom in their layer: worked out once for all of its heads.
 
 A layer is looked at in blocks of rows, of which one is held at a time. Where there is one block it has all rows, and is
 kept.
 
->>> bias = np.where(np.tri(4) > 0, 0.0, -np.inf)
->>> sight = Sight(np, (4, 4), bias)
->>> sight.row_counts.tolist(), sight.even.round(2).tolist()
+>>> bias = np.where(np.tri(4) > 0, 0.0, -1e9)
+>>> layer = LayerVisibility(np, (4, 4), bias)
+>>> layer.row_counts.tolist(), layer.even.round(2).tolist()
 ([[1.0, 2.0, 3.0, 4.0]], [[0.52, 0.36, 0.29, 0.25]])
->>> [(rows.start, rows.stop) for rows in Sight(np, (4, 4), bias, height=3).blocks]
+>>> [(rows.start, rows.stop) for rows in LayerVisibility(np, (4, 4), bias, height=3).blocks]
 [(0, 3), (3, 4)]
 """
 
@@ -20,6 +20,9 @@ from typing import Any
 import numpy as np  # noqa: F401 - for the example
 from array_api_compat import array_namespace, device
 
+from bulkedge.support.errors import DomainError
+from bulkedge.visibility import additive
+
 NEAR = 8
 """Keys so far from their row are near."""
 FEWEST = 16
@@ -27,18 +30,18 @@ FEWEST = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class RowBlock:
     """What a block of rows sees. Arrays have a leading axis of heads, or of one for all.
 
     Attributes
     ----------
-    sight : Sight
+    sight : LayerVisibility
         Of all rows.
     rows : slice
         The block, from its first row to before its last.
     """
 
-    sight: Sight
+    sight: LayerVisibility
     rows: slice
 
     @property
@@ -48,10 +51,10 @@ class Part:
 
     @cached_property
     def added(self) -> Any:
-        """What is added to the scores, (heads, rows of the block, tokens), or None."""
+        """What is added to the scores, minus infinity for hidden keys, (heads, rows of the block, tokens), or None."""
         if self.sight.bias is None:
             return None
-        bias = self.sight.bias(self.rows) if callable(self.sight.bias) else self._cut(self.sight.bias)
+        bias = self.sight.bias(self.rows) if callable(self.sight.bias) else additive(self._cut(self.sight.bias))
         return self.sight.xp.reshape(bias, (-1, *bias.shape[-2:]))
 
     def _cut(self, bias: Any) -> Any:
@@ -110,7 +113,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class LayerVisibility:
     """The mask and the positional scores of a layer. Arrays have a leading axis of heads, or of one for all.
 
     Attributes
@@ -120,8 +123,8 @@ class Sight:
     shape : tuple of int
         Rows and tokens.
     bias : array, callable or None
-        What is added to the scores, minus infinity for keys that a row does not see: (rows, tokens) or (heads, rows,
-        tokens). A function returns that of a slice of rows, so that no array has to have all of them.
+        What is added to the scores, in any spelling: (rows, tokens) or (heads, rows, tokens). A function returns that
+        of a slice of rows, with minus infinity for hidden keys, so that no array has to have all of them.
     ids : array of shape (tokens,) or None
         Token of every position, where rows and keys are of one sequence.
     like : array, optional
@@ -138,7 +141,7 @@ class Sight:
     height: int | None = None
 
     @classmethod
-    def of(cls, content: Any, bias: Any = None, ids: Any = None) -> Sight:
+    def of(cls, content: Any, bias: Any = None, ids: Any = None) -> LayerVisibility:
         """The sight behind scores."""
         return cls(array_namespace(content), tuple(content.shape[1:]), bias, ids, content)
 
@@ -158,13 +161,13 @@ class Sight:
         rows, height = self.shape[0], self.height or self.shape[0]
         return tuple(slice(start, min(start + height, rows)) for start in range(0, rows, height))
 
-    def part(self, rows: slice) -> Part:
+    def part(self, rows: slice) -> RowBlock:
         """What a block of rows sees."""
-        return self._whole if len(self.blocks) == 1 else Part(self, rows)
+        return self._whole if len(self.blocks) == 1 else RowBlock(self, rows)
 
     @cached_property
-    def _whole(self) -> Part:
-        return Part(self, self.blocks[0])
+    def _whole(self) -> RowBlock:
+        return RowBlock(self, self.blocks[0])
 
     @cached_property
     def _counts(self) -> tuple[Any, Any]:
@@ -178,6 +181,8 @@ class Sight:
             seen = self.part(rows).seen
             of_rows.append(self.xp.sum(seen, axis=2))
             of_columns = of_columns + self.xp.sum(seen, axis=1)
+        if not bool(self.xp.all(self.xp.any(of_columns > 0, axis=-1))):
+            raise DomainError("no row of a head sees any key: there is no attention to measure, so look at the mask")
         return self.xp.concat(of_rows, axis=-1), of_columns
 
     @property
@@ -199,10 +204,10 @@ class Sight:
 
     @cached_property
     def busy(self) -> Any:
-        """Weights of rows in means over rows, (heads, rows): those with a choice, and all if none has."""
+        """Weights of rows in means over rows, (heads, rows): those with a choice, or all that see a key if none has."""
         enough = self.row_counts >= min(FEWEST, self.shape[1])
         some = self.xp.any(enough, axis=-1, keepdims=True)
-        weights = self.xp.astype(enough | ~some, self.row_counts.dtype)
+        weights = self.xp.astype(enough | (~some & (self.row_counts > 0)), self.row_counts.dtype)
         return weights / self.xp.sum(weights, axis=-1, keepdims=True)
 
     @cached_property

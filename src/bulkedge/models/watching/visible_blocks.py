@@ -1,4 +1,4 @@
-"""Who may look at whom in an attention, and what follows from it alone: the same for all layers that share a mask."""
+"""How many keys of each block the rows of an attention see: the same for all layers that share a mask."""
 
 from __future__ import annotations
 
@@ -8,70 +8,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bulkedge.visibility import Visibility
+from bulkedge.visibility.layers import ENTRIES
+
 BLOCKS, SHORTEST = 16, 4
 """Blocks of neighbouring keys that have a mean of their own, and the fewest keys of one."""
 NEAR = 16
 """Rows are taken in chunks of so many; keys of the chunk of a row, and of those beside it, are near."""
 HIDDEN = -1e30
 """Logarithm of a weight that is none; finite, so that a product with zero is zero."""
-SOME = 2**26
-"""Entries of a mask that are taken at a time."""
 
 
-class Visible(NamedTuple):
-    """Who may look at whom: what the mask hides, the future if it is causal, and what is outside of the window."""
-
-    mask: Tensor | None
-    """Booleans, or numbers that are added to the scores; broadcasts to (batch, heads, rows, keys)."""
-    causal: bool
-    window: int | None
-    """Number of keys before and with its own that a row sees; None for all."""
-    rows: int
-    keys: int
-
-    @property
-    def alike(self) -> bool:
-        """Whether all rows see the same keys."""
-        return self.masks_alike and not self.causal and self.window is None
-
-    @property
-    def masks_alike(self) -> bool:
-        """Whether the mask, if there is one, has the same row for all."""
-        return self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0
-
-    def bias(self, rows: Tensor) -> tuple[Tensor | None, Tensor]:
-        """What is added to the scores of some rows, and which keys these see."""
-        other = torch.arange(self.keys, device=rows.device)
-        seen = self._near(rows[:, None], other)[None, None]
-        if self.mask is None:
-            return None, seen
-        mask = self.mask if self.mask.shape[-2] == 1 else self.mask.index_select(-2, rows)
-        if not mask.is_floating_point():
-            return None, seen & mask.bool()
-        shown = mask > torch.finfo(mask.dtype).min / 2  # transformers writes the least number
-        return torch.where(shown, mask.float(), 0.0), seen & shown
-
-    def sees(self, keys: Tensor, start: int, rows: int) -> Tensor:
-        """Which of some rows see some keys."""
-        place = torch.arange(start, start + rows, device=keys.device)[:, None]
-        seen = self._near(place, keys[..., None, :])
-        if self.mask is None or self.masks_alike:
-            return seen
-        shape = *keys.shape[:3], rows
-        mask = self.mask.narrow(-2, start, rows).expand(*shape, self.keys)
-        mask = mask.gather(-1, keys[..., None, :].expand(*shape, keys.shape[-1]))
-        if mask.is_floating_point():
-            return seen & (mask > torch.finfo(mask.dtype).min / 2)
-        return seen & mask.bool()
-
-    def _near(self, rows: Tensor, keys: Tensor) -> Tensor:
-        """Whether keys are neither in the future nor outside of the window of rows; all are, where there is neither."""
-        place = rows + (self.keys - self.rows)
-        seen = keys <= place if self.causal else (keys >= 0) | (place < 0)
-        return seen if self.window is None else seen & (keys > place - self.window)
-
-
-class Seen(NamedTuple):
+class VisibleBlocks(NamedTuple):
     """What rows see of each block of keys. Axes ``b`` and ``h`` are batch and heads, or one for all of them."""
 
     member: Tensor
@@ -90,14 +38,14 @@ class Seen(NamedTuple):
     """(b, h, rows): one for rows that see two keys and are no padding, zero for others; None if there are no others."""
 
     @classmethod
-    def of(cls, visible: Visible, device: torch.device) -> Seen:
+    def of(cls, visible: Visibility, device: torch.device) -> VisibleBlocks:
         """What the rows of an attention see."""
         if visible.mask is None:
             return _unmasked(visible, device)
         return _masked(visible, device)
 
 
-def near_width(visible: Visible) -> int:
+def near_width(visible: Visibility) -> int:
     """How many keys are near a row: its chunk and the one before, and the one after unless that is the future."""
     return 0 if visible.rows != visible.keys else (2 if visible.causal else 3) * NEAR
 
@@ -109,7 +57,7 @@ def _member(keys: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def _unmasked(visible: Visible, device: torch.device) -> Seen:
+def _unmasked(visible: Visibility, device: torch.device) -> VisibleBlocks:
     """Without a mask rows see a stretch of keys, of which arithmetic knows the parts in each block."""
     member, width = _member(visible.keys, device), near_width(visible)
     size = member.sum(-1)
@@ -130,13 +78,13 @@ def _unmasked(visible: Visible, device: torch.device) -> Seen:
         near = torch.where((keys >= first) & (keys < last), 0.0, HIDDEN)[None, None]
     counts = (last - first)[None, None, :, 0].float()
     real = (counts >= 2).float()
-    return Seen(member, None, _log(parts / size)[None, None], near, counts, None if visible.alike else real)
+    return VisibleBlocks(member, None, _log(parts / size)[None, None], near, counts, None if visible.alike else real)
 
 
-def _masked(visible: Visible, device: torch.device) -> Seen:
+def _masked(visible: Visibility, device: torch.device) -> VisibleBlocks:
     member, width = _member(visible.keys, device), near_width(visible)
     batch, heads = (1, 1) if visible.mask is None else visible.mask.shape[:2]
-    step = max(1, SOME // (batch * heads * visible.keys))
+    step = max(1, ENTRIES // (batch * heads * visible.keys))
     found, real = [], torch.zeros((batch, heads, visible.keys), dtype=torch.bool, device=device)
     keys = torch.arange(visible.keys, device=device)
     for start in range(0, visible.rows, step):
@@ -155,7 +103,7 @@ def _masked(visible: Visible, device: torch.device) -> Seen:
         good = good & real
     part = _log(inside / (known @ member.T)[:, :, None].clamp(min=1))
     hidden = torch.where(near, 0.0, HIDDEN) if width else None
-    return Seen(member, known, part, hidden, counts.float(), good.float())
+    return VisibleBlocks(member, known, part, hidden, counts.float(), good.float())
 
 
 def _log(parts: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Who may look at whom: masks of attention, their uniform mean, and the softmax behind them.
+"""Masks of attention by name and size, and their uniform mean.
 
 Attention with scores that say nothing attends evenly to what its mask leaves: the **mean matrix** C of the mask, row i
 uniform on the keys that query i sees. It is what the theory subtracts before it speaks of a bulk, and its singular
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh_tridiagonal
 
@@ -28,6 +28,7 @@ from bulkedge.support import arrays
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, refused, shown
 from bulkedge.support.errors import DomainError
+from bulkedge.visibility.hidden import only_hides
 
 TOKENS = Integers(1, 2**31)
 DENSE = 20_000
@@ -49,7 +50,7 @@ class Mask(ABC):
     # -- what a mask supplies ------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _visible(self) -> arrays.Mask:
+    def _visible(self) -> arrays.BoolArray:
         """The mask as a boolean matrix, queries x keys."""
 
     @abstractmethod
@@ -241,13 +242,40 @@ class Mask(ABC):
         """
         return BooleanMask(visible)
 
+    @staticmethod
+    def additive(mask: Any) -> Mask:
+        """A matrix that is added to scores: 0 for keys that are seen, and very negative for those that are not.
+
+        Parameters
+        ----------
+        mask : array_like of float, shape (queries, keys)
+            A key is hidden where the mask is at least 9000 below the largest entry of its row: ``-1e4``, ``-1e9``, the
+            least number of a type and minus infinity all hide. A row whose largest entry is at most -9000 sees no key,
+            and is refused; so is a bias for keys that are seen.
+
+        Returns
+        -------
+        Mask
+            Who sees whom.
+
+        Examples
+        --------
+        >>> Mask.additive(np.array([[0.0, -1e9], [0.0, 0.0]])).counts().tolist()
+        [1, 2]
+        """
+        return BooleanMask(only_hides("mask", _array("mask", mask, "numbers")))
+
+
+def _array(name: str, given: Any, kind: str) -> Any:
+    try:
+        return arrays.as_numpy(given)
+    except ValueError as error:
+        raise DomainError(f"{name} = {shown(given)} is not an array of {kind}: {error}") from None
+
 
 def _booleans(name: str, given: Any) -> Any:
     """The argument as an array of booleans; numbers are not taken for them, since 0 may mean visible elsewhere."""
-    try:
-        array = arrays.as_numpy(given)
-    except ValueError as error:
-        raise DomainError(f"{name} = {shown(given)} is not an array of booleans: {error}") from None
+    array = _array(name, given, "booleans")
     if array.dtype != bool:
         raise DomainError(f"{name} = {shown(given)} must be booleans, True where a key is seen; it holds {array.dtype}")
     return array
@@ -275,7 +303,7 @@ class FullMask(Mask):
         for name in ("queries", "keys"):
             object.__setattr__(self, name, TOKENS.check(name, getattr(self, name)))
 
-    def _visible(self) -> arrays.Mask:
+    def _visible(self) -> arrays.BoolArray:
         return np.ones(self.shape, dtype=bool)
 
     def counts(self) -> Any:
@@ -324,7 +352,7 @@ class WindowMask(Mask):
         """Whether the window always reaches back to the first token, as causal attention does."""
         return self.width == self.tokens
 
-    def _visible(self) -> arrays.Mask:
+    def _visible(self) -> arrays.BoolArray:
         distance = np.subtract.outer(np.arange(self.tokens), np.arange(self.tokens))
         return np.asarray((distance >= 0) & (distance < self.width))
 
@@ -384,7 +412,7 @@ class BooleanMask(Mask):
         """Columns."""
         return self.matrix.shape[1]
 
-    def _visible(self) -> arrays.Mask:
+    def _visible(self) -> arrays.BoolArray:
         return np.asarray(self.matrix)
 
     def counts(self) -> Any:
@@ -435,28 +463,24 @@ def mask_for(mask: str | Mask, tokens: int) -> Mask:
     return made
 
 
-def softmax(scores: Any, visible: Any = None, axis: int = -1) -> Any:
-    """``exp(scores)`` over its sum along an axis, on any backend; what the mask hides has weight zero.
+def hidden_patches(mask: Mask, start: int, stop: int, like: Any) -> tuple[slice, list[tuple[slice, Any]]]:
+    """What the rows from ``start`` to before ``stop`` do not see."""
+    if isinstance(mask, FullMask):
+        return slice(0, mask.keys), []
+    xp = array_namespace(like)
+    if not isinstance(mask, WindowMask):
+        return slice(0, mask.keys), [(slice(0, mask.keys), ~visible_rows(mask, start, stop, like))]
+    first, rows = max(0, start - mask.width + 1), stop - start
+    row, column = (xp.arange(rows, device=device(like))[shape] for shape in ((slice(None), None), (None, slice(None))))
+    # a row does not see the keys after it; nor, from the left end on, those that the row before it was the last to see
+    patches = [(slice(start - first, stop - first), column > row)]
+    gone = stop - mask.width - first
+    if gone > 0:
+        shift = start - mask.width + 1 - first
+        patches.append((slice(0, gone), column[:, :gone] < row + shift))
+    return slice(first, stop), patches
 
-    Parameters
-    ----------
-    scores : array
-        Finite scores.
-    visible : array of bool, optional
-        True where scores count; broadcast against them.
-    axis : int
-        The axis that sums to one.
 
-    Returns
-    -------
-    array
-        The weights, of the shape of the scores.
-    """
-    xp = array_namespace(scores)
-    seen = scores if visible is None else xp.where(visible, scores, -xp.inf)
-    weights = xp.exp(seen - xp.max(seen, axis=axis, keepdims=True))
-    total = xp.sum(weights, axis=axis, keepdims=True)
-    if not isinstance(weights, np.ndarray):  # a tensor may need its exponentials for the gradient
-        return weights / total
-    weights /= total
-    return weights
+def visible_rows(mask: Mask, start: int, stop: int, like: Any) -> Any:
+    """Some rows of the boolean matrix of a mask."""
+    return array_namespace(like).asarray(mask.visible()[start:stop].copy(), device=device(like))
