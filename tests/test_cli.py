@@ -334,7 +334,7 @@ def test_plain_progress_gets_rarer(monkeypatch, capsys):
     monkeypatch.setattr("bulkedge.cli.terminal.time.monotonic", lambda: now[0])
     progress = PlainProgress()
     for done in range(200):
-        progress(be.progress.Progress("draws", done, 200))
+        progress(be.support.progress.Progress("draws", done, 200))
         now[0] += 1.0
     lines = capsys.readouterr().err.splitlines()
     assert [int(line.split()[1]) for line in lines] == [6, 17, 38, 79, 140]  # 5, 10, 20, 40 and 60 seconds apart
