@@ -106,7 +106,7 @@ def files_of(call: Callable[[], Any]) -> list[str]:
         call()
     finally:
         sys.setprofile(None)
-    found = (Path(each) for each in seen if each.startswith(str(PACKAGE)))
+    found = (Path(each) for each in seen if each.startswith(str(PACKAGE)) and each.endswith(".py"))
     return sorted(each.relative_to(PACKAGE).as_posix() for each in found)
 
 

@@ -18,7 +18,7 @@ from bulkedge.lab.studies.width.kl_decay import (
 from bulkedge.lab.studies.width.positions import kernel_moments, rotated
 from bulkedge.lab.studies.width.sequence import WidthSequence, joint_limit, scaled_kernel
 from bulkedge.lab.studies.width.setting import distribution_function, excess, extrapolated, kurtosis, slope
-from bulkedge.lab.studies.width.training import LayerWeights, WidthTraining
+from bulkedge.lab.studies.width.training import LayerParameters, WidthTraining
 from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations
 from bulkedge.support.estimates import Estimate
 
@@ -139,9 +139,9 @@ def test_rotations():
 
 def test_gradients_are_derivatives_of_the_output():
     study, rng = WidthTraining(inputs=3, score_variance=2.0), np.random.default_rng(4)
-    layer = LayerWeights(*(rng.standard_normal((5, 8, 3)) for _ in range(3)), rng.standard_normal((5, 8)))
+    layer = LayerParameters(*(rng.standard_normal((5, 8, 3)) for _ in range(3)), rng.standard_normal((5, 8)))
     _, _, gradient = study.backward(layer)
-    for name in LayerWeights._fields:
+    for name in LayerParameters._fields:
         along = rng.standard_normal(getattr(layer, name).shape)
         ends = [study.backward(layer._replace(**{name: getattr(layer, name) + h * along}))[1] for h in (1e-5, -1e-5)]
         expected = np.sum((getattr(gradient, name) * along).reshape(5, -1), axis=1)

@@ -42,7 +42,7 @@ class GradientStep(NamedTuple):
     """Mean over the keys of the squared change of a score."""
 
 
-class LayerWeights(NamedTuple):
+class LayerParameters(NamedTuple):
     """Weights of layers; products with the inputs, whose span is all that gradients reach, in place of matrices.
 
     ``query``, ``key`` and ``value`` (draws, width, inputs) are columns in an orthonormal basis of the inputs.
@@ -116,19 +116,19 @@ class WidthTraining(Study):
         for start in range(0, self.draws, BLOCK):
             count = min(BLOCK, self.draws - start)
             query, key, value = rng.standard_normal((3, count, width, self.inputs))
-            layer = LayerWeights(query, key, value, rng.standard_normal((count, width)))
+            layer = LayerParameters(query, key, value, rng.standard_normal((count, width)))
             scores, output, gradient = self.backward(layer)
             residual = (output - self.target)[:, None]
             moved = [
                 each - self.rate * residual.reshape(-1, *(1,) * (each.ndim - 1)) * slope
                 for each, slope in zip(layer, gradient, strict=True)
             ]
-            later, after, _ = self.backward(LayerWeights(*moved))
+            later, after, _ = self.backward(LayerParameters(*moved))
             tangent = sum(np.sum(each.reshape(count, -1) ** 2, axis=1) for each in gradient)
             steps.append(GradientStep(output, after, tangent, np.mean((later - scores) ** 2, axis=1)))
         return GradientStep(*(np.concatenate(each) for each in zip(*steps, strict=True)))
 
-    def backward(self, layer: LayerWeights) -> tuple[Real, Real, LayerWeights]:
+    def backward(self, layer: LayerParameters) -> tuple[Real, Real, LayerParameters]:
         """Scores and output at the first input, and the gradient of the output in the weights."""
         x, root = self.factor, layer.readout.shape[1] ** 0.5
         scale = self.score_variance**0.25
@@ -139,7 +139,7 @@ class WidthTraining(Study):
         reads = np.einsum("dn,dnj->dj", layer.readout, value) / root
         output = np.sum(weights * reads, axis=1)
         slopes = weights * (reads - output[:, None])
-        gradient = LayerWeights(
+        gradient = LayerParameters(
             scale * np.einsum("dnj,dj,m->dnm", key, slopes, x[0]) / root,
             scale * np.einsum("dn,dj,jm->dnm", query, slopes, x) / root,
             np.einsum("dn,dj,jm->dnm", layer.readout, weights, x) / root,
