@@ -1,4 +1,4 @@
-"""Report which packages of this environment are newer than the lock: ``python tools/newer.py constraints.txt``."""
+"""Report which packages of this environment differ from the lock: ``python tools/newer.py constraints.txt``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(path: str) -> None:
         except metadata.PackageNotFoundError:
             continue
         if here not in versions:
-            print(f"newer than the lock: {name} {here} (locked: {', '.join(sorted(versions))})")
+            print(f"not as locked: {name} {here} (locked: {', '.join(sorted(versions))})")
 
 
 if __name__ == "__main__":
