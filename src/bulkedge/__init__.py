@@ -38,7 +38,12 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
     )
     from bulkedge.heads.score_scales import score_scales
     from bulkedge.inference.comparison import Comparison, Comparisons, compare
+    from bulkedge.inference.covariance import Population, free_deconvolve, shrink_spectrum
     from bulkedge.inference.denoising import Denoised, denoise
+    from bulkedge.inference.diagnosing import diagnose
+    from bulkedge.inference.diagnosis import Diagnosis
+    from bulkedge.inference.goodness import goodness_of_fit
+    from bulkedge.inference.linear_statistics import GoodnessOfFit
     from bulkedge.inference.nulls import LawNull, Null, PValue, SimulatedNull, null_of
     from bulkedge.laws import (
         AttentionLaw,
@@ -48,7 +53,9 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         Distribution,
         EmpiricalLaw,
         FiniteHeadLaw,
+        FreeLogNormal,
         FussCatalan,
+        HeadLaw,
         IndependentProduct,
         Law,
         MarchenkoPastur,
@@ -66,6 +73,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         SumLaw,
         TracyWidom,
         Unit,
+        WindowLaw,
         free_add,
         free_mul,
         rectangular_add,
@@ -113,14 +121,17 @@ __all__ = [
     "QuarterCircle",
     "MarchenkoPastur",
     "ProductLaw",
+    "FreeLogNormal",
     "FussCatalan",
     "IndependentProduct",
     "SumLaw",
     "AttentionLaw",
     "FiniteHeadLaw",
+    "HeadLaw",
     "CorrelatedAttentionLaw",
     "CausalLaw",
     "CausalHeadLaw",
+    "WindowLaw",
     "SharpHeadLaw",
     "ProfileLaw",
     "PoissonLaw",
@@ -168,12 +179,20 @@ __all__ = [
     # denoising
     "Denoised",
     "denoise",
+    # covariances
+    "Population",
+    "free_deconvolve",
+    "shrink_spectrum",
     # nulls
     "Null",
     "LawNull",
     "SimulatedNull",
     "PValue",
     "null_of",
+    "GoodnessOfFit",
+    "goodness_of_fit",
+    "Diagnosis",
+    "diagnose",
     # numbers with errors, and what goes wrong
     "Estimate",
     "BulkedgeError",
@@ -200,7 +219,8 @@ ROOMS = ("lab", "models", "nn", "plots", "testing")
 """Rooms for people that the star leaves out too: two need torch, and three are seldom wanted."""
 HOMES = (
     *("support.errors", "support.estimates", "visibility", "laws", "spectra", "inference.comparison"),
-    *("inference.denoising", "ensembles", "inference.nulls", "heads", "models"),
+    *("inference.denoising", "inference.covariance", "ensembles", "inference.nulls", "inference.goodness"),
+    *("inference.diagnosis", "inference.diagnosing", "heads", "models"),
 )
 """Where the names of the façade are defined, from the bottom of the package up: looking for a name in this order
 imports nothing that its own home does not import."""

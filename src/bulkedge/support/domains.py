@@ -14,15 +14,22 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from typing import Any, Protocol
+from functools import wraps
+from types import FunctionType
+from typing import Any, ParamSpec, Protocol, TypeVar
 from unicodedata import category
 
 import numpy as np
+from array_api_compat import is_array_api_obj
 
 from bulkedge.support.arrays import as_numpy
 from bulkedge.support.errors import DomainError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Domain(Protocol):
@@ -35,8 +42,7 @@ class Domain(Protocol):
         """Read the value from a command line; the result is checked."""
 
 
-SHOWN = 80
-"""Characters of a value that an error message shows."""
+SHOWN = 80  # characters of a value that an error message shows
 
 
 def shown(value: object) -> str:
@@ -141,6 +147,8 @@ class Choice:
         return "{" + ", ".join(repr(option) for option in self.options) + "}"
 
 
+MOST_TEXT = 4096
+"""Characters of the longest path of most systems."""
 UNWRITTEN = {"Cc", "Cs", "Zl", "Zp"}
 """Unicode's categories of control characters, halves of characters, and what ends lines and paragraphs."""
 
@@ -165,11 +173,19 @@ class Text:
         return f"texts of one line and up to {self.most} characters"
 
 
+class Unwritten:
+    """Mixin for domains of values that no command line can spell."""
+
+    def parse(self, name: str, text: str) -> Any:
+        """Refuse the text."""
+        raise DomainError(f"{name} = {text!r} cannot be given as text: it must be {self}, made in Python")
+
+
 @dataclass(frozen=True)
-class Instance:
+class Instance(Unwritten):
     """Objects of a class."""
 
-    kind: type
+    kind: type | tuple[type, ...]
 
     def check(self, name: str, value: Any) -> Any:
         """Return the value, or raise."""
@@ -177,27 +193,25 @@ class Instance:
             raise refused(name, value, self)
         return value
 
-    def parse(self, name: str, text: str) -> Any:
-        """Objects have no written form."""
-        raise DomainError(f"{name} = {text!r} cannot be given as text: {self} are made in Python")
-
     def __str__(self) -> str:
-        return f"objects of class {self.kind.__name__}"
+        kinds = self.kind if isinstance(self.kind, tuple) else (self.kind,)
+        return f"objects of class {' or '.join(each.__name__ for each in kinds)}"
 
 
 @dataclass(frozen=True)
 class Each:
-    """Non-empty tuples whose members all lie in one domain."""
+    """Tuples whose members all lie in one domain; non-empty, unless ``fewest`` is zero."""
 
     member: Domain
     most: int = 1000
+    fewest: int = 1
 
     def check(self, name: str, value: Any) -> tuple[Any, ...]:
         """Return the value as a tuple, or raise."""
         if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
             raise refused(name, value, self)
         members = tuple(value)
-        if not 1 <= len(members) <= self.most:
+        if not self.fewest <= len(members) <= self.most:
             raise refused(name, value, self)
         return tuple(self.member.check(f"{name}[{k}]", each) for k, each in enumerate(members))
 
@@ -207,48 +221,215 @@ class Each:
         return self.check(name, [self.member.parse(f"{name}[{k}]", each) for k, each in enumerate(parts)])
 
     def __str__(self) -> str:
-        return f"tuples of 1 to {self.most} members in {self.member}"
+        return f"tuples of {self.fewest} to {self.most} members in {self.member}"
+
+
+MOST_AXES = 64
+"""NumPy's arrays have no more."""
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """Arrays of real numbers: no text, no complex, masked or missing entries."""
+class Numbers(Unwritten):
+    """The gate for arrays of NumPy, torch or lists: no text, no missing, masked or unexpected complex entries."""
+
+    # half and single precision and integers are widened, as sums overflow and bounds of 1e60 do not fit; what is
+    # ``kept`` stays in single precision. Arrays that must have an axis may not be empty
 
     finite: bool = True
     complex_too: bool = False
+    axes: tuple[int, int] = (0, MOST_AXES)
+    kept: bool = False
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the numbers as a NumPy array of floating type, or raise."""
+        """Return the numbers as a NumPy array of floating type, or ``kept`` on their own backend; or raise."""
+        return self._keep(name, value) if self.kept else self._numpy(name, value)
+
+    def _numpy(self, name: str, value: Any) -> Any:
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
             raise DomainError(f"{name} has masked entries, which are not numbers: fill them, or leave them out")
         try:
             array = as_numpy(value)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise DomainError(f"{name} = {shown(value)} is not an array of numbers: {error}") from None
         if array.dtype.kind not in "biufc":
             raise DomainError(f"{name} = {shown(value)} is not an array of numbers: it holds {array.dtype}")
-        if array.dtype.kind == "c" and not self.complex_too:
-            raise DomainError(f"{name} has complex entries: take the real part or the modulus, if that is meant")
-        if array.dtype.kind in "biu":
+        if array.dtype.kind in "biu" or (array.dtype.kind == "f" and array.dtype.itemsize < 8):
             array = array.astype(float)
-        if self.finite and not np.all(np.isfinite(array)):
-            raise DomainError(f"{name} contains NaN or infinite entries: it must hold {self}")
-        return array
+        self._check_entries(
+            name, array, complex_entries=array.dtype.kind == "c", all_finite=lambda: np.isfinite(array).all()
+        )
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
-    def parse(self, name: str, text: str) -> Any:
-        """Arrays have no written form."""
-        raise DomainError(f"{name} = {text!r} cannot be given as text: arrays are made in Python")
+    def _keep(self, name: str, value: Any) -> Any:
+        """The numbers on their own backend and device, a tensor off its graph."""
+        if type(value) is np.ndarray and value.dtype.char in "fdFD" and value.dtype.isnative:  # no copy of large ones
+            self._check_entries(
+                name, value, complex_entries=value.dtype.kind == "c", all_finite=lambda: np.isfinite(value).all()
+            )
+            return value
+        if not hasattr(value, "detach"):
+            foreign = is_array_api_obj(value) and not isinstance(value, np.ndarray | np.generic)
+            return value if foreign else self._numpy(name, value)
+        if value.device.type == "meta":
+            raise DomainError(f"{name} is a tensor of shape {tuple(value.shape)} on the device meta: it has no numbers")
+        tensor = value.detach() if str(value.layout) == "torch.strided" else value.detach().to_dense()
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            tensor = tensor.double()
+        elif tensor.element_size() < 4:  # half precision has no decompositions
+            tensor = tensor.float()
+        self._check_entries(
+            name, tensor, complex_entries=tensor.is_complex(), all_finite=lambda: tensor.isfinite().all()
+        )
+        return tensor
+
+    def _check_entries(self, name: str, array: Any, *, complex_entries: bool, all_finite: Any) -> None:
+        if complex_entries and not self.complex_too:
+            raise DomainError(f"{name} has complex entries: take the real part or the modulus, if that is meant")
+        low, high = self.axes
+        if not low <= array.ndim <= high or (low and 0 in array.shape):
+            raise DomainError(f"{name} has shape {tuple(array.shape)}; it must be {self}")
+        # asked last, and only where it matters: the answer of a GPU takes time
+        if self.finite and not bool(all_finite()):
+            raise DomainError(f"{name} contains NaN or infinite entries: it must hold {self}")
 
     def __str__(self) -> str:
-        return f"{'finite ' if self.finite else ''}{'complex' if self.complex_too else 'real'} numbers"
-
-
-FINITE, REAL = Numbers(), Numbers(finite=False)
-"""Arrays without and with infinite entries and NaN."""
+        low, high = self.axes
+        number = f"{low}" if low == high else f"{low} or more" if high == MOST_AXES else f"{low} to {high}"
+        shape = f"an array with {number} axes, none of them empty, of " if low else ""
+        return f"{shape}{'finite ' if self.finite else ''}{'complex' if self.complex_too else 'real'} numbers"
 
 
 @dataclass(frozen=True)
-class PositiveNumbers:
+class Labels(Unwritten):
+    """Arrays of integers or texts that say which things are the same."""
+
+    axes: int = 1
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the labels as a NumPy array, or raise."""
+        try:
+            array = as_numpy(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError):  # ragged, or without numbers
+            raise refused(name, value, self) from None
+        if array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat):  # a column of a table
+            array = array.astype(str)
+        if array.ndim != self.axes or array.dtype.kind not in "biuSU" or np.ma.isMaskedArray(value):
+            raise refused(name, value, self)
+        return array
+
+    def __str__(self) -> str:
+        return f"arrays of integers or texts with {self.axes} {'axis' if self.axes == 1 else 'axes'}"
+
+
+LABELS = Labels()
+
+FINITE, REAL = Numbers(), Numbers(finite=False)
+"""Arrays without and with infinite entries and NaN."""
+MATRIX, MATRICES = Numbers(axes=(2, 2)), Numbers(axes=(2, MOST_AXES), kept=True)
+REAL_NUMBER = Interval(-1e30, 1e30)
+
+
+@dataclass(frozen=True)
+class Like(Unwritten):
+    """Objects that have some attributes, such as axes of matplotlib or modules of torch, which are not imported."""
+
+    what: str
+    attributes: tuple[str, ...]
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value, or raise."""
+        if isinstance(value, type) or not all(hasattr(value, each) for each in self.attributes):
+            raise DomainError(f"{name} = {shown(value)} is not {self.what}")
+        return value
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True)
+class Array(Unwritten):
+    """Arrays of NumPy or torch as they are, whose entries are not looked at: for what is called often."""
+
+    least: int = 0
+    booleans: bool = False
+    empty: bool = False
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the array, or raise."""
+        kinds = ("float", "bfloat") + ("bool", "int") * self.booleans
+        dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]
+        if not is_array_api_obj(value) or isinstance(value, np.ma.MaskedArray) or not dtype.startswith(kinds):
+            raise DomainError(f"{name} = {shown(value)} is not {self}")
+        if value.ndim < self.least or (0 in value.shape and not self.empty):
+            raise DomainError(
+                f"{name} has shape {tuple(value.shape)}; it must be {self}{', not empty' * (not self.empty)}"
+            )
+        return value
+
+    def __str__(self) -> str:
+        axes = f" with {self.least} or more axes" if self.least else ""
+        return f"an array of NumPy or torch{axes}, of {'booleans or ' * self.booleans}floating numbers"
+
+
+class PathOrText:
+    """Paths of files and folders."""
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value, or raise."""
+        if not isinstance(value, str | os.PathLike) or "\0" in str(value) or len(str(value)) > MOST_TEXT:
+            raise DomainError(f"{name} = {shown(value)} is no path: give a string or a pathlib.Path")
+        return value
+
+    def parse(self, name: str, text: str) -> Any:
+        """A path is what is written."""
+        return self.check(name, text)
+
+    def __str__(self) -> str:
+        return "paths"
+
+
+PATH, MODULE = PathOrText(), Like("a torch.nn.Module", ("named_modules", "forward"))
+FUNCTION, FLAG = Like("a function", ("__call__",)), Choice((False, True))
+GENERATOR = Like("a numpy.random.Generator: pass numpy.random.default_rng(seed)", ("standard_normal", "spawn"))
+
+
+def takes(**domains: Domain) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Check the arguments of a function before it runs, and hand them on in canonical form; a default passes.
+
+    >>> @takes(count=Integers(1, 9))
+    ... def repeat(text, count=1):
+    ...     return text * count
+    >>> repeat("ab", 2.0)
+    'abab'
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters.values()
+        starred = [each.name for each in parameters if each.kind is each.VAR_POSITIONAL]
+        names = [each.name for each in parameters if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}]
+        defaults = {each.name: each.default for each in parameters}
+
+        def check(name: str, value: Any) -> Any:
+            left_alone = name not in domains or (value is defaults[name] and value is None)
+            return value if left_alone else domains[name].check(name, value)
+
+        def checked(*args: Any, **options: Any) -> Any:
+            places = names + starred * (len(args) - len(names))
+            if len(places) >= len(args):  # else Python says what is wrong
+                args = tuple(map(check, places, args))
+            for name in options.keys() & domains.keys():
+                options[name] = check(name, options[name])
+            return function(*args, **options)
+
+        # doctest takes a function for one of its module by its globals
+        home = inspect.unwrap(function).__globals__
+        return wraps(function)(FunctionType(checked.__code__, home, closure=checked.__closure__))
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class PositiveNumbers(Unwritten):
     """Non-empty vectors of positive finite numbers, as weights that need not sum to one."""
 
     def check(self, name: str, value: Any) -> Any:
@@ -261,20 +442,15 @@ class PositiveNumbers:
             raise DomainError(f"{name}[{where}] = {array[where]:g} is outside its domain: it must hold {self}")
         return array
 
-    def parse(self, name: str, text: str) -> Any:
-        """Arrays have no written form."""
-        raise DomainError(f"{name} = {text!r} cannot be given as text: arrays are made in Python")
-
     def __str__(self) -> str:
         return "positive finite numbers"
 
 
-POSITIVE = PositiveNumbers()
-"""Vectors of weights."""
+POSITIVE = PositiveNumbers()  # vectors of weights
 
 
 @dataclass(frozen=True)
-class SymmetricMatrix:
+class SymmetricMatrix(Unwritten):
     """Symmetric positive semidefinite matrices: covariances and Gram matrices; with unit diagonal, correlations."""
 
     unit_diagonal: bool = False
@@ -296,10 +472,6 @@ class SymmetricMatrix:
             raise DomainError(f"{name} has the eigenvalue {lowest:g}; it must be {self}")
         matrix.flags.writeable = False
         return matrix
-
-    def parse(self, name: str, text: str) -> Any:
-        """Matrices have no written form."""
-        raise DomainError(f"{name} = {text!r} cannot be given as text: matrices are made in Python")
 
     def __str__(self) -> str:
         diagonal = ", unit diagonal" if self.unit_diagonal else ""
@@ -370,7 +542,7 @@ class Parametric:
     """Mixin for frozen dataclasses: every field declared with :func:`parameter` is checked on construction.
 
     What the declarations say (meaning, domain, default, the paper's value) becomes the Parameters section of the
-    class docstring, so that ``help()`` and the API pages show it.
+    class docstring, in front of its example, so that ``help()`` and the API pages show it.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -381,7 +553,10 @@ class Parametric:
         declared = [Parameter.of(name, each) for name, each in (inherited | own).items() if "domain" in each.metadata]
         text = inspect.cleandoc(cls.__doc__ or "")
         if declared and "Parameters\n-----" not in text:
-            cls.__doc__ = "\n".join([text, "", "Parameters", "----------", *(each.describe() for each in declared)])
+            text, prompt, example = text.partition("\n\n>>> ")
+            lines = [text, "", "Parameters", "----------", *(each.describe() for each in declared)]
+            # sections go on until the next one: the example needs a title behind them
+            cls.__doc__ = "\n".join(lines + ["", "Examples", "--------", f">>> {example}"] * bool(prompt))
 
     def __post_init__(self) -> None:
         """Check and canonicalise the declared parameters."""

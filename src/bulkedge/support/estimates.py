@@ -21,6 +21,9 @@ from bulkedge.support.errors import DomainError
 class Estimate(NamedTuple):
     """A number or an array, with its standard error; error zero means that it was computed without sampling.
 
+    >>> print(Estimate.of([3.0, 4.0, 5.0]))
+    4 ± 0.58
+
     Attributes
     ----------
     value : float or array
@@ -74,8 +77,6 @@ class Estimate(NamedTuple):
         Estimate
             The statistic of all draws; Tukey's error, of one degree of freedom less than there are draws.
 
-        Examples
-        --------
         >>> print(Estimate.jackknife(np.mean, [1.0, 2.0, 3.0, 6.0]), Estimate.of([1.0, 2.0, 3.0, 6.0]))
         3 ± 1.1 3 ± 1.1
         """

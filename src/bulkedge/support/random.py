@@ -6,15 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.support.domains import shown
+from bulkedge.support.domains import GENERATOR, shown
 from bulkedge.support.errors import DomainError
 
 
 def numpy_generator(rng: Any) -> np.random.Generator:
     """The generator, if it is NumPy's; the random arrays of many models are."""
-    if isinstance(rng, np.random.Generator):
-        return rng
-    raise DomainError(f"rng = {shown(rng)} is not a numpy.random.Generator: pass numpy.random.default_rng(seed)")
+    generator: np.random.Generator = GENERATOR.check("rng", rng)
+    return generator
+
+
+def seeded(rng: Any) -> np.random.Generator:
+    """NumPy's generator of a seed, or the generator itself."""
+    try:
+        return np.random.default_rng(rng)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise DomainError(f"rng = {shown(rng)} is neither a seed, a whole number from zero, nor a generator") from None
 
 
 def normal(rng: Any, shape: tuple[int, ...]) -> Any:

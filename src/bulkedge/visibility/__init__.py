@@ -7,15 +7,10 @@ hides where it is False. :func:`seen_keys` is that rule, and scans, watches, :mo
 all ask it.
 
 * :class:`Mask` and its kin (``masks.py``): masks by name and size, with their mean matrix;
+* :func:`structure` (``structure.py``): whether a mask is a window, or chunks, however it was written;
 * :func:`seen_keys`, :func:`additive`, :func:`softmax` (``hidden.py``): arrays in any spelling, of NumPy or torch;
 * :class:`Visibility` (``layers.py``): what one layer of a model sees, by a mask, the future and a window;
 * ``calls.py``: masks as transformers passes them: block masks of flex attention, packed sequences.
-
->>> import numpy as np
->>> seen_keys(np.array([[0.0, -1e4, -3.5], [-1e9, -1e9, -1e9]])).tolist()
-[[True, False, True], [False, False, False]]
->>> Mask.additive(np.triu(np.full((3, 3), -1e9), 1)) == Mask.of(np.tri(3, dtype=bool))
-True
 """
 
 from bulkedge.visibility.hidden import additive, check_mask, seen_keys, softmax

@@ -1,9 +1,7 @@
 """Who sees whom in a call of transformers' attention, as one mask for the fused kernels of torch.
 
-Models say it in several ways: by a mask, by being causal, by a bias of positions that hides keys too, by a block mask
-of flex attention, and by sequences that are packed into one, as flash attention takes them: by where each begins
-(``cu_seq_lens_q``, ``cu_seq_lens_k``), or by position ids that begin anew. What a mask hides is for
-:func:`bulkedge.visibility.seen_keys` to say.
+Models say it by a mask, by being causal, by a bias of positions that hides keys too, by a block mask of flex attention,
+and by sequences that are packed into one: by where each begins, or by position ids that begin anew.
 
 >>> import torch
 >>> query = torch.ones(1, 1, 4, 2)
@@ -21,20 +19,12 @@ from torch import Tensor, nn
 
 from bulkedge.support.errors import DomainError
 
-QUERIES, KEYS = "cu_seq_lens_q", "cu_seq_lens_k"
-"""Where packed sequences begin and the last one ends, among queries and among keys, in transformers' words."""
-POSITIONS = "position_ids"
-"""By which they are packed too: the first token of each sequence has the least."""
+QUERIES, KEYS = "cu_seq_lens_q", "cu_seq_lens_k"  # where packed sequences begin, and the last one ends
+POSITIONS = "position_ids"  # by which they are packed too: the first token of each sequence has the least
 
 
 def call_mask(  # noqa: PLR0913
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    mask: Any,
-    *,
-    is_causal: bool | None,
-    arguments: Mapping[str, Any],
+    module: nn.Module, query: Tensor, key: Tensor, mask: Any, *, is_causal: bool | None, arguments: Mapping[str, Any]
 ) -> tuple[Tensor | None, bool]:
     """The mask of a call, and whether it is causal instead."""
     mask = mask_tensor(mask, query, key)
@@ -72,9 +62,7 @@ def with_position_bias(bias: Tensor, mask: Tensor | None, query: Tensor, key: Te
 def within_sequences(query: Tensor, key: Tensor, mask: Tensor | None, arguments: Mapping[str, Any]) -> Tensor:
     """The mask, with all keys hidden that are of other sequences than the row."""
     if query.shape[0] != 1:
-        raise DomainError(
-            f"{QUERIES} is given for a batch of {query.shape[0]}; sequences are packed into a batch of one"
-        )
+        raise DomainError(f"{QUERIES} is given for a batch of {query.shape[0]}; packed sequences are a batch of one")
     rows, columns = (
         torch.searchsorted(ends.contiguous(), torch.arange(tokens, device=ends.device, dtype=ends.dtype), right=True)
         for ends, tokens in ((arguments[QUERIES], query.shape[2]), (arguments[KEYS], key.shape[2]))
@@ -97,10 +85,8 @@ def _check_ends(query: Tensor, key: Tensor, arguments: Mapping[str, Any], *, cau
 
 
 def packed_mask(query: Tensor, key: Tensor, packing: Mapping[str, Tensor]) -> Tensor | None:
-    """Who is of one sequence with whom, by ends or by positions; None if positions tell one sequence.
-
-    Of positions this waits for the device, as the kernels that go by them do in every layer.
-    """
+    """Who is of one sequence with whom, by ends or by positions; None if positions tell one sequence."""
+    # Of positions this waits for the device, as the kernels that go by them do in every layer.
     if POSITIONS not in packing:
         return within_sequences(query, key, None, packing)
     row = packing[POSITIONS].reshape(-1)

@@ -1,11 +1,4 @@
-"""The one rule for hidden keys, for arrays of NumPy and torch, and the softmax over the keys that are left.
-
->>> lowest = np.finfo(np.float16).min
->>> seen_keys(np.array([[0, lowest, -20.0]], dtype=np.float16)).tolist()
-[[True, False, True]]
->>> additive(np.array([True, False])).tolist()
-[0.0, -inf]
-"""
+"""The one rule for hidden keys, for arrays of NumPy and torch, and the softmax over the keys that are left."""
 
 from __future__ import annotations
 
@@ -14,12 +7,12 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from bulkedge.support.domains import shown
+from bulkedge.support.domains import Array, Integers, takes
 from bulkedge.support.errors import DomainError
 
+MASK = Array(least=1, booleans=True, empty=True)
+# below the largest entry of a row: beyond any positional bias, and -1e4 is beyond it in every floating type
 HIDDEN = 9000.0
-"""A key is hidden where its mask is so far below the largest entry of its row. Biases of positions stay below it, and
-the mildest number that people write for minus infinity, -1e4, is beyond it in every floating type."""
 
 
 def seen_keys(mask: Any) -> Any:
@@ -43,7 +36,8 @@ def seen_keys(mask: Any) -> Any:
     [[True, False, True], [False, False, False]]
     """
     # compilers follow: there is no branch on values
-    if isinstance(mask, np.ndarray):
+    if not hasattr(mask, "detach"):
+        mask = MASK.check("mask", mask)
         if mask.dtype.kind != "f" or not mask.shape[-1]:
             return mask.astype(bool)
         top = mask.max(axis=-1, keepdims=True).astype(np.result_type(mask.dtype, np.float32))
@@ -59,8 +53,7 @@ def seen_keys(mask: Any) -> Any:
 
 def additive(mask: Any) -> Any:
     """The mask as numbers that are added to scores: minus infinity for hidden keys, in double precision."""
-    xp = array_namespace(mask)
-    seen = seen_keys(mask)
+    seen, xp = seen_keys(mask), array_namespace(mask)
     bias = xp.zeros_like(mask, dtype=xp.float64) if mask.dtype == xp.bool else xp.astype(mask, xp.float64)
     return xp.where(seen, bias, -xp.inf)
 
@@ -68,10 +61,7 @@ def additive(mask: Any) -> Any:
 def check_mask(name: str, mask: Any, shape: tuple[int, ...], like: Any) -> None:
     """Refuse a mask of another shape, type or device than that of attention matrices of a shape, in one sentence."""
     given = tuple(mask.shape)
-    fits = 2 <= len(given) <= len(shape) and all(
-        own in {1, size} for own, size in zip(given[::-1], shape[::-1], strict=False)
-    )
-    if not fits:
+    if len(given) < 2 or not _broadcasts(given, shape):
         raise DomainError(f"{name} has shape {given}; give one that broadcasts to {shape}, rows and keys last")
     if str(mask.dtype).rpartition(".")[2] not in {"bool", "float16", "bfloat16", "float32", "float64"}:
         raise DomainError(f"{name} is of {mask.dtype}; give booleans, True for keys that are seen, or additive numbers")
@@ -79,21 +69,12 @@ def check_mask(name: str, mask: Any, shape: tuple[int, ...], like: Any) -> None:
         raise DomainError(f"{name} is on {mask.device} and scores are on {like.device}; move it there")
 
 
-def only_hides(name: str, mask: Any) -> Any:
-    """The keys that an additive mask of NumPy shows; it is refused if it shapes scores too."""
-    if mask.ndim != 2 or mask.dtype.kind != "f":
-        raise DomainError(
-            f"{name} has shape {mask.shape} and holds {mask.dtype}; give a matrix, queries x keys, of floating numbers "
-            "that are added to scores"
-        )
-    seen = seen_keys(mask)
-    if np.any(mask[seen] != 0):
-        raise DomainError(
-            f"{name} = {shown(mask)} adds a bias to keys that are seen; a Mask only hides: give 0 for those"
-        )
-    return seen
+def _broadcasts(shape: Any, to: Any) -> bool:
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(own in {1, size} for own, size in pairs)
 
 
+@takes(scores=Array(least=1), visible=Array(booleans=True), axis=Integers(-64, 63))
 def softmax(scores: Any, visible: Any = None, axis: int = -1) -> Any:
     """``exp(scores)`` over its sum along an axis, on any backend; what the mask hides has weight zero.
 
@@ -110,8 +91,17 @@ def softmax(scores: Any, visible: Any = None, axis: int = -1) -> Any:
     -------
     array
         The weights, of the shape of the scores.
+
+    Examples
+    --------
+    >>> softmax(np.array([[0.0, 0.0, 9.0]]), np.array([True, True, False]))
+    array([[0.5, 0.5, 0. ]])
     """
     xp = array_namespace(scores)
+    if visible is not None and not _broadcasts(visible.shape, scores.shape):
+        raise DomainError(f"visible has shape {tuple(visible.shape)}; it must broadcast to {tuple(scores.shape)}")
+    if visible is not None and not str(visible.dtype).endswith("bool"):
+        raise DomainError(f"visible is of {visible.dtype}: give booleans; numbers that are added belong into scores")
     seen = scores if visible is None else xp.where(visible, scores, -xp.inf)
     weights = xp.exp(seen - xp.max(seen, axis=axis, keepdims=True))
     total = xp.sum(weights, axis=axis, keepdims=True)

@@ -19,18 +19,15 @@ from array_api_compat import array_namespace, device, is_torch_array
 from bulkedge.visibility.hidden import additive, seen_keys
 from bulkedge.visibility.masks import Mask
 
-ENTRIES = 2**26
-"""Entries of a mask that are taken at a time."""
+ENTRIES = 2**26  # entries of a mask that are taken at a time
 
 
 class Visibility(NamedTuple):
     """What a mask shows that is neither in the future, if that is hidden, nor outside of the window."""
 
-    mask: Any
-    """Booleans, or numbers that are added to the scores; broadcasts to (batch, heads, rows, keys). None for no mask."""
+    mask: Any  # booleans or additive numbers; broadcasts to (batch, heads, rows, keys). None for no mask
     causal: bool
-    window: int | None
-    """Number of keys before and with its own that a row sees; None for all."""
+    window: int | None  # number of keys before and with its own that a row sees; None for all
     rows: int
     keys: int
 
@@ -42,12 +39,10 @@ class Visibility(NamedTuple):
     @property
     def masks_alike(self) -> bool:
         """Whether the mask, if there is one, has the same row for all."""
-        return self.mask is None or one_row(self.mask)
-
-    @property
-    def plainly_causal(self) -> bool:
-        """Whether each token sees itself and all before it, and no mask is written out."""
-        return self.mask is None and self.rows == self.keys and self.causal and self.window is None
+        if self.mask is None or self.mask.shape[-2] == 1:
+            return True
+        mask = self.mask  # written once or expanded
+        return bool((mask.strides[-2] if isinstance(mask, np.ndarray) else mask.stride(-2)) == 0)
 
     @property
     def structure(self) -> Mask | None:
@@ -76,7 +71,7 @@ class Visibility(NamedTuple):
         xp = array_namespace(keys)
         place = xp.arange(start, start + rows, device=device(keys))[:, None]
         seen = self._near(place, keys[..., None, :])
-        if self.mask is None or self.masks_alike:
+        if self.masks_alike:
             return seen
         shown = seen_keys(self.mask[..., start : start + rows, :])
         shape = (*keys.shape[:3], rows)
@@ -86,12 +81,11 @@ class Visibility(NamedTuple):
         return seen & (shown.gather(-1, chosen) if is_torch_array(shown) else np.take_along_axis(shown, chosen, -1))
 
     def additive(self, rows: slice, like: Any) -> Any:
-        """What is added to the scores of some rows, minus infinity for hidden keys; None where nothing is.
-
-        In double precision, on the device of an array; it broadcasts to (batch, heads, rows, keys). A row that sees no
-        key is minus infinity throughout.
-        """
-        found = None if self.mask is None else additive(self._cut(rows))
+        """What is added to the scores of some rows, minus infinity for hidden keys; None where nothing is."""
+        # In double precision, on the device of an array; it broadcasts to (batch, heads, rows, keys). A row that sees
+        # no key is minus infinity throughout.
+        some = slice(1) if self.masks_alike else rows
+        found = None if self.mask is None else additive(self.mask[..., some, :])
         if not self.causal and self.window is None:
             return found
         xp = array_namespace(like)
@@ -101,10 +95,8 @@ class Visibility(NamedTuple):
         return xp.where(seen, shown, -xp.inf)
 
     def simplified(self) -> Visibility:
-        """The same without a mask that hides nothing, or just the future, or what is outside of a window.
-
-        Some implementations of attention write such a mask out, and others do not.
-        """
+        """The same without a mask that hides nothing, or just the future, or what is outside of a window."""
+        # Some implementations of attention write such a mask out, and others do not.
         mask, rule = self.mask, self._replace(mask=None)
         if mask is None or _adds(mask):
             return self
@@ -117,21 +109,11 @@ class Visibility(NamedTuple):
                 return written
         return self
 
-    def _cut(self, rows: slice) -> Any:
-        """Some rows of the mask; one if all are the same."""
-        return self.mask[..., :1, :] if self.masks_alike else self.mask[..., rows, :]
-
     def _near(self, rows: Any, keys: Any) -> Any:
         """Whether keys are neither in the future nor outside of the window of rows; all are, where there is neither."""
         place = rows + (self.keys - self.rows)
         seen = keys <= place if self.causal else (keys >= 0) | (place < 0)
         return seen if self.window is None else seen & (keys > place - self.window)
-
-
-def one_row(mask: Any) -> bool:
-    """Whether a mask has the same row for all, written once or expanded."""
-    stride = mask.strides[-2] if isinstance(mask, np.ndarray) else mask.stride(-2)
-    return bool(mask.shape[-2] == 1 or stride == 0)
 
 
 def _blocks(mask: Any) -> Iterator[tuple[Any, Any]]:

@@ -26,17 +26,19 @@ from scipy.linalg import eigh_tridiagonal
 
 from bulkedge.support import arrays
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Integers, refused, shown
+from bulkedge.support.domains import POSITIVE, Integers, refused, shown, takes
 from bulkedge.support.errors import DomainError
-from bulkedge.visibility.hidden import only_hides
+from bulkedge.visibility.hidden import seen_keys
 
 TOKENS = Integers(1, 2**31)
-DENSE = 20_000
-"""Rows or columns up to which a mask is written out as a matrix."""
+DENSE = 20_000  # rows or columns up to which a mask is written out as a matrix
 
 
 class Mask(ABC):
     """Which keys each query attends to; every query sees one key at least.
+
+    >>> Mask.window(5, width=2).counts(), Mask.of([[True, False], [True, True]]).mean().tolist()
+    (array([1, 2, 2, 2, 2]), [[1.0, 0.0], [0.5, 0.5]])
 
     Attributes
     ----------
@@ -100,7 +102,7 @@ class Mask(ABC):
         """
         if max(self.shape) > DENSE:
             raise DomainError(f"a mask of shape {self.shape} is not written out: at most {DENSE} rows and columns")
-        return _beside(self._visible(), like)
+        return _on_backend_of(self._visible(), like)
 
     def mean(self, like: Any = None) -> Any:
         """The uniform mean matrix C: row i is constant on the keys that query i sees, and sums to one.
@@ -120,13 +122,9 @@ class Mask(ABC):
         DomainError
             If the mask has more than :data:`DENSE` rows or columns.
         """
-        if max(self.shape) > DENSE:
-            raise DomainError(f"a mask of shape {self.shape} is not written out: at most {DENSE} rows and columns")
-        mean = self._visible() / self.counts()[:, None]
-        return _beside(mean, like)
+        return _on_backend_of(self.visible() / self.counts()[:, None], like)
 
     def __and__(self, other: Mask) -> Mask:
-        """What both masks allow."""
         if not isinstance(other, Mask) or other.shape != self.shape:
             raise DomainError(f"other = {shown(other)} is no mask of shape {self.shape}: masks of one shape combine")
         return BooleanMask(self.visible() & other.visible())
@@ -185,8 +183,8 @@ class Mask(ABC):
         return WindowMask(tokens, tokens)
 
     @staticmethod
-    def window(tokens: int, width: int) -> Mask:
-        """A token sees itself and the ``width - 1`` tokens before it.
+    def window(tokens: int, width: int, after: int = 0) -> Mask:
+        """A token sees ``width`` tokens: itself, ``after`` tokens after it, and the others before it.
 
         Parameters
         ----------
@@ -195,13 +193,46 @@ class Mask(ABC):
         width : int
             How many keys a token sees, itself included; the first tokens see fewer. One is the identity, ``tokens`` and
             more the causal mask.
+        after : int, optional
+            How many of them follow the token, below ``width``; ``(width - 1)/2`` for as many as come before it.
 
         Returns
         -------
         Mask
-            Query i sees the keys j with ``i - width < j <= i``.
+            Query i sees the keys j with ``i - width < j - after <= i``.
         """
-        return WindowMask(tokens, width)
+        if Integers(0, TOKENS.high).check("after", after) == 0:
+            return WindowMask(tokens, width)
+        if after >= TOKENS.check("width", width):
+            raise DomainError(f"after = {after} is outside its domain: below width = {width}")
+        return BooleanMask(_band(TOKENS.check("tokens", tokens), width, after))
+
+    @staticmethod
+    def chunks(tokens: int, width: int, *, causal: bool = False) -> Mask:
+        """Tokens see their own chunk of the sequence, and nothing of the others.
+
+        Parameters
+        ----------
+        tokens : int
+            Number of queries and of keys.
+        width : int
+            Tokens in a chunk; the last one may have fewer.
+        causal : bool, optional
+            Whether tokens see those of their chunk that come before them, and not those that follow.
+
+        Returns
+        -------
+        Mask
+            Blocks along the diagonal.
+
+        Examples
+        --------
+        >>> Mask.chunks(5, width=2).counts().tolist(), Mask.chunks(5, width=3, causal=True).counts().tolist()
+        ([2, 2, 2, 2, 1], [1, 2, 3, 1, 2])
+        """
+        chunk = np.arange(TOKENS.check("tokens", tokens)) // TOKENS.check("width", width)
+        alike = np.equal.outer(chunk, chunk)
+        return BooleanMask(np.tril(alike) if causal else alike)
 
     @staticmethod
     def padding(visible: ArrayLike, queries: int | None = None) -> Mask:
@@ -263,7 +294,16 @@ class Mask(ABC):
         >>> Mask.additive(np.array([[0.0, -1e9], [0.0, 0.0]])).counts().tolist()
         [1, 2]
         """
-        return BooleanMask(only_hides("mask", _array("mask", mask, "numbers")))
+        given = _array("mask", mask, "numbers")
+        if given.ndim != 2 or given.dtype.kind != "f":
+            raise DomainError(
+                f"mask has shape {given.shape} and holds {given.dtype}; give a matrix, queries x keys, of floating "
+                "numbers that are added to scores"
+            )
+        seen = seen_keys(given)
+        if np.any(given[seen] != 0):
+            raise DomainError(f"mask = {shown(given)} adds a bias to seen keys; a Mask only hides: give 0 there")
+        return BooleanMask(seen)
 
 
 def _array(name: str, given: Any, kind: str) -> Any:
@@ -281,7 +321,7 @@ def _booleans(name: str, given: Any) -> Any:
     return array
 
 
-def _beside(matrix: Any, like: Any) -> Any:
+def _on_backend_of(matrix: Any, like: Any) -> Any:
     """A matrix on the backend and device of another array, and of its type unless it is boolean."""
     if like is None or isinstance(like, np.ndarray):
         return matrix
@@ -299,7 +339,6 @@ class FullMask(Mask):
     keys: int
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         for name in ("queries", "keys"):
             object.__setattr__(self, name, TOKENS.check(name, getattr(self, name)))
 
@@ -320,6 +359,14 @@ class FullMask(Mask):
         return np.array([np.sqrt(self.queries / self.keys)])[:most]
 
 
+def _band(tokens: int, width: int, after: int = 0) -> arrays.BoolArray:
+    """Which keys tokens see in a window, ``after`` of whose keys follow the token."""
+    if tokens > DENSE:
+        raise DomainError(f"a mask of {tokens} tokens is not written out: at most {DENSE} rows and columns")
+    distance = np.subtract.outer(np.arange(tokens), np.arange(tokens)) + after
+    return np.asarray((distance >= 0) & (distance < width))
+
+
 @dataclass(frozen=True)
 class WindowMask(Mask):
     """A token sees itself and the ``width - 1`` tokens before it; with ``width = tokens``, all of those: causal."""
@@ -328,7 +375,6 @@ class WindowMask(Mask):
     width: int
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         object.__setattr__(self, "tokens", TOKENS.check("tokens", self.tokens))
         object.__setattr__(self, "width", min(TOKENS.check("width", self.width), self.tokens))
 
@@ -353,8 +399,7 @@ class WindowMask(Mask):
         return self.width == self.tokens
 
     def _visible(self) -> arrays.BoolArray:
-        distance = np.subtract.outer(np.arange(self.tokens), np.arange(self.tokens))
-        return np.asarray((distance >= 0) & (distance < self.width))
+        return _band(self.tokens, self.width)
 
     def counts(self) -> Any:
         """One more for each row, up to the width."""
@@ -368,16 +413,17 @@ class WindowMask(Mask):
         return prefix_mean_values(self.tokens, min(count, self.tokens))
 
 
+@takes(tokens=TOKENS, count=TOKENS, popularity=POSITIVE)
 def prefix_mean_values(tokens: int, count: int, popularity: Real | None = None) -> Real:
-    """Largest singular values of the mean of causal attention whose columns have popularity ``pi_j``.
-
-    Row i is ``pi_j/(pi_1 + ... + pi_i)`` on 1 to i, the Cesaro matrix for equal popularities. Its inverse is
-    bidiagonal, with ``(pi_1 + ... + pi_i)/pi_i`` on the diagonal: i and, beside it, 1 - i for equal ones. The
-    eigenvalues of its symmetric dilation, a tridiagonal matrix without diagonal, come to full relative accuracy by
-    bisection (Demmel and Kahan 1990).
-    """
+    """Largest singular values of the mean of causal attention whose columns have popularity ``pi_j``."""
+    # Row i is pi_j/(pi_1 + ... + pi_i) on 1 to i, the Cesaro matrix for equal popularities. Its inverse is bidiagonal,
+    # with (pi_1 + ... + pi_i)/pi_i on the diagonal: i and, beside it, 1 - i for equal ones. The eigenvalues of its
+    # symmetric dilation, a tridiagonal matrix without diagonal, come to full relative accuracy by bisection (Demmel and
+    # Kahan 1990).
     off = np.repeat(np.arange(1.0, tokens + 1), 2)[:-1]
     if popularity is not None:
+        if np.shape(popularity) != (tokens,):
+            raise DomainError(f"popularity has shape {np.shape(popularity)}: give a number for each of {tokens} tokens")
         upto = np.cumsum(popularity)
         off[::2], off[1::2] = upto / popularity, upto[:-1] / popularity[1:]
     middle = (tokens, tokens + count - 1)
@@ -392,7 +438,6 @@ class BooleanMask(Mask):
     matrix: Any
 
     def __post_init__(self) -> None:
-        """Check that it is a mask, and keep a copy that nobody changes."""
         matrix = _booleans("visible", self.matrix)
         if matrix.ndim != 2 or not matrix.size:
             raise DomainError(f"visible must be a matrix, queries x keys; got shape {matrix.shape}")
@@ -434,8 +479,7 @@ class BooleanMask(Mask):
         return f"BooleanMask({self.queries} x {self.keys}, {self.matrix.mean():.1%} visible)"
 
 
-MASKS: dict[str, Callable[[int], Mask]] = {"full": Mask.full, "causal": Mask.causal}
-"""Masks that a name and a number of tokens make."""
+MASKS: dict[str, Callable[[int], Mask]] = {"full": Mask.full, "causal": Mask.causal}  # masks that a name makes
 
 
 class MaskOrName:
@@ -455,8 +499,10 @@ class MaskOrName:
         return "{" + ", ".join(map(repr, MASKS)) + "} or a Mask"
 
 
+@takes(tokens=TOKENS)
 def mask_for(mask: str | Mask, tokens: int) -> Mask:
     """The mask of that name for so many tokens, or the mask itself if it is for so many."""
+    MaskOrName().check("mask", mask)
     made = MASKS[mask](tokens) if isinstance(mask, str) else mask
     if made.shape != (tokens, tokens):
         raise DomainError(f"mask = {mask!r} is for {made.shape} queries and keys; there are {tokens} tokens")
