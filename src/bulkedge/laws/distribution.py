@@ -3,6 +3,9 @@
 A :class:`~bulkedge.laws.law.Law` is one and adds density, edges, transforms and spikes. What only has a distribution
 function (a causal head, a simulated null, an estimated spectrum) is a distribution and nothing more.
 
+To mistake squares for values is the commonest silent error with random matrices, so both sides of a comparison have a
+:class:`Unit`.
+
 >>> sampled = StepDistribution([1.0, 2.0, 4.0])
 >>> sampled.cdf([1.5, 2.0]).tolist(), float(sampled.ppf(0.5))
 ([0.3333333333333333, 0.6666666666666666], 2.0)
@@ -11,16 +14,45 @@ function (a causal head, a simulated null, an estimated spectrum) is a distribut
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bulkedge.laws.units import UNIT, Unit
 from bulkedge.support.arrays import EPS, Real
-from bulkedge.support.domains import FINITE, REAL, shown
+from bulkedge.support.domains import FINITE, REAL, Choice, shown
 from bulkedge.support.errors import DomainError
 from bulkedge.support.random import numpy_generator
+
+
+class Unit(StrEnum):
+    """The quantity that values are.
+
+    >>> print(Unit.SINGULAR.square())
+    squared singular values
+    """
+
+    EIGEN = "eigenvalues"
+    """Eigenvalues of a Hermitian matrix; of a Gram matrix ``M'M`` they are also the squared singular values of M."""
+    SINGULAR = "singular values"
+    SQUARED = "squared singular values"
+    SYMMETRISED = "symmetrised singular values"
+    """Each singular value with both signs and half its weight: the eigenvalues of ``[[0, M], [M', 0]]``."""
+    VALUES = "values"
+    """Plain numbers, such as a list of measured ones: comparable with anything, as they are."""
+
+    def square(self) -> Unit:
+        """What squares of such values are; of a Hermitian matrix, singular values are absolute eigenvalues."""
+        return Unit.VALUES if self in {Unit.VALUES, Unit.SQUARED} else Unit.SQUARED
+
+    def root(self) -> Unit:
+        """What square roots of such values are: those of the eigenvalues of M'M are the singular values of M."""
+        return Unit.SINGULAR if self in {Unit.SQUARED, Unit.EIGEN} else Unit.VALUES
+
+
+UNIT = Choice(tuple(Unit))
+
 
 PointMasses = tuple[tuple[float, float], ...]
 
@@ -108,28 +140,16 @@ class Distribution(ABC):
         return np.asarray(self.ppf(levels))
 
     def reach(self, n: int, level: float, dyson: int = 1) -> float:
-        """What the largest of n bulk values exceeds with probability ``level``.
-
-        Parameters
-        ----------
-        n : int
-            Number of values of the finite matrix.
-        level : float
-            Probability, in (0, 1).
-        dyson : {1, 2, 4}
-            Dyson's index, the symmetry class of the matrix: 1 for real ones, 2 for complex ones.
-
-        Returns
-        -------
-        float
-            Infinity where the distribution does not know its edge: then nothing is called an outlier.
-        """
+        """What the largest of n bulk values exceeds with probability ``level``."""
         del n, level, dyson
         return np.inf
 
 
 class StepDistribution(Distribution):
     """The distribution function of a list of values: a spectrum, or the pooled draws of a simulation.
+
+    >>> StepDistribution([1.0, 2.0, 4.0], weights=[2, 1, 1]).cdf([1.0, 3.0])
+    array([0.5 , 0.75])
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from bulkedge.laws.classical.tracy_widom import TracyWidom
-from bulkedge.laws.distribution import Distribution
+from bulkedge.laws.distribution import Distribution, Unit
 from bulkedge.laws.engine.measure.cauchy import atom_transforms
 from bulkedge.laws.engine.measure.continuum import Continuum, resolve
 from bulkedge.laws.engine.measure.crossings import CLOSEST
@@ -25,12 +25,11 @@ from bulkedge.laws.engine.subordination.problem import check_moments
 from bulkedge.laws.spikes.rank_one import Outlier, Spike, additive_spike, sample_spike
 from bulkedge.laws.spikes.shrinkage import Loss, shrink, shrink_sample
 from bulkedge.laws.spikes.singular_spikes import SingularSpike, singular_spike
-from bulkedge.laws.units import Unit
 from bulkedge.support import domains
 from bulkedge.support.arrays import EPS, Complex, Real
 from bulkedge.support.domains import FINITE, REAL
 from bulkedge.support.errors import DomainError, UnitError, UnresolvedError
-from bulkedge.support.records import html_table
+from bulkedge.support.files import html_table
 
 if TYPE_CHECKING:
     from bulkedge.laws.engine.explicit import Levy
@@ -40,8 +39,7 @@ ORDERS = domains.Integers(0, 1000)
 COMPLEX = domains.Numbers(finite=False, complex_too=True)
 LEVEL = domains.Interval(0, 1, "()")
 COUNT = domains.Integers(1, 2**62)
-MASS_TOLERANCE = 1e-10
-"""A law whose mass differs from one by more has lost or gained something, and is refused."""
+MASS_TOLERANCE = 1e-10  # a law whose mass differs from one by more has lost or gained something, and is refused
 SNAP = 1e-9
 """Values this close to an atom, relative to the size of the law, are at the atom: rounding put them beside it."""
 
@@ -250,16 +248,6 @@ class Law(Distribution):
         """``G = int 1/(z-t)``, ``G'``, ``psi = int t/(z-t)`` and ``psi'``; on the support, their limits from above.
 
         Infinite at atoms and hard edges.
-
-        Parameters
-        ----------
-        z : complex array of shape (n,)
-            Points anywhere in the plane.
-
-        Returns
-        -------
-        tuple of four complex arrays of shape (n,)
-            G, G', psi and psi'.
         """
         lower = z.imag < 0
         point = np.where(lower, np.conj(z), z)
@@ -537,23 +525,29 @@ class Law(Distribution):
         ratio : float
             Dimension over number of samples.
         loss : {"frobenius", "operator", "nuclear"}
-            The norm of the error that is made as small as possible.
+            The norm of the error that is made as small as possible; only the first for coloured noise.
 
         Returns
         -------
         array
-            Estimates; for values within the bulk, the eigenvalue of the noise.
+            Estimates. For values within the bulk, the eigenvalue of white noise; of coloured noise, what it has on
+            average along eigenvectors with that value. For an outlier that a population eigenvalue t makes in coloured
+            noise, ``t**2/value``.
 
         Raises
         ------
         DomainError
-            If the law is more than one positive atom: for coloured noise nothing is known in closed form.
+            If the law is not one positive atom and the loss is not Frobenius.
 
         Examples
         --------
         >>> from bulkedge.laws import EmpiricalLaw
         >>> EmpiricalLaw([1.0]).shrink_sample([14 / 3, 1.2], ratio=0.5, loss="operator").round(10)
         array([4., 1.])
+        >>> coloured = EmpiricalLaw([1.0, 2.0])
+        >>> sample = coloured.sample_spike(6.0, ratio=0.5).location
+        >>> round(float(coloured.shrink_sample(sample, ratio=0.5)), 6), round(36 / float(sample), 6)
+        (5.106383, 5.106383)
         """
         return shrink_sample(self, values, ratio, loss)
 

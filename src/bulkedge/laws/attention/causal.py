@@ -33,11 +33,10 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.laws.distribution import PointMasses
+from bulkedge.laws.distribution import PointMasses, Unit
 from bulkedge.laws.engine.measure.continuum import Continuum
 from bulkedge.laws.engine.measure.panels import Edge
 from bulkedge.laws.law import BulkDensity, Law
-from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Complex, Real
 from bulkedge.support.domains import Interval, Parametric, parameter
 
@@ -46,8 +45,7 @@ ORDER = 45
 STEP = 1.5
 ANGLES = (np.pi, 2.1, 1.3, 0.8, 0.5, 0.3, 0.15, 0.0)
 """Arguments of X on the way from the negative axis, where w is real, to the positive one."""
-FINE = 0.15
-"""Distance between centres on the positive axis, from which singularities are at least as far."""
+FINE = 0.15  # distance between centres on the positive axis, from which singularities are at least as far
 FIRST, LAST = -42.0, 30.0
 """Logarithms between which w is continued; below, X is negligible beside X G, and the solution is elementary."""
 SMALLEST = 1e-140
@@ -60,6 +58,9 @@ class CausalLaw(Parametric, Law):
 
     The mean is infinite, and there is no edge: the first rows average over few tokens. Values below 1e-140 of the
     variance, a fraction of 0.0031, are shown as an atom at zero.
+
+    >>> CausalLaw(variance=2.0).cdf([0.1, 2.0, 20.0]).round(3)
+    array([0.248, 0.569, 0.91 ])
     """
 
     unit = Unit.SQUARED
@@ -96,10 +97,7 @@ class CausalLaw(Parametric, Law):
 
 
 def excess(log_x: Real) -> Complex:
-    """``w = X (X G(X) - 1)`` at points ``log X`` of the positive axis, for unit variance.
-
-    Below FIRST in closed form, elsewhere from the Taylor series of the nearest centre on the positive axis.
-    """
+    """``w = X (X G(X) - 1)`` at ``log X`` of the positive axis: in closed form below FIRST, then from series."""
     result = np.empty(log_x.shape, dtype=complex)
     small = log_x < FIRST
     result[small] = np.exp(log_x[small]) * (_elementary(log_x[small]) - 1)
@@ -112,11 +110,8 @@ def excess(log_x: Real) -> Complex:
 
 @cache
 def _positive_axis() -> tuple[Real, Complex]:
-    """The solution w on the positive axis: m centres ``log X``, and Taylor coefficients of shape (ORDER + 1, m).
-
-    w is summed from the Taylor series of the nearest centre on the negative axis to the first of ANGLES, and from there
-    carried to argument zero, by a new series at each angle.
-    """
+    """The solution w on the positive axis: m centres ``log X``, and Taylor coefficients of shape (ORDER + 1, m)."""
+    # from the series of the nearest centre on the negative axis, w is carried to argument zero over ANGLES
     centres = np.arange(FIRST, LAST + FINE, FINE)
     known, table = _negative_axis()
     nearest = np.rint((centres - known[0]) / STEP).astype(int)
@@ -139,11 +134,8 @@ def _elementary(log_x: Real) -> Complex:
 
 @cache
 def _negative_axis() -> tuple[Real, Real]:
-    """The solution w on the negative axis: m centres ``log(-X)``, and Taylor coefficients of shape (ORDER + 1, m).
-
-    From the fixed point X = -1/2 each centre's series gives the start of the next one's, in both directions. Errors of
-    the solution decay away from that point, so that they do not add up.
-    """
+    """The solution w on the negative axis: m centres ``log(-X)``, and Taylor coefficients of shape (ORDER + 1, m)."""
+    # errors decay away from the fixed point X = -1/2, where both directions start, so they do not add up
     middle = np.log(0.5)
     below, above = int(np.ceil((middle - FIRST) / STEP)), int(np.ceil((LAST - middle) / STEP))
     centres = middle + STEP * np.arange(-below, above + 1)
@@ -157,11 +149,8 @@ def _negative_axis() -> tuple[Real, Real]:
 
 
 def _series(v: Any, w: Any) -> Any:
-    """Taylor coefficients of w in log X, of shape (ORDER + 1, n), from ``v = 1/X`` and w at n points.
-
-    With the series ``p = v w`` and ``q = v p`` the equation is ``(1 - q) w' = 1 + 2 p``: order by order its right side
-    and the terms of q w' with lower coefficients give the next coefficient of w.
-    """
+    """Taylor coefficients of w in log X, of shape (ORDER + 1, n), from ``v = 1/X`` and w at n points."""
+    # p = v w, q = v p: (1 - q) w' = 1 + 2 p gives one coefficient of w after another
     inverse, series, p, q = (np.empty((ORDER + 1, len(w)), dtype=w.dtype) for _ in range(4))
     order = np.arange(1.0, ORDER + 1)[:, None]
     for k in range(ORDER + 1):
@@ -176,11 +165,8 @@ def _series(v: Any, w: Any) -> Any:
 
 
 def _at_fixed_point() -> Real:
-    """The coefficients of :func:`_series` at X = -1/2, w = 1/4, of shape (ORDER + 1,).
-
-    There ``1 - q`` vanishes, so that coefficient k is the unknown of order k of the equation, not of order k - 1; the
-    first is the slope of the growing direction (docs/theory/causal.md, "One law for all beta").
-    """
+    """The coefficients of :func:`_series` at X = -1/2, w = 1/4, of shape (ORDER + 1,)."""
+    # 1 - q vanishes there: coefficient k is the unknown of order k (docs/theory/causal.md, "One law for all beta")
     inverse = -2 * np.cumprod(np.append(1.0, -1 / np.arange(1.0, ORDER + 1)))
     series, order = np.zeros(ORDER + 1), np.arange(ORDER + 1)
     series[:2] = 0.25, (3 - np.sqrt(5)) / 4

@@ -22,10 +22,10 @@ import numpy as np
 from bulkedge.laws.attention.popular_keys import WithPopularKeys
 from bulkedge.laws.classical.images import Squared
 from bulkedge.laws.classical.semicircle import SumLaw
+from bulkedge.laws.distribution import Unit
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.engine.subordination.bulk import bulk_of
 from bulkedge.laws.law import BulkDensity, Law
-from bulkedge.laws.units import Unit
 from bulkedge.support.domains import Instance, Interval, Parametric, parameter
 from bulkedge.support.errors import DomainError
 
@@ -50,6 +50,10 @@ class AttentionLaw(Parametric, WithPopularKeys):
     ``SumLaw`` with the linear term of variance ``beta**2`` and rank ratio ``head_ratio = d/T`` and noise of variance
     ``exp(beta**2) - 1 - beta**2``, squared (*equivalence*, Theorem 3.2; docs/theory/attention.md,
     "The proportional law").
+
+    >>> law = AttentionLaw(beta=0.5, head_ratio=0.25)
+    >>> round(law.edge, 4), round(law.mean(), 4)
+    (3.187, 0.284)
     """
 
     unit = Unit.SQUARED
@@ -77,8 +81,13 @@ class CorrelatedAttentionLaw(Parametric, Law):
     The linear degree is ``beta XX'**(1/2) P Q' XX'**(1/2)/sqrt(T d)`` in law, P and Q Gaussian: in the eigenbasis of
     the Gram matrix its rows and columns have the eigenvalues as squared sizes. The noise depends on the squares of the
     correlations, and is taken as white, which holds while beta is small or correlations are weak
-    (docs/theory/attention.md, "Tokens that are not orthonormal"); the study ``equivalence/inputs`` measures where it
+    (docs/theory/tokens.md, "Tokens that are not orthonormal"); the study ``equivalence/inputs`` measures where it
     stops.
+
+    >>> from bulkedge.laws import MarchenkoPastur
+    >>> gram = MarchenkoPastur(0.5)                                   # Gaussian tokens
+    >>> round(CorrelatedAttentionLaw(beta=0.5, head_ratio=0.25, gram=gram).edge, 4)
+    3.9986
     """
 
     unit = Unit.SQUARED

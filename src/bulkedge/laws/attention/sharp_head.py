@@ -27,21 +27,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.interpolate import PchipInterpolator
-from scipy.special import gammaincinv, log_ndtr, ndtri
+from scipy.special import betaincinv, gammaincinv, log_ndtr, ndtri
 
-from bulkedge.laws.distribution import Distribution, PointMasses
-from bulkedge.laws.engine.cavity import Cavity, Graph, HalfCircle
-from bulkedge.laws.units import Unit
+from bulkedge.laws.distribution import Distribution, PointMasses, Unit
+from bulkedge.laws.engine.cavity import Cavity, Degrees, Graph, HalfCircle
 from bulkedge.support.arrays import BoolArray, Real
 from bulkedge.support.domains import REAL, Integers, Interval, Parametric, parameter
 
 FEW, MANY = 512, 2048
 """Rows of the graph where no entry is more than a fifth of its row, and where some are: other points of the
 sequence change the distribution function by 0.0005 then, and by 0.004."""
-EDGES = 8
-"""Edges of a row, in the mean; 16 change the distribution function by less than 0.001 where it is above 0.02."""
-TOLERANCE = 2e-4
-"""Absolute tolerance of the distribution function at a point."""
+EDGES = 8  # edges of a row, in the mean; 16 change the distribution function by less than 0.001 where it is above 0.02
+TOLERANCE = 2e-4  # absolute tolerance of the distribution function at a point
 RISE, NARROW, TABLE = 0.04, 1e-3, 128
 """Between two points of the table the distribution function rises by at most ``RISE``, unless they are closer than
 ``NARROW`` in ``log x``; there are at most ``TABLE`` points."""
@@ -59,12 +56,16 @@ class LogTable:
         self._logs, self.masses = logs, masses
         self._between = PchipInterpolator(logs, masses)
         # a table that begins flat has no power of its own
-        self._power = max(float(np.log(masses[1] / masses[0]) / (logs[1] - logs[0])), 1e-3)
+        self.power = max(float(np.log(masses[1] / masses[0]) / (logs[1] - logs[0])), 1e-3)
+
+    def knots(self) -> tuple[Real, Real]:
+        """The points of the table, and the mass up to each."""
+        return self._logs, self.masses
 
     def cdf(self, log: Real) -> Real:
         """The mass up to the exponential of each argument."""
         first, last = self._logs[[0, -1]]
-        tail = self.masses[0] * np.exp(self._power * np.minimum(log - first, 0.0))
+        tail = self.masses[0] * np.exp(self.power * np.minimum(log - first, 0.0))
         inside = self._between(np.clip(log, first, last))
         return np.where(log < first, tail, np.where(log > last, 1.0, inside))
 
@@ -76,24 +77,62 @@ class LogTable:
             reached = self._between(middle) >= level
             low, high = np.where(reached, low, middle), np.where(reached, middle, high)
         with np.errstate(divide="ignore"):
-            tail = self._logs[0] + np.log(level / self.masses[0]) / self._power
+            tail = self._logs[0] + np.log(level / self.masses[0]) / self.power
         return np.where(level < self.masses[0], tail, high)
 
 
+class NormalScores(NamedTuple):
+    """Normal scores, times a spread."""
+
+    spread: Any  # (N,) standard deviation of the scores of each row, or one of all
+
+    def largest(self, tail: Real) -> Real:
+        """Scores over the spread that are exceeded with these probabilities."""
+        return np.asarray(-ndtri(tail))
+
+    def below(self, last: Real, order: int) -> Real:
+        """Logarithm of the mean of ``exp(order * spread * s)`` over scores s below the last."""
+        shift = order * self.spread
+        return np.asarray(shift**2 / 2 + log_ndtr(last - shift) - log_ndtr(last))
+
+
+class SphereScores(NamedTuple):
+    """Cosines of independent directions, times ``sqrt(dim)`` and the spread."""
+
+    spread: float
+    dim: int
+
+    def largest(self, tail: Real) -> Real:
+        """Scores over the spread that are exceeded with these probabilities."""
+        half = (self.dim - 1) / 2
+        return np.asarray((1 - 2 * betaincinv(half, half, tail)) * self.dim**0.5)
+
+    def below(self, last: Real, order: int) -> Real:
+        """Logarithm of the mean of ``exp(order * spread * s)`` over scores s below the last."""
+        angle = np.pi / 2 + np.linspace(1, -1, 8001) * min(np.pi / 2 - 1e-9, 18 / self.dim**0.5)
+        score = np.cos(angle) * self.dim**0.5
+        logs = (self.dim - 2) * np.log(np.sin(angle))
+        sums = [_log_integral(logs + each * self.spread * score) for each in (order, 0)]
+        first, second = (np.interp(last, score[1:], each) for each in sums)
+        return np.asarray(first - second)
+
+
+def _log_integral(logs: Real) -> Real:
+    """Logarithms of running sums of exponentials, by the trapezium rule."""
+    return np.asarray(np.logaddexp.accumulate(np.logaddexp(logs[1:], logs[:-1])))
+
+
 class SoftmaxRows(NamedTuple):
-    """N rows of softmax weights of T scores.
+    """N rows of softmax weights of T scores."""
 
-    Attributes
-    ----------
-    weights : array of shape (N, m)
-        The largest weights of each row, in decreasing order.
-    first, second : arrays of shape (N,)
-        Sum of all other weights and the sum of their squares, in the mean over rows with the same largest scores.
-    """
-
-    weights: Real
+    weights: Real  # (N, m) the largest weights of each row, in decreasing order
+    # first, second: (N,) sum of all other weights and the sum of their squares, in the mean over rows with the same
+    # largest scores
     first: Real
     second: Real
+    scores: Real  # (N, m) scores of the largest weights, over their spread
+    log_normaliser: Real  # (N,)
+    spread: Any  # standard deviation of scores, of each row or of all
 
 
 @dataclass(frozen=True)
@@ -110,6 +149,9 @@ class SharpHeadLaw(Parametric, Distribution):
 
     It is no :class:`~bulkedge.laws.law.Law`: a table is solved for when it is first asked for, in one to six seconds,
     and there is no density and no edge. Scores of keys and queries are not independent (docs/laws/sharp_head.md).
+
+    >>> SharpHeadLaw(beta=1.0, tokens=2000).ppf([0.5, 0.9]).round(1)
+    array([1.1, 4.5])
     """
 
     unit = Unit.SQUARED
@@ -128,13 +170,7 @@ class SharpHeadLaw(Parametric, Distribution):
         return self.tokens * float(_squares(_rows(self.beta, self.tokens, MANY, 0), self.tokens).mean())
 
     def cdf(self, x: ArrayLike) -> Any:
-        """Mass at or below x, from the table; zero below zero.
-
-        Raises
-        ------
-        UnresolvedError
-            If the equations were not solved.
-        """
+        """Mass at or below x, from the table; zero below zero."""
         points = REAL.check("x", x)
         mass = np.where(np.isnan(points), np.nan, np.where(points > 0, 1.0, 0.0))
         inside = (points > 0) & np.isfinite(points)
@@ -159,12 +195,12 @@ class SharpHeadLaw(Parametric, Distribution):
 
 @lru_cache(maxsize=64)
 def _solve_table(law: SharpHeadLaw) -> LogTable:
-    """The table of a law, once in a process.
+    """The table of a law, once in a process."""
+    return table_of(sharp_graph(law.beta, law.tokens), law.beta, law.tokens)
 
-    From the mean, points are taken upwards until all mass is below, and downwards, ever faster, until hardly any is;
-    then intervals are halved, those first over which the distribution function rises most.
-    """
-    graph = sharp_graph(law.beta, law.tokens)
+
+def table_of(graph: Graph, beta: float, tokens: int, rise_allowed: float = RISE) -> LogTable:
+    """The table of a graph's values: points outwards from the mean, then the steepest intervals halved."""
     cavity, circle = Cavity(graph, TOLERANCE), HalfCircle.nodes(12)
     mean = float(graph.squares.sum() / graph.size + graph.noise.mean())
 
@@ -173,7 +209,7 @@ def _solve_table(law: SharpHeadLaw) -> LogTable:
 
     found = {np.log(mean): mass(np.log(mean))}
     # from beta 8 on the table has points on both sides of the first multiples of T, where steps grow
-    multiples = np.log(law.tokens * np.arange(1.0, 5.0)).tolist() if law.beta > 8.0 else []
+    multiples = np.log(tokens * np.arange(1.0, 5.0)).tolist() if beta > 8.0 else []
     found |= {log + side: mass(log + side) for log in multiples for side in (-NARROW / 2, NARROW / 2)}
     while found[max(found)] < 1 - 2 * TOLERANCE:
         found[max(found) + 0.7] = mass(max(found) + 0.7)
@@ -189,32 +225,32 @@ def _solve_table(law: SharpHeadLaw) -> LogTable:
             if b - a > 1.01 * NARROW
         ]
         rise, low, high = max(rises)
-        if rise < RISE:
+        if rise < rise_allowed:
             break
         found[(low + high) / 2] = mass((low + high) / 2)
     for log in multiples:
-        found |= _step_below(log, found[log - NARROW / 2], found[log + NARROW / 2], law)
+        found |= _step_below(log, found[log - NARROW / 2], found[log + NARROW / 2], beta, tokens)
     logs = np.array(sorted(found))
     masses = np.maximum.accumulate([found[log] for log in logs.tolist()])
     masses[-1] = 1.0
     return LogTable(logs, masses)
 
 
-def _step_below(log: float, below: float, above: float, law: SharpHeadLaw) -> dict[float, float]:
-    """The distribution function just below a multiple of T, where it rises faster than the table resolves.
-
-    The second score of a row is behind its first by an exponential number with mean 1/M, M about the largest score, so
-    that the weight of the others is below t with probability ``t**(M/beta)``: as is the distance to the multiple.
-    """
+def _step_below(log: float, below: float, above: float, beta: float, tokens: int) -> dict[float, float]:
+    """The distribution function just below a multiple of T, where it rises faster than the table resolves."""
+    # a row's second score is behind its first by an exponential number of mean 1/M, M about the largest score:
+    # the others weigh less than t with probability t**(M/beta)
     distances = NARROW / 2 * 10.0 ** -np.arange(1, 9)
-    left = (2 * distances / NARROW) ** float(-ndtri(1 / law.tokens) / law.beta)
+    left = (2 * distances / NARROW) ** float(-ndtri(1 / tokens) / beta)
     return dict(zip((log - distances).tolist(), (above - (above - below) * left).tolist(), strict=True))
 
 
-def sharp_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] = (FEW, MANY)) -> Graph:
-    """Rows of attention with independent scores, as a graph of strong entries and noise."""
+def sharp_graph(
+    beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int] = (FEW, MANY), uneven: float = 0.0
+) -> Graph:
+    """Rows of attention with independent scores, as strong entries and noise; column rates have variance ``uneven``."""
     rows = _rows(beta, tokens, sizes[0], stream)
-    if np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > 0.2:
+    if dominated(rows, tokens):
         rows = _rows(beta, tokens, sizes[1], stream)
     strong = _strong_entries(rows, tokens)
     first = rows.first + np.where(strong, 0.0, rows.weights).sum(axis=1)
@@ -227,21 +263,45 @@ def sharp_graph(beta: float, tokens: int, stream: int = 0, sizes: tuple[int, int
     noise = tokens * np.maximum(second - first * mean, 0.0)
     # the mean of the edges is of rank one too: what it adds to the row's variance is taken off the noise, if it can be
     excess = np.bincount(ends, squares) + noise - tokens * _squares(rows, tokens)
-    return Graph(ends, _edge_columns(weights, len(counts), stream), squares, np.maximum(noise - excess, noise / 2))
+    columns, left = edge_columns(weights, len(counts), stream, uneven), np.maximum(noise - excess, noise / 2)
+    alike = np.zeros(len(counts), dtype=np.intp)
+    return Graph(ends, columns, squares, left[:, None], alike, Degrees.none(len(counts), len(ends)))
 
 
 def _rows(beta: float, tokens: int, size: int, stream: int) -> SoftmaxRows:
-    """Weights of rows: order statistics of uniform numbers are sums of exponential ones over the sum of all."""
+    """Weights of rows of independent scores."""
     count = min(48, tokens // 2)  # scores that are drawn one by one
-    uniform = _sobol_points(size, count + 1, 2 * stream)
+    return softmax_rows(NormalScores(beta), tokens, sobol_points(size, count + 1, 2 * stream))
+
+
+def softmax_rows(scores: NormalScores | SphereScores, tokens: int, uniform: Real) -> SoftmaxRows:
+    """Weights of rows: order statistics of uniform numbers are sums of exponential ones over the sum of all."""
+    count = uniform.shape[1] - 1
     sums = np.cumsum(-np.log(uniform[:, :-1]), axis=1)
-    scores = -ndtri(sums / (sums[:, -1:] + gammaincinv(tokens + 1 - count, uniform[:, -1:])))
-    last, left = scores[:, -1], np.log(tokens - count)
-    # sums of exp(k beta s) over normal numbers s below the last score; logarithms, since exp(beta**2) may overflow
-    one, two = (left + (k * beta) ** 2 / 2 + log_ndtr(last - k * beta) - log_ndtr(last) for k in (1, 2))
-    normaliser = np.logaddexp(np.logaddexp.reduce(beta * scores, axis=1), one)
-    weights = np.exp(beta * scores - normaliser[:, None])
-    return SoftmaxRows(weights, np.exp(one - normaliser), np.exp(two - 2 * normaliser))
+    largest = scores.largest(sums / (sums[:, -1:] + gammaincinv(tokens + 1 - count, uniform[:, -1:])))
+    last, left = largest[:, -1], np.log(tokens - count)
+    # sums of exp(k beta s) over scores s below the last one; logarithms, since exp(beta**2) may overflow
+    one, two = (left + scores.below(last, k) for k in (1, 2))
+    logs = np.reshape(scores.spread, (-1, 1)) * largest
+    normaliser = np.logaddexp(np.logaddexp.reduce(logs, axis=1), one)
+    weights = np.exp(logs - normaliser[:, None])
+    first, second = np.exp(one - normaliser), np.exp(two - 2 * normaliser)
+    return SoftmaxRows(weights, first, second, largest, normaliser, scores.spread)
+
+
+def dominated(rows: SoftmaxRows, tokens: int) -> bool:
+    """Whether the largest entry is a fifth of what its row has, in the mean."""
+    return bool(np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > 0.2)
+
+
+def strongest(rows: SoftmaxRows, edges: int, least: int) -> tuple[BoolArray, Real]:
+    """The largest weights of all rows together, and a few of each row; scores below which a row's others are."""
+    ordered = np.sort(rows.weights.ravel())[::-1]
+    level = ordered[edges * len(rows.weights)]
+    strong = rows.weights > level
+    strong[:, :least] = True
+    cut = (np.log(level) + rows.log_normaliser) / rows.spread
+    return strong, np.minimum(cut, rows.scores[:, least - 1])
 
 
 def _squares(rows: SoftmaxRows, tokens: int) -> Real:
@@ -250,11 +310,8 @@ def _squares(rows: SoftmaxRows, tokens: int) -> Real:
 
 
 def _strong_entries(rows: SoftmaxRows, tokens: int) -> BoolArray:
-    """Which weights are edges: the largest of all rows together, and a few of each row whatever their size.
-
-    Their number falls until the mean of the edges, which is of rank one and should not count as noise, is a small
-    part of the rows' variance; where rows have one or two large entries it is that anyway.
-    """
+    """Which weights are edges: the largest of all rows together, and a few of each row whatever their size."""
+    # fewer, until the mean of the edges (of rank one, not noise) is a small part of the rows' variance
     variance = _squares(rows, tokens).mean()
     ordered = np.sort(rows.weights.ravel())[::-1]
     # edges are a tree while they are few: 1e-3 of the variance may be in their mean, or 3/T of it
@@ -267,18 +324,22 @@ def _strong_entries(rows: SoftmaxRows, tokens: int) -> BoolArray:
     return strong
 
 
-def _edge_columns(weights: Real, size: int, stream: int) -> Any:
+def edge_columns(weights: Real, size: int, stream: int, uneven: float = 0.0) -> Any:
     """The column of each weight: the largest ones go where N Poisson processes have their first points, and so on."""
     each = len(weights) / size
     points = int(each + 6 * each**0.5 + 6)
-    times = np.cumsum(-np.log(_sobol_points(size, points, 2 * stream + 1)), axis=1)
+    uniform = sobol_points(size, points + bool(uneven), 2 * stream + 1)
+    if uneven:
+        rates = gammaincinv(1 / uneven, uniform[:, 0]) * uneven
+        uniform = uniform[:, 1:] ** (1 / rates[:, None])
+    times = np.cumsum(-np.log(uniform), axis=1)
     places = np.argsort(times.ravel(), kind="stable")[: len(weights)] // points
     columns = np.empty(len(weights), dtype=np.intp)
     columns[np.argsort(-weights, kind="stable")] = places
     return columns
 
 
-def _sobol_points(size: int, dims: int, stream: int) -> Real:
+def sobol_points(size: int, dims: int, stream: int) -> Real:
     """Points that fill the unit cube evenly, of shape (size, dims): a Sobol sequence, moved by a fixed shift."""
     from scipy.stats import qmc
 

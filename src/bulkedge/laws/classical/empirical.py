@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
-from bulkedge.laws.distribution import PointMasses
+from bulkedge.laws.distribution import PointMasses, Unit
 from bulkedge.laws.law import Law
-from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Real
 from bulkedge.support.domains import FINITE, Interval, Parametric, parameter
 from bulkedge.support.errors import DomainError
@@ -31,6 +30,9 @@ class EmpiricalLaw(Law):
 
     Laws with the same distinct values and the same normalised weights are equal and hash alike, however they were
     given; ``values`` (increasing) and ``weights`` are read-only arrays.
+
+    >>> EmpiricalLaw([1.0, 2.0], weights=[3, 1]).mean()
+    1.25
 
     Parameters
     ----------
@@ -51,9 +53,7 @@ class EmpiricalLaw(Law):
             raise DomainError("values is empty: a law has one value at least")
         shares = np.ones(len(points)) if weights is None else FINITE.check("weights", weights).ravel()
         if shares.shape != points.shape or not np.all(shares >= 0) or not shares.any():
-            raise DomainError(
-                f"weights must be {len(points)} numbers, one for each of the values, none negative and not all zero"
-            )
+            raise DomainError(f"weights must be {len(points)} non-negative numbers, one for each value, not all zero")
         if shares.max() > np.finfo(float).max / len(shares):  # the sum of finite weights may not be finite
             shares = shares / shares.max()
         # adding zero turns -0.0 into 0.0: one value, one pattern of bits
@@ -98,6 +98,10 @@ class PoissonLaw(Parametric, Law):
     """Poisson law: the limit of the squared singular values of one-hot attention (*equivalence*, Figure 4).
 
     The atoms listed leave out a tail of mass below 1e-30; ``edge`` is infinite.
+
+    >>> law = PoissonLaw(rate=1.0)
+    >>> law.cdf([0.0, 1.0]).round(4), law.edge
+    (array([0.3679, 0.7358]), inf)
     """
 
     unit = Unit.SQUARED

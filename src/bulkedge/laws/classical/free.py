@@ -1,11 +1,4 @@
-"""Free convolution of any two laws: sums, products, and sums of rectangular matrices.
-
->>> from bulkedge.laws.classical.empirical import EmpiricalLaw
->>> from bulkedge.laws.classical.product import MarchenkoPastur
->>> law = free_mul(EmpiricalLaw([1.0, 5.0]), MarchenkoPastur(0.5))    # Silverstein's law, two population eigenvalues
->>> [tuple(round(end, 6) for end in interval) for interval in law.support]
-[(0.124659, 1.659374), (1.677527, 11.53844)]
-"""
+"""Free convolution of any two laws: sums, products, and sums of rectangular matrices."""
 
 from __future__ import annotations
 
@@ -19,24 +12,21 @@ import numpy as np
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.images import Affine, SquareRoot
 from bulkedge.laws.classical.product import FussCatalan, MarchenkoPastur, ProductLaw
-from bulkedge.laws.distribution import PointMasses
+from bulkedge.laws.distribution import PointMasses, Unit
 from bulkedge.laws.engine.explicit import Levy, PickMap, exact_cauchy, is_short, sorted_barriers
 from bulkedge.laws.engine.measure.cauchy import root_mean_square
-from bulkedge.laws.engine.measure.panels import Edge, cut_at_zero, product_at_zero
+from bulkedge.laws.engine.measure.panels import Edge, cut_at_zero, extent, product_at_zero
 from bulkedge.laws.engine.subordination.bulk import bulk_of
-from bulkedge.laws.engine.subordination.problem import (
-    Addition,
-    Multiplication,
-    RectangularAddition,
-    RequiredMoments,
-)
+from bulkedge.laws.engine.subordination.problem import Addition, Multiplication, RectangularAddition, RequiredMoments
 from bulkedge.laws.law import MASS_TOLERANCE, BulkDensity, Law
-from bulkedge.laws.units import Unit
-from bulkedge.support.arrays import Complex, Real
+from bulkedge.support.arrays import EPS, Complex, Real
 from bulkedge.support.domains import Instance, Interval
 from bulkedge.support.errors import DomainError
 
 LIGHTEST = 1e-14
+"""Mass below which an atom is left out: the islands that it makes are narrower than double precision resolves."""
+CLOSEST = 1e-120
+"""Share of the largest atom below which an atom counts as zero: the squares of such numbers have no inverse."""
 LAW = Instance(Law)
 
 
@@ -65,6 +55,11 @@ def free_add(mu: Law, nu: Law) -> Law:
     4.0
     """
     mu, nu = _operand("mu", mu), _operand("nu", nu)
+    rounding = 4 * EPS * sum(max(map(abs, extent(law))) for law in (mu, nu))
+    mu, nu = (
+        EmpiricalLaw([law.mean()]) if np.diff(extent(law))[0] <= rounding else _merged(law, rounding)
+        for law in (mu, nu)
+    )
     for law, other in ((mu, nu), (nu, mu)):
         if _is_point(law):
             return Affine.of(other, 1.0, law.atoms[0][0])
@@ -111,6 +106,11 @@ def _shape_and_scale(law: Law) -> tuple[Law, float]:
         return shape, scale * law.factor
     if isinstance(law, MarchenkoPastur | ProductLaw | FussCatalan):
         return replace(law, scale=1.0), law.scale
+    largest = 1.0 if law.support else float(np.abs(law.locations).max())
+    if largest and not 1e-50 < largest < 1e50:
+        # far from one, squares of the atoms are no numbers; a power of two changes no digit of them
+        unit = 2.0 ** np.round(np.log2(largest))
+        return EmpiricalLaw(law.locations / unit, law.masses), float(unit)
     return law, 1.0
 
 
@@ -161,20 +161,30 @@ def rectangular_add(mu: Law, nu: Law, ratio: float) -> Law:
 
 
 def _operand(name: str, law: Law) -> Law:
-    """Leave out atoms lighter than 1e-14: the islands they make are narrower than double precision resolves.
-
-    Laws with heavy tails are refused: only a part of their tail is represented, and its transforms are not theirs.
-    """
+    """The law without the lightest of its atoms and with close ones joined; heavy tails are refused."""
     law = LAW.check(name, law)
     if np.isfinite(law._infinite_moment):
         raise DomainError(
             f"{name} = {law!r} has no finite moment of order {law._infinite_moment:g}: free convolutions are of laws "
             "with light tails. Take a finite sample of it, EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
         )
-    if law.support or not np.any(law.masses < LIGHTEST):
+    if law.support:
         return law
-    kept = law.masses >= LIGHTEST
-    return EmpiricalLaw(law.locations[kept], law.masses[kept])
+    heavy, sizes = law.masses >= LIGHTEST, np.abs(law.locations)
+    tiny = (sizes < CLOSEST * sizes.max()) & (sizes > 0)
+    if tiny.any() or not heavy.all():
+        law = EmpiricalLaw(np.where(tiny, 0.0, law.locations)[heavy], law.masses[heavy])
+    return _merged(law, 4 * EPS * np.abs(law.locations[1:]))
+
+
+def _merged(law: Law, closest: Real | float) -> Law:
+    """Atoms that are closer to each other than rounding as one at their mean."""
+    apart = np.append(True, np.diff(law.locations) > closest)
+    if law.support or apart.all():
+        return law
+    starts = np.flatnonzero(apart)
+    masses = np.add.reduceat(law.masses, starts)
+    return EmpiricalLaw(np.add.reduceat(law.masses * law.locations, starts) / masses, masses)
 
 
 def _is_point(law: Law) -> bool:
@@ -228,10 +238,7 @@ class FreeSum(Law):
 
     @cached_property
     def atoms(self) -> PointMasses:
-        """An atom at ``a + b`` where atoms a and b have more than unit mass together, of that excess.
-
-        Bercovici and Voiculescu 1998.
-        """
+        """An atom at ``a + b`` where atoms exceed unit mass, of that excess (Bercovici and Voiculescu 1998)."""
         if self._levy:
             return self._levy.surviving_atoms(((0.0, 1.0),))
         return _atom_pairs(self.mu, self.nu, lambda a, b: a + b)
@@ -297,15 +304,15 @@ def silverstein_map(law: Law, ratio: float) -> PickMap:
 
     def evaluate(u: Complex) -> tuple[Complex, Complex, Real]:
         g, g_slope, psi, slope = law.transforms(u)
+        # at zero G is infinite if the law has a kernel, and at atoms all is
         with np.errstate(invalid="ignore"):
-            # at zero G is infinite if the law has a kernel
             u_g = np.where(u == 0, kernel, u * g)
             spread = np.where(u == 0, 0.0, np.abs(u) * root_mean_square(u, g, g_slope))
-        # 1 + psi = u G: near u = 0 the second has the relative accuracy, far away the first
-        close = np.abs(1 + psi) < 0.5
-        factor = np.where(close, 1 - ratio + ratio * u_g, 1 + ratio * psi)
-        size = np.where(close, abs(1 - ratio), 1 + ratio) + ratio * spread
-        return u * factor, factor + ratio * u * slope, np.abs(u) * size
+            # 1 + psi = u G: near u = 0 the second has the relative accuracy, far away the first
+            close = np.abs(1 + psi) < 0.5
+            factor = np.where(close, 1 - ratio + ratio * u_g, 1 + ratio * psi)
+            size = np.where(close, abs(1 - ratio), 1 + ratio) + ratio * spread
+            return u * factor, factor + ratio * u * slope, np.abs(u) * size
 
     def exact(u: Fraction) -> Fraction:
         return u * (1 + Fraction(ratio) * (u * exact_cauchy(law, u) - 1))

@@ -12,12 +12,11 @@ from itertools import pairwise
 import numpy as np
 
 from bulkedge.laws.classical.empirical import EmpiricalLaw
-from bulkedge.laws.distribution import PointMasses
+from bulkedge.laws.distribution import PointMasses, Unit
 from bulkedge.laws.engine.explicit import Levy
 from bulkedge.laws.engine.measure.continuum import Continuum
 from bulkedge.laws.engine.measure.panels import Edge, SupportInterval
 from bulkedge.laws.law import BulkDensity, Law
-from bulkedge.laws.units import Unit
 from bulkedge.support import domains
 from bulkedge.support.arrays import Real
 from bulkedge.support.errors import DomainError
@@ -25,7 +24,7 @@ from bulkedge.support.errors import DomainError
 ANY = domains.Interval(-1e300, 1e300)
 
 
-def _merge_atoms(pairs: list[tuple[float, float]]) -> PointMasses:
+def merge_atoms(pairs: list[tuple[float, float]]) -> PointMasses:
     """Atoms in increasing order, equal locations merged."""
     total: dict[float, float] = {}
     for place, mass in sorted(pairs):
@@ -138,7 +137,7 @@ class Squared(_Image):
     @property
     def atoms(self) -> PointMasses:
         """The atoms of the original, squared; those at +-x merge."""
-        return _merge_atoms([(place**2, mass) for place, mass in self.law.atoms])
+        return merge_atoms([(place**2, mass) for place, mass in self.law.atoms])
 
     @property
     def _infinite_moment(self) -> float:

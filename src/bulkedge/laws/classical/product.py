@@ -30,12 +30,11 @@ import numpy as np
 from numpy.polynomial import legendre
 from scipy.optimize import brentq
 
-from bulkedge.laws.distribution import PointMasses
+from bulkedge.laws.distribution import PointMasses, Unit
 from bulkedge.laws.engine.explicit import Levy
 from bulkedge.laws.engine.measure.panels import Edge
 from bulkedge.laws.engine.subordination.fixed_point import BranchError
 from bulkedge.laws.law import BulkDensity, Law
-from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Complex, Real
 from bulkedge.support.domains import Each, Instance, Integers, Interval, Parametric, parameter
 from bulkedge.support.errors import DomainError
@@ -52,6 +51,9 @@ class MarchenkoPastur(Parametric, Law):
 
     An atom of mass ``1 - 1/ratio`` sits at zero when ratio > 1. S-transform ``1/(scale (1 + ratio u))`` (*recovery*,
     Theorem 1).
+
+    >>> MarchenkoPastur(ratio=0.25).support
+    ((0.25, 2.25),)
     """
 
     unit = Unit.EIGEN
@@ -88,11 +90,8 @@ class MarchenkoPastur(Parametric, Law):
         return [(left, right)], density
 
     def _edge(self, sign: int) -> Edge:
-        """The edge ``scale (1 +- sqrt(ratio))**2``, in exact arithmetic.
-
-        It is ``1 + c + r + c/r`` at ``r = +-sqrt(c)``, where that is stationary in r: the rounding of r enters squared.
-        Next to ratio one the edge is as small as such squares, so that r is improved by a step of Newton's method.
-        """
+        """The edge ``scale (1 +- sqrt(ratio))**2``, in exact arithmetic."""
+        # 1 + c + r + c/r is stationary at r = +-sqrt(c): after a step of Newton's method r's rounding enters squared
         c, root = Fraction(self.ratio), sign * Fraction(float(np.sqrt(self.ratio)))
         root = (root + c / root) / 2
         return Edge.exactly_soft(Fraction(self.scale) * (1 + c + root + c / root))
@@ -106,6 +105,10 @@ class ProductLaw(Parametric, Law):
     bulk of pooled sequences (*recovery*, Theorem 1) and of a gap-free attention stack (*propagation*, Proposition 7).
     Mean ``scale``, variance ``scale**2 sum(c_i)``, an atom of mass ``1 - 1/max(c_i)`` at zero when some ratio exceeds
     one.
+
+    >>> law = ProductLaw(ratios=(0.5, 2.0))
+    >>> round(law.edge, 4), law.atoms, round(law.var(), 4)
+    (7.4934, ((0.0, 0.5),), 2.5)
     """
 
     unit = Unit.EIGEN
@@ -129,6 +132,10 @@ class FussCatalan(Parametric, Law):
     """Fuss-Catalan law of the given order: squared singular values of a product of that many square Gaussian matrices.
 
     ``ProductLaw`` with all ratios one; moments ``binom((m+1)k, k)/(mk+1)`` (*propagation*, proof of Proposition 8).
+
+    >>> law = FussCatalan(order=2)
+    >>> [round(law.moment(k), 6) for k in (1, 2, 3)]
+    [1.0, 3.0, 12.0]
     """
 
     unit = Unit.EIGEN
@@ -155,11 +162,9 @@ def _product_bulk(ratios: tuple[float, ...], scale: float) -> BulkDensity:
 
 
 class _ProductCurve:
-    """``z(e) = prod(c_j) prod(e + gap_j)/(e - floor)`` with ``e = psi + floor``, ``floor = 1/max(c)``.
+    """``z(e) = prod(c_j) prod(e + gap_j)/(e - floor)`` with ``e = psi + floor``, ``floor = 1/max(c)``."""
 
-    The zeros ``-1/c_j`` of z (with c_0 = 1 for the factor 1 + psi) are measured from the largest of them, so nothing
-    cancels near x = 0, where e goes to zero.
-    """
+    # the zeros -1/c_j (c_0 = 1) are measured from the largest of them, so nothing cancels near x = 0, where e goes to 0
 
     def __init__(self, ratios: tuple[float, ...]) -> None:
         given = np.sort(np.array([1.0, *ratios]))[::-1]
@@ -264,6 +269,10 @@ class IndependentProduct(Parametric, Law):
 
     Both factors are laws on ``[0, edge]`` whose density starts at zero and ends with a square root, such as
     :class:`~bulkedge.laws.classical.product.FussCatalan`; others are refused.
+
+    >>> law = IndependentProduct(FussCatalan(1), FussCatalan(2))
+    >>> round(law.edge, 6), round(law.moment(2), 6)                    # 4 * 6.75, 2 * 3
+    (27.0, 6.0)
     """
 
     unit = Unit.SQUARED
@@ -282,9 +291,7 @@ class IndependentProduct(Parametric, Law):
                 raise DomainError(f"{name} = {law!r} must be one interval without atoms")
             left, right = bulk[0][0]
             if left.location != 0 or right.exponent != 0.5 or left.order > MOST_HARD:
-                raise DomainError(
-                    f"{name} = {law!r} must start at 0 with order {MOST_HARD} at most and end with a square root"
-                )
+                raise DomainError(f"{name} = {law!r} must start at 0 (order {MOST_HARD} or less) and end in a root")
 
     def _bulk(self) -> BulkDensity:
         (left, right), (other_left, other_right) = (law._bulk()[0][0] for law in (self.first, self.second))  # type: ignore[index]
@@ -297,18 +304,15 @@ class IndependentProduct(Parametric, Law):
     def _density(self, x: Real) -> tuple[Real, Real]:
         # at the end the span, and with it the density, is only as accurate as 1 - x/edge
         edge = self.first.edge * self.second.edge
-        beside = -np.log1p(np.maximum((x - edge) / edge, -0.5))
-        span = np.where(x > edge / 2, beside, np.log(edge) - np.log(x))
+        near_edge = -np.log1p(np.maximum((x - edge) / edge, -0.5))
+        span = np.where(x > edge / 2, near_edge, np.log(edge) - np.log(x))
         value = (_half(self.first, self.second, span) + _half(self.second, self.first, span)) / x
         return value, value * EPS * (40 + 2 / np.maximum(span, EPS))
 
 
 def _half(first: Law, second: Law, span: Real) -> Real:
-    """The half of the convolution next to the edge of the first law.
-
-    There the first variable is ``edge e**-v`` and the second ``edge e**-(span - v)``, v from 0 to span/2; the integrand
-    is analytic in ``sqrt(v)``.
-    """
+    """The half of the convolution next to the edge of the first law."""
+    # the variables are edge e**-v and edge e**-(span - v), 0 < v < span/2: the integrand is analytic in sqrt(v)
     # Gauss nodes in the square root of the distance to the end of the half
     nodes, weights = legendre.leggauss(120)
     root = np.sqrt(span / 2)[:, None] * (1 + nodes) / 2

@@ -15,10 +15,10 @@ import numpy as np
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.free import FreeProduct
 from bulkedge.laws.classical.product import MarchenkoPastur
+from bulkedge.laws.distribution import Unit
 from bulkedge.laws.engine.profiles import Profile, ProfiledSum
 from bulkedge.laws.engine.subordination.bulk import bulk_of
 from bulkedge.laws.law import BulkDensity, Law
-from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FINITE, Each, Interval, Parametric, parameter
 from bulkedge.support.errors import DomainError
@@ -32,14 +32,17 @@ class ProfileLaw(Parametric, Law):
     shares of rows and columns (equal ones by default). The diagonals of the resolvent solve ``g_i = 1/(z - sum_j c_j
     v_ij h_j)``, ``h_j = 1/(z - sum_i r_i v_ij g_i)``, a quadratic vector equation (Ajanki, Erdos and Kruger 2017). A
     mask that leaves blocks without variance is another matter: see :class:`~bulkedge.laws.attention.causal.CausalLaw`.
+
+    >>> law = ProfileLaw([[1.0, 4.0]], columns=[0.9, 0.1])                 # a tenth of the columns are larger
+    >>> round(law.edge, 4), round(law.mean(), 4)
+    (8.0401, 1.3)
     """
 
     unit = Unit.SQUARED
     matrix = "a matrix of independent entries of variance v_ij/T"
 
     variances: tuple[tuple[float, ...], ...] = parameter(
-        Each(Each(Interval(0.05, 20), most=16), most=16),
-        "variances of the blocks, a tuple for each row of blocks",
+        Each(Each(Interval(0.05, 20), most=16), most=16), "variances of the blocks, a tuple for each row of blocks"
     )
     rows: Sequence[float] | None = None
     columns: Sequence[float] | None = None

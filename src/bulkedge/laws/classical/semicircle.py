@@ -18,11 +18,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from bulkedge.laws.distribution import PointMasses
+from bulkedge.laws.distribution import PointMasses, Unit
 from bulkedge.laws.engine.explicit import Levy
 from bulkedge.laws.engine.measure.panels import Edge
 from bulkedge.laws.law import BulkDensity, Law
-from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import EPS, Real
 from bulkedge.support.domains import Each, Interval, Parametric, parameter
 from bulkedge.support.errors import DomainError
@@ -42,6 +41,9 @@ class Semicircle(Parametric, Law):
     """Semicircle law: eigenvalues of ``(W + W')/sqrt(2 n)`` for W of i.i.d. entries of the given variance.
 
     Density ``sqrt(4 v - x**2)/(2 pi v)``, R-transform ``v w`` (docs/theory/transforms.md, "Sum laws").
+
+    >>> Semicircle(variance=4.0).edge
+    4.0
     """
 
     unit = Unit.EIGEN
@@ -70,6 +72,10 @@ class QuarterCircle(Parametric, Law):
     """Quarter-circle law: singular values of an n x n matrix of i.i.d. entries of variance ``variance/n``.
 
     The bulk of ``sqrt(T) A`` for a random Markov matrix A (*propagation*, Lemma 3).
+
+    >>> law = QuarterCircle(variance=1.0)
+    >>> law.edge, round(law.mean(), 4)                                  # 8/(3 pi)
+    (2.0, 0.8488)
     """
 
     unit = Unit.SINGULAR
@@ -94,6 +100,10 @@ class SumLaw(Parametric, Law):
     The rank ratios are ``N_k/T``. ``R(w) = sum_k b_k**2 w/(1 - b_k**2 w**2/ratios[k])``; an infinite ratio is a full
     Gaussian matrix ``b W/sqrt(T)`` (docs/theory/transforms.md, "Sum laws"). ``squared()`` is the law of the squared
     singular values. With ``sum(ratios) < 1`` the kernel is an atom at zero.
+
+    >>> law = SumLaw(variances=(1.0, 0.7), ratios=(0.5, float("inf")))
+    >>> round(law.edge, 4), round(law.squared().mean(), 4)
+    (3.2928, 1.7)
     """
 
     unit = Unit.SYMMETRISED
@@ -110,10 +120,7 @@ class SumLaw(Parametric, Law):
         if len(self.variances) != len(self.ratios):
             raise DomainError(f"ratios = {self.ratios!r} must have as many members as variances = {self.variances!r}")
         if min(self.variances) < 1e-15 * sum(self.variances):
-            raise DomainError(
-                f"variances = {self.variances!r}: a term with less than 1e-15 of the total "
-                "is below double precision; leave it out"
-            )
+            raise DomainError(f"variances = {self.variances!r}: a term is below 1e-15 of the total: leave it out")
 
     @property
     def _levy(self) -> Levy:

@@ -23,8 +23,7 @@ from numpy.polynomial import chebyshev, legendre
 from numpy.typing import ArrayLike
 from scipy.special import airy
 
-from bulkedge.laws.distribution import Distribution
-from bulkedge.laws.units import Unit
+from bulkedge.laws.distribution import Distribution, Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import REAL, Choice, Parametric, parameter
 
@@ -147,6 +146,9 @@ def _probability(log_tail: Real) -> Real:
 class TracyWidom(Parametric, Distribution):
     """Tracy-Widom law; its methods act elementwise.
 
+    >>> TracyWidom(2).ppf([0.5, 0.95]).round(3)
+    array([-1.805, -0.232])
+
     Parameters
     ----------
     dyson : {1, 2, 4}
@@ -176,18 +178,7 @@ class TracyWidom(Parametric, Distribution):
         return np.exp(-np.abs(value)) * slope
 
     def cdf(self, s: ArrayLike) -> Real:
-        """Return the probability of a value at most s.
-
-        Parameters
-        ----------
-        s : array_like
-            Points of the line, of any shape.
-
-        Returns
-        -------
-        array
-            The probability, of the same shape, to relative accuracy in the left tail.
-        """
+        """Return the probability of a value at most s."""
         return _probability(_tails(self.dyson)(REAL.check("s", s))[0])
 
     def sf(self, s: ArrayLike) -> Real:

@@ -11,9 +11,11 @@ edge contributes to both sums alike: that holds here to rounding, because both d
 Weak entries are many and alike: their sum is its mean, and they carry no messages. A row with the variance b of weak
 entries adds ``b mean(h)`` to its own sum, and ``mean(b g)`` to that of every column.
 
->>> from bulkedge.laws.engine.cavity import HalfCircle
->>> HalfCircle.nodes(12).weights.sum().round(12)
-np.float64(1.0)
+Attention has terms of low rank besides, :class:`Degrees`: ``sum_k N_k x_ik y_jk P_k(t_ij)/sqrt(T)``, P_k the harmonic
+of degree k of the cosine of row and column. Strong entries sit where cosines are large. So what leaves a row over such
+a term may come back along an edge. Paths along edges of cosines t, s, ... keep ``P_k(t) P_k(s) ...`` of a harmonic.
+That makes two more messages a degree: all paths from a node to where a term of low rank is met, by rows or by columns
+(docs/theory/sharp.md, "Keys and queries").
 """
 
 from __future__ import annotations
@@ -25,17 +27,14 @@ import numpy as np
 from bulkedge.support.arrays import Complex, Index, Real
 from bulkedge.support.errors import UnresolvedError
 
-MEMORY = 4
-"""Steps that are combined into the next one (Anderson's method)."""
-MOST = 100
-"""Sweeps after which equations count as unsolved; 5 to 20 are usual."""
+MEMORY = 4  # steps that are combined into the next one (Anderson's method)
+MOST = 100  # sweeps after which equations count as unsolved; 5 to 20 are usual
 LEFT = 20
 """How much of the tolerance may be left over at angles where that many sweeps were not enough: those next to the
 axis, which count little."""
-REGULAR, TINY = 1e-8, 1e-30
-"""Relative weight that keeps the combination from using steps that are alike."""
-GRADING = 3
-"""Power with which angles gather at the positive axis: it makes steps of the distribution function sharp."""
+REGULAR, TINY = 1e-8, 1e-30  # relative weight that keeps the combination from using steps that are alike
+MEANS = 30.0  # weight of the means of paths, which are few, beside those of the edges
+GRADING = 3  # power with which angles gather at the positive axis: it makes steps of the distribution function sharp
 
 
 class HalfCircle(NamedTuple):
@@ -52,23 +51,32 @@ class HalfCircle(NamedTuple):
         return cls(np.pi * unit**GRADING, weights[::-1] / 2 * GRADING * unit ** (GRADING - 1))
 
 
+class Degrees(NamedTuple):
+    """Terms of low rank, k of them, and how the edges go along with them."""
+
+    tokens: int  # T, size of the matrix that the graph stands for
+    numbers: Real  # (k,): rank N_k of each
+    # rows, columns: (k, N): sizes x of rows and y of columns; y has unit mean square
+    rows: Real
+    columns: Real
+    entries: Real  # (k, e): entry at each edge, less all terms of low rank, times the harmonic P_k of its cosine
+
+    @classmethod
+    def none(cls, size: int, edges: int) -> Degrees:
+        """No such term."""
+        return cls(1, np.zeros(0), np.zeros((0, size)), np.zeros((0, size)), np.zeros((0, edges)))
+
+
 class Graph(NamedTuple):
-    """Squares of the entries of N rows and N columns: e strong ones, and noise.
+    """Squares of the entries of N rows and N columns: e strong ones, and noise."""
 
-    Attributes
-    ----------
-    rows, columns : integer arrays of shape (e,)
-        Ends of the edges, numbers below N.
-    squares : array of shape (e,)
-        Square v of the entry at each edge.
-    noise : array of shape (N,)
-        Sum of the variances of all other entries of each row, which are spread evenly over all columns.
-    """
-
+    # rows, columns: (e,): ends of the edges, numbers below N
     rows: Index
     columns: Index
-    squares: Real
-    noise: Real
+    squares: Real  # (e,): square v of the entry at each edge
+    noise: Real  # (N, c): sum of the variances of all other entries of each row, if all columns were of each class
+    classes: Index  # (N,): class of each column
+    degrees: Degrees
 
     @property
     def size(self) -> int:
@@ -81,6 +89,8 @@ class Messages(NamedTuple):
 
     edges: Complex
     columns: Complex
+    fields: Complex  # (2, k, e): paths from a column, without the edge, to rows and to columns of each term
+    means: Complex  # (3, k): mean over paths from rows to rows, from columns to columns and from rows to columns
 
 
 class EndSums:
@@ -91,21 +101,21 @@ class EndSums:
         # edges of one end next to each other; a last entry, which is zero, keeps places of empty ones in range
         self._order = np.argsort(ends, kind="stable")
         self._starts, self._empty = np.cumsum(counts) - counts, counts == 0
-        self._ends = ends
+        self.ends = ends
 
     def sums(self, values: Any) -> Any:
         """Sum of the values of the edges at each end."""
         return self._reduce(np.add, values)
 
-    def solve(self, free: Complex, flows: Complex, *, careful: bool) -> tuple[Complex, Complex]:
-        """Diagonal ``1/(free - sum of flows)`` at each end, and the same without the edge's own flow at each edge."""
+    def solve(self, free: Complex, flows: Complex, own: Complex, *, careful: bool) -> tuple[Complex, Complex]:
+        """Diagonal ``1/(free - sum of flows)`` at each end, and the same without the edge, which is ``own`` more."""
         inverse = free - self.sums(flows)
-        without = inverse[self._ends] + flows
+        without = inverse[self.ends] + own
         if careful:
             sizes = np.abs(flows)
-            largest = sizes == self._reduce(np.maximum, sizes)[self._ends]
+            largest = sizes == self._reduce(np.maximum, sizes)[self.ends]
             rest = free - self.sums(np.where(largest, 0.0, flows))
-            without = np.where(largest, rest[self._ends], without)
+            without = np.where(largest, rest[self.ends] + (own - flows), without)
         return 1 / inverse, 1 / without
 
     def _reduce(self, ufunc: np.ufunc, values: Any) -> Any:
@@ -145,52 +155,123 @@ class Cavity:
         """The state at the first angle of the nearest point that was solved before, or that of no matrix at all."""
         if self._first:
             return self._first[min(self._first, key=lambda other: abs(np.log(other / point)))]
-        alone = -1j / point**0.5
-        return Messages(np.full(len(self._graph.rows), alone), np.full(self._graph.size, alone))
+        alone, terms, edges = -1j / point**0.5, len(self._graph.degrees.numbers), len(self._graph.rows)
+        fields, means = np.zeros((2, terms, edges), dtype=complex), np.zeros((3, terms), dtype=complex)
+        return Messages(np.full(edges, alone), np.full(self._graph.size, alone), fields, means)
 
     def _sweep(self, root: complex, state: Messages) -> Messages:
         """One step of the equations: from columns to rows and back."""
-        graph = self._graph
+        graph, terms, means = self._graph, self._graph.degrees, state.means.copy()
         # so far below its largest values, those of a matrix are differences of large numbers
         careful = abs(root) ** 2 < 1e-8 * graph.squares.max(initial=0.0)
-        free = root - graph.noise * state.columns.mean()
-        rows, messages = self._rows.solve(free, graph.squares * state.edges, careful=careful)
-        free = np.full(graph.size, root - graph.noise @ rows / graph.size)
-        columns, messages = self._columns.solve(free, graph.squares * messages, careful=careful)
-        return Messages(messages, columns)
+        none, size = np.zeros_like(terms.rows), graph.size
+        of_class = [np.bincount(graph.classes, part, graph.noise.shape[1]) for part in _parts(state.columns)]
+        pull = root - graph.noise @ (of_class[0] + 1j * of_class[1]) / size
+        node = Node(self._rows, graph.squares, terms, _propagator(terms, means), careful=careful)
+        rows, messages, fields, met = node.update(pull, state.edges, state.fields, (terms.rows, none))
+        means[0], means[2] = ((terms.rows * rows * each).mean(axis=1) for each in met)
+        pull = root - (graph.noise.T @ rows / size)[graph.classes]
+        node = Node(self._columns, graph.squares, terms, _propagator(terms, means), careful=careful)
+        columns, messages, fields, met = node.update(pull, messages, fields, (none, terms.columns))
+        means[1] = (terms.columns * columns * met[1]).mean(axis=1)
+        return Messages(messages, columns, fields, means)
 
     def _solve(self, root: complex, state: Messages, goal: float) -> tuple[Messages, float]:
-        """Repeat the step until it changes ``w h_j`` by less than the goal in the mean, or too often.
-
-        Each next state combines the last few such that the changes of the columns nearly cancel; a message that would
-        leave the lower half-plane is averaged with its image instead. The change that was left comes with the result.
-        """
-        size, mixer, now = self._graph.size, Mixer(), _polar(state)
+        """Repeat the step until it changes ``w h_j`` by less than the goal in the mean, or too often."""
+        # the last few states are combined so that changes of columns nearly cancel; a message that would leave the
+        # lower half-plane is averaged with its image instead
+        size, mixer, shape = self._graph.size, Mixer(), Packing(self._graph, abs(root))
+        now, polar = shape.pack(state), slice(len(state.edges) + size, 2 * (len(state.edges) + size))
         for _ in range(MOST):
             image = self._sweep(root, state)
             change = abs(root) * float(np.abs(image.columns - state.columns).mean())
-            move = (_polar(image) - now) / 2
+            move = (shape.pack(image) - now) / 2
             # columns that carry no mass yet may still be on their way: none may move by much of its own size
-            if change < goal and np.abs(move[:, -size:]).mean() < max(goal, 0.005):
+            if change < goal and np.abs(move[polar][-size:]).mean() < max(goal, 0.005):
                 break
             step = now + move
             now = mixer.mix(step, move)
             # angles beyond a right one leave the half-plane
-            now = np.where(np.abs(now[1]) < np.pi / 2, now, step)
-            state = _complex(now, size)
+            outside = np.flatnonzero(np.abs(now[polar]) >= np.pi / 2)
+            for place in (outside, outside + polar.start):
+                now[place] = step[place]
+            state = shape.unpack(now)
         return image, change
 
 
-def _polar(state: Messages) -> Real:
-    """Logarithms of the sizes of ``i h`` and its angles, of shape (2, e + N): messages of all sizes count alike."""
-    values = np.concatenate(state)
-    return np.stack([np.log(values.real**2 + values.imag**2) / 2, np.arctan2(values.real, -values.imag)])
+def _parts(values: Complex) -> tuple[Real, Real]:
+    return values.real, values.imag
 
 
-def _complex(polar: Real, size: int) -> Messages:
-    """The messages back from :func:`_polar`; the last ``size`` are the columns'."""
-    values = np.exp(polar[0]) * (np.sin(polar[1]) - 1j * np.cos(polar[1]))
-    return Messages(values[:-size], values[-size:])
+def _propagator(terms: Degrees, means: Complex) -> Complex:
+    """How rows and columns are joined by each term, and all detours: row to row, column to column, row to column."""
+    rows, columns, across = means
+    root = terms.tokens**0.5
+    direct = 1 - root * across
+    power = terms.numbers / (direct**2 - terms.tokens * rows * columns)
+    return np.stack([columns, rows, direct / root])[..., None] * power[:, None]
+
+
+class Node:
+    """One half of a sweep: what every row, or every column, makes of the messages that it gets."""
+
+    def __init__(self, sums: EndSums, squares: Real, terms: Degrees, propagator: Complex, *, careful: bool) -> None:
+        self._sums, self._squares, self._terms, self._careful = sums, squares, terms, careful
+        self._join = propagator
+
+    def _square(self, fields: Any) -> Complex:
+        """Weight of the detours that leave and come back along these fields, one for rows and one for columns."""
+        return (
+            self._join[0] * fields[0] ** 2 + self._join[1] * fields[1] ** 2 + 2 * self._join[2] * fields[0] * fields[1]
+        )
+
+    def update(self, pull: Complex, edges: Complex, fields: Complex, own: Any) -> tuple[Complex, Complex, Complex, Any]:
+        """The diagonal, messages without each edge, their fields, and what each end meets."""
+        flows, sums = self._squares * edges, self._sums
+        if not len(self._terms.numbers):
+            return *sums.solve(pull, flows, flows, careful=self._careful), fields, own
+        paths = self._terms.entries * fields
+        met = [each + np.array([sums.sums(path) for path in field]) for each, field in zip(own, paths, strict=True)]
+        alone = self._square(paths)
+        # detours that leave and come back along one edge are in the message of its other end
+        pull = pull - self._square(met).sum(axis=0) + sums.sums(alone.sum(axis=0))
+        there = [each[:, sums.ends] for each in met]
+        both = self._join[0] * there[0] + self._join[2] * there[1], self._join[2] * there[0] + self._join[1] * there[1]
+        back = 2 * (both[0] * paths[0] + both[1] * paths[1] - alone).sum(axis=0)
+        diagonal, messages = sums.solve(pull, flows, flows + back, careful=self._careful)
+        return diagonal, messages, np.stack([messages * (t - p) for t, p in zip(there, paths, strict=True)]), met
+
+
+class Packing:
+    """States as real vectors: logarithms of the sizes of ``i h``, its angles, and all of low rank in its units."""
+
+    def __init__(self, graph: Graph, size: float) -> None:
+        terms, self._edges, self._size = graph.degrees, len(graph.rows), graph.size
+        count, scale = len(terms.numbers), np.sqrt((terms.rows**2).mean(axis=1))
+        fields = np.stack([size / scale, np.full(count, size)])[..., None] * np.ones(self._edges)
+        means = MEANS * np.stack([size / scale**2, np.full(count, size), size / scale])
+        self._shapes, self._scales = (fields.shape, means.shape), np.concatenate([fields.ravel(), means.ravel()])
+
+    def pack(self, state: Messages) -> Real:
+        """The vector of a state: messages of all sizes count alike."""
+        values = np.concatenate([state.edges, state.columns])
+        rest = np.concatenate([state.fields.ravel(), state.means.ravel()]) * self._scales
+        logs = np.log(values.real**2 + values.imag**2) / 2
+        return np.concatenate([logs, np.arctan2(values.real, -values.imag), rest.real, rest.imag])
+
+    def unpack(self, vector: Real) -> Messages:
+        """The state of a vector."""
+        count = self._edges + self._size
+        logs, angles, real, imag = np.split(vector, [count, 2 * count, 2 * count + len(self._scales)])
+        values = np.exp(logs) * (np.sin(angles) - 1j * np.cos(angles))
+        rest = (real + 1j * imag) / self._scales
+        fields, means = np.split(rest, [int(np.prod(self._shapes[0]))])
+        return Messages(
+            values[: self._edges],
+            values[self._edges :],
+            fields.reshape(self._shapes[0]),
+            means.reshape(self._shapes[1]),
+        )
 
 
 class Mixer:
@@ -207,7 +288,8 @@ class Mixer:
         count = len(self._steps)
         gram = np.empty((count, count))
         gram[:-1, :-1] = self._gram[1 - count :, 1 - count :] if count > 1 else 0.0
-        gram[-1] = gram[:, -1] = [np.vdot(each, change) for each in self._changes]
+        # without threads, which cost more than they bring for vectors of this length
+        gram[-1] = gram[:, -1] = [np.einsum("i,i", each, change) for each in self._changes]
         self._gram = gram
         solid = gram + np.diag(REGULAR * gram.diagonal() + TINY)
         shares = np.linalg.solve(solid, np.ones(count))

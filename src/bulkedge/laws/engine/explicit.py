@@ -39,18 +39,15 @@ if TYPE_CHECKING:
 
 MapFunction = Callable[[Complex], tuple[Complex, Complex, Real]]
 
-POINTS = 64
-"""Points on the circle with half the radius of convergence: aliasing is 2**-64."""
-CUSP = 1e-10
-"""Two intervals closer than this slope touch: the gap, of width ~ CUSP**1.5, is below double precision."""
+POINTS = 64  # points on the circle with half the radius of convergence: aliasing is 2**-64
+CUSP = 1e-10  # two intervals closer than this slope touch: the gap, of width ~ CUSP**1.5, is below double precision
 NECK = 1e-2
 """Where the steepest slope between two barriers is negative, but not below minus this, there is no gap but a narrow
 minimum of the density. Panels are cut there, so that they resolve it as they resolve an edge."""
 LOW, FLAT, ITERATIONS = 1e-6, 0.05, 14
 """Variables that are closer to the axis than the first, as a fraction of their size, are iterated so many times if each
 iteration makes their error smaller by the second: then it is smaller than rounding."""
-NEXT_TO_ZERO = -200.0
-"""Logarithm of the smallest fraction of the nearest barrier at which a law next to zero may end."""
+NEXT_TO_ZERO = -200.0  # logarithm of the smallest fraction of the nearest barrier at which a law next to zero may end
 MOST_EXACT_ATOMS = 32
 FURTHEST = 150.0
 """Coordinates on a component of a complement reach to a relative distance of exp(-150) = 7e-66 from its ends."""
@@ -92,41 +89,26 @@ class RisingInterval(NamedTuple):
 
 @dataclass(frozen=True)
 class PickMap:
-    """The inverse map ``z(u) = u + N(u)`` and how to read the Cauchy transform off it.
+    """The inverse map ``z(u) = u + N(u)`` and how to read the Cauchy transform off it."""
 
-    Attributes
-    ----------
-    evaluate : callable
-        ``evaluate(u)`` returns ``z(u)``, ``z'(u)`` and the size of the terms that add up to z: times the rounding
-        unit, the rounding error of z.
-    barriers : array of shape (k, 2)
-        Disjoint closed intervals (points: equal ends), increasing, outside which N is analytic and real.
-    weights : array of shape (k,)
-        Mass of the measure of N in each barrier that is a point; zero where unknown. Two heavy barriers that are close
-        to each other have no gap between them, and are skipped without looking; with zeros nothing is skipped.
-    cauchy : callable
-        ``cauchy(u, x)`` is the Cauchy transform of the law at ``x = z(u)``.
-    poles : array
-        Real u at which it is infinite.
-    exact : callable, optional
-        ``z`` in exact arithmetic, where N is a short rational function.
-    touching : Edge, optional
-        The edge that the law has at zero, where a barrier ends that the map reaches with positive slope.
-    linear : float
-        The slope ``z(u)/u`` at zero if ``evaluate`` has small relative error there; zero if there is none.
-    multiplicative : bool
-        The law has one sign and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead,
-        also a self-map, which keeps that accuracy down to x = 0.
-    """
-
+    # ``evaluate(u)`` returns ``z(u)``, ``z'(u)`` and the size of the terms that add up to z: times the rounding unit,
+    # the rounding error of z
     evaluate: Callable[[Complex], tuple[Complex, Complex, Real]]
+    # (k, 2): disjoint closed intervals (points: equal ends), increasing, outside which N is analytic and real
     barriers: Real
+    # (k,): mass of the measure of N in each barrier that is a point; zero where unknown. Two heavy barriers that are
+    # close to each other have no gap between them, and are skipped without looking; with zeros nothing is skipped
     weights: Real
-    cauchy: Callable[[Complex, Real], Complex]
-    poles: Real
+    cauchy: Callable[[Complex, Real], Complex]  # ``cauchy(u, x)`` is the Cauchy transform of the law at ``x = z(u)``
+    poles: Real  # real u at which it is infinite
+    # ``z`` in exact arithmetic, where N is a short rational function
     exact: Callable[[Fraction], Fraction] | None = None
+    # the edge that the law has at zero, where a barrier ends that the map reaches with positive slope
     touching: Edge | None = None
+    # the slope ``z(u)/u`` at zero if ``evaluate`` has small relative error there; zero if there is none
     linear: float = 0.0
+    # the law has one sign and ``evaluate`` has small *relative* error; then ``u -> x u/z(u)`` is iterated instead, also
+    # a self-map, which keeps that accuracy down to x = 0
     multiplicative: bool = False
 
     def slope(self, u: float) -> float:
@@ -156,19 +138,15 @@ class PickMap:
             self._with_cusp_series(gaps)._step, lambda u, x: self.cauchy(u[0], x), x, u[None]
         ).density
         along = np.ravel(spans), np.ravel(critical)
-        density = self._along_the_axis(solved, lambda x: np.interp(x, *along))
+        density = self._with_steps_near_axis(solved, lambda x: np.interp(x, *along))
         return [pair for pieces in intervals for pair in pairwise(pieces)], density
 
-    def _along_the_axis(self, density: DensityFunction, guess: Callable[[Real], Real]) -> DensityFunction:
-        """The same density; where u is so close to the real axis that its height drowns in its rounding, by iteration.
+    def _with_steps_near_axis(self, density: DensityFunction, guess: Callable[[Real], Real]) -> DensityFunction:
+        """The same density; where the height of u drowns in its rounding, by iteration."""
+        # a law hardly changed by what is added to it, or a product near zero (u is x/linear to leading order): there
+        # x - N(u) and x u/z(u) contract at once, and the two parts of N and z(u)/u are accurate each on its own
 
-        That is so where a law is hardly changed by what is added to it, and for products close to zero, where u is
-        ``x/linear`` to leading order. There the iterations of ``x - N(u)`` and of ``x u/z(u)`` contract at once, and as
-        the real and the imaginary part of N and of ``z(u)/u`` are accurate each on its own, so is the height.
-        ``guess(x)`` takes the ends of intervals to their variables: these may be further from x than it is long.
-        """
-
-        def height_kept(x: Real) -> tuple[Real, Real]:
+        def stepped_height(x: Real) -> tuple[Real, Real]:
             values, errors, rest = np.zeros(len(x)), np.zeros(len(x)), np.arange(len(x))
             routes = [(self._additive_step, guess)]
             if self.linear > 0:
@@ -191,7 +169,7 @@ class PickMap:
                 values[rest], errors[rest] = density(x[rest])
             return values, errors
 
-        return height_kept
+        return stepped_height
 
     def _additive_step(self, u: Complex, x: Real) -> tuple[Complex, Complex]:
         """``x - N(u)``, and its slope in u."""
@@ -236,20 +214,13 @@ class PickMap:
         return float(np.abs(self.barriers - u).min())
 
     def _snap_to_pole(self, u: float, slack: float) -> tuple[float, bool]:
-        """The pole of the Cauchy transform next to u, if rounding explains the difference; and whether there is one.
-
-        Critical points are found where z' changes sign, to rounding, or where it is largest, to the root of that only:
-        hence two values of ``slack``, which is relative to the distance to the nearest barrier. An edge at a pole is of
-        another kind (hard) than one beside it, so that the two must not be confused.
-        """
+        """The pole of the Cauchy transform next to u, if rounding explains the difference; and whether there is one."""
+        # a hard edge at a pole must not be confused with one beside it; ``slack`` is relative to the nearest barrier
         near = self.poles[np.abs(self.poles - u) <= slack * self._to_barrier(u)]
         return (float(near[0]), True) if len(near) else (u, False)
 
     def _neck(self, u: float) -> Edge:
-        """The real point x of the bulk whose subordination variable has the real part u.
-
-        On the vertical line above u, ``Im z/Im u`` rises from z'(u) < 0 to 1; where it is zero, z is real: that is x.
-        """
+        """The real x of the bulk whose variable has the real part u: ``Im z/Im u`` is zero somewhere above u."""
         u, _ = self._snap_to_pole(u, 1e-6)
         scale = self._to_barrier(u)
 
@@ -262,17 +233,19 @@ class PickMap:
         """Intervals of u on which the map increases, left to right; the outermost reach to infinity."""
         first, last = float(self.barriers[0, 0]), float(self.barriers[-1, 1])
         reach = float(np.abs(self.barriers).max()) + float(np.sqrt(self.weights.max())) + float(np.finfo(float).tiny)
-        left = _turning_point(lambda v: self.slope(first - reach * np.exp(v)), -80.0, 80.0)
-        right = _turning_point(lambda v: self.slope(last + reach * np.exp(v)), -80.0, 80.0)
-        low = self._beside_zero(first - reach * np.exp(left) if left > -80 else first, first)
-        high = self._beside_zero(last + reach * np.exp(right) if right > -80 else last, last)
-        return [RisingInterval(-np.inf, low, 1.0), *self._inner_gaps(), RisingInterval(high, np.inf, 1.0)]
+        ends = []
+        for barrier, side in ((first, -reach), (last, reach)):
 
-    def _beside_zero(self, u: float, barrier: float) -> float:
-        """The same end of an outer gap, to its own rounding: it was found to that of its distance from the barrier.
+            def slope(v: float, barrier: float = barrier, side: float = side) -> float:
+                return self.slope(barrier + side * np.exp(v))
 
-        A law of one sign with a map of small relative error may end as close to zero as the map is flat there.
-        """
+            nearest = _log_nearest(barrier, reach, -80.0)
+            turn = _turning_point(slope, nearest, 80.0)
+            ends.append(self._end_near_zero(barrier + side * np.exp(turn) if turn > nearest else barrier, barrier))
+        return [RisingInterval(-np.inf, ends[0], 1.0), *self._inner_gaps(), RisingInterval(ends[1], np.inf, 1.0)]
+
+    def _end_near_zero(self, u: float, barrier: float) -> float:
+        """The same end of an outer gap, to its own rounding instead of that of its distance from the barrier."""
         if not self.multiplicative or not self.linear or not abs(u) < abs(barrier) / 2:
             return u
         # the map rises away from the barrier; at zero itself it does so if its slope there is positive
@@ -302,16 +275,17 @@ class PickMap:
         def slope(v: float) -> float:
             return self.slope(place(v))
 
-        top = minimize_scalar(lambda v: -slope(v), bounds=(-36, 36), method="bounded", options={"xatol": 1e-9}).x
+        ends = _log_nearest(low, high - low, -36.0), -_log_nearest(high, high - low, -36.0)
+        top = minimize_scalar(lambda v: -slope(v), bounds=ends, method="bounded", options={"xatol": 1e-9}).x
         steepest = slope(top)
         if steepest < CUSP:
             return RisingInterval(place(top), place(top), steepest)
-        left, right = _turning_point(slope, -36.0, top), _turning_point(slope, 36.0, top)
+        left, right = (_turning_point(slope, end, top) for end in ends)
         # where the map reaches a barrier at zero with positive slope, the law ends at zero itself, and not beside it
         touches = [self.touching is not None and end == 0 for end in (low, high)]
         return RisingInterval(
-            low if touches[0] and left == -36 else place(left),
-            high if touches[1] and right == 36 else place(right),
+            low if touches[0] and left == ends[0] else place(left),
+            high if touches[1] and right == ends[1] else place(right),
             steepest,
         )
 
@@ -320,6 +294,11 @@ def _cut(interval: SupportInterval, necks: list[Edge]) -> list[Edge]:
     """The ends of an interval with the minima in ``necks`` between, so that panels measure distances from there."""
     left, right = interval
     return [left, *(neck for neck in necks if left.location < neck.location < right.location), right]
+
+
+def _log_nearest(barrier: float, unit: float, most: float) -> float:
+    """Log of the least distance, in units, at which points differ from a barrier; at most ``most``."""
+    return min(most, float(np.log(abs(barrier) / unit)) - 36.0) if barrier else most
 
 
 def _turning_point(function: Callable[[float], float], negative: float, positive: float) -> float:
@@ -451,11 +430,8 @@ class Levy:
 
 
 def _jumps(law: Law, u: Complex, places: Real) -> tuple[Complex, Complex, Real]:
-    """``J = G/(1 - place G)``, its derivative in u and the size of its terms, G the Cauchy transform of a law at u.
-
-    Rows are points u, columns places. Where G is large (next to atoms, and at them) J is taken as ``1/(F - place)``
-    with ``F = 1/G``, which is analytic there and has slope one over the mass of the atom.
-    """
+    """``J = G/(1 - place G)`` at u (rows) and places (columns), its derivative in u and the size of its terms."""
+    # where G is large J is 1/(F - place), F = 1/G, which is analytic at atoms
     g, g_slope, _, _ = law.transforms(u)
     spread = root_mean_square(u, g, g_slope)
     with np.errstate(all="ignore"):
@@ -491,7 +467,7 @@ def level_points(law: Law, w: float) -> tuple[Real, Real]:
         """``log(G/w)``, continued as an odd function of ``G/w - 1``, its slope in v, and G'."""
         # atoms may be so close that G overflows next to them: it is infinite then, with its sign
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            g, g_slope, rise = _along(law, low, high, v)
+            g, g_slope, rise = _component_transforms(law, low, high, v)
             miss = (g - w) / abs(w)
             return np.sign(miss) * np.log1p(np.abs(miss)), g_slope * rise / (abs(w) * (1 + np.abs(miss))), g_slope
 
@@ -520,11 +496,9 @@ def _point_at(low: Real, high: Real, v: Real) -> Real:
     return np.where(v < 0, low + width, high - width)
 
 
-def _along(law: Law, low: Real, high: Real, v: Real) -> tuple[Real, Real, Real]:
-    """G, G' and du/dv at the points of components with logistic coordinates v.
-
-    Distances to atoms are taken by way of the nearest end, so they keep their relative accuracy however small.
-    """
+def _component_transforms(law: Law, low: Real, high: Real, v: Real) -> tuple[Real, Real, Real]:
+    """G, G' and du/dv at the points of components with logistic coordinates v."""
+    # distances to atoms come from the nearest end, so they keep their relative accuracy however small
     width = (high - low) / (1 + np.exp(np.abs(v)))
     end, offset = np.where(v < 0, low, high), np.where(v < 0, width, -width)
     g, g_slope = np.zeros(len(v)), np.zeros(len(v))
@@ -537,10 +511,7 @@ def _along(law: Law, low: Real, high: Real, v: Real) -> tuple[Real, Real, Real]:
 
 
 def _root(function: Callable[[Real], tuple[Real, Real]], low: Real, high: Real) -> Real:
-    """Zeros of falling functions, positive at ``low`` and negative at ``high``: Newton, or bisection where that fails.
-
-    ``function(v)`` returns values and slopes, one for each bracket.
-    """
+    """Zeros of falling functions (values, slopes) from ``low`` to ``high``: Newton, or bisection where that fails."""
     v, step = (low + high) / 2, high - low
     for _ in range(200):
         value, slope = function(v)

@@ -22,41 +22,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bulkedge.support.arrays import Complex, Real
+from bulkedge.support.arrays import BoolArray, Complex, Real
 
-Valued = tuple[Complex, Complex]
-"""Values of equations and their derivatives."""
-BLOCK = 2**17
-"""Entries of the matrices of intervals that are made at once: two megabytes."""
+Valued = tuple[Complex, Complex]  # values of equations and their derivatives
+BLOCK = 2**17  # entries of the matrices of intervals that are made at once: two megabytes
+DEPTHS = 80.0, 50.0, 30.0
+"""How far below the logarithm of the variance the law begins to be represented: small values are hard to solve for."""
 LAYER = 0.01
 """Width of the layer at the last rows, as a fraction of all, in which nodes are dense: small values live there."""
 
 
 class LinearisedEquations(NamedTuple):
-    """Equations of a step of Newton's method.
+    """Equations of a step of Newton's method."""
 
-    Attributes
-    ----------
-    misses : array of shape (m, s, 2 u)
-        By how much the equation of each interval is not fulfilled.
-    before, after : arrays of shape (m, s, 2 u, 2 u)
-        Its derivatives by the unknowns at the interval's start and stop.
-    first, last : pairs of arrays of shape (s, u) and (s, u, 2 u)
-        The conditions at both ends, and their derivatives by the unknowns there.
-    """
-
-    misses: Complex
-    before: Complex
+    misses: Complex  # (m, s, 2 u) by how much the equation of each interval is not fulfilled
+    before: Complex  # before, after: (m, s, 2 u, 2 u) its derivatives by the unknowns at the interval's start and stop
     after: Complex
-    first: Valued
+    first: Valued  # first, last: the conditions at both ends, and their derivatives by the unknowns there
     last: Valued
 
     def step(self) -> Complex:
-        """Solve for the step, by elimination from the first place to the last and substitution back.
-
-        At each place the first u unknowns are an affine function of the last u: the sweep is stable if solutions of
-        the differential equation either come from the left or from the right.
-        """
+        """Solve for the step, by elimination from the first place to the last and substitution back."""
+        # stable if solutions of the differential equation come either from the left or from the right
         u = self.first[0].shape[-1]
         value, slope = self.first
         found = np.linalg.solve(slope[..., :u], -np.concatenate([slope[..., u:], value[..., None]], axis=-1))
@@ -103,21 +90,11 @@ def lobatto(state: Complex, here: Valued, middle: Valued, steps: Real, into: tup
 
 
 class Mesh(NamedTuple):
-    """Places between 1 and T: m intervals in ``log i``, with the middle of each.
+    """Places between 1 and T: m intervals in ``log i``, with the middle of each."""
 
-    Attributes
-    ----------
-    places : array of shape (2 m + 1,)
-        Ends and middles of intervals, in increasing order; real numbers.
-    steps : array of shape (m,)
-        Lengths of the intervals in ``log i``.
-    weights : array of shape (2 m + 1,)
-        Simpson's weights for the mean over the tokens 1 to T.
-    """
-
-    places: Real
-    steps: Real
-    weights: Real
+    places: Real  # (2 m + 1,) ends and middles of intervals, in increasing order; real numbers
+    steps: Real  # (m,) lengths of the intervals in ``log i``
+    weights: Real  # (2 m + 1,) Simpson's weights for the mean over the tokens 1 to T
 
 
 def mesh(tokens: int, intervals: int) -> Mesh:
@@ -141,18 +118,10 @@ def mesh(tokens: int, intervals: int) -> Mesh:
 
 
 class SizeGroups(NamedTuple):
-    """Groups of rows, or of columns, by their size.
+    """Groups of rows, or of columns, by their size."""
 
-    Attributes
-    ----------
-    shares : array of shape (places, groups)
-        How many of the rows (columns) of a place are in each group.
-    squares : array of shape (places, terms, groups)
-        Squared sizes in each term.
-    """
-
-    shares: Real
-    squares: Real
+    shares: Real  # (places, groups) how many of the rows (columns) of a place are in each group
+    squares: Real  # (places, terms, groups) squared sizes in each term
 
     def at(self, which: slice) -> SizeGroups:
         """The same at some of the places."""
@@ -160,52 +129,30 @@ class SizeGroups(NamedTuple):
 
 
 class LocalEquations(NamedTuple):
-    """The equations at n places and s points w, for k terms.
+    """The equations at n places and s points w, for k terms."""
 
-    Attributes
-    ----------
-    flow : array of shape (n, s, 2 k)
-        Derivatives by ``log i`` of the unknowns, ``log p`` and ``log(1 - r)``.
-    slope : array of shape (n, s, 2 k, 2 k)
-        Their derivatives by the unknowns.
-    mean : array of shape (n, s)
-        Mean of h over the columns of a place.
-    first, last : pairs of arrays of shape (s, k) and (s, k, 2 k)
-        ``E[b_k**2 h]`` at the first of the places, and ``omega_k E[a_k**2 g]`` at the last, with their derivatives by
-        the unknowns.
-    """
-
-    flow: Complex
-    slope: Complex
-    mean: Complex
+    flow: Complex  # (n, s, 2 k) derivatives by ``log i`` of the unknowns, ``log p`` and ``log(1 - r)``
+    slope: Complex  # (n, s, 2 k, 2 k) their derivatives by the unknowns
+    mean: Complex  # (n, s) mean of h over the columns of a place
+    # first, last: ``E[b_k**2 h]`` at the first of the places, and ``omega_k E[a_k**2 g]`` at the last, with their
+    # derivatives by the unknowns
     first: tuple[Complex, Complex]
     last: tuple[Complex, Complex]
 
 
 @dataclass(frozen=True, eq=False)
 class MaskedProblem:
-    """The boundary value problem of the module.
+    """The boundary value problem of the module."""
 
-    Attributes
-    ----------
-    grid : Mesh
-        The places.
-    tokens : int
-        Number of tokens T.
-    pulls : array of shape (places, terms)
-        ``omega_k`` at each place.
-    inverse_ranks : array of shape (terms,)
-        ``1/N_k``; zero for noise.
-    rows, columns : Side
-        Their sizes.
-    """
-
-    grid: Mesh
-    tokens: int
-    pulls: Real
-    inverse_ranks: Real
-    rows: SizeGroups
+    grid: Mesh  # the places
+    tokens: int  # number of tokens T
+    pulls: Real  # (places, terms) ``omega_k`` at each place
+    inverse_ranks: Real  # (terms,) ``1/N_k``; zero for noise
+    rows: SizeGroups  # rows, columns: their sizes
     columns: SizeGroups
+    blunt: bool = False  # whether the density has no single edge, or features that are sharp in place of the edge
+
+    depths = DEPTHS
 
     @property
     def terms(self) -> int:
@@ -218,6 +165,40 @@ class MaskedProblem:
         state = np.zeros((len(places), len(w), 2 * self.terms), dtype=complex)
         state[..., : self.terms] = (np.log(places)[:, None] - np.log(np.abs(w)) - 1j * np.angle(w))[..., None]
         return state
+
+    @property
+    def middle(self) -> float:
+        """Logarithm of the variance of the last row."""
+        return float(np.log(self.pulls[-1].sum() * self.tokens))
+
+    @property
+    def top(self) -> float:
+        """A logarithm beyond all values."""
+        columns = np.einsum("pkg,pg->pk", self.columns.squares, self.columns.shares)
+        spread = self.columns.squares.max() / columns.max()
+        rows = (self.pulls * columns) * self.grid.places[:, None]
+        # where no row stands out, terms of low rank reach furthest: (1 + sqrt(T/N))**2 times the variance
+        low_rank = self.grid.weights @ rows @ (1 + np.sqrt(self.tokens * self.inverse_ranks)) ** 2
+        return float(np.log(4 * max(rows.sum(axis=1).max(), low_rank) * spread**0.5)) + 1
+
+    def solve(self, state: Complex, logs: Complex, tolerance: float) -> tuple[Complex, Complex, BoolArray]:
+        """Unknowns and Cauchy transform at ``exp(logs)``, and where they are found: Newton's method, from a start."""
+        state, cauchy = state.copy(), np.full(len(logs), np.nan + 0j)
+        active, done = np.arange(len(logs)), np.zeros(len(logs), dtype=bool)
+        with np.errstate(all="ignore"):  # a point that runs away ends as not done
+            for _ in range(20):
+                linear, cauchy[active] = self.linearised(state[:, active], np.exp(logs[active]))
+                try:
+                    step = linear.step()
+                except np.linalg.LinAlgError:
+                    break
+                largest = np.abs(step).max(axis=(0, 2))
+                state[:, active] += step * np.minimum(1.0, 1.5 / largest)[:, None]
+                done[active] = largest < tolerance
+                active = active[(largest >= tolerance) & (largest < 1e6)]
+                if not len(active):
+                    break
+        return state, cauchy, done
 
     def linearised(self, state: Complex, w: Complex) -> tuple[LinearisedEquations, Complex]:
         """The discretised equations, linear about a state."""
@@ -246,11 +227,8 @@ class MaskedProblem:
     def _block(
         self, state: Complex, w: Complex, part: slice, into: tuple[Complex, Complex]
     ) -> tuple[LocalEquations, Complex, Complex]:
-        """Some of the intervals: what holds at their ends, by how much they miss, their part of the Cauchy transform.
-
-        Their derivatives are written into two arrays. The stop of an interval counts with the next one, but for the
-        last.
-        """
+        """Some of the intervals: what holds at their ends, by how much they miss, their part of the transform."""
+        # derivatives go into the two arrays; the stop of an interval counts with the next one, but for the last
         start, stop, weights = part.start, part.stop, self.grid.weights
         within, steps = state[start : stop + 1], self.grid.steps[part]
         here = self._local(within, w, slice(2 * start, 2 * stop + 1, 2))
@@ -263,10 +241,8 @@ class MaskedProblem:
         return here._replace(slope=here.slope[:0].copy()), misses, mean
 
     def _local(self, state: Complex, w: Complex, which: slice) -> LocalEquations:
-        """The equations at some of the places; see the module for the letters.
-
-        Points are the last axis inside, because terms are few and loops over a last axis of few entries are slow.
-        """
+        """The equations at some of the places; see the module for the letters."""
+        # points are the last axis inside: loops over a last axis of few terms are slow
         places, omega, k = self.grid.places[which, None, None], self.pulls[which, :, None], self.terms
         unknown = np.exp(np.ascontiguousarray(state.swapaxes(1, 2)))
         p, kept = unknown[:, :k], unknown[:, k:]
@@ -314,10 +290,8 @@ class MaskedProblem:
 
 
 def _side(side: SizeGroups, pairs: Real, seen: Complex, w: Complex) -> tuple[Complex, Complex, Complex]:
-    """The diagonal of the resolvent on one side, from what it sees of the other; n places, k terms, s points.
-
-    ``pairs`` are products of squared sizes (n, k * k, groups), ``seen`` has the shape (n, k, s).
-    """
+    """The diagonal of the resolvent on one side, from what it sees of the other; n places, k terms, s points."""
+    # shapes: pairs, products of squared sizes, (n, k * k, groups); seen (n, k, s)
     n, k, _ = side.squares.shape
     g = 1 / (w * (1 - _product(side.squares.swapaxes(1, 2), seen)))
     shares = g * side.shares[:, :, None]

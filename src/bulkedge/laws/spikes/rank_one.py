@@ -31,8 +31,7 @@ from bulkedge.support.errors import DomainError
 if TYPE_CHECKING:
     from bulkedge.laws.law import Law
 
-STRONGEST = 1e150
-"""Squares of strengths, and of their inverses, must be numbers."""
+STRONGEST = 1e150  # squares of strengths, and of their inverses, must be numbers
 RATIO = Interval(1e-12, 1e12)
 COARSE = 1e10
 """Next to an atom, distances of fewer roundings of its location than this are solved for instead of subtracted."""
@@ -41,6 +40,10 @@ COARSE = 1e10
 @dataclass(frozen=True)
 class Outlier:
     """An eigenvalue outside the bulk.
+
+    >>> from bulkedge.laws import Semicircle
+    >>> Semicircle().spike(2.0).outliers[0].gap
+    (2.0, inf)
 
     Attributes
     ----------
@@ -137,8 +140,7 @@ class Response(ABC):
     """Both responses as functions of a coordinate s in which the gaps are known exactly: z itself, or its square."""
 
     gaps: Gaps
-    ratio = 1.0
-    """Rows over columns: the right response over the left one, but for zeros."""
+    ratio = 1.0  # rows over columns: the right response over the left one, but for zeros
 
     @abstractmethod
     def at(self, s: Real) -> ResponseValues:
@@ -196,18 +198,15 @@ class Response(ABC):
         known = pair.left * pair.right > 0
         larger = np.maximum(np.abs(pair.left), np.abs(pair.right))
         power = np.where(np.abs(pair.left) > np.abs(pair.right), -2.0, 2.0)
-        rest = np.where(larger == 0, self.ratio, (np.where(larger == 0, 1.0, larger) / np.abs(value)) ** power)
+        rest = np.where(larger == 0, np.sqrt(self.ratio), larger / np.abs(value)) ** power
         quotient = np.where(known, pair.right / np.where(known, pair.left, 1.0), rest)
         slopes = pair.right_slope + pair.left_slope * quotient, pair.left_slope + pair.right_slope / quotient
         left, right = (np.minimum(-2 * self.metric(point) * value**2 / slope, 1.0) for slope in slopes)
         return left, right
 
     def _values_near_atoms(self, point: Real, gap: Index, value: Real) -> ResponseValues:
-        """The responses at outliers, at which the root of D is to take the given values.
-
-        Next to an atom the responses are ``mass/distance + rest``, and numbers may be too coarse for the distance. The
-        rests are not sensitive to it, and with them the distance solves a quadratic equation.
-        """
+        """The responses at outliers, at which the root of D is to take the given values."""
+        # responses are mass/distance + rest, and the rest barely depends on it: the distance solves a quadratic
         low, high = self.gaps.low[gap], self.gaps.high[gap]
         beyond = point - low < high - point
         end, side = np.where(beyond, low, high), np.where(beyond, 1.0, -1.0)
@@ -263,9 +262,7 @@ def additive_spike(law: Law, theta: ArrayLike) -> Spike:
     """Spike of strength theta, of either sign, added to a matrix of the given law."""
     strength = FINITE.check("theta", theta)
     if not np.all((np.abs(strength) >= 1 / STRONGEST) & (np.abs(strength) <= STRONGEST)):
-        raise DomainError(
-            f"theta = {shown(theta)} is outside its domain: sizes from {1 / STRONGEST:g} to {STRONGEST:g}"
-        )
+        raise DomainError(f"theta = {shown(theta)} is outside its domain [{1 / STRONGEST:g}, {STRONGEST:g}] in size")
     flat, response = strength.ravel(), SymmetricResponse(law)
     # |G| is at most one over the distance to the law, so the point is within |theta| of it
     found = response.outliers(1 / flat, np.abs(flat))
@@ -360,11 +357,8 @@ def _sample_level(law: Law, level: float, ratio: float) -> float:
 
 
 def _sample_gap(law: Law, gap: tuple[float, float], seen: Real, ratio: float) -> tuple[float, float]:
-    """The gap of the sample's bulk that eigenvalues in a gap of the population's are seen in.
-
-    ``lam' = 1 - ratio int (t/(x - t))**2`` is concave on a gap, so that it is positive on one interval, around those
-    eigenvalues, which ``lam`` maps to the gap (Silverstein and Choi 1995).
-    """
+    """The gap of the sample's bulk that eigenvalues in a gap of the population's are seen in."""
+    # lam' = 1 - ratio int (t/(x - t))**2 is concave on a gap, so positive on one interval (Silverstein and Choi 1995)
     nearest = float(seen.min()), float(seen.max())
     ends = [_critical_point(law, end, near, ratio) for end, near in zip(gap, nearest, strict=True)]
     low, high = (_sample_level(law, end, ratio) for end in ends)

@@ -12,7 +12,8 @@ vectors as observed, has the ``eta`` that minimises the loss of a two-dimensiona
 For white noise these are Gavish and Donoho 2017 (their operator loss for matrices that are not square is not minimised
 by x: the two-dimensional problem is ``|x - eta exp(i(a + b))| + |x - eta exp(i(a - b))|``, a and b the angles, and has
 the minimum above). For sample covariances of white noise, with a population eigenvalue t among others of s: Donoho,
-Gavish and Johnstone 2018, ``s + (t - s)`` times the same factors.
+Gavish and Johnstone 2018, ``s + (t - s)`` times the same factors. For coloured noise the Frobenius loss has a closed
+form, ``t**2`` over the sample eigenvalue (:mod:`bulkedge.laws.spikes.ledoit_peche`).
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bulkedge.laws.distribution import Unit
+from bulkedge.laws.spikes.ledoit_peche import shrink_coloured
 from bulkedge.laws.spikes.rank_one import RATIO, SymmetricResponse, sample_spike
 from bulkedge.laws.spikes.singular_spikes import singular_response
-from bulkedge.laws.units import Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FINITE, Choice
 from bulkedge.support.errors import DomainError
@@ -55,7 +57,9 @@ def shrink_sample(law: Law, values: ArrayLike, ratio: float, loss: Loss = "frobe
     given, norm = FINITE.check("values", values), LOSS.check("loss", loss)
     ratio = RATIO.check("ratio", ratio)
     if len(law.atoms) != 1 or law.atoms[0][1] < 1 or law.atoms[0][0] <= 0:
-        raise DomainError(f"{law!r} is not white noise: shrink_sample is known for populations of one positive atom")
+        if norm != "frobenius":
+            raise DomainError(f"{law!r} is not white noise, for which only the loss 'frobenius' has a known shrinkage")
+        return shrink_coloured(law, given.ravel().astype(float), ratio).reshape(given.shape)[()]
     noise = law.atoms[0][0]
     # the population eigenvalue t solves t**2 - (value + s (1 - ratio)) t + value s = 0; the roots meet at the edges
     half = (given + noise * (1 - ratio)) / 2

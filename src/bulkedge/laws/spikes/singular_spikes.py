@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bulkedge.laws.engine.measure.cauchy import weighted_inverses
+from bulkedge.laws.distribution import UNIT, Unit
+from bulkedge.laws.engine.measure.cauchy import atom_transforms
 from bulkedge.laws.engine.measure.crossings import Gaps, gaps_between
 from bulkedge.laws.spikes.rank_one import (
     STRONGEST,
@@ -38,7 +39,6 @@ from bulkedge.laws.spikes.rank_one import (
     group_by_strength,
     merge_outliers,
 )
-from bulkedge.laws.units import UNIT, Unit
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FINITE, Interval, shown
 from bulkedge.support.errors import DomainError, UnitError
@@ -47,13 +47,16 @@ if TYPE_CHECKING:
     from bulkedge.laws.law import Law
 
 RATIO = Interval(1e-6, 1e6)
-MISSING = 1e-9
-"""Zeros that a law may lack before it cannot be that of so many rows: the accuracy of the mass of atoms."""
+MISSING = 1e-9  # zeros that a law may lack before it cannot be that of so many rows: the accuracy of the mass of atoms
 
 
 @dataclass(frozen=True)
 class SingularOutlier:
     """A singular value outside the bulk.
+
+    >>> from bulkedge.laws import MarchenkoPastur
+    >>> round(singular_spike(MarchenkoPastur(0.5), 2.0, ratio=0.5).outliers[0].singular_value, 4)
+    2.3717
 
     Attributes
     ----------
@@ -81,6 +84,11 @@ class SingularOutlier:
 @dataclass(frozen=True)
 class SingularSpike:
     """What a signal of rank one does to the singular values of a matrix; arrays where the strength was an array.
+
+    >>> from bulkedge.laws import MarchenkoPastur
+    >>> spike = singular_spike(MarchenkoPastur(0.5), 2.0, ratio=0.5)
+    >>> round(float(spike.singular_value), 4), bool(spike.detectable), round(spike.threshold, 4)
+    (2.3717, True, 0.8409)
 
     Attributes
     ----------
@@ -114,10 +122,7 @@ class SingularSpike:
 
 
 class SingularResponse(Response):
-    """The responses ``zeros/z + phi`` on the left and ``other_zeros/z + ratio phi`` on the right.
-
-    Zeros are kept apart because those of the two sides nearly cancel in ``ratio phi + (1 - ratio)/z``.
-    """
+    """Responses ``zeros/z + phi`` (left) and ``other_zeros/z + ratio phi`` (right): zeros apart, or they cancel."""
 
     def __init__(self, law: Law, ratio: float) -> None:
         self.law, self.ratio = law, ratio
@@ -168,11 +173,7 @@ class SingularResponse(Response):
         return mass, self.ratio * mass
 
     def limits(self) -> Real:
-        """As for any response, but at zero: D is infinite there if both sides have zeros.
-
-        If one side has none, its response is negative from zero on, and the other's is positive or vanishes at zero
-        too.
-        """
+        """As for any response, but at zero, where D is infinite if both sides have zeros."""
         limits = super().limits()
         limits[0, self.gaps.low == 0] = np.inf if self.zeros and self.other_zeros else 0.0
         return limits
@@ -246,11 +247,9 @@ def _without_zeros(law: Law, s: Real) -> tuple[Real, Real]:
     if law.continuum:
         total += law.continuum.transforms(s + 0j)
     places, masses = law.locations[law.locations != 0], law.masses[law.locations != 0]
-    block = max(1, 2_000_000 // max(len(places), 1))
-    for first in range(0, len(s) if len(places) else 0, block):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            inverse = np.reciprocal(s[first : first + block, None] - places + 0j)
-            total[:, first : first + block] += weighted_inverses(inverse, places, masses)
+    if len(places):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            total += atom_transforms(s + 0j, places, np.stack([masses, masses * places], axis=1))
     return total[0].real, total[1].real
 
 
@@ -260,10 +259,7 @@ def singular_spike(
     """Signal of the given singular value in a matrix of the given law: see :meth:`bulkedge.Law.singular_spike`."""
     given = FINITE.check("strength", strength)
     if not np.all((given >= 1 / STRONGEST) & (given <= STRONGEST)):
-        raise DomainError(
-            f"strength = {shown(strength)} is outside its domain [{1 / STRONGEST:g}, {STRONGEST:g}]: "
-            "it is a singular value"
-        )
+        raise DomainError(f"strength = {shown(strength)} is outside its domain [{1 / STRONGEST:g}, {STRONGEST:g}]")
     flat, response = given.ravel(), singular_response(law, ratio, unit)
     found = response.outliers(np.append(1 / flat, -1 / flat), np.tile(response.reach(flat), 2))
     order = np.argsort(found.point, kind="stable")
@@ -316,9 +312,7 @@ def _ratio_of(law: Law, ratio: float | None) -> float:
         return own
     given = RATIO.check("ratio", ratio)
     if own is not None and abs(given - own) > 0.01 * own:  # finite matrices differ from their law by less
-        raise DomainError(
-            f"ratio = {ratio!r}: {law!r} is the law of a matrix with rows/columns = {own:g}; leave it out"
-        )
+        raise DomainError(f"ratio = {ratio!r}: {law!r} is of matrices with rows/columns = {own:g}; leave it out")
     zeros = float(atom_masses(law, np.zeros(1))[0])
     if 1 - given * (1 - zeros) < -MISSING:
         raise DomainError(

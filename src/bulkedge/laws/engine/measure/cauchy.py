@@ -28,12 +28,9 @@ from numpy.polynomial import chebyshev, legendre
 from bulkedge.laws.engine.measure.panels import DEGREE, Panels, nodes_and_transform
 from bulkedge.support.arrays import BoolArray, Complex, Index, Real
 
-BLOCK = 100_000
-"""Distances from points to nodes that are computed at once: as many as fit into fast memory."""
-SQUARABLE = (1e-70, 1e70)
-"""Distances whose fourth powers, and their inverses, are finite."""
-NODES = 32
-"""Nodes of a cluster, and of a panel."""
+BLOCK = 100_000  # distances from points to nodes that are computed at once: as many as fit into fast memory
+SQUARABLE = (1e-70, 1e70)  # distances whose fourth powers, and their inverses, are finite
+NODES = 32  # nodes of a cluster, and of a panel
 APART = 1.95
 """Half lengths from the middle of a cluster at which its Bernstein radius is 3.6, and ``3.6**-32`` is 1e-18."""
 ClusterLevel = tuple[Real, Real, Real, Real]
@@ -42,25 +39,13 @@ GAUSS = 32
 """Gauss nodes on a panel."""
 NEAR = 2.3
 """Bernstein radius inside which the Gauss nodes no longer give the integral to 1e-16: ``2.3**-(2 * 32 - 20)``."""
-TINY = 1e-150
-"""Stands for a distance of zero."""
+TINY = 1e-150  # stands for a distance of zero
 GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(GAUSS)
 
 
-def weighted_inverses(inverse: Complex, locations: Real, masses: Real) -> Complex:
-    """G, G', psi and psi' (rows) of atoms, from the matrix of ``1/(z - location)``, which is overwritten."""
-    weights = np.stack([masses, masses * locations], axis=1)
-    value = inverse @ weights
-    np.multiply(inverse, inverse, out=inverse)
-    slope = inverse @ weights
-    return np.stack([value[:, 0], -slope[:, 0], value[:, 1], -slope[:, 1]])
-
-
 def pole_sums(z: Complex, locations: Real, weights: Real, hidden: tuple[Index, Index]) -> Complex:
-    """G, G', psi and psi' (rows) of atoms, some of which are hidden from some of the points.
-
-    In real arithmetic, which is several times as fast as complex division, where distances can be squared twice.
-    """
+    """G, G', psi and psi' (rows) of atoms, some of which are hidden from some of the points."""
+    # in real arithmetic, several times as fast as complex division, where distances can be squared twice
     x, y = z.real[:, None], z.imag[:, None]
     along = x - locations
     if not y.any():
@@ -92,11 +77,8 @@ def pole_sums(z: Complex, locations: Real, weights: Real, hidden: tuple[Index, I
 
 
 def atom_transforms(point: Complex, places: Real, weights: Real) -> Complex:
-    """G, G', psi and psi' (rows) of atoms, at points of the closed upper half-plane, atoms included.
-
-    At an atom G is infinite and G' minus infinity; psi and psi' have the sign of its location, and are finite at an
-    atom at zero, which has no part in them.
-    """
+    """G, G', psi and psi' (rows) of atoms, at points of the closed upper half-plane, atoms included."""
+    # at an atom G is infinite, G' minus infinity, and psi and psi' have the sign of its location (finite at zero)
     result: Complex = np.empty((4, len(point)), dtype=complex)
     following = np.minimum(np.searchsorted(places, point.real), len(places) - 1)
     (on,) = np.nonzero(places[following] == point)
@@ -114,25 +96,15 @@ def atom_transforms(point: Complex, places: Real, weights: Real) -> Complex:
 
 @dataclass(frozen=True)
 class Clusters:
-    """A binary tree of clusters, leaves first and level by level.
+    """A binary tree of clusters, leaves first and level by level."""
 
-    Attributes
-    ----------
-    nodes : array of shape (c, NODES)
-        Where the nodes of each cluster are.
-    masses : array of shape (c, NODES)
-        Their masses; those of clusters above the leaves may be negative.
-    centre, reach : arrays of shape (c,)
-        Discs outside of which a cluster stands for its leaves; of no meaning for the leaves themselves.
-    levels : tuple of int
-        Number of clusters on each level, leaves first.
-    """
-
-    nodes: Real
-    masses: Real
+    nodes: Real  # (c, NODES): where the nodes of each cluster are
+    masses: Real  # (c, NODES): their masses; those of clusters above the leaves may be negative
+    # centre, reach: (c,): discs outside of which a cluster stands for its leaves; of no meaning for the leaves
+    # themselves
     centre: Real
     reach: Real
-    levels: tuple[int, ...]
+    levels: tuple[int, ...]  # number of clusters on each level, leaves first
 
     @classmethod
     def of(cls, nodes: Real, masses: Real, centre: Real, reach: Real) -> Clusters:
@@ -148,7 +120,7 @@ class Clusters:
 
     def transforms(self, z: Complex, hidden: tuple[Index, Index]) -> Complex:
         """G, G', psi and psi' (rows) of the nodes, without the leaves that are hidden from points."""
-        point, cluster = np.nonzero(self._seen(z, hidden))
+        point, cluster = np.nonzero(self._visible_clusters(z, hidden))
         nodes, masses, at = self.nodes[cluster], self.masses[cluster], z[point]
         inverse: Any = _inverse(at, nodes) if at.imag.any() else 1 / (at.real[:, None] - nodes)
         weighted = masses * inverse
@@ -162,7 +134,7 @@ class Clusters:
             result[:, point[first]] = np.add.reduceat(np.stack(rows), first, axis=1)
         return result
 
-    def _seen(self, z: Complex, hidden: tuple[Index, Index]) -> BoolArray:
+    def _visible_clusters(self, z: Complex, hidden: tuple[Index, Index]) -> BoolArray:
         """Which clusters (columns) points (rows) see: the largest that are far enough away, and leaves elsewhere."""
         apart = z.real[:, None] - self.centre
         far = apart * apart + (z.imag * z.imag)[:, None] > self.reach**2
@@ -215,44 +187,23 @@ def _inverse(z: Complex, nodes: Real) -> Complex:
 
 @dataclass(frozen=True)
 class NearField:
-    """Cauchy integrals of panels at points close to them; what no point changes is computed once (:meth:`of`).
+    """Cauchy integrals of panels (an entry or row each) at close points; :meth:`of` keeps what no point changes."""
 
-    Every attribute has one entry, or one row, for each panel.
-
-    Attributes
-    ----------
-    panels : Panels
-        p of them.
-    ends : array of shape (p,)
-        Points of the line at which they stop.
-    centre, reach : arrays of shape (p,)
-        Discs of the plane outside of which Gauss's rule is good for the panel.
-    low : array of shape (p,)
-        Where the stretch of s that is integrated over begins: at the start of the panel, or at ``-stop`` where g is
-        even about its edge, so that the roots +-s together make one integral. It ends at ``stop``.
-    roots : array of shape (p,)
-        Number of roots of ``s**order = Z`` to sum over.
-    series : array of shape (p, 4, DEGREE)
-        Chebyshev coefficients of p, p', q and q' on that stretch (:func:`_matrices`).
-    gauss : array of shape (p, GAUSS)
-        The values of g at Gauss nodes of the stretch, times the weights.
-    weight, lowered : arrays of shape (p,)
-        Remainder and quotient of the panel's weight by its order.
-    totals : array of shape (p, most lowered)
-        ``int g(s) s**(weight + k order) ds``.
-    """
-
-    panels: Panels
-    ends: Real
+    panels: Panels  # p of them
+    ends: Real  # (p,): points of the line at which they stop
+    # centre, reach: (p,): discs of the plane outside of which Gauss's rule is good for the panel
     centre: Real
     reach: Real
+    # (p,): where the stretch of s that is integrated over begins: at the start of the panel, or at ``-stop`` where g is
+    # even about its edge, so that the roots +-s together make one integral. It ends at ``stop``
     low: Real
-    roots: Index
-    series: Real
-    gauss: Real
+    roots: Index  # (p,): number of roots of ``s**order = Z`` to sum over
+    series: Real  # (p, 4, DEGREE): Chebyshev coefficients of p, p', q and q' on that stretch (:func:`_matrices`)
+    gauss: Real  # (p, GAUSS): the values of g at Gauss nodes of the stretch, times the weights
+    # weight, lowered: (p,): remainder and quotient of the panel's weight by its order
     weight: Index
     lowered: Index
-    totals: Real
+    totals: Real  # (p, most lowered): ``int g(s) s**(weight + k order) ds``
 
     @classmethod
     def of(cls, panels: Panels) -> NearField:
@@ -282,10 +233,7 @@ class NearField:
         )
 
     def pairs(self, z: Complex) -> tuple[Index, Index]:
-        """Which points of the closed upper half-plane are too close to which panels for quadrature.
-
-        Gauss's rule converges like the Bernstein radius of the point, in the panel's own variable, to a power.
-        """
+        """Which points of the closed upper half-plane are too close to which panels for Gauss's rule."""
         apart = z.real[:, None] - self.centre
         point, panel = np.nonzero(apart * apart + (z.imag * z.imag)[:, None] <= self.reach**2)
         panels = self.panels
@@ -307,10 +255,7 @@ class NearField:
         return np.where(left, value, np.conj(value)), np.where(left, slope, np.conj(slope))
 
     def _to_edge(self, panel: Index, z: Complex) -> Complex:
-        """Z, conjugated at right edges so that it stays in the closed upper half-plane.
-
-        From outside, the stored location of an edge stands for the edge, remainder and all.
-        """
+        """Z in the closed upper half-plane, conjugated at right edges; from outside, measured from its location."""
         panels = self.panels
         location, direction = panels.location[panel], panels.direction[panel]
         offset = ((z - location) - panels.remainder[panel]) * direction / panels.length[panel]
@@ -318,11 +263,8 @@ class NearField:
         return np.where(direction > 0, offset, np.conj(offset)) + 0j
 
     def _integral(self, panel: Index, local: Complex, to_stop: Complex) -> tuple[Complex, Complex]:
-        """J and dJ/dZ, given Z and its offset from the far end of each panel.
-
-        A weight of at least the order is lowered by ``s**order/(Z - s**order) = Z/(Z - s**order) - 1``, as often as it
-        takes: nothing cancels near the edge.
-        """
+        """J and dJ/dZ, given Z and its offset from the far end of each panel."""
+        # weights of the order or more are lowered by s**order/(Z - s**order) = Z/(Z - s**order) - 1: nothing cancels
         order, weight, count = self.panels.order[panel], self.weight[panel], self.roots[panel]
         principal = _principal_root(local, order)
         # one entry for each root of each pair: most calls are for few points, and their cost is that of the calls
@@ -353,11 +295,8 @@ class NearField:
         return value, slope
 
     def _over_stretch(self, panel: Index, up: Complex, down: Complex) -> tuple[Complex, Complex]:
-        """``int g(s)/(root - s) ds`` over the stretches of panels, and the derivative in the root.
-
-        The roots lie ``up`` beyond the lower end of a stretch and ``down`` beyond its upper one. The rounding error of
-        p and q grows like ``|t + sqrt(t**2 - 1)|**k`` in the k-th coefficient, which its decay outweighs.
-        """
+        """``int g(s)/(root - s) ds`` over stretches and its slope; roots are ``up`` and ``down`` beyond the ends."""
+        # rounding of p and q grows like |t + sqrt(t**2 - 1)|**k in the k-th coefficient, which its decay outweighs
         width = self.panels.stop[panel] - self.low[panel]
         t = (up + down) / width
         value, slope = np.empty_like(t), np.empty_like(t)
@@ -377,12 +316,9 @@ class NearField:
 
 @cache
 def _matrices() -> tuple[Real, Real]:
-    """Matrices from the coefficients of p to those of p, p', q and q', each ``(4, DEGREE, DEGREE)``.
-
-    The first ones are for ``p = sum c_k T_k(t)``, where ``q_{k+1} = 2t q_k - q_{k-1} + 2 int T_k``. The second ones are
-    for even p, ``sum c_k T_k(2 t**2 - 1)``, with all four as series in ``2 t**2 - 1``; p' and q are t times those.
-    All are triangular: small coefficients of high degrees keep their relative accuracy.
-    """
+    """Matrices from the coefficients of p to those of p, p', q and q', each ``(4, DEGREE, DEGREE)``."""
+    # first for p = sum c_k T_k(t), with q_{k+1} = 2t q_k - q_{k-1} + 2 int T_k; then for p = sum c_k T_k(2 t**2 - 1),
+    # where p' and q are t times their series. Triangular, so small high coefficients keep their accuracy
     size = 2 * DEGREE
     q = np.zeros((size, size))
     q[1, 0] = 2.0
@@ -420,11 +356,8 @@ def _sums(series: Real, t: Complex) -> Complex:
 
 
 def _discs(panels: Panels) -> tuple[Real, Real]:
-    """Centres and radii of discs that contain every point closer to a panel than :data:`NEAR`, in its own variable.
-
-    The boundary of that neighbourhood is an ellipse of s. Powers of s stretch it most at its right end, which is the
-    farthest from the middle of the panel; the radius is a tenth more.
-    """
+    """Centres and radii of discs that contain every point closer to a panel than :data:`NEAR`, in its own variable."""
+    # powers of s stretch the ellipse around the panel most at its right end; the radius is a tenth more
     end = (NEAR + 1 / NEAR) / 2
     start, stop, order = panels.start, panels.stop, panels.order
     s = np.where(panels.symmetric, stop * end, (start + stop + (stop - start) * end) / 2)

@@ -24,10 +24,8 @@ from bulkedge.laws.engine.measure.cauchy import BLOCK, GAUSS, Clusters, NearFiel
 from bulkedge.laws.engine.measure.panels import DensityFunction, Panels, SupportInterval, fit, nodes_and_transform
 from bulkedge.support.arrays import EPS, BoolArray, Complex, Index, Real
 
-MASS_DEGREE = 32
-"""Chebyshev coefficients of the mass density on a panel: enough for ``g(s**2) s**weight``."""
-FEW = 12
-"""Panels that are not worth being joined to clusters."""
+MASS_DEGREE = 32  # Chebyshev coefficients of the mass density on a panel: enough for ``g(s**2) s**weight``
+FEW = 12  # panels that are not worth being joined to clusters
 
 
 def resolve(intervals: Sequence[SupportInterval], density: DensityFunction) -> Continuum:
@@ -61,11 +59,7 @@ class Continuum:
         return float(last.g(last.start[:, None])[0, 0])
 
     def moved(self, factor: Fraction, shift: Fraction) -> Continuum:
-        """The measure of ``factor * x + shift``, panel by panel.
-
-        Distances from the edges are stretched and their locations moved exactly, so that nothing is lost where a large
-        shift rounds the points near an edge: the density is a function of the distance.
-        """
+        """The measure of ``factor * x + shift``, panel by panel, exactly, so that nothing near an edge is rounded."""
         panels, size = self.panels, abs(float(factor))
         places = zip(panels.location.tolist(), panels.remainder.tolist(), strict=True)
         exact = [factor * (Fraction(place) + Fraction(rest)) + shift for place, rest in places]
@@ -227,10 +221,7 @@ class Continuum:
 
     @cached_property
     def _nodes(self) -> tuple[Real, Real, Real]:
-        """Gauss nodes, their masses without and with the nodes as factors, and the masses of the panels.
-
-        The nodes stand for the measure at points away from it; they come panel by panel, :data:`GAUSS` for each.
-        """
+        """Gauss nodes by panel, :data:`GAUSS` each, their masses, those times the nodes, and masses of the panels."""
         x, mass = self._quadrature(GAUSS)
         return x.ravel(), np.stack([mass.ravel(), (mass * x).ravel()], axis=1), mass.sum(axis=1)
 
@@ -246,10 +237,7 @@ class Continuum:
         return NearField.of(self.panels)
 
     def transforms(self, z: Complex) -> Complex:
-        """Rows ``G = int 1/(z-t)``, ``G'``, ``psi = int t/(z-t)`` and ``psi'`` for z in the closed upper half-plane.
-
-        On the support the values are limits from above.
-        """
+        """``G = int 1/(z-t)``, ``G'``, ``psi = int t/(z-t)`` and ``psi'``; on the support, limits from above."""
         # where two intervals touch, a point belongs to neither: its neighbour does
         z = np.where(np.isin(z, self._touching), np.nextafter(z.real, np.inf), z)
         # of many panels a point sees clusters, ten to twenty of them

@@ -23,16 +23,14 @@ import numpy as np
 from bulkedge.support.arrays import EPS, BoolArray, Index, Real
 from bulkedge.support.errors import UnresolvedError
 
-CLOSEST = -72.0
-"""Points are sought from a relative distance of exp(-72) = 5e-32 to the end of a gap onwards."""
+CLOSEST = -72.0  # points are sought from a relative distance of exp(-72) = 5e-32 to the end of a gap onwards
 NARROWEST = 1e-30
 """Gaps narrower than this share of the whole law are taken as closed: an end at zero is rarely known better."""
 FEWEST = 4096
 """Gaps with fewer numbers in them are taken as closed too. Unless the perturbation is as small, 1e-12 of the locations,
 overlaps there are below 1e-20."""
 
-Function = Callable[[Real], tuple[Real, Real]]
-"""Value and derivative at points of gaps."""
+Function = Callable[[Real], tuple[Real, Real]]  # value and derivative at points of gaps
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,7 @@ class Crossings:
 
 
 def gaps_between(pieces: list[tuple[float, float]], *, open_above: bool = True) -> Gaps:
-    """The gaps between closed pieces (intervals, and atoms as pieces of no length), which may overlap.
-
-    ``open_above`` says whether the last piece is followed by a gap to infinity: it is not, if the law has a tail there.
-    """
+    """The gaps between closed pieces, which may overlap; ``open_above`` if the last gap reaches to infinity."""
     ordered = sorted(pieces)
     low, high = [-np.inf], list[float]()
     last = ordered[0][0]
@@ -103,11 +98,8 @@ def crossings(function: Function, gaps: Gaps, limits: Real, targets: Real, reach
 
 
 def _solve(function: Function, start: Real, sign: Real, span: Real, value: Real) -> Real:
-    """Newton's method in the logarithm of the distance to ``start``, kept in a bracket that is halved now and then.
-
-    The logarithm of the function, where it has the sign of the value, is nearly linear there, next to atoms and far
-    out.
-    """
+    """Newton's method in the logarithm of the distance to ``start``, kept in a bracket that is halved now and then."""
+    # there the logarithm of the function is nearly linear, next to atoms and far out
     low, high = np.full(start.shape, CLOSEST), np.full(start.shape, 1e-9)
     t = np.full(start.shape, -1.0)
     active = np.arange(len(start))

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from bulkedge.laws.law import Law
 
 
-DEGREE = 20
-"""Chebyshev coefficients of ``g`` on a panel."""
+DEGREE = 20  # Chebyshev coefficients of ``g`` on a panel
 REMEDY = "move the parameters a little, or replace a law by EmpiricalLaw(law.ppf((arange(n) + 0.5)/n)), n about 100"
 """What to do about a free convolution that is refused, for whatever reason."""
 DensityFunction = Callable[[Real], tuple[Real, Real]]
@@ -37,25 +36,17 @@ DensityFunction = Callable[[Real], tuple[Real, Real]]
 
 @dataclass(frozen=True)
 class Edge:
-    """An end of a support interval.
+    """An end of a support interval."""
 
-    At distance ``delta`` from the edge the density is ``delta**exponent * g(delta**(1/order))`` with ``g`` analytic,
-    and even where ``even`` says so; ``order * (exponent + 1)`` is a positive integer.
+    # the density is delta**exponent g(delta**(1/order)), delta the distance; g is analytic (even where ``even``), and
+    # order (exponent + 1) is a positive integer
 
-    Attributes
-    ----------
-    location : float
-        Where the edge is.
-    exponent, order, even
-        The behaviour of the density.
-    remainder : float
-        True location minus ``location``, where it is known: densities keep their relative accuracy close to the edge.
-    """
-
-    location: float
+    location: float  # where the edge is
+    # exponent, order, even: the behaviour of the density
     exponent: float
     order: int
     even: bool = False
+    # true location minus ``location``, where it is known: densities keep their relative accuracy close to the edge
     remainder: float = 0.0
 
     @classmethod
@@ -104,11 +95,10 @@ SupportInterval = tuple[Edge, Edge]
 
 
 class BehaviourAtZero(NamedTuple):
-    """How a law meets zero: ``y = s**(power/lead)`` times a series in ``s**(1/lead)``, s what ``y G(y)`` gains there.
+    """How a law meets zero: ``y = s**(power/lead)`` times a series in ``s**(1/lead)``, s the gain of ``y G(y)``."""
 
-    With a density ``x**exponent g(x**(1/power))`` at zero, ``y G(y)`` less its value at zero is a series in
-    ``y**(1/power)`` that starts with the smaller of ``power (exponent + 1)`` and ``power``.
-    """
+    # with a density x**exponent g(x**(1/power)), y G(y) gains a series in y**(1/power) from the smaller of
+    # power (exponent + 1) and power on
 
     power: int
     lead: int
@@ -126,13 +116,9 @@ class BehaviourAtZero(NamedTuple):
 
 
 def product_at_zero(mu: Law, nu: Law) -> Edge | None:
-    """The edge at zero of a free product, where its density is not analytic there; None where it is, or vanishes.
-
-    With ``s = 1 + psi`` less the mass of the product at zero, each ``y`` is a power series in a root of s
-    (:class:`BehaviourAtZero`) if its law has as much mass at zero as the product, and elsewhere analytic. Their product
-    gives ``x = y_1 y_2 psi/(1 + psi)``, in which ``1 + psi`` is s if there is no mass at zero. So ``x = s**total``
-    times a series in ``s**(1/root)``, and the density ``-Im s/(pi x)``.
-    """
+    """The edge at zero of a free product, where its density is not analytic there; None where it is, or vanishes."""
+    # x = y_1 y_2 psi/(1 + psi) = s**total times a series in s**(1/root), s = 1 + psi minus the product's mass at zero:
+    # a y is such a series if its law has that mass at zero, and else analytic. The density is -Im s/(pi x)
     kernels = [dict(law.atoms).get(0.0, 0.0) for law in (mu, nu)]
     roots = [BehaviourAtZero.of(law) for law, kernel in zip((mu, nu), kernels, strict=True) if kernel == max(kernels)]
     root = lcm(*(each.lead for each in roots))
@@ -176,34 +162,24 @@ def nodes_and_transform(n: int) -> tuple[Real, Real]:
 
 @dataclass(frozen=True)
 class Panels:
-    """Panels of the variable ``s`` of the module; every attribute has one entry, or one row, for each panel.
+    """Panels of the variable ``s`` of the module; every attribute has one entry, or one row, for each panel."""
 
-    Attributes
-    ----------
-    location, remainder, order, exponent, weight, even
-        The edge that the panel belongs to: see :class:`~bulkedge.laws.engine.measure.panels.Edge`.
-    direction : array
-        One for a left edge, minus one for a right one: x is ``location + direction * length * s**order``.
-    length, middle : arrays
-        Half the length of the support interval, and its middle, where ``s = 1``.
-    start, stop : arrays
-        The panel's ends in s.
-    coefficients : array of shape (panels, DEGREE)
-        Chebyshev coefficients of g.
-    """
-
+    # location, remainder, order, exponent, weight, even: the edge that the panel belongs to: see
+    # :class:`~bulkedge.laws.engine.measure.panels.Edge`
     location: Real
     remainder: Real
-    direction: Real
+    direction: Real  # one for a left edge, minus one for a right one: x is ``location + direction * length * s**order``
+    # length, middle: half the length of the support interval, and its middle, where ``s = 1``
     length: Real
     middle: Real
     order: NDArray[np.int64]
     exponent: Real
     weight: NDArray[np.int64]
     even: BoolArray
+    # start, stop: the panel's ends in s
     start: Real
     stop: Real
-    coefficients: Real
+    coefficients: Real  # (panels, DEGREE): Chebyshev coefficients of g
 
     @classmethod
     def halves(cls, intervals: Sequence[SupportInterval]) -> Panels:
@@ -326,10 +302,7 @@ def fit(intervals: Sequence[SupportInterval], density: DensityFunction) -> Panel
 
 
 def _sample(panels: Panels, density: DensityFunction) -> tuple[Panels, Real, Real]:
-    """Sample the density on every panel; return the fitted panels, the size of their last coefficients and of rounding.
-
-    Both sizes are relative to the largest coefficient.
-    """
+    """Sample the density on every panel; also sizes of last coefficients and of rounding, relative to the largest."""
     t, transform = nodes_and_transform(DEGREE)
     # even functions of s are sampled as functions of s**2: better conditioned, as no sample is close to the edge
     s = np.where(panels.symmetric[:, None], panels.stop[:, None] * np.sqrt((1 + t) / 2), panels.sites(t))

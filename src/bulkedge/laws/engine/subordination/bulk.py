@@ -48,11 +48,7 @@ def _bulk_of(
 
 
 def _between_edges(survey: SupportSurvey) -> tuple[list[SupportInterval], DensityFunction] | None:
-    """The bulk of a law whose support has been surveyed.
-
-    A gap too narrow for the first sections shows itself when the density is resolved: some point of it has no solution
-    above.
-    """
+    """The bulk of a law whose support has been surveyed; None if a point has no solution, in a gap not seen before."""
     operation, inside = survey.operation, survey.inside
     curve = FixedPointCurve(survey.step, operation.cauchy, survey.x[inside], survey.state[:, inside], operation.far)
     curve.prove = survey.prove
@@ -89,26 +85,20 @@ def _masses(panels: Panels, ends: list[tuple[float, float]]) -> Real:
 
 
 def _constant_near_zero(operation: Problem, density: DensityFunction) -> DensityFunction:
-    """The same density, constant next to zero where it is finite there and in the bulk of a product.
-
-    There x is real to leading order in the variables, and their height above the axis is lost in rounding; the density
-    is not constant by ``x log x`` over a stretch that holds a mass of 1e-10.
-    """
+    """The same density, constant next to zero where it is finite there and in the bulk of a product."""
+    # heights are lost in rounding there; the error is x log x over a stretch that holds a mass of 1e-10
     if not operation.flat_at_zero:
         return density
     nearest = CLOSE * float(np.ptp(operation.bounds()))
 
-    def kept(x: Real) -> tuple[Real, Real]:
+    def constant_near_zero(x: Real) -> tuple[Real, Real]:
         return density(np.copysign(np.maximum(np.abs(x), nearest), x))
 
-    return kept
+    return constant_near_zero
 
 
 def _with_memory(density: DensityFunction) -> DensityFunction:
-    """The same density, which remembers its values, point by point.
-
-    A density is fitted at least twice, here to see whether it can be and later by the law, at the same points.
-    """
+    """The same density with its values remembered: it is fitted at least twice, at the same points."""
     known: dict[float, tuple[float, float]] = {}
 
     def remembered(x: Real) -> tuple[Real, Real]:
@@ -128,11 +118,7 @@ def _with_memory(density: DensityFunction) -> DensityFunction:
 def _interpolate_where_hidden(
     density: DensityFunction, panels: Panels, intervals: list[SupportInterval]
 ) -> DensityFunction:
-    """The same density, read off its panels at points where it has no solution.
-
-    Next to an edge rounding may hide a solution. Panels that have converged know the density there; an image of the law
-    asks for it at other points than those at which they were fitted.
-    """
+    """The same density, read off its converged panels where rounding next to an edge hides its solution."""
     resolved = Continuum(panels.take(np.argsort(np.minimum(*panels.ends()), kind="stable")), tuple(intervals))
 
     def everywhere(x: Real) -> tuple[Real, Real]:
@@ -177,11 +163,7 @@ def _edge_types(
 
 
 def _slopes(curve: FixedPointCurve, places: Real, close: Real, lengths: Real) -> Real:
-    """Slopes of the logarithm of a density over that of the distance from edges, at given distances from them.
-
-    Where the height of the variables is lost in rounding at that distance, it is taken ten times as large, and again;
-    where that does not help, the slope is not a number.
-    """
+    """Slopes of the log of a density over that of the distance from edges; nan where heights drown in rounding."""
     slopes, left = np.full(len(places), np.nan), np.arange(len(places))
     for closer in (1.0, 10.0, 100.0, 1e3):
         apart = np.copysign(np.minimum(closer * close, 1e-4 * np.abs(lengths)), lengths)[left]

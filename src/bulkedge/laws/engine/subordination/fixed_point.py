@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -24,19 +25,13 @@ from bulkedge.support.errors import UnresolvedError
 SelfMap = Callable[[Complex, Complex], tuple[Complex, Complex, Real]]
 """``step(u, z)`` takes d variables u, of shape ``(d, n)``, at n points z and returns ``T_z(u) - u``, of the same shape,
 the Jacobian of T, ``(d, d, n)``, and the rounding error of the first, ``(d, n)``."""
-LOW = 1e-4
-"""Imaginary part over modulus below which rounding may have lifted a variable off the axis."""
+LOW = 1e-4  # imaginary part over modulus below which rounding may have lifted a variable off the axis
 STRIDES = 2, 1
 """How often z is quartered in one step on the way down to the axis: boldly first, then, where that led nowhere, with
 care."""
-STAYS, FALLS = 0.6, 0.42
-"""What is left of the height of a fixed point when z is quartered: in the bulk at least, in a gap at most."""
-TRIAL = 20
-"""Steps of Newton's method from each height of a descent to the axis: the next height tries again."""
-STRIKES = 3
-"""Steps of Newton's method on the axis that may be longer than the one before."""
-TRIES = 25
-"""Steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap."""
+TRIAL = 20  # steps of Newton's method from each height of a descent to the axis: the next height tries again
+STRIKES = 3  # steps of Newton's method on the axis that may be longer than the one before
+TRIES = 25  # steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap
 Far = Callable[[Complex], Complex]
 Prove = Callable[[Real], tuple[Complex, BoolArray]]
 
@@ -71,12 +66,9 @@ def spectral_radius(jacobian: Complex) -> Real:
 
 
 def newton(step: SelfMap, z: Complex, start: Complex, iterations: int) -> tuple[Complex, Index]:
-    """Damped Newton, in the upper half-plane.
-
-    A step is kept if it shortens the hyperbolic distance from u to T(u). Where no damping helps, the plain step to T(u)
-    is taken, which never lengthens it (Schwarz-Pick). Most calls are of few points and cost what calls cost: points
-    that are done leave the arrays, and what happens to few points is looked at only if it happens.
-    """
+    """Damped Newton, in the upper half-plane."""
+    # a step must shorten the hyperbolic distance from u to T(u); else the plain step is taken, which never lengthens it
+    # (Schwarz-Pick). Calls of few points are most: points that are done leave the arrays
     result, trial = np.array(start), np.array(start)
     base, shift, delta = trial, np.zeros_like(trial), np.zeros_like(trial)
     best: Real = np.full(len(z), np.inf)
@@ -119,11 +111,7 @@ def newton(step: SelfMap, z: Complex, start: Complex, iterations: int) -> tuple[
 
 
 def _is_settled(u: Complex, moves: tuple[Complex, Complex], damping: Real, at: tuple[Complex, Real]) -> BoolArray:
-    """Which points u have converged.
-
-    ``moves`` are ``T(u) - u`` and Newton's step at the point before, (d, n) each, and ``at`` the Jacobian there and the
-    rounding error of the first.
-    """
+    """Which points u converged, from ``T(u) - u``, the last Newton step, the Jacobian there and its rounding error."""
     (shift, delta), (jacobian, error) = moves, at
     # the map is analytic in a disc of radius Im u, so Newton's next error is about |delta|**2 / Im u
     exact = (np.abs(delta) <= 1e-8 * u.imag) & (damping == 1)
@@ -136,12 +124,8 @@ def _is_settled(u: Complex, moves: tuple[Complex, Complex], damping: Real, at: t
 
 
 def _interior(u: Complex, jacobian: Complex, error: Real) -> BoolArray:
-    """Whether fixed points lie in the open half-plane: they attract, or are higher than rounding explains.
-
-    Those of the open half-plane attract; one that does not lies on the axis, and rounding lifted it. But a map that is
-    nearly an automorphism of the half-plane turns about its fixed point, with a multiplier whose modulus is one but for
-    less than rounding: so do the maps of products next to zero, where all atoms are far from u. There height decides.
-    """
+    """Whether fixed points lie in the open half-plane: they attract, or are higher than rounding explains."""
+    # height decides where a map is nearly an automorphism, with a multiplier of modulus one up to rounding
     inside = contracts(jacobian)
     doubt = np.flatnonzero(~inside)
     if len(doubt):
@@ -163,17 +147,12 @@ def newton_step(residual: Complex, jacobian: Complex) -> Complex:
     if len(residual) == 1:
         delta = residual / (1 - jacobian[0])
     elif len(residual) > 2:
-        delta = _solve(_identity_minus(jacobian), residual)
+        delta = _solve(np.eye(len(jacobian)) - jacobian.transpose(2, 0, 1), residual)
     else:
         (a, b), (c, d) = np.eye(2)[:, :, None] - jacobian
         delta = np.stack([d * residual[0] - b * residual[1], a * residual[1] - c * residual[0]]) / (a * d - b * c)
     finite = np.isfinite(delta).all(axis=0)
     return delta if finite.all() else np.where(finite, delta, residual)
-
-
-def _identity_minus(jacobian: Complex) -> Complex:
-    """``1 - jacobian`` for matrices given as ``(d, d, n)``, as a stack ``(n, d, d)``."""
-    return np.asarray(np.eye(len(jacobian)) - jacobian.transpose(2, 0, 1))
 
 
 def _solve(stacked: Complex, right: Complex) -> Complex:
@@ -233,13 +212,9 @@ def solve_from_above(step: SelfMap, x: Real, far: Callable[[Complex], Complex]) 
 def descend(
     step: SelfMap, x: Real, far: Callable[[Complex], Complex], near: tuple[Real, Complex] | None = None
 ) -> tuple[Complex, BoolArray]:
-    """Find the fixed point at each x, in the bulk or outside it, where Newton's method does not reach it on the axis.
-
-    ``z = x + i h`` comes down from far above the axis: each quartering of h moves the fixed point by a bounded
-    hyperbolic distance (Schwarz-Pick), which Newton bridges. Outside the bulk the height of the fixed point falls like
-    h, and at last the result is real; in the bulk it stays. Which of the two shows once h is smaller than the distance
-    to the nearest edge; points within rounding error of an edge remain undecided.
-    """
+    """Find the fixed point at each x, where Newton's method does not reach it on the axis."""
+    # z = x + i h comes down: quartering h moves the fixed point by a bounded hyperbolic distance (Schwarz-Pick).
+    # Outside the bulk its height falls like h, in the bulk it stays; points within rounding of an edge stay undecided
     result = np.full((len(far(x[:1] + 1j)), len(x)), np.nan + 0j)
     if near is not None:
         height, path = near
@@ -268,17 +243,16 @@ def _starting_heights(step: SelfMap, x: Real, far: Callable[[Complex], Complex])
 
 
 def _lower_to_axis(step: SelfMap, x: Real, height: Real, path: Complex, stride: int) -> Complex:
-    """Fixed points on the axis, shape (d, n), from nearly fixed ones at the given heights; nan where undecided.
-
-    ``stride`` is how often the height is quartered in one step.
-    """
+    """Fixed points on the axis (d, n), nan where undecided; the height is quartered ``stride`` times in a step."""
     result, lost, above = np.full(path.shape, np.nan + 0j), np.arange(len(x)), np.abs(path)
+    in_bulk = partial(bulk_fixed_point, iterations=TRIAL)
     for _ in range(80 // stride):
         path, unsettled = newton(step, x[lost] + 1j * height, path, 60)
-        # the height of the variables over that a quartering before: 1/4 in a gap, 1 in the bulk, 1/2 at an edge
+        # the height of the variables over that a quartering before: 1/4 in a gap, 1 in the bulk, 1/2 at an edge;
+        # more than 0.6 is tried as bulk, and less than 0.42 as a gap
         fall, above = (path.imag / above).min(axis=0), path.imag
         found = np.zeros(len(lost), dtype=bool)
-        for trial, search in ((fall > STAYS**stride, _try_bulk), (fall < FALLS**stride, real_fixed_point)):
+        for trial, search in ((fall > 0.6**stride, in_bulk), (fall < 0.42**stride, real_fixed_point)):
             if trial.any():
                 u, proved = search(step, x[lost[trial]], path[:, trial])
                 result[:, lost[trial][proved]] = u[:, proved]
@@ -292,11 +266,6 @@ def _lower_to_axis(step: SelfMap, x: Real, height: Real, path: Complex, stride: 
         if not len(lost):
             break
     return result
-
-
-def _try_bulk(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, BoolArray]:
-    """:func:`bulk_fixed_point` from a point close to it, if there is one: few steps show whether there is."""
-    return bulk_fixed_point(step, x, start, iterations=TRIAL)
 
 
 def bulk_fixed_point(step: SelfMap, x: Real, start: Complex, *, iterations: int = 60) -> tuple[Complex, BoolArray]:
@@ -317,10 +286,7 @@ def rounding_bound(step: SelfMap, u: Complex, x: Real) -> Real:
 
 
 def rounding_spread(step: SelfMap, u: Complex, x: Real) -> Real:
-    """What rounding does to a fixed point, shape (d, n): :func:`rounding_bound` for two patterns of signs only.
-
-    Of many variables that costs a third of the bound, and is of its size.
-    """
+    """What rounding does to a fixed point, (d, n): :func:`rounding_bound` for two patterns of signs only."""
     if len(u) <= 2:
         return rounding_bound(step, u, x)
     _, jacobian, error = step(u, x + 0j)
@@ -403,10 +369,7 @@ class FixedPointCurve:
         return np.where(proved, -self.cauchy(u, x).imag / np.pi, np.nan)
 
     def _start(self, x: Real) -> Complex:
-        """Where Newton's method starts: between the known points, and above the axis.
-
-        On the line through the two neighbours, or on the cubic through four of them where it is close to that line.
-        """
+        """Newton's start: above the axis, on the line through both neighbours or a cubic that is close to it."""
         order = np.argsort(self.x, kind="stable")
         places = self.x[order]
         after = np.clip(np.searchsorted(places, x), 1, max(len(places) - 1, 1))

@@ -40,14 +40,11 @@ if TYPE_CHECKING:
     from bulkedge.laws.law import Law
 
 
-MOST_WORK = 9.0
-"""Units of :meth:`Problem.work` that a law may cost: two thirds of a second each."""
+MOST_WORK = 9.0  # units of :meth:`Problem.work` that a law may cost: two thirds of a second each
 ACCURACY = 1e-9
 """How far moments may be off, relative to the deviation and the variance: ten times what is demanded of masses."""
-SMALLEST_MASS = 1e-11
-"""Mass between two gaps that counts as none, if its share of the variance does not count either."""
-FEWEST = 1e-13
-"""Mass that counts as none wherever it is: counts are differences of numbers of size one."""
+SMALLEST_MASS = 1e-11  # mass between two gaps that counts as none, if its share of the variance does not count either
+FEWEST = 1e-13  # mass that counts as none wherever it is: counts are differences of numbers of size one
 ROUNDING = 4 * EPS
 
 
@@ -101,11 +98,6 @@ class Problem(ABC):
         """Whether it is seen at all these scales from the first; else only where something was found next to zero."""
         return True
 
-    @property
-    def margin(self) -> float:
-        """How far beyond the bounds, in units of their distance, a point lies in a gap for sure."""
-        return 1 / 8
-
     @abstractmethod
     def bounds(self) -> tuple[float, float]:
         """Numbers between which the support of the result lies."""
@@ -137,18 +129,10 @@ class Problem(ABC):
 
 @dataclass
 class WorkBudget:
-    """The work spent on a law so far, by all problems that belong to it.
+    """The work spent on a law so far, by all problems that belong to it."""
 
-    Attributes
-    ----------
-    spent : float
-        Units of :meth:`Problem.work`.
-    most : float
-        Units that may be spent.
-    """
-
-    spent: float = 0.0
-    most: float = MOST_WORK
+    spent: float = 0.0  # units of :meth:`Problem.work`
+    most: float = MOST_WORK  # units that may be spent
 
     def allow_images(self) -> None:
         """Leave some work for images of the law, once its bulk is known: they ask for its density at other points."""
@@ -252,10 +236,7 @@ class FreeConvolution(Problem):
     nu: Law
 
     def work(self, points: int) -> float:
-        """Transforms of the two laws, measured: calls with few points, which are most, cost what calls cost.
-
-        Of many panels a point sees clusters, and a few panels from nearby, which cost as much as they have roots.
-        """
+        """Transforms of the two laws, measured: calls with few points, which are most, cost what calls cost."""
         measures = [law.continuum for law in (self.mu, self.nu) if law.continuum]
         panels = sum(len(measure.panels) for measure in measures)
         orders = sum(int(measure.panels.order.max()) for measure in measures)
@@ -267,10 +248,7 @@ class FreeConvolution(Problem):
 
     @classmethod
     def of(cls, mu: Law, nu: Law, *rest: float) -> FreeConvolution:
-        """The operation on two laws in the order that keeps digits: it commutes, but the variable is that of mu.
-
-        Far inside a wide law, the variable of that law hardly leaves the axis, and that of a narrow one does.
-        """
+        """The operation on two laws in the order that keeps digits: a wide law's variable hardly leaves the axis."""
         return cls(*sorted((mu, nu), key=cls._width), *rest)
 
     @staticmethod
@@ -339,11 +317,7 @@ class Multiplication(FreeConvolution):
 
     @staticmethod
     def _width(law: Law) -> tuple[float, float]:
-        """First the law that reaches below zero, then by relative width, last what has most density at zero.
-
-        Where x vanishes, the variable of a law is x times the Cauchy transform of the other at zero, which leaves the
-        axis if that law has a density there.
-        """
+        """First the law that reaches below zero, then by relative width, last what has most density at zero."""
         low = extent(law)[0]
         if low > 0:
             return 1.0, law.var() / law.mean() ** 2
@@ -416,12 +390,10 @@ class Multiplication(FreeConvolution):
 
 @dataclass(frozen=True)
 class RectangularAddition(FreeConvolution):
-    """Sum of n x m matrices, in terms of squared singular values.
+    """Sum of n x m matrices, in terms of squared singular values."""
 
-    The variables are the diagonal entries (a, b) of the subordination function of the hermitised matrix, and ``y = a
-    b``. The two corners of its resolvent, ``g = b G(y)`` and ``g' = (1 + ratio psi(y))/b``, are equal for the two laws,
-    and then the ``psi`` add up.
-    """
+    # variables: the diagonal (a, b) of the subordination of the hermitised matrix, y = a b. Corners of its resolvent,
+    # b G(y) and (1 + ratio psi(y))/b, are equal for both laws, and psi add up
 
     ratio: float = 1.0
 

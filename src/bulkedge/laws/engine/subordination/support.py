@@ -34,8 +34,7 @@ from bulkedge.laws.engine.subordination.problem import (
 )
 from bulkedge.support.arrays import EPS, BoolArray, Complex, Index, Real
 
-REAL = 1e-12
-"""Imaginary parts below this fraction are rounding: the operands are evaluated outside their bulk."""
+REAL = 1e-12  # imaginary parts below this fraction are rounding: the operands are evaluated outside their bulk
 RISE = 1e-9
 """Complex steps, relative to the variables: large enough to stand above the rounding error that transforms of
 continuous laws leave in their imaginary parts."""
@@ -53,11 +52,8 @@ FARTHEST = 1e-7
 
 
 def find_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, BoolArray]:
-    """Newton's method for the edges between points in gaps and their neighbours in the bulk.
-
-    An edge is a fixed point at which ``det(1 - Jacobian)`` vanishes. Derivatives are taken by complex steps: all
-    functions involved are analytic, and real on the real axis. Where that fails, brackets (:func:`_bracket_edges`).
-    """
+    """Newton's method for the edges between points in gaps and their neighbours in the bulk."""
+    # an edge is a fixed point with det(1 - Jacobian) = 0; derivatives are complex steps, as all is analytic and real
     at_zero = ~np.isfinite(state[0])
     start = np.concatenate([state, x[None]])[:, ~at_zero]
     current = start.copy()
@@ -89,15 +85,10 @@ def find_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, B
 
 
 def _bracket_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Real, BoolArray]:
-    """The edges between points x in gaps and their neighbours in the bulk, by secants within brackets; and successes.
-
-    Where a narrow law is convolved with a wide one, the variable at the edge is so close to the wide law's own edge
-    that Newton's method steps over both. On the curve of fixed points x is a function of the first variable that rises
-    (or falls) towards the edge with a slope that decreases to zero there, so that slope times the length of the bracket
-    bounds what is missing in x. Beyond the edge either the multiplier exceeds one, or an operand is met in its bulk.
-    Secants of the slope tell how far to go: nine tenths of the way, so as not to step over, and at last twice as far,
-    so as to be beyond. All edges go at once, because most calls of the map cost what calls cost.
-    """
+    """The edges between points x in gaps and neighbours in the bulk, by secants within brackets; and successes."""
+    # with a narrow and a wide law Newton's method steps over both edges. On the curve of fixed points, the slope of x
+    # in the first variable falls to zero at the edge: slope times bracket bounds what is missing in x. Secants go nine
+    # tenths of the way, not to step over, and at last twice as far; all edges go at once
     good, tangent, _, _ = _on_curve(step, np.concatenate([state, x[None]]))
     length, limit, proved = (bulk - x) / tangent[-1], np.full(len(x), np.inf), np.zeros(len(x), dtype=bool)
     failed = np.zeros(len(x), dtype=bool)
@@ -134,18 +125,12 @@ def _bracket_edges(step: SelfMap, x: Real, state: Real, bulk: Real) -> tuple[Rea
 
 
 def _bounded(variable: Real, start: Real, x: Real) -> BoolArray:
-    """Whether the first variable at an edge is of the size that it had in the gap, or of that of x.
-
-    Where it passes through infinity in the gap, x is stationary as at an edge, but the edge is beyond.
-    """
+    """Whether the first variable at an edge has the size it had in the gap, or x: else the edge is beyond infinity."""
     return np.asarray(np.abs(variable) <= 1e4 * (np.abs(start) + np.abs(x)))
 
 
 def _on_curve(step: SelfMap, start: Real) -> tuple[Real, Real, BoolArray, BoolArray]:
-    """The fixed points whose first variable is given, from nearby.
-
-    The other variables and x are corrected by Newton's method, with secants for the derivative in x.
-    """
+    """The fixed points whose first variable is given, from nearby, by Newton's method with secants in x."""
     unknown, active = start.copy(), np.arange(start.shape[1])
     tangent = np.full((len(start) - 1, len(active)), np.nan)
     past, met = np.zeros(len(active), dtype=bool), np.zeros(len(active), dtype=bool)
@@ -183,10 +168,7 @@ def _on_curve(step: SelfMap, start: Real) -> tuple[Real, Real, BoolArray, BoolAr
 
 
 def _slope_in_x(step: SelfMap, unknown: Real, shift: Real, error: Real) -> Real:
-    """Derivative of ``T_x(u) - u`` in x, by a complex step that is shortened where it leaves the range of linearity.
-
-    Close to zero, x may be smaller than the variables by any factor. A step that is too long shows in the real part.
-    """
+    """Derivative of ``T_x(u) - u`` in x, by a complex step, shortened where its real part shows that it is too long."""
     height = RISE * np.abs(unknown).max(axis=0)
     for _ in range(SHORTENINGS):
         risen = step(unknown[:-1] + 0j, unknown[-1] + 1j * height)[0]
@@ -232,21 +214,11 @@ def _edge_equations(step: SelfMap, unknown: Real) -> tuple[Real, Real]:
 
 
 class ProvedPoints(NamedTuple):
-    """Points of the line with their fixed points.
+    """Points of the line with their fixed points."""
 
-    Attributes
-    ----------
-    x : array of shape (n,)
-        The points, increasing.
-    state : complex array of shape (d, n)
-        The fixed points; not finite where none is known.
-    inside : bool array of shape (n,)
-        Which points lie in the bulk; the others lie in gaps.
-    """
-
-    x: Real
-    state: Complex
-    inside: BoolArray
+    x: Real  # (n,): the points, increasing
+    state: Complex  # (d, n): the fixed points; not finite where none is known
+    inside: BoolArray  # (n,): which points lie in the bulk; the others lie in gaps
 
     def lead_to(self, x: Real, step: SelfMap) -> tuple[Complex, BoolArray]:
         """Newton's method from the nearest known points, first from one in a gap, then from one in the bulk."""
@@ -309,55 +281,31 @@ def section_points(low: float, high: float, count: int, bottom: float | None) ->
 
 @dataclass
 class SupportSurvey:
-    """What is known of the line, at points from left to right.
+    """What is known of the line, at points from left to right."""
 
-    Attributes
-    ----------
-    operation : Problem
-        The law, as a fixed-point problem of d variables.
-    step : callable
-        Its self-map, with an account of the work done
-        (:class:`~bulkedge.laws.engine.subordination.problem.WorkBudget`).
-    atoms : tuple
-        Its atoms, which the counts of mass include and ``mass`` does not.
-    x : array of shape (n,)
-        The points, increasing.
-    mass : array of shape (n,)
-        Mass of the continuous part to the left of each point in a gap; nan for points in the bulk.
-    state : array of shape (d, n)
-        The fixed points; real in gaps, nan at zero where a positive law was not examined.
-    resolution : float
-        Relative distance at which two neighbours that differ count as close.
-    stuck : set
-        Pairs of neighbours between which nothing could be proved any more: an edge within rounding error.
-    polished : dict
-        The edges between pairs of neighbours, the one in a gap first, and whether they were found.
-    light : bool
-        Whether islands count that are seen in the variance alone, however little mass they have.
-    proofs : dict
-        What was found at the last points since another was added: a density that fails there has them examined again.
-    rounds : int
-        How often the mass of the density was compared with the counts.
-    """
-
-    operation: Problem
+    operation: Problem  # the law, as a fixed-point problem of d variables
+    # its self-map, with an account of the work done (:class:`~bulkedge.laws.engine.subordination.problem.WorkBudget`)
     step: SelfMap
-    atoms: tuple[tuple[float, float], ...]
-    x: Real
-    mass: Real
-    state: Complex
-    resolution: float = RESOLUTION
+    atoms: tuple[tuple[float, float], ...]  # its atoms, which the counts of mass include and ``mass`` does not
+    x: Real  # (n,): the points, increasing
+    mass: Real  # (n,): mass of the continuous part to the left of each point in a gap; nan for points in the bulk
+    state: Complex  # (d, n): the fixed points; real in gaps, nan at zero where a positive law was not examined
+    resolution: float = RESOLUTION  # relative distance at which two neighbours that differ count as close
+    # pairs of neighbours between which nothing could be proved any more: an edge within rounding error
     stuck: set[tuple[float, float]] = field(default_factory=set)
+    # the edges between pairs of neighbours, the one in a gap first, and whether they were found
     polished: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)
-    light: bool = False
-    rounds: int = 0
+    light: bool = False  # whether islands count that are seen in the variance alone, however little mass they have
+    rounds: int = 0  # how often the mass of the density was compared with the counts
+    # what was found at the last points since another was added: a density that fails there has them examined again
     proofs: dict[float, tuple[Complex, bool]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, operation: Problem, atoms: tuple[tuple[float, float], ...], account: WorkBudget) -> SupportSurvey:
         """Survey the line between the bounds of the operation, until every edge is known roughly."""
         low, high = operation.bounds()
-        margin, none = (high - low) * operation.margin, np.zeros((operation.size, 0), dtype=complex)
+        # an eighth beyond the bounds a point lies in a gap for sure
+        margin, none = (high - low) / 8, np.zeros((operation.size, 0), dtype=complex)
         survey = cls(operation, account.meter(operation), atoms, np.zeros(0), np.zeros(0), none)
         survey.light = operation.light_islands
         survey.examine(np.array([high + margin] if operation.positive else [low - margin, high + margin]))
@@ -394,10 +342,7 @@ class SupportSurvey:
             return np.asarray(np.abs(np.diff(self.mass)) > np.minimum(smallest[1:], smallest[:-1]))
 
     def examine(self, x: Real) -> None:
-        """Prove for each x on which side it lies, and remember it.
-
-        Too close to an edge nothing can be proved: such points are left out, and sections go on around them.
-        """
+        """Prove for each x on which side it lies, and remember it; points too close to an edge are left out."""
         x = x[~np.isin(x, self.x)]
         state, decided = self.prove(x)
         x, state = x[decided], state[:, decided]
@@ -436,10 +381,7 @@ class SupportSurvey:
         return state, decided
 
     def _spread_proofs(self, known: ProvedPoints, x: Real, state: Complex, decided: BoolArray) -> None:
-        """Prove more points of the bulk from those just proved, as long as these are nearer than what led before.
-
-        ``state`` of shape (size, n) and ``decided`` of shape (n,) are changed in place.
-        """
+        """Prove more of the bulk, in place, as long as the points just proved are nearer than what led before."""
         before = known.inside_distance(x)
         while not decided.all():
             inside = decided & np.all(state.imag > 0, axis=0)
@@ -483,12 +425,8 @@ class SupportSurvey:
         return max(self.operation.smallest * float(np.ptp(self.x)), 1e-6 * min(-low, high) if gradual else 0.0)
 
     def edges(self) -> list[tuple[float, float]]:
-        """The bulk: runs of inside points, from edge to edge.
-
-        Where Newton's method finds no edge between two neighbours, their distance is refined to 1e-10 of x, and the
-        neighbour in the gap stands for it. That happens where a wide law meets a very narrow one: the square root in
-        which its density ends is then narrower than that, and without mass.
-        """
+        """The bulk: runs of inside points, from edge to edge."""
+        # where Newton's method finds no edge between neighbours, 1e-10 of x apart, the one in the gap stands for it
         while True:
             low, high = self.runs()
             outer, inner = np.append(low, high), np.append(low + 1, high - 1)
@@ -532,20 +470,14 @@ class SupportSurvey:
         return np.flatnonzero(change == 1), np.flatnonzero(change == -1) + 1
 
     def _sharpen(self, kept: Index, brought: Index) -> None:
-        """Bring some neighbours that differ closer together, up to the resolution, and keep others where they are.
-
-        Both are given by the number of the left one of the two.
-        """
+        """Bring some differing neighbours, by the number of the left one, closer together, and keep others."""
         self.stuck |= set(zip(self.x[kept].tolist(), self.x[kept + 1].tolist(), strict=True))
         self.stuck -= set(zip(self.x[brought].tolist(), self.x[brought + 1].tolist(), strict=True))
         self.refine()
 
     def _massless(self, outer: Index, inner: Index) -> BoolArray:
-        """Which neighbours are as close as proofs reach, and have no mass between them that counts.
-
-        Where the density of an operand starts slowly, or is known to fewer digits, nothing is proved within 1e-8 of the
-        edge. From there the density increases inwards, so its value at the inner neighbour bounds the mass.
-        """
+        """Which neighbours are as close as proofs reach, and have no mass between them that counts."""
+        # nothing is proved within 1e-8 of slow edges; the density rises inwards: its inner value bounds the mass
         distance = np.abs(self.x[outer] - self.x[inner])
         density = np.abs(self.operation.cauchy(self.state[:, inner], self.x[inner]).imag) / np.pi
         close = (distance <= FARTHEST * np.abs(self.x[inner])) | self._at_zero(outer, inner)
@@ -558,10 +490,7 @@ class SupportSurvey:
         return (self.x[outer] < self.x[inner]) & (self.x[inner] <= FARTHEST * self.x[-1])
 
     def complete(self, masses: Real) -> bool:
-        """Look closer where the mass of an interval's density is not that counted in the gaps beside it.
-
-        They differ where an edge is that of another interval: in between is a gap that no point has shown yet.
-        """
+        """Look closer where the mass of an interval differs from that counted beside it: a gap is still to be found."""
         low, high = self.runs()
         # a larger difference tells of a gap that was overlooked
         right = np.abs(self.mass[high] - self.mass[low] - masses) <= 2e-11
