@@ -6,14 +6,6 @@ gives +-1 with ``E[xi_t xi_s] = R_ts`` and mean zero, exactly, by one of two con
 * ``R_ts = a_t a_s`` off the diagonal: ``xi_t = eta b_t``, a common balanced sign times independent ones of mean a_t;
 * ``sin(pi R/2)`` positive semidefinite: signs of Gaussian variables with that covariance, since
   ``E[sign(g) sign(h)] = (2/pi) arcsin(corr(g, h))``.
-
->>> import numpy as np
->>> correlation = prefix_correlation(length=4, prefix=2, correlation=0.6)
->>> correlation[0].tolist()
-[1.0, 0.6, 0.0, 0.0]
->>> signs = draw_signs(correlation, 100_000, np.random.default_rng(0))
->>> bool(np.abs(signs.T @ signs / 100_000 - correlation).max() < 0.02)
-True
 """
 
 from __future__ import annotations
@@ -35,7 +27,29 @@ CORRELATION = SymmetricMatrix(unit_diagonal=True)
 
 
 def prefix_correlation(length: int, prefix: int, correlation: float) -> Real:
-    """The first ``prefix`` positions are correlated with each other, the rest with nothing (*recovery*, section 4)."""
+    """The first ``prefix`` positions are correlated with each other, the rest with nothing (*recovery*, section 4).
+
+    Parameters
+    ----------
+    length : int
+        Number L of positions.
+    prefix : int
+        How many of them are correlated.
+    correlation : float
+        Of any two of these, from 0 to 1.
+
+    Returns
+    -------
+    array of shape (length, length)
+        The correlation matrix R.
+
+    Examples
+    --------
+    >>> prefix_correlation(3, prefix=2, correlation=0.5)
+    array([[1. , 0.5, 0. ],
+           [0.5, 1. , 0. ],
+           [0. , 0. , 1. ]])
+    """
     length = LENGTH.check("length", length)
     prefix = Integers(1, length).check("prefix", prefix)
     correlation = Interval(0, 1).check("correlation", correlation)
@@ -47,6 +61,20 @@ def prefix_correlation(length: int, prefix: int, correlation: float) -> Real:
 
 def spiked_correlation(length: int, direction: ArrayLike, strength: float) -> Real:
     """``I + strength v v'`` scaled to unit diagonal, v the unit vector along ``direction`` (*recovery*, Figures 2, 4b).
+
+    Parameters
+    ----------
+    length : int
+        Number L of positions.
+    direction : array_like of shape (length,)
+        Direction of v, not zero.
+    strength : float
+        Of the spike, zero or more.
+
+    Returns
+    -------
+    array of shape (length, length)
+        The correlation matrix R.
 
     Examples
     --------
@@ -68,6 +96,18 @@ def spiked_correlation(length: int, direction: ArrayLike, strength: float) -> Re
 def autoregressive_correlation(length: int, correlation: float) -> Real:
     """``R_ts = correlation**|t - s|``: a sign flips from one position to the next with the same probability.
 
+    Parameters
+    ----------
+    length : int
+        Number L of positions.
+    correlation : float
+        Of neighbours.
+
+    Returns
+    -------
+    array of shape (length, length)
+        The correlation matrix R.
+
     Examples
     --------
     >>> autoregressive_correlation(3, 0.5)[0].tolist()
@@ -79,7 +119,27 @@ def autoregressive_correlation(length: int, correlation: float) -> Real:
 
 
 def draw_signs(correlation: ArrayLike, samples: int, rng: np.random.Generator) -> Real:
-    """Balanced signs with a given correlation, a row for each sample."""
+    """Balanced signs with a given correlation, a row for each sample.
+
+    Parameters
+    ----------
+    correlation : array_like of shape (L, L)
+        Correlation matrix R.
+    samples : int
+        How many rows.
+    rng : numpy.random.Generator
+        Source of all randomness.
+
+    Returns
+    -------
+    array of shape (samples, L)
+        Entries 1 and -1.
+
+    Examples
+    --------
+    >>> draw_signs(prefix_correlation(3, 3, 1.0), 2, np.random.default_rng(0)).tolist()
+    [[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]]
+    """
     matrix = CORRELATION.check("correlation", correlation)
     samples, rng = SAMPLES.check("samples", samples), numpy_generator(rng)
     loading = product_loading(matrix)

@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
 
 from bulkedge.laws.attention.finite_head import (
     cosine_quadrature,
@@ -33,20 +32,12 @@ from bulkedge.laws.attention.finite_head import (
 from bulkedge.support.arrays import Complex, Real
 from bulkedge.support.errors import UnresolvedError
 
-TRUSTED = 0.05
-"""Share of the variance in single large entries up to which a law that does not know them is trusted."""
-LARGEST = 20.0
-"""Beyond this beta all of the variance is in large entries, whatever fits into memory."""
-NODES = 300
-"""Quadrature nodes for the cosine of query and key."""
-SIZES = 8
-"""Quadrature nodes for the norms of queries and of keys."""
+NODES = 300  # quadrature nodes for the cosine of query and key
+SIZES = 8  # quadrature nodes for the norms of queries and of keys
 MOST_DEGREES = 60
-FULL_RANK = 200.0
-"""A degree with this many harmonics a token is as good as noise."""
+FULL_RANK = 200.0  # a degree with this many harmonics a token is as good as noise
 NEGLIGIBLE = 1e-12
-HEIGHTS = 180
-"""Points of the integral along a vertical line, spaced evenly in the logarithm of the height."""
+HEIGHTS = 180  # points of the integral along a vertical line, spaced evenly in the logarithm of the height
 HIGHEST, LOWEST = 1e3, 1e-5
 """Its ends, in units of the singular value; below the lower one the integrand is taken as constant."""
 ITERATIONS = 60
@@ -55,24 +46,15 @@ ITERATIONS = 60
 class EntryTerms(NamedTuple):
     """What the resolvent's equations need; R sizes of rows, S of columns (the same), E entries, K degrees."""
 
-    weights: Real
-    """Probabilities of the sizes, (R,)."""
-    variances: Real
-    """``B_k`` of the degrees of low rank, (K,)."""
-    ratios: Real
-    """Their harmonics a token, (K,)."""
-    rows: Real
-    """Squares of their row factors, (K, R)."""
-    columns: Real
-    """Squares of their column factors, (K, S)."""
-    noise: Real
-    """Variance of what is left, (R, S)."""
-    squares: Real
-    """Squared sizes of entries, (E, R, S)."""
-    fourth: Real
-    """Number of such entries in a row, times the square of that, (E, R, S)."""
-    gaussian: Real
-    """The sum of fourth powers that Gaussian entries of the same variance would have, (R, S)."""
+    weights: Real  # probabilities of the sizes, (R,)
+    variances: Real  # ``B_k`` of the degrees of low rank, (K,)
+    ratios: Real  # their harmonics a token, (K,)
+    rows: Real  # squares of their row factors, (K, R)
+    columns: Real  # squares of their column factors, (K, S)
+    noise: Real  # variance of what is left, (R, S)
+    squares: Real  # squared sizes of entries, (E, R, S)
+    fourth: Real  # number of such entries in a row, times the square of that, (E, R, S)
+    gaussian: Real  # the sum of fourth powers that Gaussian entries of the same variance would have, (R, S)
 
 
 @dataclass(frozen=True)
@@ -85,12 +67,8 @@ class LargeEntries:
     qk_norm: bool = False
 
     def beyond(self, square: float) -> float:
-        """Expected number of squared singular values beyond a point.
-
-        With ``s`` the root of the point and G the Cauchy transform of the symmetrised law, the mass beyond is ``(2/pi)
-        int_0^inf (s/(s**2 + y**2) - Re G(s + iy)) dy``: an integral off the axis, where the equations are well
-        conditioned, whatever the density on it looks like.
-        """
+        """Expected number of squared singular values beyond a point."""
+        # (2/pi) int_0^inf (s/(s**2 + y**2) - Re G(s + iy)) dy, s the root of the point: well conditioned off the axis
         s = float(np.sqrt(square))
         heights = np.geomspace(HIGHEST, LOWEST, HEIGHTS) * s
         size = len(self._terms.weights)
@@ -157,11 +135,8 @@ class LargeEntries:
         raise UnresolvedError(f"no resolvent of {self} was found at the singular value {z.real:g} + {z.imag:g}i")
 
     def _equations(self, g: Complex, h: Complex, z: complex) -> tuple[Complex, Complex]:
-        """``1/g - z + self-energy`` and the same for h, with their Jacobian.
-
-        The self-energy of a row is that of the degrees, of the noise, and ``g h**2 sum n x**4/(1 - x**2 g h)`` of the
-        entries beyond what they add to the variance.
-        """
+        """``1/g - z + self-energy`` and the same for h, with their Jacobian."""
+        # self-energy of a row: degrees, noise, and g h**2 sum n x**4/(1 - x**2 g h) of entries beyond their variance
         terms = self._terms
         apart = 1 - terms.squares * np.multiply.outer(g, h)
         jump = (terms.fourth / apart).sum(axis=0) - terms.gaussian
@@ -173,11 +148,8 @@ class LargeEntries:
 
 
 def _side(terms: EntryTerms, jump: Complex, slope: Complex, x: Complex, y: Complex) -> tuple[Complex, Complex, Complex]:
-    """``1/x + self-energy`` of rows, whose resolvent is x (that of columns y); its derivatives in x and in y.
-
-    ``jump`` is ``sum n x**4/(1 - x**2 g h)`` over the entries, by sizes of row and column, ``slope`` its derivative in
-    ``g h``.
-    """
+    """``1/x + self-energy`` of rows with resolvent x (columns y), and its derivatives in x and in y."""
+    # jump is sum n x**4/(1 - x**2 g h) over the entries, by sizes of row and column; slope its derivative in g h
     p, variances = terms.weights, terms.variances
     a, b = (terms.rows * p) @ x, (terms.columns * p) @ y
     coupling = variances / terms.ratios
@@ -189,13 +161,3 @@ def _side(terms: EntryTerms, jump: Complex, slope: Complex, x: Complex, y: Compl
     cross = terms.rows.T @ ((variances / factor**2)[:, None] * (terms.columns * p)) + terms.noise * p
     cross = cross + 2 * x[:, None] * jump * (p * y) + x[:, None] ** 2 * slope * (p * y**2)
     return value, own, cross
-
-
-def heavy_share(beta: float, tokens: float) -> float:
-    """Share of the variance of ``f = exp(beta s - beta**2/2) - 1`` beyond ``sqrt(tokens)`` standard deviations."""
-    if beta > LARGEST:
-        return 1.0
-    variance = np.expm1(beta**2)
-    cut = (np.log1p(np.sqrt(variance * tokens)) + beta**2 / 2) / beta
-    above = np.exp(beta**2) * ndtr(2 * beta - cut) - 2 * ndtr(beta - cut) + ndtr(-cut)
-    return float(above / variance)

@@ -29,7 +29,12 @@ VARIANCE = Interval(1e-30, 1e30)
 
 @dataclass(frozen=True)
 class Wigner(Parametric, Ensemble):
-    """Symmetric Gaussian matrix; its eigenvalues follow :class:`~bulkedge.laws.classical.semicircle.Semicircle`."""
+    """Symmetric Gaussian matrix; its eigenvalues follow :class:`~bulkedge.laws.classical.semicircle.Semicircle`.
+
+    >>> model = Wigner(size=200)
+    >>> round(float(model.spectrum(np.random.default_rng(0)).values[-1]), 2), model.law().edge
+    (2.01, 2.0)
+    """
 
     size: int = parameter(SIZE, "number of rows")
     variance: float = parameter(VARIANCE, "variance of the limit", 1.0)
@@ -50,7 +55,12 @@ class Wigner(Parametric, Ensemble):
 
 @dataclass(frozen=True)
 class Wishart(Parametric, Ensemble):
-    """Sample covariance of white noise; its eigenvalues follow :class:`~bulkedge.laws.MarchenkoPastur`."""
+    """Sample covariance of white noise; its eigenvalues follow :class:`~bulkedge.laws.MarchenkoPastur`.
+
+    >>> model = Wishart(dim=100, samples=400)
+    >>> round(float(model.spectrum(np.random.default_rng(0)).values[-1]), 2), model.law().edge
+    (2.22, 2.25)
+    """
 
     dim: int = parameter(SIZE, "dimension d")
     samples: int = parameter(SIZE, "samples V")
@@ -75,6 +85,10 @@ class GaussianProduct(Parametric, Ensemble):
     """Product of rectangular Gaussian matrices.
 
     Its squared singular values follow :class:`~bulkedge.laws.classical.product.ProductLaw`.
+
+    >>> model = GaussianProduct(dim=200, ratios=(0.5, 1.0))
+    >>> round(float(model.spectrum(np.random.default_rng(0)).values[-1]), 1), round(model.law().edge, 1)
+    (5.4, 5.5)
     """
 
     dim: int = parameter(SIZE, "rows d of the product")
@@ -106,6 +120,10 @@ class GaussianSum(Parametric, Ensemble):
 
     Its squared singular values follow :class:`~bulkedge.laws.classical.semicircle.SumLaw`, squared. The linear model of
     *equivalence*: ``sum_k b_k P_k Q_k'/sqrt(T N_k)``, an infinite ratio being a full matrix ``b W/sqrt(T)``.
+
+    >>> model = GaussianSum(tokens=200, variances=(1.0, 0.7), ratios=(0.5, float("inf")))
+    >>> round(float(model.spectrum(np.random.default_rng(0)).values[-1]), 1), round(model.law().edge, 1)
+    (10.2, 10.8)
     """
 
     tokens: int = parameter(SIZE, "size T of the matrix")

@@ -1,16 +1,8 @@
-"""Random Markov matrices: attention as if its scores were independent, and the repair of its spectrum.
-
->>> import numpy as np
->>> model = RandomMarkov(tokens=400, variance=1.0)
->>> attention = model.sample(np.random.default_rng(0))
->>> bool(np.allclose(attention.sum(axis=1), 1.0))
-True
->>> round(float(np.linalg.norm(attention, 2)), 2), round(float(np.linalg.norm(without_gap(attention), 2)), 2)
-(1.0, 0.11)
-"""
+"""Random Markov matrices: attention as if its scores were independent, and the repair of its spectrum."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -18,13 +10,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bulkedge.ensembles.base import Ensemble
-from bulkedge.ensembles.entries import heavy_share
-from bulkedge.ensembles.perron import perron_of_independent
+from bulkedge.laws.attention.finite_head import heavy_share
+from bulkedge.laws.attention.perron import perron_of_independent
 from bulkedge.laws.classical.semicircle import QuarterCircle
 from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.support.domains import MATRIX, Array, Choice, Integers, Interval, Parametric, parameter, takes
 from bulkedge.support.errors import DomainError, RegimeWarning
 from bulkedge.support.random import numpy_generator
 
@@ -45,6 +37,10 @@ class RandomMarkov(Parametric, Ensemble):
     rank, and not independent as Proposition 1 has them. At a head dimension of T the laws stay apart, by a Kolmogorov
     distance of 0.115 at ``beta = 0.5``, and at 64 dimensions and 320 tokens by 0.40 (``propagation/key-query``). For
     those there is :class:`~bulkedge.ensembles.attention.SoftmaxAttention`.
+
+    >>> model = RandomMarkov(tokens=300, variance=0.5)
+    >>> round(float(model.spectrum(np.random.default_rng(0)).values[-1]), 2), model.law().edge
+    (2.12, 2.0)
     """
 
     tokens: int = parameter(Integers(2, 10**5), "number of tokens T")
@@ -88,15 +84,7 @@ class RandomMarkov(Parametric, Ensemble):
         return QuarterCircle(self.variance).squared()
 
     def check_tails(self, what: str, stacklevel: int = 2) -> None:
-        """Warn if a prediction is for lighter tails than these entries have at this number of tokens.
-
-        Parameters
-        ----------
-        what : str
-            The prediction, as the warning names it: ``"the law of the kernel"``.
-        stacklevel : int
-            Which caller the warning points to, as in ``warnings.warn``.
-        """
+        """Warn if a prediction is for lighter tails than these entries have at this number of tokens."""
         share = self.heavy_share()
         if share > MOST_HEAVY:
             warnings.warn(
@@ -118,7 +106,7 @@ class RandomMarkov(Parametric, Ensemble):
     def outlier(self) -> float:
         """``T s_1(A)**2``, about ``T + variance``: the columns do not sum to one exactly (*propagation*, Theorem 2).
 
-        It is ``T/(1 - v)`` with v the variance of the column sums (:mod:`bulkedge.ensembles.perron`), which is
+        It is ``T/(1 - v)`` with v the variance of the column sums (:mod:`bulkedge.laws.attention.perron`), which is
         ``variance/T`` where tails are light. A warning tells where it is a lower bound only.
         """
         if self.entries != "lognormal":
@@ -134,6 +122,7 @@ class RandomMarkov(Parametric, Ensemble):
         return self.tokens * found.square
 
 
+@takes(attention=Array(least=2))
 def without_gap(attention: Any) -> Any:
     """``A - uu'``, the repair of *propagation*, equation 9; on values it costs one mean.
 
@@ -162,6 +151,7 @@ class Pruned(NamedTuple):
     removed: int
 
 
+@takes(attention=MATRIX, edge=Interval(0, math.inf))
 def without_outliers(attention: Real, *, count: int | None = None, edge: float | None = None) -> Pruned:
     """Project out the largest singular directions: so many, or all beyond an edge.
 
@@ -180,6 +170,12 @@ def without_outliers(attention: Real, *, count: int | None = None, edge: float |
     -------
     Pruned
         The matrix of shape (T, T), and how many directions were taken out.
+
+    Examples
+    --------
+    >>> without_outliers(np.array([[3.0, 0.0], [0.0, 1.0]]), edge=2.0).matrix.round(12) + 0.0
+    array([[0., 0.],
+           [0., 1.]])
     """
     if (count is None) == (edge is None):
         raise DomainError(f"count = {count!r} and edge = {edge!r}: give one of the two")

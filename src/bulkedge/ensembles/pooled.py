@@ -48,36 +48,27 @@ TABLE, NOISE = Choice(get_args(Table)), Choice(get_args(Noise))
 class PooledDraw(NamedTuple):
     """One draw of the model; the first half of the table's rows is the positive class."""
 
-    table: Real
-    """Embeddings, V x d, centred if the model says so."""
-    signs: Real
-    """Signs of the positions, N x L."""
-    tokens: Any
-    """Rows of the table that they took, N x L."""
-    rows: Real
-    """Pooled sequences Y, N x d."""
-    mean: Real
-    """The signal mu."""
+    table: Real  # embeddings, V x d, centred if the model says so
+    signs: Real  # signs of the positions, N x L
+    tokens: Any  # rows of the table that they took, N x L
+    rows: Real  # pooled sequences Y, N x d
+    mean: Real  # the signal mu
 
 
 class Leading(NamedTuple):
     """The top of a measured covariance."""
 
-    location: float
-    """Largest eigenvalue of ``Y'Y/N``."""
-    overlap: float
-    """Squared overlap of its eigenvector with the signal."""
+    location: float  # largest eigenvalue of ``Y'Y/N``
+    overlap: float  # squared overlap of its eigenvector with the signal
 
 
 class PooledAlignment(NamedTuple):
     """Squared overlap of the top eigenvector with the signal, factor by factor (*recovery*, equation 8)."""
 
-    sample: float
-    """Of the sample's top eigenvector with the population's: finite N."""
+    sample: float  # of the sample's top eigenvector with the population's: finite N
     population: float
     """Of the population's top eigenvector with the difference of the class means in the table: finite V."""
-    table: float
-    """Of that difference with mu: one in the additive table, where class means are exact."""
+    table: float  # of that difference with mu: one in the additive table, where class means are exact
 
     @property
     def total(self) -> float:
@@ -88,10 +79,8 @@ class PooledAlignment(NamedTuple):
 class SignalThresholds(NamedTuple):
     """Smallest signal strength at which an eigenvalue leaves the bulk; zero where one always does."""
 
-    population: float
-    """With unlimited samples (*recovery*, equation 34)."""
-    sample: float
-    """With the N samples there are (*recovery*, equation 36)."""
+    population: float  # with unlimited samples (*recovery*, equation 34)
+    sample: float  # with the N samples there are (*recovery*, equation 36)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,6 +93,10 @@ class PooledSequences(Parametric, Ensemble):
     Given the table, the population covariance is ``kappa S + alpha m m' + c c'`` with S the scatter within classes over
     V, m half the difference of the class means and c their average. Finite: ``m = mu + noise`` of squared length
     ``|mu|**2 + delta``, and c is noise of squared length delta, removed by centring. Additive: ``m = mu``, ``c = 0``.
+
+    >>> model = PooledSequences(100, 200, 300, 1.3, weights=np.full(4, 0.25), correlation=np.eye(4))
+    >>> round(model.law().edge, 3), round(float(model.sample_spike().location), 3)
+    (0.995, 1.043)
     """
 
     dim: int = parameter(Integers(2, 10**6), "dimension d of the embeddings")
@@ -160,11 +153,6 @@ class PooledSequences(Parametric, Ensemble):
         return repetition(self.weights, self.vocab_ratio, self.sample_ratio)
 
     @property
-    def _counts_tokens(self) -> bool:
-        """Whether a row is a single token."""
-        return np.count_nonzero(self.weights) == 1
-
-    @property
     def strength(self) -> float:
         """``omega``, the spike over the noise: ``alpha (|mu|**2 + delta)/kappa``; additive: ``alpha |mu|**2/kappa``."""
         return self.alpha * (self.signal**2 + self._spread) / self.kappa
@@ -180,16 +168,6 @@ class PooledSequences(Parametric, Ensemble):
         """Everything of one draw: table, signs, tokens, pooled rows and signal.
 
         Pooling is a sparse N x V matrix times the table: the N x L x d array of embedded sequences is never made.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            Source of all randomness.
-
-        Returns
-        -------
-        PooledDraw
-            All that was drawn, and the pooled rows.
         """
         rng = numpy_generator(rng)
         mean = np.full(self.dim, self.signal / np.sqrt(self.dim))
@@ -222,18 +200,7 @@ class PooledSequences(Parametric, Ensemble):
         return spectrum(rows.T @ rows / self.samples, kind="eigen")
 
     def leading(self, rng: np.random.Generator) -> Leading:
-        """Largest eigenvalue of a draw, and the squared overlap of its eigenvector with the signal's direction.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            Source of all randomness.
-
-        Returns
-        -------
-        Leading
-            Eigenvalue of ``Y'Y/N``, and squared overlap with mu, to be held against :meth:`alignment`.
-        """
+        """Largest eigenvalue of a draw, and the squared overlap of its eigenvector with the signal's direction."""
         rows = self.sample(rng)
         values, vectors = eigh(
             rows.T @ rows / self.samples, subset_by_index=(self.dim - 1, self.dim - 1), overwrite_a=True
@@ -245,7 +212,7 @@ class PooledSequences(Parametric, Ensemble):
 
     def bulk(self) -> Law:
         """``kappa MP(delta) * MP(gamma)``, free product (*recovery*, Theorem 1); of counted tokens for one position."""
-        if self._counts_tokens and self.repetition > MOST_REPETITION:
+        if np.count_nonzero(self.weights) == 1 and self.repetition > MOST_REPETITION:  # a row is one token
             return self._counted_bulk
         self._warn_of_repetition("the bulk")
         return ProductLaw((self.vocab_ratio, self.sample_ratio), self.kappa)
@@ -283,13 +250,8 @@ class PooledSequences(Parametric, Ensemble):
         return self._spikes_of(self.strength)
 
     def _spikes_of(self, strength: float) -> tuple[Spike, Spike]:
-        """The outliers of the population and of the sample for a spike ``omega = strength``, in closed form.
-
-        The formulas are those of :func:`spectral_alignment`; ``population_bulk().spike`` and ``.sample_spike`` give
-        the same numbers for the top eigenvalue, to the last digit (docs/theory/recovery.md, "Outlier and alignment").
-        With fewer tokens than dimensions the population's bulk has a gap above its kernel; an outlier there is not the
-        top eigenvalue, and is left to those methods.
-        """
+        """The outliers of the population and of the sample for a spike ``omega = strength``, in closed form."""
+        # with fewer tokens than dimensions, an outlier in the gap above the kernel is not the top: the laws find it
         delta, gamma = self.vocab_ratio, self.sample_ratio
         x, least, critical = strength - delta, np.sqrt(delta), critical_strength(delta, gamma) - delta
 
@@ -369,21 +331,9 @@ def draw_noise(kind: Noise, shape: tuple[int, int], rng: np.random.Generator) ->
 
 
 def spectral_alignment(strength: ArrayLike, vocab_ratio: ArrayLike, sample_ratio: ArrayLike) -> Any:
-    """The first two factors of equation 8 of *recovery*, for arrays of ``omega``, ``delta`` and ``gamma``.
-
-    The population's outlier has ``psi = 1/x`` with ``x = omega - delta``, so that the sample's outlier is the product
-    curve there, ``kappa (1 + x)(x + delta)(x + gamma)/x**2``, and the overlap is
-
-        ``x/(x + gamma) (1 - (delta + gamma + delta gamma)/x**2 - 2 delta gamma/x**3)``,
-
-    zero once the second factor is: that is the threshold. It is symmetric in vocabulary and samples but for the first
-    factor; in a finite table with ``alpha = kappa`` the noise of the class means adds ``x/(x + delta)``.
-
-    Examples
-    --------
-    >>> spectral_alignment([1.0, 2.0, 4.0], 0.5, 0.5).round(4)
-    array([0.    , 0.2222, 0.7755])
-    """
+    """The first two factors of equation 8 of *recovery*, for arrays of ``omega``, ``delta`` and ``gamma``."""
+    # psi = 1/x with x = omega - delta, at which the sample's outlier is kappa (1 + x)(x + delta)(x + gamma)/x**2;
+    # the overlap is x/(x + gamma) times the second factor, which vanishes at the threshold
     omega, delta, gamma = (np.asarray(each, dtype=float) for each in (strength, vocab_ratio, sample_ratio))
     x = np.maximum(omega - delta, SMALLEST ** (1 / 4))
     kept = 1 - (delta + gamma + delta * gamma) / x**2 - 2 * delta * gamma / x**3
@@ -391,16 +341,8 @@ def spectral_alignment(strength: ArrayLike, vocab_ratio: ArrayLike, sample_ratio
 
 
 def critical_strength(vocab_ratio: ArrayLike, sample_ratio: ArrayLike) -> Any:
-    """The ``omega`` from which the sample's top eigenvalue leaves the bulk, for arrays of ``delta`` and ``gamma``.
-
-    ``x = omega - delta`` is the positive root of ``x**3 - (delta + gamma + delta gamma) x - 2 delta gamma``, by the
-    trigonometric formula (*recovery*, Proposition 1 and equation 36).
-
-    Examples
-    --------
-    >>> round(float(critical_strength(0.5, 0.5)), 4)
-    1.7808
-    """
+    """The ``omega`` from which the sample's top eigenvalue leaves the bulk, for arrays of ``delta`` and ``gamma``."""
+    # omega - delta is the positive root of x**3 - (delta + gamma + delta gamma) x - 2 delta gamma (*recovery*, eq. 36)
     delta, gamma = (np.asarray(each, dtype=float) for each in (vocab_ratio, sample_ratio))
     third = (delta + gamma + delta * gamma) / 3
     angle = np.arccos(np.minimum(delta * gamma / third**1.5, 1.0)) / 3
@@ -413,16 +355,8 @@ distance is 0.015 to 0.17 at 300 dimensions, below it is that of exact laws, 0.0
 
 
 def repetition(weights: Real, vocab_ratio: float, sample_ratio: float) -> float:
-    """``delta gamma**2/((delta + gamma) n)**2``: what repeated tokens add to the fourth free cumulant of the bulk.
-
-    In units of its squared variance (ours). ``kappa MP(delta) * MP(gamma)`` takes pooled rows to point anywhere in the
-    space of tokens. The first three free cumulants do not depend on that, as it takes two sequences that meet at one
-    token twice over to see a difference. The fourth grows by ``delta gamma**2`` times the chance that two meetings of a
-    position are at one token, ``1/n**2`` with ``n = (sum w**2)**2/sum w**4`` the number of positions that count.
-
-    >>> round(repetition(np.array([1.0]), 0.5, 0.5), 3), round(repetition(np.full(10, 0.1), 0.5, 0.5), 5)
-    (0.125, 0.00125)
-    """
+    """What repeated tokens add to the fourth free cumulant of the bulk, in units of its squared variance (ours)."""
+    # delta gamma**2 times the chance 1/n**2 that two meetings of a position are at one token; n positions count
     share = float(np.sum(weights**4)) / float(weights @ weights) ** 2
     return vocab_ratio * (share * sample_ratio / (vocab_ratio + sample_ratio)) ** 2
 
@@ -438,15 +372,9 @@ def repetition_message(what: str, weights: Real, excess: float) -> str:
 
 
 def counted_bulk(dim: int, vocab: int, samples: int) -> Law:
-    """Eigenvalues of ``Y'Y/N`` when each of the N rows is one of V tokens, drawn evenly, with unit white noise.
-
-    A token occurs k times with binomial probability ``p_k``; those that do are ``V p_k`` samples of weight ``k/N``, a
-    Marchenko-Pastur law of ratio ``delta/p_k`` and mean ``p_k k V/N``. Independent samples are free, so these add.
-    Counts that less than half a token is expected to have join the largest that is kept.
-
-    >>> round(counted_bulk(dim=300, vocab=600, samples=300).atoms[0][1], 3)       # 1 - 600 (1 - 1/e**0.5)/300
-    0.213
-    """
+    """Eigenvalues of ``Y'Y/N`` when each of the N rows is one of V tokens, drawn evenly, with unit white noise."""
+    # V p_k tokens occur k times: a Marchenko-Pastur law of ratio delta/p_k and mean p_k k V/N each, and these are free;
+    # counts that less than half a token is expected to have join the largest that is kept
     counts = np.arange(1.0, samples + 1)[: int(samples / vocab + 40 * np.sqrt(samples / vocab) + 40)]
     # binomial probabilities, by the logarithm of the beta function
     choices = -betaln(counts + 1, samples - counts + 1) - np.log(samples + 1)

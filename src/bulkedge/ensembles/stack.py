@@ -32,13 +32,16 @@ from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.product import FussCatalan, IndependentProduct, ProductLaw
 from bulkedge.laws.classical.semicircle import QuarterCircle
 from bulkedge.laws.law import Law
-from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum, stable_rank_excess
+from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum
+from bulkedge.spectra.rank import stable_rank_excess
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
-from bulkedge.support.errors import DomainError, RegimeWarning
+from bulkedge.support.errors import DomainError, RegimeWarning, UnresolvedError
 from bulkedge.support.random import numpy_generator
 from bulkedge.visibility import softmax
 
+MOST_LOG = 700.0
+"""Logarithm of what layers may multiply squared norms with: double precision ends at 709."""
 DEEPEST = 0.1
 """Layers for each token up to which the laws hold: at 0.05 the Kolmogorov distance is 0.015, at 0.17 it is 0.05."""
 Repair = Callable[[Any], Any]
@@ -108,6 +111,10 @@ class AttentionStack(Parametric, Ensemble):
     takes values as they are without skip.
     LayerNorm, after the skip, gives every token mean zero and length one, the length of the input's tokens.
     ``values="orthogonal"`` takes W orthogonal, times ``sqrt(value_variance * width)``.
+
+    >>> model = AttentionStack(depth=2, tokens=50, width=100, gap=False)
+    >>> model.sample(np.random.default_rng(0)).shape, round(model.law().edge, 2)
+    ((50, 100), 38.69)
     """
 
     depth: int = parameter(Integers(1, 1000), "number of layers L")
@@ -142,9 +149,7 @@ class AttentionStack(Parametric, Ensemble):
         if self.attention == "markov":
             RandomMarkov(self.tokens, self.variance, self.entries)
         if self.gap == "all" and self.attention not in ("markov", "key-query"):
-            raise DomainError(
-                f"gap = 'all' needs Markov or key-query attention, whose edge is known: not {self.attention}"
-            )
+            raise DomainError(f"gap = 'all' needs Markov or key-query attention (a known edge), not {self.attention}")
 
     # -- simulation ----------------------------------------------------------------------------------------------------
 
@@ -164,19 +169,7 @@ class AttentionStack(Parametric, Ensemble):
         return self.attention in ("markov", "identity") and not self.layer_norm
 
     def weights(self, rng: np.random.Generator) -> LayerWeights:
-        """Draw the weights of one layer.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            Source of randomness.
-
-        Returns
-        -------
-        LayerWeights
-            Values of shape (width, width), and either the attention matrix, of shape (tokens, tokens), or queries and
-            keys of shape (width, width), from which :meth:`attend` makes it.
-        """
+        """Draw the weights of one layer."""
         rng, width = numpy_generator(rng), self.width
         power = self.value_variance / (width if self.skip and self.skip_scaling == "plain" else 1)
         values = rng.standard_normal((width, width))
@@ -199,24 +192,7 @@ class AttentionStack(Parametric, Ensemble):
         return float(np.sqrt(np.log1p(self.variance)))
 
     def step(self, signal: Any, weights: LayerWeights, repair: Repair | None = None) -> tuple[Any, Any]:
-        """One layer: the attention, repaired if told so, and the signal after it; NumPy or torch.
-
-        Parameters
-        ----------
-        signal : array of shape (tokens, width)
-            The layer's input ``X_{l-1}``.
-        weights : LayerWeights
-            A draw of :meth:`weights`, on the same backend.
-        repair : callable, optional
-            From an attention matrix to the one to use, in place of what ``gap`` says.
-
-        Returns
-        -------
-        attention : array of shape (tokens, tokens)
-            As it was used.
-        signal : array of shape (tokens, width)
-            The layer's output ``X_l``.
-        """
+        """One layer: the attention, repaired if told so, and the signal after it; NumPy or torch."""
         xp = array_namespace(signal)
         attention = (repair or self._repair_attention)(self.attend(signal, weights))
         output = attention @ signal @ weights.values
@@ -228,20 +204,7 @@ class AttentionStack(Parametric, Ensemble):
         return attention, output
 
     def attend(self, signal: Any, weights: LayerWeights) -> Any:
-        """The attention matrix of a layer on a signal, as it is before any repair.
-
-        Parameters
-        ----------
-        signal : array of shape (tokens, width)
-            The layer's input.
-        weights : LayerWeights
-            A draw of :meth:`weights`, on the same backend.
-
-        Returns
-        -------
-        array of shape (tokens, tokens)
-            Rows sum to one.
-        """
+        """The attention matrix of a layer on a signal, as it is before any repair."""
         if weights.attention is not None:
             return weights.attention
         xp = array_namespace(signal)
@@ -305,34 +268,15 @@ class AttentionStack(Parametric, Ensemble):
     # -- prediction ----------------------------------------------------------------------------------------------------
 
     def at_depth(self, depth: int) -> AttentionStack:
-        """The same stack with another number of layers.
-
-        Parameters
-        ----------
-        depth : int
-            Number of layers.
-
-        Returns
-        -------
-        AttentionStack
-            All else is the same.
-        """
+        """The same stack with another number of layers."""
         return replace(self, depth=depth)
 
     def _require_plain(self, what: str) -> None:
         if not self.linear or self.skip:
-            raise DomainError(
-                f"{what} is known for Markov or identity attention without skip and LayerNorm: not {self}"
-            )
+            raise DomainError(f"{what} is known for Markov or identity layers without skip and LayerNorm: not {self}")
 
     def require_free(self, what: str) -> None:
-        """Refuse a question that has an answer only without the gap, skip and LayerNorm.
-
-        Parameters
-        ----------
-        what : str
-            What was asked for, as the error names it.
-        """
+        """Refuse a question that has an answer only without the gap, skip and LayerNorm."""
         self._require_plain(what)
         if self.collapsing:
             raise DomainError(f"{what} is known without the gap: use gap=False (one direction carries all else)")
@@ -362,7 +306,13 @@ class AttentionStack(Parametric, Ensemble):
         """What the layers multiply squared norms with, without the gap: also the mean of the Jacobian's law."""
         self._require_plain("the mean eigenvalue")
         through_attention = self.variance / self.tokens if self.attention == "markov" else 1.0
-        return float((through_attention * self.value_variance * self.width) ** self.depth)
+        layer = through_attention * self.value_variance * self.width
+        if layer > 0 and abs(self.depth * np.log(layer)) > MOST_LOG:
+            raise UnresolvedError(
+                f"{self.depth} layers multiply squared norms with {layer:g}**{self.depth}, which is no number of "
+                f"double precision; value_variance = {self.value_variance / layer:g} keeps norms"
+            )
+        return float(layer**self.depth)
 
     def law(self) -> Law:
         """Law of the eigenvalues of ``Sigma_L`` without the gap (*propagation*, Proposition 7).
@@ -381,15 +331,7 @@ class AttentionStack(Parametric, Ensemble):
         return ProductLaw(ratios, mean) if ratios else EmpiricalLaw([mean])
 
     def factors(self) -> tuple[int, int]:
-        """How many Marchenko-Pastur factors of ratio one and of ratio T/d the kernel's law has without the gap.
-
-        Returns
-        -------
-        square : int
-            Those of ratio one.
-        wide : int
-            Those of ratio T/d; the law's variance is ``square + wide T/d`` at mean one.
-        """
+        """How many Marchenko-Pastur factors of ratio one and of ratio T/d the kernel's law has without the gap."""
         square = self.depth if self.attention == "markov" else 0
         wide = self.depth if self.values == "gaussian" else 0
         if self.tokens <= self.width:

@@ -1,14 +1,6 @@
 """Weights that pool a sequence into one vector, each summing to one.
 
 What they keep (*recovery*, equation 4): of the signal ``alpha = w' R w``, of the noise ``kappa = |w|**2``.
-
->>> from bulkedge.ensembles.correlations import prefix_correlation
->>> correlation = prefix_correlation(length=10, prefix=4, correlation=0.6)
->>> for weights in (mean_weights(10), causal_weights(10), optimal_weights(correlation)):
-...     print(round(float(weights @ correlation @ weights / (weights @ weights)), 3))
-1.72
-2.181
-2.8
 """
 
 from __future__ import annotations
@@ -19,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
-from bulkedge.ensembles.correlations import CORRELATION, LENGTH
+from bulkedge.ensembles.correlations import CORRELATION, LENGTH, SAMPLES
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import FINITE, Integers, Interval
+from bulkedge.support.domains import FINITE, MATRIX, Integers, Interval, Labels, Unwritten, shown, takes
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import softmax
 
@@ -29,7 +21,7 @@ SUM_TOLERANCE = 1e-9
 SCORE_SCALE = Interval(-1e6, 1e6)
 
 
-class PoolingWeights:
+class PoolingWeights(Unwritten):
     """Domain of pooling weights: finite numbers that sum to one."""
 
     def check(self, name: str, value: Any) -> Real:
@@ -42,10 +34,6 @@ class PoolingWeights:
         weights.flags.writeable = False
         return weights
 
-    def parse(self, name: str, text: str) -> Any:
-        """Vectors have no written form."""
-        raise DomainError(f"{name} = {text!r} cannot be given as text: weights are made in Python")
-
     def __str__(self) -> str:
         return "finite numbers that sum to one"
 
@@ -55,6 +43,16 @@ WEIGHTS = PoolingWeights()
 
 def mean_weights(length: int) -> Real:
     """Equal weights ``1/L``: mean pooling.
+
+    Parameters
+    ----------
+    length : int
+        Number L of positions.
+
+    Returns
+    -------
+    array of shape (length,)
+        The weights.
 
     Examples
     --------
@@ -76,6 +74,16 @@ def causal_weights(length: int) -> Real:
     Row t attends evenly to the positions before it, the first row to itself: ``w_1 = (1 + H_{L-1})/L`` and
     ``w_j = (H_{L-1} - H_{j-1})/L``, with harmonic numbers H. The last weight is zero.
 
+    Parameters
+    ----------
+    length : int
+        Number L of positions.
+
+    Returns
+    -------
+    array of shape (length,)
+        The weights, which sum to one.
+
     Examples
     --------
     >>> causal_weights(4).round(4)
@@ -89,16 +97,52 @@ def causal_weights(length: int) -> Real:
 
 
 def causal_noise(length: int) -> float:
-    """``kappa`` of the causal weights: ``(2 L - 1 + H_{L-1})/L**2`` (*recovery*, Appendix H)."""
+    """``kappa`` of the causal weights: ``(2 L - 1 + H_{L-1})/L**2`` (*recovery*, Appendix H).
+
+    Parameters
+    ----------
+    length : int
+        Number L of positions.
+
+    Returns
+    -------
+    float
+        The sum of the squared weights.
+
+    Examples
+    --------
+    >>> round(causal_noise(4), 4)
+    0.5521
+    """
     length = LENGTH.check("length", length)
     return float((2 * length - 1 + harmonic(length - 1)[-1]) / length**2)
 
 
+@takes(prefix=Integers(1, 10**6))
 def causal_signal(length: int, prefix: int, correlation: float) -> float:
     """``alpha`` of the causal weights with a correlated prefix (*recovery*, equation 43).
 
     ``kappa + r (m**2 - q)``: m is the mass ``(1 + p + p D)/L`` of the prefix and q its sum of squares, which is kappa
     less ``(2 (L - 1 - p) - (2 p + 1) D - p D**2)/L**2``, with ``D = H_{L-1} - H_p``.
+
+    Parameters
+    ----------
+    length : int
+        Number L of positions.
+    prefix : int
+        Number p of correlated positions, the first ones.
+    correlation : float
+        Correlation r of any two of them, from 0 to 1.
+
+    Returns
+    -------
+    float
+        ``w' R w``.
+
+    Examples
+    --------
+    >>> round(causal_signal(length=4, prefix=2, correlation=0.5), 4)
+    0.6997
     """
     length = LENGTH.check("length", length)
     prefix = Integers(1, length).check("prefix", prefix)
@@ -115,6 +159,16 @@ def optimal_weights(correlation: ArrayLike) -> Real:
 
     They reach ``alpha/kappa = lambda_max(R)`` (*recovery*, Theorem 5, equation 10). Where the top eigenvalue has
     several eigenvectors, those of least kappa: the projection of the constant vector on their span.
+
+    Parameters
+    ----------
+    correlation : array_like of shape (L, L)
+        Correlations R of the positions.
+
+    Returns
+    -------
+    array of shape (L,)
+        The weights, which sum to one.
 
     Examples
     --------
@@ -140,6 +194,18 @@ def self_attention_weights(sequences: ArrayLike, score_scale: float = 1.0) -> Re
     ``score_scale x_t.x_s/d``. As d grows these vanish and the weights become :func:`causal_weights`, at distance
     ``self_attention_spread`` (Lemma 1).
 
+    Parameters
+    ----------
+    sequences : array_like of shape (..., L, d)
+        Embedded tokens.
+    score_scale : float
+        Factor of the scores.
+
+    Returns
+    -------
+    array of shape (..., L)
+        Weights of each sequence, which sum to one.
+
     Examples
     --------
     >>> self_attention_weights(np.zeros((4, 8))).round(4)        # without scores, those of causal_weights
@@ -156,6 +222,7 @@ def self_attention_weights(sequences: ArrayLike, score_scale: float = 1.0) -> Re
     return np.asarray(softmax(scores, seen).mean(axis=-2))
 
 
+@takes(dim=SAMPLES, vocab=SAMPLES)
 def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, score_scale: float = 1.0) -> float:
     """Root mean square distance of :func:`self_attention_weights` to :func:`causal_weights`, to leading order.
 
@@ -164,6 +231,25 @@ def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, score_sc
     own token, with probability ``(1 + R_ts)/V``, and then its score is tau and not small (*recovery*, Appendix G,
     leaves this out). Its weight rises by ``a = e**tau/(n - 1 + e**tau) - 1/n``, at a squared distance of ``a**2 n/(n -
     1)``. Both parts are of order ``d**(-1/2)`` in distance.
+
+    Parameters
+    ----------
+    correlation : array_like of shape (L, L)
+        Correlations R of the signs.
+    dim, vocab : int
+        Dimension d, and number V of different tokens.
+    score_scale : float
+        tau.
+
+    Returns
+    -------
+    float
+        The distance.
+
+    Examples
+    --------
+    >>> round(self_attention_spread(np.eye(6), dim=64, vocab=1000), 4)
+    0.0196
     """
     matrix = CORRELATION.check("correlation", correlation)
     score_scale = SCORE_SCALE.check("score_scale", score_scale)
@@ -175,10 +261,38 @@ def self_attention_spread(correlation: ArrayLike, dim: int, vocab: int, score_sc
     return float(np.sqrt(scores + np.sum(repeats * rise**2 * keys / (keys - 1))) / length)
 
 
+@takes(table=MATRIX, tokens=Labels(2))
 def pool(table: Real, tokens: Any, weights: Real) -> Real:
-    """Weighted sums of the rows of a table at the tokens of each sequence, by a sparse product."""
-    count, length = tokens.shape
+    """Weighted sums of the rows of a table at the tokens of each sequence, by a sparse product.
+
+    Parameters
+    ----------
+    table : array of shape (vocab, dim)
+        Embeddings.
+    tokens : array of integers, shape (samples, length)
+        Rows of the table that make up each sequence.
+    weights : array of shape (length,) or (samples, length)
+        Weight of each position.
+
+    Returns
+    -------
+    array of shape (samples, dim)
+        A pooled vector for each sequence.
+
+    Examples
+    --------
+    >>> pool(np.eye(3), np.array([[0, 2], [1, 1]]), mean_weights(2))
+    array([[0.5, 0. , 0.5],
+           [0. , 1. , 0. ]])
+    """
+    rows = np.asarray(tokens)
+    if rows.dtype.kind not in "iu" or not rows.size or not 0 <= rows.min() <= rows.max() < len(table):
+        last = len(table) - 1
+        raise DomainError(f"tokens = {shown(tokens)} must be integers from 0 to {last}, the last row of table")
+    (count, length), shares = rows.shape, FINITE.check("weights", weights)
+    if shares.shape not in {(length,), rows.shape}:
+        raise DomainError(f"weights has shape {shares.shape}; it must have a number for each of the {length} positions")
     ends = np.arange(0, count * length + 1, length)
-    each = np.broadcast_to(weights, tokens.shape).ravel()
-    spread = csr_array((each, tokens.ravel(), ends), shape=(count, len(table)))
+    each = np.broadcast_to(shares, rows.shape).ravel()
+    spread = csr_array((each, rows.ravel(), ends), shape=(count, len(table)))
     return np.asarray(spread @ table)

@@ -11,7 +11,7 @@ from bulkedge.spectra.operators import (
     Operator,
     Product,
 )
-from bulkedge.spectra.rank import cosine_similarity, effective_rank, stable_rank, stable_rank_excess
+from bulkedge.spectra.rank import cosine_similarity, effective_rank, stable_rank
 from bulkedge.spectra.top import TopSingular, top_singular
 from bulkedge.spectra.traces import schatten_norm, trace_moments, trace_of
 
@@ -32,7 +32,6 @@ __all__ = [
     "schatten_norm",
     "spectrum",
     "stable_rank",
-    "stable_rank_excess",
     "top_singular",
     "trace_moments",
     "trace_of",

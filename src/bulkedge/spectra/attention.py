@@ -1,15 +1,4 @@
-"""The spectrum of an attention matrix, in the normalisation of the laws of attention.
-
->>> import numpy as np
->>> from bulkedge.visibility import Mask, softmax
->>> scores = np.random.default_rng(0).standard_normal((2, 64, 64))      # two heads
->>> attention_spectrum(softmax(scores)).shape
-(2,)
->>> attention_spectrum(softmax(scores, Mask.causal(64).visible()))
-Traceback (most recent call last):
-    ...
-bulkedge.support.errors.DomainError: attention is zero above the diagonal, so it is causal: pass mask='causal'
-"""
+"""The spectrum of an attention matrix, in the normalisation of the laws of attention."""
 
 from __future__ import annotations
 
@@ -17,17 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from bulkedge.spectra.dense import floating, spectrum
+from bulkedge.spectra.dense import spectrum
 from bulkedge.spectra.operators import AttentionOperator
 from bulkedge.support.arrays import as_numpy
-from bulkedge.support.domains import shown
+from bulkedge.support.domains import MATRICES, shown
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import FullMask, Mask, MaskOrName, mask_for
 
-TOLERANCE = 0.01
-"""Kolmogorov distance within which the distribution of an operator is wanted, unless another is given."""
-ROW_SUMS = 0.02
-"""How far the sum of a row may be from one: half precision passes, dropout and attention sinks outside do not."""
+TOLERANCE = 0.01  # Kolmogorov distance within which the distribution of an operator is wanted, unless another is given
 
 
 def attention_spectrum(
@@ -73,13 +59,8 @@ def attention_spectrum(
         return spectrum(attention.shape[-1] ** 0.5 * attention.centred(), tolerance=wanted, placed=share).squared()
     for name, value in (("tolerance", tolerance), ("placed", placed)):
         if value is not None:
-            raise DomainError(
-                f"{name} = {shown(value)} is for an AttentionOperator: all singular values of a matrix that is written "
-                "out are computed"
-            )
-    weights = floating("attention", attention)
-    if weights.ndim < 2:
-        raise DomainError(f"attention must have shape (..., queries, keys); got {tuple(weights.shape)}")
+            raise DomainError(f"{name} = {shown(value)} is for an AttentionOperator: matrices have all values computed")
+    weights = MATRICES.check("attention", attention)
     rows, keys = weights.shape[-2:]
     seen = Mask.cross(rows, keys) if isinstance(mask, str) and mask == "full" else mask_for(mask, rows)
     if seen.shape != (rows, keys):
@@ -90,10 +71,9 @@ def attention_spectrum(
 
 def _check_weights(weights: Any, mask: Mask) -> None:
     """Refuse what is no attention, or not behind this mask."""
-    if not np.all(np.isfinite(weights)):
-        raise DomainError("attention contains NaN or infinite entries")
     off = float(np.abs(weights.sum(axis=-1) - 1).max())
-    if off > ROW_SUMS or weights.min() < 0:
+    # half precision passes, dropout and attention sinks outside do not
+    if off > 0.02 or weights.min() < 0:
         raise DomainError(
             f"attention must have rows of weights that sum to one; sums differ from it by {off:.3g} and the smallest "
             f"weight is {weights.min():.3g}. Are these scores, was dropout on, or is there a sink outside of the keys?"
@@ -107,6 +87,4 @@ def _check_weights(weights: Any, mask: Mask) -> None:
         raise DomainError("attention is zero above the diagonal, so it is causal: pass mask='causal'")
     blind = np.flatnonzero(np.all(unused, axis=0) & np.any(visible, axis=0))
     if blind.size:
-        raise DomainError(
-            f"keys {blind[:5].tolist()} are attended to by none: if they are padding, pass mask=Mask.padding(visible)"
-        )
+        raise DomainError(f"keys {blind[:5].tolist()} are attended to by none: if padding, pass Mask.padding(visible)")

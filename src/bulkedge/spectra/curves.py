@@ -44,49 +44,40 @@ MISFIT = 10.0
 dimensions, beta 0.5 to 3), products of square matrices, powers of equidistant numbers and numbers over 1.5 to 10
 decades: with 8 in place of 10, after 8 to 40 steps, 0.8 to 20 times the error was stated, if it is more than that of
 sampling. This one was raised, and GAP set, by spectra of ``tests/spectra/test_held_out.py``, which has others too."""
-REFINEMENTS = 4
-"""How often the curve is held against itself; each time brings it about three times closer to its limit."""
+REFINEMENTS = 4  # how often the curve is held against itself; each time brings it about three times closer to its limit
 POINT, ROUNDING = 1e-7, 1e-13
 """Residual of a node, relative to the largest value, up to which it is a point mass; and what is nothing beside it: a
 squared value, an element of a Jacobi matrix, the distance of two places."""
 
 
 def gauss(values: Real, weights: Real, steps: int) -> tuple[list[Real], list[Real], list[Any]]:
-    """Gauss rules, in the squared value, of discrete measures: Lanczos steps, fully orthogonalised, all at once.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> nodes, weights, points = gauss(np.linspace(0, 1, 500)[None], np.ones((1, 500)), 3)
-    >>> float(np.round(weights[0] @ nodes[0] ** 8, 3)), points[0].tolist()           # the integral of x**8 is 1/9
-    (0.112, [False, False, False])
-    """
+    """Gauss rules, in the squared value, of discrete measures: Lanczos steps, fully orthogonalised, all at once."""
     squares = values**2
     top = max(float(squares.max(initial=0.0)), 1e-300)
     squares = squares / top
     first = np.sqrt(np.maximum(weights, 0) / weights.sum(axis=-1, keepdims=True))
     basis = np.empty((len(weights), steps, squares.shape[-1]))
     basis[:, 0] = first
-    diagonal, beside = np.empty((2, len(weights), steps))
+    diagonal, off_diagonal = np.empty((2, len(weights), steps))
     for step in range(steps):
         image = squares * basis[:, step]
         diagonal[:, step] = np.sum(basis[:, step] * image, axis=-1)
         known = basis[:, : step + 1]
         for _ in range(2):
             image -= ((known @ image[..., None]).swapaxes(-1, -2) @ known)[..., 0, :]
-        beside[:, step] = np.linalg.norm(image, axis=-1)
+        off_diagonal[:, step] = np.linalg.norm(image, axis=-1)
         if step + 1 < steps:
-            basis[:, step + 1] = image / np.maximum(beside[:, step], 1e-300)[:, None]
-    rules = _rules(diagonal, beside)
+            basis[:, step + 1] = image / np.maximum(off_diagonal[:, step], 1e-300)[:, None]
+    rules = _rules(diagonal, off_diagonal)
     # squares are known to the rounding of the largest
     nodes = [np.sqrt(top * np.where(rule[0] < ROUNDING, 0.0, rule[0])) for rule in rules]
     return nodes, [rule[1] for rule in rules], [rule[2] for rule in rules]
 
 
-def _rules(diagonal: Real, beside: Real) -> list[tuple[Real, Real, Any]]:
+def _rules(diagonal: Real, off_diagonal: Real) -> list[tuple[Real, Real, Any]]:
     """Nodes, weights and which are point masses, of Jacobi matrices, each cut where it decouples."""
     rules = []
-    for each, off in zip(diagonal, beside, strict=True):
+    for each, off in zip(diagonal, off_diagonal, strict=True):
         small = np.flatnonzero(off <= ROUNDING)
         count = int(small[0]) + 1 if small.size else len(each)
         nodes, vectors = eigh_tridiagonal(each[:count], off[: count - 1], check_finite=False)
@@ -125,10 +116,10 @@ def _slopes(widths: Real, rises: Real) -> Real:
     low, high = rises[..., :-1], rises[..., 1:]
     mixed = first * high + second * low
     slopes[..., 1:-1] = np.where(mixed > 0, (first + second) * low * high / np.where(mixed > 0, mixed, 1.0), 0.0)
-    for end, beside in ((0, 1), (-1, -2)):
-        here, next_ = widths[..., end], widths[..., beside]
+    for end, inner in ((0, 1), (-1, -2)):
+        here, next_ = widths[..., end], widths[..., inner]
         rise = rises[..., end]
-        slope = ((2 * here + next_) * rise - here * rises[..., beside]) / (here + next_)
+        slope = ((2 * here + next_) * rise - here * rises[..., inner]) / (here + next_)
         slopes[..., end] = np.clip(slope, 0, 3 * rise)
     return slopes
 
@@ -193,13 +184,9 @@ class SpectralDensity:
         return float(1 - (high - low) / (second - first) * first / low)
 
     def doubt(self, before: SpectralDensity, apart: float) -> float:
-        """What is not known about values below the second node: about the error of the distribution function there.
-
-        Polynomials see how many values are close to zero, and not where they are. If singular values have a density at
-        zero, as those of square matrices of independent entries, the curve is straight there, once it is resolved. If
-        it bends, values pile up on a scale of their own: a bend that stays the same with more steps will stay for long,
-        as that of causal attention, and an error falls more slowly than the distance to fewer steps says.
-        """
+        """The part of the error from values below the second node, which only more steps can resolve."""
+        # with a density at zero the curve is straight there; a bend means values piled up on a scale of their own,
+        # which stays long if it stays with more steps (causal attention): the error is above the distance then
         if len(self.nodes) < 3:
             return 0.0 if self.points[:1].any() else self.rest * float(self.weights[:1].sum())
         falling = self.bend / before.bend if before.bend > 0 else float(self.bend > 0)
@@ -250,24 +237,16 @@ class SpectralDensity:
 
 
 def bottom_of(nodes: Real, points: Any) -> float:
-    """Left end of a measure with a Gauss rule, or zero if it may come down to that.
-
-    Squared nodes lie at 1, 4, 9, ... from an end at which a density in the squared value vanishes as a root, and
-    further apart where it does not vanish, at 1, 9, 25, ... where it is as large as a density of values at zero: the
-    end is overestimated by none of them.
-    """
+    """Left end of a measure with a Gauss rule, or zero if it may come down to that."""
+    # squared nodes go as 1, 4, 9 from a soft end and 1, 9, 25 from a density of values at zero: no overestimate
     if len(nodes) < 3 or points[:2].any():
         return 0.0
     return float(max(nodes[0] ** 2 - (nodes[1] ** 2 - nodes[0] ** 2) / 3, 0.0)) ** 0.5
 
 
 def refine(found: SpectralDensity) -> SpectralDensity:
-    """The same rule with a curve that has it: where the function passes through each step is what the curve says.
-
-    The Gauss rule of a curve has steps that the curve is known to pass through; where it does, the true function does
-    too, as far as the curve is like it. This is repeated, because a better curve says it better. If the step of the
-    curve is elsewhere, by its own height or a half of it, it says nothing, and the middle is taken: so in gaps.
-    """
+    """The same rule with a curve that has it: where the function passes through each step is what the curve says."""
+    # repeated, as a better curve says it better; a step far from its own, as in gaps, keeps its middle
     found = replace(found, bottom=bottom_of(found.nodes, found.points))
     steps, middles = len(found.nodes), np.cumsum(found.weights) - found.weights / 2
     for _ in range(REFINEMENTS):
@@ -296,13 +275,9 @@ def _misfit(differences: Real, points: Any) -> float:
 
 
 def _gap(differences: Real, found: SpectralDensity) -> float:
-    """Share of the values that a curve has below the smallest value of the spectrum, by its own first node.
-
-    Let a share L of the values lie below the first node x. If the spectrum begins at e and the curve at zero, it has
-    ``L e/x`` of them where there are none. Of such a shift the first order is taken up by where the curve passes
-    through its step; the second remains, and the curve's level at its own first node is too low by about
-    ``L (e/x)**2``, which is measured. What has come from further up, as far as the third node shows it, does not count.
-    """
+    """Share of the values that a curve has below the smallest value of the spectrum, by its own first node."""
+    # with a share L below the first node x and a spectrum from e, the curve is too low at its node by L (e/x)**2;
+    # the shift in first order is taken up there, and what came from further up (third node) does not count
     if len(found.nodes) < 3 or found.points[:2].any():
         return 0.0
     low, far = max(-float(differences[0]), 1e-300), abs(float(differences[2]))

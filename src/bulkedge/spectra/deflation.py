@@ -46,29 +46,18 @@ from bulkedge.support.threads import thin_products
 
 MOST_SHARE = 1 / 16
 """Share of all directions up to which some are set aside: beyond it products with all of them cost more than steps."""
-MOST_NUMBERS = 5 * 2**29
-"""Numbers of the basis up to which it is made: 10 GiB in single precision."""
-LITTLE = 0.25
-"""Share of the tolerance up to which the coupling may be stated as it is."""
-HALF = 0.5
-"""Share of the tolerance above which directions are not worth it."""
-CHEAP = 8
-"""Steps of a run whose products may be spent on directions where they could be spared."""
-ROUNDS = 2
-"""Most products of ``M' M`` with the directions."""
-LARGE = 4.0
-"""Mean squared value of directions, over that of the rest, from which on it is worth looking at them."""
+MOST_NUMBERS = 5 * 2**29  # numbers of the basis up to which it is made: 10 GiB in single precision
+LITTLE = 0.25  # share of the tolerance up to which the coupling may be stated as it is
+HALF = 0.5  # share of the tolerance above which directions are not worth it
+CHEAP = 8  # steps of a run whose products may be spent on directions where they could be spared
+ROUNDS = 2  # most products of ``M' M`` with the directions
+LARGE = 4.0  # mean squared value of directions, over that of the rest, from which on it is worth looking at them
 STEPS = 5
 """Steps of the run for the values of directions that are taken as they are: a few large ones one by one, and about
 where the others are."""
-COLUMNS = 64
-"""Directions that are multiplied at a time."""
-SAFETY = 2.0
-"""Factor of the stated coupling."""
-TYPICAL = 0.3
-"""Share of the squared values of a spectrum within an e-fold, at most, before there is an estimate of it."""
-ROUNDING = 10.0
-"""Rounding units of the largest value that projections leave behind."""
+COLUMNS = 64  # directions that are multiplied at a time
+TYPICAL = 0.3  # share of the squared values of a spectrum within an e-fold, at most, before there is an estimate of it
+ROUNDING = 10.0  # rounding units of the largest value that projections leave behind
 
 
 @dataclass(frozen=True)
@@ -136,7 +125,7 @@ class Deflation:
         apart = np.abs(self.squares - places[:, None] ** 2)
         width = np.pi * self.coupling * shares[:, None] / max(self.mean, 1e-300)
         wrong = np.sum(np.arctan2(width, apart), axis=1).max() / np.pi / self.size
-        return float(min(most, SAFETY * wrong + most * self.uncertain + 1 / self.size))
+        return float(min(most, 2 * wrong + most * self.uncertain + 1 / self.size))
 
     def worth(self, found: SpectralDensity, tolerance: float) -> bool:
         """Whether what setting aside adds to the error leaves enough of the tolerance for the run."""
@@ -163,11 +152,7 @@ def deflate(operator: Operator, block: Any, tolerance: float) -> Deflation | Non
 
 
 def _parts(basis: Any, block: Any) -> tuple[Any, Any]:
-    """Random orthonormal probes in the coordinates of a basis, and in its complement, from those for the whole space.
-
-    Coordinates of Gaussian vectors in two orthogonal spaces are independent, and those of a few random orthonormal
-    vectors nearly so.
-    """
+    """Random orthonormal probes in the coordinates of a basis, and in its complement, from those for all space."""
     xp = array_namespace(block)
     with thin_products():
         inside = xp.matrix_transpose(basis) @ block
@@ -194,12 +179,9 @@ def _set_aside(operator: Operator, basis: Any, outside: Any) -> Deflation:
 
 
 def _improve(operator: Operator, found: Deflation, block: Any) -> Deflation:
-    """Directions multiplied by ``M' M``, in place.
-
-    The columns of ``M' M Q``, turned to be orthogonal, have the squared values g as their lengths, but for the angles
-    of Q: if e is the length of the column of E that Q had, g**2 is ``Q' M' M Q`` squared plus e**2, and the squared
-    value that Q converges to is larger than g by about ``e**2/(2 g)``. The double of that is how far it may be above.
-    """
+    """Directions multiplied by ``M' M``, in place."""
+    # columns of M' M Q have the squared values g as lengths, up to angles of Q; with e the column of E, the limit
+    # is above g by about e**2/(2 g), and the double of that is how far it may be
     basis, xp = found.basis, array_namespace(block)
     for start in range(0, found.count, COLUMNS):
         columns = slice(start, min(start + COLUMNS, found.count))

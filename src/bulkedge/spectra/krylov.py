@@ -52,7 +52,7 @@ class Projection:
     # (left, right): blocks ``R_j`` on the diagonal of B, in double precision: columns of each block of U and of V
     diagonal: list[Real]
     # (next, left): blocks ``S_j``: transposed they stand beside the diagonal; the last one is what leaves the bases
-    beside: list[Real]
+    off_diagonal: list[Real]
     probes: int  # columns of the first block, which come first in B
     steps: int  # blocks of V
     # values up to this are noise: the rounding unit of the operator times its largest value and the root of its size,
@@ -65,7 +65,7 @@ class Projection:
     @property
     def coupling(self) -> Real:
         """S of shape (next, last): from the last block of U to the next block of V; empty where bases are invariant."""
-        return self.beside[-1]
+        return self.off_diagonal[-1]
 
     @cached_property
     def matrix(self) -> Real:
@@ -75,7 +75,7 @@ class Projection:
         for j, block in enumerate(self.diagonal):
             matrix[rows[j] : rows[j + 1], columns[j] : columns[j + 1]] = block
             if j + 1 < self.steps:
-                matrix[rows[j] : rows[j + 1], columns[j + 1] : columns[j + 2]] = self.beside[j].T
+                matrix[rows[j] : rows[j + 1], columns[j + 1] : columns[j + 2]] = self.off_diagonal[j].T
         return matrix
 
     @property
@@ -84,13 +84,10 @@ class Projection:
         return self.coupling.shape[0] == 0
 
 
-NEGLIGIBLE = 10.0
-"""Rounding units of the largest value, times the root of the size: smaller columns have no direction."""
-POOR = 1e-2
-"""Size of a column, beside the largest value, below which its direction is cleaned of rounding again."""
+NEGLIGIBLE = 10.0  # rounding units of the largest value, times the root of the size: smaller columns have no direction
+POOR = 1e-2  # size of a column, beside the largest value, below which its direction is cleaned of rounding again
 
-LITTLE = 0.5
-"""Length of what is taken off a column, over what is left of it, up to which it need not be cleaned again."""
+LITTLE = 0.5  # length of what is taken off a column, over what is left of it, up to which it need not be cleaned again
 WELL = 10.0
 """Condition of a factor up to which it may be divided by: this multiplies rounding, and stays within ``noise``."""
 FAIR = 1e3
@@ -98,11 +95,9 @@ FAIR = 1e3
 hundredth of that in single precision, and the square of that below rounding in double precision."""
 SINGLE = 1e-8
 """Rounding units below this are those of double precision, in which one Gram matrix is not accurate enough."""
-REPRESENTED = 1e-250
-"""Squared lengths that are smaller may have lost digits to the range of double precision."""
+REPRESENTED = 1e-250  # squared lengths that are smaller may have lost digits to the range of double precision
 
-JOINED = 8
-"""Blocks of a basis that are columns of one array."""
+JOINED = 8  # blocks of a basis that are columns of one array
 
 
 class Basis(list[Any]):
@@ -139,10 +134,10 @@ class Basis(list[Any]):
 
 
 class Factor(NamedTuple):
-    """R of a block ``W = Q R``, for the processor and beside the blocks, and its inverse if R is well conditioned."""
+    """R of a block ``W = Q R``, on the processor and on the device of the blocks; and its inverse if it is stable."""
 
     matrix: Real
-    beside: Any
+    on_device: Any
     inverse: Any
 
 
@@ -197,8 +192,8 @@ class GolubKahan:
         if back is None:
             back = self.operator.T @ left
         with thin_products():
-            following, coupling = self._orthonormal(back - block @ _transpose(diagonal.beside), self.right)
-            self._known = left @ _transpose(coupling.beside)
+            following, coupling = self._orthonormal(back - block @ _transpose(diagonal.on_device), self.right)
+            self._known = left @ _transpose(coupling.on_device)
         self._coupling.append(coupling.matrix)
         if following.shape[1]:
             self.right.append(following)
@@ -208,8 +203,8 @@ class GolubKahan:
         steps = self.steps if steps is None else min(steps, self.steps)
         noise = 10 * self._scale * self._unit
         rounding = NEGLIGIBLE * self._scale * self._unit * max(self.operator.shape[-2:]) ** 0.5
-        diagonal, beside, probes = self._diagonal[:steps], self._coupling[:steps], self.right[0].shape[1]
-        return Projection(diagonal, beside, probes, steps, rounding, noise, self._unit, self.operator.like)
+        diagonal, off_diagonal, probes = self._diagonal[:steps], self._coupling[:steps], self.right[0].shape[1]
+        return Projection(diagonal, off_diagonal, probes, steps, rounding, noise, self._unit, self.operator.like)
 
     def _image(self, block: Any, known: Any) -> tuple[Any, Any]:
         """``W = M V - L``, and ``M' W`` if one pass finds both and the last one could be used; None otherwise."""
@@ -234,7 +229,7 @@ class GolubKahan:
         if not (sizes[-1] * FAIR >= sizes[0] and sizes[-1] > least * scale):
             return self._decompose(clean, known)
         self._scale, poor = scale, bool(sizes[-1] < POOR * scale)
-        basis, beside = self._divide(wide, root, inverse)
+        basis, pair = self._divide(wide, root, inverse)
         if poor or self._unit < SINGLE:
             # rounding is large beside what is left of these columns, or beside that of the block: take it off once more
             wide = _wide(known.less(basis)[0] if poor else basis)
@@ -243,9 +238,9 @@ class GolubKahan:
                 return self._decompose(clean, known)
             root, inverse = more @ root, inverse @ less
             basis, _ = self._divide(wide, more, less)
-            beside = self._like(np.stack([root, inverse]))
+            pair = self._like(np.stack([root, inverse]))
         well = bool(sizes[0] <= WELL * sizes[-1])
-        return basis, Factor(root, beside[0], beside[1] if well else None)
+        return basis, Factor(root, pair[0], pair[1] if well else None)
 
     def _divide(self, wide: Any, root: Real, inverse: Real) -> tuple[Any, Any]:
         """``W R^(-1)`` of a block in double precision, and both R and its inverse, which travel together."""

@@ -1,14 +1,4 @@
-"""Spectra of operators: the distribution of all singular values from a few dozen products, with its error.
-
->>> import numpy as np
->>> from bulkedge.spectra.operators import MatrixOperator
->>> matrix = np.random.default_rng(0).standard_normal((1500, 1000)) / np.sqrt(1500)
->>> found = operator_spectrum(MatrixOperator(matrix), tolerance=0.02)
->>> found.size, found.error <= 0.02
-(1000, True)
->>> round(float(found.distribution().ppf(0.5)), 2), round(float(np.median(np.linalg.svd(matrix)[1])), 2)
-(0.88, 0.88)
-"""
+"""Spectra of operators: the distribution of all singular values from a few dozen products, with its error."""
 
 from __future__ import annotations
 
@@ -22,7 +12,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
-from bulkedge.laws.units import Unit
+from bulkedge.laws.distribution import Unit
 from bulkedge.spectra.curves import SpectralDensity
 from bulkedge.spectra.deflation import Deflation, deflate
 from bulkedge.spectra.dense import Spectra, Spectrum
@@ -31,7 +21,7 @@ from bulkedge.spectra.operators.base import Operator
 from bulkedge.spectra.quadrature import density, simulated_deviations
 from bulkedge.spectra.stopping import ACCURACY, SHARE, IterationState, MostSteps, Placed, Reached, Rule
 from bulkedge.support.arrays import object_array
-from bulkedge.support.domains import Interval
+from bulkedge.support.domains import FUNCTION, Instance, Interval, takes
 from bulkedge.support.errors import AccuracyWarning
 from bulkedge.support.random import normal
 from bulkedge.support.threads import thin_products
@@ -41,27 +31,21 @@ LEAST_PROBES, MOST_PROBES = 32, 256
 """Few probes sample well where there are many values, but blocks of this width find large values in few steps."""
 LONG = 2**19
 """Values beyond which half as many probes do: their basis would not fit beside directions that are set aside."""
-FIRST_STEPS, MOST_STEPS = 8, 160
-"""Steps before the first checkpoint, and the most that are made."""
+FIRST_STEPS, MOST_STEPS = 8, 160  # steps before the first checkpoint, and the most that are made
 FEWER = 1.4
 """The distribution is held against that of so many times fewer steps, and the next checkpoint is at most so many times
 later: then what it is held against may be known already."""
-CONFIRMING = 1.1
-"""The factor to the next checkpoint from one that is accurate enough."""
-ENOUGH_STEPS = 40
-"""Values close to zero that are not told apart after so many steps will not be after a few more."""
-DRAWS = 100
-"""Simulated frames for the sampling error: its quantile of 0.9 is then right to a twentieth of itself."""
-QUANTILES = 4000
-"""Values that stand for the continuous part of an estimated spectrum."""
-TWO_SIDED = 2**30
-"""Numbers in both bases up to which the left one is kept too."""
-USUAL_STEPS = 64
-"""More than most runs make; those that are asked to place values may make all."""
+CONFIRMING = 1.1  # the factor to the next checkpoint from one that is accurate enough
+ENOUGH_STEPS = 40  # values close to zero that are not told apart after so many steps will not be after a few more
+DRAWS = 100  # simulated frames for the sampling error: its quantile of 0.9 is then right to a twentieth of itself
+QUANTILES = 4000  # values that stand for the continuous part of an estimated spectrum
+TWO_SIDED = 2**30  # numbers in both bases up to which the left one is kept too
+USUAL_STEPS = 64  # more than most runs make; those that are asked to place values may make all
 KOLMOGOROV = 1.3
 """About the quantile 0.9 of the largest deviation of a Brownian bridge, by which the number of probes is chosen."""
 
 
+@takes(operator=Instance(Operator), stop=FUNCTION)
 def operator_spectrum(  # noqa: PLR0913 - what is wanted, and how it is sought
     operator: Operator,
     tolerance: float = 0.01,
@@ -103,6 +87,14 @@ def operator_spectrum(  # noqa: PLR0913 - what is wanted, and how it is sought
     AccuracyWarning
         If the iteration stopped at an error above the tolerance, or if more values close to zero than was asked for
         are not told apart.
+
+    Examples
+    --------
+    >>> from bulkedge.spectra import MatrixOperator
+    >>> matrix = np.random.default_rng(0).standard_normal((300, 200)) / 300**0.5
+    >>> found = operator_spectrum(MatrixOperator(matrix), tolerance=0.05)
+    >>> found.size, found.error < 0.05
+    (200, True)
     """
     wanted = _Accuracy(
         ACCURACY.check("tolerance", tolerance),
@@ -144,12 +136,9 @@ class _Accuracy:
 
 @dataclass(frozen=True)
 class _Assessment:
-    """A density, its error, and the value below which only the number of values is known, the floor.
+    """A density, its error, and the value below which only the number of values is known, the floor."""
 
-    ``apart_from`` is the value above which the density is known to the tolerance, zero if that is everywhere. Where
-    values are lumped it is the floor; before that, after few steps, the error has to do with all values. What is found
-    is not final if values close to zero may still be told apart.
-    """
+    # apart_from: above it the density is known to the tolerance (zero: everywhere); once values are lumped, the floor
 
     density: SpectralDensity
     error: float
@@ -212,10 +201,7 @@ class _Densities(dict[int, SpectralDensity]):
 
 
 def _iterate(operator: Operator, wanted: _Accuracy, rng: Any, rule: Rule) -> tuple[_Assessment, int]:
-    """Steps until the rule says stop, with large values set aside where their directions are known and worth it.
-
-    Returns what is known then, and the number of steps.
-    """
+    """Step until the rule says stop, with large known values set aside if worth it; what is known, and the steps."""
     tolerance, start = wanted.tolerance, time.perf_counter()
     block = frame(operator, _probes(operator.shape[-1], tolerance), rng)
     run, known = _start(operator, block, deflate(operator, block, tolerance), wanted)
@@ -255,11 +241,7 @@ def _advance(run: GolubKahan, known: _Densities, target: float, wanted: _Accurac
 
 
 def _next(course: list[tuple[int, float]], tolerance: float) -> float:
-    """Steps of the next checkpoint: where the error will be reached, if it goes on falling as a power of the steps.
-
-    What seems to be reached is looked at again soon. To look takes about as long as a step, so that to look too late
-    costs more than to look twice.
-    """
+    """Steps of the next checkpoint, if the error falls as a power; looking early costs less than looking late."""
     steps, error = course[-1]
     if error <= tolerance:
         return steps * CONFIRMING
@@ -273,10 +255,8 @@ def _next(course: list[tuple[int, float]], tolerance: float) -> float:
 
 
 def _next_to_place(found: _Assessment, steps: int, share: float) -> float:
-    """Steps of the next checkpoint, by the share of values that is to be placed: the floor falls as one over the steps.
-
-    Where the floor has to be is read off a curve that is not known there: it is gone to in steps that are not too long.
-    """
+    """Steps of the next checkpoint, by the share of values to place: the floor falls as one over the steps."""
+    # the floor's place is read off a curve not known there, so steps are not too long
     if found.placed >= share:
         return 0.0
     values, weights = found.density.quantiles(QUANTILES)
@@ -329,10 +309,8 @@ def _after(run: GolubKahan, steps: int, known: _Densities) -> SpectralDensity:
 
 
 def _distance_to_fewer(found: SpectralDensity, before: SpectralDensity, tolerance: float) -> tuple[float, float]:
-    """How far the distribution is from that of fewer steps, and the value above which that is so.
-
-    If less than the tolerance is known close to zero, this is said of the values there, instead of one large error.
-    """
+    """Distance from the distribution after fewer steps, and the value above which that holds."""
+    # if less than the tolerance is known close to zero, it is said of the values there, not as one large error
     top = max(found.top, before.top, *found.locked, *before.locked)
     knots = np.concatenate([found.nodes, before.nodes])
     grids = np.linspace(0, top, 4000), np.linspace(0, found.top, 4000)
@@ -350,12 +328,8 @@ def _distance_to_fewer(found: SpectralDensity, before: SpectralDensity, toleranc
 
 @contextmanager
 def full_precision(like: Any) -> Iterator[None]:
-    """Products of torch with all digits of single precision; nothing changes for arrays of NumPy.
-
-    Networks are trained with TF32 or bfloat16 inside their products, three or two decimal digits. A basis that is made
-    orthonormal, or directions that are projected away, with so few digits leave parts of the largest values behind,
-    which are not small beside the small values of a spectrum.
-    """
+    """Products of torch with all digits of single precision; nothing changes for arrays of NumPy."""
+    # TF32 or bfloat16 would leave parts of the largest values behind, not small beside the small values
     if not is_torch_array(like):
         yield
         return

@@ -35,14 +35,8 @@ from bulkedge.spectra.krylov import SINGLE, Projection
 from bulkedge.support.arrays import Real, as_numpy
 from bulkedge.support.threads import thin_products
 
-OWN_CURVES = 1.1
-"""Error of a curve that is held against its own rule, over that of one with the steps of another: 1.04 to 1.21."""
-ANGLE = 0.01
-"""Largest angle between locked Ritz vectors and singular vectors: weights are then wrong by its square."""
-UNLIKELY = 4.0
-"""Standard deviations by which the probes' weight of locked values may differ from their number over the size."""
-LARGE = 384
-"""Columns from which on a GPU is asked to decompose a matrix."""
+ANGLE = 0.01  # largest angle between locked Ritz vectors and singular vectors: weights are then wrong by its square
+LARGE = 384  # columns from which on a GPU is asked to decompose a matrix
 
 
 def density(projection: Projection, size: int) -> SpectralDensity:
@@ -93,7 +87,8 @@ def simulated_deviations(
     if found.points.all():
         return values, found.rest * np.cumsum(weights - shares, axis=1)
     places, deviations = _deviations(rest, *gauss(values[None], weights, min(steps, len(found.nodes))))
-    return places, OWN_CURVES * found.rest * deviations
+    # the error of a curve that is held against its own rule is 1.04 to 1.21 times that of one with another's steps
+    return places, 1.1 * found.rest * deviations
 
 
 def _deviations(truth: SpectralDensity, nodes: list[Real], weights: list[Real], points: list[Any]) -> tuple[Real, Real]:
@@ -120,15 +115,9 @@ def _deviations(truth: SpectralDensity, nodes: list[Real], weights: list[Real], 
 
 
 def ritz(projection: Projection) -> tuple[Real, Real, Real]:
-    """Singular values of B, what the probes weigh them by, and their residuals.
-
-    Of the singular vectors of B two pieces are used: the rows of the first block, which are coordinates of the probes,
-    and the image of the last block, through which a run leaves what it knows. Both come from right vectors alone:
-    ``B v = s u`` gives the last rows of u as those of B times v, over s. So the symmetric eigenproblem of ``B' B`` is
-    enough, at half the time of a decomposition of B, where its rounding does not matter: it loses values below 1e-8 of
-    the largest, and a run in single precision has lost those before. It is solved where the run was made, if that is a
-    GPU.
-    """
+    """Singular values of B, what the probes weigh them by, and their residuals."""
+    # B v = s u gives the last rows of u from right vectors alone, so B' B is enough, at half the time: it loses values
+    # below 1e-8 of the largest, which single precision lost before. It is solved where the run was made (a GPU)
     rows = sum(len(each) for each in projection.diagonal)
     last = projection.coupling.shape[1] if projection.coupling.size else 0
     squared = projection.unit > SINGLE and rows > 0
@@ -170,7 +159,7 @@ def _by_squares(projection: Projection, last: int) -> tuple[Real, Real, Real]:
 def _eigen(projection: Projection) -> tuple[Any, Any]:
     """Eigenvalues of ``B' B`` in increasing order, and its vectors as columns: on a GPU if the run was made there."""
     if _on_gpu(projection) and projection.steps * projection.probes >= LARGE:
-        matrix = _squares_beside(projection)
+        matrix = _dense_squares(projection)
         return array_namespace(matrix).linalg.eigh(matrix)
     diagonal, below = _squares(projection)
     columns = np.cumsum([0, *(len(each) for each in diagonal)])
@@ -187,15 +176,15 @@ def _eigen(projection: Projection) -> tuple[Any, Any]:
 
 def _squares(projection: Projection) -> tuple[list[Real], list[Real]]:
     """``B' B``, which is block tridiagonal: the blocks on its diagonal, and those below."""
-    pairs = zip(projection.beside[:-1], projection.diagonal[:-1], strict=True)
+    pairs = zip(projection.off_diagonal[:-1], projection.diagonal[:-1], strict=True)
     below: list[Real] = [between @ block for between, block in pairs]
     diagonal: list[Real] = [block.T @ block for block in projection.diagonal]
     for j in range(1, projection.steps):
-        diagonal[j] += projection.beside[j - 1] @ projection.beside[j - 1].T
+        diagonal[j] += projection.off_diagonal[j - 1] @ projection.off_diagonal[j - 1].T
     return diagonal, below
 
 
-def _squares_beside(projection: Projection) -> Any:
+def _dense_squares(projection: Projection) -> Any:
     """``B' B`` in double precision on the device of the run: blocks travel there, and not the zeros between them."""
     (diagonal, below), steps, probes = _squares(projection), projection.steps, projection.probes
     xp, place = array_namespace(projection.like), device(projection.like)
@@ -222,9 +211,10 @@ def count_converged(values: Real, weights: Real, residuals: Real, size: int, noi
     worst = np.sqrt(np.cumsum(residuals[:-1] ** 2)) + noise
     known = np.flatnonzero((worst <= ANGLE * gaps) & (gaps > 0))
     share = np.arange(1, len(values)) / size
-    # equal values in greater number than there are probes are found as many times as there are probes only
+    # equal values in greater number than there are probes are found as many times as there are probes only: then the
+    # probes' weight of locked values is more than four deviations from their number over the size
     spread = np.sqrt(2 * share * np.maximum(1 - share, 0) / (size * weights.shape[1]))
-    plausible = np.abs(np.cumsum(weights.mean(axis=1))[:-1] - share) <= UNLIKELY * spread + 1e-12
+    plausible = np.abs(np.cumsum(weights.mean(axis=1))[:-1] - share) <= 4 * spread + 1e-12
     # a value found fewer times than it is there has too much weight: nothing below it is counted right
     wrong = known[~plausible[known]]
     known = known[known < wrong[0]] if wrong.size else known

@@ -1,13 +1,4 @@
-"""How many directions a matrix really has, and how alike its rows are.
-
->>> import numpy as np
->>> stable_rank(np.diag([2.0, 1.0, 1.0]))
-1.5
->>> round(effective_rank(np.eye(4)), 12)
-4.0
->>> cosine_similarity(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]]))
-0.3333333333333333
-"""
+"""How many directions a matrix really has, and how alike its rows are."""
 
 from __future__ import annotations
 
@@ -50,19 +41,7 @@ def stable_rank(matrix: Any) -> Any:
 
 
 def stable_rank_excess(values: ArrayLike) -> float:
-    """Stable rank less one, from singular values: near a collapse the difference keeps its digits.
-
-    Parameters
-    ----------
-    values : array
-        Singular values of the matrix. For ``X X'`` these are the squared singular values of X, which are accurate far
-        below the square root of the rounding unit.
-
-    Returns
-    -------
-    float
-        Sum of the squares of all values but the largest, over the square of the largest: zero for rank one.
-    """
+    """Stable rank less one, from singular values: near a collapse the difference keeps its digits."""
     return float(np.sum(_relative(values)[:-1] ** 2))
 
 

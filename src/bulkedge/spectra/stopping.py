@@ -1,11 +1,4 @@
-"""When an iteration stops: rules that are joined with ``|`` (either) and ``&`` (both).
-
->>> rule = Reached(0.01) | MostSteps(200)
->>> rule(IterationState(steps=24, columns=768, seconds=1.0, errors=(0.02, 0.004)))     # once is luck
-False
->>> rule(IterationState(steps=30, columns=960, seconds=1.3, errors=(0.02, 0.004, 0.003)))
-True
-"""
+"""When an iteration stops: rules that are joined with ``|`` (either) and ``&`` (both)."""
 
 from __future__ import annotations
 
@@ -20,27 +13,14 @@ SHARE = Interval(0, 1)
 
 @dataclass(frozen=True)
 class IterationState:
-    """Where an iteration stands.
+    """Where an iteration stands."""
 
-    Attributes
-    ----------
-    steps : int
-        Steps made.
-    columns : int
-        Vectors that were multiplied, by the operator and by its transpose.
-    seconds : float
-        Time since the start.
-    errors : tuple of float
-        Stated error at this checkpoint and those before it, the last one last.
-    placed : float
-        Share of the values that are told apart. The others are too close to zero for so many steps: their number is
-        known, and not where they are.
-    """
-
-    steps: int
-    columns: int
-    seconds: float
-    errors: tuple[float, ...]
+    steps: int  # steps made
+    columns: int  # vectors that were multiplied, by the operator and by its transpose
+    seconds: float  # time since the start
+    errors: tuple[float, ...]  # stated error at this checkpoint and those before it, the last one last
+    # share of the values that are told apart. The others are too close to zero for so many steps: their number is
+    # known, and not where they are
     placed: float = 1.0
 
 
@@ -62,7 +42,25 @@ class Rule:
 
 
 def Reached(tolerance: float, times: int = 2) -> Rule:  # noqa: N802  # a rule is named as a thing
-    """Stop when the stated error was at most ``tolerance`` at several checkpoints in a row: one may be luck."""
+    """Stop when the stated error was at most ``tolerance`` at several checkpoints in a row: one may be luck.
+
+    Parameters
+    ----------
+    tolerance : float
+        Largest error.
+    times : int
+        How many checkpoints.
+
+    Returns
+    -------
+    Rule
+        To be given as ``stop``, alone or joined.
+
+    Examples
+    --------
+    >>> Reached(0.01) | MostSteps(100)
+    Rule()
+    """
     tolerance, times = ACCURACY.check("tolerance", tolerance), Integers(1, 100).check("times", times)
     return Rule(
         lambda checkpoint: (
@@ -77,6 +75,16 @@ def Placed(share: float) -> Rule:  # noqa: N802
     Steps lower the value below which nothing is told apart: s of them resolve values down to about ``pi/(2 s)`` of the
     largest that is not known by itself.
 
+    Parameters
+    ----------
+    share : float
+        Of the values, from 0 to 1.
+
+    Returns
+    -------
+    Rule
+        To be given as ``stop``, alone or joined.
+
     Examples
     --------
     >>> rule = Reached(0.01) & Placed(0.7) | MostSteps(160)
@@ -90,12 +98,44 @@ def Placed(share: float) -> Rule:  # noqa: N802
 
 
 def MostSteps(steps: int) -> Rule:  # noqa: N802
-    """Stop after so many steps."""
+    """Stop after so many steps.
+
+    Parameters
+    ----------
+    steps : int
+        Most steps.
+
+    Returns
+    -------
+    Rule
+        To be given as ``stop``, alone or joined.
+
+    Examples
+    --------
+    >>> MostSteps(40)
+    Rule()
+    """
     steps = Integers(1, 10**6).check("steps", steps)
     return Rule(lambda checkpoint: checkpoint.steps >= steps)
 
 
 def MostSeconds(seconds: float) -> Rule:  # noqa: N802
-    """Stop at the first checkpoint after so long a time; results then depend on the machine."""
+    """Stop at the first checkpoint after so long a time; results then depend on the machine.
+
+    Parameters
+    ----------
+    seconds : float
+        Most time.
+
+    Returns
+    -------
+    Rule
+        To be given as ``stop``, alone or joined.
+
+    Examples
+    --------
+    >>> MostSeconds(1.0)
+    Rule()
+    """
     seconds = Interval(0, 1e9).check("seconds", seconds)
     return Rule(lambda checkpoint: checkpoint.seconds >= seconds)

@@ -1,16 +1,8 @@
-"""The largest singular values of an operator, each with a bound on its error.
-
->>> import numpy as np
->>> from bulkedge.spectra.operators import MatrixOperator
->>> matrix = np.random.default_rng(0).standard_normal((400, 300)) + 30 / np.sqrt(400 * 300) * np.ones((400, 300))
->>> found = top_singular(MatrixOperator(matrix), 2)
->>> bool(np.allclose(found.values, np.linalg.svd(matrix)[1][:2], atol=1e-4)), bool(found.residuals.max() < 1e-4)
-(True, True)
-"""
+"""The largest singular values of an operator, each with a bound on its error."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,16 +10,13 @@ from array_api_compat import array_namespace
 
 from bulkedge.spectra.krylov import GolubKahan
 from bulkedge.spectra.matrix_free import frame
-from bulkedge.spectra.operators.algebra import MatrixOperator
+from bulkedge.spectra.operators.algebra import as_operator
 from bulkedge.spectra.operators.base import Operator
-from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Integers, Interval
+from bulkedge.support.arrays import Real, as_numpy
+from bulkedge.support.domains import MATRICES, Integers, Interval
 from bulkedge.support.errors import DomainError, UnresolvedError
 
-EXTRA = 8
-"""Vectors beyond those asked for: they carry what is close to the last one."""
-STEPS, RESTARTS = 8, 40
-"""Steps from one block, and how often the best of what was found is the next block."""
+STEPS, RESTARTS = 8, 40  # steps from one block, and how often the best of what was found is the next block
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +48,7 @@ def top_singular(operator: Any, count: int = 1, tolerance: float = 1e-5, rng: An
     Parameters
     ----------
     operator : Operator or array of shape (rows, columns)
-        One matrix.
+        One matrix; an array may be complex.
     count : int
         How many values; more than these are found if they are equal to the last one.
     tolerance : float
@@ -76,17 +65,28 @@ def top_singular(operator: Any, count: int = 1, tolerance: float = 1e-5, rng: An
     ------
     UnresolvedError
         If the residuals do not become that small.
+
+    Examples
+    --------
+    >>> top_singular(np.diag([3.0, 4.0j, 1.0]), 2).values.round(9)
+    array([4., 3.])
     """
-    operator = operator if isinstance(operator, Operator) else MatrixOperator(operator)
+    given = operator
+    operator, copies = as_operator(given)
     if operator.batch:
         raise DomainError(f"operator has shape {operator.shape}, a batch: take its members one at a time")
+    if copies > 1:
+        return _top_complex(
+            replace(MATRICES, complex_too=True).check("operator", given), operator, count, tolerance, rng
+        )
     if operator.shape[-1] > operator.shape[-2]:
         turned = top_singular(operator.T, count, tolerance, rng)
         return TopSingular(turned.values, turned.residuals, turned.right, turned.left)
     size = operator.shape[-1]
     count = Integers(1, size).check("count", count)
     tolerance = Interval(1e-14, 0.1).check("tolerance", tolerance)
-    block = frame(operator, min(size, count + EXTRA), rng)
+    # vectors beyond those asked for carry what is close to the last one
+    block = frame(operator, min(size, count + 8), rng)
     for _ in range(RESTARTS):
         found, block = _round(operator, block, count)
         if np.all(found.residuals <= tolerance * max(found.values[0], np.finfo(float).tiny)):
@@ -96,6 +96,17 @@ def top_singular(operator: Any, count: int = 1, tolerance: float = 1e-5, rng: An
         f"{found.residuals.max():.3g}, relative to the largest {found.residuals.max() / found.values[0]:.3g}, not "
         f"{tolerance:g}: ask for a larger tolerance, or for another number of values if they are close to each other"
     )
+
+
+def _top_complex(matrix: Any, real: Operator, count: int, tolerance: float, rng: Any) -> TopSingular:
+    """Those of a complex matrix, in the space of the vectors of the real one, which has each of them twice."""
+    count, xp = Integers(1, min(matrix.shape)).check("count", count), array_namespace(matrix)
+    found, columns = top_singular(real, 2 * count, tolerance, rng), matrix.shape[1]
+    basis = xp.linalg.svd(found.right[:columns] + 1j * found.right[columns:], full_matrices=False)[0]
+    left, values, right = xp.linalg.svd(matrix @ basis, full_matrices=False)
+    left, values, right = left[:, :count], values[:count], basis @ xp.conj(xp.matrix_transpose(right))[:, :count]
+    residuals = xp.linalg.vector_norm(xp.conj(xp.matrix_transpose(matrix)) @ left - values * right, axis=0)
+    return TopSingular(as_numpy(values).astype(float), as_numpy(residuals).astype(float), left, right)
 
 
 def _round(operator: Operator, block: Any, count: int) -> tuple[TopSingular, Any]:
@@ -113,11 +124,11 @@ def _round(operator: Operator, block: Any, count: int) -> tuple[TopSingular, Any
         residuals[: len(leaving)] = leaving[: len(right)]
     bases = [xp.concat(each, axis=-1) for each in (run.left, run.right[: projection.steps])]
     width = block.shape[1]
-    best = bases[1] @ _beside(block, right[:width].T)
-    images = bases[0] @ _beside(block, left[:, :count])
+    best = bases[1] @ _as_block(block, right[:width].T)
+    images = bases[0] @ _as_block(block, left[:, :count])
     top = TopSingular(values[:count], residuals[:count] + projection.rounding, images, best[:, :count])
     return top, xp.linalg.qr(best)[0]
 
 
-def _beside(block: Any, matrix: Real) -> Any:
+def _as_block(block: Any, matrix: Real) -> Any:
     return array_namespace(block).asarray(np.ascontiguousarray(matrix), dtype=block.dtype, device=block.device)

@@ -9,18 +9,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from array_api_compat import array_namespace
 
 from bulkedge.spectra.operators.base import Operator
-from bulkedge.support.domains import shown
+from bulkedge.support.domains import FUNCTION, MATRICES, Array, Each, Instance, Integers, takes
 from bulkedge.support.errors import DomainError
+
+OPERATOR = Instance(Operator)
+
+
+def as_operator(operator: Any) -> tuple[Operator, int]:
+    """An operator for what may be an array, and how often it has each value: complex ``A + iB`` has it twice."""
+    if isinstance(operator, Operator):
+        return operator, 1
+    matrix = replace(MATRICES, complex_too=True).check("operator", operator)
+    xp = array_namespace(matrix)
+    if not xp.isdtype(matrix.dtype, "complex floating"):
+        return MatrixOperator(matrix), 1
+    rows = [xp.concat([matrix.real, -matrix.imag], axis=-1), xp.concat([matrix.imag, matrix.real], axis=-1)]
+    return MatrixOperator(xp.concat(rows, axis=-2)), 2
 
 
 class MatrixOperator(Operator):
     """A matrix, or a batch of them, that is written out.
+
+    >>> import numpy as np
+    >>> MatrixOperator(np.diag([1.0, 2.0])) @ np.ones(2)
+    array([1., 2.])
 
     Parameters
     ----------
@@ -29,12 +48,8 @@ class MatrixOperator(Operator):
     """
 
     def __init__(self, matrix: Any) -> None:
-        if getattr(matrix, "ndim", 0) < 2 or 0 in matrix.shape:
-            raise DomainError(f"matrix must have two axes or more, none of them empty; got {shown(matrix)}")
-        if not bool(array_namespace(matrix).all(array_namespace(matrix).isfinite(matrix))):
-            raise DomainError("matrix contains NaN or infinite entries")
-        self.matrix = matrix.detach() if hasattr(matrix, "detach") else matrix
-        self.like, self.shape = self.matrix, tuple(matrix.shape)
+        self.matrix = MATRICES.check("matrix", matrix)
+        self.like, self.shape = self.matrix, tuple(self.matrix.shape)
 
     def _forward(self, block: Any) -> Any:
         return self.matrix @ block
@@ -49,19 +64,25 @@ class MatrixOperator(Operator):
 class MapOperator(Operator):
     """A linear map given by two functions: a Jacobian by its products, a chain of layers, a structured matrix.
 
+    >>> import numpy as np
+    >>> reverse = MapOperator(np.flipud, np.flipud, shape=(3, 3), like=np.zeros(1))
+    >>> reverse @ np.arange(3.0)
+    array([2., 1., 0.])
+
     Parameters
     ----------
     forward : callable
         Takes a block of shape (columns, k) to ``M V``.
     backward : callable
         Takes a block of shape (rows, k) to ``M' U``. That it is the transpose of the other is for the caller to know;
-        :func:`bulkedge.testing.adjointness` measures it.
+        :func:`bulkedge.testing.check_operator` measures it.
     shape : tuple of int
         (rows, columns).
     like : array
         An array of the backend, device and floating type that both functions take.
     """
 
+    @takes(forward=FUNCTION, backward=FUNCTION, shape=Each(Integers(1, 10**9), 2), like=Array())
     def __init__(
         self, forward: Callable[[Any], Any], backward: Callable[[Any], Any], shape: tuple[int, int], like: Any
     ) -> None:
@@ -77,6 +98,11 @@ class MapOperator(Operator):
 class Product(Operator):
     """``M_1 M_2 ... M_k``: the layers of a stack, the last one applied first.
 
+    >>> import numpy as np
+    >>> double = MatrixOperator(2 * np.eye(2))
+    >>> Product((double, double)) @ np.ones(2)
+    array([4., 4.])
+
     Parameters
     ----------
     factors : sequence of Operator
@@ -84,8 +110,8 @@ class Product(Operator):
     """
 
     def __init__(self, factors: Sequence[Operator]) -> None:
-        shapes = [each.shape for each in factors]
-        if not shapes or any(first[-1] != second[-2] for first, second in pairwise(shapes)):
+        shapes = [each.shape for each in Each(OPERATOR).check("factors", factors)]
+        if any(first[-1] != second[-2] for first, second in pairwise(shapes)):
             raise DomainError(f"factors of shapes {shapes} do not multiply: columns of each are the rows of the next")
         self.factors, self.like = tuple(factors), factors[0].like
         self.shape = (*shapes[0][:-1], shapes[-1][-1])
@@ -107,6 +133,10 @@ class Product(Operator):
 class Gram(Operator):
     """``M' M``, whose eigenvalues are the squared singular values of M.
 
+    >>> import numpy as np
+    >>> Gram(MatrixOperator(np.diag([1.0, 2.0]))) @ np.ones(2)
+    array([1., 4.])
+
     Parameters
     ----------
     operator : Operator
@@ -114,7 +144,7 @@ class Gram(Operator):
     """
 
     def __init__(self, operator: Operator) -> None:
-        self.operator, self.like = operator, operator.like
+        self.operator, self.like = OPERATOR.check("operator", operator), operator.like
         self.shape = (*operator.batch, operator.shape[-1], operator.shape[-1])
 
     def _forward(self, block: Any) -> Any:
@@ -130,6 +160,11 @@ class Gram(Operator):
 class Hermitised(Operator):
     """``[[0, M], [M', 0]]``, whose eigenvalues are the singular values of M with both signs.
 
+    >>> import numpy as np
+    >>> Hermitised(MatrixOperator(np.array([[3.0]]))).dense()
+    array([[0., 3.],
+           [3., 0.]])
+
     Parameters
     ----------
     operator : Operator
@@ -137,7 +172,7 @@ class Hermitised(Operator):
     """
 
     def __init__(self, operator: Operator) -> None:
-        self.operator, self.like = operator, operator.like
+        self.operator, self.like = OPERATOR.check("operator", operator), operator.like
         size = operator.shape[-2] + operator.shape[-1]
         self.shape = (*operator.batch, size, size)
 

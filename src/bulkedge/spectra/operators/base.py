@@ -18,14 +18,13 @@ from typing import Any
 from array_api_compat import array_namespace, device
 
 from bulkedge.spectra.operators.directions import Polynomials
-from bulkedge.support.domains import Interval, shown
+from bulkedge.support.domains import FLAG, Array, Interval, shown, takes
 from bulkedge.support.errors import DomainError
 
 FACTOR = Interval(-1e300, 1e300)
-MOST_DENSE = 20_000
-"""Rows or columns up to which an operator is written out."""
-SQUARED = 1e6
-"""Factors up to this, and down to one over it, are squared without harm in single precision."""
+BLOCK = Array(least=1, booleans=True)
+MOST_DENSE = 20_000  # rows or columns up to which an operator is written out
+SQUARED = 1e6  # factors up to this, and down to one over it, are squared without harm in single precision
 
 
 class Operator(ABC):
@@ -64,6 +63,7 @@ class Operator(ABC):
         image = self._forward(block) if less is None else self._forward(block) - less
         return image, self._backward(image)
 
+    @takes(left=FLAG)
     def leading(self, *, left: bool = False) -> Polynomials | None:  # noqa: ARG002  # operators that know more use it
         """Directions that are thought to hold the singular vectors of the largest values, as far as they are known.
 
@@ -101,7 +101,8 @@ class Operator(ABC):
     def __matmul__(self, block: Any) -> Any:
         """``M V`` for a vector of length (columns,) or a block of columns (..., columns, k) of the same backend."""
         vector = getattr(block, "ndim", 0) == 1
-        columns = self._beside(block[:, None] if vector else block)
+        columns = self._on_backend(block)
+        columns = columns[:, None] if vector else columns
         if columns.ndim < 2 or columns.shape[-2] != self.shape[-1]:
             raise DomainError(self._refusal(block))
         product = self._forward(columns)
@@ -112,30 +113,16 @@ class Operator(ABC):
 
         Attention by blocks of rows needs one pass for both (``one_pass`` is then true), and so do its multiples and
         differences with matrices of which products are cheap.
-
-        Parameters
-        ----------
-        block : array of shape (..., columns, k)
-            V, of the operator's backend.
-        less : array of shape (..., rows, k), optional
-            L; nothing by default.
-
-        Returns
-        -------
-        image : array of shape (..., rows, k)
-            W.
-        back : array of shape (..., columns, k)
-            ``M' W``.
         """
-        columns = self._beside(block)
-        beside = None if less is None else self._beside(less)
+        columns = self._on_backend(block)
+        subtracted = None if less is None else self._on_backend(less, "less")
         if columns.ndim < 2 or columns.shape[-2] != self.shape[-1]:
             raise DomainError(self._refusal(block))
-        if beside is not None and beside.shape[-2:] != (self.shape[-2], columns.shape[-1]):
+        if subtracted is not None and subtracted.shape[-2:] != (self.shape[-2], columns.shape[-1]):
             raise DomainError(
                 f"less must have shape (..., {self.shape[-2]}, {columns.shape[-1]}); got {tuple(less.shape)}"
             )
-        return self._sweep(columns, beside)
+        return self._sweep(columns, subtracted)
 
     def __mul__(self, factor: float) -> Operator:
         return Scaled(self, FACTOR.check("factor", factor))
@@ -162,7 +149,11 @@ class Operator(ABC):
         Operator
             Of the same shape; nothing of it is written out.
         """
-        return Difference(self, LowRank(self._beside(left), self._beside(right)))
+        other = LowRank(self._on_backend(left, "left"), self._on_backend(right, "right"))
+        if other.shape[-2:] != self.shape[-2:]:
+            shapes = f"left and right have shapes {tuple(left.shape)} and {tuple(right.shape)}"
+            raise DomainError(f"{shapes}: an operator of shape {self.shape} needs as many rows as it has, and columns")
+        return Difference(self, other)
 
     def without(self, directions: Any) -> Operator:
         """The operator with directions of its domain projected away, ``M (I - Q Q')``.
@@ -178,7 +169,7 @@ class Operator(ABC):
             Of the same shape. If the directions are right singular vectors, their singular values become zero and the
             others stay what they are.
         """
-        vectors = self._beside(directions)
+        vectors = self._on_backend(directions, "directions")
         if vectors.ndim != 2 or vectors.shape[0] != self.shape[-1] or vectors.shape[1] > vectors.shape[0]:
             raise DomainError(
                 f"directions must have shape ({self.shape[-1]}, k), k independent columns; got {tuple(vectors.shape)}"
@@ -200,18 +191,16 @@ class Operator(ABC):
     def _refusal(self, block: Any) -> str:
         """What is wrong with a block that does not fit."""
         return (
-            f"an operator of shape {self.shape} multiplies blocks of shape (..., {self.shape[-1]}, k); "
+            f"an operator of shape {self.shape} multiplies a block of shape (..., {self.shape[-1]}, k); "
             f"got {tuple(block.shape)}"
         )
 
-    def _beside(self, block: Any) -> Any:
+    def _on_backend(self, block: Any, name: str = "block") -> Any:
         """A block on the backend of the operator: arrays of another library are refused, types are converted."""
-        try:
-            same = array_namespace(block) is array_namespace(self.like)
-        except TypeError:
-            same = False
-        if not same:
-            raise DomainError(f"{shown(block)} is no array of {array_namespace(self.like).__name__.rsplit('.')[-1]}")
+        BLOCK.check(name, block)
+        if array_namespace(block) is not array_namespace(self.like):
+            library = array_namespace(self.like).__name__.rsplit(".")[-1]
+            raise DomainError(f"{name} = {shown(block)} is no array of {library}, as the operator is")
         if hasattr(block, "detach"):
             return block.detach().to(device=self.like.device, dtype=self.like.dtype)
         return block.astype(self.like.dtype, copy=False)
@@ -298,8 +287,8 @@ class Difference(Operator):
         return self.operator.one_pass
 
     def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
-        beside = self.other._forward(block)
-        image, back = self.operator._sweep(block, beside if less is None else beside + less)
+        subtracted = self.other._forward(block)
+        image, back = self.operator._sweep(block, subtracted if less is None else subtracted + less)
         return image, back - self.other._backward(image)
 
     def leading(self, *, left: bool = False) -> Polynomials | None:

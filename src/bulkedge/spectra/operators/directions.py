@@ -27,25 +27,16 @@ from array_api_compat import array_namespace, device
 
 from bulkedge.support.threads import thin_products
 
-ROWS = 8192
-"""Rows of a tall matrix that are worked on at a time."""
-ROUNDING = 100.0
-"""Rounding units, beside the largest, up to which the length of a column is rounding."""
+ROWS = 8192  # rows of a tall matrix that are worked on at a time
+ROUNDING = 100.0  # rounding units, beside the largest, up to which the length of a column is rounding
 NEARLY = 3e-3
 """How far from the identity a Gram matrix may be for three terms of a series: the fourth is below rounding in single
 precision."""
-DOUBLE = 1e-13
-"""Squared lengths up to this, beside the largest, are rounding of a Gram matrix in double precision."""
+DOUBLE = 1e-13  # squared lengths up to this, beside the largest, are rounding of a Gram matrix in double precision
 
 
 class Polynomials:
-    """Polynomials of the first and second degree of points, less their means: a space of functions on these points.
-
-    Parameters
-    ----------
-    points : array of shape (n, d)
-        Of NumPy or torch, in single or double precision: the keys of a head.
-    """
+    """Polynomials of the first and second degree of points, less their means: a space of functions on these points."""
 
     def __init__(self, points: Any) -> None:
         self.points = points
@@ -57,13 +48,7 @@ class Polynomials:
         return int(dim + dim * (dim + 1) // 2)
 
     def basis(self) -> Any:
-        """An orthonormal basis of the space.
-
-        Returns
-        -------
-        array of shape (n, r)
-            Of orthonormal columns that sum to zero, r at most ``count``; a new array each time.
-        """
+        """An orthonormal basis of the space."""
         points, white = self._white()
         xp, (size, _), dim = array_namespace(points), points.shape, white.shape[1]
         first, second = (xp.asarray(index, device=device(points)) for index in _pairs(dim))
@@ -88,11 +73,7 @@ class Polynomials:
 
 
 def orthonormalise(columns: Any) -> tuple[Any, Any, Any]:
-    """An orthonormal basis of the span of columns, which is written over them.
-
-    The Gram matrix is computed in double precision and decomposed, and what is below rounding is left out. A second
-    round takes off what the condition of the first has left.
-    """
+    """An orthonormal basis of the span of columns, which is written over them; a second round mends the first."""
     with thin_products():
         squares, vectors = _eigen(gram(columns), columns.dtype)
         basis = _multiply(columns, vectors / squares**0.5)

@@ -14,14 +14,11 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from bulkedge.spectra.operators.products import Products
 from bulkedge.visibility import FullMask, Mask, WindowMask
 
-TRITON = find_spec("triton") is not None
-"""Whether kernels can be compiled."""
+TRITON = find_spec("triton") is not None  # whether kernels can be compiled
 OWN, OTHER, WARPS = 128, 64, 8
 """Tokens of a program, tokens that it meets at a time, and its warps: the fastest of fifteen choices on an H200."""
-COLUMNS = 64
-"""Vectors that are multiplied at a time."""
-FEW = 32
-"""Up to so many vectors leave room for one more load that is under way."""
+COLUMNS = 64  # vectors that are multiplied at a time
+FEW = 32  # up to so many vectors leave room for one more load that is under way
 REGISTERS = 128
 """Of a thread, so that two programs share a multiprocessor; the compiler alone takes 148, which leaves room for one."""
 SMALL_SCORES = 64.0
@@ -126,12 +123,9 @@ def _power(size: int) -> int:
 
 
 class Fused(Products):
-    """Products of ``softmax(q k')`` behind a mask, and of its transpose, by ``scaled_dot_product_attention``.
+    """Products of masked ``softmax(q k')``, and of its transpose, by ``scaled_dot_product_attention``."""
 
-    Blocks of vectors take the place of values, cut and padded to the width of the queries, which the kernels want. The
-    product with the transpose is the gradient with respect to the values; those of queries and keys, which the kernels
-    compute beside it, are thrown away.
-    """
+    # blocks of vectors stand for values, padded to the width the kernels want; the transpose is the values' gradient
 
     name = "sdpa"
 
