@@ -1,14 +1,4 @@
-"""Spectrum against law: distances of the bulk, error at the edge, outliers.
-
->>> import numpy as np
->>> from bulkedge.laws import MarchenkoPastur
->>> from bulkedge.spectra import spectrum
->>> z = np.random.default_rng(0).standard_normal((800, 400))
->>> z[:, 0] *= 2                                            # a population spike of strength 4
->>> result = compare(spectrum(z / np.sqrt(800)).squared(), MarchenkoPastur(ratio=0.5))
->>> [round(value, 2) for value in result.outliers]          # 4 (1 + 0.5/3) = 4.67 in the limit
-[4.51]
-"""
+"""Spectrum against law: distances of the bulk, error at the edge, outliers."""
 
 from __future__ import annotations
 
@@ -18,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import legendre
 
-from bulkedge.laws.distribution import Distribution, StepDistribution
+from bulkedge.inference.linear_statistics import Assumed, GoodnessOfFit, law_fit
+from bulkedge.laws.distribution import Distribution, StepDistribution, Unit
 from bulkedge.laws.law import LEVEL, SNAP, Law
-from bulkedge.laws.units import Unit
 from bulkedge.spectra import Spectra, Spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, shown
 from bulkedge.support.errors import DomainError, UnitError
-from bulkedge.support.records import html_table
+from bulkedge.support.files import html_table
 
 NODES, WEIGHTS = legendre.leggauss(8)
 MOST_RANK = 0.01
@@ -35,6 +25,11 @@ MOST_RANK = 0.01
 @dataclass(frozen=True)
 class Comparison:
     """How a measured spectrum lies beside a distribution.
+
+    >>> from bulkedge.laws import Semicircle
+    >>> result = compare(Spectrum.of([-1.0, -0.2, 0.4, 1.2, 4.0], unit="eigenvalues"), Semicircle())
+    >>> round(result.ks, 3), result.outliers
+    (0.196, (4.0,))
 
     Attributes
     ----------
@@ -59,6 +54,9 @@ class Comparison:
         The spectrum, in that unit.
     law : Distribution
         The distribution, in that unit.
+    fit : GoodnessOfFit or None
+        How well the whole spectrum fits, for Gaussian entries and a law of which no parameter was estimated: see
+        :func:`~bulkedge.goodness_of_fit`. None where no calibrated p-value is known.
     """
 
     ks: float
@@ -71,42 +69,36 @@ class Comparison:
     error: float
     spectrum: Spectrum = field(repr=False, compare=False)
     law: Distribution = field(repr=False, compare=False)
+    fit: GoodnessOfFit | None = field(default=None, repr=False, compare=False)
 
     def plot(self, axes: Any = None, *, scale: str = "auto") -> Any:
-        """Draw the spectrum on the law; see :func:`bulkedge.plots.comparison`.
-
-        Parameters
-        ----------
-        axes : matplotlib Axes, optional
-            Where; the current axes of pyplot by default.
-        scale : {"auto", "linear", "sqrt", "log"}
-            The axis of the values.
-
-        Returns
-        -------
-        matplotlib Axes
-            The axes.
-        """
+        """Draw the spectrum on the law; see :func:`bulkedge.plots.comparison`."""
         from bulkedge import plots
 
         return plots.comparison(self, axes, scale=scale)
 
     def _repr_html_(self) -> str:
         outliers = ", ".join(f"{each:.6g}" for each in self.outliers[-8:]) or "none"
-        return html_table(
-            {
-                "Kolmogorov distance": f"{self.ks:.4g}" + (f" ± {self.error:.2g}" if self.error else ""),
-                "Wasserstein distance": f"{self.wasserstein:.4g}",
-                "edge error": f"{self.edge_error:.2%}",
-                f"outliers (level {self.level:g})": f"{len(self.outliers)}: {outliers}",
-                "unit": self.unit,
-            }
-        )
+        facts = {
+            "Kolmogorov distance": f"{self.ks:.4g}" + (f" ± {self.error:.2g}" if self.error else ""),
+            "Wasserstein distance": f"{self.wasserstein:.4g}",
+            "edge error": f"{self.edge_error:.2%}",
+            f"outliers (level {self.level:g})": f"{len(self.outliers)}: {outliers}",
+        }
+        if self.fit is not None:
+            facts["p of the whole fit, for Gaussian entries"] = f"{self.fit.value:.2g}"
+        return html_table(facts | {"unit": self.unit})
 
 
 @dataclass(frozen=True, eq=False)
 class Comparisons:
     """The comparisons of a batch of spectra, indexed as the batch is; every number of a comparison is an array here.
+
+    >>> from bulkedge.laws import QuarterCircle
+    >>> from bulkedge.spectra import spectrum
+    >>> matrices = np.random.default_rng(0).standard_normal((3, 100, 100)) / 10
+    >>> compare(spectrum(matrices), QuarterCircle()).ks.round(2)
+    array([0.02, 0.02, 0.02])
 
     Attributes
     ----------
@@ -199,15 +191,7 @@ def compare(spectrum: Any, law: Any, level: float = 0.01, dyson: int = 1) -> Any
 
 
 def separation(first: Distribution, second: Distribution, points: int = 2000) -> float:
-    """Kolmogorov distance between two laws: what a spectrum of the one would show beside the other.
-
-    Examples
-    --------
-    >>> from bulkedge.laws import AttentionLaw, MarchenkoPastur
-    >>> law = AttentionLaw(beta=1, head_ratio=1)
-    >>> round(separation(law, MarchenkoPastur(1.0, law.mean())), 2)
-    0.05
-    """
+    """Kolmogorov distance between two laws: what a spectrum of the one would show compared with the other."""
     units = {first.unit, second.unit}
     if len(units) > 1 and Unit.VALUES not in units and units != {Unit.SQUARED, Unit.EIGEN}:
         raise UnitError(f"{first!r} is of {first.unit}, {second!r} of {second.unit}; convert one of them")
@@ -219,14 +203,13 @@ def separation(first: Distribution, second: Distribution, points: int = 2000) ->
 
 
 def _compare(spectrum: Spectrum, law: Distribution, level: float, dyson: int) -> Comparison:
-    spectrum, law = _in_one_unit(spectrum, law)
+    whole = not spectrum.error and len(spectrum.values) == spectrum.size
+    spectrum, law = in_one_unit(spectrum, law)
     reach = law.reach(spectrum.size, level, dyson)
     values = _snap_to_atoms(spectrum.values, law) if isinstance(law, Law) else spectrum.values
     bulk = values <= reach
     if not bulk.any():
-        raise DomainError(
-            f"no value lies within {law!r} (edge {reach:g}, smallest value {values.min():g}): different scales?"
-        )
+        raise DomainError(f"no value lies within {law!r} (edge {reach:g}, least {values.min():g}): different scales?")
     kept, weights = values[bulk], spectrum.weights[bulk] / spectrum.weights[bulk].sum()
     edge = law.edge if isinstance(law, Law) else np.nan
     return Comparison(
@@ -240,10 +223,11 @@ def _compare(spectrum: Spectrum, law: Distribution, level: float, dyson: int) ->
         error=spectrum.error,
         spectrum=spectrum,
         law=law,
+        fit=law_fit(values, law, Assumed(reach, dyson)) if whole and isinstance(law, Law) else None,
     )
 
 
-def _in_one_unit(spectrum: Spectrum, law: Distribution) -> tuple[Spectrum, Distribution]:
+def in_one_unit(spectrum: Spectrum, law: Distribution) -> tuple[Spectrum, Distribution]:
     """Both in the unit of the law, by conversions that are exact."""
     match spectrum.unit, law.unit:
         case (own, other) if own is other or Unit.VALUES in (own, other):
@@ -265,11 +249,7 @@ def _in_one_unit(spectrum: Spectrum, law: Distribution) -> tuple[Spectrum, Distr
 
 
 def _of_gram_matrix(spectrum: Spectrum, law: Distribution) -> Spectrum:
-    """Squared singular values of M as eigenvalues of the Gram matrix that the law is of: the larger if it has a kernel.
-
-    M'M and MM' share the values of M, and the larger of them has zeros besides. A law with just that mass at zero is
-    the larger one's.
-    """
+    """Squared singular values of M as eigenvalues of M'M or MM', whichever has the zeros that the law has."""
     kernel = dict(law.atoms).get(0.0, 0.0)
     share = spectrum.kernel / (spectrum.size + spectrum.kernel)
     return spectrum.padded() if kernel and share and abs(share - kernel) <= MOST_RANK else spectrum
