@@ -30,15 +30,12 @@ half width ``pi/2`` and decay, so that the error of the rules is about ``exp(-pi
 COARSEST = 0.5
 """Largest spacing of the nodes of a Gaussian score, whose rule has an error of ``exp(-2 pi**2/COARSEST**2)``; and of
 ``log s`` for the number of keys, where ``exp(-pi**2/COARSEST)`` is enough."""
-REACH = 10.0
-"""Standard deviations up to which scores are looked at: beyond are ``1e-23`` of them."""
+REACH = 10.0  # standard deviations up to which scores are looked at: beyond are ``1e-23`` of them
 SHARPEST = 48.0
 """Largest spread of a row's scores in the tables. Sharper rows are frozen: what they lack to one key for all is the gap
 between their largest scores, and falls as one over the spread (:func:`_frozen`, to 0.4 %)."""
-FLATTER = np.array([1.0, 1.5, 2.0])
-"""Where the series of sharper rows is fitted: :data:`SHARPEST` over these."""
-MOST = 10**12
-"""Largest number of keys in a row."""
+FLATTER = np.array([1.0, 1.5, 2.0])  # where the series of sharper rows is fitted: :data:`SHARPEST` over these
+MOST = 10**12  # largest number of keys in a row
 Of = Literal["entropy", "participation", "keys"]
 
 
@@ -50,58 +47,34 @@ class Softmax(NamedTuple):
 
 
 class Gibbs(NamedTuple):
-    """Means over T Gaussian scores ``beta z``: of the log of the sum of their exponentials, and under the weights of z.
+    """Means over T Gaussian scores ``beta z``."""
 
-    ``score``, the mean z under the softmax weights, is the derivative of ``log_sum`` in beta; ``participation`` is the
-    sum of the squared weights.
-    """
-
-    log_sum: float
-    score: float
-    participation: float
+    log_sum: float  # logarithm of the sum of their exponentials
+    score: float  # mean z under the softmax weights: the derivative of log_sum in beta
+    participation: float  # sum of the squared weights
 
 
 @lru_cache(maxsize=4096)
 def softmax_of_gaussians(beta: float, tokens: int) -> Softmax:
-    """Entropy and participation of a row of attention with independent scores, for any T and beta.
-
-    With ``phi(s) = E exp(-s w)``, ``w = exp(beta z)``: ``E sum p_j**2 = T int s E[w**2 e**(-s w)] phi**(T-1) ds`` and
-    ``E sum p_j z_j = T int E[z w e**(-s w)] phi**(T-1) ds``; ``E log Z`` is the integral of the latter over beta, which
-    by parts is ``int (e**(-s) - phi**T) ds/s``. The entropy is ``log Z - beta sum p_j z_j``.
-
-    Examples
-    --------
-    >>> row = softmax_of_gaussians(1.0, 1000)
-    >>> round(row.entropy, 3), round(row.participation, 5)
-    (6.41, 0.0027)
-    """
+    """Entropy and participation of a row of attention with independent scores, for any T and beta."""
+    # phi(s) = E exp(-s w), w = exp(beta z): E sum p_j**2 = T int s E[w**2 e**(-s w)] phi**(T-1) ds,
+    # E sum p_j z_j = T int E[z w e**(-s w)] phi**(T-1) ds, E log Z = int (e**(-s) - phi**T) ds/s
     sums = gibbs_of_gaussians(beta, tokens)
     return Softmax(sums.log_sum - beta * sums.score, sums.participation)
 
 
 def gibbs_of_gaussians(beta: float, tokens: int) -> Gibbs:
-    """What :func:`softmax_of_gaussians` is made of, by the same integrals.
-
-    Examples
-    --------
-    >>> sums = gibbs_of_gaussians(1.0, 10**6)
-    >>> round(float(sums.log_sum - np.log(10**6)), 4), round(sums.score, 4)
-    (0.5, 1.0)
-    """
+    """What :func:`softmax_of_gaussians` is made of, by the same integrals."""
     return transforms(BETA.check("beta", beta), tokens).sums(tokens)
 
 
 class Transforms(NamedTuple):
-    """Laplace transforms of the weights ``w = exp(beta z)`` of one Gaussian score, at nodes of ``log s``.
-
-    ``log_phi`` is the logarithm of ``E exp(-s w)``, ``square`` is ``E[x**2 e**-x]`` and ``tilted`` ``E[z x e**-x]``,
-    with ``x = s w``; arrays over the nodes.
-    """
+    """Laplace transforms of the weights ``w = exp(beta z)`` of one Gaussian score, at nodes of ``log s``."""
 
     log_s: Real
-    log_phi: Real
-    square: Real
-    tilted: Real
+    log_phi: Real  # log E exp(-x), x = s w
+    square: Real  # E[x**2 e**-x]
+    tilted: Real  # E[z x e**-x]
 
     def sums(self, tokens: float) -> Gibbs:
         """Means over so many scores."""
@@ -113,14 +86,7 @@ class Transforms(NamedTuple):
 
 
 def transforms(beta: float, most: float) -> Transforms:
-    """What sums over any number of scores of one spread have in common.
-
-    Examples
-    --------
-    >>> shared = transforms(1.0, 10**12)
-    >>> bool(abs(shared.sums(1000).participation / softmax_of_gaussians(1.0, 1000).participation - 1) < 1e-12)
-    True
-    """
+    """What sums over any number of scores of one spread have in common."""
     # nodes of log s: Z lies between its largest weight, at least e**(-8 beta), and T times e**(8 beta)
     first = -np.log(most) - REACH * beta - 40
     log_s = first + STEP * np.arange(np.ceil((REACH * beta + 6 - first) / STEP))
@@ -130,12 +96,9 @@ def transforms(beta: float, most: float) -> Transforms:
 
 
 def _smooth(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
-    """``E[1 - e**-x]``, ``E[x**2 e**-x]`` and ``E[z x e**-x]`` over a Gaussian z, ``x = s exp(beta z)``, for each s.
-
-    All are sums of positive terms (but for the sign of z), so that small ones keep their relative accuracy. The nodes
-    of ``beta z`` are those of ``log s``, which makes the sums convolutions; where beta is so small that this would
-    leave the Gaussian too few nodes, they are its own.
-    """
+    """``E[1 - e**-x]``, ``E[x**2 e**-x]`` and ``E[z x e**-x]`` over a Gaussian z, ``x = s exp(beta z)``, for each s."""
+    # sums of positive terms keep the relative accuracy of small ones. The nodes of beta z are those of log s, which
+    # makes the sums convolutions, unless beta is so small that the Gaussian would have too few
     shared = beta * COARSEST > STEP
     step = STEP / beta if shared else COARSEST
     z, mass = _gaussian_rule(step)
@@ -159,17 +122,8 @@ def _gaussian_rule(step: float) -> tuple[Real, Real]:
 
 
 def moments_of_weights(beta: float, tokens: int, powers: tuple[int, ...] = (2, 3, 4)) -> tuple[float, ...]:
-    """``E sum_j p_j**k`` of the softmax of T Gaussian scores, for each power k.
-
-    By ``1/Z**k = int s**(k-1) e**(-s Z) ds/(k-1)!``: ``T int E[x**k e**-x] phi**(T-1) ds/s`` over ``(k-1)!``, with
-    ``x = s exp(beta z)``.
-
-    Examples
-    --------
-    >>> row = moments_of_weights(1.0, 1000)
-    >>> bool(abs(row[0] / softmax_of_gaussians(1.0, 1000).participation - 1) < 1e-9)
-    True
-    """
+    """``E sum_j p_j**k`` of the softmax of T Gaussian scores, for each power k."""
+    # 1/Z**k = int s**(k-1) e**(-s Z) ds/(k-1)!: T int E[x**k e**-x] phi**(T-1) ds/s over (k-1)!, x = s exp(beta z)
     shared = transforms(BETA.check("beta", beta), tokens)
     step = min(COARSEST, STEP / max(beta, STEP))
     z, mass = _gaussian_rule(step)
@@ -252,12 +206,8 @@ def _interpolate(beta: Real, tokens: int, of: Of) -> Real:
 
 
 def _frozen(flat: Real, known: Real, of: Of) -> Real:
-    """Sharper rows than the tables have, at the share ``flat`` of one over :data:`SHARPEST`.
-
-    What they lack to one key for all is a series in one over the spread; three terms, from the values ``known`` at
-    :data:`SHARPEST` over :data:`FLATTER`.
-    """
-    one = 0.0 if of == "entropy" else 1.0
+    """Sharper rows than the tables have, at the share ``flat`` of one over :data:`SHARPEST`."""
+    one = 0.0 if of == "entropy" else 1.0  # what is lacking is a series in one over the spread; three terms
     terms = np.linalg.solve(FLATTER[:, None] ** (1, 2, 3), known - one)
     return one + flat[..., None] ** (1, 2, 3) @ terms
 
@@ -291,11 +241,7 @@ def _shared_keys(piece: _Piece) -> list[KeyNumbers]:
 
 
 def log_mean_exponential(xp: Any, deviation: Any, count: int) -> tuple[Any, Any]:
-    """Mean logarithm of the mean of ``count`` exponentials of Gaussian scores, and its slope in their scale.
-
-    Half the variance for many scores of small deviation. Beyond ``sqrt(2 log count)`` the largest of them rules, and
-    the logarithm grows with the deviation only.
-    """
+    """Mean logarithm of the mean of ``count`` exponentials of Gaussian scores, and its slope in their scale."""
     low, high, _ = PIECES[0]
     inside = xp.clip(deviation, low, high)
     position = (2 * inside - low - high) / (high - low)
@@ -327,17 +273,10 @@ def forget() -> None:
 
 
 class KeyNumbers(NamedTuple):
-    """``E[1/sum_j A_j**2]``, the mean number of keys that share a row, for one spread and any number of keys.
+    """``E[1/sum_j A_j**2]``, the mean number of keys that share a row, for one spread and any number of keys."""
 
-    With ``w = exp(beta z)`` it is ``E[(sum w)**2/sum w**2]``, and ``1/y = int e**(-s y) ds`` makes that of integrals
-    over one score: with ``x = s w**2``, ``T int E[x e**-x] phi**(T-1) + (T-1) E[x**(1/2) e**-x]**2 phi**(T-2) ds/s``,
-    ``phi = E e**-x``. Arrays are over nodes of ``log s``; there are none where all weights are alike.
-
-    Examples
-    --------
-    >>> round(KeyNumbers.of(1.0, 1000).mean(1000), 1), KeyNumbers.of(0.0, 1000).mean(1000)
-    (377.6, 1000.0)
-    """
+    # int (T E[x e**-x] phi**(T-1) + (T-1) E[x**(1/2) e**-x]**2 phi**(T-2)) ds/s, x = s w**2, w = exp(beta z),
+    # phi = E e**-x; arrays are over nodes of log s, and empty where all weights are alike
 
     step: float
     root: Real

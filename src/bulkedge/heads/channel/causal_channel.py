@@ -26,19 +26,23 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from bulkedge.heads.channel.moments import working
+from bulkedge.heads.channel.moments import VECTORS, working
 from bulkedge.heads.softmax import log_mean_exponential
-from bulkedge.support.domains import FINITE, Integers
+from bulkedge.support.domains import REAL_NUMBER, Integers, takes
 from bulkedge.support.errors import DomainError
 
 BLOCK, EXPLICIT = Integers(1, 4096), Integers(0, 1024)
-NOTHING = -1e30
-"""Logarithm of a weight that is none; finite, so that differences of two of them are numbers."""
+NOTHING = -1e30  # logarithm of a weight that is none; finite, so that differences of two of them are numbers
 
 
 @dataclass(frozen=True, eq=False)
 class CausalChannel:
     """Rows and columns of causal heads, predicted from moments; arrays of the library and device of their queries.
+
+    >>> q, k = np.random.default_rng(0).standard_normal((2, 100, 16))
+    >>> head = CausalChannel.from_qk(q, k)
+    >>> head.entropy[[0, 9, 99]].round(2), head.popularity[:2].round(3)
+    (array([0.  , 2.16, 4.02]), array([0.064, 0.034]))
 
     Attributes
     ----------
@@ -66,6 +70,7 @@ class CausalChannel:
     spread: Any
 
     @classmethod
+    @takes(q=VECTORS, k=VECTORS, scale=REAL_NUMBER)
     def from_qk(cls, q: Any, k: Any, scale: float | None = None, block: int = 32, explicit: int = 8) -> Self:
         """Rows and columns of causal heads, from their queries and keys.
 
@@ -92,9 +97,9 @@ class CausalChannel:
             If the shapes do not fit or an entry is not finite.
         """
         shape = tuple(q.shape)
-        if len(shape) < 2 or shape != tuple(k.shape) or 0 in shape:
-            raise DomainError(f"q has shape {shape}, k {tuple(k.shape)}; both are (..., tokens, d), of the same tokens")
-        factor = shape[-1] ** -0.5 if scale is None else float(FINITE.check("scale", scale))
+        if shape != tuple(k.shape) or hasattr(q, "detach") != hasattr(k, "detach"):
+            raise DomainError(f"q has shape {shape}, k {tuple(k.shape)}; give (..., tokens, d) of the same tokens")
+        factor = shape[-1] ** -0.5 if scale is None else scale
         block, explicit = BLOCK.check("block", block), min(EXPLICIT.check("explicit", explicit), shape[-2])
         xp, tokens = array_namespace(q, k), shape[-2]
         wide = [xp.reshape(working(each), (-1, *shape[-2:])) for each in (q, k)]
@@ -186,11 +191,8 @@ def _explicit(xp: Any, heads: _CausalHeads, chosen: Any) -> Any:
 
 
 def _rows(xp: Any, heads: _CausalHeads, chosen: Any) -> _CausalRows:
-    """Normaliser and entropy of every row, in parts: its triangle, explicit keys, and rectangles.
-
-    Of each part: the logarithm of its sum of ``exp(score)``, and its mean score under these weights. The logarithm of a
-    rectangle is the mean one of as many Gaussian scores, which freeze where they are few or sharp.
-    """
+    """Normaliser and entropy of every row, in parts: its triangle, explicit keys, and rectangles."""
+    # of each part the logarithm of its sum of exp(score), and its mean score under these weights
     scores, seen = _triangles(xp, heads)
     shape = heads.queries.shape[:2]
     parts = [tuple(xp.reshape(each, shape) for each in _exact(xp, xp.where(seen, scores, NOTHING)))]
@@ -280,11 +282,7 @@ def _weighted_moments(xp: Any, vectors: Any, weights: Any) -> tuple[Any, Any]:
 
 
 def _log_mean_frozen(xp: Any, variance: Any, count: Any) -> Any:
-    """Logarithm of the mean of about ``count`` exponentials of Gaussians of that variance.
-
-    Half the variance, as long as the deviation is below ``sqrt(2 log count)``; beyond, the largest of them rules, and
-    the logarithm grows with the deviation only (the random energy model).
-    """
+    """Logarithm of the mean of about ``count`` exponentials of Gaussians of that variance (random energy model)."""
     deviation = xp.sqrt(xp.clip(variance, 0.0, None))
     beyond = xp.clip(deviation - xp.sqrt(2 * xp.log(xp.clip(count, 1.0, None))), 0.0, None)
     return (deviation**2 - beyond**2) / 2

@@ -19,10 +19,11 @@ from heapq import heappop, heappush
 from typing import Any, Self
 
 import numpy as np
-from array_api_compat import array_namespace, is_array_api_obj
+from array_api_compat import array_namespace
 from numpy.typing import ArrayLike
 
 from bulkedge.heads.channel.moments import (
+    VECTORS,
     Couplings,
     DirectionSums,
     FactoredMoments,
@@ -37,7 +38,7 @@ from bulkedge.heads.channel.popularity import forms, own_forms, saturate
 from bulkedge.heads.law.channel_law import ChannelLaw
 from bulkedge.heads.softmax import Softmax, mean_rows
 from bulkedge.support.arrays import Real, as_numpy
-from bulkedge.support.domains import FINITE, Integers
+from bulkedge.support.domains import FINITE, FLAG, REAL_NUMBER, Integers, takes
 from bulkedge.support.errors import DomainError
 
 
@@ -47,6 +48,11 @@ class Channel:
 
     Of a channel made from moments, couplings and what depends on each of them are found when they are first asked for.
     Sums over directions and popularity need no couplings, only traces and Cholesky factors on the arrays' own device.
+
+    >>> q, k = np.random.default_rng(0).standard_normal((2, 200, 16))
+    >>> channel = Channel.from_qk(q, k)
+    >>> round(float(channel.beta), 2), round(float(channel.effective_dim), 1)
+    (0.99, 13.7)
 
     Parameters
     ----------
@@ -61,10 +67,10 @@ class Channel:
 
     def __init__(self, couplings: Any, mean: Any = None) -> None:
         """Plain arrays of the same shape."""
-        couplings = FINITE.check("couplings", as_numpy(couplings))
+        couplings = FINITE.check("couplings", couplings)
         if couplings.ndim == 0 or couplings.shape[-1] == 0 or np.any(couplings < 0):
             raise DomainError(f"couplings have shape {couplings.shape}; each head has one or more, none negative")
-        mean = np.zeros(couplings.shape) if mean is None else FINITE.check("mean", as_numpy(mean))
+        mean = np.zeros(couplings.shape) if mean is None else FINITE.check("mean", mean)
         try:
             mean = np.broadcast_to(mean, couplings.shape)
         except ValueError as error:
@@ -77,6 +83,7 @@ class Channel:
         return f"{type(self).__name__}(couplings={self.couplings!r}, mean={self.mean!r})"
 
     @classmethod
+    @takes(q=VECTORS, k=VECTORS, scale=REAL_NUMBER)
     def from_qk(cls, q: Any, k: Any, scale: float | None = None) -> Self:
         """The channel of heads, from their queries and keys: ``O(T d**2)``, and no attention matrix.
 
@@ -103,11 +110,11 @@ class Channel:
             If the shapes do not fit, an entry is not finite, or there are fewer than two tokens.
         """
         shapes = tuple(q.shape), tuple(k.shape)
-        if q.ndim < 2 or shapes[0][:-2] != shapes[1][:-2] or shapes[0][-1] != shapes[1][-1]:
+        if shapes[0][:-2] != shapes[1][:-2] or shapes[0][-1] != shapes[1][-1]:
             raise DomainError(f"q has shape {shapes[0]}, k {shapes[1]}; both are (..., tokens, d), of the same heads")
         if min(shapes[0][-2], shapes[1][-2]) < 2:
             raise DomainError(f"q has {shapes[0][-2]} tokens, k {shapes[1][-2]}: moments need two or more")
-        factor = shapes[0][-1] ** -0.5 if scale is None else float(FINITE.check("scale", scale))
+        factor = shapes[0][-1] ** -0.5 if scale is None else scale
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
             queries, keys = on_one_device(moments(q), moments(k))
             return cls._of(VectorMoments(factor * queries.mean, factor**2 * queries.covariance), keys)
@@ -226,16 +233,6 @@ class Channel:
         few or sharp keys freeze as they should. Over queries the variance is taken as gamma distributed, with its own
         mean and variance, which is within 0.002 nats and 3 % of the participation for two effective directions, and
         better for more. The first call for a number of tokens makes a table of these, in some 30 milliseconds.
-
-        Parameters
-        ----------
-        tokens : int
-            Number of keys.
-
-        Returns
-        -------
-        Softmax
-            Arrays over the heads, or numbers for a single one.
         """
         tokens = Integers(1, 10**12).check("tokens", tokens)
         entropy, participation = mean_rows(*self.spread_moments, tokens)
@@ -243,6 +240,7 @@ class Channel:
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
+    @takes(limit=FLAG)
     def popularity(self, k: Any, *, limit: bool = False) -> Any:
         """Predicted share of all attention that each key gets: its column sum, over the number of rows.
 
@@ -270,10 +268,10 @@ class Channel:
         DomainError
             If these are not keys of these heads, or one of them is not finite.
         """
-        keys = working(k if is_array_api_obj(k) else np.asarray(k))
+        keys = working(VECTORS.check("k", k))
         shape = tuple(keys.shape)
         own = tuple(self._forms.centre.shape)
-        if len(shape) < 2 or shape[:-2] + shape[-1:] != own:
+        if shape[:-2] + shape[-1:] != own:
             raise DomainError(f"k has shape {shape}, couplings {own}: not keys of these heads")
         xp = array_namespace(keys)
         of_keys = forms(keys, self._forms)
@@ -321,12 +319,8 @@ class Channel:
 
         It depends on the largest coupling alone: neither other directions nor a mean query make or close it. At a
         finite number of tokens ``s_2`` is larger (by 5 % at 4000 tokens and a coupling of a half), and the gap smaller.
-
-        Returns
-        -------
-        float or array
-            One for a head without couplings, zero for a condensed channel, whose ``s_2`` nevertheless stays a random
-            share below ``s_1`` at any number of tokens.
+        It is one for a head without couplings, and zero for a condensed channel, whose ``s_2`` nevertheless stays a
+        random share below ``s_1`` at any number of tokens.
         """
         return as_plain(1 - mehler(self.couplings.max(axis=-1)))
 

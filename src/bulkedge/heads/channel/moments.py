@@ -23,6 +23,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
 from bulkedge.support.arrays import EPS, Real, as_numpy
+from bulkedge.support.domains import MOST_AXES, Numbers
 from bulkedge.support.errors import DomainError
 
 
@@ -34,20 +35,19 @@ class VectorMoments(NamedTuple):
 
 
 class Couplings(NamedTuple):
-    """What the moments of queries and keys say of the directions of the heads along their leading axes.
-
-    ``couplings`` (..., d), largest first; ``drift`` (..., d), the mean query in their directions times the coupling.
-    """
+    """Couplings of heads along their axes (..., d), largest first, and the mean query there times the coupling."""
 
     couplings: Real
     drift: Real
 
 
-def working(array: Any) -> Any:
-    """An array in the precision its sums are done in: single for single and half on a CPU, else double.
+VECTORS = Numbers(finite=False, axes=(2, MOST_AXES), kept=True)
+"""Queries or keys. Whether they are finite is asked of their moments: on a GPU the question would wait for them."""
 
-    A GPU does double precision at the speed of its memory here, and single precision there may silently be TF32.
-    """
+
+def working(array: Any) -> Any:
+    """An array in the precision its sums are done in: single for single and half on a CPU, else double."""
+    # a GPU does double precision at the speed of its memory here, and single precision there may silently be TF32
     xp = array_namespace(array)
     if hasattr(array, "detach"):  # what is measured here has no gradient
         array = array.detach()
@@ -66,12 +66,8 @@ def portions(array: Any) -> list[Any]:
 
 
 def moments(array: Any) -> VectorMoments:
-    """Mean and covariance over tokens of a batch of heads, at the cost of one product of matrices.
-
-    The mean is taken off before squaring and corrected by the mean of what is left, so that the error of single
-    precision is about ``1e-7`` of the entries' largest size, in units of which covariances are right to some ``1e-6``.
-    One entry that is not finite makes its mean and its row of the covariance so; nothing is checked here.
-    """
+    """Mean and covariance over tokens of a batch of heads, at the cost of one product of matrices."""
+    # the mean is taken off before squaring: single precision is then right to about 1e-7 of the largest entry
     shape = tuple(array.shape)
     sums = [_sums(working(each)) for each in portions(array)]
     xp = array_namespace(sums[0][0])
@@ -93,13 +89,9 @@ def _sums(wide: Any) -> tuple[Any, Any, Any]:
     mean = xp.matmul(ones, wide) / tokens
     rest = wide - mean
     found = mean, xp.matmul(ones, rest), xp.matmul(xp.matrix_transpose(rest), rest)
-    first, second, third = found if _doubles(wide) else map(as_numpy, found)
+    apple = getattr(device(wide), "type", "cpu") == "mps"  # which has no double precision
+    first, second, third = map(as_numpy, found) if apple else found
     return first, second, third
-
-
-def _doubles(array: Any) -> bool:
-    """Whether the device of an array has double precision: Apple's has not."""
-    return getattr(device(array), "type", "cpu") != "mps"
 
 
 def on_one_device(queries: VectorMoments, keys: VectorMoments) -> tuple[VectorMoments, VectorMoments]:
@@ -149,12 +141,10 @@ def root(covariance: Real) -> Real:
 
 
 class PopularityForms(NamedTuple):
-    """What makes the three forms of a key: sums of squares and products of its features, a linear part, a constant.
+    """What makes the three forms of a key: sums of squares and products of its features, a linear part, a constant."""
 
-    ``centre`` (..., d) is taken off the key first. ``features`` (..., d, 2 d) takes the rest to
-    ``a_i y_i/(1 + a_i**2)**(1/2)`` and then ``a_i y_i/(1 + a_i**2)**(3/2)``, or to both turned by the same rotation;
-    ``linear`` is (..., d, 3) and ``constant`` (..., 3), in the order of the forms.
-    """
+    # centre (..., d) comes off the key first; features (..., d, 2 d) map the rest, up to a common rotation, to
+    # a_i y_i/(1 + a_i**2)**(1/2) and then **(3/2); linear is (..., d, 3), constant (..., 3)
 
     centre: Any
     features: Any
@@ -170,11 +160,7 @@ def constants(sums: Sequence[Any], means: Sequence[Any]) -> Any:
 
 
 class DirectionSums(NamedTuple):
-    """Sums over the directions of heads, each an array over the heads, in NumPy.
-
-    ``squares`` is ``sum a**2`` and ``drifts`` ``sum (a mu)**2``; ``crowding`` is ``sum a**4`` over the square of the
-    first, zero without couplings; ``mixed`` is ``sum a**2 (a mu)**2``.
-    """
+    """Sums over directions of heads: ``a**2``, ``(a mu)**2``, ``a**4`` over the first squared, ``a**2 (a mu)**2``."""
 
     squares: Real
     drifts: Real

@@ -16,26 +16,26 @@ there are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 from scipy import special
+from scipy.optimize import elementwise
 
 from bulkedge.heads.channel.moments import PopularityForms, constants, portions
-from bulkedge.support.arrays import Real, as_numpy
+from bulkedge.support.arrays import Index, Real, as_numpy
 from bulkedge.support.errors import UnresolvedError
 
-STEPS = 60
-"""Newton's steps at most; three to six are usual."""
+STEPS = 60  # Newton's steps at most; three to six are usual
 LEFT, RIGHT = 1 / (2 * log(2)), 1 / (2 - 2 * log(2))
 """Rates of the exponentials that make up the logistic function, with its integrals to the left and right of zero."""
-POINTS, WIDE = 16, 5.0
-"""Levels of popularity that stand for all keys, and the standard deviations on which they lie."""
+POINTS, WIDE = 16, 5.0  # levels of popularity that stand for all keys, and the standard deviations on which they lie
 NEAREST, CLOSE = 30.0, 1e-7
-"""Least distance of a slope from the singularity, as minus the logarithm of its share of the whole; error of that,
-as a part of it where it is less than one."""
+"""Least distance of a slope from the singularity, as minus the logarithm of its share of the whole, and part of that by
+which it may be off."""
 SQRT, TINY = float(np.sqrt(2 * np.pi)), 1e-300
 
 
@@ -79,12 +79,8 @@ def _as_keys(keys: Any, array: Any) -> Any:
 
 
 def saturate(xp: Any, logs: Any, level: Any, variance: Any) -> Any:
-    """Logarithms of the mean of ``x/(1 + x)`` over rows, all x times the factor that makes the shares sum to one.
-
-    The normaliser of Gaussian keys is the annealed one. Where rows freeze, theirs is smaller than that, which raises
-    all x alike; the share of a key that takes much already is raised less. The sum of the shares grows with the
-    logarithm of the factor, and its logarithm is concave, so that Newton's iteration converges from any side.
-    """
+    """Logarithms of the mean of ``x/(1 + x)`` over rows, all x times the factor that makes the shares sum to one."""
+    # the log of the sum of shares is concave in the log of the factor: Newton's iteration converges from any side
     # E x times the mean of 1/x among the rows that look is one. A Gaussian log x has that with twice its distance from
     # log E x as variance, and with its own has less: so much less, in very sharp heads, that no factor is large enough
     whole = 2 * (level - logs)
@@ -113,11 +109,8 @@ def _shifted(xp: Any, logs: Any, level: Any, deviation: Any, shift: Any) -> tupl
 
 
 def left_over(xp: Any, mean: Any, deviation: Any) -> tuple[Any, Any]:
-    """Logarithm of the mean of ``1/(1 + e**g)`` over a Gaussian g, and its slope in the mean of g.
-
-    The function is one less half an exponential to the left of zero, and the difference of two to the right, to 5 %
-    everywhere: ``1 - exp(LEFT g)/2``, ``exp(-g) - exp(-RIGHT g)/2``. Their means are normal distribution functions.
-    """
+    """Logarithm of the mean of ``1/(1 + e**g)`` over a Gaussian g, and its slope in the mean of g."""
+    # to 5 %, the function is 1 - exp(LEFT g)/2 left of zero and exp(-g) - exp(-RIGHT g)/2 to the right
     log_ndtr = _log_ndtr(mean)
     ratio = mean / deviation
 
@@ -144,16 +137,11 @@ def _log_ndtr(array: Any) -> Any:
 
 
 class Level(NamedTuple):
-    """Keys of one level of popularity, by the slope s of the logarithm of their number; arrays (heads, levels).
+    """Keys of one level of popularity, by the slope s of the logarithm of their number; arrays (heads, levels)."""
 
-    ``log`` is the mean logarithm of popularity and ``level`` the mean of ``log x`` among the rows that look at such a
-    key, both times the number of keys; ``generating`` is K, ``mean`` its derivative, ``deviation`` the root of the
-    second one and ``third`` the third one, at the slope.
-    """
-
-    log: Real
-    level: Real
-    generating: Real
+    log: Real  # mean logarithm of popularity, times the number of keys
+    level: Real  # mean of log x among the rows that look at such a key, likewise
+    generating: Real  # K, and then of its derivatives the first, the root of the second, and the third
     mean: Real
     deviation: Real
     third: Real
@@ -162,14 +150,10 @@ class Level(NamedTuple):
 class Directions(NamedTuple):
     """Heads by what powers of ``v = 1/(1 - s rho**2)`` are multiplied with in sums over their directions."""
 
-    rho: Real
-    """(heads, d): squares of rho."""
-    factors: tuple[Real, Real, Real, Real]
-    """Of the first to the fourth power, (heads, d, sums)."""
-    constant: Real
-    """(heads, 1): what is taken from the mean for the logarithm of popularity."""
-    offset: Real
-    """(heads, 1): what is taken from the sums for the level."""
+    rho: Real  # (heads, d): squares of rho
+    factors: tuple[Real, Real, Real, Real]  # of the first to the fourth power, (heads, d, sums)
+    constant: Real  # (heads, 1): what is taken from the mean for the logarithm of popularity
+    offset: Real  # (heads, 1): what is taken from the sums for the level
 
     @classmethod
     def of(cls, rho: Real, linear: Real, drift: Real) -> Directions:
@@ -185,6 +169,11 @@ class Directions(NamedTuple):
         constant = np.sum(linear * drift - np.log1p(-rho), axis=-1)[..., None] / 2
         offset = np.sum(squares + rho, axis=-1)[..., None] / 2
         return cls(rho, (one, two, three, four), constant, offset)
+
+    def take(self, heads: Index) -> Directions:
+        """Some of the heads."""
+        factors = tuple(each[heads] for each in self.factors)
+        return Directions(self.rho[heads], factors, self.constant[heads], self.offset[heads])  # type: ignore[arg-type]
 
     def levels(self, slope: Real) -> Level:
         """Keys of each slope."""
@@ -245,42 +234,28 @@ def _log_tail(slope: Real, legendre: Real, keys: Level) -> Real:
 
 
 def _slope(heads: Directions, largest: Real, log_tail: float) -> Real:
-    """Slope at which the tail is the given one, (heads, 1), from the largest of the squares of rho, (heads, 1).
+    """Slope at which the tail is the given one, (heads, 1), from the largest of the squares of rho, (heads, 1)."""
 
-    Let p be minus the logarithm of the distance to the singularity, as its share of the whole, and g the number of
-    deviations beyond which a Gaussian has the tail of the keys at p. To first order ``g = w + log(v/w)/w``, with w and
-    v as in :func:`_log_tail` (Barndorff-Nielsen), which gives the slope of g. As log g is nearly a straight line of
-    log p while p is small, and convex beyond, Newton's steps in these come down from the right. The more popular of two
-    keys may be below the mean of all, where there is no such slope but zero.
-    """
-    wanted = log(-special.ndtri_exp(log_tail))
-    still = heads.levels(np.zeros_like(largest))
-    none = _log_tail(np.zeros_like(largest), np.zeros_like(largest), still) <= log_tail
-    position = np.minimum(np.exp(wanted) * largest / still.deviation, NEAREST)
-    low, high = np.zeros_like(position), np.full_like(position, NEAREST)
-    for _ in range(STEPS):
-        slope = -np.expm1(-position) / largest
-        keys = heads.levels(slope)
-        gaussian, steep = _deviations(slope, keys)
-        miss = np.log(gaussian) - wanted
-        low, high = np.where(miss <= 0, position, low), np.where(miss >= 0, position, high)
-        step = miss * gaussian * largest / (position * steep * np.exp(-position))
-        following = position * np.exp(np.clip(-step, -NEAREST, NEAREST))
-        following = np.where((following >= low) & (following <= high), following, (low + high) / 2)
-        moved = np.abs(following - position) > CLOSE * np.minimum(position, 1.0)
-        position = following
-        if not np.any(moved & ~none):
-            return np.where(none, 0.0, -np.expm1(-position) / largest)
-    raise UnresolvedError(f"no slope was found at which the tail of the popularity of keys is exp({log_tail:.4g})")
+    # by minus the logarithm of the distance to the singularity, as its share of the whole
+    def excess(logs: Real, of: Index) -> Real:
+        slope = -np.expm1(-np.exp(logs))[:, None] / largest[of]
+        keys = heads.take(of).levels(slope)
+        return (_log_tail(slope, slope * keys.mean - keys.generating, keys) - log_tail)[:, 0]
+
+    zero, count = np.zeros_like(largest), len(largest)
+    # the more popular of two keys may be below the mean of all, where there is no such slope but zero
+    none = (_log_tail(zero, zero, heads.levels(zero)) <= log_tail)[:, 0]
+    found = roots_of_heads(excess, np.full(count, -30.0), np.full(count, log(NEAREST)), CLOSE)
+    if np.any(np.isnan(found) & ~none):
+        raise UnresolvedError(f"no slope was found at which the tail of the popularity of keys is exp({log_tail:.4g})")
+    return np.where(none, 0.0, -np.expm1(-np.exp(found)))[:, None] / largest
 
 
-def _deviations(slope: Real, keys: Level) -> tuple[Real, Real]:
-    """Deviations beyond which a Gaussian has the tail of keys of a positive slope, and their derivative by it."""
-    legendre = np.maximum(slope * keys.mean - keys.generating, TINY)
-    gaussian = np.maximum(-special.ndtri_exp(_log_tail(slope, legendre, keys)), TINY)
-    w, v = np.sqrt(2 * legendre), slope * keys.deviation
-    w_slope, v_slope = slope * keys.deviation**2 / w, keys.deviation + slope * keys.third / (2 * keys.deviation)
-    return gaussian, w_slope + (v_slope / v - w_slope / w - w_slope * np.log(v / w) / w) / w
+def roots_of_heads(falling: Callable[[Real, Index], Real], low: Real, high: Real, close: float) -> Real:
+    """Where a function of a number for each head, and of the heads, falls through zero; nan where it does not."""
+    tolerances = {"xatol": close, "xrtol": 0.0, "fatol": 0.0, "frtol": 0.0}
+    found = elementwise.find_root(falling, (low, high), args=(np.arange(low.size),), tolerances=tolerances)
+    return np.where(found.success, found.x, np.nan)
 
 
 def _normaliser(mass: Real, log_share: Real, level: Real) -> Real:

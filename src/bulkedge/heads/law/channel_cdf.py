@@ -12,10 +12,6 @@ the row or of the column alone, Mehler's formula is
 
 with orthonormal Hermite polynomials ``H_n``: an identity, whatever the centres and covariances are. They only decide
 for which weights of the tokens the terms are orthogonal.
-
->>> indices = MultiIndices.largest(np.array([0.5, 0.4]), 5)
->>> indices.products.round(2).tolist(), indices.direction.tolist(), indices.degree.tolist()
-([1.0, 0.5, 0.4, 0.25, 0.2], [-1, 0, 1, 0, 1], [0, 1, 1, 2, 1])
 """
 
 from __future__ import annotations
@@ -33,17 +29,15 @@ from bulkedge.laws.attention.sharp_head import LogTable
 from bulkedge.support.arrays import BoolArray, Complex, Index, Real
 from bulkedge.support.errors import AccuracyWarning, DomainError
 
-TERMS = 3, 500, 6000
-"""Terms of the expansion for each value of the spectrum, and their least and largest number."""
+TERMS = 3, 500, 6000  # terms of the expansion for each value of the spectrum, and their least and largest number
 TOLERANCE, ROUGH = 1e-5, 3e-3
 """To what the resolvent is solved for the distribution function, and for the choice of functions."""
 ROUNDS, SETTLED, STRIDE = 16, 0.01, 60
 """Rounds in which functions and weights are fitted to each other, the change of all weights that ends them, and the
 most steps towards the resolvent in a round. Errors of the weights enter the distribution function squared."""
-RISE = 0.07
-"""What the distribution function rises by between points of its table, about."""
-STEPS = 0.4, 3.0
-"""Least and largest distance of the logarithms of these points."""
+TURNS = 6.0, 9.0, 12.0, 15.0  # logarithms of the largest value over those at which turns are compared
+RISE = 0.07  # what the distribution function rises by between points of its table, about
+STEPS = 0.4, 3.0  # least and largest distance of the logarithms of these points
 FLOOR = 1e-26
 """Squares this small beside the largest are rounding errors, and so are all values if they are beside those of A."""
 FAR, LARGEST = 60.0, 100.0
@@ -60,14 +54,10 @@ class _FunctionChoice(NamedTuple):
 
 
 class Walk:
-    """The mass at or below one point after another.
+    """The mass at or below one point after another."""
 
-    Weights that agree with their own functions may be several where sinks or sharp directions hold a head, and none of
-    them is good where tokens fall into groups. What the exact resolvent is does not depend on functions, and forgetting
-    how they go together makes values that are not there: so the better functions are those of the larger trace of the
-    resolvent, which say the same with fewer values. Tried are functions for weights that agree, started from those of
-    the nearest point below or from the numbers of repeats; functions for powers of these numbers; and none at all.
-    """
+    # several weights may agree with their own functions, or none be good: of all choices tried, the largest trace of
+    # the resolvent is the best, because poor functions make values that are not there
 
     def __init__(self, queries: Tokens, keys: Tokens, tokens: int, *, sampled: bool, paired: bool) -> None:
         self._tokens, self._paired = tokens, paired
@@ -86,11 +76,25 @@ class Walk:
         """No squared singular value is larger than their sum."""
         self.uniform = self.largest <= FLOOR * self._squares(self._expand.matrix)
         """Whether all rows of the attention are equal, but for rounding."""
+        self._turn: Real | None = None
+        if queries.words is not None and not self.uniform:
+            self._turn = self._best_turn(word_modes(self._weighted(self._centred), queries.words))
+
+    def _best_turn(self, turn: Real) -> Real | None:
+        """Orthogonal combinations of the tokens of each word, or none where tokens by themselves say more."""
+        # by the trace, as functions are chosen: words whose places are not alike are better left alone
+        traces = []
+        for each in (None, turn):
+            self._turn, self._plain_equations = each, {}
+            roots = np.sqrt(self.largest) * np.exp(-np.array(TURNS) / 2)
+            with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+                traces.append(sum(root * self._plain(root, 0.0).trace for root in roots))
+        self._plain_equations = {}
+        return turn if traces[1] > traces[0] else None
 
     def _squares(self, matrix: Real) -> float:
         """Sum of the squared singular values, for ``tokens * A`` between distinct tokens."""
-        squares = np.sum(self._counts[0][:, None] * matrix**2 * self._counts[1])
-        return float(squares) * self._tokens / self._total**2
+        return float(np.sum(self._weighted(matrix) ** 2)) * self._tokens / self._total**2
 
     def mass(self, x: float) -> float:
         """Share of the values at or below x, those left aside that repeats make vanish."""
@@ -113,10 +117,7 @@ class Walk:
         return (rows - (self._size[0] - least)) / least
 
     def _best_choice(self, root: float, weights: tuple[Real, Real]) -> _FunctionChoice:
-        """The choice of functions with the largest trace at ``-root**2``, weights that agree started from those given.
-
-        Functions may be too large for the equations, which then are not finite anywhere; those without any always are.
-        """
+        """The choice of functions with the largest trace at ``-root**2``; the choice without any is always finite."""
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             tried = [self._no_functions(root), *(self._plain(root, power) for power in self._powers)]
             fitted = self._self_consistent(root, weights)
@@ -137,10 +138,7 @@ class Walk:
         return self._approach(self._plain_equations[power], root, weights)
 
     def _self_consistent(self, root: float, weights: tuple[Real, Real]) -> _FunctionChoice | None:
-        """Functions that are orthogonal for the weights of their own resolvent, or nearly.
-
-        None if those for the first weights were already too large for the equations.
-        """
+        """Functions nearly orthogonal for the weights of their own resolvent; None if too large for the equations."""
         before, least, power = np.inf, np.inf, 1.0
         state: Complex | None = None
         best: _FunctionChoice | None = None
@@ -165,32 +163,50 @@ class Walk:
     def _token_weights(self, expansion: Expansion, state: Complex) -> tuple[Real, Real]:
         """The weights that a resolvent on the imaginary axis gives the tokens."""
         rows, columns = np.split(-state[: sum(self._size), 0].imag, [self._size[0]])
+        if self._turn is not None:
+            rows, columns = rows @ self._turn**2, columns @ self._turn**2
         left, right = self._counts
         return left * expansion.rows[0] ** 2 * rows, right * expansion.columns[0] ** 2 * columns
 
     def _equations(self, expansion: Expansion) -> Equations:
         """The equations of an expansion, repeats counted."""
-        left, right = self._counts
+        left, right = (np.sqrt(each) for each in self._counts)
         products, rows, columns = (each[1:] for each in expansion[:3])
-        noise, own = expansion.rest**2 * left[:, None] * right, None
+        rows, columns, rest, own = rows * left, columns * right, self._weighted(expansion.rest), None
+        if self._turn is not None:
+            rows, columns, rest = rows @ self._turn.T, columns @ self._turn.T, self._turn @ rest @ self._turn.T
+        noise = rest**2
         if self._paired:
             np.fill_diagonal(noise, 0.0)
-            own = DiagonalTerms(rows * columns * left, np.diag(expansion.rest) * left / np.sqrt(self._tokens))
-        sizes = rows**2 * left, columns**2 * right
-        return Equations(products**2, *sizes, noise, self._tokens, self._total, own)
+            own = DiagonalTerms(rows * columns, np.diag(rest) / np.sqrt(self._tokens))
+        return Equations(products**2, rows**2, columns**2, noise, self._tokens, self._total, own)
+
+    def _weighted(self, matrix: Real) -> Real:
+        """A matrix between distinct tokens, times the roots of the numbers of repeats."""
+        return np.sqrt(self._counts[0])[:, None] * matrix * np.sqrt(self._counts[1])
 
     def _approach(
         self, equations: Equations, root: float, weights: tuple[Real, Real], state: Complex | None = None
     ) -> _FunctionChoice:
-        """Towards the resolvent at ``-root**2``: as if all entries were small, then with heavy ones as edges.
-
-        The start is a state of the last round, which may have had other edges, or that of a matrix of zeros.
-        """
+        """Towards the resolvent at ``-root**2``: as if all entries were small, then with heavy ones as edges."""
         point = np.array([1j * root])
         start = equations.start(point) if state is None else equations.without_edges(state)
         with_edges, guess = equations.with_edges(equations.approach(point, start, ROUGH, STRIDE))
         found = with_edges.approach(point, guess, ROUGH, STRIDE)
         return _FunctionChoice(with_edges, found, weights, float(-np.sum(found[: self._size[0]].imag)))
+
+
+def word_modes(matrix: Real, words: Index) -> Real:
+    """An orthogonal matrix that mixes the tokens of each word, for which its rows and columns are least correlated."""
+    turn = np.zeros((len(words), len(words)))
+    start = 0
+    for word in np.unique(words):
+        places = np.flatnonzero(words == word)
+        rows, columns = matrix[places], matrix[:, places].T
+        gram = sum(part @ part.T / max(float(np.sum(part**2)), 1e-300) for part in (rows, columns))
+        turn[start : start + len(places), places] = np.linalg.eigh(gram)[1].T
+        start += len(places)
+    return turn
 
 
 def _reweigh(old: tuple[Real, Real], new: tuple[Real, Real], power: float) -> tuple[float, tuple[Real, Real]]:
@@ -257,10 +273,7 @@ def _fill(points: dict[float, float], walk: Walk) -> None:
 
 
 class MultiIndices(NamedTuple):
-    """Exponents of several directions, the largest products of powers first; number 0 has no factor.
-
-    A member is the member ``base``, times its last direction to some degree.
-    """
+    """Exponents of several directions: a member is ``base`` times its last direction to a degree; number 0 is one."""
 
     products: Real  # (n,): products of the powers
     base: Index  # (n,): number of the member without its last direction
@@ -296,17 +309,14 @@ class MultiIndices(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Distinct tokens of a head, c of them, as queries or as keys.
-
-    A distinct token may have several places, with a vector each: a word that a text repeats. Any function of it is then
-    the mean of the function over its places.
-    """
+    """Distinct tokens of a head, c of them, as queries or keys; functions of one are means over the token's places."""
 
     # (t, d): their queries, scale included, or their keys, at all places: those of one token after those of another
     vectors: Real
     counts: Real  # (c,): how often each token is repeated
     logs: Real  # (t,): logarithm of what each row, or column, of ``exp(scores)`` is multiplied by to be ``tokens * A``
     places: Index | None = None  # (c,): number of places of each token; one by default
+    words: Index | None = None  # (c,): number of the word of each token, where those of one word are nearly alike
 
     def mean(self, values: Real) -> Real:
         """Means over the places of each token."""
@@ -318,11 +328,7 @@ class Tokens:
 
 
 class Expansion(NamedTuple):
-    """``tokens * A`` as the sum over n of ``products[n] rows[n, i] columns[n, j]``, plus ``rest[i, j]``.
-
-    Rows i and columns j are distinct tokens; between those at several places, ``tokens * A`` is its mean over them.
-    Number 0 is the product of a row's and a column's factor, ``rows[0]`` and ``columns[0]``.
-    """
+    """``tokens * A`` of distinct tokens: sum over n of ``products[n] rows[n, i] columns[n, j]``, and ``rest[i, j]``."""
 
     products: Real
     rows: Real

@@ -15,7 +15,7 @@ array([0.35, 0.71, 0.89, 0.97])
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -26,15 +26,13 @@ from scipy.stats import qmc
 
 from bulkedge.heads.law.channel_cdf import Tokens, tabulate
 from bulkedge.laws.attention.sharp_head import LogTable
-from bulkedge.laws.distribution import Distribution, PointMasses
-from bulkedge.laws.units import Unit
-from bulkedge.support.arrays import Index, Real, as_numpy
-from bulkedge.support.domains import FINITE, REAL, Integers
+from bulkedge.laws.distribution import Distribution, PointMasses, Unit
+from bulkedge.support.arrays import Index, Real
+from bulkedge.support.domains import FINITE, LABELS, MATRIX, REAL, REAL_NUMBER, Integers, takes
 from bulkedge.support.errors import DomainError, UnresolvedError
 
 TOKENS = Integers(16, 4096)
-SINKHORN = 2000
-"""Rounds in which rows and columns are given their sums in turn."""
+SINKHORN = 2000  # rounds in which rows and columns are given their sums in turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +42,10 @@ class ChannelLaw(Distribution):
     It is no :class:`~bulkedge.laws.law.Law`: there is a distribution function, read off a table of about twenty
     points that is made when it is first used, and no density. Made by :meth:`from_qk`, or by
     :meth:`bulkedge.heads.Channel.law`.
+
+    >>> q, k = np.random.default_rng(0).standard_normal((2, 60, 16))
+    >>> ChannelLaw.from_qk(q, k).cdf([0.01, 0.1, 1.0]).round(2)
+    array([0.19, 0.41, 0.72])
 
     Attributes
     ----------
@@ -67,13 +69,16 @@ class ChannelLaw(Distribution):
     matrix = "sqrt(T) (A - 1 pi'), A attention and pi its mean row"
 
     @classmethod
-    def from_qk(
+    @takes(scale=REAL_NUMBER)
+    def from_qk(  # noqa: PLR0913 - what a head may be given
         cls,
         q: Any,
         k: Any,
         scale: float | None = None,
         labels: ArrayLike | None = None,
         popularity: ArrayLike | None = None,
+        *,
+        average: bool = True,
     ) -> Self:
         """The law of a head with these queries and keys, from their moments and the sizes of functions at them.
 
@@ -88,11 +93,14 @@ class ChannelLaw(Distribution):
         labels : array_like of shape (tokens,), optional
             Tokens of the same label, as of the same word, are taken as repeats of one: the law is then that of the
             attention *between labels*, ``P A P`` with P the projection onto what is equal for equal labels, each token
-            in its place. By default only exact repeats are repeats, and the law is that of A.
+            in its place. With ``average=False`` the law is that of A, and labels say which tokens are nearly alike. By
+            default only exact repeats are repeats, and the law is that of A too.
         popularity : array_like of shape (tokens,), optional
             Measured share of all attention that each key gets, for heads that are more than a softmax of ``q . k``:
             columns are given factors for it, and rows normalised. By default it is that of the softmax of all tokens
             in their places, as any head of such a softmax measures it.
+        average : bool
+            Whether attention is averaged over the places of each label.
 
         Returns
         -------
@@ -107,20 +115,25 @@ class ChannelLaw(Distribution):
         UnresolvedError
             If no factors were found that give the columns their popularity.
         """
-        queries, keys = (FINITE.check(name, as_numpy(each)) for name, each in (("q", q), ("k", k)))
+        queries, keys = (MATRIX.check(name, each) for name, each in (("q", q), ("k", k)))
         if queries.ndim != 2 or queries.shape != keys.shape:
             raise DomainError(f"q has shape {queries.shape}, k {keys.shape}; both are (tokens, d), of one head")
         tokens = TOKENS.check("number of tokens", len(queries))
-        factor = queries.shape[1] ** -0.5 if scale is None else float(FINITE.check("scale", scale))
-        given = None if labels is None else np.asarray(labels)
-        if given is not None and given.shape != (tokens,):
+        factor = queries.shape[1] ** -0.5 if scale is None else scale
+        given = None if labels is None else LABELS.check("labels", labels)
+        if given is not None and len(given) != tokens:
             raise DomainError(f"labels has shape {given.shape}; one for each of {tokens} tokens")
-        rows, columns, paired = _sides(factor * queries, keys, given)
+        rows, columns, paired = _sides(factor * queries, keys, given, average=average)
         if min(len(rows.counts), len(columns.counts)) < 3:
             raise DomainError("fewer than three distinct queries or keys: there is nothing but an atom at zero")
         wanted = None if popularity is None else _shares(popularity, columns)
         row_logs, column_logs = _normalisers(rows, columns, wanted)
-        return cls(rows.tokens(row_logs), columns.tokens(column_logs), tokens, paired=paired)
+        made = cls(rows.tokens(row_logs), columns.tokens(column_logs), tokens, paired=paired)
+        if given is None or average:
+            return made
+        # one given token of each place says which word it is of
+        words = np.unique(given[np.unique(rows.members, return_index=True)[1]], return_inverse=True)[1]
+        return replace(made, queries=replace(made.queries, words=words))
 
     @classmethod
     def from_channel(cls, couplings: ArrayLike, mean: ArrayLike, tokens: int) -> Self:
@@ -158,15 +171,7 @@ class ChannelLaw(Distribution):
         return ((0.0, self._vanishing),)
 
     def cdf(self, x: ArrayLike) -> Any:
-        """Mass at or below x, interpolated in ``log x`` between about twenty points at which it is solved for.
-
-        Raises
-        ------
-        DomainError
-            If all rows of the attention are equal.
-        UnresolvedError
-            If the equations were not solved.
-        """
+        """Mass at or below x, interpolated in ``log x`` between about twenty points at which it is solved for."""
         points = REAL.check("x", x)
         mass = np.where(np.isnan(points), np.nan, np.where(points < 0, 0.0, np.where(points > 0, 1.0, self._vanishing)))
         inside = (points > 0) & np.isfinite(points)
@@ -222,12 +227,13 @@ def _by_label(vectors: Real, labels: Any) -> _Distinct:
     return _Distinct(vectors[order], counts.astype(float), counts, members, np.ones(len(order)))
 
 
-def _sides(queries: Real, keys: Real, labels: Any) -> tuple[_Distinct, _Distinct, bool]:
+def _sides(queries: Real, keys: Real, labels: Any, *, average: bool) -> tuple[_Distinct, _Distinct, bool]:
     """Both sides of a head, and whether row i and column i are the same token."""
-    if labels is not None:
+    if labels is not None and average:
         return _by_label(queries, labels), _by_label(keys, labels), True
     rows, columns, both = _distinct(queries), _distinct(keys), _distinct(np.hstack([queries, keys]))
-    if not len(rows.counts) == len(columns.counts) == len(both.counts):
+    # with words each side has all pairs, in the same order: what is equal on one side only is a mode of size zero
+    if labels is None and not len(rows.counts) == len(columns.counts) == len(both.counts):
         return rows, columns, False
     left, right = np.hsplit(both.vectors, 2)
     return both._replace(vectors=left), both._replace(vectors=right), True
@@ -244,10 +250,7 @@ def _shares(popularity: ArrayLike, columns: _Distinct) -> Real:
 
 
 def _normalisers(rows: _Distinct, columns: _Distinct, wanted: Real | None) -> tuple[Real, Real]:
-    """Logarithms of the factors that make the mean over all keys of ``exp(scores)`` one in each row.
-
-    With ``wanted``, factors of columns too, that make the mean over all queries that (Sinkhorn's iteration).
-    """
+    """Log factors that make the row means of ``exp(scores)`` one; with ``wanted``, of columns too (Sinkhorn)."""
     scores, column_logs = rows.vectors @ columns.vectors.T, np.zeros(len(columns.vectors))
     tokens = np.log(columns.repeats.sum())
     for _ in range(SINKHORN):

@@ -25,8 +25,7 @@ import numpy as np
 from bulkedge.support.arrays import BoolArray, Complex, Index, Real
 from bulkedge.support.errors import AccuracyWarning, UnresolvedError
 
-MOST = 4000
-"""Steps after which a point is given up; only averages are taken in the second half of them."""
+MOST = 4000  # steps after which a point is given up; only averages are taken in the second half of them
 HEAVY = 0.05
 """An entry whose variance times ``|g h|`` is larger is an edge: at most twenty are in a row, since ``|g|`` times the
 whole sum is below one; each of the others is wrong by the square of that."""
@@ -53,12 +52,9 @@ NO_EDGES = Edges(np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.zeros(0))
 
 @dataclass(frozen=True)
 class Equations:
-    """The equations of one head, and one image under them.
+    """The equations of one head, and one image under them."""
 
-    A state has one column for each point z. Its rows are g, then h; then the cavities, which are the resolvents of the
-    edges' rows without their edge, and those of the edges' columns; then, if row i and column i are the same token, the
-    elements between them of the tokens' own 2 x 2 resolvents.
-    """
+    # rows of a state: g, h, cavities of the edges' rows, of their columns, and elements between both sides of one token
 
     squares: Real  # (n,): ``s**2`` of the terms
     rows: Real  # (n, r): ``F**2`` at the distinct queries, times how often each is repeated
@@ -150,11 +146,7 @@ class Equations:
         return found
 
     def _check_unsolved(self, state: Complex, z: Complex, tolerance: float) -> None:
-        """Warn of points that were nearly solved, and refuse others.
-
-        Nearly: the change of ``|z| g`` and ``|z| h`` is in the mean within ten times the tolerance. What is read off is
-        a mean, and single tokens may be slow.
-        """
+        """Warn of points whose mean change is within ten times the tolerance, and refuse others."""
         g, h, _, _ = self._parts(np.abs(self.image(state, z) - state))
         left = np.mean(np.concatenate([g, h]), axis=0) * np.abs(z)
         where = f"at |z| = {np.abs(z[np.argmax(left)]):.2g} the equations of a head were"
@@ -174,11 +166,8 @@ def _times(matrix: Real, state: Complex) -> Complex:
 
 
 def _anderson(equations: Equations, z: Complex, start: Complex, tolerance: float, most: int) -> tuple[Complex, Index]:
-    """Fixed points of the equations, one for each column, by Anderson's acceleration of the averaged iteration.
-
-    A step to what is no state of a resolvent, where the equations never lead, is replaced by an average of the last
-    state and its image. Also returned are the numbers of the columns that were not solved within so many steps.
-    """
+    """Fixed points of the equations by Anderson's accelerated iteration, and the numbers of the columns not solved."""
+    # a step to what is no state of a resolvent is replaced by an average of the last state and its image
     result, active, state = start.copy(), np.arange(start.shape[1]), start
     images: list[Complex] = []
     changes: list[Complex] = []

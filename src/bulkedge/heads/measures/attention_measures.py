@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np  # noqa: F401 - for the example
 
-from bulkedge.heads.measures.layer_visibility import NEAR, LayerVisibility, positive
+from bulkedge.heads.measures.layer_visibility import FEWEST, NEAR, LayerVisibility, positive
 from bulkedge.heads.measures.row_sums import (
     AllKeys,
     AttentionRows,
@@ -45,8 +45,7 @@ SINK_AGREEMENT = 1 / 3
 directions of queries choose keys, some keys get as much from a fraction of the rows."""
 SINK_RATIO, MOST_SINKS = 1 / 3, 4
 """Sinks have at least this share of the strongest one's attention; if more keys than that do, none is singled out."""
-PROBES = 32
-"""Random vectors that tell the rank of very many scores under a cap: to about a twentieth."""
+PROBES = 32  # random vectors that tell the rank of very many scores under a cap: to about a twentieth
 
 MEASURES = {
     "beta": "Root mean square over rows of the spread of a row's content scores over the keys that it sees.",
@@ -84,6 +83,8 @@ MEASURES = {
     "gap": "1 - s2/s1 of the whole attention matrix.",
 }
 """What is measured on every head, and what it means."""
+for _name in ("beta", "beta_without_sink", "entropy", "evenness", "largest", "sink_mass", "offset_mass", "near_mass"):
+    MEASURES[_name] += f" Rows that see fewer than {FEWEST} keys are left out, unless all rows do."
 COMPARED = (
     *("beta_without_sink", "evenness", "largest", "offset_mass", "near_mass", "same_token_mass"),
     *("column_energy", "stable_rank", "effective_rank"),
@@ -96,20 +97,20 @@ def measure_heads(  # noqa: PLR0913 - scores in their parts, and what was worked
     bias: Any = None,
     ids: Any = None,
     *,
-    sight: LayerVisibility | None = None,
+    visibility: LayerVisibility | None = None,
     factors: Any = None,
     sink_scores: Any = None,
     operator: Any = None,
 ) -> dict[str, Real]:
     """Measure heads."""
-    heads = _HeadSums.of(content, sight or LayerVisibility.of(content, bias, ids))
+    heads = _HeadSums.of(content, visibility or LayerVisibility.of(content, bias, ids))
     xp, matrices = heads.xp, heads.matrices(operator)
     ranks, first_two = matrices.ranks()
     found = _row_measures(heads) | ranks | _sink_facts(heads)
-    found["beta"] = _mean_spread(heads.sight, heads.all_keys.variance)
-    found["entropy"] = xp.sum(heads.all_keys.entropy * heads.sight.busy, axis=-1)
+    found["beta"] = _mean_spread(heads.visibility, heads.all_keys.variance)
+    found["entropy"] = xp.sum(heads.all_keys.entropy * heads.visibility.busy, axis=-1)
     found["content_rank"] = _content_rank(heads, factors)
-    found["columns"] = heads.all_keys.columns / heads.sight.shape[0]
+    found["columns"] = heads.all_keys.columns / heads.visibility.shape[0]
     if sink_scores is not None:
         found |= _with_outside_sink(heads, matrices, sink_scores)
     else:
@@ -117,22 +118,22 @@ def measure_heads(  # noqa: PLR0913 - scores in their parts, and what was worked
     return {name: as_numpy(each) for name, each in found.items()}
 
 
-def comparison_measures(content: Any, sight: LayerVisibility, operator: Any = None) -> dict[str, Real]:
+def comparison_measures(content: Any, visibility: LayerVisibility, operator: Any = None) -> dict[str, Real]:
     """The measures of heads by which they are compared with fresh ones, and nothing else."""
-    heads = _HeadSums.of(content, sight)
+    heads = _HeadSums.of(content, visibility)
     found = _row_measures(heads) | heads.matrices(operator).ranks()[0]
     return {name: as_numpy(found[name]) for name in (*COMPARED, "spectrum")}
 
 
-def spread(content: Any, sight: LayerVisibility) -> Any:
+def spread(content: Any, visibility: LayerVisibility) -> Any:
     """Inverse temperature of heads: root mean square over rows of the spread of a row's content scores."""
-    attention = AttentionRows(content, sight)
-    rows = [variances(attention.content(each), sight.part(each)) for each in sight.blocks]
-    return _mean_spread(sight, sight.xp.concat(rows, axis=-1))
+    attention = AttentionRows(content, visibility)
+    rows = [variances(attention.content(each), visibility.part(each)) for each in visibility.blocks]
+    return _mean_spread(visibility, visibility.xp.concat(rows, axis=-1))
 
 
-def _mean_spread(sight: LayerVisibility, variance: Any) -> Any:
-    return sight.xp.sqrt(sight.xp.sum(variance * sight.busy, axis=-1))
+def _mean_spread(visibility: LayerVisibility, variance: Any) -> Any:
+    return visibility.xp.sqrt(visibility.xp.sum(variance * visibility.busy, axis=-1))
 
 
 class _HeadSums(NamedTuple):
@@ -140,42 +141,45 @@ class _HeadSums(NamedTuple):
 
     attention: AttentionRows
     all_keys: AllKeys
-    sinks: Any
-    """Ones for keys that are sinks, (heads, tokens)."""
-    sunk: bool
-    """Whether there is any."""
+    sinks: Any  # ones for keys that are sinks, (heads, tokens)
+    sunk: bool  # whether there is any
     other: OtherKeys
     preferred: Preferred
 
     @classmethod
-    def of(cls, content: Any, sight: LayerVisibility) -> _HeadSums:
-        attention = AttentionRows(content, sight)
+    def of(cls, content: Any, visibility: LayerVisibility) -> _HeadSums:
+        attention = AttentionRows(content, visibility)
         all_keys = of_all_keys(attention)
-        sinks = _sinks(all_keys, sight)
-        sunk = bool(sight.xp.any(sinks > 0))
+        sinks = _sinks(all_keys, visibility)
+        sunk = bool(visibility.xp.any(sinks > 0))
         away = sinks if sunk else None
         other = of_other_keys(attention, away)
         return cls(attention, all_keys, sinks, sunk, other, of_preferences(attention, away, other.preferences))
 
     @property
-    def sight(self) -> LayerVisibility:
-        return self.attention.sight
+    def visibility(self) -> LayerVisibility:
+        return self.attention.visibility
 
     @property
     def xp(self) -> Any:
-        return self.sight.xp
+        return self.visibility.xp
 
     def matrices(self, operator: Any) -> Matrices:
         return Matrices(self.attention, self.all_keys, self.other, self.sinks if self.sunk else None, operator)
 
 
-def _sinks(whole: AllKeys, sight: LayerVisibility) -> Any:
+def _sinks(whole: AllKeys, visibility: LayerVisibility) -> Any:
     """Ones for keys that are sinks, (heads, tokens); only keys that a quarter of the rows see can be."""
-    xp, rows = sight.xp, sight.shape[0]
-    counts = positive(sight.column_counts)
+    xp, rows = visibility.xp, visibility.shape[0]
+    counts = positive(visibility.column_counts)
     share = whole.columns / counts
     agreed = share**2 >= SINK_AGREEMENT * whole.column_squares / counts
-    found = (share >= SINK_SHARE) & (share >= SINK_TIMES * sight.even) & (sight.column_counts >= rows / 4) & agreed
+    found = (
+        (share >= SINK_SHARE)
+        & (share >= SINK_TIMES * visibility.even)
+        & (visibility.column_counts >= rows / 4)
+        & agreed
+    )
     strongest = xp.max(xp.where(found, share, xp.zeros_like(share)), axis=-1, keepdims=True)
     numbers = xp.astype(found & (share >= SINK_RATIO * strongest), share.dtype)
     return xp.where(xp.sum(numbers, axis=-1, keepdims=True) > MOST_SINKS, xp.zeros_like(numbers), numbers)
@@ -183,12 +187,12 @@ def _sinks(whole: AllKeys, sight: LayerVisibility) -> Any:
 
 def _row_measures(heads: _HeadSums) -> dict[str, Any]:
     """The :data:`COMPARED` measures but those of the spectrum, with what is found on the way to them."""
-    xp, sight, whole = heads.xp, heads.sight, heads.all_keys
-    even = xp.log(xp.clip(sight.row_counts, 2.0, None))
+    xp, visibility, whole = heads.xp, heads.visibility, heads.all_keys
+    even = xp.log(xp.clip(visibility.row_counts, 2.0, None))
     return {
-        "beta_without_sink": _mean_spread(sight, heads.other.variance),
-        "evenness": xp.sum(whole.entropy / even * sight.busy, axis=-1),
-        "largest": xp.sum(whole.largest * sight.busy, axis=-1),
+        "beta_without_sink": _mean_spread(visibility, heads.other.variance),
+        "evenness": xp.sum(whole.entropy / even * visibility.busy, axis=-1),
+        "largest": xp.sum(whole.largest * visibility.busy, axis=-1),
         **_column_facts(heads),
         **_stripes(heads),
         **_same_token(heads),
@@ -201,7 +205,7 @@ def _sink_facts(heads: _HeadSums) -> dict[str, Any]:
     count = xp.sum(sinks, axis=-1)
     strongest = xp.astype(xp.argmax(heads.all_keys.columns * sinks, axis=-1), sinks.dtype)
     return {
-        "sink_mass": xp.sum(_on_sinks(heads) * heads.sight.busy, axis=-1),
+        "sink_mass": xp.sum(_on_sinks(heads) * heads.visibility.busy, axis=-1),
         "sink_count": count,
         "sink_position": xp.where(count > 0, strongest, -xp.ones_like(strongest)),
     }
@@ -213,7 +217,7 @@ def _on_sinks(heads: _HeadSums) -> Any:
     if not heads.sunk:
         return xp.zeros_like(heads.all_keys.entropy)
     kept = xp.exp(xp.clip(heads.other.normaliser - heads.all_keys.normaliser, None, 0.0))
-    seen = heads.sight.row_counts > 0
+    seen = heads.visibility.row_counts > 0
     return xp.where(heads.other.taken > 0, 1 - kept, xp.astype(seen, kept.dtype))
 
 
@@ -222,13 +226,13 @@ def _with_outside_sink(heads: _HeadSums, matrices: Matrices, scores: Any) -> dic
     xp = heads.xp
     # exponentials of larger scores overflow; those beyond have all of the attention
     left = 1 / (1 + xp.exp(xp.clip(scores[:, None] - heads.all_keys.normaliser, None, 600.0)))
-    mass = xp.sum((1 - left * (1 - _on_sinks(heads))) * heads.sight.busy, axis=-1)
+    mass = xp.sum((1 - left * (1 - _on_sinks(heads))) * heads.visibility.busy, axis=-1)
     return {"sink_mass": mass} | matrices.first_two(left)
 
 
 def _column_facts(heads: _HeadSums) -> dict[str, Any]:
     """How much of the matrix the common preferences are: of all, and of what an even spread leaves."""
-    xp, other, product, busy = heads.xp, heads.other, heads.preferred.product, heads.sight.busy
+    xp, other, product, busy = heads.xp, heads.other, heads.preferred.product, heads.visibility.busy
     own, squares = other.taken * heads.preferred.energy, other.squares
     uneven = xp.sum((squares - other.taken / positive(other.keys)) * busy, axis=-1)
     missed = xp.sum((squares - 2 * product + own) * busy, axis=-1)
@@ -241,18 +245,18 @@ def _column_facts(heads: _HeadSums) -> dict[str, Any]:
 
 
 def _content_rank(heads: _HeadSums, factors: Any) -> Any:
-    """Participation number of the content scores over rows that see anything and keys that anyone sees, no sinks.
-
-    With queries Q and keys K, centred, the squared singular values of ``Q K'`` are the eigenvalues of ``Q'Q K'K``.
-    """
-    xp, sight = heads.xp, heads.sight
-    keys = xp.astype(sight.column_counts > 0, heads.sinks.dtype) * (1 - heads.sinks)
-    rows = xp.broadcast_to(xp.astype(sight.row_counts > 0, keys.dtype), (keys.shape[0], sight.shape[0]))
-    if factors is None and len(sight.blocks) > 1:
-        return sight.new(xp.asarray, [_estimated_rank(heads.attention, rows, keys, each) for each in range(len(keys))])
+    """Participation number of the content scores over rows that see anything and keys that anyone sees, no sinks."""
+    # with queries Q and keys K, centred, the squared singular values of Q K' are the eigenvalues of Q'Q K'K
+    xp, visibility = heads.xp, heads.visibility
+    keys = xp.astype(visibility.column_counts > 0, heads.sinks.dtype) * (1 - heads.sinks)
+    rows = xp.broadcast_to(xp.astype(visibility.row_counts > 0, keys.dtype), (keys.shape[0], visibility.shape[0]))
+    if factors is None and len(visibility.blocks) > 1:
+        return visibility.new(
+            xp.asarray, [_estimated_rank(heads.attention, rows, keys, each) for each in range(len(keys))]
+        )
     if factors is None:
-        eye = xp.broadcast_to(sight.new(xp.eye, sight.shape[1]), (1, *2 * sight.shape[1:]))
-        factors = heads.attention.content(sight.blocks[0]), eye
+        eye = xp.broadcast_to(visibility.new(xp.eye, visibility.shape[1]), (1, *2 * visibility.shape[1:]))
+        factors = heads.attention.content(visibility.blocks[0]), eye
     grams = []
     for vectors, kept in zip(factors, (rows, keys), strict=True):
         mean = xp.sum(vectors * kept[..., None], axis=1) / positive(xp.sum(kept, axis=-1, keepdims=True))
@@ -265,7 +269,7 @@ def _content_rank(heads: _HeadSums, factors: Any) -> Any:
 
 def _estimated_rank(attention: AttentionRows, rows: Any, keys: Any, head: int) -> float:
     """The same for scores that are no products of few numbers a token, from products with random vectors."""
-    xp, sight = attention.sight.xp, attention.sight
+    xp, visibility = attention.visibility.xp, attention.visibility
 
     def centred(block: Any, kept: Any) -> Any:
         mean = xp.sum(block * kept[head, :, None], axis=0) / positive(xp.sum(kept[head]))
@@ -273,41 +277,41 @@ def _estimated_rank(attention: AttentionRows, rows: Any, keys: Any, head: int) -
 
     def forward(block: Any) -> Any:
         block = centred(block, keys)
-        return centred(xp.concat([attention.content(each)[head] @ block for each in sight.blocks], axis=0), rows)
+        return centred(xp.concat([attention.content(each)[head] @ block for each in visibility.blocks], axis=0), rows)
 
     def backward(block: Any) -> Any:
         block = centred(block, rows)
-        parts = (xp.matrix_transpose(attention.content(each)[head]) @ block[each] for each in sight.blocks)
+        parts = (xp.matrix_transpose(attention.content(each)[head]) @ block[each] for each in visibility.blocks)
         return centred(sum(parts), keys)
 
-    scores = MapOperator(forward, backward, sight.shape, sight.new(xp.ones, (1, 1)))
+    scores = MapOperator(forward, backward, visibility.shape, visibility.new(xp.ones, (1, 1)))
     # two steps know the second moment of the squares without an error of the quadrature
     first, second = (each.value for each in trace_moments(scores, (1, 2), probes=PROBES, steps=2))
-    return min(sight.shape) * first**2 / second if second > 0 else 0.0
+    return min(visibility.shape) * first**2 / second if second > 0 else 0.0
 
 
 def _stripes(heads: _HeadSums) -> dict[str, Any]:
     """Mean attention along every diagonal that half of the rows have, and the best of them."""
-    xp, sight, sums = heads.xp, heads.sight, heads.other.stripes
-    rows, tokens = sight.shape
-    if not sight.ordered:
-        nothing = sight.new(xp.full, (heads.sinks.shape[0],), xp.nan)
+    xp, visibility, sums = heads.xp, heads.visibility, heads.other.stripes
+    rows, tokens = visibility.shape
+    if not visibility.ordered:
+        nothing = visibility.new(xp.full, (heads.sinks.shape[0],), xp.nan)
         return {"offset": nothing, "offset_mass": nothing, "near_mass": nothing}
     reach = tokens // 2
-    masses = sums[:, rows - 1 - reach : rows + reach] / sight.stripes
+    masses = sums[:, rows - 1 - reach : rows + reach] / visibility.stripes
     near = xp.sum(sums[:, rows - 1 - NEAR : rows + NEAR], axis=-1)
     return {
         "offset": xp.astype(xp.argmax(masses, axis=-1), sums.dtype) - reach,
         "offset_mass": xp.max(masses, axis=-1),
-        "near_mass": near - xp.sum(heads.preferred.near * sight.busy, axis=-1),
+        "near_mass": near - xp.sum(heads.preferred.near * visibility.busy, axis=-1),
     }
 
 
 def _same_token(heads: _HeadSums) -> dict[str, Any]:
     """Attention to other places of a row's token, of which some are no sinks, and its excess over the preferences."""
-    xp, sight, found = heads.xp, heads.sight, heads.preferred
-    if not sight.ordered:
-        nothing = sight.new(xp.full, (heads.sinks.shape[0],), xp.nan)
+    xp, visibility, found = heads.xp, heads.visibility, heads.preferred
+    if not visibility.ordered:
+        nothing = visibility.new(xp.full, (heads.sinks.shape[0],), xp.nan)
         return {"same_token_mass": nothing, "same_token_excess": nothing}
     weights = xp.astype(found.same_there > 0, found.same.dtype)
     count = xp.sum(weights, axis=-1)

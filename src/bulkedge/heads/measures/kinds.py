@@ -9,12 +9,6 @@ the first is its kind.
 Lines were set on seeds 1000 and 2000 of planted heads, and on all-MiniLM-L6-v2 reading the opening of *Alice* and two
 software licences, 256 and 512 tokens each: between planted heads of different kinds, and where few of the model's heads
 lie. Planted heads of the tests have other seeds, and no line was set on *On the Origin of Species*.
-
->>> rng = np.random.default_rng(0)
->>> scores = rng.standard_normal((2, 64, 64))
->>> scores[1, :, 5] += 6
->>> kinds_of(measure_heads(scores)).first
-('content', 'sink')
 """
 
 from __future__ import annotations
@@ -26,27 +20,33 @@ import numpy as np
 
 from bulkedge.heads.measures.attention_measures import measure_heads  # noqa: F401 - for the example
 from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Instance, takes
 from bulkedge.support.errors import DomainError
 
 Measures = Mapping[str, Real]
+MEASURES = Instance(Mapping)
 
 
 class Kind(NamedTuple):
-    """One kind of head, and how it is told."""
+    """One kind of head, and how it is told.
+
+    >>> kind = Kind("sharp", "Looks at one key.", lambda measures: measures["top"], threshold=0.5, width=0.1)
+    >>> kind.score({"top": np.array([0.5, 0.6])}).round(2)
+    array([0.5 , 0.73])
+    """
 
     name: str
-    title: str
-    """As it is shown to people."""
-    says: str
-    """What a head of this kind does, in a sentence."""
-    reads: str
-    """The number that tells it, in terms of measures."""
+    says: str  # what a head of this kind does, in a sentence
     reading: Callable[[Measures], Real] | None
-    """The same, from measures; None for what other kinds leave over."""
-    threshold: float
-    """The line."""
+    """The number that tells it, from measures; None for what other kinds leave over."""
+    threshold: float  # the line
     width: float
     """How far beyond the line a score of e/(1 + e) = 0.73 is; negative where smaller numbers speak for the kind."""
+
+    @property
+    def title(self) -> str:
+        """The name as it is shown to people."""
+        return "spectrum as random weights" if self.name == SPECTRAL else self.name
 
     def score(self, measures: Measures) -> Real:
         """How much measures speak for this kind.
@@ -60,16 +60,9 @@ class Kind(NamedTuple):
         -------
         array of shape (heads,)
             Between 0 and 1, one half at the line; nan where the number is.
-
-        Raises
-        ------
-        DomainError
-            For the kind that is what the others leave over: :func:`kinds_of` scores it.
         """
         if self.reading is None:
-            raise DomainError(
-                f"kind {self.name!r} is scored by what the other kinds leave over; use kinds_of(measures)"
-            )
+            raise DomainError(f"kind {self.name!r} is what other kinds leave over; use kinds_of(measures)")
         beyond = (self.reading(measures) - self.threshold) / self.width
         return np.asarray(0.5 + 0.5 * np.tanh(beyond / 2))
 
@@ -86,105 +79,59 @@ def _of_all(name: str) -> Callable[[Measures], Real]:
     return lambda measures: measures[name] * (1 - measures["sink_mass"])
 
 
+def _if_there(name: str) -> Callable[[Measures], Real]:
+    """A number that not all measures have: nan where it is missing."""
+    return lambda measures: measures.get(name, np.full_like(measures["sink_mass"], np.nan))
+
+
+# fmt: off
 KINDS = (
-    Kind(
-        "collapsed",
-        "collapsed",
-        "Looks at all keys alike: the attention is nearly uniform, whatever the tokens are.",
-        "exp(entropy) over the number of keys",
-        _keys_used,
-        0.95,
-        0.0125,
-    ),
-    Kind(
-        "offset",
-        "offset",
+    Kind("induction", "On repeated tokens, looks at what followed the row's token the last time: it copies.",
+        _if_there("induction"), 0.3, 0.075),
+    Kind("duplicate", "On repeated tokens, looks at the earlier place of the row's own token.",
+        _if_there("duplicate"), 0.3, 0.075),
+    Kind("previous token", "On repeated tokens, looks at the token before the row.",
+        _if_there("previous"), 0.3, 0.075),
+    Kind("collapsed", "Looks at all keys alike: the attention is nearly uniform, whatever the tokens are.",
+        _keys_used, 0.95, 0.0125),
+    Kind("offset",
         "Looks at the token a fixed number of places before or after the row, or at the row itself.",
-        "offset_mass (1 - sink_mass)",
-        _of_all("offset_mass"),
-        1 / 3,
-        1 / 12,
-    ),
-    Kind(
-        "local",
-        "local",
+        _of_all("offset_mass"), 1 / 3, 1 / 12),
+    Kind("local",
         "Looks at the neighbours of the row, within eight tokens, more than the popularity of keys explains.",
-        "near_mass (1 - sink_mass)",
-        _of_all("near_mass"),
-        1 / 8,
-        1 / 32,
-    ),
-    Kind(
-        "same token",
-        "same token",
-        "Looks at other places that have the row's own token.",
-        "same_token_excess (1 - sink_mass)",
-        _of_all("same_token_excess"),
-        0.12,
-        0.03,
-    ),
-    Kind(
-        "fixed columns",
-        "fixed columns",
-        "Looks at the same keys from every row: some keys are popular, and rows differ little beside that.",
-        "column_share (1 - sink_mass)",
-        _of_all("column_share"),
-        0.3,
-        0.075,
-    ),
-    Kind(
-        "sink",
-        "sink",
-        "Leaves a good part of every row's attention on one key, or on a few.",
-        "sink_mass",
-        lambda measures: measures["sink_mass"],
-        0.1,
-        0.025,
-    ),
-    Kind(
-        "low-rank content",
-        "low-rank content",
-        "Chooses keys by a few directions of queries and keys.",
-        "content_rank",
-        lambda measures: measures["content_rank"],
-        4.0,
-        -0.5,
-    ),
-    Kind(
-        "random spectrum",
-        "spectrum as random weights",
-        "Singular values are like those of fresh random weights on the same inputs. This does not say untrained: they "
+        _of_all("near_mass"), 1 / 8, 1 / 32),
+    Kind("same token", "Looks at other places that have the row's own token.",
+        _of_all("same_token_excess"), 0.12, 0.03),
+    Kind("fixed columns",
+        "Looks at the same keys from every row: some keys are popular, and apart from that rows differ little.",
+        _of_all("column_share"), 0.3, 0.075),
+    Kind("sink", "Leaves a good part of every row's attention on one key, or on a few.",
+        lambda measures: measures["sink_mass"], 0.1, 0.025),
+    Kind("low-rank content", "Chooses keys by a few directions of queries and keys.",
+        lambda measures: measures["content_rank"], 4.0, -0.5),
+    Kind("random spectrum",
+        "Singular values are like those of fresh random weights on the same inputs. This does not mean untrained: they "
         "do not see the order of tokens, and a head that follows positions or copies can have them.",
-        "p_spectrum",
-        lambda measures: measures.get("p_spectrum", np.full_like(measures["sink_mass"], np.nan)),
-        0.05,
-        0.0125,
-    ),
-    Kind(
-        "content",
-        "content",
-        "Chooses keys by what tokens are, in many directions: what no other kind describes.",
-        "1 - the largest score of all kinds but spectrum as random weights",
-        None,
-        0.5,
-        0.5,
-    ),
+        _if_there("p_spectrum"), 0.05, 0.0125),
+    Kind("content", "Chooses keys by what tokens are, in many directions: what no other kind describes.",
+        None, 0.5, 0.5),
 )
+# fmt: on
 """All kinds, in the order of precedence."""
-REST, SPECTRAL = "content", "random spectrum"
-"""What is left over; and the kind that goes with any other."""
+REST, SPECTRAL = "content", "random spectrum"  # what is left over; and the kind that goes with any other
 NEEDED = (
     *("entropy", "evenness", "sink_mass", "offset_mass", "near_mass"),
     *("same_token_excess", "column_share", "content_rank"),
 )
 """Measures without which kinds are not told."""
+PROBED = ("induction", "duplicate", "previous")
+"""What repeated tokens say of a head; kinds are told without it too."""
 
 
 class Kinds(NamedTuple):
     """Kinds of heads."""
 
-    scores: dict[str, Real]
-    """Score of every kind, each of shape (heads,)."""
+    scores: dict[str, Real]  # score of every kind, each of shape (heads,)
     labels: tuple[tuple[str, ...], ...]
     """For each head the kinds that it is of, in the order of precedence; none where its measures are nan."""
 
@@ -194,6 +141,7 @@ class Kinds(NamedTuple):
         return tuple(each[0] if each else "" for each in self.labels)
 
 
+@takes(measures=MEASURES)
 def kinds_of(measures: Measures) -> Kinds:
     """Tell kinds of heads from their measures.
 
@@ -201,8 +149,8 @@ def kinds_of(measures: Measures) -> Kinds:
     ----------
     measures : mapping of str to array
         What :func:`~bulkedge.heads.measures.attention_measures.measure_heads` found, each of shape (heads,); other
-        entries are not looked at. ``"p_spectrum"``, the p-value of the spectrum compared with random weights, may be
-        missing.
+        entries are not looked at. ``"p_spectrum"``, the p-value of the spectrum compared with random weights, and what
+        :func:`bulkedge.models.probe` found may be missing.
 
     Returns
     -------
@@ -213,11 +161,18 @@ def kinds_of(measures: Measures) -> Kinds:
     ------
     DomainError
         If a measure is missing.
+
+    Examples
+    --------
+    >>> scores = np.zeros((1, 64, 64))
+    >>> scores[0, :, 5] = 9.0                                         # all look at key 5
+    >>> kinds_of(measure_heads(scores)).first
+    ('sink',)
     """
     measures = _checked(measures)
     scores = {kind.name: kind.score(measures) for kind in KINDS if kind.reading is not None}
     others = np.stack([values for name, values in scores.items() if name != SPECTRAL])
-    known = ~np.isnan(scores[KINDS[0].name])
+    known = ~np.isnan(scores["collapsed"])
     largest = np.max(np.where(np.isnan(others), 0.0, others), axis=0)
     scores[REST] = np.where(known, 1 - largest, np.nan)
     # what is left over has one half where the last of the others has, so that no head is without a kind
@@ -226,37 +181,11 @@ def kinds_of(measures: Measures) -> Kinds:
     return Kinds(scores, tuple(tuple(kind.name for kind in KINDS if told[kind.name][head]) for head in heads))
 
 
-def idle(measures: Measures) -> np.ndarray:
-    """Heads that tell rows nothing of their own: sinks and fixed columns have most of the attention.
-
-    Such heads give all rows nearly the same. Where rows are told apart later on, as in a decoder, that may be next to
-    nothing. Where rows are averaged, as in encoders of sentences, it may be the very thing: the fixed columns of the
-    last layer of all-MiniLM-L6-v2 gather its embeddings, and cost as much as other heads of that layer when they are
-    switched off. So these are candidates, and no more.
-
-    Parameters
-    ----------
-    measures : mapping of str to array
-        As for :func:`kinds_of`.
-
-    Returns
-    -------
-    array of booleans of shape (heads,)
-        Candidates, none of them collapsed, offset, local or of the kind same token. Whether they are idle is seen by
-        switching them off, :func:`bulkedge.models.ablate_heads`.
-    """
-    measures = _checked(measures)
-    fixed = measures["sink_mass"] + (1 - measures["sink_mass"]) * measures["column_share"]
-    found = kinds_of(measures)
-    placed = np.any([found.scores[name] > 0.5 for name in ("collapsed", "offset", "local", "same token")], axis=0)
-    return np.asarray((fixed >= 0.5) & ~placed)
-
-
 def _checked(measures: Measures) -> Measures:
     missing = [name for name in NEEDED if name not in measures]
     if missing:
         raise DomainError(
             f"measures has no {missing}; give what bulkedge.heads.measures.attention_measures.measure_heads returns"
         )
-    wanted = [name for name in (*NEEDED, "p_spectrum") if name in measures]
+    wanted = [name for name in (*NEEDED, "p_spectrum", *PROBED) if name in measures]
     return {name: np.asarray(measures[name], dtype=np.float64) for name in wanted}

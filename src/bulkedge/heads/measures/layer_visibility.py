@@ -2,13 +2,6 @@
 
 A layer is looked at in blocks of rows, of which one is held at a time. Where there is one block it has all rows, and is
 kept.
-
->>> bias = np.where(np.tri(4) > 0, 0.0, -1e9)
->>> layer = LayerVisibility(np, (4, 4), bias)
->>> layer.row_counts.tolist(), layer.even.round(2).tolist()
-([[1.0, 2.0, 3.0, 4.0]], [[0.52, 0.36, 0.29, 0.25]])
->>> [(rows.start, rows.stop) for rows in LayerVisibility(np, (4, 4), bias, height=3).blocks]
-[(0, 3), (3, 4)]
 """
 
 from __future__ import annotations
@@ -25,37 +18,32 @@ from bulkedge.visibility import additive
 
 NEAR = 8
 """Keys so far from their row are near."""
-FEWEST = 16
-"""Rows that see fewer keys are left out of means over rows, because they have no choice."""
+FEWEST = 16  # rows that see fewer keys are left out of means over rows, because they have no choice
 
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """What a block of rows sees. Arrays have a leading axis of heads, or of one for all.
+    """What a block of rows sees. Arrays have a leading axis of heads, or of one for all."""
 
-    Attributes
-    ----------
-    sight : LayerVisibility
-        Of all rows.
-    rows : slice
-        The block, from its first row to before its last.
-    """
-
-    sight: LayerVisibility
+    visibility: LayerVisibility
     rows: slice
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows of the block, and tokens."""
-        return self.rows.stop - self.rows.start, self.sight.shape[1]
+        return self.rows.stop - self.rows.start, self.visibility.shape[1]
 
     @cached_property
     def added(self) -> Any:
         """What is added to the scores, minus infinity for hidden keys, (heads, rows of the block, tokens), or None."""
-        if self.sight.bias is None:
+        if self.visibility.bias is None:
             return None
-        bias = self.sight.bias(self.rows) if callable(self.sight.bias) else additive(self._cut(self.sight.bias))
-        return self.sight.xp.reshape(bias, (-1, *bias.shape[-2:]))
+        bias = (
+            self.visibility.bias(self.rows)
+            if callable(self.visibility.bias)
+            else additive(self._cut(self.visibility.bias))
+        )
+        return self.visibility.xp.reshape(bias, (-1, *bias.shape[-2:]))
 
     def _cut(self, bias: Any) -> Any:
         """The rows of the block; a bias with one row for all stays as it is."""
@@ -64,7 +52,7 @@ class RowBlock:
     @cached_property
     def positional(self) -> Any:
         """The same where it is finite, or None where it only hides."""
-        xp = self.sight.xp
+        xp = self.visibility.xp
         if self.added is None:
             return None
         finite = xp.where(self.added > -xp.inf, self.added, xp.zeros_like(self.added))
@@ -73,7 +61,7 @@ class RowBlock:
     @cached_property
     def seen(self) -> Any:
         """Ones for what is seen, (heads, rows of the block, tokens); None where all is."""
-        xp = self.sight.xp
+        xp = self.visibility.xp
         if self.added is None:
             return None
         numbers = xp.astype(self.added > -xp.inf, self.added.dtype)
@@ -82,22 +70,22 @@ class RowBlock:
     @cached_property
     def near(self) -> Any:
         """Ones where a key is near its row and seen, (heads, rows of the block, tokens)."""
-        xp, first = self.sight.xp, self.rows.start
-        band = xp.tril(xp.triu(self.sight.new(xp.ones, self.shape), k=first - NEAR), k=first + NEAR)
+        xp, first = self.visibility.xp, self.rows.start
+        band = xp.tril(xp.triu(self.visibility.new(xp.ones, self.shape), k=first - NEAR), k=first + NEAR)
         return band[None] if self.seen is None else band * self.seen
 
     @cached_property
     def same(self) -> Any:
         """Ones where another key has the row's own token and is seen, (heads, rows of the block, tokens)."""
-        xp, ids, first = self.sight.xp, self.sight.ids, self.rows.start
-        ones = self.sight.new(xp.ones, self.shape)
+        xp, ids, first = self.visibility.xp, self.visibility.ids, self.rows.start
+        ones = self.visibility.new(xp.ones, self.shape)
         other = ones - xp.tril(xp.triu(ones, k=first), k=first)
         equal = xp.astype(ids[self.rows, None] == ids[None, :], ones.dtype) * other
         return equal[None] if self.seen is None else equal * self.seen
 
     def total(self, values: Any) -> Any:
         """Sums over the keys that each row of the block sees."""
-        xp = self.sight.xp
+        xp = self.visibility.xp
         if self.seen is None:
             sums = xp.sum(values, axis=-1, keepdims=True)
             return xp.broadcast_to(sums, (values.shape[0], self.shape[0]))
@@ -105,7 +93,7 @@ class RowBlock:
 
     def spread(self, values: Any) -> Any:
         """The transpose: sums over the rows of the block that see each key."""
-        xp = self.sight.xp
+        xp = self.visibility.xp
         if self.seen is None:
             sums = xp.sum(values, axis=-1, keepdims=True)
             return xp.broadcast_to(sums, (values.shape[0], self.shape[1]))
@@ -114,35 +102,20 @@ class RowBlock:
 
 @dataclass(frozen=True, eq=False)
 class LayerVisibility:
-    """The mask and the positional scores of a layer. Arrays have a leading axis of heads, or of one for all.
-
-    Attributes
-    ----------
-    xp : module
-        Namespace of the array library.
-    shape : tuple of int
-        Rows and tokens.
-    bias : array, callable or None
-        What is added to the scores, in any spelling: (rows, tokens) or (heads, rows, tokens). A function returns that
-        of a slice of rows, with minus infinity for hidden keys, so that no array has to have all of them.
-    ids : array of shape (tokens,) or None
-        Token of every position, where rows and keys are of one sequence.
-    like : array, optional
-        Whose type and device new arrays have; the bias by default.
-    height : int, optional
-        Rows of a block; all of them by default.
-    """
+    """The mask and the positional scores of a layer. Arrays have a leading axis of heads, or of one for all."""
 
     xp: Any
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # rows and tokens
+    # what is added to the scores, (rows, tokens) or (heads, rows, tokens) in any spelling; or a function that returns
+    # that of a slice of rows, with minus infinity for hidden keys, so that no array has to have all of them
     bias: Any = None
-    ids: Any = None
-    like: Any = None
-    height: int | None = None
+    ids: Any = None  # token of every position, where rows and keys are of one sequence
+    like: Any = None  # whose type and device new arrays have; the bias by default
+    height: int | None = None  # rows of a block; all of them by default
 
     @classmethod
     def of(cls, content: Any, bias: Any = None, ids: Any = None) -> LayerVisibility:
-        """The sight behind scores."""
+        """The visibility behind scores."""
         return cls(array_namespace(content), tuple(content.shape[1:]), bias, ids, content)
 
     def new(self, make: Any, *arguments: Any) -> Any:

@@ -3,12 +3,6 @@
 A pass holds one block at a time: memory is that of a block, whatever the number of tokens. Where one block has all rows
 it is computed once, and the passes share it. What a pass needs decides their number: who is a sink is known after the
 first, and what all rows prefer among the other keys after the second.
-
->>> content = np.random.default_rng(0).standard_normal((1, 40, 40))
->>> layers = (LayerVisibility(np, (40, 40), like=content, height=height) for height in (None, 7))
->>> whole, cut = (AttentionRows(content, layer) for layer in layers)
->>> bool(np.allclose(of_all_keys(whole).columns, of_all_keys(cut).columns, rtol=1e-14))
-True
 """
 
 from __future__ import annotations
@@ -25,23 +19,23 @@ from bulkedge.heads.measures.layer_visibility import LayerVisibility, RowBlock, 
 class AttentionRows:
     """Attention matrices of some heads of a layer, a block of rows at a time."""
 
-    def __init__(self, content: Any, sight: LayerVisibility) -> None:
-        self.sight = sight
-        if callable(content) and len(sight.blocks) == 1:
-            content = content(sight.blocks[0])
+    def __init__(self, content: Any, visibility: LayerVisibility) -> None:
+        self.visibility = visibility
+        if callable(content) and len(visibility.blocks) == 1:
+            content = content(visibility.blocks[0])
         self.content: Callable[[slice], Any] = content if callable(content) else lambda rows: content[:, rows]
         self._kept: dict[bool, tuple[Any, Any]] = {}
 
     def weights(self, rows: slice, sinks: Any = None) -> tuple[Any, Any]:
         """The softmax over the keys that are no sinks; rows that see none of those are zero."""
-        if len(self.sight.blocks) > 1:
+        if len(self.visibility.blocks) > 1:
             return self._softmax(rows, sinks)
         if (sinks is None) not in self._kept:
             self._kept[sinks is None] = self._softmax(rows, sinks)
         return self._kept[sinks is None]
 
     def _softmax(self, rows: slice, sinks: Any) -> tuple[Any, Any]:
-        xp, added = self.sight.xp, self.sight.part(rows).added
+        xp, added = self.visibility.xp, self.visibility.part(rows).added
         content = self.content(rows)
         scores = content if added is None else content + added
         if sinks is not None:
@@ -54,8 +48,8 @@ class AttentionRows:
 
     def parts(self, sinks: Any = None) -> Iterator[tuple[slice, RowBlock, Any, Any]]:
         """All blocks, one after the other."""
-        for rows in self.sight.blocks:
-            yield rows, self.sight.part(rows), *self.weights(rows, sinks)
+        for rows in self.visibility.blocks:
+            yield rows, self.visibility.part(rows), *self.weights(rows, sinks)
 
 
 class AllKeys(NamedTuple):
@@ -63,17 +57,15 @@ class AllKeys(NamedTuple):
 
     columns: Any
     column_squares: Any
-    normaliser: Any
-    """Logarithms of the sums of exponentials of the scores."""
+    normaliser: Any  # logarithms of the sums of exponentials of the scores
     entropy: Any
     largest: Any
-    variance: Any
-    """Of the content scores over the keys that a row sees."""
+    variance: Any  # of the content scores over the keys that a row sees
 
 
 def of_all_keys(attention: AttentionRows) -> AllKeys:
     """The first pass: the softmax over all keys."""
-    xp = attention.sight.xp
+    xp = attention.visibility.xp
     columns, squares, of_rows = 0.0, 0.0, []
     for rows, part, weights, normaliser in attention.parts():
         content = attention.content(rows)
@@ -91,16 +83,13 @@ class OtherKeys(NamedTuple):
     """Sums of the matrices without sinks: of columns, (heads, tokens), of rows, (heads, rows), and of diagonals."""
 
     columns: Any
-    even: Any
-    """What columns would sum to if each row spread its attention evenly over the keys that it sees."""
+    even: Any  # what columns would sum to if each row spread its attention evenly over the keys that it sees
     stripes: Any
     """Weighted sums along diagonals, keys minus rows from ``1 - rows`` to ``tokens - 1``; None without an order."""
     normaliser: Any
-    taken: Any
-    """Sums of rows: one, or zero."""
+    taken: Any  # sums of rows: one, or zero
     squares: Any
-    keys: Any
-    """Number of keys that a row sees."""
+    keys: Any  # number of keys that a row sees
     variance: Any
 
     @property
@@ -111,17 +100,17 @@ class OtherKeys(NamedTuple):
 
 def of_other_keys(attention: AttentionRows, sinks: Any) -> OtherKeys:
     """The second pass: the softmax over keys that are no sinks."""
-    sight, xp = attention.sight, attention.sight.xp
+    visibility, xp = attention.visibility, attention.visibility.xp
     columns, even, stripes, of_rows = 0.0, 0.0, None, []
     for rows, part, weights, normaliser in attention.parts(sinks):
-        kept = sight.new(xp.ones, (weights.shape[0], sight.shape[1])) if sinks is None else 1 - sinks
+        kept = visibility.new(xp.ones, (weights.shape[0], visibility.shape[1])) if sinks is None else 1 - sinks
         taken, keys = xp.clip(xp.sum(weights, axis=2), None, 1.0), part.total(kept)
         columns = columns + xp.sum(weights, axis=1)
         even = even + part.spread(taken / positive(keys))
-        if sight.ordered:
+        if visibility.ordered:
             if stripes is None:
-                stripes = sight.new(xp.zeros, (weights.shape[0], sum(sight.shape) - 1))
-            _add_diagonals(stripes, weights * sight.busy[:, rows, None], rows)
+                stripes = visibility.new(xp.zeros, (weights.shape[0], sum(visibility.shape) - 1))
+            _add_diagonals(stripes, weights * visibility.busy[:, rows, None], rows)
         variance = variances(attention.content(rows), part, None if sinks is None else kept)
         of_rows.append((normaliser, taken, xp.sum(weights**2, axis=2), keys, variance))
     return OtherKeys(columns, even, stripes, *_join(xp, of_rows))
@@ -130,32 +119,24 @@ def of_other_keys(attention: AttentionRows, sinks: Any) -> OtherKeys:
 class Preferred(NamedTuple):
     """What rows do beside what rows with the common preferences and no others would do; all of shape (heads, rows)."""
 
-    product: Any
-    """Products of both rows."""
-    energy: Any
-    """Squares of the latter; of rows that see nothing, zero."""
-    near: Any
-    """What the latter put on near keys; None without an order of tokens."""
-    same: Any
-    """What the rows put on other places of their token."""
+    product: Any  # products of both rows
+    energy: Any  # squares of the latter; of rows that see nothing, zero
+    near: Any  # what the latter put on near keys; None without an order of tokens
+    same: Any  # what the rows put on other places of their token
     same_expected: Any
-    same_there: Any
-    """Number of such places that are no sinks."""
+    same_there: Any  # number of such places that are no sinks
 
 
 def of_preferences(attention: AttentionRows, sinks: Any, x: Any) -> Preferred:
-    """The third pass: rows beside those that have preferences x, ``x_j / (sum of x over the keys that it sees)``.
-
-    Without a mask no other matrix of equal rows is closer. Behind a causal mask preferences that fit better could be
-    found, and are not wanted: those that grow exponentially along the sequence make heads that fade with the distance,
-    which is something else.
-    """
-    sight, xp = attention.sight, attention.sight.xp
+    """The third pass: rows compared with those of preferences x, ``x_j / (sum of x over the keys that it sees)``."""
+    # behind a causal mask preferences that grow along the sequence would fit better, but make heads that fade with the
+    # distance, which is something else
+    visibility, xp = attention.visibility, attention.visibility.xp
     of_rows = []
     for _, part, weights, _ in attention.parts(sinks):
         total = positive(part.total(x))
         found = [_times(xp, weights, x) / total, part.total(x**2) / total**2]
-        if sight.ordered:
+        if visibility.ordered:
             kept = xp.ones_like(x) if sinks is None else 1 - sinks
             found += [_times(xp, part.near, x) / total, xp.sum(weights * part.same, axis=-1)]
             found += [_times(xp, part.same, x) / total, _times(xp, part.same, kept)]
@@ -166,10 +147,10 @@ def of_preferences(attention: AttentionRows, sinks: Any, x: Any) -> Preferred:
 
 def variances(content: Any, part: RowBlock, kept: Any = None) -> Any:
     """Variances of rows of scores over the keys that they see."""
-    xp = part.sight.xp
+    xp = part.visibility.xp
     shown = content if part.seen is None else content * part.seen
     if kept is None:
-        count, some = xp.clip(part.sight.row_counts[:, part.rows], 1.0, None), shown
+        count, some = xp.clip(part.visibility.row_counts[:, part.rows], 1.0, None), shown
     else:
         count, some = xp.clip(part.total(kept), 1.0, None), shown * kept[:, None, :]
     mean = xp.sum(some, axis=-1) / count

@@ -26,7 +26,7 @@ from bulkedge.spectra.top import STEPS as TOP_STEPS
 from bulkedge.spectra.top import top_singular
 from bulkedge.spectra.traces import trace_of
 from bulkedge.support.arrays import Real, as_numpy
-from bulkedge.support.errors import AccuracyWarning
+from bulkedge.support.errors import AccuracyWarning, UnresolvedError
 from bulkedge.support.progress import tell
 
 COMPUTED = 4096
@@ -36,8 +36,7 @@ TOLERANCE, STEPS = 0.02, 24
 is taken, with its error: spectra that pile up at zero, as those of causal heads, would take many more."""
 RESIDUAL = 1e-3
 """Error of the largest singular values that is allowed then, as a part of the largest."""
-SUM_PROBES, SUM_STEPS = 16, 16
-"""Random vectors and steps for the entropy of the squared values."""
+SUM_PROBES, SUM_STEPS = 16, 16  # random vectors and steps for the entropy of the squared values
 LEVELS = np.linspace(0.0, 1.0, 257)
 """Levels of the quantile function that stands for a spectrum."""
 
@@ -48,15 +47,14 @@ class Matrices(NamedTuple):
     attention: AttentionRows
     all_keys: AllKeys
     other: OtherKeys
-    sinks: Any
-    """Ones for sinks, (heads, tokens); None if there are none."""
+    sinks: Any  # ones for sinks, (heads, tokens); None if there are none
     operator: Callable[[int], Operator] | None = None
     """Product with the whole matrix of a head, where somebody knows a quicker way than blocks of rows."""
 
     @property
     def long(self) -> bool:
         """Whether values are estimated."""
-        return max(self.attention.sight.shape) > COMPUTED
+        return max(self.attention.visibility.shape) > COMPUTED
 
     def ranks(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Ranks and spectrum without sinks, by name, each of shape (heads, ...); and the two largest values."""
@@ -74,8 +72,6 @@ class Matrices(NamedTuple):
         if self.long:
             heads = range(self.other.columns.shape[0])
             return _first_two(np.stack([_largest(_scale_sides(self._whole(each), left, None, each)) for each in heads]))
-        if left is None:
-            return _first_two(_top_two(self.attention))
         return _first_two(all_singular_values(self.attention, None, left))
 
     def _whole(self, head: int) -> Operator:
@@ -87,26 +83,24 @@ class Matrices(NamedTuple):
             return self._whole(head)
         if self.operator is None:
             return _RowOperator(self.attention, self.sinks, head)
-        xp = self.attention.sight.xp
+        xp = self.attention.visibility.xp
         left = xp.exp(xp.where(self.other.taken > 0, self.all_keys.normaliser - self.other.normaliser, -xp.inf))
         return _scale_sides(self.operator(head), left, 1 - self.sinks, head)
 
 
 def all_singular_values(attention: AttentionRows, sinks: Any = None, left: Any = None) -> Any:
-    """All singular values, from a Gram matrix: right to 1e-8 of the largest in doubles.
-
-    On a processor NumPy solves, whatever the library of the matrices: it lets other threads work on other heads.
-    """
+    """All singular values, from a Gram matrix: right to 1e-8 of the largest in doubles."""
+    # on a processor NumPy solves, whatever the library of the matrices: it lets other threads work on other heads
     gram: Any = 0.0
     for rows, _, weights, _ in attention.parts(sinks):
         block = weights if left is None else weights * left[:, rows, None]
         matrices = as_numpy(block) if str(device(block)) == "cpu" else block
         xp = array_namespace(matrices)
         turned = xp.matrix_transpose(matrices)
-        wide = len(attention.sight.blocks) == 1 and block.shape[1] <= block.shape[2]
+        wide = len(attention.visibility.blocks) == 1 and block.shape[1] <= block.shape[2]
         gram = gram + (xp.matmul(matrices, turned) if wide else xp.matmul(turned, matrices))
     values = xp.sqrt(xp.clip(xp.linalg.eigvalsh(gram), 0.0, None))
-    return values[:, max(0, values.shape[1] - min(attention.sight.shape)) :]
+    return values[:, max(0, values.shape[1] - min(attention.visibility.shape)) :]
 
 
 def _ranks(values: Any) -> dict[str, Any]:
@@ -131,32 +125,20 @@ def _ranks(values: Any) -> dict[str, Any]:
 
 
 def _first_two(values: Any) -> dict[str, Any]:
-    """Largest singular value and relative gap, of values smallest first."""
-    return {"s1": values[:, -1], "gap": 1 - values[:, -2] / positive(values[:, -1])}
-
-
-def _top_two(attention: AttentionRows) -> Any:
-    """The two largest singular values of matrices next to low rank, smaller first, by subspace iteration."""
-    sight, xp = attention.sight, attention.sight.xp
-    start = np.random.default_rng(0).standard_normal((sight.shape[1], 6))
-    start[:, 0] = 1.0
-    block = sight.new(xp.asarray, start)[None]
-    for _ in range(12):
-        block = xp.linalg.qr(_backward(attention, None, xp.linalg.qr(_forward(attention, None, block))[0]))[0]
-    image = _forward(attention, None, block)
-    squares = xp.linalg.eigvalsh(xp.matmul(xp.matrix_transpose(image), image))
-    return xp.sqrt(xp.clip(squares[:, -2:], 0.0, None))
+    """Largest singular value and relative gap, of values smallest first; one row or one key has no second value."""
+    second = values[:, -2] if values.shape[-1] > 1 else np.nan
+    return {"s1": values[:, -1], "gap": 1 - second / positive(values[:, -1])}
 
 
 def _forward(attention: AttentionRows, sinks: Any, block: Any) -> Any:
     """Products with blocks of vectors, (heads, tokens, k), of all heads."""
-    xp = attention.sight.xp
+    xp = attention.visibility.xp
     return xp.concat([xp.matmul(weights, block) for _, _, weights, _ in attention.parts(sinks)], axis=1)
 
 
 def _backward(attention: AttentionRows, sinks: Any, block: Any) -> Any:
     """Products of the transposes, with (heads, rows, k)."""
-    xp = attention.sight.xp
+    xp = attention.visibility.xp
     found: Any = 0.0
     for rows, _, weights, _ in attention.parts(sinks):
         found = found + xp.matmul(xp.matrix_transpose(weights), block[:, rows])
@@ -170,7 +152,10 @@ class _RowOperator(Operator):
 
     def __init__(self, attention: AttentionRows, sinks: Any, head: int) -> None:
         self.attention, self.sinks, self.head = attention, sinks, head
-        self.shape, self.like = attention.sight.shape, attention.sight.new(attention.sight.xp.ones, (1, 1))
+        self.shape, self.like = (
+            attention.visibility.shape,
+            attention.visibility.new(attention.visibility.xp.ones, (1, 1)),
+        )
 
     def _forward(self, block: Any) -> Any:
         return _forward(self.attention, self.sinks, block[None])[self.head]
@@ -179,7 +164,7 @@ class _RowOperator(Operator):
         return _backward(self.attention, self.sinks, block[None])[self.head]
 
     def _sweep(self, block: Any, less: Any = None) -> tuple[Any, Any]:
-        xp, images, back = self.attention.sight.xp, [], 0.0
+        xp, images, back = self.attention.visibility.xp, [], 0.0
         for rows, _, weights, _ in self.attention.parts(self.sinks):
             image = weights[self.head] @ block
             images.append(image if less is None else image - less[rows])
@@ -236,8 +221,12 @@ class _PassCounter(Operator):
 
 
 def _largest(operator: Operator) -> Real:
-    """The two largest values, smaller first, to :data:`RESIDUAL` of the largest."""
-    return top_singular(operator, 2, RESIDUAL).values[::-1]
+    """The two largest values, smaller first, to :data:`RESIDUAL` of the largest; nan where that is not reached."""
+    try:
+        return top_singular(operator, 2, RESIDUAL).values[::-1]
+    except UnresolvedError as error:
+        warnings.warn(f"no largest singular values of a head: {error}", AccuracyWarning, stacklevel=2)
+        return np.full(2, np.nan)
 
 
 def _estimate_ranks(operator: Operator, total: float) -> tuple[dict[str, Any], Real]:
