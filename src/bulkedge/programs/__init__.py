@@ -21,7 +21,6 @@ from bulkedge.programs.attention import (
     stack,
 )
 from bulkedge.programs.distances import energy_distance, estimate, kl_divergence, sliced_wasserstein, two_sample_test
-from bulkedge.programs.finite_mixture import FiniteMixture
 from bulkedge.programs.graph import (
     Program,
     center,
@@ -35,48 +34,20 @@ from bulkedge.programs.graph import (
     trace,
     weight,
 )
-from bulkedge.programs.mixture import HeadMixture, infinite_head_kernel, infinite_head_layer
+from bulkedge.programs.mixture import FiniteMixture, HeadMixture, infinite_head_kernel, infinite_head_layer
+from bulkedge.programs.training import Training, TrainingCurves, train
 
 __all__ = [
     # writing
-    "Program",
-    "trace",
-    "weight",
-    "linear",
-    "nonlin",
-    "dot",
-    "moment",
-    "center",
-    "scalar",
-    "softmax",
-    "sum_copies",
+    "Program", "trace", "weight", "linear", "nonlin", "dot", "moment", "center", "scalar", "softmax", "sum_copies",
     # activations
-    "ACTIVATIONS",
-    "IDENTITY",
-    "RELU",
-    "CLIP",
-    "GELU",
-    "SOFTPLUS",
-    "TANH",
-    "PiecewiseLinear",
-    "Smooth",
+    "ACTIVATIONS", "IDENTITY", "RELU", "CLIP", "GELU", "SOFTPLUS", "TANH", "PiecewiseLinear", "Smooth",
     # ready pieces and programs
-    "Attention",
-    "Perceptron",
-    "layer_norm",
-    "Block",
-    "equal_correlations",
-    "attention_layer",
-    "stack",
+    "Attention", "Perceptron", "layer_norm", "Block", "equal_correlations", "attention_layer", "stack",
     # the limit in quadrature
-    "HeadMixture",
-    "FiniteMixture",
-    "infinite_head_kernel",
-    "infinite_head_layer",
+    "HeadMixture", "FiniteMixture", "infinite_head_kernel", "infinite_head_layer",
+    # training
+    "Training", "TrainingCurves", "train",
     # distances between draws
-    "estimate",
-    "kl_divergence",
-    "energy_distance",
-    "sliced_wasserstein",
-    "two_sample_test",
-]
+    "estimate", "kl_divergence", "energy_distance", "sliced_wasserstein", "two_sample_test",
+]  # fmt: skip

@@ -27,17 +27,22 @@ from array_api_compat import array_namespace
 from bulkedge.programs.gaussian import cdf, density
 from bulkedge.programs.instructions import name_of
 from bulkedge.support.arrays import Real
+from bulkedge.support.domains import Array, takes
 from bulkedge.support.errors import DomainError
 
 LEGENDRE = np.polynomial.legendre.leggauss(48)
 DEGREES = 96
-LARGEST_REST = 1e-6
-"""Relative error up to which a truncated Mehler series is taken."""
+LARGEST_REST = 1e-6  # relative error up to which a truncated Mehler series is taken
 
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """``f(x) = value + slopes[0] x + sum_k (slopes[k+1] - slopes[k]) max(x - knots[k], 0)``."""
+    """``f(x) = value + slopes[0] x + sum_k (slopes[k+1] - slopes[k]) max(x - knots[k], 0)``.
+
+    >>> relu = PiecewiseLinear("relu", knots=(0.0,), slopes=(0.0, 1.0))
+    >>> relu(np.array([-1.0, 2.0]))
+    array([0., 2.])
+    """
 
     name: str
     knots: tuple[float, ...]
@@ -54,44 +59,28 @@ class PiecewiseLinear:
         xp = array_namespace(x)
         return self.value + self.slopes[0] * x + sum(bend * xp.clip(x - knot, 0.0) for knot, bend in self.bends)
 
+    @takes(deviation=Array())
     def mean(self, deviation: Any) -> Any:
-        """``E f(u)`` for u of this standard deviation.
-
-        Parameters
-        ----------
-        deviation : array
-            Standard deviation of the Gaussian u, positive; any shape, NumPy or torch.
-
-        Returns
-        -------
-        array
-            ``E f(u)``, of the same shape.
-        """
+        """``E f(u)`` for u of this standard deviation."""
         total = self.value + 0.0 * deviation
         for knot, bend in self.bends:
             x = knot / deviation
             total = total + bend * (deviation * density(x) - knot * cdf(-x))
         return total
 
+    @takes(deviation=Array())
     def slope(self, deviation: Any) -> Any:
-        """``E f'(u)`` for u of this standard deviation.
-
-        Parameters
-        ----------
-        deviation : array
-            Standard deviation of the Gaussian u, positive; any shape, NumPy or torch.
-
-        Returns
-        -------
-        array
-            The mean slope, of the same shape; by Stein's identity also ``E[u f(u)]`` over the variance of u.
-        """
+        """``E f'(u)`` for u of this standard deviation."""
         return self.slopes[0] + sum((bend * cdf(-knot / deviation) for knot, bend in self.bends), 0.0 * deviation)
 
 
 @dataclass(frozen=True)
 class Smooth:
-    """A smooth function, of one coordinate or several, with a name."""
+    """A smooth function, of one coordinate or several, with a name.
+
+    >>> Smooth("tanh", np.tanh)(np.array([0.0, 1.0])).round(3)
+    array([0.   , 0.762])
+    """
 
     name: str
     function: Callable[..., Any]
@@ -116,14 +105,7 @@ ACTIVATIONS = {each.name: each for each in (IDENTITY, RELU, CLIP, GELU, SOFTPLUS
 
 
 def first_moment(f: Callable[..., Any], variance: Any) -> Any:
-    """``E f(u)`` for Gaussian u of mean zero.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> first_moment(RELU, np.array([1.0, 4.0])).round(6)        # a deviation over the root of 2 pi
-    array([0.398942, 0.797885])
-    """
+    """``E f(u)`` for Gaussian u of mean zero."""
     if isinstance(f, PiecewiseLinear):
         return f.mean(_deviation(variance))
     return _coefficients(f, variance)[0][0]
@@ -145,10 +127,7 @@ def _deviation(variance: Any) -> Any:
 
 
 def _gelu(left: Any, right: Any, between: Any) -> Any:
-    """``E u F(u) v F(v)``, F the normal distribution function, by Gaussian integration by parts, twice in u and v.
-
-    ``E F(u) F(v)`` is the probability that both of two Gaussians of covariance ``between`` are negative.
-    """
+    """``E u F(u) v F(v)``, F the normal distribution function, by Gaussian integration by parts, twice in u and v."""
     xp = array_namespace(between)
     a, b = 1 + left, 1 + right
     quadrant = 0.25 + xp.asin(between / xp.sqrt(a * b)) / (2 * np.pi)

@@ -4,12 +4,6 @@ Only what a weight does to the vectors it meets is ever seen. Given their Gram m
 Z Gaussian, at any width: a weight is *revealed* as it is used, at the cost of a few vectors instead of a matrix, and
 the law is exactly that of whole matrices (``dense=True``, which draws those). When the weight meets further vectors
 the factor of the larger Gram matrix extends the earlier one, and so does Z.
-
->>> import numpy as np
->>> from bulkedge.programs import attention_layer
->>> layer = attention_layer([[1.0, 0.3], [0.3, 1.0]], heads=2)
->>> layer.finite(width=64, rng=np.random.default_rng(0), draws=10).shape
-(10, 2)
 """
 
 from __future__ import annotations
@@ -24,31 +18,15 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from bulkedge.programs import instructions
 from bulkedge.programs.gaussian import cholesky
 from bulkedge.programs.graph import Program
-from bulkedge.programs.instructions import (
-    Add,
-    Center,
-    Combine,
-    Dot,
-    Input,
-    Instruction,
-    MatMul,
-    Matrix,
-    Moment,
-    Nonlin,
-    ScalarMap,
-    Scalars,
-    SumCopies,
-    Vectors,
-    Weight,
-)
+from bulkedge.programs.instructions import Instruction, Matrix, Scalars, Vectors, Weight
 from bulkedge.support.domains import Integers
 from bulkedge.support.errors import DomainError
 from bulkedge.support.random import normal
 
-MEMORY = 2**22
-"""Numbers that a block of draws may hold at once; 32 MB in double precision."""
+MEMORY = 2**22  # numbers that a block of draws may hold at once; 32 MB in double precision
 
 
 def run(program: Program, width: int, rng: Any, draws: int = 1, *, dense: bool = False) -> Any:
@@ -66,7 +44,7 @@ def _check_width(program: Program, width: int) -> None:
             raise DomainError(
                 f"width = {width} does not divide: {name} is {kind}; take a multiple of {share.denominator}"
             )
-        if isinstance(program.table[name], Input) and isinstance(kind, Vectors) and kind.count > width:
+        if isinstance(program.table[name], instructions.Input) and isinstance(kind, Vectors) and kind.count > width:
             raise DomainError(f"width = {width} is too small for {kind.count} inputs with a given Gram matrix")
 
 
@@ -112,7 +90,7 @@ class Finite:
         raise NotImplementedError(each)
 
     @value.register
-    def _(self, each: Input) -> Any:
+    def _(self, each: instructions.Input) -> Any:
         """Gaussian directions, turned into vectors that have the Gram matrix to rounding."""
         noise = normal(self.rng, (self.draws, 1, len(each.gram), self.width))
         xp = array_namespace(noise)
@@ -122,7 +100,7 @@ class Finite:
         return (factor @ white) @ noise
 
     @value.register
-    def _(self, each: MatMul) -> Any:
+    def _(self, each: instructions.MatMul) -> Any:
         weight, vectors = self.program.weight(each.weight), self.values[each.vectors]
         if self.dense:
             return (weight.variance / vectors.shape[-1]) ** 0.5 * vectors @ self._matrix(weight)
@@ -139,62 +117,53 @@ class Finite:
         return matrix
 
     def _reveal(self, weight: Weight, vectors: Any) -> Any:
-        """Products of the weight with these vectors, drawn given its products with the vectors it has met before.
-
-        ``vectors`` has the axes (draw, copy, position, coordinate), and so has the result. With the earlier vectors in
-        front, their Gram matrix ``L L'`` has a factor L whose first rows are those of before, so that the earlier
-        products ``L Z`` stay as they are, and the last rows of L, times Z with new rows, are the new ones.
-        """
+        """Products of the weight with vectors (draw, copy, position, coordinate), given its earlier products."""
+        # a factor L of all vectors' Gram matrix keeps earlier rows: L Z stays, and Z with new rows gives the new ones
         xp, count = array_namespace(vectors), vectors.shape[2]
         noise = normal(self.rng, (self.draws, weight.copies, count, int(weight.rows * self.width)))
         if weight.name in self.revealed:
             before, old = self.revealed[weight.name]
             noise = xp.concat([old, noise], axis=2)
-            vectors = xp.concat([self._in_copies(each, weight.copies) for each in (before, vectors)], axis=2)
+            copies = (self.draws, weight.copies)
+            both = [xp.broadcast_to(each, (*copies, *each.shape[2:])) for each in (before, vectors)]
+            vectors = xp.concat(both, axis=2)
         if weight.name in self.program.reused_weights:
             self.revealed[weight.name] = vectors, noise
         factor = draw_first(cholesky(draw_last(gram_of(vectors))))
         return factor[:, :, -count:, :] @ noise
 
-    def _in_copies(self, vectors: Any, copies: int) -> Any:
-        return array_namespace(vectors).broadcast_to(vectors, (self.draws, copies, *vectors.shape[2:]))
-
     @value.register
-    def _(self, each: Nonlin) -> Any:
+    def _(self, each: instructions.Nonlin | instructions.ScalarMap) -> Any:
         return each.function(*(self.values[name] for name in each.arguments))
 
     @value.register
-    def _(self, each: Combine) -> Any:
+    def _(self, each: instructions.Combine) -> Any:
         return draw_first(self.values[each.coefficients]) @ self.values[each.vectors]
 
     @value.register
-    def _(self, each: Add) -> Any:
+    def _(self, each: instructions.Add) -> Any:
         return self.values[each.left] + self.values[each.right]
 
     @value.register
-    def _(self, each: SumCopies) -> Any:
+    def _(self, each: instructions.SumCopies) -> Any:
         vectors = self.values[each.vectors]
         return array_namespace(vectors).sum(vectors, axis=1, keepdims=True)
 
     @value.register
-    def _(self, each: Center) -> Any:
+    def _(self, each: instructions.Center) -> Any:
         vectors = self.values[each.vectors]
         return vectors - array_namespace(vectors).mean(vectors, axis=-1, keepdims=True)
 
     @value.register
-    def _(self, each: Moment) -> Any:
+    def _(self, each: instructions.Moment) -> Any:
         vectors = self.values[each.vectors]
         return draw_last(array_namespace(vectors).mean(vectors, axis=-1))
 
     @value.register
-    def _(self, each: Dot) -> Any:
+    def _(self, each: instructions.Dot) -> Any:
         left, right = self.values[each.left], self.values[each.right]
         over = left.shape[-1] ** (0.5 if each.scaling == "sqrt" else 1.0)
         return draw_last(left @ array_namespace(right).matrix_transpose(right)) / over
-
-    @value.register
-    def _(self, each: ScalarMap) -> Any:
-        return each.function(*(self.values[name] for name in each.arguments))
 
 
 def gram_of(vectors: Any) -> Any:

@@ -1,12 +1,6 @@
 """Small Gaussian vectors, many at a time: factors of covariances, and means of functions of their coordinates.
 
 Arrays have the draw as their last axis, so that each step is one pass over contiguous memory, on NumPy or torch.
-
->>> import numpy as np
->>> factor = cholesky(np.array([[1.0, 1.0], [1.0, 1.0]])[:, :, None])       # semidefinite is fine
->>> factor[:, :, 0]
-array([[1., 0.],
-       [1., 0.]])
 """
 
 from __future__ import annotations
@@ -22,9 +16,8 @@ from array_api_compat import array_namespace
 from bulkedge.support.arrays import EPS, Real
 from bulkedge.support.errors import DomainError
 
-REACH = 7.5
-STEPS = {1: 0.125, 2: 0.25, 3: 0.45, 4: 0.6}
-"""Steps of the trapezoidal rule, by the number of directions; nodes up to REACH standard deviations away."""
+# steps of the trapezoidal rule, by the number of directions; nodes up to REACH standard deviations away
+REACH, STEPS = 7.5, {1: 0.125, 2: 0.25, 3: 0.45, 4: 0.6}
 
 
 def transpose(matrix: Any) -> Any:
@@ -33,10 +26,7 @@ def transpose(matrix: Any) -> Any:
 
 
 def product(left: Any, right: Any) -> Any:
-    """Matrix product for each draw, of arrays with axes (..., i, j, draw).
-
-    A left factor that is the same for all draws (its last axis has length one) is one product by BLAS.
-    """
+    """Matrix product for each draw, axes (..., i, j, draw); a left factor common to all draws is one BLAS product."""
     xp = array_namespace(left)
     if left.shape[-1] == 1:
         flat = xp.matmul(left[..., 0], xp.reshape(right, (*right.shape[:-2], -1)))
@@ -47,11 +37,7 @@ def product(left: Any, right: Any) -> Any:
 
 
 def cholesky(covariance: Any) -> Any:
-    """Lower factors of positive semidefinite matrices with axes (..., i, j, draw).
-
-    Directions without variance get a column of zeros: rank collapse makes kernels singular to rounding, where library
-    routines give up.
-    """
+    """Lower factors of semidefinite matrices (..., i, j, draw); columns are zero where variance is, to rounding."""
     xp = array_namespace(covariance)
     size = covariance.shape[-2]
     factor, rest = xp.zeros_like(covariance), covariance
@@ -83,11 +69,8 @@ def density(x: Any) -> Any:
 
 
 def mean(function: Callable[..., Any], covariance: Any) -> Any:
-    """``E f(g_1, ..., g_k)`` for Gaussian g with covariances of shape (..., k, k, draws).
-
-    The trapezoidal rule converges geometrically for analytic functions, so the error of the rule with every other node
-    is about the root of its own: that is checked.
-    """
+    """``E f(g_1, ..., g_k)`` for Gaussian g with covariances of shape (..., k, k, draws)."""
+    # the trapezoidal rule converges geometrically: its error is about the square of that with every other node
     size = covariance.shape[-2]
     if size not in STEPS:
         raise DomainError(f"means of functions of {size} Gaussian vectors are not computed; at most {max(STEPS)}")
@@ -127,11 +110,11 @@ def lattice(size: int) -> tuple[Real, Real, Real]:
 def block(rows: Sequence[Sequence[Any]]) -> Any:
     """A matrix from blocks, each with axes (..., i, j, draw)."""
     xp = array_namespace(rows[0][0])
-    parts = [xp.concat(_alike(xp, row), axis=-2) for row in rows]
-    return xp.concat(_alike(xp, parts), axis=-3)
+    parts = [xp.concat(_with_equal_draws(xp, row), axis=-2) for row in rows]
+    return xp.concat(_with_equal_draws(xp, parts), axis=-3)
 
 
-def _alike(xp: Any, arrays: Sequence[Any]) -> list[Any]:
+def _with_equal_draws(xp: Any, arrays: Sequence[Any]) -> list[Any]:
     """Arrays with as many draws as the longest."""
     draws = max(each.shape[-1] for each in arrays)
     return [xp.broadcast_to(each, (*each.shape[:-1], draws)) for each in arrays]

@@ -35,40 +35,27 @@ from functools import cached_property
 from typing import Any
 
 from bulkedge import visibility as masks
-from bulkedge.programs.instructions import (
-    Add,
-    Center,
-    Combine,
-    Dot,
-    DotScaling,
-    Input,
-    Instruction,
-    MatMul,
-    Matrix,
-    Moment,
-    Nonlin,
-    ScalarMap,
-    Scalars,
-    SumCopies,
-    ValueKind,
-    Vectors,
-    Weight,
-    check_gram,
-    check_scope,
-)
+from bulkedge.programs import instructions
+from bulkedge.programs.instructions import DotScaling, Instruction, Matrix, Scalars, ValueKind, Vectors, Weight
+from bulkedge.support.domains import FLAG, FUNCTION, Array, Choice, Instance, refused, shown, takes
 from bulkedge.support.errors import DomainError
 
 
 @dataclass(frozen=True)
 class Program:
-    """Instructions in order, and the names of what they return."""
+    """Instructions in order, and the names of what they return.
+
+    >>> program = trace(lambda x: linear(x), [[1.0]])
+    >>> len(program.instructions), program.outputs
+    (3, ('g2',))
+    """
 
     instructions: tuple[Instruction, ...]
     outputs: tuple[str, ...]
 
     def __post_init__(self) -> None:
         """Check that every line makes sense, and that the limit is known."""
-        check_scope(self.instructions, self.kinds)
+        instructions.check_scope(self.instructions, self.kinds)
         for name in self.outputs:
             kind = self.kinds[name]
             if isinstance(kind, Matrix) or (isinstance(kind, Vectors) and kind.copies > 1):
@@ -93,52 +80,21 @@ class Program:
     @cached_property
     def reused_weights(self) -> set[str]:
         """Weights that are used more than once."""
-        uses = [each.weight for each in self.instructions if isinstance(each, MatMul)]
+        uses = [each.weight for each in self.instructions if isinstance(each, instructions.MatMul)]
         return {name for name in uses if uses.count(name) > 1}
 
     def vectors(self, name: str) -> Vectors:
-        """The kind of a family of vectors that the program computes.
-
-        Parameters
-        ----------
-        name : str
-            Name of an instruction, as the printed program shows it: ``"g2"``.
-
-        Returns
-        -------
-        Vectors
-            How many there are, their width as a share of n, and how many copies.
-
-        Raises
-        ------
-        DomainError
-            If the name is that of a weight or of scalars.
-        """
-        return _vectors(name, self.kinds[name])
+        """The kind of a family of vectors that the program computes."""
+        return _vectors(name, self.kinds[Choice(tuple(self.kinds)).check("name", name)])
 
     def weight(self, name: str) -> Weight:
-        """The instruction that makes the weight of that name.
-
-        Parameters
-        ----------
-        name : str
-            Name of an instruction, as the printed program shows it: ``"W1"``.
-
-        Returns
-        -------
-        Weight
-            Its share of rows and columns, its variance and its copies.
-
-        Raises
-        ------
-        DomainError
-            If the name is that of something else.
-        """
-        found = self.table[name]
+        """The instruction that makes the weight of that name."""
+        found = self.table[Choice(tuple(self.table)).check("name", name)]
         if isinstance(found, Weight):
             return found
         raise DomainError(f"{found} is not a weight")
 
+    @takes(dense=FLAG)
     def finite(self, width: int, rng: Any, draws: int = 1, *, dense: bool = False) -> Any:
         """Run with real weights of width n, each draw with its own; see :func:`bulkedge.programs.finite.run`.
 
@@ -236,12 +192,12 @@ class Traced:
     def __matmul__(self, vectors: Traced) -> Traced:
         """A weight times vectors, or scalars as coefficients of vectors."""
         if isinstance(self.kind, Scalars):
-            return self.tracer.write("y", Combine, self.name, vectors.name)
-        return self.tracer.write("g", MatMul, self.name, vectors.name)
+            return self.tracer.write("y", instructions.Combine, self.name, vectors.name)
+        return self.tracer.write("g", instructions.MatMul, self.name, vectors.name)
 
     def __add__(self, other: Traced) -> Traced:
         """The sum of two families of vectors."""
-        return self.tracer.write("y", Add, self.name, other.name)
+        return self.tracer.write("y", instructions.Add, self.name, other.name)
 
     @property
     def T(self) -> Traced:  # noqa: N802  # as NumPy spells it
@@ -252,6 +208,31 @@ class Traced:
         )
 
 
+class Share:
+    """Domain of widths over n: fractions, which must not be rounded."""
+
+    def check(self, name: str, value: Any) -> Fraction:
+        """Return the share, or raise."""
+        try:
+            share = Fraction(value)
+        except (TypeError, ValueError, ArithmeticError):
+            share = Fraction(0)
+        if not 0 < share <= 10**6 or isinstance(value, str):
+            raise refused(name, value, self)
+        return share
+
+    def parse(self, name: str, text: str) -> Fraction:
+        """Read a fraction."""
+        return self.check(name, Fraction(text))
+
+    def __str__(self) -> str:
+        return "fractions above zero, such as Fraction(1, 2) or 1"
+
+
+TRACED, SHARE = Instance(Traced), Share()
+
+
+@takes(function=FUNCTION)
 def trace(function: Callable[[Traced], Traced | tuple[Traced, ...]], gram: Any) -> Program:
     """The program that a function writes when it is called on inputs with this Gram matrix.
 
@@ -280,12 +261,15 @@ def trace(function: Callable[[Traced], Traced | tuple[Traced, ...]], gram: Any) 
     ('g2',)
     """
     tracer = Tracer()
-    rows = tuple(tuple(row) for row in check_gram(gram).tolist())
-    returned = function(tracer.write("x", Input, rows))
+    rows = tuple(tuple(row) for row in instructions.check_gram(gram).tolist())
+    returned = function(tracer.write("x", instructions.Input, rows))
     outputs = returned if isinstance(returned, tuple) else (returned,)
+    if not outputs or not all(isinstance(each, Traced) for each in outputs):
+        raise DomainError(f"function returned {shown(returned)}: it must return traced values, or a tuple of them")
     return Program(tuple(tracer.written), tuple(each.name for each in outputs))
 
 
+@takes(vectors=TRACED, share=SHARE, variance=instructions.VARIANCE, copies=instructions.COUNT)
 def weight(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, copies: int = 1) -> Traced:
     """A fresh weight with as many columns as the vectors have coordinates, and ``share`` times n rows.
 
@@ -306,9 +290,17 @@ def weight(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, co
     -------
     Traced
         The weight; ``weight @ vectors`` applies it.
+
+    Examples
+    --------
+    >>> print(trace(lambda x: weight(x, variance=2) @ x, [[1.0]]))
+    x0 = input                     1 vectors of width n
+    W1 = weight of variance 2      matrix n × n
+    g2 = W1 x0                     1 vectors of width n
+    return g2
     """
     columns = _vectors(vectors.name, vectors.kind).share
-    return vectors.tracer.write("W", Weight, Fraction(share), columns, variance, copies)
+    return vectors.tracer.write("W", Weight, share, columns, variance, copies)
 
 
 def _vectors(name: str, kind: ValueKind) -> Vectors:
@@ -317,6 +309,7 @@ def _vectors(name: str, kind: ValueKind) -> Vectors:
     raise DomainError(f"{name} must be vectors; it is {kind}")
 
 
+@takes(vectors=TRACED, share=SHARE, variance=instructions.VARIANCE, copies=instructions.COUNT)
 def linear(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, copies: int = 1) -> Traced:
     """Vectors multiplied by a fresh random weight.
 
@@ -335,10 +328,16 @@ def linear(vectors: Traced, share: Fraction | int = 1, variance: float = 1.0, co
     -------
     Traced
         Vectors, one for each of those given.
+
+    Examples
+    --------
+    >>> trace(linear, [[1.0]]).outputs
+    ('g2',)
     """
     return weight(vectors, share, variance, copies) @ vectors
 
 
+@takes(function=FUNCTION, vectors=TRACED)
 def nonlin(function: Callable[..., Any], *vectors: Traced) -> Traced:
     """A function of the coordinates of vectors, coordinate by coordinate and position by position.
 
@@ -354,10 +353,17 @@ def nonlin(function: Callable[..., Any], *vectors: Traced) -> Traced:
     -------
     Traced
         Vectors like these: position i has the function of the vectors at position i.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> trace(lambda x: nonlin(np.tanh, linear(x)), [[1.0]]).outputs
+    ('h3',)
     """
-    return vectors[0].tracer.write("h", Nonlin, function, tuple(each.name for each in vectors))
+    return vectors[0].tracer.write("h", instructions.Nonlin, function, tuple(each.name for each in vectors))
 
 
+@takes(function=FUNCTION, scalars=TRACED)
 def scalar(function: Callable[..., Any], *scalars: Traced) -> Traced:
     """A function of scalars; see :class:`~bulkedge.programs.instructions.ScalarMap`.
 
@@ -372,10 +378,17 @@ def scalar(function: Callable[..., Any], *scalars: Traced) -> Traced:
     -------
     Traced
         Scalars of whatever shape the function returns.
+
+    Examples
+    --------
+    >>> program = trace(lambda x: scalar(softmax, dot(linear(x), linear(x))), [[1.0]])
+    >>> program.outputs
+    ('a6',)
     """
-    return scalars[0].tracer.write("a", ScalarMap, function, tuple(each.name for each in scalars))
+    return scalars[0].tracer.write("a", instructions.ScalarMap, function, tuple(each.name for each in scalars))
 
 
+@takes(left=TRACED, right=TRACED)
 def dot(left: Traced, right: Traced, scaling: DotScaling = "sqrt") -> Traced:
     """Dot products of all pairs, over the root of the width or over the width.
 
@@ -390,10 +403,16 @@ def dot(left: Traced, right: Traced, scaling: DotScaling = "sqrt") -> Traced:
     -------
     Traced
         Scalars of shape (left positions, right positions), for each copy.
+
+    Examples
+    --------
+    >>> trace(lambda x: dot(linear(x), linear(x)), [[1.0]]).kinds["p5"]
+    Scalars(shape=(1, 1), copies=1)
     """
-    return left.tracer.write("p", Dot, left.name, right.name, scaling)
+    return left.tracer.write("p", instructions.Dot, left.name, right.name, scaling)
 
 
+@takes(vectors=TRACED)
 def moment(vectors: Traced) -> Traced:
     """The mean over the coordinates of each vector: ``sum_k x_ik / n``, a scalar in the limit.
 
@@ -406,10 +425,18 @@ def moment(vectors: Traced) -> Traced:
     -------
     Traced
         Scalars of shape (positions,): the sum of the coordinates over the width.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> program = trace(lambda x: moment(nonlin(np.square, linear(x))), [[4.0]])
+    >>> program.limit(np.random.default_rng(0)).round(6)            # the mean square, four
+    array([[4.]])
     """
-    return vectors.tracer.write("m", Moment, vectors.name)
+    return vectors.tracer.write("m", instructions.Moment, vectors.name)
 
 
+@takes(vectors=TRACED)
 def center(vectors: Traced) -> Traced:
     """Each vector less the mean of its coordinates.
 
@@ -422,10 +449,16 @@ def center(vectors: Traced) -> Traced:
     -------
     Traced
         Vectors like these, whose coordinates have mean zero at each position.
+
+    Examples
+    --------
+    >>> trace(lambda x: center(linear(x)), [[1.0]]).outputs
+    ('y3',)
     """
-    return vectors.tracer.write("y", Center, vectors.name)
+    return vectors.tracer.write("y", instructions.Center, vectors.name)
 
 
+@takes(vectors=TRACED)
 def sum_copies(vectors: Traced) -> Traced:
     """The sum over copies (heads) of a family of vectors.
 
@@ -438,10 +471,16 @@ def sum_copies(vectors: Traced) -> Traced:
     -------
     Traced
         A family with one copy: the sum of them, position by position.
+
+    Examples
+    --------
+    >>> trace(lambda x: sum_copies(linear(x, copies=3)), [[1.0]]).outputs
+    ('y3',)
     """
-    return vectors.tracer.write("y", SumCopies, vectors.name)
+    return vectors.tracer.write("y", instructions.SumCopies, vectors.name)
 
 
+@takes(scores=Array(least=2))
 def softmax(scores: Any) -> Any:
     """Softmax over the keys, of scores with axes (copy, query, key, draw).
 
@@ -454,5 +493,11 @@ def softmax(scores: Any) -> Any:
     -------
     array of the same shape
         Attention weights, which sum to one over the keys.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> softmax(np.zeros((1, 1, 4, 1))).ravel().tolist()
+    [0.25, 0.25, 0.25, 0.25]
     """
     return masks.softmax(scores, axis=-2)

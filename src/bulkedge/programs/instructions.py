@@ -7,9 +7,6 @@ each head. Their width is a share of n. Scalars are arrays of fixed size.
 tensor program (Netsor) the product of a weight and a vector is a Gaussian vector, independent of all others except
 products with the same weight. Dot products over the root of n are Gaussian scalars if their two vectors come from
 different weights and neither depends on the weight of the other (docs/theory/width.md, "Programs").
-
->>> str(Dot("p", "q", "k", "sqrt"))
-'p = q · k / √n'
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -28,7 +25,6 @@ from bulkedge.support.errors import DomainError
 
 DotScaling = Literal["sqrt", "linear"]
 COUNT = Integers(1, 10_000)
-GRAM = SymmetricMatrix()
 VARIANCE = Interval(1e-12, 1e12)
 
 
@@ -84,18 +80,21 @@ class Instruction(ABC):
     """One line of a program: a name, and how its value comes from those of earlier lines."""
 
     name: str
+    reads: ClassVar[tuple[str, ...]] = ()
+    form: ClassVar[str]
 
-    @abstractmethod
     def operands(self) -> tuple[str, ...]:
-        """Names of the values it needs."""
+        """Names of the values it needs, in the fields ``reads``: a name each, or several."""
+        found = (getattr(self, each) for each in self.reads)
+        return tuple(name for each in found for name in ((each,) if isinstance(each, str) else each))
 
     @abstractmethod
     def makes(self, kinds: ValueKinds) -> ValueKind:
         """The kind of its result, for operands of these kinds; a ValueError with the reason if they do not fit."""
 
-    @abstractmethod
     def formula(self) -> str:
-        """The right-hand side."""
+        """The right-hand side: ``form`` with the fields in it."""
+        return self.form.format(**vars(self))
 
     def __str__(self) -> str:
         return f"{self.name} = {self.formula()}"
@@ -104,16 +103,14 @@ class Instruction(ABC):
         return DomainError(f"{self}: {why}")
 
     def _vectors(self, kinds: ValueKinds, name: str) -> Vectors:
-        kind = kinds[name]
-        if not isinstance(kind, Vectors):
-            raise self._refuse(f"{name} must be vectors; it is {kind}")
-        return kind
+        if isinstance(kind := kinds[name], Vectors):
+            return kind
+        raise self._refuse(f"{name} must be vectors; it is {kind}")
 
     def _scalars(self, kinds: ValueKinds, name: str) -> Scalars:
-        kind = kinds[name]
-        if not isinstance(kind, Scalars):
-            raise self._refuse(f"{name} must be scalars; it is {kind}")
-        return kind
+        if isinstance(kind := kinds[name], Scalars):
+            return kind
+        raise self._refuse(f"{name} must be scalars; it is {kind}")
 
 
 @dataclass(frozen=True)
@@ -121,18 +118,11 @@ class Input(Instruction):
     """Vectors with a given Gram matrix, ``x_i · x_j / n = gram_ij``, in random directions."""
 
     gram: tuple[tuple[float, ...], ...]
-
-    def operands(self) -> tuple[str, ...]:
-        """None."""
-        return ()
+    form = "input"
 
     def makes(self, kinds: ValueKinds) -> Vectors:  # noqa: ARG002  # inputs depend on nothing
         """A vector for each row of the Gram matrix."""
         return Vectors(len(check_gram(self.gram)), Fraction(1))
-
-    def formula(self) -> str:
-        """``input``."""
-        return "input"
 
 
 @dataclass(frozen=True)
@@ -143,10 +133,6 @@ class Weight(Instruction):
     columns: Fraction
     variance: float
     copies: int
-
-    def operands(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
     def makes(self, kinds: ValueKinds) -> Matrix:  # noqa: ARG002  # weights depend on nothing
         """A matrix for each copy."""
@@ -165,10 +151,8 @@ class MatMul(Instruction):
 
     weight: str
     vectors: str
-
-    def operands(self) -> tuple[str, ...]:
-        """The weight and the vectors."""
-        return self.weight, self.vectors
+    reads = ("weight", "vectors")
+    form = "{weight} {vectors}"
 
     def makes(self, kinds: ValueKinds) -> Vectors:
         """As many vectors, of the height of the matrix."""
@@ -181,10 +165,6 @@ class MatMul(Instruction):
             raise self._refuse(f"{vectors.copies} copies need a weight each; {self.weight} has {weight.copies}")
         return Vectors(vectors.count, weight.rows, weight.copies)
 
-    def formula(self) -> str:
-        """``W x``."""
-        return f"{self.weight} {self.vectors}"
-
 
 @dataclass(frozen=True)
 class Nonlin(Instruction):
@@ -192,10 +172,7 @@ class Nonlin(Instruction):
 
     function: Callable[..., Any]
     arguments: tuple[str, ...]
-
-    def operands(self) -> tuple[str, ...]:
-        """The arguments."""
-        return self.arguments
+    reads = ("arguments",)
 
     def makes(self, kinds: ValueKinds) -> Vectors:
         """Vectors like its arguments, which are all alike."""
@@ -215,10 +192,8 @@ class Combine(Instruction):
 
     coefficients: str
     vectors: str
-
-    def operands(self) -> tuple[str, ...]:
-        """The coefficients and the vectors."""
-        return self.coefficients, self.vectors
+    reads = ("coefficients", "vectors")
+    form = "{coefficients} {vectors}"
 
     def makes(self, kinds: ValueKinds) -> Vectors:
         """A vector for each row of coefficients."""
@@ -229,10 +204,6 @@ class Combine(Instruction):
             raise self._refuse(f"{scalars.copies} copies of coefficients do not fit {vectors}")
         return Vectors(scalars.shape[0], vectors.share, vectors.copies)
 
-    def formula(self) -> str:
-        """``a x``."""
-        return f"{self.coefficients} {self.vectors}"
-
 
 @dataclass(frozen=True)
 class Add(Instruction):
@@ -240,10 +211,8 @@ class Add(Instruction):
 
     left: str
     right: str
-
-    def operands(self) -> tuple[str, ...]:
-        """Both."""
-        return self.left, self.right
+    reads = ("left", "right")
+    form = "{left} + {right}"
 
     def makes(self, kinds: ValueKinds) -> Vectors:
         """Vectors like both operands, which must be alike."""
@@ -252,29 +221,19 @@ class Add(Instruction):
             raise self._refuse(f"cannot add {right} to {left}")
         return left
 
-    def formula(self) -> str:
-        """``x + y``."""
-        return f"{self.left} + {self.right}"
-
 
 @dataclass(frozen=True)
 class SumCopies(Instruction):
     """The sum over all copies, as over heads."""
 
     vectors: str
-
-    def operands(self) -> tuple[str, ...]:
-        """The vectors."""
-        return (self.vectors,)
+    reads = ("vectors",)
+    form = "sum of copies of {vectors}"
 
     def makes(self, kinds: ValueKinds) -> Vectors:
         """As many vectors, in a single copy."""
         vectors = self._vectors(kinds, self.vectors)
         return Vectors(vectors.count, vectors.share)
-
-    def formula(self) -> str:
-        """``sum of copies``."""
-        return f"sum of copies of {self.vectors}"
 
 
 @dataclass(frozen=True)
@@ -282,18 +241,12 @@ class Center(Instruction):
     """Vectors less the mean of their coordinates."""
 
     vectors: str
-
-    def operands(self) -> tuple[str, ...]:
-        """The vectors."""
-        return (self.vectors,)
+    reads = ("vectors",)
+    form = "{vectors} - mean of {vectors}"
 
     def makes(self, kinds: ValueKinds) -> Vectors:
         """Vectors like its operand."""
         return self._vectors(kinds, self.vectors)
-
-    def formula(self) -> str:
-        """``x - mean of x``."""
-        return f"{self.vectors} - mean of {self.vectors}"
 
 
 @dataclass(frozen=True)
@@ -301,19 +254,13 @@ class Moment(Instruction):
     """Means of the coordinates: of a :class:`Nonlin`, any moment."""
 
     vectors: str
-
-    def operands(self) -> tuple[str, ...]:
-        """The vectors."""
-        return (self.vectors,)
+    reads = ("vectors",)
+    form = "mean of {vectors}"
 
     def makes(self, kinds: ValueKinds) -> Scalars:
         """A scalar for each vector."""
         vectors = self._vectors(kinds, self.vectors)
         return Scalars((vectors.count,), vectors.copies)
-
-    def formula(self) -> str:
-        """``mean of x``."""
-        return f"mean of {self.vectors}"
 
 
 @dataclass(frozen=True)
@@ -323,10 +270,7 @@ class Dot(Instruction):
     left: str
     right: str
     scaling: DotScaling
-
-    def operands(self) -> tuple[str, ...]:
-        """Both families."""
-        return self.left, self.right
+    reads = ("left", "right")
 
     def makes(self, kinds: ValueKinds) -> Scalars:
         """A scalar for each pair of a left and a right position."""
@@ -347,10 +291,7 @@ class ScalarMap(Instruction):
 
     function: Callable[..., Any]
     arguments: tuple[str, ...]
-
-    def operands(self) -> tuple[str, ...]:
-        """The arguments."""
-        return self.arguments
+    reads = ("arguments",)
 
     def makes(self, kinds: ValueKinds) -> Scalars:
         """Whatever shape the function returns for zeros."""
@@ -373,7 +314,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def check_gram(gram: Any) -> Real:
     """The matrix of the ``x_i · x_j / n`` as an array, if it is symmetric and positive semidefinite."""
-    matrix: Real = GRAM.check("gram", gram)
+    matrix: Real = SymmetricMatrix().check("gram", gram)
     return matrix
 
 

@@ -12,14 +12,6 @@ So the scalars are drawn in order, each given those before it, and second moment
 of the vectors, which are drawn at the end. In a deep program these second moments are random: the kernels of a layer
 are drawn given those of the layer before, a Markov chain (ours; *width* has one layer; docs/theory/width.md, "Depth: a
 Markov chain of kernels").
-
->>> import numpy as np
->>> from bulkedge.programs import attention_layer
->>> layer = attention_layer(np.eye(3), heads=2)
->>> y = layer.limit(np.random.default_rng(0), draws=100_000)
->>> K = layer.kernels(np.random.default_rng(1), draws=100_000)
->>> bool(np.allclose(np.cov(y.T), K.mean(axis=0), atol=0.01))
-True
 """
 
 from __future__ import annotations
@@ -32,31 +24,17 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from bulkedge.programs import instructions
 from bulkedge.programs.activations import IDENTITY, first_moment, second_moment
 from bulkedge.programs.finite import draw_first, in_blocks, shape_scalars
 from bulkedge.programs.gaussian import block, cholesky, mean, product, transpose
 from bulkedge.programs.graph import Program
-from bulkedge.programs.instructions import (
-    Add,
-    Center,
-    Combine,
-    Dot,
-    Input,
-    MatMul,
-    Moment,
-    Nonlin,
-    ScalarMap,
-    Scalars,
-    SumCopies,
-    Vectors,
-    gaussian_names,
-)
+from bulkedge.programs.instructions import Scalars, Vectors, gaussian_names
 from bulkedge.support.errors import DomainError
 from bulkedge.support.random import normal
 
-LINEAR = (Combine, Add, Center)
-CACHE = 2**18
-"""Scalars that a block of draws holds at once, so that they stay in the processor's cache."""
+LINEAR = (instructions.Combine, instructions.Add, instructions.Center)
+CACHE = 2**18  # scalars that a block of draws holds at once, so that they stay in the processor's cache
 
 
 def run(program: Program, rng: Any, draws: int = 1, workers: int = 1) -> Any:
@@ -84,12 +62,7 @@ def _size(program: Program) -> int:
 
 @dataclass
 class Limit:
-    """A block of draws.
-
-    All arrays have the copy (the head) as their first axis and the draw as their last, either of length one where
-    nothing depends on it; the positions stand between. ``scalars`` has the values of instructions that make scalars,
-    ``seconds`` the second moments ``E[x_i y_j]`` of pairs of vectors that were asked for.
-    """
+    """A block of draws: arrays of (copy, positions, draw), where either may be one; scalars and second moments kept."""
 
     program: Program
     rng: Any
@@ -102,17 +75,17 @@ class Limit:
         self.like = normal(self.rng, (1,))
         self.gaussian = gaussian_names(self.program.instructions, self.program.kinds)
         for each in self.program.instructions:
-            if isinstance(each, Dot):
+            if isinstance(each, instructions.Dot):
                 self.scalars[each.name] = self._dot(each)
-            elif isinstance(each, Moment):
+            elif isinstance(each, instructions.Moment):
                 self.scalars[each.name] = self.mean(each.vectors)
-            elif isinstance(each, ScalarMap):
+            elif isinstance(each, instructions.ScalarMap):
                 self.scalars[each.name] = each.function(*(self.scalars[name] for name in each.arguments))
 
     def _constant(self, value: Any) -> Any:
         return array_namespace(self.like).asarray(value, dtype=self.like.dtype, device=self.like.device)
 
-    def _dot(self, each: Dot) -> Any:
+    def _dot(self, each: instructions.Dot) -> Any:
         if each.scaling == "linear":
             return self.second(each.left, each.right)
         left, right = (cholesky(self.second(name, name)) for name in each.operands())
@@ -125,11 +98,11 @@ class Limit:
     def mean(self, name: str) -> Any:
         """``E[x_i]`` of a coordinate of a family of vectors, given the scalars drawn so far."""
         each, kind = self.program.table[name], self.program.vectors(name)
-        if isinstance(each, Combine):
+        if isinstance(each, instructions.Combine):
             return product(self.scalars[each.coefficients], self.mean(each.vectors)[..., None, :])[..., 0, :]
-        if isinstance(each, Add):
+        if isinstance(each, instructions.Add):
             return self.mean(each.left) + self.mean(each.right)
-        if isinstance(each, Nonlin):
+        if isinstance(each, instructions.Nonlin):
             return self._expect([(each.function, each.arguments)])[..., 0, :]
         return self._constant(np.zeros((kind.copies, kind.count, 1)))
 
@@ -141,35 +114,32 @@ class Limit:
             linear = isinstance(self.program.table[left], LINEAR)
             if not linear and isinstance(self.program.table[right], LINEAR):
                 return transpose(self.second(right, left))
-            self.seconds[left, right] = self._taken_apart(left, right) if linear else self._of_leaves(left, right)
+            self.seconds[left, right] = self._of_operands(left, right) if linear else self._of_leaves(left, right)
         return self.seconds[left, right]
 
-    def _taken_apart(self, left: str, right: str) -> Any:
+    def _of_operands(self, left: str, right: str) -> Any:
         """``E[x_i y_j]`` where x is a linear function of earlier vectors, from second moments of those."""
         x = self.program.table[left]
-        if isinstance(x, Combine):
+        if isinstance(x, instructions.Combine):
             return product(self.scalars[x.coefficients], self.second(x.vectors, right))
-        if isinstance(x, Add):
+        if isinstance(x, instructions.Add):
             return self.second(x.left, right) + self.second(x.right, right)
         below = x.operands()[0]
         return self.second(below, right) - self.mean(below)[..., :, None, :] * self.mean(right)[..., None, :, :]
 
     def _of_leaves(self, left: str, right: str) -> Any:
-        """``E[x_i y_j]`` where neither is a linear function of earlier vectors.
-
-        They are inputs, products with weights (independent for different weights), sums over copies, or functions.
-        """
+        """``E[x_i y_j]`` where neither is a linear function of earlier vectors: inputs, products, sums or functions."""
         x, y = self.program.table[left], self.program.table[right]
-        if isinstance(x, Nonlin) or isinstance(y, Nonlin):
+        if isinstance(x, instructions.Nonlin) or isinstance(y, instructions.Nonlin):
             return self._expect([_as_function(x), _as_function(y)])
-        if isinstance(x, SumCopies) and isinstance(y, SumCopies):
+        if isinstance(x, instructions.SumCopies) and isinstance(y, instructions.SumCopies):
             alike = self.second(x.vectors, y.vectors)  # of one copy only, if all are alike
             copies = self.program.vectors(x.vectors).copies // alike.shape[0]
             return copies * array_namespace(alike).sum(alike, axis=0, keepdims=True)
-        if isinstance(x, MatMul) and isinstance(y, MatMul) and x.weight == y.weight:
+        if isinstance(x, instructions.MatMul) and isinstance(y, instructions.MatMul) and x.weight == y.weight:
             variance, below = self.program.weight(x.weight).variance, self.second(x.vectors, y.vectors)
             return below if variance == 1 else variance * below
-        if isinstance(x, Input) and isinstance(y, Input):
+        if isinstance(x, instructions.Input) and isinstance(y, instructions.Input):
             return self._constant(x.gram)[None, :, :, None]
         return self._constant(np.zeros((1, self.program.vectors(left).count, self.program.vectors(right).count, 1)))
 
@@ -193,11 +163,8 @@ class Limit:
         return mean(together, xp.stack(rows, axis=-3))
 
     def _between(self, first: str, side: int, second: str, other: int) -> Any:
-        """Covariances of two Gaussian arguments for all pairs of positions (i, j), with axes (copy, i, j, draw).
-
-        An argument of the first function (side 0) is at position i, one of the second (side 1) at position j; two
-        arguments of the same function are at the same position, and their covariance has an axis of length one.
-        """
+        """Covariances of two Gaussian arguments for all pairs of positions (i, j), with axes (copy, i, j, draw)."""
+        # an argument of the first function (side 0) is at i, of the second at j; one axis has length one if sides agree
         whole = self.second(first, second)
         if side != other:
             return whole if side == 0 else transpose(whole)
@@ -241,16 +208,16 @@ class Limit:
         each = self.program.table[name]
         if name in drawn:
             return drawn[name]
-        if isinstance(each, Nonlin):
+        if isinstance(each, instructions.Nonlin):
             return each.function(*(self._evaluate(argument, drawn) for argument in each.arguments))
-        if isinstance(each, Combine):
+        if isinstance(each, instructions.Combine):
             vectors = self._evaluate(each.vectors, drawn)
             return product(self.scalars[each.coefficients], vectors[..., None, :])[..., 0, :]
-        if isinstance(each, Add):
+        if isinstance(each, instructions.Add):
             return self._evaluate(each.left, drawn) + self._evaluate(each.right, drawn)
         below = each.operands()[0]
         return self._evaluate(below, drawn) - self.mean(below)
 
 
 def _as_function(each: Any) -> tuple[Any, tuple[str, ...]]:
-    return (each.function, each.arguments) if isinstance(each, Nonlin) else (IDENTITY, (each.name,))
+    return (each.function, each.arguments) if isinstance(each, instructions.Nonlin) else (IDENTITY, (each.name,))

@@ -25,13 +25,14 @@ import numpy as np
 
 from bulkedge.ensembles.stack import AttentionStack, StackLayer
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Integers
+from bulkedge.support.domains import GENERATOR, MATRIX, Each, Instance, Integers, takes
 from bulkedge.support.errors import DomainError
 
-MOST_PATHS = 256
-"""Ways through the layers above, up to which the sum over them is taken: eight layers with skip."""
+STACK, LAYERS = Instance(AttentionStack), Each(Instance(StackLayer))
+MOST_PATHS = 256  # ways through the layers above, up to which the sum over them is taken: eight layers with skip
 
 
+@takes(stack=STACK, layers=LAYERS)
 def gradient_norms(stack: AttentionStack, layers: Iterable[StackLayer]) -> Real:
     """``|dX_L/dW_l|_F**2`` for every layer l of a draw, exact.
 
@@ -51,6 +52,12 @@ def gradient_norms(stack: AttentionStack, layers: Iterable[StackLayer]) -> Real:
     ------
     DomainError
         If the stack is not linear, or has too many ways around its layers.
+
+    Examples
+    --------
+    >>> stack = AttentionStack(2, 60, 60, gap=False)
+    >>> gradient_norms(stack, stack.layers(np.random.default_rng(0))).round(1)
+    array([42.1, 44.2])
     """
     drawn = list(layers)
     if not stack.linear:
@@ -60,11 +67,19 @@ def gradient_norms(stack: AttentionStack, layers: Iterable[StackLayer]) -> Real:
             f"depth = {len(drawn)} with skip has 2**{len(drawn) - 1} ways through it, {MOST_PATHS} at most: "
             "use estimated_gradient_norms"
         )
-    paths = _Paths(stack)
-    norms = []
+    # ways from a layer to the top: for each, a weight, the product of the values and that of the attention
+    ways, norms = [(1.0, np.eye(stack.width), np.eye(stack.tokens))], []
     for layer, below in zip(drawn[::-1], _inputs(stack, drawn)[::-1], strict=True):
-        norms.append(paths.norm(layer.attention @ below))
-        paths.extend(layer)
+        source = layer.attention @ below
+        # squared norm of sum_k weight_k values_k' (x) (attention_k source): inner products multiply
+        left = np.stack([weight * values.ravel() for weight, values, _ in ways])
+        right = np.stack([(attention @ source).ravel() for _, _, attention in ways])
+        norms.append(float(np.sum((left @ left.T) * (right @ right.T))))
+        past = [(stack.skip * weight, values, attention) for weight, values, attention in ways] if stack.skip else []
+        ways = [
+            (weight, layer.weights.values @ values, attention @ layer.attention) for weight, values, attention in ways
+        ]
+        ways += past
     return np.array(norms[::-1])
 
 
@@ -73,29 +88,7 @@ def _inputs(stack: AttentionStack, layers: Sequence[StackLayer]) -> list[Real]:
     return [stack.start(), *(layer.signal for layer in layers[:-1])]
 
 
-class _Paths:
-    """Ways from a layer to the top: for each, a weight, the product of the values and that of the attention."""
-
-    def __init__(self, stack: AttentionStack) -> None:
-        self.skip = stack.skip
-        self.ways = [(1.0, np.eye(stack.width), np.eye(stack.tokens))]
-
-    def extend(self, layer: StackLayer) -> None:
-        """Go one layer further down."""
-        through = [
-            (weight, layer.weights.values @ values, attention @ layer.attention)
-            for weight, values, attention in self.ways
-        ]
-        past = [(self.skip * weight, values, attention) for weight, values, attention in self.ways]
-        self.ways = through + (past if self.skip else [])
-
-    def norm(self, source: Real) -> float:
-        """Squared norm of ``sum_k weight_k values_k' (x) (attention_k source)``: inner products multiply."""
-        values = np.stack([weight * values.ravel() for weight, values, _ in self.ways])
-        tokens = np.stack([(attention @ source).ravel() for _, _, attention in self.ways])
-        return float(np.sum((values @ values.T) * (tokens @ tokens.T)))
-
-
+@takes(stack=STACK, layers=LAYERS, rng=GENERATOR, probes=Integers(2, 10**6))
 def estimated_gradient_norms(
     stack: AttentionStack, layers: Iterable[StackLayer], rng: np.random.Generator, probes: int = 16
 ) -> tuple[Real, Real]:
@@ -120,8 +113,14 @@ def estimated_gradient_norms(
         Estimates of the squared norms, first layer first.
     errors : array of shape (L,)
         Their standard errors.
+
+    Examples
+    --------
+    >>> stack, rng = AttentionStack(2, 60, 60, layer_norm=True), np.random.default_rng(0)
+    >>> norms, errors = estimated_gradient_norms(stack, stack.layers(rng), rng)
+    >>> bool((errors < 0.2 * norms).all())
+    True
     """
-    probes = Integers(2, 10**6).check("probes", probes)
     drawn = list(layers)
     squares = np.array(
         [
@@ -132,6 +131,7 @@ def estimated_gradient_norms(
     return squares.mean(axis=0), squares.std(axis=0, ddof=1) / np.sqrt(probes)
 
 
+@takes(stack=STACK, layers=LAYERS, cotangent=MATRIX)
 def pullback(stack: AttentionStack, layers: Sequence[StackLayer], cotangent: Real) -> list[Real]:
     """Gradients of ``sum(cotangent * X_L)`` with respect to the value matrices, by reverse-mode differentiation.
 
@@ -153,9 +153,18 @@ def pullback(stack: AttentionStack, layers: Sequence[StackLayer], cotangent: Rea
     ------
     DomainError
         For ``gap="all"``, whose number of outliers is not differentiable.
+
+    Examples
+    --------
+    >>> stack = AttentionStack(2, 8, 16)
+    >>> layers = list(stack.layers(np.random.default_rng(0)))
+    >>> [each.shape for each in pullback(stack, layers, np.ones((8, 16)))]
+    [(16, 16), (16, 16)]
     """
     if stack.gap == "all":
         raise DomainError("gap = 'all' counts outliers, which is not differentiable")
+    if np.shape(cotangent) != layers[-1].signal.shape:
+        raise DomainError(f"cotangent has shape {np.shape(cotangent)}; the signal has {layers[-1].signal.shape}")
     gradients: list[Real] = []
     for layer, below in zip(layers[::-1], _inputs(stack, layers)[::-1], strict=True):
         if stack.layer_norm:

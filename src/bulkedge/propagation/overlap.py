@@ -19,26 +19,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.polynomial import Chebyshev
 
+from bulkedge.heads import softmax
+from bulkedge.heads.softmax import moments_of_weights, transforms
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Integers, Interval
+from bulkedge.support.domains import Integers, Interval, takes
 
 BETA, TOKENS, CORRELATION = Interval(0, 12), Integers(1, 10**7), Interval(-1, 1)
-STEP = 0.3
-"""Of ``log s``. The integrand is analytic to a distance of pi/2: the trapezoidal rule errs by exp(-pi**2/STEP)."""
-MARGIN = 28.0
-"""Of ``log s`` below the least that matters: what is left out is a part ``exp(-MARGIN)`` of the whole."""
-WIDEST = 0.25
-"""Step of a Gaussian score, in its standard deviations, if it is not tilted; else at most ``2 STEP/beta``: likewise."""
-DECAY = 72.0
-"""A score beyond the largest of all tokens by ``exp(-DECAY/2)`` in probability is left out."""
-LARGEST = 20.0
-"""Of the logarithm of ``x``, where ``exp(-x)`` is zero long before."""
-ROUNDING = 1e-9
-"""By how much a cosine may be beyond its bounds."""
-FEWEST, MORE = 10, 2.0
-"""Chebyshev points of :func:`overlaps`, and how many more for each unit of beta: right to 2e-5."""
+STEP = 0.3  # of log s. The integrand is analytic to a distance of pi/2: the trapezoidal rule errs by exp(-pi**2/STEP)
+MARGIN = 28.0  # of log s below the least that matters: what is left out is a part exp(-MARGIN) of the whole
+WIDEST = 0.25  # step of a Gaussian score in its standard deviations, at most 2 STEP/beta if it is tilted: likewise
+DECAY = 72.0  # a score beyond the largest of all tokens by exp(-DECAY/2) in probability is left out
+LARGEST = 20.0  # of the logarithm of x, where exp(-x) is zero long before
+NEGLIGIBLE = 1e-20  # covariance of scores below which rows are uniform to rounding, and its quadrature has no nodes
+ROUNDING = 1e-9  # by how much a cosine may be beyond its bounds
+FEWEST, MORE = 10, 2.0  # Chebyshev points of overlaps, and how many more for each unit of beta: right to 2e-5
 
 
+@takes(beta=BETA, tokens=TOKENS, correlation=CORRELATION)
 @lru_cache(maxsize=65_536)
 def softmax_overlap(beta: float, tokens: int, correlation: float = 1.0) -> float:
     """``E sum_j A_j A'_j`` of two rows of T Gaussian scores with this correlation, exactly.
@@ -69,9 +66,7 @@ def softmax_overlap(beta: float, tokens: int, correlation: float = 1.0) -> float
     >>> abs(softmax_overlap(2.0, 1000) / softmax_of_gaussians(2.0, 1000).participation - 1) < 1e-10
     True
     """
-    beta, tokens = BETA.check("beta", beta), TOKENS.check("tokens", tokens)
-    correlation = CORRELATION.check("correlation", correlation)
-    if beta == 0 or correlation == 0 or tokens == 1:
+    if beta**2 * abs(correlation) < NEGLIGIBLE or tokens == 1:
         return 1 / tokens
     own, shared = beta * np.sqrt(1 - abs(correlation)), beta * np.sqrt(abs(correlation))
     lacks, slope, mass = _given_common(tokens, own, shared)
@@ -80,15 +75,14 @@ def softmax_overlap(beta: float, tokens: int, correlation: float = 1.0) -> float
     # one minus phi keeps its digits where s and t are small, which counts T times
     missing = (lacks @ mass)[:, None] + lacks[:, turn] @ mass - (lacks * mass) @ lacks[:, turn].T
     both = (slope * mass) @ slope[:, turn].T
-    return float(tokens * STEP**2 * np.sum(both * np.exp((tokens - 1) * _log1m(missing))))
+    log_phi = np.log1p(-np.minimum(missing, 1 - 1e-15))  # finite where nothing is left but rounding
+    return float(tokens * STEP**2 * np.sum(both * np.exp((tokens - 1) * log_phi)))
 
 
 def _given_common(tokens: int, own: float, shared: float) -> tuple[Real, Real, Real]:
-    """``E[1 - e**(-x)]`` and ``E[x e**(-x)]`` given the common part, with axes (log s, common), and its weights.
-
-    ``x = s exp(own a + shared c)`` with Gaussian a and c. Places of s and of c are on one lattice, so that what depends
-    on their sum is evaluated once for each value of it.
-    """
+    """``E[1 - e**(-x)]`` and ``E[x e**(-x)]`` given the common part, with axes (log s, common), and its weights."""
+    # x = s exp(own a + shared c) with Gaussian a and c. Places of s and of c are on one lattice, so that what depends
+    # on their sum is evaluated once for each value of it
     beta, reach = np.hypot(own, shared), np.sqrt(2 * np.log(tokens) + DECAY)
     apart, finer = (2, 1) if shared * WIDEST >= 2 * STEP else (1, int(np.ceil(STEP / (shared * WIDEST))))
     unit = STEP / finer
@@ -104,11 +98,6 @@ def _given_common(tokens: int, own: float, shared: float) -> tuple[Real, Real, R
     return lacks[where], slope[where], mass
 
 
-def _log1m(missing: Real) -> Real:
-    """``log(1 - missing)``, finite where nothing is left but rounding."""
-    return np.log1p(-np.minimum(missing, 1 - 1e-15))
-
-
 def _gaussian(step: float, reach: float) -> tuple[Real, Real]:
     """Nodes and weights of a standard Gaussian: the trapezoidal rule."""
     count = int(np.ceil(reach / step))
@@ -117,6 +106,7 @@ def _gaussian(step: float, reach: float) -> tuple[Real, Real]:
     return nodes, mass / mass.sum()
 
 
+@takes(beta=BETA, tokens=TOKENS)
 @lru_cache(maxsize=4096)
 def participation_variance(beta: float, tokens: int) -> float:
     """Variance over rows of ``sum_j A_j**2``, T Gaussian scores in a row.
@@ -140,18 +130,12 @@ def participation_variance(beta: float, tokens: int) -> float:
     >>> round(participation_variance(3.0, 512) ** 0.5, 4)
     0.1584
     """
-    beta, tokens = BETA.check("beta", beta), TOKENS.check("tokens", tokens)
-    if beta == 0 or tokens == 1:
+    if beta**2 < NEGLIGIBLE or tokens == 1:
         return 0.0
-    reach = np.sqrt(2 * np.log(tokens) + DECAY)
-    log_s = np.arange(-np.log(tokens) - beta * reach - MARGIN, beta * reach + 6, STEP)
-    nodes, mass = _gaussian(min(WIDEST, 2 * STEP / max(beta, STEP)), reach)
-    x = np.exp(np.minimum(log_s[:, None] + beta * nodes, LARGEST))
-    log_phi = _log1m(-np.expm1(-x) @ mass)
-    two, four = ((x**power * np.exp(-x)) @ mass for power in (2, 4))
-    fourth = tokens * STEP / 6 * np.sum(four * np.exp((tokens - 1) * log_phi))
-    pairs = tokens * (tokens - 1) * STEP / 6 * np.sum(two**2 * np.exp((tokens - 2) * log_phi))
-    return float(max(fourth + pairs - softmax_overlap(beta, tokens) ** 2, 0.0))
+    second, fourth = moments_of_weights(beta, tokens, (2, 4))
+    shared = transforms(beta, tokens)
+    pairs = softmax.STEP / 6 * float(np.sum(shared.square**2 * np.exp((tokens - 2) * shared.log_phi)))
+    return max(fourth + tokens * (tokens - 1) * pairs - second**2, 0.0)
 
 
 class Overlaps(NamedTuple):
@@ -161,6 +145,7 @@ class Overlaps(NamedTuple):
     other: float
 
 
+@takes(beta=BETA, tokens=Integers(2, 10**7))
 def overlaps(beta: float, tokens: int, similarity: float) -> Overlaps:
     """Overlaps of rows of attention whose tokens have any two the same cosine.
 
@@ -197,7 +182,7 @@ def overlaps(beta: float, tokens: int, similarity: float) -> Overlaps:
 def _interpolants(beta: float, tokens: int) -> tuple[Chebyshev, ...]:
     """What :class:`Overlaps` has, as functions of the similarity."""
     domain = [-1 / (tokens - 1), 1.0]
-    count = FEWEST + int(np.ceil(MORE * beta))
+    count = 10 + int(np.ceil(2 * beta))  # right to 2e-5
     points = np.polynomial.chebyshev.chebpts1(count)
     cosines = (domain[0] + (points + 1) / 2 * (domain[1] - domain[0])).tolist()
     spreads = [float(beta * np.sqrt(1 - each)) for each in cosines]

@@ -9,11 +9,8 @@ Attention with independent Gaussian scores, ``X_l = a X_{l-1} + sqrt(1 - a**2) A
   model (Derrida 1981), which freezes at ``beta = sqrt(2 log T)``: the entropy of a row, ``log T - beta**2/2``, runs
   out there.
 
-Both come for any number of tokens from integrals over one Laplace transform, ``1/Z**2 = int s e**(-s Z) ds``.
-
-Key-query attention with LayerNorm (``attention="key-query"``) has correlated rows: similar tokens ask for the same.
-Then the overlap of two rows, :func:`bulkedge.propagation.softmax_overlap`, pulls tokens together that the participation
-ratio alone would keep apart.
+Key-query attention with LayerNorm (``attention="key-query"``) has correlated rows: similar tokens ask for the same, and
+the overlap of two rows, :func:`bulkedge.propagation.softmax_overlap`, pulls tokens together.
 
 >>> design = Trainability(tokens=1000, depth=12, skip=0.7)
 >>> [design.verdict(beta) for beta in (0.5, 3.5, 4.0)]
@@ -38,11 +35,10 @@ from scipy.optimize import brentq
 from bulkedge.heads.softmax import BETA, softmax_of_gaussians
 from bulkedge.propagation.overlap import Overlaps, overlaps
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
+from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter, takes
 from bulkedge.support.errors import DomainError
 
 TOKENS = Interval(1, 1e300)
-TrainabilityVerdict = Literal["inside", "rank collapse", "entropy collapse"]
 
 
 def freezing_beta(tokens: float) -> float:
@@ -73,6 +69,10 @@ class Trainability(Parametric):
     Rank has collapsed when the tokens have more than ``1 - share`` of the signal's power in common; entropy when beta
     is beyond :func:`freezing_beta`. Without the gap tokens stay distinct at any beta, but attention passes on a power
     :meth:`passed` only, which vanishes with beta: the values have to make up for it.
+
+    >>> design = Trainability(tokens=1000, depth=12, skip=0.7)
+    >>> design.verdict(0.5), [round(beta, 2) for beta in design.window()]
+    ('rank collapse', [3.16, 3.72])
     """
 
     tokens: int = parameter(Integers(4, 10**7), "number of tokens T")
@@ -117,10 +117,8 @@ class Trainability(Parametric):
     def similarities(self, beta: float, start: float = 0.0) -> Real:
         """Mean cosine of two tokens after each layer of key-query attention with LayerNorm.
 
-        With p the cosine before a layer, a row of attention has power ``p + (1 - p) O`` and two rows the product
-        ``p + (1 - p) O'``, O and O' the :meth:`overlaps`; without the gap ``(1 - p) (O - 1/T)`` and likewise. Wide
-        heads and values keep these means, and the next cosine is ``(a**2 p + b P')/(a**2 + b P)``, ``b = 1 - a**2``
-        (docs/theory/trainability.md, "Two rows of attention").
+        With p the cosine before a layer, P and P' the power of a row of attention and the product of two, the next one
+        is ``(a**2 p + b P')/(a**2 + b P)``, ``b = 1 - a**2`` (docs/theory/trainability.md, "Two rows of attention").
 
         Parameters
         ----------
@@ -170,6 +168,7 @@ class Trainability(Parametric):
             return 1.0
         return min((skipped * p + through * product) / total, 1.0)
 
+    @takes(beta=BETA)
     def passed(self, beta: float) -> float:
         """``Y``, the power of differences between tokens that one attention matrix passes on.
 
@@ -189,14 +188,12 @@ class Trainability(Parametric):
             return self.overlaps(beta).same - 1 / self.tokens
         return max(softmax_of_gaussians(beta, self.tokens).participation - 1 / self.tokens, 0.0)
 
+    @takes(beta=BETA)
     def distinct_share(self, beta: float) -> float:
         """Share of the signal's power that tokens do not have in common, after the last layer.
 
         For key-query attention, whose tokens have one length, ``(1 - 1/T)`` times one minus the last of
-        :meth:`similarities`. For independent scores, with p the mean power of a token's difference from the mean token,
-        and c the power of the mean token, expectations over attention and values give ``p' = (a**2 + b Y) p``, and
-        ``c' = (a**2 + b) c + b Y p/(T - 1)`` with the gap, ``c' = a**2 c + b Y p/(T - 1)`` without it; ``b = 1 - a**2``
-        (docs/theory/trainability.md, "Trainability").
+        :meth:`similarities`; for independent scores by the recursion of docs/theory/trainability.md, "Trainability".
 
         Parameters
         ----------
@@ -222,6 +219,7 @@ class Trainability(Parametric):
             apart, common = apart / total, common / total
         return float(apart)
 
+    @takes(beta=BETA)
     def entropy(self, beta: float) -> float:
         """Mean entropy of a row of attention, the same with and without the gap.
 
@@ -237,7 +235,7 @@ class Trainability(Parametric):
         """
         return softmax_of_gaussians(beta, self.tokens).entropy
 
-    def verdict(self, beta: float) -> TrainabilityVerdict:
+    def verdict(self, beta: float) -> Literal["inside", "rank collapse", "entropy collapse"]:
         """Whether attention with this score scale carries a signal at initialisation, and if not, what collapses.
 
         Parameters

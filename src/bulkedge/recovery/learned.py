@@ -19,6 +19,7 @@ array([0., 1., 0.])
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,14 +28,12 @@ from scipy.linalg import solve
 from scipy.optimize import minimize
 
 from bulkedge.ensembles.weights import pool
-from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Integers, Interval
+from bulkedge.support.arrays import Real, as_numpy
+from bulkedge.support.domains import FINITE, GENERATOR, MATRIX, Integers, Interval, takes
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import softmax
 
-RIDGE = Interval(1e-12, 1e12)
-REACH = 15.0
-"""Bound on the logits: weights down to exp(-30) of the largest are told from zero."""
+REACH = 15.0  # bound on the logits: weights down to exp(-30) of the largest are told from zero
 
 
 class LearnedWeights(NamedTuple):
@@ -72,13 +71,7 @@ def ridge_loss(table: Real, tokens: Any, labels: Real, ridge: float, weights: Re
 
 
 def learned_weights(  # noqa: PLR0913  # three arrays of data, then how to fit them
-    table: ArrayLike,
-    tokens: ArrayLike,
-    labels: ArrayLike,
-    ridge: float,
-    rng: np.random.Generator,
-    *,
-    restarts: int = 4,
+    table: ArrayLike, tokens: ArrayLike, labels: ArrayLike, ridge: float, rng: np.random.Generator, *, restarts: int = 4
 ) -> LearnedWeights:
     """Pooling weights that minimise the training loss of a ridge classifier.
 
@@ -101,13 +94,18 @@ def learned_weights(  # noqa: PLR0913  # three arrays of data, then how to fit t
     -------
     LearnedWeights
         The weights and the loss there.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> tokens = rng.integers(0, 20, (200, 4))
+    >>> table = np.sign(np.arange(20) - 9.5)[:, None] + 0.1 * rng.standard_normal((20, 3))
+    >>> labels = np.sign(tokens[:, 0] - 9.5)                            # the first token says it all
+    >>> int(learned_weights(table, tokens, labels, 0.1, rng).weights.argmax())
+    0
     """
     embeddings, sequences, targets = _check_sequences(table, tokens, labels)
-    ridge, restarts = RIDGE.check("ridge", ridge), Integers(1, 10_000).check("restarts", restarts)
-
-    def loss(weights: Real) -> LossGradient:
-        return ridge_loss(embeddings, sequences, targets, ridge, weights)
-
+    loss = partial(ridge_loss, embeddings, sequences, targets, Interval(1e-12, 1e12).check("ridge", ridge))
     return minimise_on_simplex(loss, sequences.shape[1], rng, restarts)
 
 
@@ -117,6 +115,7 @@ def through_softmax(theta: Real, gradient: Real) -> Real:
     return np.asarray(weights * (gradient - weights @ gradient))
 
 
+@takes(rng=GENERATOR, restarts=Integers(1, 10_000))
 def minimise_on_simplex(
     loss: Callable[[Real], LossGradient], length: int, rng: np.random.Generator, restarts: int
 ) -> LearnedWeights:
@@ -134,12 +133,9 @@ def minimise_on_simplex(
 
 
 def _check_sequences(table: ArrayLike, tokens: ArrayLike, labels: ArrayLike) -> tuple[Real, Any, Real]:
-    embeddings, sequences = np.asarray(table, dtype=float), np.asarray(tokens)
-    targets = np.asarray(labels, dtype=float)
-    if embeddings.ndim != 2 or not embeddings.size or not np.all(np.isfinite(embeddings)):
-        raise DomainError(
-            f"table of shape {embeddings.shape} is outside its domain: finite matrices, a row for a token"
-        )
+    embeddings, targets = MATRIX.check("table", table), FINITE.check("labels", labels)
+    FINITE.check("tokens", tokens)
+    sequences = as_numpy(tokens)
     if sequences.ndim != 2 or not sequences.size or sequences.dtype.kind not in "iu":
         raise DomainError(
             f"tokens of shape {sequences.shape} and type {sequences.dtype} is outside its domain: "
@@ -150,9 +146,9 @@ def _check_sequences(table: ArrayLike, tokens: ArrayLike, labels: ArrayLike) -> 
             f"tokens between {sequences.min()} and {sequences.max()} do not all have a row in a table of "
             f"{len(embeddings)}"
         )
-    if targets.shape != (len(sequences),) or not np.all(np.isfinite(targets)):
+    if targets.shape != (len(sequences),):
         raise DomainError(
             f"labels of shape {targets.shape} is outside its domain: a finite number for each of the "
-            f"{len(sequences)} sequences"
+            f"{len(sequences)} sequences in tokens"
         )
     return embeddings, sequences, targets
