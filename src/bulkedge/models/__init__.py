@@ -16,39 +16,17 @@ if TYPE_CHECKING:
     from bulkedge.models.loading.default import default_model, held_out_loss
     from bulkedge.models.loading.loader import load_model
     from bulkedge.models.scanning.ablation import ablate_heads
-    from bulkedge.models.scanning.probing import ordinary_tokens, probe
+    from bulkedge.models.scanning.probing import probe
     from bulkedge.models.scanning.results import Scan, compare_scans, load_scan
     from bulkedge.models.scanning.scanner import scan
     from bulkedge.models.watching.alarms import Alarm
-    from bulkedge.models.watching.watcher import Watch, watch
+    from bulkedge.models.watching.watcher import Watch, load_watch, watch
 
 __all__ = [
-    "MODELS",
-    "TABLES",
-    "TEXTS",
-    "Alarm",
-    "AttentionLayer",
-    "Circuits",
-    "Scan",
-    "Visit",
-    "Watch",
-    "ablate_heads",
-    "capture",
-    "compare_scans",
-    "default_model",
-    "embedding_table",
-    "held_out_loss",
-    "load_model",
-    "load_scan",
-    "ordinary_tokens",
-    "packaged_model",
-    "probe",
-    "sample_text",
-    "scan",
-    "scan_weights",
-    "stream",
-    "watch",
-]
+    "MODELS", "TABLES", "TEXTS", "Alarm", "AttentionLayer", "Circuits", "Scan", "Visit", "Watch", "ablate_heads",
+    "capture", "compare_scans", "default_model", "embedding_table", "held_out_loss", "load_model", "load_scan",
+    "load_watch", "packaged_model", "probe", "sample_text", "scan", "scan_weights", "stream", "watch",
+]  # fmt: skip
 
 LAZY = {
     "circuits.circuits": ("Circuits", "scan_weights"),
@@ -57,11 +35,11 @@ LAZY = {
     "loading.default": ("default_model", "held_out_loss"),
     "loading.loader": ("load_model",),
     "scanning.ablation": ("ablate_heads",),
-    "scanning.probing": ("ordinary_tokens", "probe"),
+    "scanning.probing": ("probe",),
     "scanning.results": ("Scan", "compare_scans", "load_scan"),
     "scanning.scanner": ("scan",),
     "watching.alarms": ("Alarm",),
-    "watching.watcher": ("Watch", "watch"),
+    "watching.watcher": ("Watch", "load_watch", "watch"),
 }
 """Modules that need torch or laws, and what is public in them."""
 

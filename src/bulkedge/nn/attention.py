@@ -22,15 +22,12 @@ from torch import Tensor
 from torch.nn.functional import dropout, pad, scaled_dot_product_attention
 
 from bulkedge.nn import fused, native
+from bulkedge.support.domains import REAL_NUMBER, Interval, shown
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import FullMask, Mask, WindowMask, check_mask, seen_keys
 
-Coefficient: TypeAlias = float | Tensor
-"""A number, or a tensor with one number for each head."""
-
-
-CHUNK = 64
-"""Tokens whose running sums are one small matrix product."""
+Coefficient: TypeAlias = float | Tensor  # a number, or a tensor with one number for each head
+CHUNK = 64  # tokens whose running sums are one small matrix product
 
 
 def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_product_attention
@@ -71,6 +68,12 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
     -------
     Tensor
         In the type of the plain attention, and within its rounding: means are accumulated in single precision.
+
+    Examples
+    --------
+    >>> x = torch.eye(4)[None]                                         # one head, four tokens
+    >>> bool(gap_free_attention(x, 0 * x, x).abs().max() < 1e-6)            # even attention is all gap
+    True
     """
     return shaped_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
@@ -114,12 +117,15 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
             [0., 1., 0.],
             [0., 0., 1.]])
     """
-    if query.dim() < 3:
-        raise DomainError(f"query has shape {tuple(query.shape)}; attention needs (..., heads, tokens, dim)")
+    dropout_p, scale = _check_numbers(dropout_p, scale, is_causal, enable_gqa)
+    _check_call(query, key, value, enable_gqa=enable_gqa)
     if attn_mask is not None:
         attn_mask, is_causal = _write_out(attn_mask, query, key, is_causal=is_causal)
     groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
-    alpha, beta, gamma = (_by_group(each, groups) for each in (alpha, beta, gamma))
+    names = ("alpha", "beta", "gamma")
+    alpha, beta, gamma = (
+        _by_group(name, each, query.shape[-3], groups) for name, each in zip(names, (alpha, beta, gamma), strict=True)
+    )
 
     def plain(value: Tensor) -> Tensor:
         return scaled_dot_product_attention(
@@ -127,15 +133,18 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         )
 
     def attend(value: Tensor) -> Tensor:
-        return _times(_group_heads(plain(value), groups), beta)
+        output = plain(value).unflatten(-3, (-1, groups))
+        return output if _equals(beta, 1) else output * (beta.to(output.dtype) if isinstance(beta, Tensor) else beta)
 
-    numbers = _numbers(alpha, beta, gamma)
-    if is_causal and numbers and numbers[2] and _fused_running_mean(query, value, groups):
+    numbers = [each for each in (alpha, beta, gamma) if not isinstance(each, Tensor)]
+    # the kernel is for as many queries as keys
+    square = query.shape[:-1] == (*value.shape[:-3], groups * value.shape[-3], value.shape[-2])
+    if is_causal and len(numbers) == 3 and numbers[2] and square and fused.takes(value):
         own, keep, taken = numbers
-        if native.Library.loaded and groups == 1 and attn_mask is None and keep == 1:
+        if groups == 1 and attn_mask is None and keep == 1 and native.look() and native.Library.loaded:
             return native.attend(query, key, value, dropout_p, scale, own, taken)
         return fused.less_running_mean(plain(value), value, keep=keep, own=own, scale=taken)
-    values, rows, seen = value.unsqueeze(-3), query.shape[-2], _seen(attn_mask, groups, key.shape[-2])
+    values, rows, seen = value.unsqueeze(-3), query.shape[-2], _visible_keys(attn_mask, groups, key.shape[-2])
     one_mean = not is_causal and (seen is None or all(size == 1 for size in seen.shape[-3:-1]))
     if _equals(gamma, 0):
         output = attend(value)
@@ -153,8 +162,38 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     return _plus_own(output, alpha, values).flatten(-4, -3)
 
 
+def _check_call(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> None:
+    """Refuse tensors that are not those of one attention; nothing is looked at but shapes and types."""
+    for name, each in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(each, Tensor) or not each.is_floating_point():
+            raise DomainError(f"{name} = {shown(each)} is no tensor of floating numbers")
+        if each.dim() < 3:
+            raise DomainError(f"{name} has shape {tuple(each.shape)}; attention needs (..., heads, tokens, dim)")
+        # autocast makes one type of several: rotations leave queries and keys in single precision
+        one_type = each.dtype == query.dtype or torch.is_autocast_enabled(query.device.type)
+        if not one_type or each.device != query.device:
+            raise DomainError(
+                f"{name} is {each.dtype} on {each.device}, query {query.dtype} on {query.device}; convert one of them"
+            )
+    heads = (each.shape[-3] for each in (query, key, value))
+    fit = key.shape[-1] == query.shape[-1] and key.shape[-2] == value.shape[-2]
+    if not fit or (not enable_gqa and len(set(heads)) > 1):
+        shapes = ", ".join(str(tuple(each.shape)) for each in (query, key, value))
+        raise DomainError(f"query, key and value have shapes {shapes}: they are not of one attention")
+
+
+def _check_numbers(dropout_p: Any, scale: Any, is_causal: Any, enable_gqa: Any) -> tuple[float, float | None]:
+    """The numbers, and flags that are flags."""
+    for name, each in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
+        if not isinstance(each, bool):
+            raise DomainError(f"{name} = {shown(each)} must be True or False")
+    if type(dropout_p) is not float or not 0 <= dropout_p < 1:
+        dropout_p = Interval(0, 1, "[)").check("dropout_p", dropout_p)
+    return dropout_p, scale if scale is None or type(scale) is float else REAL_NUMBER.check("scale", scale)
+
+
 def _remove_mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Values less their mean, with uniform weights unless a column of them is given; heads of queries not apart."""
+    """Values minus their mean, with uniform weights unless a column of them is given; heads of queries not apart."""
     value = values.squeeze(-3)
     if not fused.takes(value):
         return _MeanRemoval.apply(values, weights).squeeze(-3)
@@ -162,25 +201,11 @@ def _remove_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return fused.remove_mean(value, given, adjoint=False)
 
 
-def _numbers(alpha: Coefficient, beta: Coefficient, gamma: Coefficient) -> tuple[float, float, float] | None:
-    """The coefficients, if they are the same for every head."""
-    if isinstance(alpha, Tensor) or isinstance(beta, Tensor) or isinstance(gamma, Tensor):
-        return None
-    return float(alpha), float(beta), float(gamma)
-
-
-def _fused_running_mean(query: Tensor, value: Tensor, groups: int) -> bool:
-    """Whether there is a kernel for it: that is for as many queries as keys."""
-    *batch, heads, tokens, _ = value.shape
-    return query.shape[:-1] == (*batch, groups * heads, tokens) and fused.takes(value)
-
-
 class _MeanRemoval(torch.autograd.Function):
-    """Values less their mean, whose gradient is the gradient less its own: one pass each, means in single precision."""
+    """``(I - 1 w') V``, with uniform weights w unless some are given: one pass, means in single precision."""
 
     @staticmethod
     def forward(values: Tensor, weights: Tensor | None) -> Tensor:
-        """``(I - 1 w') V``, with uniform weights unless some are given."""
         dtype = wide(values.dtype)
         if weights is None:
             mean = values.mean(-2, keepdim=True, dtype=dtype)
@@ -192,12 +217,10 @@ class _MeanRemoval(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | None], output: Tensor) -> None:  # noqa: ARG004
-        """Weights are all the gradient needs."""
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """``(I - w 1') G``."""
         (gradient,), (weights,) = gradients, ctx.saved_tensors
         if weights is None:
             return _MeanRemoval.apply(gradient, None), None
@@ -208,6 +231,8 @@ class _MeanRemoval(torch.autograd.Function):
 def _write_out(mask: Tensor | Mask, query: Tensor, key: Tensor, *, is_causal: bool) -> tuple[Tensor | None, bool]:
     """A mask as the kernels want it, and whether it is causal: they know full and causal attention by themselves."""
     if not isinstance(mask, Mask):
+        if not isinstance(mask, Tensor):
+            raise DomainError(f"attn_mask = {shown(mask)} is neither a tensor nor a bulkedge.Mask")
         check_mask("attn_mask", mask, (*query.shape[:-1], key.shape[-2]), query)
         return mask, is_causal
     if is_causal:
@@ -219,13 +244,12 @@ def _write_out(mask: Tensor | Mask, query: Tensor, key: Tensor, *, is_causal: bo
         return None, False
     if isinstance(mask, WindowMask) and mask.unlimited:
         return None, True
-    if mask.uniform:  # one row, expanded: there is one mean
-        return torch.tensor(mask.visible()[:1], device=query.device).expand(mask.shape), False
-    return torch.tensor(mask.visible(), device=query.device), False
+    visible = mask.visible()[:1] if mask.uniform else mask.visible()  # one row, expanded: there is one mean
+    return torch.tensor(visible, device=query.device).expand(mask.shape), False
 
 
-def _seen(mask: Tensor | None, groups: int, keys: int) -> Tensor | None:
-    """The keys that each row may see, with a single row if all see the same; heads apart as in :func:`_group_heads`."""
+def _visible_keys(mask: Tensor | None, groups: int, keys: int) -> Tensor | None:
+    """The keys that each row may see, with a single row if all see the same; heads apart by those of the values."""
     if mask is None:
         return None
     if mask.stride(-2) == 0:
@@ -265,23 +289,18 @@ def _plus_own(output: Tensor, alpha: Coefficient, values: Tensor) -> Tensor:
     return _plus(output, alpha, values)
 
 
-def _group_heads(output: Tensor, groups: int) -> Tensor:
-    """Heads of queries apart by the head of values they share."""
-    return output.unflatten(-3, (-1, groups))
-
-
-def _by_group(coefficient: Coefficient, groups: int) -> Coefficient:
-    return coefficient.view(-1, groups, 1, 1) if isinstance(coefficient, Tensor) else float(coefficient)
+def _by_group(name: str, coefficient: Coefficient, heads: int, groups: int) -> Coefficient:
+    if not isinstance(coefficient, Tensor):
+        return coefficient if type(coefficient) is float else REAL_NUMBER.check(name, coefficient)
+    if coefficient.numel() not in {1, heads} or not coefficient.is_floating_point():
+        raise DomainError(
+            f"{name} has shape {tuple(coefficient.shape)}: give a number, or one for each of {heads} heads"
+        )
+    return coefficient.view(-1, groups, 1, 1) if coefficient.numel() > 1 else coefficient.view(1, 1, 1, 1)
 
 
 def _equals(coefficient: Coefficient, number: float) -> bool:
     return not isinstance(coefficient, Tensor) and coefficient == number
-
-
-def _times(tensor: Tensor, coefficient: Coefficient) -> Tensor:
-    if isinstance(coefficient, Tensor):
-        return tensor * coefficient.to(tensor.dtype)
-    return tensor if coefficient == 1 else tensor * coefficient
 
 
 def _plus(tensor: Tensor, coefficient: Coefficient, term: Tensor) -> Tensor:
@@ -343,17 +362,10 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def running_sums(value: Tensor) -> Tensor:
-    """Sums of the first tokens, along the second dimension from the end, accumulated in single precision.
-
-    On a GPU in chunks: there a ``cumsum`` walks through the tokens one by one with a thread for each column.
-
-    Examples
-    --------
-    >>> running_sums(torch.ones(3, 1)).T
-    tensor([[1., 2., 3.]])
-    """
+    """Sums of the first tokens, along the second dimension from the end, accumulated in single precision."""
     if value.dtype is torch.float16:  # whose sums may overflow
         value = value.float()
+    # on a GPU a cumsum walks through the tokens one by one with a thread for each column
     if value.device.type == "cpu" or value.shape[-2] <= CHUNK:
         return value.cumsum(-2, dtype=wide(value.dtype)).to(value.dtype)
     return _chunked_sums(value)

@@ -16,21 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CENTRE, RUN = (256, 8), (32, 1)
-"""Tokens that a program holds at a time, and its warps: running sums are fastest in one, which waits for nobody."""
-WIDTH = 64
-"""Numbers of each token that it holds."""
-PROGRAMS = 512
-"""How many of them keep a GPU busy."""
-SEGMENTS = 64
-"""The most that a head is cut into."""
-REMEMBERED = 4096
-"""Launches whose kernels are kept at hand."""
-TRITON = find_spec("triton") is not None
-"""Whether kernels can be compiled."""
+CENTRE, RUN = (256, 8), (32, 1)  # tokens that a program holds, and its warps: one warp waits for nobody
+WIDTH = 64  # numbers of each token that it holds
+PROGRAMS = 512  # how many of them keep a GPU busy
+SEGMENTS = 64  # the most that a head is cut into
+REMEMBERED = 4096  # launches whose kernels are kept at hand
+TRITON = find_spec("triton") is not None  # whether kernels can be compiled
+# in the names of compiled graphs, which torch keeps on disk: it does not see when our kernels change
 BUILD = sha256(b"".join(Path(__file__).with_name(name).read_bytes() for name in ("fused.py", "kernels.py"))).hexdigest()
-"""Which kernels these are, and how they are launched. Torch keeps compiled graphs on disk, by the names and arguments
-of the operators in them; it does not find the kernels in ours, and would run those of the version before."""
 
 
 def takes(value: Tensor) -> bool:
@@ -58,10 +51,8 @@ _generations: dict[int, int] = {}
 
 
 def remove_mean(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
-    """``(I - 1 w') V`` for values ``(batch, heads, tokens, dim)``; for the adjoint ``(I - w 1') V``.
-
-    Weights are ``(batch, heads, tokens)`` in single precision and sum to one over tokens; uniform unless given.
-    """
+    """``(I - 1 w') V`` for values ``(batch, heads, tokens, dim)``; for the adjoint ``(I - w 1') V``."""
+    # Weights are (batch, heads, tokens) in single precision and sum to one over tokens; uniform unless given.
     return _FusedMeanRemoval.apply(value, weights, adjoint)
 
 
@@ -75,11 +66,9 @@ def less_running_mean(  # noqa: PLR0913 - a linear combination
     adjoint: bool = False,
     heads: int | None = None,
 ) -> Tensor:
-    """``keep target + own source - scale C source`` with the running mean ``C``, ``(batch, heads, tokens, dim)``.
-
-    Heads of `target` may share those of `source`. For the adjoint C is transposed and it is the other way round: heads
-    that share one add up.
-    """
+    """``keep target + own source - scale C source`` with the running mean ``C``, ``(batch, heads, tokens, dim)``."""
+    # Heads of `target` may share those of `source`. For the adjoint C is transposed and it is the other way round:
+    # heads that share one add up.
     heads = (source if target is None else target).shape[1] if heads is None else heads
     if torch.compiler.is_compiling():
         return _operate(target, source, keep, own, scale, adjoint, heads)
@@ -91,7 +80,8 @@ class _FusedMeanRemoval(torch.autograd.Function):
     def forward(ctx: Any, value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
         ctx.save_for_backward(weights)
         ctx.adjoint = adjoint
-        return _centre(value, weights, adjoint)
+        # dispatching an operator, which compilers need, takes longer than launching this kernel
+        return (_centre_operator if torch.compiler.is_compiling() else _launch_centre)(value, weights, adjoint)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -117,14 +107,6 @@ def _differentiate_running(again: Any, ctx: Any, gradient: Tensor) -> tuple[Tens
     through = None if not of_target else gradient if keep == 1 else keep * gradient
     mean = again(None, gradient, 0.0, own, scale, not adjoint, ctx.heads) if of_source else None
     return through, mean, *5 * (None,)
-
-
-def _centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
-    """Launch the kernel; as a registered operator where torch compiles, which it needs, and directly elsewhere.
-
-    Dispatching an operator takes longer than launching this kernel.
-    """
-    return (_centre_operator if torch.compiler.is_compiling() else _launch_centre)(value, weights, adjoint)
 
 
 def _launch_centre(value: Tensor, weights: Tensor | None, adjoint: bool) -> Tensor:  # noqa: FBT001
@@ -196,18 +178,10 @@ def _wrapped_launch(  # noqa: PLR0913, PLR0917 - as _launch has them
     torch.library.wrap_triton(kernel)[grid](*tensors, *factors, *numbers, *constants, num_warps=warps)
 
 
-def _run(  # noqa: PLR0913, PLR0917
-    launch: Any,
-    target: Tensor | None,
-    source: Tensor,
-    keep: float,
-    own: float,
-    scale: float,
-    adjoint: bool,  # noqa: FBT001
-    heads: int,
-) -> Tensor:
+def _run(launch: Any, target: Tensor | None, source: Tensor, *rest: Any) -> Tensor:
     from bulkedge.nn import kernels
 
+    keep, own, scale, adjoint, heads = rest
     out, source, (block, warps) = _allocate(target, source, heads), _rows(source), RUN
     target = None if target is None else _rows(target)
     batch, _, tokens, dim = source.shape
@@ -232,16 +206,14 @@ def _launch(  # noqa: PLR0913, PLR0917 - what a launch has
     kernel: Any,
     grid: tuple[int, int],
     tensors: tuple[Tensor, ...],
-    factors: tuple[float, ...],
-    numbers: tuple[int, ...],
-    constants: tuple[Any, ...],
+    factors: Any,
+    numbers: Any,
+    constants: Any,
     warps: int,
 ) -> None:
-    """Launch a kernel; the second time past Triton's look at all arguments, which takes longer than the launch.
-
-    What was compiled depends on the types of tensors, on whether addresses and integers are multiples of sixteen, and
-    on integers that are one: the key holds at least that.
-    """
+    """Launch a kernel; the second time past Triton's look at all arguments, which takes longer than the launch."""
+    # What was compiled depends on the types of tensors, on whether addresses and integers are multiples of sixteen, and
+    # on integers that are one: the key holds at least that.
     alike = tuple((each.dtype, each.data_ptr() % 16) for each in tensors)
     key = (id(kernel), tensors[0].device.index, alike, numbers, constants)
     compiled = _compiled.get(key)

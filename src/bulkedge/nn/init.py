@@ -23,16 +23,16 @@ from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.patching.score_scales import attention_modules
 from bulkedge.nn.power import attended_power
 from bulkedge.nn.scales import Scales
-from bulkedge.support.domains import Integers, Interval
+from bulkedge.support.domains import FLAG, MODULE, Instance, Integers, Interval, shown, takes
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import Mask
 
 POSITIVE = Interval(0, math.inf, "()")
 SIZE = Integers(1, 10**9)
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""Linear maps of an attention module of transformers, in most of its decoders."""
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")  # of attention in most decoders of transformers
 
 
+@takes(beta=POSITIVE, width=SIZE, token_norm=POSITIVE)
 def query_key_std(beta: float, width: int, tokens: int | None = None, token_norm: float | None = None) -> float:
     """Standard deviation of query and key weights for which scores have standard deviation `beta`.
 
@@ -55,9 +55,13 @@ def query_key_std(beta: float, width: int, tokens: int | None = None, token_norm
     -------
     float
         ``sqrt(beta)`` over the norm of the tokens.
+
+    Examples
+    --------
+    >>> query_key_std(beta=1.0, width=400)
+    0.05
     """
-    beta, width = POSITIVE.check("beta", beta), SIZE.check("width", width)
-    norm = math.sqrt(width) if token_norm is None else POSITIVE.check("token_norm", token_norm)
+    norm = math.sqrt(width) if token_norm is None else token_norm
     if tokens is not None:
         limit = math.sqrt(2 * math.log(Integers(2, 10**9).check("tokens", tokens)))
         if beta > limit:
@@ -68,6 +72,7 @@ def query_key_std(beta: float, width: int, tokens: int | None = None, token_norm
     return math.sqrt(beta) / norm
 
 
+@takes(beta=POSITIVE, head_dim=SIZE)
 def attention_variance(beta: float, head_dim: int | None = None) -> float:
     """Variance of the entries of ``tokens * A`` for scores of standard deviation `beta`.
 
@@ -92,17 +97,16 @@ def attention_variance(beta: float, head_dim: int | None = None) -> float:
     >>> round(attention_variance(1.0), 6), round(attention_variance(1.0, head_dim=64), 6)
     (1.718282, 1.762009)
     """
-    beta = POSITIVE.check("beta", beta)
     if head_dim is None:
         return math.expm1(beta**2)
-    head_dim = SIZE.check("head_dim", head_dim)
     if 2 * beta**2 >= head_dim:
         raise DomainError(
-            f"beta = {beta:g} has no finite variance with head_dim = {head_dim}; it needs more than 2 beta**2"
+            f"beta = {beta:g} has no finite variance with head_dim = {head_dim}; give more than 2 beta**2"
         )
     return math.expm1(-head_dim / 2 * math.log1p(-2 * beta**2 / head_dim))
 
 
+@takes(layer=SIZE, tokens=SIZE, width=SIZE, variance=POSITIVE, gap=FLAG)
 def value_std(layer: int, tokens: int, width: int, variance: float, *, gap: bool) -> float:
     """Standard deviation of the value weights of a layer that keeps the mean of the spectrum of ``Sigma`` at one.
 
@@ -127,9 +131,12 @@ def value_std(layer: int, tokens: int, width: int, variance: float, *, gap: bool
     -------
     float
         s.
+
+    Examples
+    --------
+    >>> value_std(1, tokens=256, width=1024, variance=1.0, gap=False)
+    0.5
     """
-    layer, tokens, width = (SIZE.check(*each) for each in (("layer", layer), ("tokens", tokens), ("width", width)))
-    variance = POSITIVE.check("variance", variance)
     if not gap:
         return math.sqrt(tokens / (width * variance))
     share = 1 / tokens
@@ -138,6 +145,7 @@ def value_std(layer: int, tokens: int, width: int, variance: float, *, gap: bool
     return math.sqrt(tokens / (width * (tokens * share + variance)))
 
 
+@takes(skip=Interval(0, 1))
 def skip_weights(skip: float) -> tuple[float, float]:
     """Weights of the skip connection and of the branch, ``(a, sqrt(1 - a**2))``, that keep the mean of ``Sigma``.
 
@@ -153,8 +161,12 @@ def skip_weights(skip: float) -> tuple[float, float]:
     -------
     tuple of float
         The weight of the skip connection and that of the branch.
+
+    Examples
+    --------
+    >>> skip_weights(0.6)
+    (0.6, 0.8)
     """
-    skip = Interval(0, 1).check("skip", skip)
     return skip, math.sqrt(1 - skip**2)
 
 
@@ -195,16 +207,21 @@ def initialise(  # noqa: PLR0913 - a setting of attention, and what to draw with
         ``"full"``, ``"causal"`` or any other, for a number.
     similarity : float
         Cosine between different tokens, for a number.
+
+    Examples
+    --------
+    >>> module = nn.MultiheadAttention(64, 4)
+    >>> initialise(module, beta=1.0, tokens=128, rng=torch.Generator().manual_seed(0))
+    >>> round(module.in_proj_weight[:128].std().item(), 3)
+    0.125
     """
     if not isinstance(rng, torch.Generator):
-        raise DomainError(f"rng = {rng!r} is no torch.Generator; use torch.Generator().manual_seed(0)")
+        raise DomainError(f"rng = {shown(rng)} is no torch.Generator; use torch.Generator().manual_seed(0)")
     if isinstance(beta, Scales):
         initialise_stack(module, beta, rng)
         return
     if not isinstance(module, nn.MultiheadAttention):
-        raise DomainError(
-            f"module is {type(module).__name__}, no attention; a whole model needs Scales in place of beta"
-        )
+        raise DomainError(f"module is {type(module).__name__}, no attention; a whole model needs Scales, not beta")
     if tokens is None:
         raise DomainError("tokens are needed: how long a context the module is drawn for")
     if module.in_proj_weight is None:
@@ -216,6 +233,7 @@ def initialise(  # noqa: PLR0913 - a setting of attention, and what to draw with
         _draw_joint(module, scores, size, 1.0, rng)
 
 
+@takes(model=MODULE, scales=Instance(Scales), rng=Instance(torch.Generator), power=POSITIVE)
 def initialise_stack(model: nn.Module, scales: Scales, rng: torch.Generator, power: float | None = None) -> None:
     """Draw queries, keys, values and output projections of all attention modules of a model.
 
@@ -242,13 +260,17 @@ def initialise_stack(model: nn.Module, scales: Scales, rng: torch.Generator, pow
     DomainError
         If the model has not these layers, or its attention has other sizes or norms of its queries and keys; nothing is
         changed then.
+
+    Examples
+    --------
+    >>> from bulkedge.nn import initial_scales
+    >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4), 2, enable_nested_tensor=False)
+    >>> initialise_stack(model, initial_scales(2, 128, 64, 16), torch.Generator().manual_seed(0))
     """
     own: list[Any] = [each for each in model.modules() if isinstance(each, nn.MultiheadAttention)]
     found = own or [module for _, _, module in attention_modules(model)]
     if len(found) != scales.depth:
-        raise DomainError(
-            f"{type(model).__name__} has {len(found)} attention modules, and scales are of {scales.depth}"
-        )
+        raise DomainError(f"{type(model).__name__} has {len(found)} attention modules, scales are of {scales.depth}")
     for each in found:
         _check(each, scales)
     if power is None:
@@ -268,9 +290,8 @@ def has_gap(module: nn.MultiheadAttention) -> bool:
         return True
     names = ("alpha", "beta", "gamma")
     found = tuple(set(torch.as_tensor(getattr(module, name)).detach().flatten().tolist()) for name in names)
-    for gap in (True, False):
-        if found == ({0.0}, {1.0}, {0.0 if gap else 1.0}):
-            return gap
+    if found in (({0.0}, {1.0}, {0.0}), ({0.0}, {1.0}, {1.0})):
+        return found[2] == {0.0}
     raise DomainError(
         f"module has coefficients {dict(zip(names, map(sorted, found), strict=True))}; scales are known for "
         "alpha = 0, beta = 1 and gamma = 0 or 1"
@@ -282,10 +303,8 @@ def _check(module: Any, scales: Scales) -> None:
     name = type(module).__name__
     if isinstance(module, nn.MultiheadAttention):
         if module.in_proj_weight is None:
-            raise DomainError(
-                f"{name} has keys or values of another width than its queries, for which there is no theory"
-            )
-        sizes = module.embed_dim, module.head_dim
+            raise DomainError(f"{name} has keys or values of another width than queries, for which there is no theory")
+        width, head_dim = module.embed_dim, module.head_dim
         if has_gap(module) != scales.gap:
             raise DomainError(f"{name} has gap = {not scales.gap}, and scales are for gap = {scales.gap}")
     else:
@@ -293,11 +312,9 @@ def _check(module: Any, scales: Scales) -> None:
         if missing or hasattr(module, "q_norm"):
             reason = "norms of its queries, which set the scores" if not missing else f"no {' and no '.join(missing)}"
             raise DomainError(f"{name} has {reason}: its scales cannot be set by weights of these names")
-        sizes = module.q_proj.in_features, module.head_dim
-    if sizes != (scales.width, scales.head_dim):
-        raise DomainError(
-            f"{name} has width {sizes[0]} and head_dim {sizes[1]}, scales {scales.width} and {scales.head_dim}"
-        )
+        width, head_dim = module.q_proj.in_features, module.head_dim
+    if (width, head_dim) != (scales.width, scales.head_dim):
+        raise DomainError(f"{name} has width {width}, head_dim {head_dim}, scales {scales.width} and {scales.head_dim}")
 
 
 def _embedding_power(model: Any) -> float:

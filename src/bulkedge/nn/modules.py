@@ -19,17 +19,22 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from bulkedge.nn.attention import Coefficient, own_tokens, shaped_attention, shaped_matrix
+from bulkedge.support.domains import FLAG, REAL_NUMBER, shown
 from bulkedge.support.errors import DomainError
 
 
 class GapFreeAttention(nn.MultiheadAttention):
-    """Multi-head attention ``alpha I + beta A - gamma C``, without its spectral gap unless told otherwise.
+    """Multi-head attention ``alpha I + beta A - gamma C``, without its spectral gap by default.
 
     Constructor, :meth:`forward` and the names of the weights are those of :class:`torch.nn.MultiheadAttention`; its
     weights can be loaded, and ``gamma = 0`` is that module.
 
     The keys that ``add_bias_kv`` and ``add_zero_attn`` add are seen by every row. So ``C`` is uniform over them too:
     rows of ``A`` sum to one only with these columns, and those of ``A - C`` to zero.
+
+    >>> module = GapFreeAttention(32, 4, batch_first=True)
+    >>> module(*3 * [torch.ones(2, 10, 32)])[0].shape
+    torch.Size([2, 10, 32])
 
     Parameters
     ----------
@@ -54,13 +59,20 @@ class GapFreeAttention(nn.MultiheadAttention):
         learnable: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(*args, **options)
+        try:
+            super().__init__(*args, **options)
+        except (TypeError, ValueError, AssertionError, RuntimeError, OverflowError) as error:
+            given = ", ".join([*map(shown, args), *(f"{name} = {shown(each)}" for name, each in options.items())])
+            raise DomainError(
+                f"torch.nn.MultiheadAttention does not take the args and options {given}: {error}"
+            ) from error
         # the fused nn.TransformerEncoderLayer reads the weights past this class, unless they are said to be unequal
         self._qkv_same_embed_dim = False
-        self.learnable = learnable
+        self.learnable = FLAG.check("learnable", learnable)
         for name, number in {"alpha": alpha, "beta": beta, "gamma": gamma}.items():
             like = self.out_proj.weight
-            setattr(self, name, nn.Parameter(like.new_full((self.num_heads,), number)) if learnable else float(number))
+            number = REAL_NUMBER.check(name, number)  # noqa: PLW2901
+            setattr(self, name, nn.Parameter(like.new_full((self.num_heads,), number)) if learnable else number)
 
     def forward(  # noqa: PLR0913, PLR0917 - the signature of MultiheadAttention
         self,
@@ -82,15 +94,13 @@ class GapFreeAttention(nn.MultiheadAttention):
         Parameters
         ----------
         query, key, value : Tensor
-            ``(tokens, batch, embed_dim)``, with ``batch_first`` ``(batch, tokens, embed_dim)``, or ``(tokens,
-            embed_dim)``. One tensor given as all three, or as keys and values, is projected once.
+            As torch takes them. One tensor given as all three, or as keys and values, is projected once.
         key_padding_mask : Tensor, optional
             ``(batch, keys)``: true, or minus infinity, for keys that are padding.
         need_weights : bool
             Whether to return the matrix too, which has to be formed for it.
         attn_mask : Tensor, optional
-            ``(queries, keys)`` or ``(batch * heads, queries, keys)``: true, or minus infinity, where a key must not be
-            seen.
+            ``(queries, keys)`` or ``(batch * heads, queries, keys)``: true, or minus infinity, for hidden keys.
         average_attn_weights : bool
             Whether the matrix is averaged over heads.
         is_causal : bool
@@ -113,8 +123,8 @@ class GapFreeAttention(nn.MultiheadAttention):
             attn_mask = None  # it says the same, and the kernels know it without
         elif is_causal:
             is_causal = False
-            attn_mask = _causal(q, k.shape[-2] - added) if attn_mask is None else attn_mask
-        mask = self._merge_masks(attn_mask, key_padding_mask, q, added)
+            attn_mask = hidden_future(q, k.shape[-2] - added) if attn_mask is None else attn_mask
+        mask = merge_masks(attn_mask, key_padding_mask, q, added)
         if need_weights:
             dropout_p = self.dropout if self.training else 0.0
             weights = shaped_matrix(
@@ -167,20 +177,6 @@ class GapFreeAttention(nn.MultiheadAttention):
         if self.add_zero_attn:
             key, value = pad(key, (0, 0, 0, 1)), pad(value, (0, 0, 0, 1))
         return key, value, key.shape[-2] - tokens
-
-    def _merge_masks(self, mask: Tensor | None, padding: Tensor | None, query: Tensor, added: int) -> Tensor | None:
-        """Both masks as the kernels want them: true where a key may be seen, or additive; added keys are seen."""
-        if mask is not None and mask.dim() == 3:
-            mask = mask.unflatten(0, (-1, self.num_heads))
-        row = None if padding is None else padding.view(query.shape[0], 1, 1, -1)
-        given = [each for each in (mask, row) if each is not None]
-        if not given:
-            return None
-        if all(each.dtype is torch.bool for each in given):
-            return pad(~(given[0] | given[-1]), (0, added), value=True)
-        zero = query.new_zeros(())
-        biases = [zero.masked_fill(each, -torch.inf) if each.dtype is torch.bool else each.to(query) for each in given]
-        return pad(biases[0] + biases[1] if len(biases) == 2 else biases[0], (0, added))
 
     def _attend(  # noqa: PLR0913
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, added: int, *, is_causal: bool
@@ -235,9 +231,7 @@ class GapFreeAttention(nn.MultiheadAttention):
             if each.device != query.device:
                 raise DomainError(f"{name} is on {each.device} and queries are on {query.device}; move it there")
             if each.dtype is not torch.bool and not each.is_floating_point():
-                raise DomainError(
-                    f"{name} is of {each.dtype}; give booleans, true for hidden keys, or additive numbers"
-                )
+                raise DomainError(f"{name} is of {each.dtype}; give booleans, true for hidden keys, or numbers")
 
     def _reset_parameters(self) -> None:
         """As torch's, which goes by what was said to the fused layer."""
@@ -253,6 +247,22 @@ class GapFreeAttention(nn.MultiheadAttention):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def _causal(query: Tensor, keys: int) -> Tensor:
+def hidden_future(query: Tensor, keys: int) -> Tensor:
     """True for keys after a row's own, as masks of :class:`torch.nn.MultiheadAttention` say it."""
     return torch.ones(query.shape[-2], keys, dtype=torch.bool, device=query.device).triu(1)
+
+
+def merge_masks(mask: Tensor | None, padding: Tensor | None, query: Tensor, added: int = 0) -> Tensor | None:
+    """Both masks of the module as the kernels want them: true where a key may be seen, or additive."""
+    # Added keys, at the end, are seen.
+    if mask is not None and mask.dim() == 3:
+        mask = mask.unflatten(0, (-1, query.shape[1]))
+    row = None if padding is None else padding.view(query.shape[0], 1, 1, -1)
+    given = [each for each in (mask, row) if each is not None]
+    if not given:
+        return None
+    if all(each.dtype is torch.bool for each in given):
+        return pad(~(given[0] | given[-1]), (0, added), value=True)
+    zero = query.new_zeros(())
+    biases = [zero.masked_fill(each, -torch.inf) if each.dtype is torch.bool else each.to(query) for each in given]
+    return pad(biases[0] + biases[1] if len(biases) == 2 else biases[0], (0, added))

@@ -27,22 +27,18 @@ from functools import lru_cache
 import numpy as np
 
 from bulkedge.support.arrays import Index, Real
-from bulkedge.support.domains import Integers, Interval
+from bulkedge.support.domains import FLAG, Integers, Interval, takes
 from bulkedge.visibility import Mask, MaskOrName, mask_for
 
 SIZE = Integers(1, 10**7)
-STEP = 0.3
-"""Of ``log s``. Where the integrand is analytic to a distance of pi/2 the trapezoidal rule errs by exp(-pi**2/STEP)."""
-POINTS = 120
-"""For a component that is not tilted; what is integrated has width ``1/|u|``, so there are more as the norm grows."""
-NORMS = 16
-"""Gauss points for ``|u|**2``."""
-EVERY_ROW = 32
-"""Numbers of visible tokens up to which each is computed; beyond, the power is interpolated if there are many."""
-NODES = 20
-"""Chebyshev points of that interpolation."""
+STEP = 0.3  # of log s: the integrand is analytic to a distance of pi/2, so the rule errs by exp(-pi**2/STEP)
+POINTS = 120  # for a component that is not tilted; what is integrated has width 1/|u|, so a larger norm takes more
+NORMS = 16  # Gauss points for |u|**2
+EVERY_ROW = 32  # numbers of visible tokens up to which each is computed; beyond, the power is interpolated
+NODES = 20  # Chebyshev points of that interpolation
 
 
+@takes(gap=FLAG)
 def attended_power(  # noqa: PLR0913 - a setting of attention
     beta: float,
     tokens: int,
@@ -78,6 +74,11 @@ def attended_power(  # noqa: PLR0913 - a setting of attention
     -------
     float
         Between 0 and 1.
+
+    Examples
+    --------
+    >>> round(attended_power(1.0, tokens=256, width=512, head_dim=64), 5)
+    0.00836
     """
     beta, similarity = (
         Interval(0, math.inf, "()").check("beta", beta),
@@ -101,11 +102,9 @@ def _powers(beta: float, counts: tuple[float, ...], width: int, head_dim: int, *
 
 
 def _rows(counts: Index) -> tuple[Real, Real]:
-    """Numbers of tokens at which the power is to be known, and the share of each in its mean over all rows.
-
-    If rows see many different numbers, those beyond the first are interpolated: the power times the number is
-    polynomial in its logarithm to 1e-6.
-    """
+    """Numbers of tokens at which the power is to be known, and the share of each in its mean over all rows."""
+    # If rows see many different numbers, those beyond the first are interpolated: the power times the number is
+    # polynomial in its logarithm to 1e-6.
     numbers, times = np.unique(counts, return_counts=True)
     shares = times / len(counts)
     few = numbers <= EVERY_ROW
@@ -180,11 +179,7 @@ def _row_power(norm: float, counts: Real, width: int, *, gap: bool) -> Real:
     return power - 2 * (1 + pairs * (two_left @ (leans * means))) / counts + 1 / counts
 
 
-@lru_cache(maxsize=16)
-def _legendre(points: int) -> tuple[Real, Real]:
-    """A Gauss rule, kept: to make it takes ten times as long as to use it."""
-    nodes, weights = np.polynomial.legendre.leggauss(points)
-    return nodes, weights
+_legendre = lru_cache(maxsize=16)(np.polynomial.legendre.leggauss)  # making a rule takes ten times as long as using it
 
 
 def _component(norm: float, most: float, width: int) -> tuple[Real, Real]:

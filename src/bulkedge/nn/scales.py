@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.polynomial.chebyshev import Chebyshev, chebpts2
@@ -32,24 +32,14 @@ from bulkedge.support.domains import Choice, Integers, Interval
 from bulkedge.support.errors import DomainError
 
 Norm = Literal["pre", "post"]
-NORM, MASK, GAP = Choice(("pre", "post")), Choice(("full", "causal")), Choice((True, False))
-DEPTH, TOKENS, WIDTH, HEAD_DIM = Integers(1, 10_000), Integers(4, 10**6), Integers(8, 10**6), Integers(8, 10**5)
-SIMILARITY = Interval(0, 1, "[)")
-BETAS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-"""Score scales to choose from, as far as rows do not freeze: sharper ones let gradients grow and gain little rank."""
+BETAS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # to choose from; sharper ones gain little rank
+# without the gap: small scores leave next to nothing of tokens but what they share by chance
 LEAST_WITHOUT = 1.0
-"""The smallest of them without the gap: small scores then leave next to nothing of the tokens, and values that make up
-for it make more of what tokens have in common by chance than the prediction knows."""
-FREE = 0.8
-"""Share of the freezing scale up to which rows are taken as not frozen."""
-DISTINCT, GROWTH = 0.5, 1.5
-"""Least share of their power that tokens keep to themselves, and the largest growth of gradients from end to start."""
-NEARLY = 0.95
-"""Of the heaviest branch: score scales that allow as much are as good, and that nearest to one is taken."""
-HEAVIEST, LIGHTEST, STEPS = 0.5, 1e-5, 16
-"""Shares of a branch between which it is looked for, and the number of times that is halved."""
-NODES = 12
-"""Of the interpolation in the spread of scores; right to 1e-4."""
+FREE = 0.8  # share of the freezing scale up to which rows are taken as not frozen
+DISTINCT, GROWTH = 0.5, 1.5  # least share of power that tokens keep to themselves, and largest growth of gradients
+NEARLY = 0.95  # of the heaviest branch: score scales that allow as much are as good, and that nearest to one is taken
+HEAVIEST, LIGHTEST, STEPS = 0.5, 1e-5, 16  # shares of a branch between which bisection looks, and its steps
+NODES = 12  # of the interpolation in the spread of scores; right to 1e-4
 
 
 @dataclass(frozen=True)
@@ -101,7 +91,6 @@ class Scales:
     gradient_ratio: float
 
     def __str__(self) -> str:
-        """Two lines: what was chosen, and what it should do."""
         gap = "" if self.gap else ", gap removed"
         rank = "" if self.stable_rank is None else f", stable rank {self.stable_rank:.2g}"
         return (
@@ -159,11 +148,16 @@ def initial_scales(  # noqa: PLR0913 - an architecture
     DomainError
         If a number is outside its domain, or no weight of the branches does: tokens that are alike from the start stay
         so, and rows that freeze at so few tokens have no scale.
+
+    Examples
+    --------
+    >>> initial_scales(depth=4, tokens=256, width=512, head_dim=64).beta.__round__(3)
+    1.5
     """
-    sizes = (DEPTH.check("depth", depth), TOKENS.check("tokens", tokens))
-    width, head_dim = WIDTH.check("width", width), HEAD_DIM.check("head_dim", head_dim)
-    norm, mask, gap = NORM.check("norm", norm), MASK.check("mask", mask), GAP.check("gap", gap)
-    start = SIMILARITY.check("similarity", similarity)
+    sizes = (Integers(1, 10_000).check("depth", depth), Integers(4, 10**6).check("tokens", tokens))
+    width, head_dim = Integers(8, 10**6).check("width", width), Integers(8, 10**5).check("head_dim", head_dim)
+    norm, mask = Choice(("pre", "post")).check("norm", norm), Choice(("full", "causal")).check("mask", mask)
+    gap, start = Choice((True, False)).check("gap", gap), Interval(0, 1, "[)").check("similarity", similarity)
     if mask == "causal" and norm == "post":
         raise DomainError("mask = 'causal' with norm = 'post': rows of few keys differ too much; use norm = 'pre'")
     free = FREE * freezing_beta(sizes[1])
@@ -213,8 +207,7 @@ def _heaviest(rows: _StackRows, beta: float, depth: int, start: float) -> float:
     return math.exp(low)
 
 
-@dataclass(frozen=True)
-class _Course:
+class _Course(NamedTuple):
     """Along a stack: power that attention leaves at each layer, the last cosine, and the growth of gradients."""
 
     powers: tuple[float, ...]
@@ -249,12 +242,10 @@ class _StackRows:
         return _Course(tuple(powers), cosine, self._gradient(beta, share, passed))
 
     def _gradient(self, beta: float, share: float, passed: Sequence[tuple[float, ...]]) -> float:
-        """Growth of gradients from the last tokens to the first.
-
-        ``mean`` is the mean power of the gradient of a token, ``cross`` the mean product of those of two. Through the
-        values both go with the transposed attention, which keeps their sum, as rows sum to one; through queries and
-        keys they go with scores that differ by ``beta**2``, where rows are not frozen (``free``).
-        """
+        """Growth of gradients from the last tokens to the first."""
+        # mean is the mean power of the gradient of a token, cross the mean product of those of two. Through the values
+        # both go with the transposed attention, which keeps their sum, as rows sum to one; through queries and keys
+        # they go with scores that differ by beta**2, where rows are not frozen (free).
         mean, cross, others = 1.0, 0.0, self.tokens - 1
         left = 0.0 if self.gap else 1 / self.tokens
         for cosine, own, two, free, whole in reversed(passed):
@@ -274,13 +265,12 @@ class _StackRows:
 
 @lru_cache(maxsize=32)
 def _row_functions(rows: _StackRows) -> tuple[Callable[[float], float], ...]:
-    """Of the spread of a row's scores: sum of squares, how free the weights are to move, and power of the row.
-
-    The second is ``sum A**2 (1 - A)**2`` over the first: a weight of one does not move with its score.
-    """
+    """Of the spread of a row's scores: sum of squares, how free the weights are to move, and power of the row."""
+    # The second is sum A**2 (1 - A)**2 over the first: a weight of one does not move with its score.
     sharpest = min(max(BETAS), FREE * freezing_beta(rows.tokens))
     spreads = sharpest * (chebpts2(NODES) + 1) / 2
-    counts = [rows.tokens] if rows.mask == "full" else _counts(rows.tokens)
+    places = np.unique(np.round(np.geomspace(1, rows.tokens, 40))).astype(int).tolist()
+    counts = [rows.tokens] if rows.mask == "full" else places
     values = np.empty((3, NODES))
     for column, spread in enumerate(spreads):
         shared = transforms(float(spread), rows.tokens)
@@ -288,18 +278,13 @@ def _row_functions(rows: _StackRows) -> tuple[Callable[[float], float], ...]:
         # smooth in the logarithm of the number of keys, of which a causal row of position i has i
         every = np.arange(1, rows.tokens + 1) if rows.mask == "causal" else np.array([rows.tokens])
         values[0, column] = np.mean(np.interp(np.log(every), np.log(counts), squares) / every)
-        second, third, fourth = moments_of_weights(
-            float(spread), counts[-1] if rows.mask == "full" else counts[-1] // 2
-        )
+        number = counts[-1] if rows.mask == "full" else counts[-1] // 2
+        second, third, fourth = moments_of_weights(float(spread), number)
         values[1, column] = 1 - (2 * third - fourth) / second
         values[2, column] = attended_power(
             max(float(spread), 1e-6), rows.tokens, rows.width, rows.head_dim, gap=rows.gap, mask=rows.mask
         )
     return tuple(Chebyshev.fit(spreads, each, NODES - 1, domain=[0, sharpest]) for each in values)
-
-
-def _counts(tokens: int) -> list[int]:
-    return [int(each) for each in np.unique(np.round(np.geomspace(1, tokens, 40)))]
 
 
 def _stable_rank(cosine: float, tokens: int, width: int) -> float:

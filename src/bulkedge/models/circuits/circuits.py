@@ -17,7 +17,7 @@ of the singular values, which depends on the product alone.
 >>> round(null.law.edge, 3), round(null.edge, 3)
 (2.037, 2.131)
 >>> values = null.draw(np.random.default_rng(1))
->>> float(null.distance(values)) < 2 * null.typical_distance()
+>>> float(null.distance(values)) < 2 * null.typical_distance
 True
 """
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -35,43 +35,35 @@ import numpy as np
 
 from bulkedge.laws.classical.product import ProductLaw
 from bulkedge.laws.classical.tracy_widom import TracyWidom
-from bulkedge.laws.units import Unit
+from bulkedge.laws.distribution import Unit
 from bulkedge.models.circuits.checkpoints import ModelCheckpoint, open_checkpoint
 from bulkedge.models.circuits.projections import AttentionWeights, ProjectionName, find_attentions, unread_matrices
 from bulkedge.spectra import Spectrum
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Choice, Integers, shown
+from bulkedge.support.domains import PATH, Choice, Integers, shown, takes
 from bulkedge.support.errors import DomainError, need
+from bulkedge.support.files import to_json
 from bulkedge.support.progress import track
-from bulkedge.support.records import to_json
 from bulkedge.version import __version__
 
-LEVEL = 0.01
-"""Probability that random weights have a singular value beyond the edge."""
+LEVEL = 0.01  # probability that random weights have a singular value beyond the edge
 CircuitName = Literal["QK", "OV"]
 FACTORS: dict[CircuitName, tuple[ProjectionName, ProjectionName]] = {"QK": ("query", "key"), "OV": ("value", "output")}
-ENTRIES = 2**22
-"""Entries of a factor that are decomposed at a time, 32 MiB in double precision; one group of heads at least."""
+ENTRIES = 2**22  # of a factor that are decomposed at a time, 32 MiB in double precision; one group of heads at least
 
 
 @dataclass(frozen=True, eq=False)
 class LayerCircuits:
     """One circuit of all heads of one attention module; arrays are over its heads."""
 
-    layer: int
-    """Which attention module, in the order in which the model calls them."""
-    module: str
-    """Its path in the checkpoint."""
+    layer: int  # which attention module, in the order in which the model calls them
+    module: str  # its path in the checkpoint
     circuit: CircuitName
     null: RandomCircuit
-    singular: Real
-    """Singular values, in increasing order, (heads, size)."""
-    group: int
-    """Successive heads that share a key head."""
-    biased: bool
-    """Whether the projections have a bias that this circuit adds to."""
-    bias_norm: Real
-    """Length of what the bias adds; see :func:`scan_weights`."""
+    singular: Real  # singular values, in increasing order, (heads, size)
+    group: int  # successive heads that share a key head
+    biased: bool  # whether the projections have a bias that this circuit adds to
+    bias_norm: Real  # length of what the bias adds; see :func:`scan_weights`
 
     @property
     def scale(self) -> Real:
@@ -95,7 +87,7 @@ class LayerCircuits:
             "spikes": beyond.sum(axis=-1),
             "signal_energy": _ratio((squared * beyond).sum(axis=-1), energy, there),
             "distance": null.distance(self.singular),
-            "null_distance": np.full(len(top), null.typical_distance()),
+            "null_distance": np.full(len(top), null.typical_distance),
             "bias_norm": self.bias_norm,
         }
 
@@ -135,13 +127,7 @@ class Circuits:
     notes: tuple[str, ...]
 
     def records(self) -> list[dict[str, Any]]:
-        """A dictionary for each head and circuit.
-
-        Returns
-        -------
-        list of dict
-            As :func:`scan_weights` lists them, layer by layer.
-        """
+        """A dictionary for each head and circuit, as :func:`scan_weights` lists them, layer by layer."""
         return [record for each in self.members for record in each.records()]
 
     @property
@@ -151,13 +137,7 @@ class Circuits:
         return import_module("pandas").DataFrame(self.records())
 
     def to_json(self) -> str:
-        """The records as JSON.
-
-        Returns
-        -------
-        str
-            An object with the version, the architecture, the level of the edge, the notes and the records.
-        """
+        """The version, the architecture, the level of the edge, the notes and the records, as JSON."""
         head = {"version": __version__, "architecture": self.architecture, "level": LEVEL, "notes": self.notes}
         return to_json(head | {"records": self.records()})
 
@@ -211,17 +191,10 @@ class Circuits:
         return list(dict.fromkeys(each.layer for each in self.members))
 
     def summary(self) -> str:
-        """The findings in a few sentences.
-
-        Returns
-        -------
-        str
-            How many heads are beyond random weights, and the strongest.
-        """
+        """How many heads are beyond random weights, and which is the strongest, in a few sentences."""
         heads = sum(len(each.singular) for each in self.members if each.circuit == "QK")
-        opening = (
-            f"{self.architecture}: {heads} heads of {len(self._layers())} attention modules, by their weights alone."
-        )
+        layers = len(self._layers())
+        opening = f"{self.architecture}: {heads} heads of {layers} attention modules, by their weights alone."
         return "\n".join([opening, *(self._sentence(kind) for kind in FACTORS), *self.notes])
 
     def _sentence(self, kind: CircuitName) -> str:
@@ -246,6 +219,7 @@ class Circuits:
         return says
 
 
+@takes(path=PATH)
 def scan_weights(path: str | Path, *, layers: Iterable[int] | None = None) -> Circuits:
     """Read the QK and OV circuits of every head of a checkpoint and hold them against random weights.
 
@@ -287,13 +261,22 @@ def scan_weights(path: str | Path, *, layers: Iterable[int] | None = None) -> Ci
     the same vector ``O b_V`` to every row: its length is that of the OV circuit. Both do not depend on the gauge.
 
     Under rotary positions ``Q K'`` is the circuit between tokens at the same position (offset zero).
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    >>> with TemporaryDirectory() as folder:
+    ...     BertModel(config).save_pretrained(folder)
+    ...     found = scan_weights(folder)
+    >>> found.architecture, len(found.table)                            # a row for each circuit of each head
+    ('bert', 16)
     """
     checkpoint = open_checkpoint(path)
     found = find_attentions(checkpoint)
     chosen = _choose_layers(layers, len(found))
-    members: list[LayerCircuits] = []
-    for layer in track(chosen, "layers"):
-        members += [_circuit(checkpoint, layer, found[layer], kind) for kind in FACTORS]
+    members = [_circuit(checkpoint, layer, found[layer], kind) for layer in track(chosen, "layers") for kind in FACTORS]
     architecture = str(checkpoint.config.get("model_type") or "model")
     return Circuits(tuple(members), architecture, _notes(checkpoint, found, members))
 
@@ -314,10 +297,8 @@ def _circuit(checkpoint: ModelCheckpoint, layer: int, attention: AttentionWeight
     null = RandomCircuit.of(attention.widths[left], attention.dims[left], attention.widths[right])
     entries = attention.group * attention.dims[left] * max(attention.widths[left], attention.widths[right])
     step = max(1, ENTRIES // entries)
-    starts = range(0, attention.key_heads, step)
-    pieces = [
-        _heads(checkpoint, attention, kind, range(start, min(start + step, attention.key_heads))) for start in starts
-    ]
+    every = range(attention.key_heads)
+    pieces = [_heads(checkpoint, attention, kind, every[start : start + step]) for start in every[::step]]
     values, norms = (np.concatenate(each) for each in zip(*pieces, strict=True))
     biased = attention.bias_name(checkpoint, left) is not None
     return LayerCircuits(layer, attention.module, kind, null, values, attention.group, biased, norms)
@@ -364,19 +345,19 @@ def _triangular(matrices: Real) -> Real:
 class RandomCircuit:
     """A circuit of random weights, which the numbers of a head are compared with."""
 
-    shape: tuple[int, int, int]
-    """Width of the left factor, dimension that both share, width of the right factor."""
-    law: ProductLaw
-    """Law of the squared singular values, in units of their mean."""
-    edge: float
-    """What the largest of them exceeds with probability :data:`LEVEL`."""
-    root: float
-    """Mean of the singular values themselves under the law."""
+    shape: tuple[int, int, int]  # width of the left factor, dimension that both share, width of the right factor
+    law: ProductLaw  # of the squared singular values, in units of their mean
+    edge: float  # what the largest of them exceeds with probability :data:`LEVEL`
+    root: float  # mean of the singular values themselves under the law
 
     @classmethod
+    @lru_cache(maxsize=256)
     def of(cls, left: int, dim: int, right: int) -> RandomCircuit:
         """The null of heads of a given shape."""
-        return _random_circuit(left, dim, right)
+        small, *others = sorted((left, dim, right))
+        # on the smallest of the three spaces the product has no kernel, and the law no atom
+        law = ProductLaw(tuple(small / each for each in others))
+        return cls((left, dim, right), law, law.finite_edge(small, LEVEL), law.sqrt().mean())
 
     @property
     def size(self) -> int:
@@ -404,28 +385,16 @@ class RandomCircuit:
         beyond = (top - self.law.edge) / (self.law.edge_scale * self.size ** (-2 / 3))
         return np.where(there, TracyWidom(1).sf(beyond), np.nan)
 
+    @cached_property
     def typical_distance(self) -> float:
         """The median distance of random weights of this shape, from 49 draws with a seed of their own."""
-        return _typical_distance(self)
+        rng = np.random.default_rng(0)
+        return float(np.median(self.distance(np.stack([self.draw(rng) for _ in range(49)]))))
 
     def draw(self, rng: np.random.Generator) -> Real:
         """Singular values of a random circuit."""
         left, dim, right = self.shape
         return singular_values(_triangle(left, dim, rng) @ _triangle(right, dim, rng).T)
-
-
-@lru_cache(maxsize=256)
-def _random_circuit(left: int, dim: int, right: int) -> RandomCircuit:
-    small, *others = sorted((left, dim, right))
-    # on the smallest of the three spaces the product has no kernel, and the law no atom
-    law = ProductLaw(tuple(small / each for each in others))
-    return RandomCircuit((left, dim, right), law, law.finite_edge(small, LEVEL), law.sqrt().mean())
-
-
-@lru_cache(maxsize=256)
-def _typical_distance(null: RandomCircuit) -> float:
-    rng = np.random.default_rng(0)
-    return float(np.median(null.distance(np.stack([null.draw(rng) for _ in range(49)]))))
 
 
 def _triangle(width: int, dim: int, rng: np.random.Generator) -> Real:
@@ -448,19 +417,16 @@ def singular_values(matrices: Real) -> Real:
 def _notes(
     checkpoint: ModelCheckpoint, found: Sequence[AttentionWeights], members: Sequence[LayerCircuits]
 ) -> tuple[str, ...]:
-    normed = re.compile(r"(^|\.)(q|k|query|key)_?(layer)?norm\b")
-    left = unread_matrices(checkpoint, found)
-    named = ", ".join(map(shown, left[:3]))
-    notes = {
-        "Positions are rotary: QK circuits are those between tokens at the same position (offset zero).": any(
-            each.rotary for each in found
-        ),
-        "Queries or keys are normalised before the scores: QK circuits are without these norms and their gains.": any(
-            normed.search(name) for name in checkpoint.tensors
-        ),
-        "Projections have biases, which are not part of the circuits; bias_norm is the length of what they add.": any(
-            each.biased for each in members
-        ),
-        f"{len(left)} matrices whose names speak of attention were not read, as {named}.": bool(left),
-    }
-    return tuple(note for note, holds in notes.items() if holds)
+    notes = []
+    if any(each.rotary for each in found):
+        notes.append("Positions are rotary: QK circuits are those between tokens at the same position (offset zero).")
+    if any(re.search(r"(^|\.)(q|k|query|key)_?(layer)?norm\b", name) for name in checkpoint.tensors):
+        gains = "QK circuits are without these norms and their gains"
+        notes.append(f"Queries or keys are normalised before the scores: {gains}.")
+    if any(each.biased for each in members):
+        added = "bias_norm is the length of what they add"
+        notes.append(f"Projections have biases, which are not part of the circuits; {added}.")
+    if left := unread_matrices(checkpoint, found):
+        named = ", ".join(map(shown, left[:3]))
+        notes.append(f"{len(left)} matrices whose names speak of attention were not read, as {named}.")
+    return tuple(notes)

@@ -21,10 +21,10 @@ from bulkedge.support.domains import Integers, shown
 from bulkedge.support.errors import DomainError
 
 HEADS = Integers(1, 2**16)
+# entries of configurations with the number of heads
 HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
-"""Entries of configurations with the number of heads."""
+# architectures whose older configurations do not mention their rotary positions
 ROTARY = {"llama", "mistral", "gptj", "gpt_neox", "falcon", "phi", "phi3", "qwen2"}
-"""Architectures whose older configurations do not mention their rotary positions."""
 ProjectionName = Literal["query", "key", "value", "output"]
 PARTS: tuple[ProjectionName, ...] = ("query", "key", "value", "output")
 
@@ -35,18 +35,13 @@ class Layout:
 
     query: str
     key: str
-    value: str
-    """One name for all three: they are fused in one tensor."""
-    outputs: tuple[str, ...]
-    """Names that the output may have."""
+    value: str  # one name for all three: they are fused in one tensor
+    outputs: tuple[str, ...]  # names that the output may have
+    # of fused rows: all queries, all keys, all values; or key head by key head its queries, its key, its value
     order: Literal["stacked", "grouped"] = "stacked"
-    """Of fused rows: all queries, all keys, all values; or key head by key head its queries, its key, its value."""
-    transposed: bool = False
-    """Whether rows are inputs and columns outputs, as in GPT-2's Conv1D; those of torch's Linear are the other way."""
-    models: tuple[str, ...] = ()
-    """The ``model_type`` of configurations that this is known for; empty where the names leave no doubt."""
-    stem: str = r"(?:.+\.)?"
-    """Regular expression for what stands before the ends."""
+    transposed: bool = False  # rows are inputs and columns outputs, as in GPT-2's Conv1D and not in torch's Linear
+    models: tuple[str, ...] = ()  # ``model_type`` that this is known for; empty where the names leave no doubt
+    stem: str = r"(?:.+\.)?"  # regular expression for what stands before the ends
 
     @property
     def fused(self) -> bool:
@@ -75,6 +70,7 @@ def _fused(
 
 
 NEOX = ("gpt_neox", "gpt_neox_japanese", "bloom", "falcon", "persimmon")
+# from the names of tensors to the way they are split, first match first
 LAYOUTS = (
     # Llama, Mistral, Qwen, Gemma; OPT, BART, Whisper, CLIP, GPT-J, GPT-Neo; Phi-2
     _separate("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "dense"),
@@ -95,7 +91,6 @@ LAYOUTS = (
     # torch.nn.MultiheadAttention, which has one order only
     _fused("in_proj_weight", "out_proj.weight", of=(), order="stacked"),
 )
-"""From the names of tensors to the way they are split, first match first."""
 
 
 def model_types(config: Mapping[str, Any]) -> set[str]:
@@ -108,20 +103,14 @@ def model_types(config: Mapping[str, Any]) -> set[str]:
 class AttentionWeights:
     """One attention module of a checkpoint."""
 
-    module: str
-    """Path of the tensor with the queries, without its own name."""
+    module: str  # path of the tensor with the queries, without its own name
     layout: Layout
-    names: Mapping[str, str]
-    """Tensors of the four parts."""
+    names: Mapping[str, str]  # tensors of the four parts
     heads: int
-    key_heads: int
-    """Heads of keys and values, each shared by as many successive query heads."""
-    dims: Mapping[str, int]
-    """Dimension of a head in each part; that of the output is the one of the values."""
-    widths: Mapping[str, int]
-    """Inputs of queries, keys and values, and outputs."""
-    config: Mapping[str, Any]
-    """The part of the configuration that describes it."""
+    key_heads: int  # heads of keys and values, each shared by as many successive query heads
+    dims: Mapping[str, int]  # dimension of a head in each part; that of the output is the one of the values
+    widths: Mapping[str, int]  # inputs of queries, keys and values, and outputs
+    config: Mapping[str, Any]  # the part of the configuration that describes it
 
     @property
     def group(self) -> int:

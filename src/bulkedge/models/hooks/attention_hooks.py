@@ -1,23 +1,23 @@
-"""Hooks that read what the attentions of a model are called with, and change nothing of what they compute.
+"""Passes of a model, observed: what its attentions are called with, and nothing changed of what they compute.
 
-A module of transformers asks its ``AttentionInterface`` for the function that computes its attention. While hooks are
-on, that function comes wrapped: it is called as usual, and its arguments are reported. So kernel, masks and gradients
-are those of the model, whichever implementation it has (a patch of :mod:`bulkedge.nn` would move the model to
-``sdpa``). ``torch.nn.MultiheadAttention`` is read by a forward hook. All hooks come off in the end.
+Nothing is put on a model. A :class:`ForwardPass` belongs to the thread that runs it, and only while it runs
+(:func:`observe`) calls of modules and of transformers' ``AttentionInterface`` are shown to it: as many threads as like
+may share a model, a copy of a model carries no observer, and a pass that nobody reads is as it was. An attention that
+goes through the interface is called as usual, with the model's own kernel, mask and gradients. So is that of a module
+which calls torch's ``scaled_dot_product_attention`` or ``flex_attention`` itself. ``torch.nn.MultiheadAttention`` is
+read from what it is called with.
 
-:func:`attention_calls` is the mechanism; a scan uses it for one pass (:mod:`bulkedge.models.hooks.capture`).
-:class:`TrainingHooks` reads the wanted passes of a training run, and neither evaluation nor the second forward pass of
-gradient checkpointing. Compiled code does not ask the interface, so a pass of a compiled model runs uncompiled when it
-is read.
+A scan observes one pass (:mod:`bulkedge.models.hooks.capture`). A watch observes some of a training run, which
+:func:`during_calls` begins. Compiled code asks no interface, so a pass that is read runs uncompiled.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import cache, partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -25,93 +25,41 @@ from torch import Tensor
 from torch.nn import MultiheadAttention
 from torch.nn import functional as torch_functional
 
-from bulkedge.nn import Call, records_of, transformed
+from bulkedge.models.hooks.torch_functions import listening
+from bulkedge.nn import Call, records_of, transform_call
+from bulkedge.nn.modules import hidden_future, merge_masks
 from bulkedge.support.errors import DomainError
+from bulkedge.support.threads import shared, shared_lock
 from bulkedge.visibility import Visibility
-from bulkedge.visibility.calls import (
-    KEYS,
-    POSITIONS,
-    QUERIES,
-    call_mask,
-    mask_tensor,
-    packed_mask,
-    with_position_bias,
-)
+from bulkedge.visibility.calls import KEYS, POSITIONS, QUERIES, call_mask, mask_tensor, packed_mask, with_position_bias
 
 if TYPE_CHECKING:
     from torch import nn
 
-UNSUPPORTED = {
-    "block_table": "has paged keys",
-    "cache": "has paged keys",
-}
-"""Arguments by which scores are something else than what queries, keys and mask say, and what they do."""
+UNSUPPORTED = {"block_table": "has paged keys", "cache": "has paged keys"}  # arguments that change scores
+# arguments that change the softmax; other implementations than eager, flash and flex may ignore them
 EAGER_ONLY = {"softcap": "caps its scores", "s_aux": "has a sink outside of its keys"}
-"""Arguments that change the softmax, and what they do; implementations other than eager, flash and flex attention may
-ignore them in silence."""
-UNPACKED = ("eager", "sdpa", "flex_attention")
-"""Implementations for which packed sequences are in the mask, and nowhere else."""
-
-
-class AttentionCall(NamedTuple):
-    """One call of an attention: ``softmax(cap(scale q . k) + mask)``, with a sink among the keys."""
-
-    name: str
-    """Path of the module in the model."""
-    call: Call
-    """Queries, keys, mask and scale, after the patches of the model."""
-    window: int | None = None
-    """Number of keys that a row sees, its own and those before it, in addition to the mask; None for all."""
-    softcap: float | None = None
-    """Scores s become ``softcap tanh(s / softcap)`` before the mask is added; None for no cap."""
-    sinks: Tensor | None = None
-    """Scores of a key without a value that every row sees, one a head."""
-    weights: Tensor | None = None
-    """The attention matrices, where the function that computed it returned them: (batch, heads, rows, keys)."""
-    packing: dict[str, Tensor] | None = None
-    """Arguments by which sequences are packed into one, where flash attention goes by them; None for a mask."""
-
-
-@contextmanager
-def attention_calls(
-    model: nn.Module, report: Callable[[AttentionCall], object], reading: Callable[[], bool] = lambda: True
-) -> Iterator[None]:
-    """Report every attention of a model, while ``reading`` says so, until the end of the ``with`` block."""
-    reader = _CallReader({id(module): name for name, module in model.named_modules()}, report, reading)
-    with ExitStack() as stack:
-        stack.enter_context(_interface(reader))
-        for module in model.modules():
-            if isinstance(module, MultiheadAttention):
-                stack.callback(module.register_forward_pre_hook(reader.multihead, with_kwargs=True).remove)
-        yield
+UNPACKED = ("eager", "sdpa", "flex_attention")  # implementations that have packed sequences in the mask alone
 
 
 def is_compiled(model: nn.Module) -> bool:
     """Whether a model, or a module in it, is what torch.compile returned, or was compiled in place."""
-    return any(
-        hasattr(each, "_orig_mod") or getattr(each, "_compiled_call_impl", None) is not None for each in model.modules()
-    )
+    return any(hasattr(each, "_orig_mod") or getattr(each, "_compiled_call_impl", None) for each in model.modules())
 
 
 class AttentionInputs(NamedTuple):
-    """What an attention is computed from in training."""
+    """One call of an attention: ``softmax(cap(scale q . k) + mask)``, with a sink among the keys."""
 
-    query: Tensor
-    """(batch, heads, rows, dim), without the scale; of any floating type."""
-    key: Tensor
-    """(batch, key heads, keys, dim); several heads may share one."""
-    value: Tensor | None
-    """(batch, key heads, keys, any dimension); None where ``torch.nn.MultiheadAttention`` makes them inside."""
-    scale: float
-    """Factor of the scores."""
-    visible: Visibility
-    """Who may look at whom."""
-    softcap: float | None = None
-    """As in :class:`AttentionCall`."""
-    sinks: Tensor | None = None
-    """Likewise, (heads,)."""
-    name: str = ""
-    """Path of the module in the model."""
+    query: Tensor  # (batch, heads, rows, dim), without the scale; of any floating type, after the patches of the model
+    key: Tensor  # (batch, key heads, keys, dim); several heads may share one
+    value: Tensor | None  # (batch, key heads, keys, any dimension); None for torch.nn.MultiheadAttention
+    scale: float  # factor of the scores
+    visible: Visibility  # who may look at whom
+    softcap: float | None = None  # scores s become softcap tanh(s / softcap) before the mask is added; None for no cap
+    sinks: Tensor | None = None  # scores of a key without a value that every row sees, one a head
+    name: str = ""  # path of the module in the model
+    module: Any = None
+    weights: Tensor | None = None  # (batch, heads, rows, keys), where the function returned the matrices
 
     def fits(self, other: AttentionInputs) -> bool:
         """Whether another attention may be read together with this one: its shapes and its mask are the same."""
@@ -140,189 +88,248 @@ def _kind(array: Tensor | None) -> tuple[object, ...]:
     return () if array is None else (array.shape, array.dtype, array.device)
 
 
-@dataclass(eq=False)
-class TrainingHooks:
-    """Counts the passes of a model in training, and reports the attentions of those that are wanted."""
+# -- passes ------------------------------------------------------------------------------------------------------------
 
-    wanted: Callable[[], bool]
-    """Called at the beginning of each pass in training mode; whether this one is to be read."""
-    report: Callable[[AttentionInputs], object]
-    """Called with each attention of a pass that is read."""
-    ended: Callable[[], object] = lambda: None
-    """Called at the end of such a pass, whatever became of it."""
-    reading: bool = False
-    compiled: bool = False
-    eager: ExitStack = field(default_factory=ExitStack)
 
-    @contextmanager
-    def on(self, model: nn.Module) -> Iterator[None]:
-        """Hooks on a model until the end of the ``with`` block."""
-        self.compiled = is_compiled(model)
-        with ExitStack() as stack:
-            stack.enter_context(attention_calls(model, self._report, lambda: self.reading))
-            if getattr(model, "_compiled_call_impl", None) is None:
-                stack.callback(model.register_forward_pre_hook(self._begin).remove)
-                stack.callback(model.register_forward_hook(self._end, always_call=True).remove)
-            else:
-                stack.enter_context(self._around(model))
-            stack.callback(self._end)
-            yield
+class ForwardPass:
+    """A forward pass that is observed, in the thread that runs it."""
 
-    @contextmanager
-    def _around(self, model: Any) -> Iterator[None]:
-        """Begin and end passes of a model that ``model.compile()`` compiled: its hooks are inside of compiled code."""
-        plain = model._compiled_call_impl
+    def __init__(self, model: nn.Module | None = None) -> None:
+        """``names`` are those of the modules whose attentions are read, by their identity."""
+        self.names = {} if model is None else {id(module): name for name, module in model.named_modules()}
+        # the last padding, or ends of packed sequences, how often it was changed in place, and the mask made of it
+        self._written: tuple[Any, int, Any] = (None, 0, None)
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            self._begin(model)
-            try:
-                return plain(*arguments, **named)
-            finally:
-                self._end()
+    def attend(self, found: AttentionInputs) -> None:
+        """An attention of the model was called."""
 
-        model._compiled_call_impl = call
-        try:
-            yield
-        finally:
-            model._compiled_call_impl = plain
+    def read(self, make: Callable[[], AttentionInputs]) -> None:
+        """Make out what an attention was called with."""
+        with torch.no_grad():
+            self.attend(make())
 
-    def _begin(self, model: nn.Module, *_: Any) -> None:
-        self.reading = model.training and not torch.compiler.is_compiling() and self.wanted()
-        if self.reading and self.compiled:
-            self.eager.enter_context(torch.compiler.set_stance("force_eager"))
+    def around(self, run: Callable[[], Any], module: nn.Module, arguments: tuple[Any, ...], named: Any) -> Any:
+        """Run a module, any one that this thread calls."""
+        if isinstance(module, MultiheadAttention) and id(module) in self.names:
+            self.read(lambda: self._inputs(_multihead_call(module, arguments, named)))
+        return run()
 
-    def _end(self, *_: Any) -> None:
-        if self.reading:
-            self.reading = False
-            self.eager.close()
-            self.ended()
+    def inputs_of(
+        self, implementation: str, arguments: tuple[Any, ...], wanted: dict[str, Any], weights: Tensor | None
+    ) -> AttentionInputs:
+        """A call of transformers' interface."""
+        module, query, key, value, given = arguments[:5]
+        _check(module, implementation, wanted)
+        scaling, causal = wanted.get("scaling"), wanted.get("is_causal")
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
+        window, packing = wanted.get("sliding_window"), None
+        patched = hasattr(module, "config") and records_of(module.config)  # by bulkedge.nn
+        if patched:
+            mask, causal = call_mask(module, query, key, given, is_causal=causal, arguments=wanted)
+        else:
+            mask = mask_tensor(given, query, key)
+            packing = _packing(module, implementation, mask, query, key, wanted)
+            if wanted.get("position_bias") is not None:
+                mask = with_position_bias(wanted["position_bias"], mask, query, key, causal=causal)
+        if mask is not None and mask.ndim == 2:  # padding, as flash attention takes it
+            mask = self._once(mask, mask.bool)[:, None, None, -key.shape[2] :]
+        elif packing is not None:
+            mask = self._once(next(iter(packing.values())), partial(packed_mask, query, key, packing))
+        elif implementation == "eager" or mask is not None:  # that mask is all there is
+            causal, window = False, None
+        call = Call(module, query, key, value, mask, causal and query.shape[2] > 1, scale)
+        sinks = _sinks(module, wanted.get("s_aux"), query)
+        call = transform_call(call) if patched else call
+        return self._inputs(call, window, wanted.get("softcap"), sinks)._replace(weights=weights)
 
-    def _report(self, found: AttentionCall) -> None:
-        call = found.call
-        rows, keys = call.query.shape[2], call.key.shape[2]
-        window = None if found.window is None or found.window >= keys else found.window
-        mask = call.mask
+    def functional_inputs(self, module: nn.Module, given: dict[str, Any]) -> AttentionInputs:
+        """A call of torch's own attention, by a module."""
+        query, key, value = (given[name] for name in ("query", "key", "value"))
+        name = f"{self.names[id(module)]} ({type(module).__name__})"
+        if query.ndim != 4 or key.ndim != 4:
+            raise DomainError(f"{name} calls attention on {query.ndim} axes; batch, heads, tokens and entries are read")
+        if given.get("score_mod") is not None:
+            raise DomainError(f"{name} changes its scores by a function (score_mod), which is not read")
+        mask = given.get("attn_mask", given.get("block_mask"))
+        mask, causal = mask_tensor(mask, query, key), bool(given.get("is_causal"))
+        if causal and query.shape[2] != key.shape[2]:  # row by row from the first key on
+            mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
+            causal = False
+        scale = query.shape[-1] ** -0.5 if given.get("scale") is None else float(given["scale"])
+        return self._inputs(Call(module, query, key, value, mask, causal, scale))
+
+    def _inputs(
+        self, call: Call, window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None
+    ) -> AttentionInputs:
+        module, query, key, value, mask = call[:5]
+        rows, keys, name = query.shape[2], key.shape[2], self.names[id(module)]
         if mask is not None and mask.ndim < 4:
             mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
-        visible = Visibility(mask, call.causal, window, rows, keys)
-        value = None if isinstance(call.module, MultiheadAttention) else call.value.detach()
-        query, key, name = call.query.detach(), call.key.detach(), found.name.replace("_orig_mod.", "")
-        self.report(AttentionInputs(query, key, value, call.scale, visible, found.softcap, found.sinks, name))
-
-
-@dataclass(eq=False)
-class _CallReader:
-    """Reports the attentions of one model."""
-
-    names: dict[int, str]
-    """Of its modules, by their identity."""
-    report: Callable[[AttentionCall], object]
-    reading: Callable[[], bool]
-    written: tuple[Any, int, Any] = (None, 0, None)
-    """The last padding, or ends of packed sequences, how often it was changed in place, and the mask made of it."""
-
-    def multihead(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Report an attention of torch, before it runs."""
-        if not self.reading():
-            return
-        with torch.no_grad():
-            self.report(AttentionCall(self.names[id(module)], _multihead_call(module, arguments, named)))
-
-    def interface(self, implementation: str, found: AttentionCall) -> None:
-        """Report an attention of transformers; ``causal`` of the call says whether the module wants a causal mask."""
-        call, window, mask = found.call, found.window, found.call.mask
-        if id(call.module) not in self.names:
-            return
-        if mask is not None and mask.ndim == 2:  # padding, as flash attention takes it
-            mask = self._once(mask, mask.bool)[:, None, None, -call.key.shape[2] :]
-        elif found.packing is not None:
-            mask = self._once(
-                next(iter(found.packing.values())), partial(packed_mask, call.query, call.key, found.packing)
-            )
-        elif implementation == "eager" or mask is not None:  # that mask is all there is
-            call, window = call._replace(causal=False), None
-        call = call._replace(mask=mask, causal=call.causal and call.query.shape[2] > 1)
-        with torch.no_grad():
-            if hasattr(call.module, "config") and records_of(call.module.config):  # patches of bulkedge.nn
-                call = transformed(call)
-            self.report(found._replace(name=self.names[id(call.module)], call=call, window=window))
+        visible = Visibility(mask, call.causal, None if window is None or window >= keys else window, rows, keys)
+        own = None if isinstance(module, MultiheadAttention) else value
+        return AttentionInputs(query, key, own, call.scale, visible, softcap, sinks, name, module)
 
     def _once(self, source: Tensor, make: Callable[[], Any]) -> Any:
         """What is made of a tensor that all layers of a pass share."""
         version = 0 if source.is_inference() else source._version  # nobody counts changes in inference mode
-        if self.written[0] is not source or self.written[1] != version:
-            self.written = (source, version, make())
-        return self.written[2]
+        if self._written[0] is not source or self._written[1] != version:
+            self._written = (source, version, make())
+        return self._written[2]
 
 
-_readers: list[_CallReader] = []
-"""Those whose hooks are on."""
+class _ThreadPasses(threading.local):
+    """Passes that are observed in a thread, the outer ones first, and the modules that it runs."""
+
+    passes: tuple[ForwardPass, ...] = ()
+
+    def __init__(self) -> None:
+        self.running: list[nn.Module] = []
+        self.told = False  # whether an attention is running that its passes are shown anyway
+
+
+_thread = _ThreadPasses()
 
 
 @contextmanager
-def _interface(reader: _CallReader) -> Iterator[None]:
-    """Let transformers' interface report to a reader; the interface is as before when the last reader has gone."""
-    try:
-        import transformers
-    except ImportError:
-        yield
-        return
-    interface_type: Any = transformers.AttentionInterface
-    if not _readers:
-        plain = interface_type.get_interface
+def observe(one: ForwardPass) -> Iterator[None]:
+    """Show a pass what this thread calls, until the end of the ``with`` block."""
+    with (
+        shared("modules", _module_calls),
+        shared("interface", _interface_calls),
+        shared("functional", _functional_calls),
+    ):
+        before = _thread.passes
+        _thread.passes = (*before, one)
+        try:
+            yield
+        finally:
+            _thread.passes = before
 
-        def get_interface(interface: Any, implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
-            function = plain(interface, implementation, default)
-            readers = [each for each in _readers if each.reading()]
-            return partial(_call_and_report, function, implementation or "eager", readers) if readers else function
 
-        get_interface.plain = plain  # type: ignore[attr-defined]
-        interface_type.get_interface = get_interface
-    _readers.append(reader)
+def without_compiler() -> AbstractContextManager[None]:
+    """Let compiled code run as it was before, in all threads."""
+    return shared("without compiler", lambda: torch.compiler.set_stance("force_eager"))
+
+
+@contextmanager
+def _replaced(kind: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Give a class a method for a while."""
+    before = vars(kind).get(name)
+    setattr(kind, name, function)
     try:
         yield
     finally:
-        _readers.remove(reader)
-        if not _readers:
-            interface_type.get_interface = interface_type.get_interface.plain
+        if vars(kind).get(name) is function:  # else somebody who came later has it, and passes through it
+            if before is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, before)
 
 
-def _call_and_report(  # noqa: PLR0913, PLR0917 - what comes before the arguments of the interface
-    function: Callable[..., Any],
-    implementation: str,
-    readers: list[_CallReader],
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Any,
-    *rest: Any,
-    **wanted: Any,
-) -> Any:
-    """Compute an attention, and report it to the readers."""
-    answer = function(module, query, key, value, attention_mask, *rest, **wanted)
-    if not any(id(module) in reader.names for reader in readers):
-        return answer
-    _check(module, implementation, wanted)
-    scaling = wanted.get("scaling")
-    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    causal = wanted.get("is_causal")
-    causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
-    packing = None
-    if hasattr(module, "config") and records_of(module.config):
-        mask, causal = call_mask(module, query, key, attention_mask, is_causal=causal, arguments=wanted)
-    else:
-        mask = mask_tensor(attention_mask, query, key)
-        packing = _packing(module, implementation, mask, query, key, wanted)
-        if wanted.get("position_bias") is not None:
-            mask = with_position_bias(wanted["position_bias"], mask, query, key, causal=causal)
-    call = Call(module, query, key, value, mask, causal, scale)
-    sinks = _sinks(module, wanted.get("s_aux"), query)
+def _module_calls() -> AbstractContextManager[None]:
+    """Calls of modules, shown to the passes of the thread that makes them."""
+    plain = torch.nn.Module.__call__
+
+    def call(module: nn.Module, /, *arguments: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return plain(module, *arguments, **named)
+        run = partial(plain, module, *arguments, **named)
+        for each in _thread.passes:
+            run = partial(each.around, run, module, arguments, named)
+        if not _thread.passes:
+            return run()
+        _thread.running.append(module)
+        try:
+            return run()
+        finally:
+            _thread.running.pop()
+
+    return _replaced(torch.nn.Module, "__call__", call)
+
+
+def _interface_calls() -> AbstractContextManager[None]:
+    """Calls of transformers' interface, likewise."""
+    try:
+        from transformers import AttentionInterface
+    except ImportError:
+        return nullcontext()
+    plain: Any = AttentionInterface.get_interface
+
+    def get_interface(interface: Any, implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        function = plain(interface, implementation, default)
+        return partial(_attention, function, implementation or "eager") if _thread.passes else function
+
+    return _replaced(AttentionInterface, "get_interface", get_interface)
+
+
+def _attention(function: Callable[..., Any], implementation: str, *arguments: Any, **wanted: Any) -> Any:
+    """Compute an attention, and show it to the passes of this thread."""
+    before, _thread.told = _thread.told, True
+    try:
+        answer = function(*arguments, **wanted)
+    finally:
+        _thread.told = before
     weights = answer[1] if isinstance(answer, tuple) and len(answer) > 1 else None
-    found = AttentionCall("", call, wanted.get("sliding_window"), wanted.get("softcap"), sinks, weights, packing)
-    for reader in readers:
-        reader.interface(implementation, found)
+    for each in _thread.passes:
+        if id(arguments[0]) in each.names:
+            each.read(partial(each.inputs_of, implementation, arguments, wanted, weights))
     return answer
+
+
+def _functional_calls() -> AbstractContextManager[None]:
+    """Calls of torch's own attention by modules that ask no interface, likewise."""
+    return listening(_functional)
+
+
+def _functional(given: dict[str, Any]) -> None:
+    """Show a call to the passes of this thread, as one of the innermost module that has weights."""
+    if _thread.told or not _thread.passes:
+        return
+    running = [each for each in _thread.running if next(each.parameters(), None) is not None]
+    if running and not any(isinstance(each, MultiheadAttention) for each in running):
+        for each in _thread.passes:
+            if id(running[-1]) in each.names:
+                each.read(partial(each.functional_inputs, running[-1], given))
+
+
+_begun: dict[tuple[int, type], tuple[Callable[[], AbstractContextManager[object]], ...]] = {}
+"""What calls of single models run inside of, by the model's identity and its class."""
+
+
+@contextmanager
+def during_calls(model: nn.Module, begin: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    """Let calls of a model that are not compiled run inside of what ``begin`` makes for each."""
+    key = id(model), type(model)
+    with shared(("calls", key[1]), partial(_class_calls, key[1])):
+        with shared_lock:
+            _begun[key] = (*_begun.get(key, ()), begin)
+        try:
+            yield
+        finally:
+            with shared_lock:
+                _begun[key] = tuple(each for each in _begun[key] if each is not begin)
+                if not _begun[key]:
+                    del _begun[key]
+
+
+def _class_calls(kind: Any) -> AbstractContextManager[None]:
+    """Calls of a class of modules, outside of all that ``model.compile()`` compiles."""
+    own = vars(kind).get("__call__")
+
+    def call(module: nn.Module, /, *arguments: Any, **named: Any) -> Any:
+        plain = super(kind, module).__call__ if own is None else partial(own, module)
+        if torch.compiler.is_compiling() or (id(module), kind) not in _begun:
+            return plain(*arguments, **named)
+        with ExitStack() as stack:
+            for begin in _begun.get((id(module), kind), ()):
+                stack.enter_context(begin())
+            return plain(*arguments, **named)
+
+    return _replaced(kind, "__call__", call)
+
+
+# -- arguments of the interface ----------------------------------------------------------------------------------------
 
 
 def _check(module: nn.Module, implementation: str, wanted: dict[str, Any]) -> None:
@@ -343,18 +350,14 @@ def _check(module: nn.Module, implementation: str, wanted: dict[str, Any]) -> No
 def _packing(  # noqa: PLR0913, PLR0917
     module: nn.Module, implementation: str, mask: Any, query: Tensor, key: Tensor, wanted: dict[str, Any]
 ) -> dict[str, Tensor] | None:
-    """The arguments that say where packed sequences begin, if the function that was called goes by them.
-
-    Flash attention does, where it has no mask: by their ends, or by positions that begin anew.
-    """
+    """The arguments that say where packed sequences begin, if the function that was called goes by them."""
+    # Flash attention does, where it has no mask: by their ends, or by positions that begin anew.
     if implementation in UNPACKED or mask is not None:
         return None
     ends = {name: wanted[name] for name in (QUERIES, KEYS) if wanted.get(name) is not None}
     if "flash" not in implementation:
         if ends:
-            raise DomainError(
-                f"{type(module).__name__} packs sequences without a mask ({QUERIES}), which is not read yet"
-            )
+            raise DomainError(f"{type(module).__name__} packs sequences without a mask ({QUERIES}): not read yet")
         return None
     if len(ends) == 2:
         return ends
@@ -369,26 +372,22 @@ def _sinks(module: nn.Module, found: Any, query: Tensor) -> Tensor | None:
     if found is None:
         return None
     if found.numel() != query.shape[1]:
-        raise DomainError(
-            f"{type(module).__name__} has {found.numel()} sinks outside of its keys for {query.shape[1]} heads: "
-            "only one a head is read"
-        )
+        name, heads = type(module).__name__, query.shape[1]
+        raise DomainError(f"{name} has {found.numel()} sinks outside of its keys for {heads} heads: give one a head")
     return found.detach().reshape(-1)
 
 
 # -- torch.nn.MultiheadAttention ---------------------------------------------------------------------------------------
 
 
-@cache
-def _multihead_signature() -> inspect.Signature:
-    return inspect.signature(MultiheadAttention.forward)
+_SIGNATURE = inspect.signature(MultiheadAttention.forward)
 
 
 def _multihead_call(module: MultiheadAttention, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call:
     """Queries, keys and mask, from what the module is called with."""
     if module.bias_k is not None or module.add_zero_attn:
         raise DomainError("MultiheadAttention with add_bias_kv or add_zero_attn has keys that are not read yet")
-    given = _multihead_signature().bind(module, *arguments, **named).arguments
+    given = _SIGNATURE.bind(module, *arguments, **named).arguments
     batched = given["query"].ndim == 3
     query, key = (
         given[each] if batched else given[each].unsqueeze(int(not module.batch_first)) for each in ("query", "key")
@@ -402,36 +401,11 @@ def _multihead_call(module: MultiheadAttention, arguments: tuple[Any, ...], name
         weights = module.q_proj_weight, module.k_proj_weight
     biases = (None, None) if module.in_proj_bias is None else module.in_proj_bias[: 2 * width].chunk(2)
     query, key = (
-        _split(torch_functional.linear(each, weight, bias), module.num_heads)
+        torch_functional.linear(each, weight, bias).reshape(*each.shape[:2], module.num_heads, -1).transpose(1, 2)
         for each, weight, bias in zip((query, key), weights, biases, strict=True)
     )
-    mask = _multihead_mask(given, query, key)
+    mask = given.get("attn_mask")
+    if given.get("is_causal") and mask is None:  # beside a mask it is a hint of what that says
+        mask = hidden_future(query, key.shape[2])
+    mask = merge_masks(mask, given.get("key_padding_mask"), query)
     return Call(module, query, key, key, mask, causal=False, scale=query.shape[-1] ** -0.5)
-
-
-def _split(projected: Tensor, heads: int) -> Tensor:
-    """``(batch, tokens, width)`` to ``(batch, heads, tokens, dim)``."""
-    return projected.reshape(*projected.shape[:-1], heads, -1).transpose(1, 2)
-
-
-def _multihead_mask(given: dict[str, Any], query: Tensor, key: Tensor) -> Tensor | None:
-    """Both masks of the module, where ``True`` means not seen, as one of numbers that are added.
-
-    Gap-free attention may be causal without a mask; beside one, that is only a hint of what the mask says.
-    """
-    batch, heads, rows, _ = query.shape
-    found = None
-    if given.get("is_causal") and given.get("attn_mask") is None:
-        found = query.new_full((rows, key.shape[2]), -float("inf")).triu(1)
-    for name in ("attn_mask", "key_padding_mask"):
-        mask = given.get(name)
-        if mask is None:
-            continue
-        if not mask.is_floating_point():
-            mask = query.new_zeros(mask.shape).masked_fill(mask, -float("inf"))
-        if name == "key_padding_mask":
-            mask = mask.reshape(batch, 1, 1, key.shape[2])
-        elif mask.ndim == 3:
-            mask = mask.reshape(batch, heads, rows, key.shape[2])
-        found = mask if found is None else found + mask
-    return found

@@ -13,16 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bulkedge.models.hooks.attention_hooks import AttentionCall
+from bulkedge.models.hooks.attention_hooks import AttentionInputs
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import Mask, Visibility
 
-OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states")
-"""Arguments by which attention modules are given the sequence that they look at, where it is not their own."""
-COMPARED_ROWS = 4
-"""Rows of a head that are held against the attention that the model returned."""
-ROUNDINGS = 16
-"""Units in the last place of the largest possible score by which a model's weights may differ from those heard."""
+OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states")  # arguments with another sequence's keys
+COMPARED_ROWS = 4  # rows of a head that are held against the attention that the model returned
+ROUNDINGS = 16  # units in the last place of the largest score by which weights may differ from what was read
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +64,15 @@ class AttentionLayer:
     @property
     def causal(self) -> bool:
         """Whether a row sees what comes before it and itself, and nothing else is hidden."""
-        return self.visibility.plainly_causal
+        seen = self.visibility
+        return seen.mask is None and seen.rows == seen.keys and seen.causal and seen.window is None
 
     @property
     def structure(self) -> Mask | None:
         """Who sees whom, if a rule says so: all, the past, or a window of it; None behind any other mask."""
         return self.visibility.structure
 
-    def capped(self, scores: Tensor) -> Tensor:
+    def cap(self, scores: Tensor) -> Tensor:
         """Scores of queries and keys as the softmax gets them, before the mask is added.
 
         Parameters
@@ -115,7 +113,7 @@ class AttentionLayer:
             Rows sum to one, or to what sinks outside of the keys leave. Weights of keys that a row does not see are
             zero. A row that sees no key is nan, unless there is such a sink.
         """
-        scores = self.capped(self.scale * (self.query.double() @ self.key.double().mT))
+        scores = self.cap(self.scale * (self.query.double() @ self.key.double().mT))
         bias = self.bias()
         return with_sinks(scores if bias is None else scores + bias, self.sinks)
 
@@ -128,28 +126,24 @@ def with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
     return torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
 
 
-def layer_of(asked: AttentionCall, named: Mapping[str, Any]) -> AttentionLayer:
-    """The heads of a module, from what it asked of its attention."""
-    call = asked.call
-    groups = call.query.shape[1] // call.key.shape[1]
+def layer_of(asked: AttentionInputs, named: Mapping[str, Any]) -> AttentionLayer:
+    """The heads of a module, from what its attention was called with."""
+    groups = asked.query.shape[1] // asked.key.shape[1]
     cross = any(named.get(each) is not None for each in OTHER_SEQUENCE)
-    cross = cross or call.query.shape[2] != call.key.shape[2]
-    key = call.key.repeat_interleave(groups, dim=1)
-    rows, keys = call.query.shape[2], key.shape[2]
-    window = None if asked.window is None or asked.window >= keys else asked.window
-    visibility = Visibility(call.mask, call.causal, window, rows, keys).simplified()
-    return AttentionLayer(asked.name, call.query, key, visibility, call.scale, cross, asked.softcap, asked.sinks)
+    cross = cross or asked.query.shape[2] != asked.key.shape[2]
+    key, visibility = asked.key.repeat_interleave(groups, dim=1), asked.visible.simplified()
+    return AttentionLayer(asked.name, asked.query, key, visibility, asked.scale, cross, asked.softcap, asked.sinks)
 
 
-def check_weights(layer: AttentionLayer, asked: AttentionCall) -> None:
+def check_weights(layer: AttentionLayer, asked: AttentionInputs) -> None:
     """Hold some rows of the attention against what the model itself says it is, where it does and has no dropout."""
-    module = asked.call.module
+    module = asked.module
     weights = None if module.training else asked.weights
     shape = (*layer.query.shape[:3], layer.key.shape[2])
     if not isinstance(weights, torch.Tensor) or tuple(weights.shape) != shape:
         return
     rows = torch.linspace(0, shape[2] - 1, min(COMPARED_ROWS, shape[2]), device=weights.device).long()
-    scores = layer.capped(layer.scale * (layer.query[:1, :, rows].double() @ layer.key[:1].double().mT))
+    scores = layer.cap(layer.scale * (layer.query[:1, :, rows].double() @ layer.key[:1].double().mT))
     for place, row in enumerate(rows.tolist()):
         bias = layer.bias(slice(row, row + 1))
         if bias is not None:

@@ -16,27 +16,27 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from bulkedge.models.circuits.checkpoints import INDEX_OF, require_regular, shards_of, weight_files
 from bulkedge.models.loading.default import NAME, default_model
 from bulkedge.models.loading.packaged import MODELS, packaged_model, quiet_transformers
-from bulkedge.support.domains import Choice, shown
+from bulkedge.support.domains import PATH, Choice, shown, takes
 from bulkedge.support.errors import DomainError, MissingPackageError, StoreError, need
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-SAFE, PICKLED, GGUF = (".safetensors",), (".bin", ".pt", ".pth", ".ckpt"), (".gguf",)
-"""Endings of files with weights."""
-WRAPPERS = ("state_dict", "model_state_dict", "model")
-"""Entries under which training scripts put the weights of a checkpoint."""
+SAFE, PICKLED, GGUF = (".safetensors",), (".bin", ".pt", ".pth", ".ckpt"), (".gguf",)  # endings of files with weights
+WRAPPERS = ("state_dict", "model_state_dict", "model")  # entries of checkpoints that hold the weights
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 """Files of which a folder with a tokenizer has one."""
 
 
+@takes(name=PATH)
 def load_model(
     name: str | os.PathLike[str] | None = None,
     *,
@@ -80,56 +80,55 @@ def load_model(
         If a package is not installed; the message has the command that installs it.
     StoreError
         If files are missing, damaged or unsafe, or if weights do not fit the configuration.
+
+    Examples
+    --------
+    >>> model, tokenizer, name = load_model("minilm")                # doctest: +SKIP
     """
     trust_remote_code = Choice((False, True)).check("trust_remote_code", trust_remote_code)
     text = "" if name is None else os.fspath(name)
     path = Path(text).expanduser()
     hub = HUB_ID.fullmatch(text) is not None and path.suffix not in SAFE + PICKLED + GGUF
     if not (text in ("", *MODELS) or path.exists() or hub):
-        raise _unknown_name(text)
+        near = "".join(f"; did you mean {each}?" for each in get_close_matches(text, MODELS, 1))
+        raise DomainError(
+            f"model = {shown(text)} is neither a file or folder here, nor a name of {sorted(MODELS)}, nor a hub id,"
+            f" which has the form organisation/name{near}"
+        )
     need("loading a model", "torch", "transformers")
-    if device == "auto":
+    if isinstance(device, str) and device == "auto":
         need('device = "auto"', "accelerate", install="accelerate")
-    target = _target(device, _dtype(dtype))
-    if text == "":
-        model, tokenizer = default_model()
-        return _move(model, target), tokenizer, NAME
-    if text in MODELS:
-        model, tokenizer = packaged_model(text)
-        return _move(model, target), tokenizer, text
+    target = _target(device, dtype)
+    if text in ("", *MODELS):
+        model, tokenizer = packaged_model(text) if text else default_model()
+        return _move(model, target), tokenizer, text or NAME
     loading = {"trust_remote_code": trust_remote_code}
     with quiet_transformers(), _clear_errors(text):
-        if path.is_dir():
-            return (*_from_folder(path, loading, target), path.resolve().name)
         if path.exists():
-            return (*_from_file(path, loading, target), path.stem)
+            require_regular(path)
+            title = path.resolve().name if path.is_dir() else path.stem
+            return (*_from_disk(path, loading, target), title)
         return (*_from_hub(text, loading, target), text)
-
-
-def _unknown_name(text: str) -> DomainError:
-    near = "".join(f"; did you mean {each}?" for each in get_close_matches(text, MODELS, 1))
-    return DomainError(
-        f"model = {shown(text)} is neither a file or folder here, nor a name of {sorted(MODELS)}, nor a hub id,"
-        f" which has the form organisation/name{near}"
-    )
-
-
-def _dtype(dtype: Any) -> Any:
-    import torch
-
-    name = str(dtype).removeprefix("torch.")
-    return None if dtype is None else getattr(torch, Choice(DTYPES).check("dtype", name))
 
 
 def _target(device: Any, dtype: Any) -> dict[str, Any]:
     """Keywords of ``from_pretrained`` for precision and device; a single device is moved to afterwards."""
     import torch
 
-    if device is None or device == "auto":
-        return {"dtype": dtype or "auto", "device_map": device}
+    name = str(dtype).removeprefix("torch.")
+    dtype = "auto" if dtype is None else getattr(torch, Choice(DTYPES).check("dtype", name))
+    if device is None or (isinstance(device, str) and device == "auto"):
+        return {"dtype": dtype, "device_map": device}
+    return {"dtype": dtype, "device_map": None, "device": device_of(device)}
+
+
+def device_of(device: Any) -> Any:
+    """The device of that name."""
+    import torch
+
     try:
-        return {"dtype": dtype or "auto", "device_map": None, "device": torch.device(device)}
-    except (RuntimeError, TypeError) as error:
+        return torch.device(device)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise DomainError(f"device = {shown(device)} is none that torch knows: {_first_line(error)}") from None
 
 
@@ -143,24 +142,25 @@ def _move(model: Any, target: Mapping[str, Any]) -> Any:
         raise DomainError(f"device = {shown(str(target.get('device')))} cannot be used: {_first_line(error)}") from None
 
 
-def _from_folder(folder: Path, loading: dict[str, Any], target: dict[str, Any]) -> tuple[Any, Any]:
-    config = _local_config(folder, loading)
-    model = _build(
-        config, loading, target, lambda cls, **rest: cls.from_pretrained(folder, local_files_only=True, **rest)
-    )
-    return model, _local_tokenizer(folder, loading)
+def _from_disk(path: Path, loading: dict[str, Any], target: dict[str, Any]) -> tuple[Any, Any]:
+    """A folder, or one file of weights: GGUF has its own configuration, others have it beside them."""
+    from transformers import AutoConfig, AutoTokenizer
 
-
-def _from_file(path: Path, loading: dict[str, Any], target: dict[str, Any]) -> tuple[Any, Any]:
-    """One file of weights: GGUF has its own configuration, others have it beside them."""
-    if path.suffix in GGUF:
+    if not path.is_dir() and path.suffix in GGUF:
         return _from_gguf(path, loading, target)
-    if path.suffix not in SAFE + PICKLED:
+    if not path.is_dir() and path.suffix not in SAFE + PICKLED:
         raise DomainError(f"model = {shown(str(path))} ends in none of {', '.join(SAFE + PICKLED + GGUF)}")
-    config = _local_config(path.parent, loading)
-    weights = _weights(path)
-    model = _build(config, loading, target, lambda cls, **rest: cls.from_pretrained(None, state_dict=weights, **rest))
-    return model, _local_tokenizer(path.parent, loading)
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "config.json").is_file():
+        raise StoreError(f"{folder} has no config.json, which says what the weights mean: save_pretrained writes it")
+    config = _check_code(AutoConfig.from_pretrained(folder, local_files_only=True, **loading), loading)
+    if path.is_dir():
+        weight_files(folder)  # transformers follows an index wherever it leads
+        model = _build(config, loading, target, folder, local_files_only=True)
+    else:
+        model = _build(config, loading, target, None, state_dict=_weights(path))
+    known = any((folder / name).is_file() for name in TOKENIZERS)
+    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True, **loading) if known else None
 
 
 def _from_gguf(path: Path, loading: dict[str, Any], target: dict[str, Any]) -> tuple[Any, Any]:
@@ -174,6 +174,12 @@ def _from_gguf(path: Path, loading: dict[str, Any], target: dict[str, Any]) -> t
 
 
 def _from_hub(name: str, loading: dict[str, Any], target: dict[str, Any]) -> tuple[Any, Any]:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    for index in INDEX_OF.values():
+        with suppress(EntryNotFoundError):
+            shards_of(Path(hf_hub_download(name, index, local_files_only=_offline())))
     return _from_repository(name, loading | {"local_files_only": _offline()}, target)
 
 
@@ -183,19 +189,11 @@ def _from_repository(source: str, loading: dict[str, Any], target: dict[str, Any
 
     config = _check_code(AutoConfig.from_pretrained(source, **loading), loading)
     where = {key: value for key, value in loading.items() if key != "trust_remote_code"}
-    model = _build(config, loading, target, lambda cls, **rest: cls.from_pretrained(source, **where, **rest))
+    model = _build(config, loading, target, source, **where)
     try:
         return model, AutoTokenizer.from_pretrained(source, **loading)
     except (OSError, ValueError):  # a model of images, say, has none
         return model, None
-
-
-def _local_config(folder: Path, loading: dict[str, Any]) -> Any:
-    from transformers import AutoConfig
-
-    if not (folder / "config.json").is_file():
-        raise StoreError(f"{folder} has no config.json, which says what the weights mean: save_pretrained writes it")
-    return _check_code(AutoConfig.from_pretrained(folder, local_files_only=True, **loading), loading)
 
 
 def _check_code(config: Any, loading: Mapping[str, Any]) -> Any:
@@ -204,18 +202,8 @@ def _check_code(config: Any, loading: Mapping[str, Any]) -> Any:
     wanted = {str(getattr(part, "_attn_implementation", None)) for part in parts}
     foreign = sorted(each for each in wanted if "/" in each)
     if foreign and not loading["trust_remote_code"]:
-        raise DomainError(
-            f"the configuration asks for the code of {foreign[0]}; it runs with trust_remote_code=True only"
-        )
+        raise DomainError(f"the configuration asks for the code of {foreign[0]}; it needs trust_remote_code=True")
     return config
-
-
-def _local_tokenizer(folder: Path, loading: dict[str, Any]) -> Any:
-    from transformers import AutoTokenizer
-
-    if not any((folder / name).is_file() for name in TOKENIZERS):
-        return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, **loading)
 
 
 def _weights(path: Path) -> dict[str, Any]:
@@ -235,11 +223,9 @@ def _weights(path: Path) -> dict[str, Any]:
 
 
 def _model_class(config: Any, loading: Mapping[str, Any]) -> Any:
-    """The class to build: what the configuration names, for stems of decoders what predicts with them.
-
-    A name in a file chooses among transformers' models and nothing else. The head of a stem has no weights of its own
-    if embeddings are tied; else it would be random.
-    """
+    """The class to build: what the configuration names, for stems of decoders what predicts with them."""
+    # A name in a file chooses among transformers' models and nothing else. The head of a stem has no weights of its own
+    # if embeddings are tied; else it would be random.
     import transformers
     from transformers.models.auto import modeling_auto
 
@@ -256,13 +242,11 @@ def _model_class(config: Any, loading: Mapping[str, Any]) -> Any:
     found = getattr(transformers, str(name), None)
     if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
         return found
-    raise DomainError(
-        f"the configuration names {shown(name)}, which is no model of transformers {transformers.__version__}"
-    )
+    raise DomainError(f"the configuration names {shown(name)}, no model of transformers {transformers.__version__}")
 
 
 def _build(
-    config: Any, loading: Mapping[str, Any], target: Mapping[str, Any], read: Callable[..., tuple[Any, dict[str, Any]]]
+    config: Any, loading: Mapping[str, Any], target: Mapping[str, Any], source: str | Path | None, **where: Any
 ) -> Any:
     """The model with all of its weights from the files, or an error that says what does not fit."""
     keywords = {"dtype": target["dtype"], "device_map": target["device_map"], "weights_only": True}
@@ -270,7 +254,7 @@ def _build(
     cls = _model_class(config, loading)
     if cls.__module__.startswith("transformers.models.auto"):
         keywords["trust_remote_code"] = loading["trust_remote_code"]
-    model, report = read(cls, config=config, **keywords)
+    model, report = cls.from_pretrained(source, config=config, **where, **keywords)
     _check_fit(type(model).__name__, set(model.state_dict()), report)
     return model.eval() if target["device_map"] else _move(model, target)
 
@@ -283,9 +267,7 @@ def _check_fit(cls: str, wanted: set[str], report: Mapping[str, Any]) -> None:
             f"the files lack {len(missing)} weights that the configuration of {cls} asks for ({_few(missing)}): they"
             " would be random. If the weights are in several files, give the folder"
         )
-    mismatched = sorted(
-        f"{key} of {tuple(found)} for {tuple(asked)}" for key, found, asked in report["mismatched_keys"]
-    )
+    mismatched = sorted(f"{key} of {tuple(found)} for {tuple(due)}" for key, found, due in report["mismatched_keys"])
     if mismatched:
         raise StoreError(f"weights do not have the shapes that the configuration of {cls} asks for: {_few(mismatched)}")
     if report["error_msgs"]:

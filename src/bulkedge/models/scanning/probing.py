@@ -9,15 +9,6 @@ are. Three scores are means of the attention of rows of the second half, over ro
 - *previous*: on the key before the row.
 
 A head without preference has scores of about one over the number of keys that its rows see.
-
->>> import numpy as np
->>> from transformers import GPT2Config, GPT2Model
->>> import torch
->>> _ = torch.manual_seed(0)
->>> model = GPT2Model(GPT2Config(n_layer=2, n_head=4, n_embd=32, vocab_size=90, n_positions=64)).eval()
->>> scores = probe(model, tokens=60, rng=np.random.default_rng(0))
->>> sorted(scores), scores["induction"].shape
-(['duplicate', 'induction', 'previous'], (2, 4))
 """
 
 from __future__ import annotations
@@ -31,17 +22,18 @@ from torch import Tensor, nn
 
 from bulkedge.models.hooks.attention_inputs import AttentionLayer
 from bulkedge.models.hooks.capture import stream
+from bulkedge.models.scanning.passages import model_inputs, most_tokens, vocabulary_size
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Integers, shown
+from bulkedge.support.domains import GENERATOR, MODULE, Each, Integers, shown, takes
 from bulkedge.support.errors import DomainError
 from bulkedge.support.progress import track
 from bulkedge.support.random import numpy_generator
 
 SCORES = ("induction", "duplicate", "previous")
-FEWEST = 4
-"""Tokens of the shortest prompt: two, twice."""
+FEWEST = 4  # tokens of the shortest prompt: two, twice
 
 
+@takes(model=MODULE, rng=GENERATOR)
 def probe(
     model: nn.Module,
     *,
@@ -65,7 +57,7 @@ def probe(
     vocabulary : int or iterable of int, optional
         The ids to draw from, or how many of the first; all of the model's unless given. Special tokens of the model's
         configuration are never pool; those that only a tokenizer knows are to be left out here
-        (:func:`ordinary_tokens`).
+        (``bulkedge.models.scanning.probing.ordinary_tokens``).
     rng : numpy.random.Generator
         Draws the prompts.
 
@@ -79,17 +71,20 @@ def probe(
     ------
     DomainError
         If the model does not read tokens, or attends to something else than them.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=50))
+    >>> scores = probe(model, tokens=64, prompts=1, rng=np.random.default_rng(0))
+    >>> sorted(scores)
+    ['duplicate', 'induction', 'previous']
     """
     prompts, rng = Integers(1, 10_000).check("prompts", prompts), numpy_generator(rng)
     tokens = Integers(FEWEST, 1_000_000).check("tokens", tokens)
-    _check_reads_tokens(model)
-    pool = _token_pool(model, vocabulary)
-    half = min(tokens, _longest(model)) // 2
+    pool, longest = token_pool(model, vocabulary)
+    half = min(tokens, longest) // 2
     half = min(half, len(pool))
-    if half < FEWEST // 2:
-        raise DomainError(
-            f"{type(model).__name__} leaves {len(pool)} tokens to draw and reads {_longest(model)}: too few to repeat"
-        )
     totals: list[Real] | None = None
     for _ in track(range(prompts), "prompts"):
         ids = rng.permutation(pool)[:half]
@@ -107,23 +102,7 @@ def repeated_scores(attention: Tensor) -> Real:
 
 
 def ordinary_tokens(tokenizer: Any) -> tuple[int, ...]:
-    """Tokens of a tokenizer that are text: neither special nor added.
-
-    Parameters
-    ----------
-    tokenizer : transformers.PreTrainedTokenizerBase
-        A tokenizer.
-
-    Returns
-    -------
-    tuple of int
-        Their ids, for ``vocabulary`` of :func:`probe`.
-
-    Raises
-    ------
-    DomainError
-        If it is another kind of tokenizer, which does not tell its tokens.
-    """
+    """Ids of the tokens that are text, neither special nor added: a ``vocabulary`` for :func:`probe`."""
     if not all(hasattr(tokenizer, each) for each in ("all_special_ids", "get_added_vocab", "get_vocab")):
         raise DomainError(f"{shown(tokenizer)} is no tokenizer of transformers: it does not tell which tokens are text")
     left_out = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
@@ -134,11 +113,9 @@ def _one_prompt(model: nn.Module, ids: Real) -> list[Real]:
     """Scores (3, heads) of each attention of the model on a prompt; one layer is held at a time."""
     device = next(model.parameters()).device
     scores: list[Real] = []
-    stream(
-        model,
-        lambda visit: scores.append(repeated_scores(_square(model, visit.layer, len(ids)))),
-        input_ids=torch.as_tensor(ids, device=device)[None],
-    )
+    inputs = model_inputs(model, {"input_ids": torch.as_tensor(ids, device=device)[None]})
+    inputs.pop("use_cache", None)
+    stream(model, lambda visit: scores.append(repeated_scores(_square(model, visit.layer, len(ids)))), **inputs)
     return scores
 
 
@@ -152,42 +129,44 @@ def _square(model: nn.Module, layer: AttentionLayer, tokens: int) -> Tensor:
     return layer.attention()[0]
 
 
+def token_pool(model: nn.Module, vocabulary: int | Iterable[int] | None) -> tuple[Real, int]:
+    """The ids that prompts may have, and how many tokens the model reads."""
+    _check_reads_tokens(model)
+    pool, longest = _ids(model, vocabulary), most_tokens(_text_config(model))
+    if min(longest, 2 * len(pool)) < FEWEST:
+        raise DomainError(
+            f"{type(model).__name__} leaves {len(pool)} tokens to draw and reads {longest}: too few to repeat"
+        )
+    return pool, longest
+
+
 def _check_reads_tokens(model: nn.Module) -> None:
     name = type(model).__name__
-    if not hasattr(getattr(model, "config", None), "get_text_config"):
-        raise DomainError(f"{name} has no configuration of transformers, which tells what tokens it reads")
     if getattr(model, "main_input_name", "input_ids") != "input_ids":
         raise DomainError(f"{name} reads {model.main_input_name}, not tokens: there is nothing to repeat")
+    if vocabulary_size(model) is None:
+        raise DomainError(
+            f"{name} does not say how many tokens it knows: if it reads tokens, set model.config = "
+            "types.SimpleNamespace(vocab_size=..., block_size=...)"
+        )
     if getattr(model.config, "is_encoder_decoder", False):
         raise DomainError(f"{name} has an encoder and a decoder: probe one of them, as model.get_encoder()")
 
 
 def _text_config(model: nn.Module) -> Any:
     """The configuration of the part that reads tokens."""
-    return model.config.get_text_config()  # type: ignore[union-attr, operator]
+    config: Any = model.config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def _longest(model: nn.Module) -> int:
-    """The most tokens that the model reads, as far as its configuration says."""
-    config = _text_config(model)
-    longest = getattr(config, "max_position_embeddings", None) or 10**9
-    padding = getattr(config, "pad_token_id", None)
-    # RoBERTa and its kin number their positions from the padding token on
-    offset = (padding or 0) + 1 if config.model_type in _POSITIONS_AFTER_PADDING else 0
-    return int(longest) - offset
-
-
-_POSITIONS_AFTER_PADDING = {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl"}
-
-
-def _token_pool(model: nn.Module, vocabulary: int | Iterable[int] | None) -> Real:
-    """The ids that prompts may have."""
+def _ids(model: nn.Module, vocabulary: int | Iterable[int] | None) -> Real:
+    """Those of a vocabulary without special tokens."""
     config = _text_config(model)
     size = int(config.vocab_size)
     if vocabulary is None or isinstance(vocabulary, int | np.integer):
         ids = np.arange(size if vocabulary is None else Integers(1, size).check("vocabulary", vocabulary))
     else:
-        ids = np.unique([Integers(0, size - 1).check("vocabulary", each) for each in vocabulary])
+        ids = np.unique(Each(Integers(0, size - 1), size).check("vocabulary", vocabulary))
     return np.setdiff1d(ids, _special(config))
 
 

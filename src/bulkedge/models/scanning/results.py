@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,14 +17,17 @@ import numpy as np
 import xarray as xr
 
 from bulkedge.heads.measures.attention_measures import MEASURES
-from bulkedge.heads.measures.kinds import KINDS, idle, kinds_of
+from bulkedge.heads.measures.kinds import KINDS, PROBED, kinds_of
 from bulkedge.heads.measures.singular_values import LEVELS
-from bulkedge.models.scanning.glossary import summary_sentences, warning_sentences
+from bulkedge.models.scanning.glossary import FACTS, missing_sentences, summary_sentences, warning_sentences
 from bulkedge.models.scanning.random_heads import TESTED, Deviations, RandomHeads, p_values
+from bulkedge.models.scanning.removal import EFFECTS, Removal, cheapest_heads, mean_outputs
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Integers
-from bulkedge.support.errors import DomainError, StoreError
-from bulkedge.support.files import replace_text
+from bulkedge.support.domains import PATH, Choice, Integers, shown, takes
+from bulkedge.support.errors import BulkedgeError, DomainError, StoreError
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.files import load_dataset, replace_file, save_dataset
+from bulkedge.support.random import seeded
 from bulkedge.version import __version__
 
 if TYPE_CHECKING:
@@ -33,15 +39,22 @@ PLACE = ("layer", "head", "module")
 HEAD, TEXT = "item", "text"
 SHOWN = np.linspace(0.0, 1.0, 33)
 """Levels of the spectra that a scan keeps."""
-LONGER = (2, 8, 32)
-"""How many times as many tokens a scan asks about."""
+LONGER = (2, 8, 32)  # how many times as many tokens a scan asks about
 PREDICTED = ("coupling", "effective_dim", "predicted_entropy", "popularity_correlation")
 """What the moments of queries and keys predict of a head."""
+OUTPUT = ("output", "output_error", "variation", "variation_error")
+"""Norms of what a head adds to the residual stream."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scan:
     """What a scan found.
+
+    >>> import torch
+    >>> from bulkedge.models import scan
+    >>> layer = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True)
+    >>> scan(layer, {"src": torch.randn(1, 40, 16)}, draws=0).table.shape[0]                # a row for each head
+    2
 
     Attributes
     ----------
@@ -51,11 +64,14 @@ class Scan:
         Of the first text, a null for every layer that was read; empty without draws, and for a loaded scan.
     model : torch.nn.Module or None
         What was read; a loaded scan has none.
+    material : Material or None
+        What it read, to be asked again; likewise.
     """
 
     data: xr.Dataset
-    random_heads: tuple[RandomHeads, ...] = field(default=(), repr=False)
+    random_heads: tuple[RandomHeads | None, ...] = field(default=(), repr=False)
     model: Any = field(default=None, repr=False)
+    material: Any = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         """What was read."""
@@ -69,13 +85,7 @@ class Scan:
         return pd.DataFrame.from_records(self.records())
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows of the table.
-
-        Returns
-        -------
-        list of dict
-            A head each, in the order of layers.
-        """
+        """The rows of the table, a dictionary for each head, in the order of layers."""
         columns: dict[str, list[Any]] = {name: self.data[name].to_numpy().tolist() for name in PLACE}
         for name, values in self.data.data_vars.items():
             if values.dims == (TEXT, HEAD):
@@ -126,7 +136,10 @@ class Scan:
         places = list(dict.fromkeys(self.data.layer.to_numpy().tolist()))
         if not self.random_heads or layer not in places:
             raise DomainError(f"there are no random heads of layer {layer}: scan with draws, and layers {places}")
-        numbers, spectra = self.random_heads[places.index(layer)].at(beta)
+        null = self.random_heads[places.index(layer)]
+        if null is None:
+            raise DomainError(f"there are no random heads of layer {layer}: " + " ".join(self.warnings))
+        numbers, spectra = null.at(beta)
         return {name: TESTED[name][1](each) for name, each in numbers.items()}, np.exp(spectra)
 
     @property
@@ -135,35 +148,80 @@ class Scan:
         return tuple(warning_sentences(self.data, self.records()))
 
     def summary(self) -> str:
-        """What the model's heads are, in a few lines.
+        """What the model's heads are, in a few lines of plain English."""
+        return "\n".join(summary_sentences(self.data, self.records()))
+
+    def removable(
+        self,
+        heads: int | None = None,
+        *,
+        share: float | None = None,
+        budget: float | None = None,
+        groups: bool = False,
+        steps: int = 1,
+    ) -> Removal:
+        """Heads that can go, and what predictions are expected to lose without them, on texts and on copied tokens.
+
+        One after the other the head is taken that adds least to what the set costs, to second order.
+
+        Parameters
+        ----------
+        heads : int, optional
+            How many go at most.
+        share : float, optional
+            The share of all heads that goes at most.
+        budget : float, optional
+            What they may cost together, in nats a token.
+        groups : bool, optional
+            Whether heads that share a key go together or not at all.
+        steps : int, optional
+            In how many steps heads are chosen. Before each but the first, importance is measured again without the
+            heads that are gone (which takes as long as the first time), and after each, how far predictions have moved;
+            that is then the ``cost``, and kept within ``budget``.
 
         Returns
         -------
-        str
-            Plain English.
-        """
-        return "\n".join(summary_sentences(self.data, self.records()))
+        Removal
+            Iterates as (layer, head), cheapest first; ``cost`` is an estimate.
 
-    def ablate(
+        Raises
+        ------
+        DomainError
+            If the scan has no importance, or not one of ``heads``, ``share`` and ``budget`` is given.
+        """
+        if EFFECTS[0] not in self.data:
+            raise DomainError(
+                "this scan does not say what heads are worth: scan with importance=True. "
+                + " ".join(missing_sentences(self.data))
+            )
+        return cheapest_heads(self.data, heads, share, budget, groups=groups, steps=steps, material=self.material)
+
+    def ablate(  # noqa: PLR0913 - how, and of what
         self,
-        loss: Callable[[Any], float],
-        heads: Iterable[tuple[int, int]] | None = None,
+        loss: Callable[[Any], Any],
+        heads: Iterable[tuple[int, int]],
         *,
         draws: int = 10,
+        replace: str = "zero",
         model: Any = None,
         rng: Any = 0,
     ) -> Ablation:
         """Switch heads off together, and as many random heads of the same layers, and ask what that costs.
 
+        Of a decoder that reads tokens, copying is asked too: the loss on the second copy of random tokens.
+
         Parameters
         ----------
         loss : callable
-            Takes the model and returns a number that is larger where the model is worse.
-        heads : iterable of (layer, head), optional
-            Which; the idle candidates by default.
+            Takes the model, in evaluation mode and without gradients, and returns a number that is larger where the
+            model is worse, or several, such as one for each text: then the cost has an error.
+        heads : iterable of (layer, head)
+            Which, as from :meth:`removable`.
         draws : int, optional
             How often random heads are drawn, as many as the heads in each of their layers, none of these among them
             where the layer has enough others.
+        replace : {"zero", "mean"}, optional
+            What heads give instead: nothing, or their mean output over the tokens of the scan.
         model : torch.nn.Module, optional
             The model, for a loaded scan.
         rng : int or numpy.random.Generator, optional
@@ -172,7 +230,7 @@ class Scan:
         Returns
         -------
         Ablation
-            Cost of the heads, and of random ones with its standard error.
+            Cost of the heads, and of random ones with its standard error; ``copies`` is the same for copied tokens.
         """
         from bulkedge.models.scanning.ablation import ablation_cost  # which needs torch
 
@@ -180,15 +238,61 @@ class Scan:
         if model is None:
             raise DomainError("a loaded scan has no model: ablate(loss, model=...)")
         rows = self.records()
-        chosen = [(row["layer"], row["head"]) for row in rows if row["idle"]] if heads is None else list(heads)
+        chosen = [rows[item] for item in self._items(heads)]
         if not chosen:
-            raise DomainError("there is no head to switch off: this scan has no idle candidates; name some by heads=")
-        places = [(self.head(*each).numbers["module"], each[1]) for each in chosen]
+            raise DomainError("there is no head to switch off: name some as (layer, head)")
+        places = [(row["module"], row["head"]) for row in chosen]
         members = {name: [row["head"] for row in rows if row["module"] == name] for name, _ in places}
-        draws, rng = Integers(2, 10_000).check("draws", draws), np.random.default_rng(rng)
-        return ablation_cost(model, loss, places, members, draws=draws, rng=rng)
+        draws, rng = Integers(2, 10_000).check("draws", draws), seeded(rng)
+        means = self._mean_outputs() if Choice(("zero", "mean")).check("replace", replace) == "mean" else None
+        losses: list[Callable[[], Any]] = [lambda: loss(model)]
+        if self.material is not None and model is self.model:
+            losses.append(self.material.copy_losses)
+        return ablation_cost(model, losses, places, members, means=means, draws=draws, rng=rng)
 
-    def to_html(self, path: str | Path, before: Scan | None = None) -> Path:
+    def _mean_outputs(self) -> dict[str, Any]:
+        """Mean output of the heads of each module, (heads, dimension)."""
+        import torch
+
+        found = mean_outputs(self.data)
+        if not found:
+            raise DomainError("this scan has no mean outputs to put in the place of heads: scan again, or take zeros")
+        return {name: torch.as_tensor(each) for name, each in found.items()}
+
+    def moved(self, removal: Iterable[tuple[int, int]]) -> Estimate:
+        """Measure how far predictions move without some heads, on the texts plus on copied tokens.
+
+        Parameters
+        ----------
+        removal : iterable of (layer, head)
+            Which, as from :meth:`removable`.
+
+        Returns
+        -------
+        Estimate
+            In nats a token, with the error over rows; without logits, half the squared change of the output over its
+            variance. What :meth:`removable` predicts.
+
+        Raises
+        ------
+        DomainError
+            If the scan was loaded: it has no model.
+        """
+        if self.material is None:
+            raise DomainError("a loaded scan has no model to measure: scan anew")
+        return self.material.cost(self.material.gates_without(self._items(removal)))
+
+    def _items(self, heads: Iterable[tuple[int, int]]) -> list[int]:
+        """Rows of heads that are named as (layer, head), each once."""
+        try:
+            places = dict.fromkeys((index(layer), index(head)) for layer, head in heads)
+        except (TypeError, ValueError):
+            raise DomainError(f"heads = {shown(heads)}: give pairs (layer, head) of whole numbers") from None
+        return [self.head(*each).item for each in places]
+
+    def to_html(
+        self, path: str | Path, before: Scan | None = None, removals: Iterable[Iterable[tuple[int, int]]] = ()
+    ) -> Path:
         """Write one page that needs nothing else.
 
         Parameters
@@ -197,6 +301,8 @@ class Scan:
             Where.
         before : Scan, optional
             Another scan of the same heads, to be shown side by side.
+        removals : iterable of Removal, optional
+            Heads whose cost is to be measured (:meth:`moved`), and shown beside the predicted costs.
 
         Returns
         -------
@@ -211,9 +317,10 @@ class Scan:
             summary=summary_sentences(self.data, self.records()),
             warnings=self.warnings,
             before=None if before is None else before.data,
+            measured=[(len(each), *self.moved(each)[:2]) for each in map(tuple, removals)],
         )
         path = Path(path)
-        replace_text(path, page)
+        replace_file(path, page)
         return path
 
     def save(self, path: str | Path) -> Path:
@@ -230,16 +337,11 @@ class Scan:
             The folder.
         """
         path = Path(path)
-        if path.exists():
-            raise StoreError(f"{path} is there already; choose another name, or remove it")
-        # texts of any length are in the specification of Zarr, those of fixed length are not
-        texts = [name for name, each in self.data.variables.items() if each.dtype.kind == "U"]
-        saved = self.data.assign({name: self.data[name].astype(object) for name in texts})
-        saved.attrs["order"] = list(self.data.data_vars)
-        saved.to_zarr(path, zarr_format=3, consolidated=False)
+        save_dataset(self.data.assign_attrs(order=list(self.data.data_vars)), path)
         return path
 
 
+@takes(path=PATH)
 def load_scan(path: str | Path) -> Scan:
     """A saved scan.
 
@@ -256,19 +358,17 @@ def load_scan(path: str | Path) -> Scan:
     Raises
     ------
     StoreError
-        If there is no scan.
+        If there is no scan, or its files are not those that were written.
+
+    Examples
+    --------
+    >>> load_scan("before.zarr").summary()                            # doctest: +SKIP
     """
-    try:
-        data = xr.open_zarr(path, consolidated=False, chunks=None).load()
-        texts = [name for name, each in data.variables.items() if each.dtype.kind in "TO"]
-        data = data.assign({name: data[name].copy(data=np.array(data[name].to_numpy().tolist())) for name in texts})
-        data = data[data.attrs.pop("order")]
-        missing = {"kind", "spectrum", "beta"} - set(data.data_vars) or {"model"} - set(data.attrs)
-    except (OSError, KeyError, ValueError) as error:
-        raise StoreError(f"{path} is not a scan that Scan.save wrote: {error}") from None
+    data = load_dataset(path, "a scan that Scan.save wrote")
+    missing = {"kind", "spectrum", "beta"} - set(data.data_vars) or {"model", "order"} - set(data.attrs)
     if missing:
         raise StoreError(f"{path} is not a scan that Scan.save wrote: it has no {sorted(missing)}")
-    return Scan(data)
+    return Scan(data[data.attrs.pop("order")])
 
 
 class ScanHead(NamedTuple):
@@ -291,7 +391,7 @@ class ScanHead(NamedTuple):
         """Draw its spectrum in the band of random heads."""
         from bulkedge import plots
 
-        return plots.plot_head(self.scan.data.isel(item=self.item), ax=ax)
+        return plots.heads.plot_head(self.scan.data.isel(item=self.item), ax=ax)
 
 
 def compare_scans(a: Scan, b: Scan) -> pd.DataFrame:
@@ -306,6 +406,10 @@ def compare_scans(a: Scan, b: Scan) -> pd.DataFrame:
     -------
     DataFrame
         A row a head: ``NAME`` of the first, ``NAME_after`` of the second for kinds, and ``NAME_change`` for numbers.
+
+    Examples
+    --------
+    >>> compare_scans(load_scan("before.zarr"), load_scan("after.zarr"))   # doctest: +SKIP
     """
     import pandas as pd
 
@@ -326,6 +430,12 @@ def compare_scans(a: Scan, b: Scan) -> pd.DataFrame:
 # -- the dataset -------------------------------------------------------------------------------------------------------
 
 
+Noted = Callable[[str, Iterable[int]], AbstractContextManager[None]]
+"""Makes a ``with`` block in which a number of some heads may fail."""
+FAILURES = (BulkedgeError, ArithmeticError, ValueError, RuntimeError)
+"""Errors of one number, without which a scan goes on."""
+
+
 @dataclass
 class Reading:
     """What one text showed: lists over layers, in the order in which they were called."""
@@ -336,15 +446,29 @@ class Reading:
     indices: list[int] = field(default_factory=list)
     causal: list[bool] = field(default_factory=list)
     measures: list[dict[str, Real]] = field(default_factory=list)
-    random_heads: list[RandomHeads] = field(default_factory=list)
+    random_heads: list[RandomHeads | None] = field(default_factory=list)
     deviations: list[Deviations] = field(default_factory=list)
     pictures: list[Real] = field(default_factory=list)
     token_stable_rank: list[float] = field(default_factory=list)
     token_cosine: list[float] = field(default_factory=list)
+    facts: dict[str, float] = field(default_factory=dict)
+    missing: list[tuple[str, int | None, int, str]] = field(default_factory=list)
+    """Numbers that could not be had: column, layer, head (-1 for no head in particular), and the reason."""
+
+    @contextmanager
+    def noted(self, name: str, heads: Iterable[int], layer: int | None) -> Iterator[None]:
+        """Keep the reason why a number of some heads of a layer is missing, and go on."""
+        try:
+            yield
+        except FAILURES as error:
+            self.missing += [(name, layer, head, str(error)) for head in list(heads) or [-1]]
 
 
 def assemble(
-    readings: Sequence[Reading], probes: Mapping[str, Real] | None, attributes: Mapping[str, object]
+    readings: Sequence[Reading],
+    probes: Mapping[str, Real] | None,
+    attributes: Mapping[str, object],
+    worth: Mapping[str, Real] | None = None,
 ) -> xr.Dataset:
     """One dataset of all texts."""
     first = readings[0]
@@ -361,6 +485,10 @@ def assemble(
         },
         attrs={**attributes, "version": __version__, "causal": int(all(first.causal))},
     )
+    if missing := list(dict.fromkeys(each for reading in readings for each in reading.missing)):
+        data.attrs["missing"] = json.dumps(missing)
+    for name in FACTS:
+        data[name] = (TEXT, np.array([reading.facts.get(name, np.nan) for reading in readings]))
     columns = [_columns(each) for each in readings]
     for name in columns[0]:
         data[name] = ((TEXT, HEAD), np.stack([each[name] for each in columns]))
@@ -371,12 +499,24 @@ def assemble(
         data[name] = ((HEAD, "factor"), over_texts(xr.DataArray(np.array(texts), dims=(TEXT, HEAD, "factor"))))
     for name in ("token_stable_rank", "token_cosine"):
         data[name] = ((TEXT, "layer_index"), np.array([getattr(each, name) for each in readings]))
+    means = [np.mean(each, axis=0) for each in zip(*(_means(reading) for reading in readings), strict=True)]
+    width = max(each.shape[1] for each in means)
+    padded = [np.pad(each, ((0, 0), (0, width - each.shape[1])), constant_values=np.nan) for each in means]
+    data["mean_output"] = ((HEAD, "entry"), np.concatenate(padded))
     data["picture"] = ((HEAD, "row", "column"), np.concatenate(first.pictures))
-    for name in ("induction", "duplicate", "previous"):
+    for name in PROBED:
         places = zip(first.indices, counts, strict=True)
         scores = [np.full(count, np.nan) if probes is None else probes[name][place, :count] for place, count in places]
         data[name] = (HEAD, np.concatenate(scores))
+    for name, values in (worth or {}).items():
+        data[name] = (HEAD if values.ndim == 1 else (f"draw_of_{name}", HEAD), values)
+    data = data.set_coords(["key_head"] if worth and "key_head" in worth else [])
     return _with_kinds(data)
+
+
+def _means(reading: Reading) -> list[Real]:
+    """Mean output of the heads of each layer, before the projection."""
+    return [each["mean_output"] for each in reading.measures]
 
 
 def over_texts(variable: xr.DataArray) -> Real:
@@ -397,12 +537,9 @@ def over_texts(variable: xr.DataArray) -> Real:
 
 def _columns(reading: Reading) -> dict[str, Real]:
     """Everything that is one number a head and text."""
-    found = {name: np.concatenate([each[name] for each in reading.measures]) for name in (*MEASURES, *PREDICTED)}
-    if not reading.deviations:
-        nothing = np.full(len(found["beta"]), np.nan)
-        names = ["distance", "null_distance", "p_spectrum", "p", "q"]
-        names += [prefix + name for name in TESTED for prefix in ("null_", "p_")]
-        return found | dict.fromkeys(names, nothing)
+    found = {
+        name: np.concatenate([each[name] for each in reading.measures]) for name in (*MEASURES, *PREDICTED, *OUTPUT)
+    }
     for name in ("distance", "null_distance"):
         found[name] = np.concatenate([getattr(each, name) for each in reading.deviations])
     for name in TESTED:
@@ -415,11 +552,8 @@ def _spectra(readings: Sequence[Reading]) -> dict[str, Real]:
     own = [np.concatenate([each["spectrum"] for each in reading.measures]) for reading in readings]
     found = {"spectrum": _at_shown_levels(np.stack(own))}
     for place, name in enumerate(("null_low", "null_middle", "null_high")):
-        if not readings[0].deviations:
-            found[name] = np.full_like(found["spectrum"], np.nan)
-        else:
-            bands = [np.concatenate([each.band[place] for each in reading.deviations]) for reading in readings]
-            found[name] = _at_shown_levels(np.stack(bands))
+        bands = [np.concatenate([each.band[place] for each in reading.deviations]) for reading in readings]
+        found[name] = _at_shown_levels(np.stack(bands))
     return found
 
 
@@ -430,14 +564,18 @@ def _at_shown_levels(quantiles: Real) -> Real:
 
 def _with_kinds(data: xr.Dataset) -> xr.Dataset:
     """Kinds from the medians over texts, and on how many texts the head is of that kind."""
-    names = [*MEASURES, "p_spectrum"]
+    names = [*MEASURES, "p_spectrum", *PROBED]
     centre = {name: over_texts(data[name]) for name in names}
     kinds = kinds_of(centre)
     data["kind"] = (HEAD, np.array(kinds.first))
     data["kinds"] = (HEAD, np.array([", ".join(each) for each in kinds.labels]))
     for kind in KINDS:
         data[f"score_{kind.name}"] = (HEAD, kinds.scores[kind.name])
-    texts = [kinds_of({name: data[name].to_numpy()[i] for name in names}) for i in range(data.sizes[TEXT])]
+    texts = [kinds_of({name: _of_text(data[name], i) for name in names}) for i in range(data.sizes[TEXT])]
     data["agreement"] = (HEAD, np.mean([np.array(each.first) == np.array(kinds.first) for each in texts], axis=0))
-    data["idle"] = (HEAD, idle(centre))
     return data
+
+
+def _of_text(variable: xr.DataArray, text: int) -> Real:
+    """Values of the heads on a text, where they differ between texts."""
+    return (variable[text] if TEXT in variable.dims else variable).to_numpy()

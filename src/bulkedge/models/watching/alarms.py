@@ -1,71 +1,121 @@
 """What the readings of a run say in words: scores that run away, entropies that collapse, heads that died or jumped.
 
-Let ``freezing = sqrt(2 log T)``, with ``T`` keys: rows of Gaussian scores that spread by more have most of their weight
-on a few keys, whatever the values (the random energy model). A spread (``beta``) is
+docs/watch.md has a table of the kinds and the reasons for their levels. A kind is reported once for a head, or for a
+layer. Rules look at the last :data:`RECENT` readings and at running totals, so that a reading costs the same however
+long the run is.
 
-* ``sharp`` (a note) beyond half of it: entropies begin to fall faster than ``beta**2/2``;
-* ``growing`` (a note) where it grew from each of the last five readings to the next, and at the pace of these would
-  freeze rows before the run is twice as long;
-* ``frozen`` (a warning) beyond it: rows read single keys, and gradients of scores are nearly zero for all others;
-* ``runaway`` (an alarm) where half of the heads of a layer are beyond :data:`BEYOND` times freezing, the median grew
-  from each of the last three readings to the next, and it is at least twice what it was when the run was half as long.
-  At m times freezing the two largest of many Gaussian scores of a row are m apart in the mean, exponentially
-  distributed, so that in the median row the second key has ``2**-m`` of the weight of the first: at eight, less than
-  bfloat16 resolves, and no gradient of the softmax holds the scores back any more.
-
-Three readings are tested for jumps: the residual, measured minus predicted entropy, which is what is not Gaussian in a
-head (``drift``); the log-odds of the mass on the most popular key (``sink``); and the share of a layer's values that
-all tokens have in common (``copies``). Training moves all readings, sometimes fast: a change is no fault by itself.
-It is compared with the *record*: the largest change of any head over the last :data:`RECENT` readings. If the largest
-changes of readings are exchangeable, with tails no heavier than a power ``x**-4`` (training is no Gaussian random walk:
-heads wake up), the next one is beyond ``x`` times a record of ``m`` readings with a chance of at most
-``1/(1 + m x**4)``, whatever the number of heads. Each of the three gets a third of the rate of false alarms.
-
-Each kind is reported once for a head, or for a layer.
+Training moves all readings, sometimes fast: a change is no fault by itself. A jump is a change beyond a multiple of the
+*record*, the largest change of any head over the last :data:`RECENT` readings. If the largest changes of readings are
+exchangeable, with tails no heavier than a power ``x**-4`` (training is no Gaussian random walk: heads wake up), the
+next one is beyond ``x`` times a record of ``m`` readings with a chance of at most ``1/(1 + m x**4)``, whatever the
+number of heads. Each of the three kinds of jumps (``drift``, ``sink``, ``copies``) gets a third of the rate of false
+alarms.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import xarray as xr
 
 from bulkedge.propagation.trainability import freezing_beta
 from bulkedge.support.arrays import Real
 
-BEYOND = 8.0
-"""Multiples of freezing beyond which growth is called a runaway: the bits of bfloat16."""
-RATE, READINGS = 0.01, 100
-"""Chance of a false jump in so many readings."""
-FIRST, RECENT = 8, 32
-"""Changes that are needed before one is tested, and changes that make up a record, at most."""
-NOTABLE = {"drift": 0.1, "sink": 0.5, "copies": 0.05}
-"""Changes that are no jump, however surely they are there: of the residual in nats, of log-odds, of a share."""
+BEYOND = 8.0  # multiples of freezing beyond which growth is called a runaway: the bits of bfloat16
+RATE, READINGS = 0.01, 100  # chance of a false jump in so many readings
+FIRST, RECENT = 8, 32  # changes that are needed before one is tested, and changes that make up a record, at most
+NOTABLE = {"drift": 0.1, "sink": 0.5, "copies": 0.05}  # no jump below: in nats, in log-odds, as a share
+LINES = 10  # of a summary
 
 Grade = Literal["note", "warning", "alarm"]
-REMEDIES = {
-    "sharp": "watch it; nothing to do while the spread stands still",
-    "growing": "QK-norm or a smaller learning rate of queries and keys, before that step",
-    "frozen": "lower the learning rate or the scale of query and key weights; nn.scale_scores for a trained model",
-    "runaway": "QK-norm, or a smaller learning rate of queries and keys, from the start of the run",
-    "collapse": "QK-norm, a smaller learning rate, or a longer warm-up",
-    "gap": "nothing by itself, half of the heads of trained encoders are there; nn.remove_gap if tokens become alike",
-    "alike": "larger skips or smaller attention outputs at the start; nn.remove_gap takes out what all tokens share",
-    "dead": "a larger initial scale of queries and keys; prune the head if the loss does not mind",
-    "drift": "look at first_mass, popular_mass and the batch: sinks and repeated tokens are the usual reasons",
-    "sink": "look at expected_position: a first token or a separator is usual, any other is worth a look at the data",
-    "copies": "look at the batch: repeated or padded tokens that the mask does not hide",
-    "not finite": "stop: lower the learning rate, clip gradients, or compute the scores in a wider type",
+
+
+class _AlarmKind(NamedTuple):
+    grade: Grade
+    words: str  # what is said, with the numbers that were compared
+    remedy: str
+
+
+KINDS = {
+    "sharp": _AlarmKind(
+        "note",
+        "scores of a row spread by {beta:.3g}; rows freeze at {freezing:.3g}.",
+        "watch it; nothing to do while the spread stands still",
+    ),
+    "growing": _AlarmKind(
+        "note",
+        "scores of a row spread by {beta:.3g}; at the pace of their growth rows freeze at step {step:.0f}.",
+        "QK-norm or a smaller learning rate of queries and keys, before that step",
+    ),
+    "frozen": _AlarmKind(
+        "warning",
+        "scores of a row spread by {beta:.3g}; rows freeze at {freezing:.3g}.",
+        "lower the learning rate or the scale of query and key weights; nn.scale_scores for a trained model",
+    ),
+    "runaway": _AlarmKind(
+        "alarm",
+        "scores in half of its heads spread by {beta:.3g} and more, {times:.2g} times what freezes a row "
+        "({freezing:.3g}), after {before:.3g} two readings before.",
+        "QK-norm, or a smaller learning rate of queries and keys, from the start of the run",
+    ),
+    "collapse": _AlarmKind(
+        "alarm",
+        "no head of the layer has more than {share:.2g} of the entropy of uniform rows.",
+        "QK-norm, a smaller learning rate, or a longer warm-up",
+    ),
+    "gap": _AlarmKind(
+        "note",
+        "its largest squared coupling is {coupling:.3g}, beyond 0.5: the gap of long sequences closes.",
+        "nothing by itself, half of the heads of trained encoders are there; nn.remove_gap if tokens become alike",
+    ),
+    "alike": _AlarmKind(
+        "warning",
+        f"{{likeness:.1%}} of the power of its values is the same for all tokens since {FIRST} readings: rank "
+        "collapse.",
+        "larger skips or smaller attention outputs at the start; nn.remove_gap takes out what all tokens share",
+    ),
+    "dead": _AlarmKind(
+        "warning",
+        f"its rows are uniform since {FIRST} readings (spread {{beta:.2g}}): it averages the values.",
+        "a larger initial scale of queries and keys; prune the head if the loss does not mind",
+    ),
+    "drift": _AlarmKind(
+        "alarm",
+        "its entropy is {now:+.2f} nats from what the spread of its scores predicts, {before:+.2f} one reading before: "
+        "{score:.2g} times the largest change so far.",
+        "look at first_mass, popular_mass and the batch: sinks and repeated tokens are the usual reasons",
+    ),
+    "sink": _AlarmKind(
+        "alarm",
+        "its most popular key takes {now:.0%} of the attention, {before:.0%} one reading before: {score:.2g} times the "
+        "largest change so far.",
+        "look at expected_position: a first token or a separator is usual, any other is worth a look at the data",
+    ),
+    "copies": _AlarmKind(
+        "alarm",
+        "{now:.0%} of the power of its values is the same for all tokens, {before:.0%} one reading before: "
+        "{score:.2g} times the largest change so far.",
+        "look at the batch: repeated or padded tokens that the mask does not hide",
+    ),
+    "not finite": _AlarmKind(
+        "alarm",
+        "queries or keys have numbers that are not finite.",
+        "stop: lower the learning rate, clip gradients, or compute the scores in a wider type",
+    ),
 }
+LAYERS = ("runaway", "collapse", "alike", "copies")  # kinds that are said of a whole layer
 
 
 @dataclass(frozen=True)
 class Alarm:
     """Something to know about a head.
+
+    >>> print(Alarm(10, 0, 3, "sharp", "warning", {"beta": 5.0}, "Rows look at one key.", "lower the learning rate"))
+    step 10, layer 0, head 3: sharp (warning). Rows look at one key. Remedy: lower the learning rate.
 
     Attributes
     ----------
@@ -74,7 +124,7 @@ class Alarm:
     head : int or None
         None if it is said of the whole layer.
     kind : str
-        One of :data:`REMEDIES`.
+        One of :data:`KINDS`.
     grade : {"note", "warning", "alarm"}
         How bad it is.
     numbers : dict of str to float
@@ -95,215 +145,214 @@ class Alarm:
     remedy: str
 
     def __str__(self) -> str:
-        """As it is printed in a log."""
         place = f"layer {self.layer}" if self.head is None else f"layer {self.layer}, head {self.head}"
         return f"step {self.step}, {place}: {self.kind} ({self.grade}). {self.words} Remedy: {self.remedy}."
 
 
-def find_alarms(data: xr.Dataset) -> tuple[Alarm, ...]:
-    """All alarms of a run."""
-    rules = (_sharp, _growth, _runaway, _collapse, _gap, _alike, _dead, _jumps, _not_finite)
-    found = [each for rule in rules for each in rule(data)]
-    return tuple(sorted(found, key=lambda each: (each.step, each.layer, each.head is not None, each.head or 0)))
+class AlarmGroup(NamedTuple):
+    """All alarms of a kind in a layer."""
+
+    alarm: Alarm  # the first of them
+    last: int  # last step at which it held
+    heads: int  # heads of which it was said; zero if it is said of the layer
+
+    def __str__(self) -> str:
+        one = self.alarm
+        heads = f", {self.heads} head{'s' if self.heads > 1 else ''}" if self.heads else ""
+        steps = f"step {one.step}" if one.step == self.last else f"steps {one.step} to {self.last}"
+        example = "" if self.heads < 2 else f"head {one.head}: "
+        return f"{one.grade}: layer {one.layer}{heads}, {one.kind}, {steps}. {example}{one.words}"
 
 
-def _numbers(data: xr.Dataset, name: str) -> Real:
-    return data[name].transpose("step", "layer", "head").to_numpy()
+# a kind, where it holds, and the numbers compared: arrays (layers, heads) or (layers, 1)
+Findings: TypeAlias = Iterator[tuple[str, Any, dict[str, Any]]]
 
 
-def _freezing(data: xr.Dataset) -> Real:
-    keys = np.maximum(np.nan_to_num(_numbers(data, "keys"), nan=2.0), 2.0)
-    return np.vectorize(freezing_beta)(keys)
+class AlarmLog:
+    """The alarms of a run, found reading by reading."""
+
+    def __init__(self, rate: float = RATE) -> None:
+        self.rate, self.steps = rate, deque[int](maxlen=RECENT + 2)
+        self._recent = deque[Mapping[str, Real]](maxlen=RECENT + 2)
+        self._medians: list[Real] = []  # of the spreads, (layers, 1)
+        self._woken: Any = np.zeros((0, 0), dtype=bool)
+        self._found: dict[tuple[str, int, int | None], Alarm] = {}
+        self._last: dict[tuple[str, int], int] = {}
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """All of them, by steps and layers."""
+
+        def place(alarm: Alarm) -> tuple[int, ...]:
+            return alarm.step, alarm.layer, alarm.head or 0, list(KINDS).index(alarm.kind)
+
+        return tuple(sorted(self._found.values(), key=place))
+
+    @property
+    def groups(self) -> tuple[AlarmGroup, ...]:
+        """One entry for a kind and a layer, the worst first: by grade, then by the number of heads."""
+        members: dict[tuple[str, int], list[Alarm]] = {}
+        for each in self.alarms:
+            members.setdefault((each.kind, each.layer), []).append(each)
+        found = [
+            AlarmGroup(those[0], self._last[place], sum(each.head is not None for each in those))
+            for place, those in members.items()
+        ]
+        grades = ("alarm", "warning", "note")
+        return tuple(sorted(found, key=lambda each: (grades.index(each.alarm.grade), -each.heads, each.alarm.step)))
+
+    def add(self, step: int, reading: Mapping[str, Real]) -> None:
+        """Test a reading: arrays (layers, heads), which may have more layers and heads than those before."""
+        self.steps.append(step)
+        self._recent.append({**reading, "likeness": _median(reading["likeness"])})  # it is of layers
+        self._medians.append(_median(reading["beta"]))
+        keys = np.maximum(np.nan_to_num(reading["keys"], nan=2.0), 2.0)
+        limits = {each: freezing_beta(each) for each in np.unique(keys).tolist()}
+        self.freezing = np.vectorize(limits.__getitem__)(keys)
+        for rule in RULES:
+            for kind, here, numbers in rule(self):
+                self._say(kind, here, numbers)
+
+    def _say(self, kind: str, here: Any, numbers: dict[str, Any]) -> None:
+        """Remember layers and heads for which a condition holds now, and what was compared, unless they are known."""
+        for layer, column in np.argwhere(here).tolist():
+            self._last[kind, layer] = self.steps[-1]
+            head = None if kind in LAYERS else column
+            if (kind, layer, head) not in self._found:
+                own = {name: float(each[layer, column]) for name, each in numbers.items()}
+                grade, words, remedy = KINDS[kind]
+                alarm = Alarm(self.steps[-1], layer, head, kind, grade, own, words.format(**own), remedy)
+                self._found[kind, layer, head] = alarm
+
+    def now(self, name: str) -> Real:
+        """A number of the last reading."""
+        return self._recent[-1][name]
+
+    def recent(self, name: str, number: int = RECENT + 2) -> Real:
+        """A number of the last readings, (readings, layers, heads)."""
+        shape = self.now(name).shape
+        return np.stack([_pad(each[name], shape) for each in list(self._recent)[-number:]])
+
+    def medians(self) -> tuple[Real, ...]:
+        """Median spreads of the layers: now, one and two readings ago, and when the run was half as long."""
+        last, shape = len(self._medians) - 1, self._medians[-1].shape
+        return tuple(_pad(self._medians[max(n, 0)], shape) for n in (last, last - 1, last - 2, last // 2))
+
+    def woken(self, awake: Any) -> Any:
+        """Which heads were awake :data:`FIRST` readings ago, or before."""
+        self._woken = _pad(self._woken, awake.shape, fill=False) | awake
+        return self._woken
 
 
-def _first(here: Any) -> Iterator[tuple[int, int, int]]:
-    """The first step, layer and head of each head for which a condition holds."""
-    for layer, head in np.argwhere(here.any(axis=0)).tolist():
-        yield int(np.argmax(here[:, layer, head])), layer, head
+def summarise(groups: tuple[AlarmGroup, ...]) -> str:
+    """The worst of them, a line each, and the remedy of each kind where it is first."""
+    lines, remedied = [], set()
+    for each in groups[:LINES]:
+        lines.append(str(each) + ("" if each.alarm.kind in remedied else f" Remedy: {each.alarm.remedy}."))
+        remedied.add(each.alarm.kind)
+    if len(groups) > LINES:
+        lines.append(f"and {len(groups) - LINES} more kinds/layers: watch.alarms")
+    return "\n".join(lines) or "no alarms"
 
 
-def _alarm(  # noqa: PLR0913, PLR0917 - its fields
-    data: xr.Dataset,
-    n: int,
-    layer: int,
-    head: int | None,
-    kind: str,
-    grade: Grade,
-    numbers: dict[str, float],
-    words: str,
-) -> Alarm:
-    rounded = {name: float(value) for name, value in numbers.items()}
-    return Alarm(int(data.step[n]), layer, head, kind, grade, rounded, words, REMEDIES[kind])
-
-
-def _sharp(data: xr.Dataset) -> Iterator[Alarm]:
-    beta, freezing = _numbers(data, "beta"), _freezing(data)
-    for kind, grade, factor in (("sharp", "note", 0.5), ("frozen", "warning", 1.0)):
-        for n, layer, head in _first(beta >= factor * freezing):
-            own, limit = beta[n, layer, head], freezing[n, layer, head]
-            words = f"scores of a row spread by {own:.3g}; rows freeze at {limit:.3g}."
-            numbers = {"beta": own, "freezing": limit}
-            yield _alarm(data, n, layer, head, kind, grade, numbers, words)  # type: ignore[arg-type]
-
-
-def _runaway(data: xr.Dataset) -> Iterator[Alarm]:
-    """Said of a layer: single heads that read single keys are at home in healthy runs."""
-    beta, freezing = _numbers(data, "beta"), _freezing(data)
-    typical, limits = _median(beta), np.max(freezing, axis=2)
-    here = np.zeros((*typical.shape, 1), dtype=bool)
-    # growth over the last two intervals, so that one noisy reading is none
-    grew = (typical[2:] > typical[1:-1]) & (typical[1:-1] > typical[:-2])
-    doubled = typical[2:] >= 2 * typical[np.arange(2, len(typical)) // 2]  # slow growth late in a run is learning
-    here[2:, :, 0] = (typical[2:] >= BEYOND * limits[2:]) & grew & doubled
-    for n, layer, _ in _first(here):
-        own, limit, before = typical[n, layer], limits[n, layer], typical[n - 2, layer]
-        words = (
-            f"scores in half of its heads spread by {own:.3g} and more, {own / limit:.2g} times what freezes a row "
-            f"({limit:.3g}), after {before:.3g} two readings before."
-        )
-        numbers = {"beta": own, "freezing": limit, "before": before, "beta_max": float(np.nanmax(beta[n, layer]))}
-        yield _alarm(data, n, layer, None, "runaway", "alarm", numbers, words)
-
-
-def _collapse(data: xr.Dataset) -> Iterator[Alarm]:
-    uniform = _numbers(data, "uniform_entropy")
-    part = _numbers(data, "entropy") / np.where(uniform > 0, uniform, np.nan)
-    largest = np.max(np.where(np.isnan(part), -np.inf, part), axis=2, keepdims=True)
-    for n, layer, _ in _first((largest < 0.1) & np.isfinite(largest)):
-        own = float(largest[n, layer, 0])
-        words = f"no head of the layer has more than {own:.2g} of the entropy of uniform rows."
-        yield _alarm(data, n, layer, None, "collapse", "alarm", {"share": own}, words)
-
-
-def _growth(data: xr.Dataset) -> Iterator[Alarm]:
-    """Spreads that grow at a pace which will freeze rows."""
-    beta, freezing, steps = _numbers(data, "beta"), _freezing(data), data.step.to_numpy().astype(float)
-    ends = np.full(beta.shape, np.nan)
-    for n in range(5, len(beta)):
-        recent = beta[n - 5 : n + 1]
-        pace = (recent[-1] - recent[0]) / (steps[n] - steps[n - 5])
-        grows = (np.diff(recent, axis=0) > 0).all(axis=0) & (recent[-1] < freezing[n])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            end = steps[n] + (freezing[n] - recent[-1]) / pace
-        ends[n] = np.where(grows & (end <= 2 * steps[n]), end, np.nan)
-    for n, layer, head in _first(np.isfinite(ends)):
-        own, limit, end = beta[n, layer, head], freezing[n, layer, head], ends[n, layer, head]
-        words = f"scores of a row spread by {own:.3g}; at the pace of their growth rows freeze at step {end:.0f}."
-        numbers = {"beta": own, "freezing": limit, "step": end}
-        yield _alarm(data, n, layer, head, "growing", "note", numbers, words)
-
-
-def _gap(data: xr.Dataset) -> Iterator[Alarm]:
-    """At a squared coupling of 1/2 the second singular value of a long head comes up to the first."""
-    coupling = _numbers(data, "coupling")
-    for n, layer, head in _first(coupling > 0.5):
-        own = coupling[n, layer, head]
-        words = f"its largest squared coupling is {own:.3g}, beyond 0.5: the gap of long sequences closes."
-        yield _alarm(data, n, layer, head, "gap", "note", {"coupling": own}, words)
-
-
-def _alike(data: xr.Dataset) -> Iterator[Alarm]:
-    """Said of a layer where the mean of all tokens is nearly all there is in most of its heads, and stays so."""
-    typical = _median(_numbers(data, "likeness"))
-    here = np.zeros((*typical.shape, 1), dtype=bool)
-    for n in range(FIRST, len(typical)):  # many runs pass through such a state while they learn frequencies of tokens
-        here[n, :, 0] = (typical[n - FIRST : n + 1] > 0.9).all(axis=0)
-    for n, layer, _ in _first(here):
-        own = typical[n, layer]
-        words = (
-            f"{own:.1%} of the power of its values is the same for all tokens since {FIRST} readings: rank collapse."
-        )
-        yield _alarm(data, n, layer, None, "alike", "warning", {"likeness": own}, words)
-
-
-def _dead(data: xr.Dataset) -> Iterator[Alarm]:
-    """Heads that are uniform for long, though they were not before, or though most others are not."""
-    beta, popular, uniform = (_numbers(data, name) for name in ("beta", "popular_mass", "popular_uniform"))
-    still = (beta < 0.05) & (popular < 1.5 * uniform)
-    awake = np.isfinite(beta) & ~still
-    here = np.zeros_like(still)
-    for n in range(FIRST, len(still)):  # at the start all heads are like that
-        most = awake[n - FIRST : n + 1].all(axis=0).sum() > np.isfinite(beta[n]).sum() / 2
-        once = awake[: n - FIRST + 1].any(axis=0)
-        here[n] = still[n - FIRST : n + 1].all(axis=0) & (most | once)
-    for n, layer, head in _first(here):
-        own = beta[n, layer, head]
-        words = f"its rows are uniform since {FIRST} readings (spread {own:.2g}): it averages the values."
-        yield _alarm(data, n, layer, head, "dead", "warning", {"beta": own}, words)
-
-
-def _median(values: Real) -> Real:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a layer that was not called is nan
-        found: Real = np.nanmedian(values, axis=2)
+def _pad(array: Real, shape: tuple[int, ...], *, fill: float = np.nan) -> Real:
+    """An array in the upper left corner of a larger one."""
+    if array.shape == shape:
+        return array
+    found = np.full(shape, fill, dtype=array.dtype)
+    found[tuple(slice(each) for each in array.shape)] = array
     return found
 
 
-def _jumps(data: xr.Dataset) -> Iterator[Alarm]:
-    rate = float(data.attrs.get("rate", RATE)) / len(NOTABLE)
-    popular = np.clip(_numbers(data, "popular_mass"), 1e-6, 1 - 1e-6)
-    alike = _median(_numbers(data, "likeness"))[..., None]
-    series = {"drift": _numbers(data, "residual"), "sink": np.log(popular / (1 - popular)), "copies": alike}
-    for kind, values in series.items():
-        jumps = find_jumps(values, rate, NOTABLE[kind])
-        for n, layer, head in _first(jumps.here):
-            own, before, score = values[n, layer, head], values[n - 1, layer, head], jumps.score[n, layer, head]
-            if kind == "sink":
-                own, before = popular[n, layer, head], popular[n - 1, layer, head]
-            words = JUMPED[kind].format(own=own, before=before, score=score)
-            numbers = {"now": own, "before": before, "score": score}
-            yield _alarm(data, n, layer, None if kind == "copies" else head, kind, "alarm", numbers, words)
-
-
-JUMPED = {
-    "drift": "its entropy is {own:+.2f} nats from what the spread of its scores predicts, {before:+.2f} one reading "
-    "before: {score:.2g} times the largest change so far.",
-    "sink": "its most popular key takes {own:.0%} of the attention, {before:.0%} one reading before: {score:.2g} times "
-    "the largest change so far.",
-    "copies": "{own:.0%} of the power of its values is the same for all tokens, {before:.0%} one reading before: "
-    "{score:.2g} times the largest change so far.",
-}
-
-
-def _not_finite(data: xr.Dataset) -> Iterator[Alarm]:
+def _levels(log: AlarmLog) -> Findings:
+    """What the last reading alone says of a head."""
+    beta, freezing, coupling, keys = log.now("beta"), log.freezing, log.now("coupling"), log.now("keys")
+    yield "sharp", beta >= 0.5 * freezing, {"beta": beta, "freezing": freezing}
+    yield "frozen", beta >= freezing, {"beta": beta, "freezing": freezing}
+    # at a squared coupling of 1/2 the second singular value of a long head comes up to the first
+    yield "gap", coupling > 0.5, {"coupling": coupling}
     # heads that a layer has not are nan from the beginning
-    beta, keys = _numbers(data, "beta"), _numbers(data, "keys")
-    for n, layer, head in _first(~np.isfinite(beta) & np.isfinite(keys) & (keys >= 2)):
-        words = "queries or keys have numbers that are not finite."
-        yield _alarm(data, n, layer, head, "not finite", "alarm", {"beta": beta[n, layer, head]}, words)
+    yield "not finite", ~np.isfinite(beta) & np.isfinite(keys) & (keys >= 2), {"beta": beta}
 
 
-class Jumps(NamedTuple):
-    """Changes that were tested; arrays are (step, layer, head), like the readings."""
+def _growth(log: AlarmLog) -> Findings:
+    """Spreads that grow at a pace which will freeze rows."""
+    if len(log.steps) < 6:
+        return
+    recent, freezing, step = log.recent("beta", 6), log.freezing, log.steps[-1]
+    grows = (np.diff(recent, axis=0) > 0).all(axis=0) & (recent[-1] < freezing)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ends = step + (freezing - recent[-1]) * (step - log.steps[-6]) / (recent[-1] - recent[0])
+    yield "growing", grows & (ends <= 2 * step), {"beta": recent[-1], "freezing": freezing, "step": ends}
 
-    here: Real
-    """Whether the reading at a step jumped from the one before."""
-    score: Real
-    """Its change over the record."""
+
+def _runaway(log: AlarmLog) -> Findings:
+    """Said of a layer: single heads that read single keys are at home in healthy runs."""
+    now, before, earlier, half = log.medians()
+    limits = np.max(log.freezing, axis=1, keepdims=True)
+    # growth over the last two intervals, so that one noisy reading is none; slow growth late in a run is learning
+    grew = (now > before) & (before > earlier) & (now >= 2 * half) & (len(log.steps) > 2)
+    numbers = {"beta": now, "freezing": limits, "times": now / limits, "before": earlier}
+    yield "runaway", (now >= BEYOND * limits) & grew, numbers
+
+
+def _collapse(log: AlarmLog) -> Findings:
+    uniform = log.now("uniform_entropy")
+    part = log.now("entropy") / np.where(uniform > 0, uniform, np.nan)
+    largest = np.max(np.where(np.isnan(part), -np.inf, part), axis=1, keepdims=True)
+    yield "collapse", (largest < 0.1) & np.isfinite(largest), {"share": largest}
+
+
+def _alike(log: AlarmLog) -> Findings:
+    """Said of a layer where the mean of all tokens is nearly all there is in most of its heads, and stays so."""
+    if len(log.steps) > FIRST:  # many runs pass through such a state while they learn frequencies of tokens
+        likeness = log.recent("likeness", FIRST + 1)
+        yield "alike", (likeness > 0.9).all(axis=0), {"likeness": likeness[-1]}
+
+
+def _dead(log: AlarmLog) -> Findings:
+    """Heads that are uniform for long, though they were not before, or though most others are not."""
+    if len(log.steps) > FIRST:  # at the start all heads are like that
+        beta, popular, uniform = (log.recent(each, FIRST + 1) for each in ("beta", "popular_mass", "popular_uniform"))
+        still = (beta < 0.05) & (popular < 1.5 * uniform)
+        awake = np.isfinite(beta) & ~still
+        most = awake.all(axis=0).sum() > np.isfinite(beta[-1]).sum() / 2
+        yield "dead", still.all(axis=0) & (most | log.woken(awake[0])), {"beta": beta[-1]}
+
+
+def _jumps(log: AlarmLog) -> Findings:
+    popular = np.clip(log.recent("popular_mass"), 1e-6, 1 - 1e-6)
+    odds, likeness, residual = np.log(popular / (1 - popular)), log.recent("likeness"), log.recent("residual")
+    series = {"drift": (residual, residual), "sink": (odds, popular), "copies": (likeness, likeness)}
+    for kind, (values, shown) in series.items() if len(log.steps) > 1 else ():
+        here, score = find_jumps(values, log.rate / len(NOTABLE), NOTABLE[kind])
+        yield kind, here, {"now": shown[-1], "before": shown[-2], "score": score}
+
+
+RULES = (_levels, _growth, _runaway, _collapse, _alike, _dead, _jumps)
+
+
+def _median(values: Real) -> Real:
+    """Over the heads of each layer, (layers, 1)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a layer that was not called is nan
+        found: Real = np.nanmedian(values, axis=1, keepdims=True)
+    return found
 
 
 def record_factor(changes: int, level: float) -> float:
-    """How far beyond the record of some changes the next one may be.
-
-    Examples
-    --------
-    >>> round(record_factor(32, 1e-4), 2)
-    4.2
-    """
+    """How far beyond the record of some changes the next one may be."""
     return float(((1 / level - 1) / changes) ** (1 / 4))
 
 
-def find_jumps(values: Real, rate: float, notable: float) -> Jumps:
-    """Test the changes of a reading."""
-    changes = np.abs(np.diff(values, axis=0))
-    here, score = np.zeros(values.shape, dtype=bool), np.zeros(values.shape)
-    for n in range(FIRST, len(changes)):
-        past = changes[max(0, n - RECENT) : n]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a reading that no head has is nan
-            record = np.nanmax(past)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            score[n + 1] = changes[n] / record
-        limit = record_factor(len(past), rate / READINGS)
-        here[n + 1] = (score[n + 1] > limit) & (changes[n] > notable)
-    return Jumps(here, score)
+def find_jumps(values: Real, rate: float, notable: float) -> tuple[Any, Real]:
+    """Whether the last reading (of step, layer, head) jumped from the one before, and its change over the record."""
+    changes = np.abs(np.diff(values, axis=0))[-RECENT - 1 :]
+    past, none = changes[:-1], np.zeros(values.shape[1:])
+    if len(past) < FIRST:
+        return none > 0, none
+    with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)  # a reading that no head has is nan
+        score = changes[-1] / np.nanmax(past)
+    limit = record_factor(len(past), rate / READINGS)
+    return (score > limit) & (changes[-1] > notable), score

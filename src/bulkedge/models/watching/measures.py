@@ -18,10 +18,10 @@ from torch import Tensor
 
 from bulkedge.models.hooks.attention_hooks import AttentionInputs
 from bulkedge.models.watching.moment_entropy import gaussian_rows, moment_summary
-from bulkedge.models.watching.visible_blocks import HIDDEN, VisibleBlocks
+from bulkedge.models.watching.visible_blocks import HIDDEN, VisibleBlocks, visible_blocks
 from bulkedge.visibility import Visibility
 
-NAMES = {
+NAMES = {  # what is read of each head, in the order of the rows of readings
     "beta": "spread of a row's scores, root of its mean square over rows",
     "beta_mean": "spread of a row's scores, mean over rows",
     "keys": "keys that the longest row sees",
@@ -43,9 +43,7 @@ NAMES = {
     "popular_uniform": "the same if the rows were uniform",
     "outside_mass": "share of these rows' attention that a sink outside of the keys takes, zero where there is none",
 }
-"""What is read of each head, in the order of the rows of :func:`readings`."""
-SEQUENCES = 8
-"""Most sequences of a batch of which rows are read exactly."""
+SEQUENCES = 8  # most sequences of a batch of which rows are read exactly
 UNCAPPED = ("expected_entropy", "expected_logit", "expected_popular", "expected_position", "dimension", "coupling")
 """Readings that moments say nothing about where scores are capped."""
 
@@ -59,7 +57,7 @@ def readings(layers: list[AttentionInputs], rows: int) -> Tensor:
         if visible.mask is not None and visible.mask.shape[1] > 1:  # who sees whom depends on the head: so do its keys
             key = key.repeat_interleave(query.shape[2] // key.shape[2], dim=2)
         query = query.reshape(*key.shape[:3], -1, *query.shape[3:])
-        seen = VisibleBlocks.of(visible, device)
+        seen = visible_blocks(visible, device)
         found = moment_summary(query, key, first.scale, visible, seen)
         exact = _exact(query[:, :SEQUENCES], key[:, :SEQUENCES], layers, rows)
         if first.softcap is not None:
@@ -95,15 +93,11 @@ def _likeness(layers: list[AttentionInputs], query: Tensor, seen: VisibleBlocks)
 class _SampledRows(NamedTuple):
     """Rows that are read exactly, and what they see; axes ``b`` and ``h`` are of batch and heads, or one."""
 
-    chosen: Tensor
-    """(some,): numbers of the rows."""
+    chosen: Tensor  # (some,): numbers of the rows
     bias: Tensor | None
-    seen: Tensor | None
-    """(b, h, some, keys) of booleans; None if they see all."""
-    counts: Tensor
-    """(b, h, some)"""
-    real: Tensor
-    """(b, h, some): one for rows that see two keys and are no padding, zero for others."""
+    seen: Tensor | None  # (b, h, some, keys) of booleans; None if they see all
+    counts: Tensor  # (b, h, some)
+    real: Tensor  # (b, h, some): one for rows that see two keys and are no padding, zero for others
 
 
 def _sample_rows(visible: Visibility, number: int, device: torch.device) -> _SampledRows:
@@ -157,7 +151,7 @@ def _exact(query: Tensor, key: Tensor, layers: list[AttentionInputs], rows: int)
     even = (1.0 if seen is None else seen) / counts.clamp(min=1)[..., None]
     return found | {
         "beta": found["beta"].sqrt(),
-        "logit": torch.where(real > 0, largest, HIDDEN).amax((1, 4)) + 0 * total,
+        "logit": torch.where(real > 0, largest, HIDDEN).amax((1, 4)) + 0 / total,  # nan where there is none
         "popular_mass": _popular_share(weights, real),
         "popular_uniform": _popular_share(even, real).expand_as(found["entropy"]),
     }

@@ -36,34 +36,23 @@ from bulkedge.models.watching.visible_blocks import HIDDEN, NEAR, VisibleBlocks
 from bulkedge.support.arrays import Real
 from bulkedge.visibility import Visibility
 
-SINGLE = 8
-"""Most keys that are scored one by one; at most an eighth of all."""
-AT_ONCE = 2**27
-"""Entries of the queries that are taken at a time."""
+SINGLE = 8  # most keys that are scored one by one; at most an eighth of all
+AT_ONCE = 2**27  # entries of the queries that are taken at a time
+# largest spread in the table; beyond, frozen rows have the entropy c/beta + d/beta**2, fitted at FAR
 SHARPEST, FAR = 12.0, 24.0
-"""Largest spread in the table of Gaussian rows, and the one from which sharper rows follow. Frozen rows have the
-entropy ``c/beta + d/beta**2``, since what they lack to one key for all is the gap between their largest scores."""
-SPREADS, COUNTS = 41, 21
-"""Nodes of its integrals, evenly in ``log(1 + beta)`` up to :data:`SHARPEST`, and at powers of two of the keys."""
+SPREADS, COUNTS = 41, 21  # nodes, evenly in log(1 + beta) up to SHARPEST, and at powers of two of the keys
 
 
 class KeyBlocks(NamedTuple):
     """Keys of heads: single ones, and blocks of the others."""
 
-    centred: Tensor
-    """(layers, batch, heads, keys, dim): keys minus their mean."""
-    left: Tensor
-    """(layers, batch, heads, keys): one for keys of blocks, zero for single ones and for those that nobody sees."""
-    chosen: Tensor
-    """(layers, batch, heads, single): numbers of the single keys."""
-    points: Tensor
-    """(layers, batch, heads, blocks + single, dim): means of blocks and single keys, minus the mean of all."""
-    counts: Tensor
-    """(layers, batch, heads, blocks): keys of the blocks that are not single."""
-    within: Tensor
-    """(layers, batch, heads, dim, dim): covariance within blocks."""
-    covariance: Tensor
-    """The same of all keys."""
+    centred: Tensor  # (layers, batch, heads, keys, dim): keys minus their mean
+    left: Tensor  # (layers, batch, heads, keys): one for keys of blocks, zero for single and unseen ones
+    chosen: Tensor  # (layers, batch, heads, single): numbers of the single keys
+    points: Tensor  # (layers, batch, heads, blocks + single, dim): means of blocks and single keys, minus that of all
+    counts: Tensor  # (layers, batch, heads, blocks): keys of the blocks that are not single
+    within: Tensor  # (layers, batch, heads, dim, dim): covariance within blocks
+    covariance: Tensor  # the same of all keys
 
 
 def moment_summary(
@@ -209,10 +198,8 @@ def _windows(array: Tensor, dim: int, start: int, chunks: int, width: int) -> Te
 
 
 def _bias(keys: KeyBlocks, visible: Visibility, seen: VisibleBlocks, start: int) -> Tensor:
-    """Logarithms of the keys that rows see of each block, and zero or :data:`HIDDEN` for keys that are scored.
-
-    Of shape (layers, batch, key heads, 1, rows, blocks + single + near).
-    """
+    """Logarithms of the keys that rows see of each block, and zero or :data:`HIDDEN` for keys that are scored."""
+    # Of shape (layers, batch, key heads, 1, rows, blocks + single + near).
     blocks = torch.where(keys.counts > 0, keys.counts.log(), HIDDEN)[..., None, :] + seen.part
     rows = seen.part.shape[-2]
     single = torch.where(visible.sees(keys.chosen, start, rows), 0.0, HIDDEN)
@@ -238,11 +225,9 @@ def _key_counts(keys: KeyBlocks, seen: VisibleBlocks) -> Tensor:
 def _row_values(
     inner: Tensor, scores: Tensor, bias: Tensor, amounts: Tensor, blocks: int
 ) -> tuple[list[Tensor], Tensor]:
-    """Variance, spread and entropy of rows, and their shares of blocks and scored keys.
-
-    ``inner`` (..., rows) is the variance within blocks; ``scores`` and ``bias`` are (..., rows, blocks + scored).
-    ``amounts`` are the keys that each column stands for in the variance; it may leave out the last columns.
-    """
+    """Variance, spread and entropy of rows, and their shares of blocks and scored keys."""
+    # inner (..., rows) is the variance within blocks; scores and bias are (..., rows, blocks + scored). amounts are the
+    # keys that each column stands for in the variance; it may leave out the last columns.
     others, number = amounts[..., :blocks].sum(-1), amounts.sum(-1).clamp(min=1)
     far = bias[..., :blocks].exp().sum(-1)
     counted = scores[..., : amounts.shape[-1]]
@@ -284,10 +269,8 @@ def _trace(matrices: Tensor) -> Tensor:
 class GaussianRows(NamedTuple):
     """Means over rows of Gaussian scores, in nats."""
 
-    entropy: Tensor
-    """Of the weights of a row."""
-    gain: Tensor
-    """Logarithm of the mean of ``exp(score)`` over the keys of a row: ``beta**2/2`` as long as rows are not frozen."""
+    entropy: Tensor  # of the weights of a row
+    gain: Tensor  # logarithm of the mean of exp(score) over the keys of a row: beta**2/2 as long as rows are not frozen
 
 
 def gaussian_rows(spread: Tensor, log_count: Tensor) -> GaussianRows:
@@ -313,7 +296,12 @@ def _device_table(device: torch.device) -> Tensor:
 def entropy_table() -> Real:
     """Entropy, mean score and frozen limit of rows of Gaussian scores, on a fine grid from zero in both directions."""
     spreads = np.expm1(np.linspace(0.0, np.log1p(SHARPEST), SPREADS))
-    table = np.array([_integrals(float(spread)) for spread in [*spreads, FAR]])
+    rows = []
+    for spread in [*spreads.tolist(), FAR]:
+        shared = transforms(spread, 2 ** (COUNTS - 1))  # for rows of all numbers of keys
+        sums = [shared.sums(2**j) for j in range(COUNTS)]
+        rows.append([(each.log_sum - spread * each.score, each.score) for each in sums])
+    table = np.array(rows)
     table[:, 0] = 0.0  # a row of one key, of which rounding leaves a trace
     places = np.arange(SPREADS), np.arange(COUNTS)
     fine = [np.linspace(0.0, each[-1], each[-1] * 12 + 1) for each in places]
@@ -323,10 +311,3 @@ def entropy_table() -> Real:
     found: Real = np.stack([entropies, scores, np.broadcast_to(frozen, entropies.shape)])
     found.flags.writeable = False
     return found
-
-
-def _integrals(spread: float) -> list[tuple[float, float]]:
-    """Entropy and mean score of rows of all numbers of keys, which share what depends on the spread."""
-    shared = transforms(spread, 2 ** (COUNTS - 1))
-    sums = [shared.sums(2**j) for j in range(COUNTS)]
-    return [(each.log_sum - spread * each.score, each.score) for each in sums]

@@ -11,38 +11,27 @@ from torch import Tensor
 from bulkedge.visibility import Visibility
 from bulkedge.visibility.layers import ENTRIES
 
-BLOCKS, SHORTEST = 16, 4
-"""Blocks of neighbouring keys that have a mean of their own, and the fewest keys of one."""
-NEAR = 16
-"""Rows are taken in chunks of so many; keys of the chunk of a row, and of those beside it, are near."""
-HIDDEN = -1e30
-"""Logarithm of a weight that is none; finite, so that a product with zero is zero."""
+BLOCKS, SHORTEST = 16, 4  # blocks of neighbouring keys that have a mean of their own, and the fewest keys of one
+NEAR = 16  # rows are taken in chunks of so many; keys of the chunk of a row, and of those beside it, are near
+HIDDEN = -1e30  # logarithm of a weight that is none; finite, so that a product with zero is zero
 
 
 class VisibleBlocks(NamedTuple):
     """What rows see of each block of keys. Axes ``b`` and ``h`` are batch and heads, or one for all of them."""
 
-    member: Tensor
-    """(blocks, keys): one where a key is in a block, zero elsewhere."""
-    real: Tensor | None
-    """(b, h, keys): one for keys that any row sees, zero for others; None if there are no others."""
+    member: Tensor  # (blocks, keys): one where a key is in a block, zero elsewhere
+    real: Tensor | None  # (b, h, keys): one for keys that any row sees, zero for others; None if there are no others
+    # (b, h, rows, blocks), or one row: logarithm of the part of a block's real keys, none of them near, that a row sees
     part: Tensor
-    """(b, h, rows, blocks), or one in place of the rows: logarithm of the part of a block's real keys that a row sees,
-    without those that are near."""
+    # (b, h, rows, width): zero for seen keys from the chunk before the row's on, else HIDDEN; None if rows are not keys
     near: Tensor | None
-    """(b, h, rows, width): zero for near keys that a row sees, :data:`HIDDEN` for others; None if rows are not those of
-    the keys. The keys are ``width`` ones from the chunk before that of the row on."""
-    counts: Tensor
-    """(b, h, rows), or one in place of the rows: keys that a row sees."""
-    rows: Tensor | None
-    """(b, h, rows): one for rows that see two keys and are no padding, zero for others; None if there are no others."""
+    counts: Tensor  # (b, h, rows), or one in place of the rows: keys that a row sees
+    rows: Tensor | None  # (b, h, rows): zero for padding and rows of one key; None if there are none
 
-    @classmethod
-    def of(cls, visible: Visibility, device: torch.device) -> VisibleBlocks:
-        """What the rows of an attention see."""
-        if visible.mask is None:
-            return _unmasked(visible, device)
-        return _masked(visible, device)
+
+def visible_blocks(visible: Visibility, device: torch.device) -> VisibleBlocks:
+    """What the rows of an attention see."""
+    return (_rule_blocks if visible.mask is None else _mask_blocks)(visible, device)
 
 
 def near_width(visible: Visibility) -> int:
@@ -57,7 +46,7 @@ def _member(keys: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def _unmasked(visible: Visibility, device: torch.device) -> VisibleBlocks:
+def _rule_blocks(visible: Visibility, device: torch.device) -> VisibleBlocks:
     """Without a mask rows see a stretch of keys, of which arithmetic knows the parts in each block."""
     member, width = _member(visible.keys, device), near_width(visible)
     size = member.sum(-1)
@@ -81,7 +70,7 @@ def _unmasked(visible: Visibility, device: torch.device) -> VisibleBlocks:
     return VisibleBlocks(member, None, _log(parts / size)[None, None], near, counts, None if visible.alike else real)
 
 
-def _masked(visible: Visibility, device: torch.device) -> VisibleBlocks:
+def _mask_blocks(visible: Visibility, device: torch.device) -> VisibleBlocks:
     member, width = _member(visible.keys, device), near_width(visible)
     batch, heads = (1, 1) if visible.mask is None else visible.mask.shape[:2]
     step = max(1, ENTRIES // (batch * heads * visible.keys))

@@ -14,49 +14,50 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import xarray as xr
 
-from bulkedge.models.hooks.attention_hooks import AttentionInputs, TrainingHooks
-from bulkedge.models.watching.alarms import RATE, Alarm, find_alarms
+from bulkedge.models.hooks.attention_hooks import (
+    AttentionInputs,
+    ForwardPass,
+    during_calls,
+    is_compiled,
+    observe,
+    without_compiler,
+)
+from bulkedge.models.watching.alarms import RATE, Alarm, AlarmLog, summarise
 from bulkedge.models.watching.measures import NAMES, readings
-from bulkedge.support.domains import Integers, Interval
-from bulkedge.support.errors import DomainError, MissingPackageError, StoreError
-from bulkedge.support.records import to_json
+from bulkedge.nn.patching.interface import unwrap
+from bulkedge.support.arrays import Real
+from bulkedge.support.domains import MODULE, PATH, Integers, Interval, takes
+from bulkedge.support.errors import DomainError, RegimeWarning, StoreError, need
+from bulkedge.support.files import load_dataset, save_dataset, to_json
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor, nn
 
-TOGETHER = 2**26
-"""Entries of queries and keys of which layers are read together; larger layers are read one by one."""
-RESIDUAL = "measured less predicted entropy of the rows that are read exactly (nats)"
-SHOWN = {
-    "entropy": ("entropy", "mean"),
-    "expected_entropy": ("expected_entropy", "mean"),
-    "predicted_entropy": ("predicted_entropy", "mean"),
-    "residual": ("residual", "mean"),
-    "beta": ("beta", "mean"),
-    "beta_max": ("beta", "max"),
-    "logit_max": ("logit", "max"),
-    "logit_bound": ("logit_bound", "max"),
-    "dimension": ("dimension", "mean"),
-    "coupling_max": ("coupling", "max"),
-    "likeness": ("likeness", "mean"),
-    "first_mass_max": ("first_mass", "max"),
-    "popular_mass_max": ("popular_mass", "max"),
-    "expected_popular_max": ("expected_popular", "max"),
-}
+TOGETHER = 2**26  # entries of queries and keys of which layers are read together; larger layers are read one by one
+RESIDUAL = "measured minus predicted entropy of the rows that are read exactly (nats)"
+MEANS = "entropy", "expected_entropy", "predicted_entropy", "residual", "beta", "dimension", "likeness"
+LARGEST = "beta", "logit", "coupling", "first_mass", "popular_mass", "expected_popular"
+SHOWN = {name: (name, "mean") for name in MEANS} | {"logit_bound": ("logit_bound", "max")}
+SHOWN |= {f"{name}_max": (name, "max") for name in LARGEST}
 """Metrics of a layer: what they are called, of which reading they are, and what is taken over its heads."""
 
 
+@takes(model=MODULE)
 def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RATE) -> Watch:
     """Watch the attention of a model while it trains.
 
@@ -87,7 +88,21 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     Raises
     ------
     DomainError
-        In a forward pass, if an attention is none that can be read; at the end, if none was seen.
+        At the end, if no attention was seen, or none that could be read. Forward passes are never broken.
+
+    Warns
+    -----
+    RegimeWarning
+        If a pass cannot be read, with the reason; the pass goes on, and its step is left out.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True)
+    >>> with watch(model, every=1) as found:
+    ...     _ = model(torch.randn(4, 8, 16))
+    >>> len(found.metrics()) > 0
+    True
     """
     every, rows = Integers(1, 10**9).check("every", every), Integers(1, 4096).check("rows", rows)
     return Watch(model, every, rows, Interval(1e-12, 0.5).check("rate", rate))
@@ -104,28 +119,29 @@ class Watch:
     """
 
     def __init__(self, model: nn.Module, every: int, rows: int, rate: float) -> None:
-        """Nothing is done to the model before it is entered."""
         self.step = 0
         self._model, self._every, self._rows, self._rate = model, every, rows, rate
-        self._stack = ExitStack()
-        self._counting, self._last, self._passes = True, -1, 0
-        self._calls: list[str] = []
-        self._queue: list[tuple[AttentionInputs, list[int]]] = []
-        self._pending: list[tuple[int, list[str], Tensor]] = []
-        self._read: dict[tuple[int, str], Any] = {}
+        self._stack, self._lock = ExitStack(), RLock()
+        self._counting, self._last, self._passes, self._entered = True, -1, 0, False
+        self._pending: list[_ReadPass] = []
+        self._layers, self._heads = dict[str, int](), 0
+        self._read: dict[int, Real] = {}
+        self._newest: dict[str, Real] = {}
+        self._log, self._failed = AlarmLog(rate), ""
 
     def __repr__(self) -> str:
-        """What was seen."""
-        steps = {step for step, _ in self._keys()}
-        return f"<Watch of {type(self._model).__name__}: {len(steps)} readings in {self._passes} passes>"
+        readings = len({*self._read, *(each.step for each in self._pending)})
+        return f"<Watch of {type(self._model).__name__}: {readings} readings in {self._passes} passes>"
 
     def __enter__(self) -> Self:
-        """Put hooks on the model."""
-        self._stack.enter_context(TrainingHooks(self._wanted, self._enqueue, self._flush).on(self._model))
+        if self._entered:
+            raise DomainError("this watch is on already: enter it once, or make another one with be.watch(model)")
+        self._stack.enter_context(during_calls(self._model, self._one_pass))
+        self._entered = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Leave the model as it was found; a watch that saw nothing says so, unless something else went wrong."""
+        self._entered = False
         self._stack.close()
         if kind is None:
             self._check()
@@ -145,44 +161,48 @@ class Watch:
         """
         self.step, self._counting = Integers(0, 2**62).check("step", step), False
 
-    def _wanted(self) -> bool:
-        now, self._passes, self._calls = self.step, self._passes + 1, []
-        if self._counting:
-            self.step += 1
-        wanted = now % self._every == 0 and now != self._last
-        if wanted:
-            self._last = now
-        return wanted
-
-    def _enqueue(self, layer: AttentionInputs) -> None:
-        # a module that is called again in the same pass, as shared layers are, is a layer of its own
-        self._calls.append(layer.name)
-        again = self._calls.count(layer.name)
-        layer = layer if again == 1 else layer._replace(name=f"{layer.name}#{again}")
-        waiting = sum(each.entries for each, _ in self._queue)
-        if self._queue and (waiting + layer.entries > TOGETHER or not layer.fits(self._queue[0][0])):
-            self._flush()
-        self._queue.append((layer, layer.versions))
-
-    def _flush(self) -> None:
-        """Read the layers that wait for it; their queries and keys are let go."""
-        queue, self._queue = self._queue, []
-        if not queue:
+    @contextmanager
+    def _one_pass(self) -> Iterator[None]:
+        """A forward pass, which is read if its step is wanted."""
+        step = self._wanted_step() if self._model.training else None
+        if step is None:
+            yield
             return
-        for layer, versions in queue:
-            if versions != layer.versions:
-                raise DomainError(f"queries or keys of {layer.name} were changed in place before they could be read")
-        found = readings([layer for layer, _ in queue], self._rows)
-        self._pending.append((self._last, [layer.name for layer, _ in queue], found))
+        one = _ReadPass(self._model, step, self._rows)
+        with ExitStack() as stack:
+            if is_compiled(self._model):
+                stack.enter_context(without_compiler())
+            stack.enter_context(observe(one))
+            yield
+        one.attempt(one.flush)
+        if one.error is not None:
+            self._fail(step, one.error)
+        elif one.layers:
+            with self._lock:
+                self._pending.append(one)
 
-    def _keys(self) -> list[tuple[int, str]]:
-        return [*self._read, *((step, name) for step, names, _ in self._pending for name in names)]
+    def _wanted_step(self) -> int | None:
+        """The step of a pass that is to be read."""
+        with self._lock:
+            now, self._passes = self.step, self._passes + 1
+            if self._counting:
+                self.step += 1
+            if now % self._every or now == self._last:
+                return None
+            self._last = now
+            return now
+
+    def _fail(self, step: int, error: Exception) -> None:
+        why = f"{type(error).__name__}: {error}"
+        if why != self._failed:
+            self._failed = why
+            warnings.warn(f"step {step} of the watch was not read. {why}", RegimeWarning, stacklevel=6)
 
     def _check(self) -> None:
         if self.seen:
             return
         why = (
-            "neither transformers' AttentionInterface nor torch.nn.MultiheadAttention was called"
+            self._failed or "neither transformers' AttentionInterface nor torch.nn.MultiheadAttention was called"
             if self._passes
             else "it was not called in training mode; if a part of it, or what torch.compile made of it, is called by "
             "itself, watch that"
@@ -191,23 +211,33 @@ class Watch:
 
     def _fetch(self) -> None:
         """Bring to the host what was read since the last time; the only place that waits for the device."""
-        for step, names, found in self._pending:
-            numbers = found.cpu().double().numpy()
-            self._read |= {(step, name): numbers[:, n] for n, name in enumerate(names)}
-        self._pending.clear()
+        self._check()
+        with self._lock:
+            pending, self._pending = self._pending, []
+            for each in pending:
+                numbers = [array for found in each.found for array in found.cpu().double().numpy().swapaxes(0, 1)]
+                for name in each.layers:
+                    self._layers.setdefault(name, len(self._layers))
+                self._heads = max(self._heads, *(one.shape[1] for one in numbers))
+                reading = np.full((len(NAMES), len(self._layers), self._heads), np.nan)
+                for name, one in zip(each.layers, numbers, strict=True):
+                    reading[:, self._layers[name], : one.shape[1]] = one
+                self._read[each.step] = reading
+                self._newest = dict(zip(NAMES, reading, strict=True))
+                for name in NAMES.keys() - {"keys"}:  # rows of one key have no scores to compare
+                    self._newest[name][self._newest["keys"] < 2] = np.nan
+                self._newest["residual"] = self._newest["entropy"] - self._newest["predicted_entropy"]
+                self._log.add(each.step, self._newest)
 
     @property
     def data(self) -> xr.Dataset:
         """All readings, by step, layer and head; :data:`bulkedge.models.watching.measures.NAMES` says what they are."""
-        self._check()
         self._fetch()
-        steps = sorted({step for step, _ in self._read})
-        layers = list(dict.fromkeys(name for _, name in self._read))
-        heads = max(each.shape[1] for each in self._read.values())
-        values = np.full((len(NAMES), len(steps), len(layers), heads), np.nan)
-        places = {step: n for n, step in enumerate(steps)}, {name: n for n, name in enumerate(layers)}
-        for (step, name), each in self._read.items():
-            values[:, places[0][step], places[1][name], : each.shape[1]] = each
+        steps, layers = sorted(self._read), list(self._layers)
+        values = np.full((len(NAMES), len(steps), len(layers), self._heads), np.nan)
+        for n, step in enumerate(steps):
+            each = self._read[step]
+            values[:, n, : each.shape[1], : each.shape[2]] = each
         dims = ("step", "layer", "head")
         found = {name: (dims, values[n], {"long_name": words}) for n, (name, words) in enumerate(NAMES.items())}
         data = xr.Dataset(
@@ -215,7 +245,7 @@ class Watch:
             coords={
                 "step": steps,
                 "layer": np.arange(len(layers)),
-                "head": np.arange(heads),
+                "head": np.arange(self._heads),
                 "module": ("layer", np.array(layers)),
             },
             attrs={"model": type(self._model).__name__, "every": self._every, "rate": self._rate},
@@ -230,33 +260,46 @@ class Watch:
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
-        """What there is to say of the run so far, by steps; :mod:`bulkedge.models.watching.alarms` has the rules."""
-        return find_alarms(self.data)
+        """Every head and layer that there is something to say of, by steps (:mod:`bulkedge.models.watching.alarms`)."""
+        self._fetch()
+        return self._log.alarms
+
+    def summary(self) -> str:
+        """What there is to say, in ten lines at most: one for a kind and a layer, the worst first.
+
+        Returns
+        -------
+        str
+            Each line with the number of heads, the first step and the last one at which it held, the numbers of the
+            first head, and the remedy where a kind is first; :attr:`alarms` has every head.
+        """
+        self._fetch()
+        return summarise(self._log.groups)
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of the last reading, as trackers of experiments want them.
+        """Numbers of the last reading, as trackers of experiments want them; a call costs the same along the run.
 
         Returns
         -------
         dict of str to float
             ``"attention/layer_3/entropy"``, ``"attention/layer_3/beta_max"`` and so on: all of :data:`SHOWN` for each
-            layer, and ``"attention/alarms"``, the number of alarms so far that are more than notes.
+            layer, and ``"attention/alarms"``, the number of kinds and layers with more than notes so far.
         """
-        last = self.data.isel(step=-1)
+        self._fetch()
         found = {}
-        for layer in last.layer.to_numpy().tolist():
+        for layer in range(len(self._newest["beta"])):
             for name, (reading, taken) in SHOWN.items():
-                values = last[reading].sel(layer=layer).to_numpy()
+                values = self._newest[reading][layer]
                 values = values[np.isfinite(values)]
                 number = getattr(np, taken)(values) if len(values) else np.nan
                 found[f"attention/layer_{layer}/{name}"] = float(number)
-        found["attention/alarms"] = float(sum(each.grade != "note" for each in self.alarms))
+        found["attention/alarms"] = float(sum(each.alarm.grade != "note" for each in self._log.groups))
         return found
 
     def callback(self) -> Any:
         """A callback for the Trainer of transformers that adds :meth:`metrics` to what is logged.
 
-        It tells the watch the Trainer's steps, so that passes that accumulate gradients count once. Callbacks that were
+        The watch goes by the Trainer's steps, so that passes that accumulate gradients count once. Callbacks that were
         in the list before it have read what is logged already: use :meth:`attach`, which puts it first.
 
         Returns
@@ -264,19 +307,54 @@ class Watch:
         transformers.TrainerCallback
             For ``Trainer(callbacks=[...])``.
         """
-        return _transformers_callback(self)
+        need("the callback", "transformers")
+        from transformers import TrainerCallback
+
+        watched = self
+        base: Any = TrainerCallback
+
+        class TransformersMetrics(base):  # type: ignore[misc]
+            """Adds keys at logging, and nothing else."""
+
+            def on_step_begin(self, _arguments: Any, state: Any, _control: Any, **_: Any) -> None:
+                watched.at(state.global_step)
+
+            def on_log(self, _arguments: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
+                if logs is None or "loss" not in logs:  # evaluation, or the summary at the end
+                    return
+                found = watched.metrics()
+                logs.update(found)
+                if state.log_history:
+                    state.log_history[-1].update(found)
+
+        return TransformersMetrics()
 
     def lightning(self) -> Any:
         """A callback for Lightning's Trainer that logs :meth:`metrics` as often as that logs.
 
-        It tells the watch the Trainer's steps, so that batches that accumulate gradients count once.
+        The watch goes by the Trainer's steps, so that batches that accumulate gradients count once.
 
         Returns
         -------
         lightning.pytorch.Callback
             For ``Trainer(callbacks=[...])``.
         """
-        return _lightning_callback(self)
+        names = ("lightning.pytorch", "pytorch_lightning")
+        name = next((each for each in names if find_spec(each.partition(".")[0]) is not None), None)
+        watched = self
+        base: Any = object if name is None else import_module(name).Callback
+
+        class LightningMetrics(base):  # type: ignore[misc]
+            """Logs keys in training, and nothing else."""
+
+            def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+                watched.at(trainer.global_step)
+
+            def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+                if watched.seen and trainer.global_step % trainer.log_every_n_steps == 0:
+                    module.log_dict(watched.metrics())
+
+        return LightningMetrics()
 
     def attach(self, trainer: Any) -> None:
         """Add the callback to a Trainer, before those that report to trackers.
@@ -294,14 +372,14 @@ class Watch:
         Returns
         -------
         matplotlib.figure.Figure
-            Alarms are marked.
+            Alarms are marked, the first of a kind in a layer.
         """
         from bulkedge import plots
 
-        return plots.plot_watch(self.data, self.alarms)
+        return plots.heads.plot_watch(self.data, [each.alarm for each in self._log.groups])
 
     def save(self, path: str | Path) -> Path:
-        """Save readings and alarms as a Zarr store, which ``xarray.open_zarr(path)`` reads.
+        """Save readings and alarms as a Zarr store, which :func:`bulkedge.models.load_watch` reads and checks.
 
         Parameters
         ----------
@@ -314,55 +392,89 @@ class Watch:
             The folder.
         """
         path = Path(path)
-        if path.exists():
-            raise StoreError(f"{path} is there already; choose another name, or remove it")
-        data = self.data.assign_attrs(alarms=to_json([asdict(each) for each in self.alarms]))
-        # texts of any length are in the specification of Zarr, those of fixed length are not
-        data = data.assign_coords(module=data.module.astype(object))
-        data.to_zarr(path, zarr_format=3, consolidated=False)
+        save_dataset(self.data.assign_attrs(alarms=to_json([asdict(each) for each in self.alarms])), path)
         return path
 
 
-def _transformers_callback(watched: Watch) -> Any:
-    """A callback that passes a watch the steps of a Trainer, and adds its metrics to what is logged in training."""
-    try:
-        from transformers import TrainerCallback
-    except ImportError as error:
-        raise MissingPackageError("the callback needs transformers: pip install 'bulkedge[torch]'") from error
+@takes(path=PATH)
+def load_watch(path: str | Path) -> xr.Dataset:
+    """The readings of a saved watch.
 
-    base: Any = TrainerCallback
+    Parameters
+    ----------
+    path : str or Path
+        Where :meth:`Watch.save` put them.
 
-    class TransformersMetrics(base):  # type: ignore[misc]
-        """Adds keys at logging, and nothing else."""
+    Returns
+    -------
+    xarray.Dataset
+        The readings; the attribute ``alarms`` has the alarms as JSON.
 
-        def on_step_begin(self, _arguments: Any, state: Any, _control: Any, **_: Any) -> None:
-            watched.at(state.global_step)
+    Raises
+    ------
+    StoreError
+        If there is no watch, or its files are not those that were written.
 
-        def on_log(self, _arguments: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
-            if logs is None or "loss" not in logs:  # evaluation, or the summary at the end
-                return
-            found = watched.metrics()
-            logs.update(found)
-            if state.log_history:
-                state.log_history[-1].update(found)
+    Examples
+    --------
+    >>> load_watch("nowhere")
+    Traceback (most recent call last):
+        ...
+    bulkedge.support.errors.StoreError: nowhere is not what Watch.save wrote (zarr.json is missing); save it again, or
+    put it back from a copy
+    """
+    data = load_dataset(path, "what Watch.save wrote")
+    if "alarms" not in data.attrs:
+        raise StoreError(f"{path} is not what Watch.save wrote: it has no alarms")
+    return data
 
-    return TransformersMetrics()
 
+class _ReadPass(ForwardPass):
+    """One pass of a model that is watched: layers wait until those that fit together are read."""
 
-def _lightning_callback(watched: Watch) -> Any:
-    """A callback that passes a watch the steps of Lightning's Trainer, and logs its metrics when that logs."""
-    names = ("lightning.pytorch", "pytorch_lightning")
-    name = next((each for each in names if find_spec(each.partition(".")[0]) is not None), None)
-    base: Any = object if name is None else import_module(name).Callback
+    def __init__(self, model: nn.Module, step: int, rows: int) -> None:
+        super().__init__(model)
+        self.names |= ForwardPass(unwrap(model)).names  # as they are called without what stands around the model
+        self.step, self._rows = step, rows
+        self.layers: list[str] = []
+        self.found: list[Tensor] = []
+        self.error: Exception | None = None
+        self._calls: Counter[str] = Counter()
+        self._queue: list[tuple[AttentionInputs, list[int]]] = []
 
-    class LightningMetrics(base):  # type: ignore[misc]
-        """Logs keys in training, and nothing else."""
+    def attempt(self, work: Callable[[], object]) -> None:
+        """Do a part of the reading; what goes wrong is kept, because the model is not to stop for it."""
+        if self.error is None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - whatever it is
+                self.error = error
+                self._queue.clear()
 
-        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-            watched.at(trainer.global_step)
+    def read(self, make: Callable[[], AttentionInputs]) -> None:
+        """Make out what an attention was called with."""
+        self.attempt(lambda: super(_ReadPass, self).read(make))
 
-        def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-            if watched.seen and trainer.global_step % trainer.log_every_n_steps == 0:
-                module.log_dict(watched.metrics())
+    def attend(self, found: AttentionInputs) -> None:
+        """Let a layer wait for those that fit."""
+        # matrices are not to be held until layers are read
+        layer = found._replace(name=found.name.replace("_orig_mod.", ""), weights=None)
+        # a module that is called again in the same pass, as shared layers are, is a layer of its own
+        self._calls[layer.name] += 1
+        if self._calls[layer.name] > 1:
+            layer = layer._replace(name=f"{layer.name}#{self._calls[layer.name]}")
+        waiting = sum(each.entries for each, _ in self._queue)
+        if self._queue and (waiting + layer.entries > TOGETHER or not layer.fits(self._queue[0][0])):
+            self.flush()
+        self._queue.append((layer, layer.versions))
 
-    return LightningMetrics()
+    def flush(self) -> None:
+        """Read the layers that wait; their queries and keys are let go."""
+        queue, self._queue = self._queue, []
+        if not queue:
+            return
+        for layer, versions in queue:
+            if versions != layer.versions:
+                raise DomainError(f"queries or keys of {layer.name} were changed in place before they could be read")
+        self.found.append(readings([layer for layer, _ in queue], self._rows))
+        self.layers.extend(layer.name for layer, _ in queue)

@@ -1,8 +1,8 @@
 """Causal attention without its gap in C++ and CUDA, built on the user's machine: no Python in a training step.
 
 ``attention.cpp`` has the node of autograd's graph, ``means.cu`` the kernels. :func:`build_kernels` compiles both once
-for this version of torch and of the sources, with torch's own tools; every later process loads the library with this
-module. Without it attention without its gap is what it is: torch's kernels and Triton's.
+for this version of torch and of the sources, with torch's own tools; in later processes the first call on a GPU that
+needs the library loads it. Without it attention without its gap is what it is: torch's kernels and Triton's.
 """
 
 from __future__ import annotations
@@ -13,26 +13,29 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bulkedge.nn import fused
-from bulkedge.support.errors import BulkedgeError
+from bulkedge.support.errors import BulkedgeError, StoreError
+from bulkedge.support.files import remove_folder, seal, unseal
 
+SEAL = "checksum.json"
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.cpp", "means.cu", "means.h"))
 
 
 class Library:
-    """Whether it is in use, which compiled code asks too, and whether torch was told what its operators return.
+    """Whether it is in use (None: nobody has looked yet), and whether torch was told what its operators return.
 
     ``build`` tells one library from another. It is an argument of the operators that compilers look into, because torch
     keeps compiled graphs on disk, by the names and arguments in them: without it, a later library would be run as the
     one before was.
     """
 
-    loaded = False
+    loaded: bool | None = None
     described = False
     build = ""
 
@@ -44,8 +47,9 @@ class BuildError(BulkedgeError):
 def build_kernels(*, verbose: bool = False) -> Path:
     """Build the library, unless it is there, and use it from now on.
 
-    It is kept where torch keeps extensions (``TORCH_EXTENSIONS_DIR``, a folder in ``~/.cache`` by default), for later
-    processes. Needs a GPU, ninja, a C++ compiler and nvcc of the CUDA version that torch was built with; half a minute.
+    It is kept for later processes where torch keeps extensions (``TORCH_EXTENSIONS_DIR``, a folder in ``~/.cache`` by
+    default), to which nobody else may write. Needs a GPU, ninja, a C++ compiler and nvcc of the CUDA version that torch
+    was built with; half a minute.
 
     Parameters
     ----------
@@ -60,31 +64,46 @@ def build_kernels(*, verbose: bool = False) -> Path:
     Raises
     ------
     BuildError
-        If something that it needs is missing.
+        If something that it needs is missing, or the folder is not the user's own.
+
+    Examples
+    --------
+    >>> build_kernels()                                                # doctest: +SKIP
     """
     from torch.utils import cpp_extension
 
     if not torch.cuda.is_available():
         raise BuildError("torch sees no GPU, so there is nothing to build kernels for")
     path = library()
-    if not load():
-        sys.stderr.write("bulkedge builds its CUDA kernels, once for this version of torch: half a minute\n")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+    if load():
+        return path
+    sys.stderr.write("bulkedge builds its CUDA kernels, once for this version of torch: half a minute\n")
+    root = path.parent.parent
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_own(root)
+        with TemporaryDirectory(prefix=".bulkedge-", dir=root) as draft:
+            folder = Path(draft) / path.parent.name
+            folder.mkdir(mode=0o700)
             cpp_extension.load(
                 path.stem,
                 [str(each) for each in SOURCES if each.suffix != ".h"],
                 extra_cflags=["-O2"],
                 extra_cuda_cflags=["-O3"],
-                build_directory=str(path.parent),
+                build_directory=str(folder),
                 with_cuda=True,
                 is_python_module=False,
                 verbose=verbose,
             )
-        except (OSError, RuntimeError) as error:
-            needed = "needed are ninja, a C++ compiler and CUDA's nvcc, as for any extension of torch"
-            raise BuildError(f"{error.__cause__ or error}\n{needed}") from error
-        load()
+            (folder / path.name).chmod(0o700)
+            seal(folder, SEAL, {"files": [path.name]})
+            (folder / SEAL).chmod(0o600)
+            remove_folder(path.parent)
+            folder.rename(path.parent)
+    except (OSError, RuntimeError) as error:
+        needed = "needed are ninja, a C++ compiler and CUDA's nvcc, as for any extension of torch"
+        raise BuildError(f"{error.__cause__ or error}\n{needed}") from error
+    _use(path)  # torch has loaded it
     return path
 
 
@@ -92,6 +111,8 @@ def library() -> Path:
     """Where the library is, or will be: a folder of its own for these sources and this torch."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - which never raises
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
+    if not root.is_absolute():  # without a home "~" is a folder of wherever one is
+        raise BuildError(f"{root} depends on the folder one is in: set TORCH_EXTENSIONS_DIR to an absolute path")
     digest = hashlib.sha256(torch.__version__.encode())
     for source in SOURCES:
         digest.update(source.read_bytes())
@@ -99,22 +120,53 @@ def library() -> Path:
     return root / name / f"{name}.so"
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def look() -> bool:
+    """Load a library that was built, in the first call; then nothing. True, a constant for compilers."""
+    if Library.loaded is None:
+        load()
+    return True
+
+
 def load() -> bool:
-    """Use the library if it was built."""
-    path = library()
-    if not os.path.isfile(path):  # noqa: PTH113 - which never raises
-        return Library.loaded
+    """Use the library if it was built, is the user's own and is what was built."""
+    Library.loaded = bool(Library.loaded)
     try:
+        path = library()
+        if not os.path.isfile(path):  # noqa: PTH113 - which never raises
+            return Library.loaded
+        _require_own(path, path.parent / SEAL, path.parent, path.parent.parent)
+        unseal(path.parent, SEAL)
         torch.ops.load_library(str(path))
-    except OSError as error:
+    except BuildError:
+        return Library.loaded
+    except (OSError, StoreError) as error:
         warnings.warn(
-            f"{error.__cause__ or error}; be.nn.build_kernels() builds it again", RuntimeWarning, stacklevel=2
+            f"the built kernels are not used: {error.__cause__ or error}; be.nn.build_kernels() builds them again",
+            RuntimeWarning,
+            stacklevel=2,
         )
         return False
+    _use(path)
+    return True
+
+
+def _require_own(*paths: Path) -> None:
+    """Refuse files and folders that anybody else may change: what is in them runs as this user."""
+    for path in paths:
+        found = path.stat()
+        if hasattr(os, "getuid") and found.st_uid != os.getuid():
+            raise OSError(
+                f"{path} belongs to another user; remove it, or set TORCH_EXTENSIONS_DIR to a folder of yours"
+            )
+        if os.name == "posix" and found.st_mode & 0o022:
+            raise OSError(f"others may write to {path}; say: chmod go-w {path}")
+
+
+def _use(path: Path) -> None:
     if not Library.described:
         describe()
     Library.loaded, Library.described, Library.build = True, True, build_of(path)
-    return True
 
 
 def build_of(path: Path) -> str:
@@ -152,10 +204,8 @@ def _choice(dtype: torch.dtype, dim: int, device: int) -> int:
     return int(torch._fused_sdp_choice(example, example, example, is_causal=True))
 
 
-CUDNN = 3
-"""The number that torch has for cuDNN's kernels; one is for flash attention's."""
-PROGRAMS = 1056
-"""As ``attention.cpp`` has it: the sums of segments are of so many of them, or of one for each head."""
+CUDNN = 3  # the number that torch has for cuDNN's kernels; one is for flash attention's
+PROGRAMS = 1056  # as attention.cpp has it: the sums of segments are of so many of them, or of one for each head
 
 
 def _fake_forward(query: Tensor, key: Tensor, value: Tensor, backend: int, *rest: Any) -> tuple[Tensor, ...]:
@@ -177,10 +227,4 @@ def _fake_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, 
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-_FAKES: dict[str, Callable[..., Any]] = {
-    "attend_forward": _fake_forward,
-    "attend_backward": _fake_backward,
-}
-
-
-load()
+_FAKES: dict[str, Callable[..., Any]] = {"attend_forward": _fake_forward, "attend_backward": _fake_backward}

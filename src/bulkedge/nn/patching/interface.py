@@ -1,7 +1,7 @@
-"""What transformers is told: an attention that reads the patches of its model off the configuration.
+"""The attention that transformers calls: it reads the patches of its model off the configuration.
 
-A patch is a :class:`Record` on the model's configuration: its kind, its parameters, and a key that tells it from all
-others. While a configuration has records, transformers finds the attention registered here under :data:`NAME`; that
+A patch is a :class:`Record` on the model's configuration: its kind, its parameters, and a key that no other has.
+While a configuration has records, transformers finds the attention registered here under :data:`NAME`; that
 reads the records, lets each change the :class:`Call` in turn (its :data:`Transform`), and computes what is left with
 torch's fused kernels. Weights, modules and the implementation that the configuration names stay as they are, so a model
 without records is the model before.
@@ -9,7 +9,8 @@ without records is the model before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,85 +18,71 @@ import torch
 from torch import Tensor, nn
 
 from bulkedge.nn.attention import Coefficient, shaped_attention, shaped_matrix
+from bulkedge.support.domains import Like, takes
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility.calls import call_mask
 
-NAME = "bulkedge.nn"
-"""Under which transformers knows the attention of patched models: what to import is what its error message names."""
-ATTRIBUTE = "bulkedge_patches"
-"""Of a configuration: its :class:`Patched`."""
-REQUESTED = "attn_implementation"
-"""The key in a saved configuration by which transformers chooses the attention of the model that it builds."""
-CHOSEN = "_attn_implementation"
-"""The property of configurations by which models choose their attention."""
-NAMES = "bulkedge_names"
-"""Of a module of a patched model: its paths in the models that it is in, for patches that tell layers apart."""
-UNSUPPORTED = ("s_aux", "cache")
-"""What some models ask of their attention and patched attention has not: sinks outside of the keys, paged caches."""
+NAME = "bulkedge.nn"  # under which transformers knows the attention; its error messages say to import this
+ATTRIBUTE = "bulkedge_patches"  # of a configuration: its PatchState
+REQUESTED = "attn_implementation"  # by which transformers chooses the attention of a saved model
+CHOSEN = "_attn_implementation"  # the property of configurations by which models choose their attention
+NAMES = "bulkedge_names"  # of a module of a patched model: its paths in the models that it is in
+UNSUPPORTED = ("s_aux", "cache")  # what patched attention does not have: sinks outside of the keys, paged caches
 
 
 class Record(NamedTuple):
     """One patch; a tuple of JSON types, because configurations are written as JSON."""
 
-    kind: str
-    """Which transform."""
-    parameters: Mapping[str, Any]
-    """Its parameters, of JSON types."""
-    key: str
-    """Its own, wherever the model is copied to."""
+    kind: str  # which transform
+    parameters: Mapping[str, Any]  # its parameters, of JSON types
+    key: str  # its own, wherever the model is copied to
 
 
-class Patched(NamedTuple):
+class PatchState(NamedTuple):
     """What a configuration remembers while it is patched."""
 
-    before: str | None
-    """The implementation of attention under the patches, for models that are built from a saved configuration."""
-    requested: str | None
-    """The configuration's attribute :data:`REQUESTED` before."""
-    records: tuple[Record, ...]
-    """In the order in which they were made."""
+    before: str | None  # the implementation under the patches, for models built from a saved configuration
+    requested: str | None  # the configuration's attribute REQUESTED before
+    records: tuple[Record, ...]  # in the order in which they were made
 
 
 class Call(NamedTuple):
     """What a model asks of its attention: ``(A - gamma C) V``, plain as it comes."""
 
-    module: nn.Module
-    """The attention module that asks."""
-    query: Tensor
-    """``(batch, heads, tokens, dim)``."""
-    key: Tensor
-    """As the queries, or with fewer heads that they share."""
-    value: Tensor
-    """As the keys."""
-    mask: Tensor | None = None
-    """Of booleans, who may look at whom, or of numbers that are added to the scores, positional ones included."""
-    causal: bool = False
-    """Whether a row sees what comes before it and itself; the mask is None then."""
-    scale: float = 1.0
-    """Factor of the scores."""
-    gamma: Coefficient = 0.0
-    """How much of the mean is taken away, for all heads or for each."""
-    softcap: float | None = None
-    """What bounds the scores, by ``softcap tanh(score / softcap)``; the matrix is formed then."""
+    module: nn.Module  # the attention module that asks
+    query: Tensor  # (batch, heads, tokens, dim)
+    key: Tensor  # as the queries, or with fewer heads that they share
+    value: Tensor  # as the keys
+    mask: Tensor | None = None  # of booleans, who may look at whom, or of numbers that are added to the scores
+    causal: bool = False  # whether a row sees what comes before it and itself; the mask is None then
+    scale: float = 1.0  # factor of the scores
+    gamma: Coefficient = 0.0  # how much of the mean is taken away, for all heads or for each
+    softcap: float | None = None  # what bounds the scores, by softcap tanh(score / softcap); the matrix is formed then
 
 
 class _Calls:
-    """The last call of patched attention, by whatever model, as an object that no other call is.
+    """The last call of patched attention in compiled code, as an object that no other call is."""
 
-    Not a count: a compiled pass that reads what it wrote is compiled anew when that has changed. And an attribute of an
-    object: for those of a class compilers leave the graph.
-    """
+    # Not a count: a compiled pass that reads what it wrote is compiled anew when that has changed. And an attribute of
+    # an object: for those of a class compilers leave the graph.
 
     def __init__(self) -> None:
         self.last: list[Any] = []
 
 
-CALLS = _Calls()
+class _ThreadCalls(_Calls, threading.local):
+    """The same of code that is not compiled, by thread: models may be shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: dict[int, tuple[list[Any], list[Any]]] = {}
 
 
-Transform: TypeAlias = Callable[[Call, Mapping[str, Any]], Call]
-"""What a patch with its parameters makes of a call."""
+CALLS, THREAD_CALLS = _Calls(), _ThreadCalls()
+Transform: TypeAlias = Callable[[Call, Mapping[str, Any]], Call]  # what a patch with its parameters makes of a call
 _transforms: dict[str, Transform] = {}
+Rebuild: TypeAlias = Callable[[nn.Module, Record], None]
+_rebuilds: dict[str, Rebuild] = {}
 
 
 def transform(kind: str) -> Callable[[Transform], Transform]:
@@ -127,6 +114,22 @@ def transform(kind: str) -> Callable[[Transform], Transform]:
     return declare
 
 
+def rebuild(kind: str) -> Callable[[Rebuild], Rebuild]:
+    """Declare what patches of a kind do to the weights of a model that is built from a saved configuration."""
+
+    def declare(function: Rebuild) -> Rebuild:
+        _rebuilds[kind] = function
+        return function
+
+    return declare
+
+
+def is_permanent(record: Record) -> bool:
+    """Whether a patch changed the weights of the model, so that it cannot be taken off."""
+    return record.kind in _rebuilds
+
+
+@takes(configuration=Like("a configuration of transformers", ("__dict__", "to_dict")))
 def records_of(configuration: Any) -> tuple[Record, ...]:
     """The patches of a configuration, in order.
 
@@ -139,8 +142,14 @@ def records_of(configuration: Any) -> tuple[Record, ...]:
     -------
     tuple of Record
         Empty if there are none.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config
+    >>> records_of(GPT2Config())
+    ()
     """
-    found: Patched | None = configuration.__dict__.get(ATTRIBUTE)
+    found: PatchState | None = configuration.__dict__.get(ATTRIBUTE)
     return () if found is None else found.records
 
 
@@ -155,13 +164,11 @@ def transform_of(kind: str) -> Transform:
 
 
 def install() -> None:
-    """Make transformers read records, where it is installed.
-
-    :data:`ATTRIBUTE` becomes a property of configurations, so that one read from a file has its records checked; and
-    the property :data:`CHOSEN` answers :data:`NAME` where there are records. So nothing that is done to the
-    implementation of a patched model makes it a plain one: neither ``set_attn_implementation``, nor the argument of
-    ``from_pretrained``, nor the configuration of a larger model, which sets those inside.
-    """
+    """Make transformers read records, where it is installed."""
+    # ATTRIBUTE becomes a property of configurations, so that one read from a file has its records checked; and the
+    # property CHOSEN answers NAME where there are records. So nothing that is done to the implementation of a patched
+    # model makes it a plain one: neither set_attn_implementation, nor the argument of from_pretrained, nor the
+    # configuration of a larger model, which sets those inside.
     try:
         from transformers import PreTrainedConfig
     except ImportError:
@@ -180,19 +187,17 @@ def install() -> None:
     setattr(PreTrainedConfig, ATTRIBUTE, property(_get, _read))
 
 
-class _Registered:
-    """Whether transformers knows the attention; it is told with the first patched model, because its import is slow."""
+class _Registration:
+    """Whether transformers knows the attention; with the first patched model, because its import is slow."""
 
     yet = False
 
 
 def register() -> None:
-    """Make the attention and its masks known; without the mask, decoders would see the future.
-
-    From then on a model that is built on a configuration with records tells its modules their names. A second call does
-    nothing. Not left to the first pass, which may be compiled: no graph can do it.
-    """
-    if _Registered.yet:
+    """Make the attention and its masks known; without the mask, decoders would see the future."""
+    # From then on a model that is built on a configuration with records names its modules. A second call does nothing.
+    # Not left to the first pass, which may be compiled: no graph can do it.
+    if _Registration.yet:
         return
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
@@ -205,17 +210,18 @@ def register() -> None:
         plain(model)
         if records_of(model.config):
             name_modules(model)
+        for record in records_of(model.config):
+            if is_permanent(record):
+                _rebuilds[record.kind](model, record)
 
     PreTrainedModel.post_init = post_init  # type: ignore[method-assign]
-    _Registered.yet = True
+    _Registration.yet = True
 
 
 def name_modules(model: nn.Module) -> None:
-    """Tell all modules of a model their paths in it, beside those that they have in a model inside or around it.
-
-    The part of the path that a head on top of a model adds is left out (``base_model_prefix``), so that names are the
-    same with and without it.
-    """
+    """Give all modules of a model their paths in it, after those that they have in a model inside or around it."""
+    # The part of the path that a head on top of a model adds is left out (base_model_prefix), so that names are the
+    # same with and without it.
     prefix = f"{model.base_model_prefix}."
     for path, module in model.named_modules():
         known = vars(module).get(NAMES, ())
@@ -224,10 +230,10 @@ def name_modules(model: nn.Module) -> None:
             setattr(module, NAMES, (name, *known))
 
 
-def _get(configuration: Any) -> Patched:
+def _get(configuration: Any) -> PatchState:
     """The property's value: missing, as any attribute, where there are no records."""
     try:
-        found: Patched = configuration.__dict__[ATTRIBUTE]
+        found: PatchState = configuration.__dict__[ATTRIBUTE]
     except KeyError:
         raise AttributeError(f"{type(configuration).__name__} has no {ATTRIBUTE}: it is not patched") from None
     return found
@@ -242,7 +248,7 @@ def _read(configuration: Any, value: Any) -> None:
         raise DomainError(f"{ATTRIBUTE} = {value!r} is not what bulkedge.nn writes into configurations") from None
     for each in records:
         transform_of(each.kind)
-    configuration.__dict__[ATTRIBUTE] = Patched(before, requested, records)
+    configuration.__dict__[ATTRIBUTE] = PatchState(before, requested, records)
     configuration.__dict__[REQUESTED] = NAME
 
 
@@ -262,12 +268,15 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
     for name in UNSUPPORTED:
         if wanted.get(name) is not None:
             raise DomainError(f"{type(module).__name__} asks for {name!r}, which patched attention has not")
-    CALLS.last = []
+    if torch.compiler.is_compiling():
+        CALLS.last = []
+    else:
+        THREAD_CALLS.last = []
     mask, causal = call_mask(module, query, key, attention_mask, is_causal=is_causal, arguments=wanted)
     if causal and key.shape[2] > query.shape[2]:  # an empty static cache: no row sees what it keeps free
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    call = transformed(Call(module, query, key, value, mask, causal, scale, softcap=wanted.get("softcap")))
+    call = transform_call(Call(module, query, key, value, mask, causal, scale, softcap=wanted.get("softcap")))
     weights_wanted = wanted.get("output_attentions") or getattr(module.config, "output_attentions", False)
     if weights_wanted or call.softcap is not None:
         output, weights = _with_weights(call, dropout)
@@ -299,7 +308,7 @@ def _repeat_shared(call: Call) -> tuple[Tensor, Tensor]:
     return key, value
 
 
-def transformed(call: Call) -> Call:
+def transform_call(call: Call) -> Call:
     """What the patches of a model make of a call, in their order.
 
     Parameters
@@ -316,6 +325,12 @@ def transformed(call: Call) -> Call:
     ------
     DomainError
         If the model has no patch.
+
+    Examples
+    --------
+    >>> @transform("twice")
+    ... def twice(call, parameters):
+    ...     return transformed(call)._replace(scale=2 * call.scale)   # doctest: +SKIP
     """
     records = records_of(call.module.config)
     if not records:
@@ -329,14 +344,15 @@ def transformed(call: Call) -> Call:
 
 
 def _mask(*, q_length: int, mask_function: Callable[..., Any], **rest: Any) -> Tensor | None:
-    """The masks of ``sdpa``; those that are the same for every row have one row, so that there is one mean.
-
-    A causal mask that hides nothing else is not written out: kernels know it, and a running mean is far cheaper than a
-    product with the mask. ``sdpa_mask`` leaves it out too, but before transformers 5.22 not where torch compiles.
-    """
+    """The masks of ``sdpa``; those that are the same for every row have one row, so that there is one mean."""
+    # A causal mask that hides nothing else is not written out: kernels know it, and a running mean is far cheaper than
+    # a product with the mask. sdpa_mask leaves it out too, but before transformers 5.22 not where torch compiles.
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
-    if mask_function is causal_mask_function and q_length > 1 and _whole(q_length, **rest):
+    # queries and keys are the same tokens, none of them padding, and a mask may be left out
+    placed = all(isinstance(rest.get(each, 0), int) and rest.get(each, 0) == 0 for each in ("q_offset", "kv_offset"))
+    whole = placed and rest.get("attention_mask") is None and rest.get("allow_is_causal_skip", True)
+    if mask_function is causal_mask_function and whole and rest["kv_length"] == q_length > 1:
         return None
     if mask_function is not bidirectional_mask_function:
         return sdpa_mask(q_length=q_length, mask_function=mask_function, **rest)
@@ -344,16 +360,27 @@ def _mask(*, q_length: int, mask_function: Callable[..., Any], **rest: Any) -> T
     return None if row is None else row.expand(-1, -1, q_length, -1)
 
 
-def _whole(  # noqa: PLR0913 - what a mask is asked with
-    q_length: int,
-    *,
-    kv_length: int,
-    q_offset: Any = 0,
-    kv_offset: Any = 0,
-    attention_mask: Tensor | None = None,
-    allow_is_causal_skip: bool = True,
-    **_: Any,
-) -> bool:
-    """Whether queries and keys are the same tokens, none of them padding, and a mask may be left out."""
-    placed = isinstance(q_offset, int) and isinstance(kv_offset, int) and q_offset == kv_offset == 0
-    return placed and attention_mask is None and allow_is_causal_skip and kv_length == q_length
+def unwrap(model: Any) -> Any:
+    """The transformers model in what wraps it: adapters of peft, ``torch.compile``, parallel training, a module around.
+
+    Of anything with none inside, or with several, only what torch puts around a module is taken off.
+    """
+    found = list(transformers_models(model))
+    if len(found) == 1:
+        return found[0]
+    while hasattr(model, "_orig_mod") or isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
+    return model
+
+
+def transformers_models(model: nn.Module) -> Iterator[nn.Module]:
+    """The outermost transformers models in a model."""
+    try:
+        from transformers import PreTrainedModel
+    except ImportError:
+        return
+    if isinstance(model, PreTrainedModel):
+        yield model
+    else:
+        for child in model.children():
+            yield from transformers_models(child)

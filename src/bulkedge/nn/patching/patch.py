@@ -4,6 +4,14 @@ Everything a patch needs is on the model's configuration (:mod:`bulkedge.nn.patc
 goes: into deep copies, pickles and ``save_pretrained``. A saved configuration also asks for the attention
 ``bulkedge.nn`` by name. Where :mod:`bulkedge.nn` was imported, ``from_pretrained`` gives a patched model; elsewhere
 transformers refuses to build it, and names what is missing.
+
+>>> from transformers import BertConfig, BertModel
+>>> import torch
+>>> model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64))
+>>> with remove_gap(model):
+...     repaired = model(torch.arange(12)[None]).last_hidden_state
+>>> model.config._attn_implementation
+'sdpa'
 """
 
 from __future__ import annotations
@@ -24,18 +32,24 @@ from bulkedge.nn.patching.interface import (
     CHOSEN,
     NAME,
     REQUESTED,
-    Patched,
+    THREAD_CALLS,
+    Call,
+    PatchState,
     Record,
     install,
+    is_permanent,
     records_of,
     register,
+    transform,
     transform_of,
+    unwrap,
 )
+from bulkedge.support.domains import MODULE, Instance, Text, takes
 from bulkedge.support.errors import DomainError
 
+GAP_FREE = "gap_free"  # the kind of these patches
+# bounds the scores, in a configuration: all else that a model on flex attention wants is in the mask
 CAP = "attn_logit_softcapping"
-"""In a configuration: what bounds the scores. Of a model that runs on flex attention it alone is in torch's way: all
-else that such a model wants is in the mask, or an argument that the interface has for all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +65,14 @@ class Patch:
         return any(self.record.key == each.key for each in patches(self.model))
 
     def __enter__(self) -> Self:
-        """It is on already."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Take it off, unless that was done inside."""
         if self.active:
             restore(self)
 
 
+@takes(model=MODULE, kind=Text(), parameters=Instance(Mapping))
 def apply_patch(model: nn.Module, kind: str, parameters: Mapping[str, Any] | None = None) -> Patch:
     """Put a patch on a model, after those it has.
 
@@ -73,7 +86,7 @@ def apply_patch(model: nn.Module, kind: str, parameters: Mapping[str, Any] | Non
     kind : str
         The name of a declared :func:`transform`.
     parameters : mapping, optional
-        What the transform is told, of JSON types: they are saved with the model.
+        What the transform gets, of JSON types: they are saved with the model.
 
     Returns
     -------
@@ -86,22 +99,37 @@ def apply_patch(model: nn.Module, kind: str, parameters: Mapping[str, Any] | Non
         If the model, or a model inside it, is not of that kind: nothing is changed then.
     RuntimeError
         By the first forward pass, if that never came to the attention: all patches are off then.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_layer=2, n_head=2, n_embd=32))
+    >>> apply_patch(model, "gap_free").record.kind
+    'gap_free'
     """
     record = Record(kind, _through_json(parameters or {}), uuid4().hex)
     transform_of(kind)
-    _check(model)
+    model = unwrap(model)
+    check_patchable(model)
     install()
     register()
-    configurations = list(_configurations(model))
-    plain = [each for each in configurations if not records_of(each)]
-    _tell_of_other_kernels(model, plain)
-    for each in configurations:
+    inside = list(configurations(model))
+    plain = [each for each in inside if not records_of(each)]
+    others = sorted({each._attn_implementation for each in plain} - {None, "eager", "sdpa", NAME})
+    if others:
+        warnings.warn(
+            f"{type(model).__name__} attends by {', '.join(others)}; while it is patched, by torch's fused attention "
+            "(sdpa), where windows and packed sequences are masks of tokens by tokens",
+            stacklevel=5,  # the caller of remove_gap; checks of arguments are calls too
+        )
+    for each in inside:
         _set(each, (*records_of(each), record))
     if plain:
         _FirstPass.watch(model)
     return Patch(model, record)
 
 
+@takes(model=MODULE)
 def patches(model: nn.Module) -> tuple[Record, ...]:
     """The patches of a model and of models inside it, in the order in which they were made on each.
 
@@ -114,14 +142,22 @@ def patches(model: nn.Module) -> tuple[Record, ...]:
     -------
     tuple of Record
         Kind and parameters of each; empty for a model that is not patched.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_layer=2, n_head=2, n_embd=32))
+    >>> patches(model)
+    ()
     """
     found: dict[str, Record] = {}
-    for configuration in _configurations(model):
+    for configuration in configurations(model):
         for record in records_of(configuration):
             found.setdefault(record.key, record)
     return tuple(found.values())
 
 
+@takes(patched=Instance((Patch, nn.Module)), kind=Text())
 def restore(patched: Patch | nn.Module, kind: str | None = None) -> None:
     """Take patches off: a single one, in whatever order they were made, or those of a model.
 
@@ -138,17 +174,31 @@ def restore(patched: Patch | nn.Module, kind: str | None = None) -> None:
     ------
     DomainError
         If there is no such patch.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_layer=2, n_head=2, n_embd=32))
+    >>> restore(apply_patch(model, "gap_free"))
+    >>> patches(model)
+    ()
     """
-    model = patched.model if isinstance(patched, Patch) else patched
+    model = unwrap(patched.model if isinstance(patched, Patch) else patched)
     present = {each.key: each.kind for each in patches(model)}
+    kept = {each.key for each in patches(model) if is_permanent(each)}
     if isinstance(patched, Patch):
         keys = present.keys() & {patched.record.key}
     else:
         keys = {key for key, of_kind in present.items() if kind in (None, of_kind)}
+    if keys & kept and (isinstance(patched, Patch) or kind is not None):
+        raise DomainError(
+            f"what {present[min(keys & kept)]!r} took from the weights does not come back: load them again"
+        )
+    keys -= kept
     if not keys:
         wanted = "it was taken off before" if isinstance(patched, Patch) else f"it has {sorted(present.values())}"
         raise DomainError(f"{type(model).__name__} does not have that patch: {wanted}")
-    for configuration in _configurations(model):
+    for configuration in configurations(model):
         _set(configuration, tuple(each for each in records_of(configuration) if each.key not in keys))
     if len(keys) == len(present):
         _FirstPass.leave(model)
@@ -169,11 +219,11 @@ def _through_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def _set(configuration: Any, records: tuple[Record, ...]) -> None:
     """Replace the records of a configuration; the last one takes every trace along."""
     state = configuration.__dict__
-    found: Patched | None = state.get(ATTRIBUTE)
+    found: PatchState | None = state.get(ATTRIBUTE)
     if found is None:
         if records:
             before = configuration._attn_implementation
-            state[ATTRIBUTE] = Patched(before, state.get(REQUESTED), records)
+            state[ATTRIBUTE] = PatchState(before, state.get(REQUESTED), records)
             state[REQUESTED] = NAME
     elif records:
         state[ATTRIBUTE] = found._replace(records=records)
@@ -188,15 +238,18 @@ def _set(configuration: Any, records: tuple[Record, ...]) -> None:
 def _models(model: nn.Module) -> Iterator[Any]:
     from transformers import PreTrainedModel
 
+    model = unwrap(model)
     if not isinstance(model, PreTrainedModel):
         raise DomainError(
-            f"{type(model).__name__} is not a transformers model; use bulkedge.nn.gap_free_attention in it"
+            f"{type(model).__name__} is not a transformers model, nor is there exactly one inside; modules of your "
+            "own can call bulkedge.nn.gap_free_attention"
         )
     return (inside for inside in model.modules() if isinstance(inside, PreTrainedModel))
 
 
+@takes(model=MODULE)
 def check_interface(model: nn.Module) -> None:
-    """Refuse models that do not come to transformers' ``AttentionInterface``, as far as their classes tell.
+    """Refuse models that do not come to transformers' ``AttentionInterface``, as far as their classes show it.
 
     Parameters
     ----------
@@ -207,15 +260,21 @@ def check_interface(model: nn.Module) -> None:
     ------
     DomainError
         If the model, or a model inside it, computes its attention by itself.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_layer=2, n_head=2, n_embd=32))
+    >>> check_interface(model)
     """
     for inside in _models(model):
         if not inside._can_set_attn_implementation() or CHOSEN in vars(type(inside.config)):
             raise DomainError(
-                f"{type(inside).__name__} computes its attention by itself, past transformers' AttentionInterface"
+                f"{type(inside).__name__} computes its attention by itself, not by transformers' interface"
             )
 
 
-def _check(model: nn.Module) -> None:
+def check_patchable(model: nn.Module) -> None:
     """Refuse models that cannot be patched."""
     check_interface(model)
     for inside in _models(model):
@@ -227,18 +286,7 @@ def _check(model: nn.Module) -> None:
             )
 
 
-def _tell_of_other_kernels(model: nn.Module, configurations: list[Any]) -> None:
-    """Say that a model which runs on kernels of its own choice will not, while it is patched."""
-    others = sorted({each._attn_implementation for each in configurations} - {None, "eager", "sdpa", NAME})
-    if others:
-        warnings.warn(
-            f"{type(model).__name__} attends by {', '.join(others)}; while it is patched, by torch's fused attention "
-            "(sdpa), where windows and packed sequences are masks of tokens by tokens",
-            stacklevel=4,
-        )
-
-
-def _configurations(model: nn.Module) -> Iterator[Any]:
+def configurations(model: nn.Module) -> Iterator[Any]:
     """Configurations of the models inside a model, and those inside them, each once."""
     waiting = [inside.config for inside in _models(model)]
     known: set[int] = set()
@@ -253,12 +301,11 @@ def _configurations(model: nn.Module) -> Iterator[Any]:
 
 @dataclass(eq=False)
 class _FirstPass:
-    """Two hooks that make the first forward pass fail if it went past the attention.
+    """Two hooks that make the first forward pass fail if it went past the attention."""
 
-    The check of the class looks at source text, and may be mistaken. Hooks are on the model, know no other, and are
-    copied and pickled with it. A compiled pass is checked while it is compiled, and keeps them: no graph can take them
-    off, and in it they cost nothing. They go with the first pass that is not compiled.
-    """
+    # The check of the class looks at source text, and may be mistaken. Hooks are on the model, know no other, and are
+    # copied and pickled with it. A compiled pass is checked while it is compiled, and keeps them: no graph can take
+    # them off, and in it they cost nothing. They go with the first pass that is not compiled.
 
     handles: list[Any] = field(default_factory=list)
     before: Any = None
@@ -278,19 +325,101 @@ class _FirstPass:
             handle.remove()
 
     def begin(self, *_: Any) -> None:
-        self.before = CALLS.last
+        if torch.compiler.is_compiling():
+            self.before = CALLS.last
+        else:
+            THREAD_CALLS.before[id(self)] = CALLS.last, THREAD_CALLS.last
 
     def end(self, model: nn.Module, *_: Any) -> None:
-        if CALLS.last is self.before:
-            _never_attended(model)
-        elif not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            if CALLS.last is self.before:
+                _take_off(model)
+            return
+        compiled, own = THREAD_CALLS.before.pop(id(self))
+        if CALLS.last is compiled and THREAD_CALLS.last is own:
+            _take_off(model)
+        else:
             self.leave(model)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _never_attended(model: nn.Module) -> None:
+def _take_off(model: nn.Module) -> None:
     """Take all patches off, and say why; a compiled pass leaves its graph for it."""
-    restore(model)
-    raise RuntimeError(
-        f"{type(model).__name__} never called transformers' AttentionInterface; its patches are off again"
-    )
+    if not all(map(is_permanent, patches(model))):
+        restore(model)
+    raise RuntimeError(f"{type(model).__name__} never called transformers' AttentionInterface; patches are off again")
+
+
+# -- the patch that removes the gap ------------------------------------------------------------------------------------
+
+
+@takes(model=MODULE)
+def remove_gap(model: nn.Module) -> Patch:
+    """Replace ``A`` by ``A - C`` in every attention of a transformers model, on torch's fused kernels.
+
+    Weights are left alone; :func:`restore_gap`, :func:`bulkedge.nn.restore` or the end of a ``with`` block undoes it.
+    Where a decoder is causal, its first token gets nothing from attention. With windows, packed sequences, padding and
+    caches, every row's mean is over the keys that it sees. A model whose gap was removed twice has no gap until both
+    are undone.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        As for :func:`bulkedge.nn.apply_patch`.
+
+    Returns
+    -------
+    Patch
+        A context manager, for those who want the gap back.
+
+    Raises
+    ------
+    DomainError
+        If the model, or a model inside it, is not of that kind: nothing is changed then.
+    RuntimeError
+        By the first forward pass, if that never came to the attention: the gap is put back then.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_layer=2, n_head=2, n_embd=32))
+    >>> remove_gap(model).active
+    True
+    """
+    return apply_patch(model, GAP_FREE)
+
+
+@takes(model=MODULE)
+def restore_gap(model: nn.Module) -> None:
+    """Undo every :func:`remove_gap` of a model, also of a copied or loaded one; other patches stay.
+
+    Without patches outputs are bit for bit what they were.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A patched transformers model.
+
+    Raises
+    ------
+    DomainError
+        If its gap was not removed.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_layer=2, n_head=2, n_embd=32))
+    >>> patch = remove_gap(model)
+    >>> restore_gap(model)
+    >>> patch.active
+    False
+    """
+    if all(each.kind != GAP_FREE for each in patches(model)):
+        raise DomainError(f"the gap of {type(model).__name__} was not removed")
+    restore(model, GAP_FREE)
+
+
+@transform(GAP_FREE)
+def _gap_free(call: Call, parameters: Mapping[str, Any]) -> Call:  # noqa: ARG001 - it has none
+    """All of the mean is taken, also of a second such patch: rows that sum to zero have no mean left."""
+    return call._replace(gamma=1.0)

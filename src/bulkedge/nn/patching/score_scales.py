@@ -19,19 +19,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import nn
 
-from bulkedge.nn.patching.interface import NAMES, Call, name_modules, transform
+from bulkedge.nn.patching.interface import NAMES, Call, name_modules, transform, unwrap
 from bulkedge.nn.patching.patch import Patch, apply_patch
-from bulkedge.support.arrays import as_numpy
+from bulkedge.support.domains import MODULE, REAL, takes
 from bulkedge.support.errors import DomainError
 
-SCALED = "scaled scores"
-"""The kind of these patches."""
-INTERFACE = "ALL_ATTENTION_FUNCTIONS.get_interface("
-"""What the forward pass of a module says that comes to transformers' interface."""
-Factors: TypeAlias = Any
-"""A number, an array over heads or over layers and heads, or a mapping from paths of modules to the first or second."""
+SCALED = "scaled scores"  # the kind of these patches
+INTERFACE = "ALL_ATTENTION_FUNCTIONS.get_interface("  # in the source of modules that come to it
+Factors: TypeAlias = Any  # a number, an array (heads,) or (layers, heads), or a mapping from paths of modules
 
 
+@takes(model=MODULE)
 def scale_scores(model: nn.Module, factors: Factors) -> Patch:
     """Multiply the scores of a transformers model by factors, such as :func:`bulkedge.score_scales` finds.
 
@@ -61,7 +59,15 @@ def scale_scores(model: nn.Module, factors: Factors) -> Patch:
         If the model is not of that kind, a factor is not a positive finite number, a path is not that of an attention
         module, or there are not as many layers; nothing is changed then. By the forward pass, if a layer does not have
         as many heads as factors.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_layer=2, n_head=2, n_embd=32))
+    >>> scale_scores(model, 1.2).record.parameters
+    {'factors': 1.2}
     """
+    model = unwrap(model)
     written = _as_json(model, factors)
     made = apply_patch(model, SCALED, {"factors": written})
     if isinstance(written, dict):
@@ -72,7 +78,7 @@ def scale_scores(model: nn.Module, factors: Factors) -> Patch:
 def _as_json(model: nn.Module, factors: Factors) -> float | list[float] | dict[str, float | list[float]]:
     """Factors as JSON types."""
     if isinstance(factors, Mapping):
-        paths = dict(_paths(model))
+        paths = {path: name for path, name, _ in attention_modules(model)}
         unknown = [path for path in factors if path not in paths]
         if unknown or not factors:
             raise DomainError(
@@ -83,7 +89,7 @@ def _as_json(model: nn.Module, factors: Factors) -> float | list[float] | dict[s
     numbers = _numbers("factors", factors, most=2)
     if not isinstance(numbers, list) or not isinstance(numbers[0], list):
         return numbers
-    names = [name for _, name in _paths(model)]
+    names = [name for _, name, _ in attention_modules(model)]
     if len(names) != len(numbers):
         raise DomainError(
             f"factors are of {len(numbers)} layers, and {type(model).__name__} has {len(names)} attention modules: "
@@ -94,20 +100,13 @@ def _as_json(model: nn.Module, factors: Factors) -> float | list[float] | dict[s
 
 def _numbers(name: str, factors: Any, most: int) -> Any:
     """One factor or nested lists of them, checked."""
-    try:
-        array = np.asarray(as_numpy(factors), dtype=float)
-    except (TypeError, ValueError) as error:
-        raise DomainError(f"{name} = {factors!r} is neither a number nor an array of numbers") from error
+    array = REAL.check(name, factors)
     if array.ndim > most or not array.size:
         raise DomainError(f"{name} has shape {array.shape}; factors have {most} axes at most, and one entry or more")
     wrong = array[~((array > 0) & np.isfinite(array))]
     if wrong.size:
         raise DomainError(f"{name} has the entry {wrong[0]:g}; factors are positive and finite")
     return array.tolist()
-
-
-def _paths(model: nn.Module) -> Iterator[tuple[str, str]]:
-    return ((path, name) for path, name, _ in attention_modules(model))
 
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:

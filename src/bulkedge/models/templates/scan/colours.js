@@ -14,6 +14,9 @@ const AMOUNTS = [
 ];
 const SIGNED = ["#1f4e8c", "#5b8fc7", "#a9c9e6", "#f2f0eb", "#f4c08a", "#dd8033", "#8f4511"];
 const KIND_COLOURS = new Map([
+  ["induction", "#e69f00"],
+  ["duplicate", "#661100"],
+  ["previous token", "#999933"],
   ["collapsed", "#ddcc77"],
   ["sink", "#332288"],
   ["fixed columns", "#88ccee"],
@@ -24,7 +27,7 @@ const KIND_COLOURS = new Map([
   ["content", "#44aa99"],
   ["random spectrum", "#bbbbbb"],
 ]);
-const SPARE = ["#999933", "#661100", "#6699cc", "#e69f00"];
+const SPARE = ["#6699cc", "#000000"];
 const kindColour = name =>
   KIND_COLOURS.get(name) || SPARE[(kindNamed.has(name) ? kindNamed.get(name).place : 0) % SPARE.length];
 

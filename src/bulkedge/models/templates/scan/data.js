@@ -51,6 +51,8 @@ const shown = value => {
   return text.replace("-", "−").replace("e−", "e-").replace("e+", "e");
 };
 const valueOf = (from, name, head) => (from.values[name] ? from.values[name][head] : NaN);
+// a head counts as its first kind, as in the summary
+const isOf = (from, head, name) => from.kinds[head][0] === name;
 
 // elements; text goes in as text, never as markup
 const fill = (element, attributes, children) => {

@@ -38,14 +38,58 @@ const strips = () => {
   part("layers").hidden = !place.children.length;
 };
 
+// what removing the cheapest heads costs, all of the scan's heads in the order of their removal
+const worth = () => {
+  const found = carried.worth;
+  part("worth").hidden = !found;
+  if (!found) return;
+  const x = [0, ...found.heads],
+    y = [0, ...found.cost.map(number)],
+    error = [0, ...found.error.map(number)];
+  const measured = x.map(heads => {
+    const one = found.measured.find(each => each.heads === heads);
+    return one ? number(one.cost) : NaN;
+  });
+  const lines = [{ y, name: "own", label: "predicted" }];
+  if (found.measured.length) lines.push({ y: measured, name: "two", dots: true, label: "measured" });
+  part("worth-chart").append(
+    make(
+      "figure",
+      {},
+      make("figcaption", {}, "Cost of the cheapest heads together"),
+      chart(
+        x,
+        lines,
+        { across: "heads removed", up: "cost", x: "of", says: "predicted cost by number of heads removed" },
+        { band: [y.map((value, place) => Math.max(0, value - error[place])), y.map((value, place) => value + error[place])],
+          whole: true, floor: 0 },
+      ),
+      key([
+        ["own", "predicted"],
+        ["band", "its standard error"],
+        found.measured.length && ["two", "measured"],
+      ]),
+    ),
+  );
+  if (columns.has("importance")) {
+    const button = make("button", { type: "button" }, "colour the map by importance");
+    button.addEventListener("click", () => {
+      state.column = "importance";
+      refresh();
+      part("maps").scrollIntoView({ block: "nearest" });
+    });
+    part("worth-chart").append(make("p", {}, button));
+  }
+};
+
 const longer = () => {
-  const offered = factors.filter(factor => scan.values[`score_scale_${factor}`]),
+  const offered = factors.filter(factor => scan.values[`scale_${factor}`]),
     place = part("longer-chart");
   part("longer").hidden = !offered.length;
   if (!offered.length) return;
   const medians = factor =>
     rowsOf.map(layer =>
-      middleOf(scan.values[`score_scale_${factor}`].filter((_, head) => heads.layer[head] === layer)),
+      middleOf(scan.values[`scale_${factor}`].filter((_, head) => heads.layer[head] === layer)),
     );
   const names = ["one", "two", "three"];
   place.append(
@@ -67,14 +111,14 @@ const longer = () => {
       "ul",
       { class: "says" },
       ...offered.map(factor => {
-        const found = scan.values[`score_scale_${factor}`].filter(Number.isFinite),
+        const found = scan.values[`scale_${factor}`].filter(Number.isFinite),
           length = scan.tokens ? ` (${scan.tokens * factor} tokens)` : "";
         return make(
           "li",
           {},
-          `At ${factor}× the context${length} the median head keeps its entropy with scores times ${shown(middleOf(found))}` +
+          `At ${factor}× the context${length}, the median head keeps its entropy if its scores are multiplied by ${shown(middleOf(found))}` +
             (found.length > 1
-              ? `; heads range from ${shown(Math.min(...found))} to ${shown(Math.max(...found))}.`
+              ? ` (all heads: from ${shown(Math.min(...found))} to ${shown(Math.max(...found))}).`
               : "."),
         );
       }),

@@ -19,11 +19,12 @@ const buildChooser = () => {
 
 const buildFilter = () => {
   const entry = (name, title, sentence, colour) => {
-    const many = scan.kinds.filter((found, head) =>
-      name === "idle" ? valueOf(scan, "idle", head) === 1 : found.includes(name),
-    ).length;
-    const swatch = make("span", { class: colour ? "swatch" : "swatch ring" });
-    if (colour) swatch.style.backgroundColor = colour;
+    const [many, earlier] = [scan, before || scan].map(
+      from => from.kinds.filter((_, head) => isOf(from, head, name)).length,
+    );
+    if (!many && !earlier) return;
+    const swatch = make("span", { class: "swatch" });
+    swatch.style.backgroundColor = colour;
     const button = make(
       "button",
       { type: "button", class: "chip", "aria-pressed": "false", "data-kind": name, title: sentence },
@@ -38,7 +39,6 @@ const buildFilter = () => {
     filter.append(button);
   };
   for (const kind of kinds) entry(kind.name, kind.title, kind.sentence, kindColour(kind.name));
-  if (scan.values.idle) entry("idle", "idle candidates", columns.get("idle").sentence, null);
   const all = make("button", { type: "button", class: "chip plain", id: "all" }, "show all");
   all.addEventListener("click", () => {
     state.kinds.clear();
@@ -95,7 +95,7 @@ const read = () => {
     column = words.get("column");
   state.column = columns.has(column) ? column : columns.has("kind") ? "kind" : carried.columns[0].name;
   state.kinds = new Set(
-    (words.get("kinds") || "").split(",").filter(name => kindNamed.has(name) || (name === "idle" && scan.values.idle)),
+    (words.get("kinds") || "").split(",").filter(name => kindNamed.has(name)),
   );
   state.head = placeOf.has(words.get("head")) ? placeOf.get(words.get("head")) : null;
 };
@@ -153,6 +153,7 @@ buildChooser();
 buildFilter();
 buildTable();
 strips();
+worth();
 longer();
 read();
 refresh();

@@ -4,10 +4,7 @@ const rowsOf = sorted(heads.layer),
   columnsOf = sorted(heads.head);
 const maps = [];
 
-const fits = (from, head) =>
-  !state.kinds.size ||
-  from.kinds[head].some(name => state.kinds.has(name)) ||
-  (state.kinds.has("idle") && valueOf(from, "idle", head) === 1);
+const fits = (from, head) => !state.kinds.size || [...state.kinds].some(name => isOf(from, head, name));
 
 const buildMap = (from, label) => {
   const every = columnsOf.length > 16 ? 4 : 1;

@@ -1,5 +1,5 @@
 // the numbers of one head: value, range over texts, what the null has in its place and how rare that is
-const SKIPPED = new Set(["kind", "idle", "agreement"]);
+const SKIPPED = new Set(["kind", "agreement"]);
 if (scan.draws > 0) ["null_distance", "p_spectrum"].forEach(name => SKIPPED.add(name)); // they stand beside the distance
 const TESTED = { distance: ["null_distance", "p_spectrum"] };
 const besides = name => TESTED[name] || [`null_${name}`, `p_${name}`];
@@ -84,7 +84,7 @@ const scoreBars = head => {
 };
 
 const longerTable = head => {
-  if (!factors.length || !factors.some(factor => scan.values[`score_scale_${factor}`])) return null;
+  if (!factors.length || !factors.some(factor => scan.values[`scale_${factor}`])) return null;
   const rows = factors.map(factor =>
     make(
       "tr",
@@ -96,7 +96,7 @@ const longerTable = head => {
         make("small", {}, scan.tokens ? ` ${scan.tokens * factor} tokens` : ""),
       ),
       make("td", { class: "number" }, shown(valueOf(scan, `longer_entropy_${factor}`, head))),
-      make("td", { class: "number" }, shown(valueOf(scan, `score_scale_${factor}`, head))),
+      make("td", { class: "number" }, shown(valueOf(scan, `scale_${factor}`, head))),
     ),
   );
   return make(

@@ -10,11 +10,6 @@ const sentencesOf = head => {
     found.push(sentence ? `${title[0].toUpperCase()}${title.slice(1)}: ${sentence}` : title);
   }
   if (!names.length) found.push("No kind: none of the scores reaches its threshold.");
-  if (at("idle") === 1) {
-    found.push(
-      "Candidate for an idle head: such heads were cheap to remove in other models. Check it by ablation on your own loss.",
-    );
-  }
   if (scan.texts > 1 && !Number.isNaN(at("agreement"))) {
     found.push(
       `Numbers are medians over ${scan.texts} texts, with their range; ${Math.round(at("agreement") * 100)} % of the texts give the same kind.`,
@@ -23,26 +18,46 @@ const sentencesOf = head => {
   if (scan.draws > 0 && !Number.isNaN(at("q"))) {
     const odd = at("q") < CHANCE;
     found.push(
-      `Against ${carried.null} on the same inputs: p\u00a0=\u00a0${shown(at("p"))}, q\u00a0=\u00a0${shown(at("q"))} after correction for ${count} heads. ` +
+      `Compared with random heads on the same inputs: p\u00a0=\u00a0${shown(at("p"))}, q\u00a0=\u00a0${shown(at("q"))} after correction for ${count} heads. ` +
         (odd
-          ? "The head has structure that these would not give."
-          : "No difference was found; that does not show that there is none."),
+          ? "The head has structure that random heads do not have."
+          : "No significant difference was found, which does not show that there is none."),
     );
   } else if (scan.draws === 0) {
-    found.push("Not tested against a null: the scan was made with no draws, so there are no p values.");
+    found.push("Not compared with random heads: the scan drew none, so there are no p-values.");
   }
   if (at("p_spectrum") >= CHANCE && !names.includes("random spectrum")) {
     found.push(
-      "Its singular values alone could be those of random weights. This does not say untrained: singular values do not see order.",
+      "Its singular values alone could be those of random weights. That does not mean untrained, because singular values do not see order.",
     );
   }
   if (at("coupling") > 0.5) {
     found.push(
-      `Its largest coupling, a² = ${shown(at("coupling"))}, is above ½: predictions from the moments of queries and keys are not to be trusted here.`,
+      `Its largest coupling, a² = ${shown(at("coupling"))}, is above ½: do not trust its predictions from the moments of queries and keys.`,
     );
   }
   return found;
 };
+
+// every fourth block of the first text by the token that it begins with
+const LABELLED = 4;
+const tokensAlong = (from, axis) =>
+  make(
+    "span",
+    { class: `tokens ${axis}`, "aria-hidden": "true" },
+    ...from.shownTokens
+      .filter((_, place) => place % LABELLED === 0)
+      .map(token => make("bdi", { title: token }, token.replace(/\s/g, "␣"))),
+  );
+const nameTokens = (canvas, from) =>
+  canvas.addEventListener("mousemove", event => {
+    const box = canvas.getBoundingClientRect(),
+      places = from.shownTokens.length;
+    const at = (offset, size) => from.shownTokens[Math.min(places - 1, Math.max(0, Math.floor((offset / size) * places)))];
+    canvas.title = places
+      ? `from “${at(event.clientY - box.top, box.height)}” to “${at(event.clientX - box.left, box.width)}”`
+      : "";
+  });
 
 const pictureOf = (from, head, label) => {
   const image = from.picture(head);
@@ -58,6 +73,7 @@ const pictureOf = (from, head, label) => {
     pixels = context.createImageData(wide, rows);
   image.forEach((value, place) => pixels.data.set([...between(AMOUNTS, value / 255), 255], 4 * place));
   context.putImageData(pixels, 0, 0);
+  nameTokens(canvas, from);
   return make(
     "figure",
     { class: "picture" },
@@ -66,7 +82,9 @@ const pictureOf = (from, head, label) => {
       "div",
       { class: "framed" },
       make("span", { class: "down" }, "query →"),
+      tokensAlong(from, "rows"),
       canvas,
+      tokensAlong(from, "keys"),
       make("span", { class: "across" }, "key →"),
     ),
     make(
